@@ -1,0 +1,2 @@
+//! The `iomill` command.
+fn main() {}

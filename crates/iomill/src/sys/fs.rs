@@ -1,0 +1,172 @@
+//! The file operations that the catalog and the parts need of one drive, as a trait, so that a simulated drive
+//! (`iomill-sim`) can stand in for a real one.
+//!
+//! Goals: few operations, each with the meaning of its system call; every path is relative to `<drive>/iomill` and
+//! never leaves it. Non-goals: the data path. Reads and writes of parts go through an engine; `read_at` and
+//! `write_at` here serve labels, records and lengths.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An open file of a drive: a descriptor number, or the number a simulated drive made up for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(pub i32);
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Access {
+    /// Create the file (mode 0600); it is an error if it exists.
+    pub create: bool,
+    /// Open for writing too.
+    pub write: bool,
+    /// Ask for direct I/O; where the file system refuses, the file opens buffered and `alignment` says so.
+    pub direct: bool,
+}
+
+impl Access {
+    /// An existing file, for reading.
+    pub const READ: Access = Access { create: false, write: false, direct: false };
+    /// An existing file, for reading and writing.
+    pub const WRITE: Access = Access { create: false, write: true, direct: false };
+    /// A new file, for reading and writing.
+    pub const CREATE: Access = Access { create: true, write: true, direct: false };
+
+    /// The same access with direct I/O asked for.
+    pub const fn direct(self) -> Access {
+        Access { direct: true, ..self }
+    }
+}
+
+/// What direct I/O on a file demands, in bytes. `1` and `1` where the file is open buffered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alignment {
+    /// Offsets and lengths are multiples of this.
+    pub offset: u32,
+    /// Memory addresses are multiples of this.
+    pub memory: u32,
+}
+
+impl Alignment {
+    /// No demands: buffered I/O.
+    pub const NONE: Alignment = Alignment { offset: 1, memory: 1 };
+
+    /// Whether the file is open for direct I/O.
+    pub fn is_direct(self) -> bool {
+        self.offset > 1
+    }
+}
+
+/// Which lock to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// One of many readers.
+    Shared,
+    /// The one writer.
+    Exclusive,
+}
+
+/// What lies under a drive's directory, for people and for placement.
+#[derive(Clone, Debug, Default)]
+pub struct Ground {
+    /// File system type, such as `ext4`.
+    pub file_system: String,
+    /// Block device, such as `nvme0n1`; empty where it is not known.
+    pub device: String,
+    /// Identity of the device: directories with equal ids share its limits.
+    pub device_id: u64,
+    /// NUMA node of the device, where it has one.
+    pub node: Option<u32>,
+    /// CPUs near the device; empty means any.
+    pub cpus: Vec<usize>,
+    /// Size of the file system in bytes.
+    pub total_bytes: u64,
+    /// Bytes still free for this user.
+    pub free_bytes: u64,
+}
+
+/// One drive's directory `<drive>/iomill`.
+///
+/// Errors are plain `io::Error`; callers add the drive and the path. Nothing follows a symbolic link.
+pub trait DriveFs: Send + Sync + fmt::Debug {
+    /// The drive as its user named it (made absolute), without `/iomill`.
+    fn location(&self) -> &Path;
+    /// Makes one directory (mode 0700); one that exists already is no error.
+    fn make_dir(&self, dir: &str) -> io::Result<()>;
+    /// The names in a directory, without `.` and `..`, in no order.
+    fn list(&self, dir: &str) -> io::Result<Vec<String>>;
+    /// Opens a file.
+    fn open(&self, path: &str, access: Access) -> io::Result<Handle>;
+    /// Closes a file. I/O in flight on it goes on unharmed.
+    fn close(&self, handle: Handle);
+    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    fn read_at(&self, handle: Handle, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all bytes at an offset.
+    fn write_at(&self, handle: Handle, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Length of an open file in bytes.
+    fn len(&self, handle: Handle) -> io::Result<u64>;
+    /// Cuts or extends (with a hole) an open file.
+    fn set_len(&self, handle: Handle, len: u64) -> io::Result<()>;
+    /// Gives the range real space and makes the file at least that long; what was not written reads as zero.
+    /// Where the file system cannot, it extends with a hole.
+    fn allocate(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
+    /// Makes a file's data and length durable.
+    fn sync_data(&self, handle: Handle) -> io::Result<()>;
+    /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself).
+    fn sync_dir(&self, dir: &str) -> io::Result<()>;
+    /// Renames, replacing what is at `to`, atomically.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Unlinks a file.
+    fn unlink(&self, path: &str) -> io::Result<()>;
+    /// Takes a lock without waiting; `false` when another process or handle holds it.
+    fn lock(&self, handle: Handle, lock: Lock) -> io::Result<bool>;
+    /// Gives a lock back, also where a ring still refers to the file.
+    fn unlock(&self, handle: Handle) -> io::Result<()>;
+    /// What I/O on this open file demands.
+    fn alignment(&self, handle: Handle) -> io::Result<Alignment>;
+    /// File system, device, place and space.
+    fn ground(&self) -> io::Result<Ground>;
+}
+
+/// An open file that closes itself.
+#[derive(Debug)]
+pub struct OpenFile {
+    fs: Arc<dyn DriveFs>,
+    handle: Handle,
+    path: String,
+}
+
+impl OpenFile {
+    /// Opens `path` on `fs`.
+    pub fn open(fs: &Arc<dyn DriveFs>, path: &str, access: Access) -> io::Result<OpenFile> {
+        let handle = fs.open(path, access)?;
+        Ok(OpenFile { fs: Arc::clone(fs), handle, path: path.to_owned() })
+    }
+
+    /// The handle, valid while `self` lives.
+    pub fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    /// The drive that holds the file.
+    pub fn fs(&self) -> &Arc<dyn DriveFs> {
+        &self.fs
+    }
+
+    /// The path within `<drive>/iomill`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The whole path, for messages.
+    pub fn full_path(&self) -> PathBuf {
+        self.fs.location().join("iomill").join(&self.path)
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.fs.close(self.handle);
+    }
+}

@@ -1,0 +1,4 @@
+//! The kernel's edge: memory, files, devices, CPUs. Nearly all `unsafe` code that is not an engine's lives here.
+
+pub mod clock;
+pub mod fs;
