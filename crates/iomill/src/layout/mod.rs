@@ -1,8 +1,23 @@
 //! Layouts: pure functions from a block of a virtual file to a drive and a block in its part, and back.
 //!
-//! No I/O, no `unsafe`, no state but what is computed once when a file is opened.
+//! No I/O, no `unsafe`, no state but what is computed once when a file is opened. Where a block goes is part of the
+//! format on the drives: what is computed here must never change (`places_never_change` guards it).
+
+mod divisor;
+mod hash;
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use divisor::Divisor;
+use hash::Hash;
+
+/// A file has at most this many drives.
+pub const DRIVES_MAX: usize = 256;
+/// The largest weight of a drive; the least is 1.
+pub const WEIGHT_MAX: u32 = 1000;
 
 /// How a file's blocks are spread over its drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -15,3 +30,143 @@ pub enum LayoutKind {
     /// A keyed permutation in proportion to the drives' weights.
     Hash,
 }
+
+/// Where a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Position in the file's own list of drives.
+    pub drive: u16,
+    /// Block in that drive's part.
+    pub block: u64,
+}
+
+/// A layout compiled for one file's drives. A clone is cheap and shares what is computed.
+#[derive(Clone, Debug)]
+pub struct Map(Shape);
+
+#[derive(Clone, Debug)]
+enum Shape {
+    /// Divides by the number of drives.
+    Striping(Divisor),
+    /// Divides by the number of drives.
+    Rotated(Divisor),
+    /// Never of one drive: there the order of blocks is kept, as striping does.
+    Hash(Arc<Hash>),
+}
+
+impl Map {
+    /// Compiles a layout for as many drives as there are weights. Striping and rotated do not look at the weights
+    /// themselves, nor at the key.
+    ///
+    /// [`Error::Invalid`] when there are no drives or more than [`DRIVES_MAX`], or when a hash layout has a weight
+    /// that is not in 1..=[`WEIGHT_MAX`].
+    pub fn new(kind: LayoutKind, weights: &[u32], key: u64) -> Result<Map> {
+        let n = weights.len();
+        if !(1..=DRIVES_MAX).contains(&n) {
+            return Err(Error::invalid(format!("{n} drives"), format!("a file has 1 to {DRIVES_MAX} drives")));
+        }
+        let drives = Divisor::new(n as u64);
+        Ok(Map(match kind {
+            LayoutKind::Striping => Shape::Striping(drives),
+            LayoutKind::Rotated => Shape::Rotated(drives),
+            LayoutKind::Hash => {
+                if let Some(drive) = weights.iter().position(|w| !(1..=WEIGHT_MAX).contains(w)) {
+                    let what = format!("weight {} of drive {drive}", weights[drive]);
+                    return Err(Error::invalid(what, format!("a weight is 1 to {WEIGHT_MAX}")));
+                }
+                if n == 1 { Shape::Striping(drives) } else { Shape::Hash(Arc::new(Hash::new(weights, key))) }
+            }
+        }))
+    }
+
+    /// How many drives.
+    pub fn drives(&self) -> u16 {
+        match &self.0 {
+            Shape::Striping(n) | Shape::Rotated(n) => n.get() as u16,
+            Shape::Hash(hash) => hash.drives(),
+        }
+    }
+
+    /// Where a block is. Defined for every `u64`.
+    #[inline]
+    pub fn place(&self, block: u64) -> Placement {
+        match &self.0 {
+            Shape::Striping(n) => {
+                let (stripe, drive) = n.div_rem(block);
+                Placement { drive: drive as u16, block: stripe }
+            }
+            Shape::Rotated(n) => {
+                let (stripe, position) = n.div_rem(block);
+                let drive = position + n.div_rem(stripe).1;
+                let drive = if drive < n.get() { drive } else { drive - n.get() };
+                Placement { drive: drive as u16, block: stripe }
+            }
+            Shape::Hash(hash) => hash.place(block),
+        }
+    }
+
+    /// The inverse of [`Map::place`]. `u64::MAX` for a drive the file does not have, and for a block in a part so far
+    /// out that no `u64` names the file's block.
+    #[inline]
+    pub fn block(&self, drive: u16, block_in_part: u64) -> u64 {
+        let block = match &self.0 {
+            Shape::Striping(n) if u64::from(drive) < n.get() => in_stripe(*n, block_in_part, drive.into()),
+            Shape::Rotated(n) if u64::from(drive) < n.get() => {
+                in_stripe(*n, block_in_part, unrotated(*n, block_in_part, drive))
+            }
+            Shape::Striping(_) | Shape::Rotated(_) => None,
+            Shape::Hash(hash) => hash.block(drive, block_in_part),
+        };
+        block.unwrap_or(u64::MAX)
+    }
+
+    /// The shortest length, in blocks, of the part on `drive` that holds all of the file's first `blocks` blocks that
+    /// are on it; 0 for a drive the file does not have.
+    ///
+    /// Exact for every layout. Striping and rotated compute it; hash looks at some of the last group's blocks, well
+    /// under a microsecond for the groups that usual weights make and a few for the largest.
+    pub fn part_blocks(&self, drive: u16, blocks: u64) -> u64 {
+        match &self.0 {
+            Shape::Striping(n) if u64::from(drive) < n.get() => {
+                let (stripes, rest) = n.div_rem(blocks);
+                stripes + u64::from(u64::from(drive) < rest)
+            }
+            Shape::Rotated(n) if u64::from(drive) < n.get() => {
+                let (stripes, rest) = n.div_rem(blocks);
+                stripes + u64::from(unrotated(*n, stripes, drive) < rest)
+            }
+            Shape::Striping(_) | Shape::Rotated(_) => 0,
+            Shape::Hash(hash) => hash.part_blocks(drive, blocks),
+        }
+    }
+
+    /// [`Map::part_blocks`] in bytes: what the part on `drive` must be at least for a file of `len_bytes`, whose last
+    /// block may be partial. `block_bytes` is not zero (a zero counts as one).
+    pub fn part_bytes(&self, drive: u16, len_bytes: u64, block_bytes: u32) -> u64 {
+        let block_bytes = u64::from(block_bytes).max(1);
+        let part_blocks = self.part_blocks(drive, len_bytes.div_ceil(block_bytes));
+        let tail_bytes = len_bytes % block_bytes;
+        if part_blocks > 0 && tail_bytes > 0 {
+            let partial = self.place(len_bytes / block_bytes);
+            if partial == (Placement { drive, block: part_blocks - 1 }) {
+                return (part_blocks - 1).saturating_mul(block_bytes).saturating_add(tail_bytes);
+            }
+        }
+        part_blocks.saturating_mul(block_bytes)
+    }
+}
+
+/// The block at a position of a stripe.
+fn in_stripe(n: Divisor, stripe: u64, position: u64) -> Option<u64> {
+    stripe.checked_mul(n.get())?.checked_add(position)
+}
+
+/// The position in a stripe of the rotated layout that falls on `drive`, which is below `n`.
+fn unrotated(n: Divisor, stripe: u64, drive: u16) -> u64 {
+    let moved = n.div_rem(stripe).1;
+    let drive = u64::from(drive);
+    if drive >= moved { drive - moved } else { drive + n.get() - moved }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! Division of any `u64` by a number fixed beforehand, by two multiplications in place of a division.
+//!
+//! The method is in Lemire, Kaser, Kurz, "Faster remainder by direct computation" (2019), section 3: with F = 128 bits
+//! of fraction, `q = floor(x * ceil(2^F / d) / 2^F)` is exact for every x below 2^64 and d up to 2^64.
+
+/// A divisor and its reciprocal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Divisor {
+    /// ceil(2^128 / d); 0 stands for 2^128, which is d = 1.
+    reciprocal: u128,
+    /// Not zero.
+    d: u64,
+}
+
+impl Divisor {
+    /// `d` is not zero (a zero counts as one).
+    pub(super) fn new(d: u64) -> Divisor {
+        let d = d.max(1);
+        let floor = u128::MAX / u128::from(d);
+        Divisor { reciprocal: if d == 1 { 0 } else { floor + 1 }, d }
+    }
+
+    pub(super) fn get(self) -> u64 {
+        self.d
+    }
+
+    /// `(x / d, x % d)`.
+    #[inline]
+    pub(super) fn div_rem(self, x: u64) -> (u64, u64) {
+        if self.reciprocal == 0 {
+            return (x, 0);
+        }
+        let x128 = u128::from(x);
+        let high = (self.reciprocal >> 64) * x128;
+        let low = (u128::from(self.reciprocal as u64) * x128) >> 64;
+        // high is at most (2^64 - 1)^2 and low below 2^64: the sum stays below 2^128.
+        let q = ((high + low) >> 64) as u64;
+        (q, x - q * self.d)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_processor(x: u64, d in 1..=u64::MAX, small in 1..300_000u64) {
+            for d in [d, small, 1 << (d % 64)] {
+                let divisor = Divisor::new(d);
+                for x in [x, x / d * d, (x / d * d).wrapping_sub(1), 0, 1, d, d - 1, u64::MAX] {
+                    prop_assert_eq!(divisor.div_rem(x), (x / d, x % d), "{} / {}", x, d);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Layouts as bijections, in proportion, with parts no longer than they must be.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const KINDS: [LayoutKind; 3] = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash];
+
+fn kinds() -> impl Strategy<Value = LayoutKind> {
+    prop::sample::select(&KINDS[..])
+}
+
+/// Equal weights, nearly equal ones, and any.
+fn weights() -> impl Strategy<Value = Vec<u32>> {
+    prop_oneof![
+        (1..=20usize, 1..=1000u32).prop_map(|(n, weight)| vec![weight; n]),
+        prop::collection::vec(9..=12u32, 1..=9),
+        prop::collection::vec(1..=1000u32, 1..=256),
+    ]
+}
+
+fn map(kind: LayoutKind, weights: &[u32], key: u64) -> Map {
+    Map::new(kind, weights, key).unwrap()
+}
+
+/// Blocks anywhere, at the edges of groups and stripes, and at the end of what a `u64` names.
+fn blocks(unit: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![
+        0..1u64 << 40,
+        (0..1u64 << 30, -2..=2i64).prop_map(move |(k, off)| (k * unit).saturating_add_signed(off)),
+        (0..64u32, -2..=2i64).prop_map(|(bit, off)| (1u64 << bit).saturating_add_signed(off)),
+        (0..1000u64).prop_map(|back| u64::MAX - back),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn block_undoes_place(kind in kinds(), weights in weights(), key: u64, seeds in prop::collection::vec(blocks(64), 1..50)) {
+        let map = map(kind, &weights, key);
+        let unit = weights.iter().map(|&w| u64::from(w)).sum::<u64>();
+        for seed in seeds {
+            for block in [seed, seed / unit * unit, (seed / unit * unit).wrapping_sub(1)] {
+                let place = map.place(block);
+                prop_assert!(place.drive < map.drives());
+                prop_assert_eq!(map.block(place.drive, place.block), block);
+            }
+        }
+    }
+
+    /// The other direction: no place of a part is left out or used twice.
+    #[test]
+    fn place_undoes_block(kind in kinds(), weights in weights(), key: u64, drive: u16, seeds in prop::collection::vec(blocks(64), 1..50)) {
+        let map = map(kind, &weights, key);
+        let drive = drive % map.drives();
+        for block_in_part in seeds {
+            let block = map.block(drive, block_in_part);
+            if block < u64::MAX {
+                prop_assert_eq!(map.place(block), Placement { drive, block: block_in_part });
+            } else {
+                prop_assert!(block_in_part > u64::MAX / 1000 / 256 / 2, "{} has a block", block_in_part);
+            }
+        }
+    }
+
+    /// Whatever the arguments, an answer and no panic.
+    #[test]
+    fn nothing_panics(kind in kinds(), weights in weights(), key: u64, drive: u16, x in blocks(64), block_bytes: u32) {
+        let map = map(kind, &weights, key);
+        map.place(x);
+        map.block(drive, x);
+        prop_assert!(map.part_bytes(drive, x, block_bytes) >= map.part_blocks(drive, x / u64::from(block_bytes.max(1))));
+        if drive >= map.drives() {
+            prop_assert_eq!((map.block(drive, x), map.part_blocks(drive, x)), (u64::MAX, 0));
+        }
+    }
+
+    /// A part holds every block of the file that is on its drive, and ends with one.
+    #[test]
+    fn parts_are_as_short_as_they_can_be(
+        kind in kinds(), weights in prop::collection::vec(1..=12u32, 1..=9), key: u64, start in 0..1u64 << 40, more in 0..700u64,
+    ) {
+        let map = map(kind, &weights, key);
+        // The lengths at some multiple of everything, then one block at a time.
+        let start = start / 27_720 * 27_720;
+        let mut ends: Vec<u64> = (0..map.drives()).map(|d| map.part_blocks(d, start)).collect();
+        for block in start..start + more {
+            let place = map.place(block);
+            let end = &mut ends[usize::from(place.drive)];
+            *end = (*end).max(place.block + 1);
+        }
+        for (drive, &end) in ends.iter().enumerate() {
+            prop_assert_eq!(map.part_blocks(drive as u16, start + more), end);
+        }
+    }
+
+    #[test]
+    fn part_bytes_counts_a_partial_block(kind in kinds(), weights in weights(), key: u64, len_bytes in 0..1u64 << 34) {
+        let map = map(kind, &weights, key);
+        let (block_bytes, last) = (1 << 16, len_bytes.saturating_sub(1) >> 16);
+        let mut total = 0;
+        for drive in 0..map.drives() {
+            let bytes = map.part_bytes(drive, len_bytes, block_bytes);
+            total += bytes;
+            let whole = map.part_blocks(drive, len_bytes.div_ceil(1 << 16)) << 16;
+            let cut = whole - bytes;
+            prop_assert!(cut < 1 << 16);
+            if cut > 0 {
+                prop_assert_eq!(map.block(drive, bytes >> 16), last, "only the file's last block is cut");
+                prop_assert_eq!(bytes % (1 << 16), len_bytes % (1 << 16));
+            }
+        }
+        prop_assert!(total >= len_bytes);
+    }
+}
+
+/// The first `blocks` blocks, counted by drive.
+fn counts(map: &Map, blocks: u64) -> Vec<u64> {
+    let mut counts = vec![0; usize::from(map.drives())];
+    (0..blocks).for_each(|b| counts[usize::from(map.place(b).drive)] += 1);
+    counts
+}
+
+#[test]
+fn hash_follows_the_weights() {
+    for weights in [
+        vec![10, 11],
+        vec![1; 4],
+        vec![1; 7],
+        vec![10, 11, 10, 11, 12],
+        vec![997, 1000],
+        vec![1, 1000],
+        vec![500, 250, 125],
+    ] {
+        let blocks = 100_000;
+        let sum = weights.iter().sum::<u32>();
+        let counts = counts(&map(LayoutKind::Hash, &weights, 7), blocks);
+        for (drive, (&count, &weight)) in counts.iter().zip(&weights).enumerate() {
+            let expected = blocks as f64 * f64::from(weight) / f64::from(sum);
+            assert!((count as f64 / expected - 1.0).abs() < 0.02, "{weights:?}: {count} blocks on drive {drive}");
+        }
+    }
+}
+
+#[test]
+fn parts_are_dense() {
+    for kind in KINDS {
+        for weights in [vec![1; 4], vec![10, 11, 12], vec![3; 5], vec![997, 1000, 1]] {
+            let map = map(kind, &weights, 99);
+            // Whole stripes or groups.
+            let period = match &map.0 {
+                Shape::Hash(hash) => hash.group_blocks(),
+                _ => map.drives().into(),
+            };
+            let blocks = 50 * period;
+            let counts = counts(&map, blocks);
+            for (drive, &count) in counts.iter().enumerate() {
+                assert_eq!(map.part_blocks(drive as u16, blocks), count, "{kind:?} {weights:?} drive {drive}");
+            }
+        }
+    }
+}
+
+/// What striping is bad at: a stride over the file that meets only some of the drives.
+#[test]
+fn hash_breaks_strides() {
+    let (drives, blocks) = (8, 8000);
+    let load = |kind, stride: u64| {
+        let map = map(kind, &vec![1; drives], 1);
+        let mut counts = vec![0u64; drives];
+        (0..blocks).for_each(|i| counts[usize::from(map.place(i * stride).drive)] += 1);
+        counts.into_iter().max().unwrap_or(0) as f64 / (blocks as f64 / drives as f64)
+    };
+    assert_eq!(load(LayoutKind::Striping, 8), 8.0);
+    for stride in (1..300).chain([1024, 4096, 65536, 1 << 20, 1 << 33]) {
+        let load = load(LayoutKind::Hash, stride);
+        assert!(load < 1.15, "stride {stride}: the fullest drive has {load} times its share");
+    }
+}
+
+#[test]
+fn hash_mixes_a_part() {
+    let map = map(LayoutKind::Hash, &[1; 4], 3);
+    let rising = (1..10_000).filter(|&i| map.block(0, i) > map.block(0, i - 1)).count();
+    assert!((4500..5700).contains(&rising), "{rising} of 10,000 neighbours in order");
+}
+
+#[test]
+fn keys_differ() {
+    let [a, b] = [1, 2].map(|key| map(LayoutKind::Hash, &[1; 4], key));
+    let same = (0..10_000).filter(|&x| a.place(x).drive == b.place(x).drive).count();
+    assert!((2200..2800).contains(&same), "{same} of 10,000 blocks on the same drive of four");
+}
+
+#[test]
+fn one_drive_keeps_the_order() {
+    for kind in KINDS {
+        let map = map(kind, &[5], 11);
+        assert_eq!(map.place(12345), Placement { drive: 0, block: 12345 });
+        assert_eq!(map.part_bytes(0, 12345, 4096), 12345);
+    }
+}
+
+#[test]
+fn rotated_moves_the_first_drive() {
+    let map = map(LayoutKind::Rotated, &[1; 3], 0);
+    let drives: Vec<u16> = (0..12).map(|b| map.place(b).drive).collect();
+    assert_eq!(drives, [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]);
+}
+
+#[test]
+fn bad_arguments_are_refused() {
+    for (kind, weights) in [
+        (LayoutKind::Striping, vec![]),
+        (LayoutKind::Rotated, vec![1; 257]),
+        (LayoutKind::Hash, vec![]),
+        (LayoutKind::Hash, vec![1, 0]),
+        (LayoutKind::Hash, vec![1001, 1]),
+        (LayoutKind::Hash, vec![0]),
+    ] {
+        assert!(matches!(Map::new(kind, &weights, 0), Err(Error::Invalid { .. })), "{kind:?} {weights:?}");
+    }
+    assert!(Map::new(LayoutKind::Striping, &[0; 256], 0).is_ok(), "striping does not look at weights");
+}
+
+/// Part of the format: drives written by an earlier version are read by this one.
+#[test]
+fn places_never_change() {
+    let places = |weights: &[u32], key, from: u64| {
+        let map = map(LayoutKind::Hash, weights, key);
+        (from..from + 6).map(|b| map.place(b)).map(|p| (p.drive, p.block)).collect::<Vec<_>>()
+    };
+    assert_eq!(places(&[1; 4], 0x0123_4567_89ab_cdef, 0), [(0, 12), (3, 15), (0, 14), (0, 2), (3, 12), (3, 11)]);
+    assert_eq!(
+        places(&[10, 11], 42, 1 << 40),
+        [
+            (1, 575934662179),
+            (1, 575934662202),
+            (1, 575934662187),
+            (0, 523576965633),
+            (0, 523576965649),
+            (0, 523576965657)
+        ]
+    );
+    assert_eq!(
+        places(&[997, 1000, 1], u64::MAX, 5000),
+        [(0, 2220), (0, 2742), (1, 2390), (0, 2523), (1, 2903), (0, 2362)]
+    );
+}
+
+/// Not a measurement, a guard against an accident such as a table built per call; run by hand with `--nocapture`.
+#[test]
+fn place_is_quick() {
+    for (kind, weights) in [
+        (LayoutKind::Striping, vec![1; 4]),
+        (LayoutKind::Striping, vec![1; 3]),
+        (LayoutKind::Rotated, vec![1; 3]),
+        (LayoutKind::Hash, vec![1; 4]),
+        (LayoutKind::Hash, vec![10, 11]),
+        (LayoutKind::Hash, (745..1001).collect()),
+    ] {
+        let map = map(kind, &weights, 5);
+        let calls = 1_000_000u64;
+        let start = std::time::Instant::now();
+        let sum = (0..calls).map(|i| map.place(std::hint::black_box(i * 7919)).block).fold(0, u64::wrapping_add);
+        let place_ns = start.elapsed().as_nanos() as f64 / calls as f64;
+        let start = std::time::Instant::now();
+        let more = (0..1000).map(|i| map.part_blocks(0, std::hint::black_box(i * 7919))).fold(sum, u64::wrapping_add);
+        let part_ns = start.elapsed().as_nanos() as f64 / 1000.0;
+        println!("{kind:?} of {}: place {place_ns:.1} ns, part_blocks {part_ns:.0} ns ({more})", weights.len());
+        assert!(place_ns < 5_000.0 && part_ns < 1_000_000.0);
+    }
+}
