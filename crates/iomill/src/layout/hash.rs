@@ -70,7 +70,6 @@ impl Hash {
     }
 
     /// Blocks in a group.
-    #[cfg(test)]
     pub(super) fn group_blocks(&self) -> u64 {
         self.group.get()
     }

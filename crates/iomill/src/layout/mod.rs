@@ -87,6 +87,14 @@ impl Map {
         }
     }
 
+    /// After every multiple of this many blocks, each part is filled without a gap.
+    pub fn group_blocks(&self) -> u64 {
+        match &self.0 {
+            Shape::Striping(n) | Shape::Rotated(n) => n.get(),
+            Shape::Hash(hash) => hash.group_blocks(),
+        }
+    }
+
     /// Where a block is. Defined for every `u64`.
     #[inline]
     pub fn place(&self, block: u64) -> Placement {

@@ -1,0 +1,514 @@
+//! The array: its drives, its catalog, and the machinery that its files share.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use super::callbacks::Callbacks;
+use super::file::File;
+use super::fleet::{Fleet, Plan};
+use super::info::{ArrayInfo, FileStat};
+use super::options::{ArrayOptions, Layout, Mode};
+use super::setup;
+use super::state::FileState;
+use crate::catalog::{Catalog, FileSpec, Id, Record};
+use crate::drive::inline::{Context, Service};
+use crate::drive::locks::BlockLocks;
+use crate::drive::regions::Regions;
+use crate::drive::serve::{Message, Owner, Share};
+use crate::drive::{Failure, Fault, Piece};
+use crate::engine::Op;
+use crate::error::{Error, Result};
+use crate::sys::clock::Clock;
+use crate::sys::sync::{AtomicU64, Condvar, Mutex, Ordering, lock};
+
+/// How long to wait before something that another thread does is looked at again.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Tells arrays of this process apart in the threads' tables of contexts.
+static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+thread_local! {
+    /// This thread's contexts, by array instance. The thread owns them: a ring goes with its thread.
+    static CONTEXTS: RefCell<Vec<(u64, Arc<Cell>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A set of drives used together, with one catalog of files.
+///
+/// Clones share the array. Dropping the last clone and the last file closes it; [`Array::close`] also reports errors.
+#[derive(Clone, Debug)]
+pub struct Array {
+    inner: Arc<ArrayInner>,
+}
+
+/// One thread's context, where the array can reach it.
+pub(crate) struct Cell {
+    /// `None` before first use and after the array has been closed.
+    context: Mutex<Option<Context>>,
+    /// Keys of files to let go of before the next use.
+    forget: Mutex<Vec<u64>>,
+    any_to_forget: AtomicBool,
+}
+
+/// What all handles of an array share.
+pub(crate) struct ArrayInner {
+    pub options: ArrayOptions,
+    pub catalog: Catalog,
+    /// How each drive is served, by index.
+    services: Vec<Service>,
+    pub regions: Arc<Regions>,
+    locks: Arc<BlockLocks>,
+    clock: Arc<dyn Clock>,
+    instance: u64,
+    next_key: AtomicU64,
+    closed: AtomicBool,
+    notices: Mutex<Vec<String>>,
+    /// Started when first needed.
+    fleet: OnceLock<Fleet>,
+    starting: Mutex<()>,
+    pub callbacks: Callbacks,
+    contexts: Mutex<Vec<Weak<Cell>>>,
+    /// Files that are open, or on their way in or out: an entry whose `Weak` is dead belongs to somebody who is still
+    /// opening or closing the file's parts. `open_changed` tells of every removal.
+    open: Mutex<HashMap<Id, Weak<FileState>>>,
+    open_changed: Condvar,
+}
+
+impl std::fmt::Debug for ArrayInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ArrayInner").field("catalog", &self.catalog).finish_non_exhaustive()
+    }
+}
+
+impl Array {
+    /// Makes directories into the drives of a new array: [`ArrayOptions::create`] with the defaults.
+    pub fn create<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        ArrayOptions::new().create(drives)
+    }
+
+    /// Opens the array that a drive belongs to: [`ArrayOptions::open`] with the defaults.
+    pub fn open(drive: impl AsRef<Path>) -> Result<Array> {
+        ArrayOptions::new().open(drive)
+    }
+
+    pub(crate) fn create_with(options: ArrayOptions, drives: Vec<PathBuf>) -> Result<Array> {
+        let weights = match &options.weights {
+            Some(weights) => weights.clone(),
+            None => vec![1; drives.len()],
+        };
+        let catalog = Catalog::create(&options.platform, &drives, &weights)?;
+        Array::start(options, catalog)
+    }
+
+    pub(crate) fn open_with(options: ArrayOptions, starts: Vec<PathBuf>) -> Result<Array> {
+        let mode = if options.read_only { crate::catalog::Mode::Reader } else { crate::catalog::Mode::Writer };
+        let catalog = Catalog::open(&options.platform, &starts, mode)?;
+        Array::start(options, catalog)
+    }
+
+    fn start(options: ArrayOptions, catalog: Catalog) -> Result<Array> {
+        setup::check(&options, &catalog)?;
+        let mut notices = catalog.notices();
+        let services = setup::services(&options, &catalog, &mut notices)?;
+        let inner = Arc::new(ArrayInner {
+            callbacks: Callbacks::new(options.platform.threads()),
+            clock: options.platform.clock(),
+            services,
+            catalog,
+            options,
+            regions: Arc::default(),
+            locks: Arc::default(),
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            next_key: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            notices: Mutex::new(notices),
+            fleet: OnceLock::new(),
+            starting: Mutex::new(()),
+            contexts: Mutex::new(Vec::new()),
+            open: Mutex::new(HashMap::new()),
+            open_changed: Condvar::new(),
+        });
+        Ok(Array { inner })
+    }
+
+    /// Creates a file of length 0 and opens it.
+    pub fn create_file(&self, name: &str, layout: Layout) -> Result<File> {
+        self.inner.check_open()?;
+        setup::check_block_bytes(layout.block_bytes)?;
+        let drives = match layout.drives {
+            Some(drives) => setup::check_drives(drives, &self.inner.catalog)?,
+            None => (0..self.inner.catalog.drives().len() as u16).collect(),
+        };
+        let mut key = [0; 8];
+        let random = self.inner.options.platform.random(&mut key);
+        random.map_err(|e| Error::Machine { what: "random bytes".into(), why: e.to_string() })?;
+        let spec =
+            FileSpec { layout: layout.kind, block_bytes: layout.block_bytes, drives, key: u64::from_le_bytes(key) };
+        let record = self.inner.catalog.create_file(name, &spec)?;
+        self.inner.open_record(record).map(File::new)
+    }
+
+    /// Opens a file.
+    pub fn open_file(&self, name: &str) -> Result<File> {
+        self.inner.check_open()?;
+        let record = self.inner.catalog.record(name)?;
+        self.inner.open_record(record).map(File::new)
+    }
+
+    /// Deletes a file that nobody in this process has open.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        self.inner.check_open()?;
+        let record = self.inner.catalog.record(name)?;
+        let _out = self.inner.keep_closed(&record)?;
+        self.inner.catalog.delete(name)
+    }
+
+    /// Renames a file, replacing the one at `to` if there is one. Neither is open, so that no handle changes what it
+    /// stands for.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.inner.check_open()?;
+        let record = self.inner.catalog.record(from)?;
+        let _from = self.inner.keep_closed(&record)?;
+        let _to = match self.inner.catalog.record(to) {
+            Ok(record) if from != to => Some(self.inner.keep_closed(&record)?),
+            Ok(_) | Err(Error::NotFound { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        self.inner.catalog.rename(from, to)
+    }
+
+    /// The names that begin with `prefix`, sorted.
+    pub fn list(&self, prefix: &str) -> Vec<String> {
+        self.inner.catalog.list(prefix)
+    }
+
+    /// What is known of a file without opening it.
+    pub fn stat(&self, name: &str) -> Result<FileStat> {
+        let record = self.inner.catalog.record(name)?;
+        let open = lock(&self.inner.open).get(&record.id).and_then(Weak::upgrade);
+        let len = match open {
+            Some(state) => state.len(),
+            None => self.inner.catalog.open_length(&record)?.current(),
+        };
+        FileStat::new(&self.inner.catalog, &record, len)
+    }
+
+    /// Sets (or with `None` removes) an attribute of a file, durably.
+    pub fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
+        self.inner.check_open()?;
+        self.inner.catalog.set_attribute(name, key, value)
+    }
+
+    /// The array and its drives as they are now.
+    pub fn info(&self) -> Result<ArrayInfo> {
+        let notices = lock(&self.inner.notices).clone();
+        ArrayInfo::new(&self.inner.catalog, &self.inner.services, notices)
+    }
+
+    /// What a user should know of: fallbacks, repairs, errors of files that were dropped and not closed.
+    pub fn notices(&self) -> Vec<String> {
+        lock(&self.inner.notices).clone()
+    }
+
+    pub(crate) fn regions(&self) -> &Arc<Regions> {
+        &self.inner.regions
+    }
+
+    /// Advances an array without threads (a simulation) by one step.
+    pub fn step(&self) {
+        self.inner.pause();
+    }
+
+    /// Closes the array: waits for I/O in flight, makes every open file durable and gives the lock back. Handles that
+    /// are still about answer with [`Error::Closed`]. The first error is returned, after everything was tried.
+    pub fn close(self) -> Result<()> {
+        self.inner.close()
+    }
+}
+
+impl ArrayInner {
+    pub fn is_writer(&self) -> bool {
+        self.catalog.is_writer()
+    }
+
+    pub fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    pub fn check_writer(&self) -> Result<()> {
+        if self.is_writer() {
+            return Ok(());
+        }
+        Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".into() })
+    }
+
+    pub fn has_threads(&self) -> bool {
+        self.options.platform.threads()
+    }
+
+    pub fn next_key(&self) -> u64 {
+        self.next_key.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn notice(&self, notice: String) {
+        lock(&self.notices).push(notice);
+    }
+
+    /// Lets others get on: steps a simulation, or sleeps a little.
+    pub fn pause(&self) {
+        let fleet = self.fleet.get();
+        let stepped = fleet.is_some_and(Fleet::step) | self.callbacks.step();
+        if !stepped {
+            self.clock.sleep(PAUSE);
+        }
+    }
+
+    fn open_record(self: &Arc<Self>, record: Arc<Record>) -> Result<Arc<FileState>> {
+        let id = record.id;
+        {
+            let mut open = lock(&self.open);
+            while let Some(entry) = open.get(&id) {
+                if let Some(state) = entry.upgrade() {
+                    return Ok(state);
+                }
+                open = self.wait_for_change(open);
+            }
+            open.insert(id, Weak::new());
+        }
+        match FileState::open(self, record) {
+            Ok(state) => {
+                let state = Arc::new(state);
+                lock(&self.open).insert(id, Arc::downgrade(&state));
+                self.open_changed.notify_all();
+                Ok(state)
+            }
+            // Dropping what was opened so far has told `closed`, or nothing was; telling it twice does no harm.
+            Err(error) => {
+                self.closed(&id);
+                Err(error)
+            }
+        }
+    }
+
+    fn wait_for_change<'a>(
+        &self,
+        open: crate::sys::sync::MutexGuard<'a, HashMap<Id, Weak<FileState>>>,
+    ) -> crate::sys::sync::MutexGuard<'a, HashMap<Id, Weak<FileState>>> {
+        match self.open_changed.wait(open) {
+            Ok(open) => open,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+
+    /// Keeps a file from being opened while the guard lives; an error if it is open.
+    fn keep_closed(&self, record: &Record) -> Result<KeptClosed<'_>> {
+        let mut open = lock(&self.open);
+        while let Some(entry) = open.get(&record.id) {
+            if entry.strong_count() > 0 {
+                return Err(Error::Busy { name: record.name.clone() });
+            }
+            open = self.wait_for_change(open);
+        }
+        open.insert(record.id, Weak::new());
+        Ok(KeptClosed { array: self, id: record.id })
+    }
+
+    /// A file's parts are closed (or were never opened).
+    pub fn closed(&self, id: &Id) {
+        lock(&self.open).remove(id);
+        self.open_changed.notify_all();
+    }
+
+    /// Tells every engine that a file is being closed. Without I/O in flight on it, it does not matter when they hear.
+    pub fn forget(&self, key: u64) {
+        for cell in lock(&self.contexts).iter().filter_map(Weak::upgrade) {
+            lock(&cell.forget).push(key);
+            cell.any_to_forget.store(true, Ordering::Release);
+        }
+        if let Some(fleet) = self.fleet.get() {
+            for drive in 0..self.services.len() {
+                // A fleet that has stopped has dropped its engines: nothing left to forget.
+                let _ = fleet.send(drive, Message::Forget(key), 0);
+            }
+        }
+    }
+
+    /// Runs pieces to their ends, inline or by the drive threads, and returns when all have ended.
+    ///
+    /// # Safety
+    /// The pieces' memory is valid until this returns; memory that is read into is touched by nobody else.
+    pub unsafe fn run_blocking(
+        &self,
+        file: &FileState,
+        span: (*const u8, usize),
+        mut pieces: impl Iterator<Item = (u16, Piece)>,
+    ) -> Result<()> {
+        let cell = self.cell();
+        if cell.any_to_forget.load(Ordering::Acquire) {
+            self.forget_now(&cell);
+        }
+        let mut context = lock(&cell.context);
+        let context = match &mut *context {
+            Some(context) => context,
+            empty => empty.insert(self.new_context()?),
+        };
+        let failure = std::cell::Cell::new(None);
+        let until_failure = std::iter::from_fn(|| if failure.get().is_none() { pieces.next() } else { None });
+        // SAFETY: the caller's promise is the one that `run` asks for; the files are open while `file` is.
+        let result = unsafe {
+            context.run(&self.regions, span, until_failure, |done| {
+                if let (Err(now), None) = (done.result, failure.get()) {
+                    failure.set(Some(now));
+                }
+            })
+        };
+        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })?;
+        match failure.get() {
+            Some(failure) => Err(file.error(failure)),
+            None => Ok(()),
+        }
+    }
+
+    fn new_context(&self) -> Result<Context> {
+        let hold = self.catalog.lock_handles();
+        let context = Context::new(&*self.options.platform, &self.services, &self.locks, &hold);
+        context.map_err(|e| Error::Machine {
+            what: format!("an engine for thread {:?}", std::thread::current().name().unwrap_or("unnamed")),
+            why: format!("{e}; raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`)"),
+        })
+    }
+
+    /// This thread's cell.
+    fn cell(&self) -> Arc<Cell> {
+        let found = CONTEXTS.try_with(|contexts| {
+            let mut contexts = contexts.borrow_mut();
+            if let Some((_, cell)) = contexts.iter().find(|(instance, _)| *instance == self.instance) {
+                return Arc::clone(cell);
+            }
+            // Contexts of arrays that are closed hold nothing any more; their cells go when a new one comes.
+            contexts.retain(|(_, cell)| Arc::weak_count(cell) > 0);
+            let cell = self.new_cell();
+            contexts.push((self.instance, Arc::clone(&cell)));
+            cell
+        });
+        // A thread that is ending has no table any more: its last calls get a context for each.
+        found.unwrap_or_else(|_| self.new_cell())
+    }
+
+    fn new_cell(&self) -> Arc<Cell> {
+        let cell = Arc::new(Cell {
+            context: Mutex::new(None),
+            forget: Mutex::new(Vec::new()),
+            any_to_forget: AtomicBool::new(false),
+        });
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|cell| cell.strong_count() > 0);
+        contexts.push(Arc::downgrade(&cell));
+        cell
+    }
+
+    #[cold]
+    fn forget_now(&self, cell: &Cell) {
+        cell.any_to_forget.store(false, Ordering::Release);
+        let keys = std::mem::take(&mut *lock(&cell.forget));
+        if let Some(context) = &mut *lock(&cell.context) {
+            for key in keys {
+                context.forget(key);
+            }
+        }
+    }
+
+    /// Hands a share to a drive's server.
+    pub fn send_share(
+        &self,
+        drive: usize,
+        owner: Arc<dyn Owner>,
+        pieces: Vec<Piece>,
+        span: (*const u8, usize),
+    ) -> std::result::Result<(), Failure> {
+        let cancelled = Failure { op: Op::Read, key: 0, offset: 0, fault: Fault::Errno(libc::ECANCELED) };
+        let fleet = self.fleet().map_err(|_| cancelled)?;
+        let weight = pieces.len();
+        let message = Message::Share(Share { owner, pieces, span });
+        fleet.send(drive, message, weight).map_err(|_| cancelled)
+    }
+
+    /// The drive threads, started if they are not running.
+    pub fn fleet(&self) -> Result<&Fleet> {
+        if let Some(fleet) = self.fleet.get() {
+            return Ok(fleet);
+        }
+        let _starting = lock(&self.starting);
+        self.check_open()?;
+        if let Some(fleet) = self.fleet.get() {
+            return Ok(fleet);
+        }
+        let plan = Plan {
+            platform: &*self.options.platform,
+            services: &self.services,
+            cpus: setup::cpus(&self.options, &self.catalog)?,
+            locks: &self.locks,
+            regions: &self.regions,
+            hold: &self.catalog.lock_handles(),
+        };
+        let fleet = Fleet::start(plan, &|notice| self.notice(notice))?;
+        Ok(self.fleet.get_or_init(|| fleet))
+    }
+
+    /// Whether blocking calls go to the drive threads.
+    pub fn blocks_on_threads(&self) -> bool {
+        self.options.mode == Mode::DriveThreads
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Err(Error::Closed);
+        }
+        let files: Vec<_> = lock(&self.open).values().filter_map(Weak::upgrade).collect();
+        let mut first = Ok(());
+        let mut keep = |result: Result<()>| {
+            if first.is_ok() {
+                first = result;
+            }
+        };
+        for file in &files {
+            // Whatever entered before sees the end of its I/O; whatever comes after finds the array closed.
+            drop(file.gate.close(|| self.pause()));
+            keep(file.finish());
+        }
+        drop(files);
+        if let Some(fleet) = self.fleet.get() {
+            fleet.stop();
+        }
+        self.callbacks.stop();
+        for cell in lock(&self.contexts).drain(..).filter_map(|cell| cell.upgrade()) {
+            *lock(&cell.context) = None;
+        }
+        keep(self.catalog.close());
+        first
+    }
+}
+
+impl Drop for ArrayInner {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Acquire) {
+            // No file is open any more (each holds the array), so there is nothing to lose that `close` would report.
+            let _ = self.close();
+        }
+    }
+}
+
+/// Keeps a file closed.
+struct KeptClosed<'a> {
+    array: &'a ArrayInner,
+    id: Id,
+}
+
+impl Drop for KeptClosed<'_> {
+    fn drop(&mut self) {
+        self.array.closed(&self.id);
+    }
+}

@@ -1,0 +1,49 @@
+//! Memory that the drives' engines know, so that I/O on it skips the pinning of pages.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::array::Array;
+use crate::drive::regions::Regions;
+use crate::error::{Error, Result};
+use crate::sys::memory::PageBuf;
+
+/// Page-aligned memory, registered with the engines of an array where limits allow. Any slice of it may be given to any
+/// call on the array's files; whole pages in it are read and written fastest.
+#[derive(Debug)]
+pub struct Buffer {
+    memory: PageBuf,
+    regions: Arc<Regions>,
+}
+
+impl Array {
+    /// Allocates a zeroed buffer of at least `len` bytes, rounded up to whole pages.
+    pub fn buffer(&self, len: usize) -> Result<Buffer> {
+        let memory = PageBuf::new(len);
+        let mut memory =
+            memory.map_err(|e| Error::Machine { what: format!("a buffer of {len} bytes"), why: e.to_string() })?;
+        let regions = Arc::clone(self.regions());
+        regions.add(memory.as_mut_ptr(), memory.len());
+        Ok(Buffer { memory, regions })
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.memory.as_slice()
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.memory.as_mut_slice()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.regions.remove(self.memory.as_mut_ptr());
+    }
+}

@@ -1,0 +1,137 @@
+//! Callback threads: where callbacks of `submit` run, so that a drive thread never runs a user's code. One per NUMA
+//! node, started when first needed. In a simulation callbacks run when somebody steps the array.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use crate::error::{Error, Result};
+use crate::sys::cpu;
+use crate::sys::sync::{Mutex, lock};
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Refuses a call that blocks when a callback makes it: it would wait for I/O whose callbacks it holds up (rule 7 of the
+/// page cache: an error, not a deadlock).
+pub fn check_may_block(call: &'static str) -> Result<()> {
+    if INSIDE.with(Cell::get) { Err(Error::WouldBlock { call }) } else { Ok(()) }
+}
+
+/// The callback threads of an array.
+pub struct Callbacks {
+    threads: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// One per node; empty until first use.
+    pool: Vec<(Sender<Job>, JoinHandle<()>)>,
+    /// Jobs of an array without threads.
+    queue: VecDeque<Job>,
+    next: usize,
+    stopped: bool,
+}
+
+impl Callbacks {
+    /// Nothing is started yet.
+    pub fn new(threads: bool) -> Callbacks {
+        Callbacks { threads, state: Mutex::new(State::default()) }
+    }
+
+    /// Has a user's callback called.
+    pub fn call(&self, callback: Job) {
+        self.run(Box::new(move || {
+            INSIDE.with(|inside| inside.set(true));
+            let reset = Reset;
+            callback();
+            drop(reset);
+        }));
+    }
+
+    /// Runs work of our own that blocks, such as a sync for a future.
+    pub fn run(&self, job: Job) {
+        let mut state = lock(&self.state);
+        if !self.threads {
+            state.queue.push_back(job);
+            return;
+        }
+        if state.pool.is_empty() && !state.stopped {
+            state.pool = start();
+        }
+        state.next = state.next.wrapping_add(1);
+        let chosen = state.next % state.pool.len().max(1);
+        let unsent = match state.pool.get(chosen) {
+            Some((sender, _)) => sender.send(job).err().map(|refused| refused.0),
+            None => Some(job),
+        };
+        drop(state);
+        // Without a thread to run it (none could be started, or the array is closing) the job runs here: late or on
+        // the wrong thread is better than never.
+        if let Some(job) = unsent {
+            job();
+        }
+    }
+
+    /// Runs one job of an array without threads; `false` if there is none.
+    pub fn step(&self) -> bool {
+        let job = lock(&self.state).queue.pop_front();
+        job.map(|job| job()).is_some()
+    }
+
+    /// Runs what is queued, then ends the threads.
+    pub fn stop(&self) {
+        while self.step() {}
+        let pool = {
+            let mut state = lock(&self.state);
+            state.stopped = true;
+            std::mem::take(&mut state.pool)
+        };
+        for (sender, thread) in pool {
+            drop(sender);
+            if thread.thread().id() != std::thread::current().id() {
+                // A callback that panicked has ended its thread; the panic's message is out.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Leaves the callback also when it panics.
+struct Reset;
+
+impl Drop for Reset {
+    fn drop(&mut self) {
+        INSIDE.with(|inside| inside.set(false));
+    }
+}
+
+/// One thread per node, bound to the node's CPUs where there are several nodes.
+fn start() -> Vec<(Sender<Job>, JoinHandle<()>)> {
+    let nodes = cpu::nodes(Path::new("/sys/devices/system/node")).unwrap_or_default();
+    let count = nodes.len().max(1);
+    let mut pool = Vec::new();
+    for node in 0..count {
+        let cpus = if count > 1 { nodes[node].cpus.clone() } else { Vec::new() };
+        let (sender, receiver) = channel::<Job>();
+        let thread = std::thread::Builder::new().name(format!("iomill-callback-{node}")).spawn(move || {
+            if !cpus.is_empty() {
+                // Away from its node a callback thread is slower, not wrong.
+                let _ = cpu::bind_current_thread(&cpus);
+            }
+            for job in receiver {
+                job();
+            }
+        });
+        if let Ok(thread) = thread {
+            pool.push((sender, thread));
+        }
+    }
+    pool
+}

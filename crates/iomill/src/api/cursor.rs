@@ -1,0 +1,52 @@
+//! A position in a file, for code that speaks `std::io`.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use super::file::File;
+use crate::error::Error;
+
+/// Reads and writes a file one after the other, by [`std::io::Read`], [`Write`] and [`Seek`]. `flush` is [`File::sync`].
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    file: File,
+    position: u64,
+}
+
+impl File {
+    /// A cursor at the start of the file.
+    pub fn cursor(&self) -> Cursor {
+        Cursor { file: self.clone(), position: 0 }
+    }
+}
+
+impl Read for Cursor {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read_at(buf, self.position)?;
+        self.position += n as u64;
+        Ok(n)
+    }
+}
+
+impl Write for Cursor {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write_at(bytes, self.position)?;
+        self.position += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(self.file.sync()?)
+    }
+}
+
+impl Seek for Cursor {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::End(delta) => self.file.len().checked_add_signed(delta),
+            SeekFrom::Current(delta) => self.position.checked_add_signed(delta),
+        };
+        self.position = position.ok_or_else(|| Error::invalid(format!("seek to {to:?}"), "before the start of the file"))?;
+        Ok(self.position)
+    }
+}

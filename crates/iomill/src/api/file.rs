@@ -1,0 +1,303 @@
+//! Handles of virtual files: the calls that block.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+use super::array::ArrayInner;
+use super::callbacks;
+use super::operation::Operation;
+use super::split::{Extent, Splitter};
+use super::state::FileState;
+use crate::drive::{Class, Piece};
+use crate::engine::Op;
+use crate::error::{Error, Result};
+
+/// Pieces that one message to the drive threads carries at most; longer calls go in several.
+const WAVE_PIECES: usize = 8192;
+
+/// An open virtual file. Clones are handles of the same file; all calls may be mixed from any number of threads.
+///
+/// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory works; whole
+/// 4,096-byte pages at page offsets are fastest. Each page is read and written as a whole: it never tears. When calls that
+/// overlap run at the same time, which of them a page shows is not defined.
+///
+/// Dropping the last handle makes the file durable but cannot report errors; [`File::close`] does.
+#[derive(Clone, Debug)]
+pub struct File {
+    pub(crate) state: Arc<FileState>,
+    pub(crate) class: Class,
+}
+
+/// Is inside the file's gate.
+pub(crate) struct Inside<'a>(&'a FileState);
+
+impl<'a> Inside<'a> {
+    /// Enters, unless the array is closed.
+    pub fn enter(state: &'a FileState) -> Result<Inside<'a>> {
+        let array: &ArrayInner = state.array();
+        state.gate.enter(|| array.pause());
+        let inside = Inside(state);
+        array.check_open()?;
+        Ok(inside)
+    }
+
+    /// Stays inside after the guard is gone; somebody else will leave.
+    pub fn stay(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.gate.leave();
+    }
+}
+
+impl File {
+    pub(crate) fn new(state: Arc<FileState>) -> File {
+        File { state, class: Class::Foreground }
+    }
+
+    /// A handle whose I/O gives way to that of other handles.
+    pub fn background(&self) -> File {
+        File { state: Arc::clone(&self.state), class: Class::Background }
+    }
+
+    /// The file's name when it was opened.
+    pub fn name(&self) -> &str {
+        &self.state.record.name
+    }
+
+    /// Length in bytes, that of completed writes included.
+    pub fn len(&self) -> u64 {
+        self.state.len()
+    }
+
+    /// Whether the length is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads at an offset in bytes; how many bytes were read: fewer than asked for only at the end of the file.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        callbacks::check_may_block("read_at")?;
+        self.state.range_end(offset, buf.len() as u64)?;
+        let inside = Inside::enter(&self.state)?;
+        let len = self.state.len().saturating_sub(offset).min(buf.len() as u64) as usize;
+        let span = (buf.as_ptr(), buf.len());
+        let extent = Extent { offset, len, buf: buf.as_mut_ptr() };
+        // SAFETY: `buf` is ours for the whole call, and `run` returns only after all I/O on it has ended.
+        unsafe { self.run(&inside, Op::Read, span, std::iter::once(extent)) }?;
+        Ok(len)
+    }
+
+    /// Writes all bytes at an offset in bytes, extending the file where they go past its end.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.write_ranges(&[(offset, bytes.len())], bytes)
+    }
+
+    /// Reads into several buffers, one after the other, from one offset on; how many bytes were read.
+    pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        callbacks::check_may_block("read_vectored_at")?;
+        let total = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.state.range_end(offset, total)?;
+        let inside = Inside::enter(&self.state)?;
+        let all = self.state.len().saturating_sub(offset).min(total);
+        let mut done = 0;
+        let extents = bufs.iter_mut().map(|buf| {
+            let len = (all - done).min(buf.len() as u64);
+            let extent = Extent { offset: offset + done, len: len as usize, buf: buf.as_mut_ptr() };
+            done += len;
+            extent
+        });
+        // SAFETY: the buffers are ours for the whole call, and `run` returns only after all I/O on them has ended.
+        unsafe { self.run(&inside, Op::Read, (std::ptr::null(), 0), extents) }?;
+        Ok(all as usize)
+    }
+
+    /// Writes several buffers, one after the other, from one offset on.
+    pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        callbacks::check_may_block("write_vectored_at")?;
+        let total = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let end = self.state.range_end(offset, total)?;
+        let inside = self.begin_write(end)?;
+        let mut at = offset;
+        let extents = bufs.iter().map(|buf| {
+            let extent = Extent { offset: at, len: buf.len(), buf: buf.as_ptr().cast_mut() };
+            at += buf.len() as u64;
+            extent
+        });
+        // SAFETY: the buffers are borrowed for the whole call, and writes only read them.
+        let result = unsafe { self.run(&inside, Op::Write, (std::ptr::null(), 0), extents) };
+        self.end_write(if total > 0 { end } else { 0 }, result)
+    }
+
+    /// Gathers records of one length: the record at `offsets[i]` goes to `out[i * record_len..][..record_len]`. One call
+    /// keeps all drives busy. A record past the end of the file is an error.
+    pub fn read_many(&self, offsets: &[u64], record_len: usize, out: &mut [u8]) -> Result<()> {
+        check_sizes(offsets.len().checked_mul(record_len), out.len(), "out")?;
+        self.gather("read_many", offsets.iter().map(|&offset| (offset, record_len)), out)
+    }
+
+    /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`, whose length is their sum.
+    pub fn read_ranges(&self, ranges: &[(u64, usize)], out: &mut [u8]) -> Result<()> {
+        check_sizes(sum_of_lengths(ranges), out.len(), "out")?;
+        self.gather("read_ranges", ranges.iter().copied(), out)
+    }
+
+    /// Scatters records of one length: `bytes[i * record_len..][..record_len]` goes to `offsets[i]`. Where records
+    /// overlap, which one a page ends up with is not defined.
+    pub fn write_many(&self, offsets: &[u64], record_len: usize, bytes: &[u8]) -> Result<()> {
+        check_sizes(offsets.len().checked_mul(record_len), bytes.len(), "bytes")?;
+        self.scatter("write_many", offsets.iter().map(|&offset| (offset, record_len)), bytes)
+    }
+
+    /// Scatters `bytes`, cut one after the other, to ranges: (offset, length) in bytes each.
+    pub fn write_ranges(&self, ranges: &[(u64, usize)], bytes: &[u8]) -> Result<()> {
+        check_sizes(sum_of_lengths(ranges), bytes.len(), "bytes")?;
+        self.scatter("write_at", ranges.iter().copied(), bytes)
+    }
+
+    /// Sets the length in bytes, durably. What is cut off is gone; what is added reads as zero.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        callbacks::check_may_block("set_len")?;
+        self.state.array().check_open()?;
+        self.state.set_len(len)
+    }
+
+    /// Gives the file room for `len` bytes without changing its length, so that writing them cannot fail for want of
+    /// space, and costs the file system less.
+    pub fn preallocate(&self, len: u64) -> Result<()> {
+        self.state.range_end(len, 0)?;
+        let _inside = Inside::enter(&self.state)?;
+        self.state.check_writable()?;
+        self.state.preallocate(len)
+    }
+
+    /// Makes all writes that ended before this call durable, and the length. After a failure the file takes no more
+    /// writes until it is opened again, because what the drives hold is not known any more.
+    pub fn sync(&self) -> Result<()> {
+        callbacks::check_may_block("sync")?;
+        let _inside = Inside::enter(&self.state)?;
+        self.state.sync()
+    }
+
+    /// Syncs and closes this handle.
+    pub fn close(self) -> Result<()> {
+        self.sync()
+    }
+
+    /// Enters for a write that ends at `end`, with room made for it.
+    pub(crate) fn begin_write(&self, end: u64) -> Result<Inside<'_>> {
+        let inside = Inside::enter(&self.state)?;
+        self.state.check_writable()?;
+        self.state.reserve(end)?;
+        Ok(inside)
+    }
+
+    fn gather(&self, call: &'static str, ranges: impl Iterator<Item = (u64, usize)> + Clone, out: &mut [u8]) -> Result<()> {
+        callbacks::check_may_block(call)?;
+        let inside = Inside::enter(&self.state)?;
+        self.check_within(ranges.clone())?;
+        let span = (out.as_ptr(), out.len());
+        let extents = extents(ranges, out.as_mut_ptr());
+        // SAFETY: `out` is ours for the whole call, as long as the ranges' sum, and `run` returns only after all I/O on
+        // it has ended.
+        unsafe { self.run(&inside, Op::Read, span, extents) }
+    }
+
+    fn scatter(&self, call: &'static str, ranges: impl Iterator<Item = (u64, usize)> + Clone, bytes: &[u8]) -> Result<()> {
+        callbacks::check_may_block(call)?;
+        let mut end = 0;
+        for (offset, len) in ranges.clone().filter(|&(_, len)| len > 0) {
+            end = end.max(self.state.range_end(offset, len as u64)?);
+        }
+        let inside = self.begin_write(end)?;
+        let span = (bytes.as_ptr(), bytes.len());
+        let extents = extents(ranges, bytes.as_ptr().cast_mut());
+        // SAFETY: `bytes` is borrowed for the whole call, as long as the ranges' sum, and writes only read it.
+        let result = unsafe { self.run(&inside, Op::Write, span, extents) };
+        self.end_write(end, result)
+    }
+
+    /// Takes note of a write up to `end`, 0 if it was empty. After a failure too: what was written of it is to be
+    /// covered by the next sync.
+    fn end_write(&self, end: u64, result: Result<()>) -> Result<()> {
+        if end > 0 {
+            self.state.wrote(if result.is_ok() { end } else { 0 }, |_| true);
+        }
+        result
+    }
+
+    /// Every range of a gather lies within the file.
+    pub(crate) fn check_within(&self, ranges: impl Iterator<Item = (u64, usize)>) -> Result<()> {
+        let len = self.state.len();
+        for (index, (offset, range_len)) in ranges.enumerate() {
+            if offset.checked_add(range_len as u64).is_none_or(|end| end > len) {
+                let what = format!("record {index} at offset {offset} of {range_len} bytes");
+                return Err(Error::invalid(what, format!("file {:?} ends at {len}", self.name())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs extents to their ends.
+    ///
+    /// # Safety
+    /// The extents' memory is valid until this returns; memory that is read into is touched by nobody else.
+    unsafe fn run(
+        &self,
+        _inside: &Inside<'_>,
+        op: Op,
+        span: (*const u8, usize),
+        extents: impl Iterator<Item = Extent>,
+    ) -> Result<()> {
+        let pieces = Splitter::new(&self.state, op, self.class, extents);
+        if self.state.array().blocks_on_threads() {
+            // SAFETY: the caller's promise; `run_on_threads` returns only after the operations have ended.
+            unsafe { self.run_on_threads(span, pieces) }
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.state.array().run_blocking(&self.state, span, pieces) }
+        }
+    }
+
+    /// # Safety
+    /// As for `run`.
+    unsafe fn run_on_threads(&self, span: (*const u8, usize), pieces: impl Iterator<Item = (u16, Piece)>) -> Result<()> {
+        let mut pieces = pieces.peekable();
+        while pieces.peek().is_some() {
+            self.state.gate.enter_again();
+            let operation = Operation::new(Arc::clone(&self.state), Vec::new(), None);
+            // SAFETY: the memory is the caller's, who is held here until the operation has ended.
+            unsafe { operation.start(pieces.by_ref().take(WAVE_PIECES), span) };
+            operation.wait();
+            operation.take()?;
+        }
+        Ok(())
+    }
+}
+
+/// Ranges with the memory that follows one after the other from `start`.
+fn extents(ranges: impl Iterator<Item = (u64, usize)>, start: *mut u8) -> impl Iterator<Item = Extent> {
+    let mut at = 0;
+    ranges.map(move |(offset, len)| {
+        let buf = start.wrapping_add(at);
+        at += len;
+        Extent { offset, len, buf }
+    })
+}
+
+fn sum_of_lengths(ranges: &[(u64, usize)]) -> Option<usize> {
+    ranges.iter().try_fold(0usize, |sum, &(_, len)| sum.checked_add(len))
+}
+
+fn check_sizes(needed: Option<usize>, given: usize, name: &str) -> Result<()> {
+    match needed {
+        Some(needed) if needed == given => Ok(()),
+        Some(needed) => {
+            Err(Error::invalid(format!("`{name}` of {given} bytes"), format!("the records take {needed} bytes")))
+        }
+        None => Err(Error::invalid("the records' total length", "more than the address space")),
+    }
+}

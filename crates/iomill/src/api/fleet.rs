@@ -1,0 +1,162 @@
+//! The drive threads of an array: one server per drive, started when first needed. In a simulation there are no threads, and
+//! whoever waits steps the servers.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::drive::inbox::{Inbox, Refused};
+use crate::drive::inline::Service;
+use crate::drive::locks::BlockLocks;
+use crate::drive::regions::Regions;
+use crate::drive::serve::{Message, Server, Turn};
+use crate::engine::Wake;
+use crate::engine::platform::Platform;
+use crate::error::{Error, Result};
+use crate::sys::cpu;
+use crate::sys::fs::Handle;
+use crate::sys::sync::{Mutex, lock};
+
+/// What a fleet is made from.
+pub struct Plan<'a> {
+    pub platform: &'a dyn Platform,
+    pub services: &'a [Service],
+    /// CPUs of each drive's thread; empty means any.
+    pub cpus: Vec<Vec<usize>>,
+    pub locks: &'a Arc<BlockLocks>,
+    pub regions: &'a Arc<Regions>,
+    pub hold: &'a [Handle],
+}
+
+/// All servers of an array.
+pub struct Fleet {
+    docks: Vec<Dock>,
+    crew: Mutex<Crew>,
+}
+
+/// Where a drive's messages go in.
+struct Dock {
+    inbox: Arc<Inbox<Message>>,
+    waker: Arc<dyn Wake>,
+}
+
+enum Crew {
+    Threads(Vec<JoinHandle<()>>),
+    /// Stepped by whoever waits.
+    Manual(Vec<Server>),
+}
+
+impl std::fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Fleet of {}", self.docks.len())
+    }
+}
+
+impl Fleet {
+    /// Makes the servers and starts their threads. Notices say where a thread could not be bound to its CPUs.
+    pub fn start(plan: Plan<'_>, notice: &dyn Fn(String)) -> Result<Fleet> {
+        let mut docks = Vec::new();
+        let mut servers = Vec::new();
+        for service in plan.services {
+            let server = Server::new(plan.platform, service, plan.locks, plan.regions, plan.hold);
+            let server = server.map_err(|e| Error::Machine {
+                what: format!("the {} engine of a drive thread", service.kind),
+                why: e.to_string(),
+            })?;
+            docks.push(Dock { inbox: server.inbox(), waker: server.waker() });
+            servers.push(server);
+        }
+        if !plan.platform.threads() {
+            return Ok(Fleet { docks, crew: Mutex::new(Crew::Manual(servers)) });
+        }
+        let fleet = Fleet { docks, crew: Mutex::new(Crew::Threads(Vec::new())) };
+        for (drive, server) in servers.into_iter().enumerate() {
+            let cpus = plan.cpus.get(drive).cloned().unwrap_or_default();
+            let thread = spawn(drive, server, cpus, notice)?;
+            if let Crew::Threads(threads) = &mut *lock(&fleet.crew) {
+                threads.push(thread);
+            }
+        }
+        Ok(fleet)
+    }
+
+    /// Sends a message to a drive; gives it back when the fleet has stopped. Waits for space where the inbox is full.
+    pub fn send(&self, drive: usize, message: Message, weight: usize) -> std::result::Result<(), Message> {
+        let dock = &self.docks[drive];
+        let mut message = message;
+        loop {
+            match dock.inbox.send(message, weight) {
+                Ok(wake) => {
+                    if wake {
+                        dock.waker.wake();
+                    }
+                    return Ok(());
+                }
+                Err(Refused::Closed(back)) => return Err(back),
+                Err(Refused::Full(back)) => {
+                    message = back;
+                    if !self.step() {
+                        dock.inbox.wait_for_space();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Advances the servers of a fleet without threads; `false` if it has threads.
+    pub fn step(&self) -> bool {
+        let mut crew = lock(&self.crew);
+        let Crew::Manual(servers) = &mut *crew else { return false };
+        let mut busy = false;
+        for server in servers.iter_mut() {
+            busy |= !server.in_flight() && server.turn(false) == Turn::Busy;
+        }
+        if !busy && let Some(server) = servers.iter_mut().find(|server| server.in_flight()) {
+            server.turn(true);
+        }
+        true
+    }
+
+    /// Stops the servers after everything handed to them has ended.
+    pub fn stop(&self) {
+        for dock in &self.docks {
+            if dock.inbox.close() {
+                dock.waker.wake();
+            }
+        }
+        let mut crew = lock(&self.crew);
+        match &mut *crew {
+            Crew::Manual(servers) => servers.clear(),
+            Crew::Threads(threads) => {
+                for thread in threads.drain(..) {
+                    if thread.thread().id() != std::thread::current().id() {
+                        // A server that panicked has drained its I/O while unwinding; its panic message is out.
+                        let _ = thread.join();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn spawn(drive: usize, mut server: Server, cpus: Vec<usize>, notice: &dyn Fn(String)) -> Result<JoinHandle<()>> {
+    let (report, bound) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name(format!("iomill-drive-{drive}")).spawn(move || {
+        let result = if cpus.is_empty() { Ok(()) } else { cpu::bind_current_thread(&cpus) };
+        let _ = report.send(result);
+        while server.turn(true) != Turn::Ended {}
+    });
+    let thread = thread.map_err(|e| Error::Machine {
+        what: format!("the thread of drive {drive}"),
+        why: format!("{e}; raise the limit of processes (`ulimit -u`) or use the inline mode"),
+    })?;
+    if let Ok(Err(error)) = bound.recv() {
+        notice(format!("the thread of drive {drive} runs on any CPU: {error}"));
+    }
+    Ok(thread)
+}

@@ -1,0 +1,207 @@
+//! Futures and callbacks over the drive threads. They own their buffers, so a dropped future frees nothing that the kernel
+//! still writes to: the operation lives on until it has ended.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::file::{File, Inside};
+use super::operation::{Buffers, Operation};
+use super::split::{Extent, Splitter};
+use crate::engine::Op;
+use crate::error::{Error, Result};
+use crate::sys::sync::{Mutex, lock};
+
+/// One task of a batch given to [`File::submit`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Read a range that lies within the file.
+    Read {
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// Write bytes.
+    Write {
+        /// Offset in bytes.
+        offset: u64,
+        /// What to write.
+        bytes: Vec<u8>,
+    },
+}
+
+impl File {
+    /// Reads a range; the future resolves to its bytes, fewer than asked for only at the end of the file. The read has begun when
+    /// this returns. It waits for room in the drives' queues where they are full.
+    pub fn read(&self, offset: u64, len: usize) -> Reading {
+        Reading { begun: Some(self.begin_read(offset, len)) }
+    }
+
+    /// Writes bytes; the future resolves to them, for use again. The write has begun when this returns.
+    pub fn write(&self, offset: u64, bytes: Vec<u8>) -> Writing {
+        Writing { begun: Some(self.begin_tasks(vec![Task::Write { offset, bytes }], None)) }
+    }
+
+    /// [`File::sync`] as a future.
+    pub fn sync_async(&self) -> Syncing {
+        let outcome = Arc::new(Mutex::new((None, None::<Waker>)));
+        let (state, there) = (Arc::clone(&self.state), Arc::clone(&outcome));
+        let array = Arc::clone(state.array());
+        array.callbacks.run(Box::new(move || {
+            let result = Inside::enter(&state).and_then(|_inside| state.sync());
+            let waker = {
+                let mut there = lock(&there);
+                there.0 = Some(result);
+                there.1.take()
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }));
+        Syncing { outcome }
+    }
+
+    /// Begins a batch of tasks and has `callback` called with the outcome, on a callback thread: for each task what it
+    /// read, or its bytes back; or the first error of the batch. Whatever cannot even begin is reported right here, and the callback is
+    /// dropped.
+    ///
+    /// Inside the callback calls that block are refused; it may submit more.
+    pub fn submit(
+        &self,
+        tasks: Vec<Task>,
+        callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
+    ) -> Result<()> {
+        self.begin_tasks(tasks, Some(Box::new(callback))).map(|_operation| ())
+    }
+
+    fn begin_read(&self, offset: u64, len: usize) -> Result<Arc<Operation>> {
+        self.state.range_end(offset, len as u64)?;
+        let left = self.len().saturating_sub(offset).min(len as u64);
+        self.begin_tasks(vec![Task::Read { offset, len: left as usize }], None)
+    }
+
+    fn begin_tasks(&self, tasks: Vec<Task>, callback: Option<Callback>) -> Result<Arc<Operation>> {
+        let mut write_end = 0;
+        for task in &tasks {
+            if let Task::Write { offset, bytes } = task
+                && !bytes.is_empty()
+            {
+                write_end = write_end.max(self.state.range_end(*offset, bytes.len() as u64)?);
+            }
+        }
+        let writes = tasks.iter().any(|task| matches!(task, Task::Write { .. }));
+        let inside = if writes { self.begin_write(write_end)? } else { Inside::enter(&self.state)? };
+        self.check_within(tasks.iter().filter_map(|task| match *task {
+            Task::Read { offset, len } => Some((offset, len)),
+            Task::Write { .. } => None,
+        }))?;
+        // Errors of the drive threads' start are the caller's to see, here.
+        self.state.array().fleet()?;
+        let mut buffers: Buffers = Vec::with_capacity(tasks.len());
+        let mut extents: Vec<(Op, Extent)> = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let (op, offset, mut bytes) = match task {
+                Task::Read { offset, len } => (Op::Read, offset, zeroed(len)?),
+                Task::Write { offset, bytes } => (Op::Write, offset, bytes),
+            };
+            extents.push((op, Extent { offset, len: bytes.len(), buf: bytes.as_mut_ptr() }));
+            buffers.push(bytes);
+        }
+        let drives = self.state.record.drives.clone();
+        let operation = Operation::new(Arc::clone(&self.state), buffers, writes.then_some((write_end, drives)));
+        if let Some(callback) = callback {
+            operation.on_end(Box::new(move |operation| deliver(operation, callback)));
+        }
+        inside.stay();
+        let pieces = extents.iter().flat_map(|&(op, extent)| {
+            Splitter::new(&self.state, op, self.class, std::iter::once(extent))
+        });
+        // SAFETY: the pieces' memory is on the heap, in buffers that the operation owns: moving a `Vec` does not move
+        // what it points to.
+        unsafe { operation.start(pieces, (std::ptr::null(), 0)) };
+        Ok(operation)
+    }
+}
+
+type Callback = Box<dyn FnOnce(Result<Buffers>) + Send>;
+
+/// Hands the outcome to a callback thread.
+fn deliver(operation: Arc<Operation>, callback: Callback) {
+    let array = Arc::clone(operation.file().array());
+    array.callbacks.call(Box::new(move || callback(operation.take())));
+}
+
+fn zeroed(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let reserved = bytes.try_reserve_exact(len);
+    reserved.map_err(|e| Error::Machine { what: format!("a buffer of {len} bytes"), why: e.to_string() })?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
+/// Waits for an operation that may not have begun.
+fn poll_begun(begun: &mut Option<Result<Arc<Operation>>>, context: &mut Context<'_>) -> Poll<Result<Vec<u8>>> {
+    let ended = match begun {
+        Some(Ok(operation)) => operation.poll(context.waker()),
+        _ => Poll::Ready(()),
+    };
+    if ended.is_pending() {
+        return Poll::Pending;
+    }
+    Poll::Ready(match begun.take() {
+        Some(Ok(operation)) => operation.take().map(|mut buffers| buffers.pop().unwrap_or_default()),
+        Some(Err(error)) => Err(error),
+        None => Err(Error::invalid("a future", "polled again after it resolved")),
+    })
+}
+
+/// The future of [`File::read`].
+#[must_use = "the read goes on, but its bytes are lost"]
+pub struct Reading {
+    begun: Option<Result<Arc<Operation>>>,
+}
+
+impl Future for Reading {
+    type Output = Result<Vec<u8>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        poll_begun(&mut self.begun, context)
+    }
+}
+
+/// The future of [`File::write`].
+#[must_use = "the write goes on, but its errors are lost"]
+pub struct Writing {
+    begun: Option<Result<Arc<Operation>>>,
+}
+
+impl Future for Writing {
+    type Output = Result<Vec<u8>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        poll_begun(&mut self.begun, context)
+    }
+}
+
+/// The future of [`File::sync_async`].
+#[must_use = "the sync goes on, but its errors are lost"]
+pub struct Syncing {
+    outcome: Arc<Mutex<(Option<Result<()>>, Option<Waker>)>>,
+}
+
+impl Future for Syncing {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut outcome = lock(&self.outcome);
+        match outcome.0.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                outcome.1 = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

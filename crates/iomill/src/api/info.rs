@@ -1,0 +1,111 @@
+//! What an array says about itself.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::catalog::{Catalog, Record, part_path};
+use crate::drive::inline::Service;
+use crate::engine::EngineKind;
+use crate::error::{Error, Result};
+use crate::layout::{LayoutKind, Map};
+use crate::sys::fs::Ground;
+
+/// An array and its drives.
+#[derive(Clone, Debug)]
+pub struct ArrayInfo {
+    /// The array's id.
+    pub id: String,
+    /// How often the labels were rewritten.
+    pub epoch: u64,
+    /// Number of files.
+    pub files: usize,
+    /// The drives, by index.
+    pub drives: Vec<DriveInfo>,
+    /// What a user should know of.
+    pub notices: Vec<String>,
+}
+
+/// One drive.
+#[derive(Clone, Debug)]
+pub struct DriveInfo {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Its id.
+    pub id: String,
+    /// Its place in the array.
+    pub index: u16,
+    /// Its share in files with the hash layout, relative to the other drives'.
+    pub weight: u32,
+    /// File system, device and space.
+    pub ground: Ground,
+    /// How it is served; `None` when the array was only looked at.
+    pub engine: Option<EngineKind>,
+    /// Whether I/O bypasses the kernel's page cache; `None` when the array was only looked at.
+    pub direct: Option<bool>,
+}
+
+impl ArrayInfo {
+    pub(crate) fn new(catalog: &Catalog, services: &[Service], notices: Vec<String>) -> Result<ArrayInfo> {
+        let mut drives = Vec::new();
+        for (index, drive) in catalog.drives().iter().enumerate() {
+            let service = services.get(index);
+            drives.push(DriveInfo {
+                path: drive.fs.location().to_owned(),
+                id: drive.id.to_string(),
+                index: index as u16,
+                weight: drive.weight,
+                ground: drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e))?,
+                engine: service.map(|service| service.kind),
+                direct: service.map(|service| service.align.is_direct()),
+            });
+        }
+        let files = catalog.list("").len();
+        Ok(ArrayInfo { id: catalog.id().to_string(), epoch: catalog.epoch(), files, drives, notices })
+    }
+}
+
+/// A file as the catalog knows it.
+#[derive(Clone, Debug)]
+pub struct FileStat {
+    /// Its name.
+    pub name: String,
+    /// Its id: random, never used again.
+    pub id: String,
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// Kind of layout.
+    pub layout: LayoutKind,
+    /// Block size in bytes.
+    pub block_bytes: u32,
+    /// Its drives, by index in the array, in the layout's order.
+    pub drives: Vec<u16>,
+    /// Its parts, in the same order, and what each holds of the file in bytes.
+    pub parts: Vec<(PathBuf, u64)>,
+    /// How often its record was changed.
+    pub generation: u64,
+    /// What users have attached.
+    pub attributes: BTreeMap<String, String>,
+}
+
+impl FileStat {
+    pub(crate) fn new(catalog: &Catalog, record: &Record, len_bytes: u64) -> Result<FileStat> {
+        let map = Map::new(record.layout, &record.weights, record.key)?;
+        let path = part_path(&record.id);
+        let part = |(position, &drive): (usize, &u16)| {
+            let location = catalog.drives().get(usize::from(drive)).map(|drive| drive.fs.location());
+            let part = location.unwrap_or("?".as_ref()).join("iomill").join(&path);
+            (part, map.part_bytes(position as u16, len_bytes, record.block_bytes))
+        };
+        Ok(FileStat {
+            name: record.name.clone(),
+            id: record.id.to_string(),
+            len_bytes,
+            layout: record.layout,
+            block_bytes: record.block_bytes,
+            drives: record.drives.clone(),
+            parts: record.drives.iter().enumerate().map(part).collect(),
+            generation: record.generation,
+            attributes: record.attributes.clone(),
+        })
+    }
+}

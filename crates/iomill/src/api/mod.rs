@@ -1,0 +1,29 @@
+//! The interface: arrays, files, and the calls on them. Blocking calls, futures and callbacks are thin drivers of the
+//! same pieces and queues below.
+
+mod array;
+mod buffer;
+mod callbacks;
+mod cursor;
+mod file;
+mod fleet;
+mod future;
+mod gate;
+mod info;
+mod operation;
+mod options;
+mod peek;
+mod setup;
+mod split;
+mod state;
+mod tail;
+
+pub use array::Array;
+pub use buffer::Buffer;
+pub use cursor::Cursor;
+pub use file::File;
+pub use future::{Reading, Syncing, Task, Writing};
+pub use info::{ArrayInfo, DriveInfo, FileStat};
+pub use options::{ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, Layout, LayoutKind, Mode};
+pub use peek::Peek;
+pub use state::MAX_FILE_BYTES;

@@ -1,0 +1,182 @@
+//! An operation that drive threads work on: shares out, ends in, somebody told.
+//!
+//! Rules:
+//! 1. An operation belongs to itself: it holds its file and (unless a blocking call vouches for the caller's memory) its
+//!    buffers, and lives until its last share has ended, whatever becomes of the future or call that caused it.
+//! 2. `remaining` counts shares still out, plus one while they are being handed out. Whoever brings it to zero ends the
+//!    operation, once.
+//! 3. The buffers are touched by the kernel until then, and by the one that takes the result after.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use super::state::FileState;
+use crate::drive::serve::Owner;
+use crate::drive::{Failure, Piece};
+use crate::error::Result;
+use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
+
+/// The buffers of an operation: what it read, or what it wrote.
+pub type Buffers = Vec<Vec<u8>>;
+
+/// Who is told of the end.
+enum Listener {
+    /// Nobody yet, or somebody who blocks on `ended`.
+    None,
+    /// A future's task.
+    Waker(Waker),
+    /// Called with the operation; only hands it on to a callback thread.
+    Callback(Box<dyn FnOnce(Arc<Operation>) + Send>),
+}
+
+struct Progress {
+    done: bool,
+    failure: Option<Failure>,
+    listener: Listener,
+}
+
+/// An operation in progress.
+pub struct Operation {
+    file: Arc<FileState>,
+    remaining: AtomicUsize,
+    progress: Mutex<Progress>,
+    ended: Condvar,
+    /// Rule 3.
+    buffers: UnsafeCell<Buffers>,
+    /// Where a write ends, and which array drives it touches; `None` for a read.
+    write: Option<(u64, Vec<u16>)>,
+}
+
+// SAFETY: everything but `buffers` is `Sync` by itself. `buffers` is reached through `UnsafeCell` by `take` alone, which
+// runs at most once and only after `done` was seen under the lock, that is after every share has ended (rules 2 and 3).
+unsafe impl Sync for Operation {}
+
+impl Operation {
+    /// An operation that has entered the file's gate and holds `buffers`.
+    pub fn new(file: Arc<FileState>, buffers: Buffers, write: Option<(u64, Vec<u16>)>) -> Arc<Operation> {
+        Arc::new(Operation {
+            file,
+            remaining: AtomicUsize::new(1),
+            progress: Mutex::new(Progress { done: false, failure: None, listener: Listener::None }),
+            ended: Condvar::new(),
+            buffers: UnsafeCell::new(buffers),
+            write,
+        })
+    }
+
+    /// The file it works on.
+    pub fn file(&self) -> &FileState {
+        &self.file
+    }
+
+    /// Hands the shares to the drives, one message each.
+    ///
+    /// # Safety
+    /// The pieces' memory is the operation's own buffers, or memory that the caller keeps valid and untouched until
+    /// the operation has ended.
+    pub unsafe fn start(self: &Arc<Self>, pieces: impl Iterator<Item = (u16, Piece)>, span: (*const u8, usize)) {
+        let array = self.file.array();
+        let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); array.catalog.drives().len()];
+        for (drive, piece) in pieces {
+            shares[usize::from(drive)].push(piece);
+        }
+        for (drive, pieces) in shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty()) {
+            self.remaining.fetch_add(1, Ordering::Relaxed);
+            let owner = Arc::clone(self) as Arc<dyn Owner>;
+            if let Err(failure) = array.send_share(drive, owner, pieces, span) {
+                self.end_share(Some(failure));
+            }
+        }
+        self.end_share(None);
+    }
+
+    /// Blocks until the operation has ended.
+    pub fn wait(&self) {
+        let array = self.file.array();
+        if !array.has_threads() {
+            while !lock(&self.progress).done {
+                array.pause();
+            }
+            return;
+        }
+        let mut progress = lock(&self.progress);
+        while !progress.done {
+            progress = match self.ended.wait(progress) {
+                Ok(progress) => progress,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+    }
+
+    /// Has a task woken at the end, unless it has come.
+    pub fn poll(&self, waker: &Waker) -> Poll<()> {
+        let mut progress = lock(&self.progress);
+        if progress.done {
+            return Poll::Ready(());
+        }
+        progress.listener = Listener::Waker(waker.clone());
+        Poll::Pending
+    }
+
+    /// Has `callback` called at the end, on the thread that brings it; before `start`.
+    pub fn on_end(&self, callback: Box<dyn FnOnce(Arc<Operation>) + Send>) {
+        lock(&self.progress).listener = Listener::Callback(callback);
+    }
+
+    /// The outcome, once, after the end.
+    pub fn take(&self) -> Result<Buffers> {
+        let progress = lock(&self.progress);
+        assert!(progress.done, "an outcome is taken after the end");
+        if let Some(failure) = progress.failure {
+            return Err(self.file.error(failure));
+        }
+        // SAFETY: `done` is set, so no share is out and the kernel is finished with the memory (rule 3); the lock is
+        // held, so no other `take` is here.
+        Ok(std::mem::take(unsafe { &mut *self.buffers.get() }))
+    }
+
+    fn end(self: Arc<Self>) {
+        if let Some((end, drives)) = &self.write {
+            let failed = lock(&self.progress).failure.is_some();
+            // What a failed write left behind must reach the drives as well before a sync may say that all did.
+            self.file.wrote(if failed { 0 } else { *end }, |part| drives.contains(&part.drive));
+        }
+        self.file.gate.leave();
+        let listener = {
+            let mut progress = lock(&self.progress);
+            progress.done = true;
+            self.ended.notify_all();
+            std::mem::replace(&mut progress.listener, Listener::None)
+        };
+        match listener {
+            Listener::None => {}
+            Listener::Waker(waker) => waker.wake(),
+            Listener::Callback(callback) => callback(self),
+        }
+    }
+
+    /// Takes in the end of one share; `true` if it was the last (rule 2).
+    fn count_down(&self, failure: Option<Failure>) -> bool {
+        if let Some(failure) = failure {
+            lock(&self.progress).failure.get_or_insert(failure);
+        }
+        self.remaining.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    fn end_share(self: &Arc<Self>, failure: Option<Failure>) {
+        if self.count_down(failure) {
+            Arc::clone(self).end();
+        }
+    }
+}
+
+/// A share holds its operation by this.
+impl Owner for Operation {
+    fn share_done(self: Arc<Self>, failure: Option<Failure>) {
+        if self.count_down(failure) {
+            self.end();
+        }
+    }
+}
+

@@ -1,0 +1,187 @@
+//! How an array is created or opened, and how a file is laid out.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Array;
+use crate::engine::EngineKind;
+use crate::engine::platform::Platform;
+use crate::engine::real::RealPlatform;
+use crate::error::Result;
+pub use crate::layout::LayoutKind;
+
+/// Slots per drive unless told otherwise: enough to reach the best throughput of every SSD the original was tried on.
+pub const DEFAULT_DEPTH: u32 = 32;
+
+/// Block size unless told otherwise, in bytes: 16 pages.
+pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
+
+/// Who drives the I/O of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Blocking calls inline, everything else by drive threads.
+    #[default]
+    Auto,
+    /// Blocking calls on the caller's own ring. Futures and callbacks still need the drive threads.
+    Inline,
+    /// Everything by one thread per drive.
+    DriveThreads,
+}
+
+/// Options for creating or opening an array.
+///
+/// ```no_run
+/// # fn main() -> iomill::Result<()> {
+/// let array = iomill::ArrayOptions::new().depth(64).read_only(true).open("/mnt/ssd0")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ArrayOptions {
+    pub(crate) platform: Arc<dyn Platform>,
+    pub(crate) weights: Option<Vec<u32>>,
+    pub(crate) read_only: bool,
+    pub(crate) engine: Option<EngineKind>,
+    pub(crate) mode: Mode,
+    pub(crate) depth: u32,
+    pub(crate) poll: bool,
+    pub(crate) cpu_map: Option<Vec<Vec<usize>>>,
+}
+
+impl Default for ArrayOptions {
+    fn default() -> Self {
+        ArrayOptions::new()
+    }
+}
+
+impl ArrayOptions {
+    /// The defaults: for writing, the best engine of each drive, depth 32.
+    pub fn new() -> ArrayOptions {
+        ArrayOptions {
+            platform: Arc::new(RealPlatform::new()),
+            weights: None,
+            read_only: false,
+            engine: None,
+            mode: Mode::Auto,
+            depth: DEFAULT_DEPTH,
+            poll: false,
+            cpu_map: None,
+        }
+    }
+
+    /// Weights of the drives, in their order (creation only): a drive of weight 2 takes twice the share of one of weight
+    /// 1 in files with the hash layout. From 1 to 1,000; all 1 by default.
+    pub fn weights(mut self, weights: impl Into<Vec<u32>>) -> Self {
+        self.weights = Some(weights.into());
+        self
+    }
+
+    /// Opens for reading only, beside other readers.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Asks for one engine and no other; opening fails where a drive cannot have it.
+    pub fn engine(mut self, engine: EngineKind) -> Self {
+        self.engine = Some(engine);
+        self
+    }
+
+    /// Who drives the I/O of blocking calls.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Most I/Os in flight per drive (and, inline, per thread): 1 to 1,024.
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.depth = depth;
+        self
+    }
+
+    /// Polls for completions instead of taking interrupts (io_uring on devices with polling queues).
+    pub fn poll(mut self, poll: bool) -> Self {
+        self.poll = poll;
+        self
+    }
+
+    /// The CPUs of each drive's thread, by drive index, instead of those near the drive.
+    pub fn cpu_map(mut self, cpus: Vec<Vec<usize>>) -> Self {
+        self.cpu_map = Some(cpus);
+        self
+    }
+
+    /// The world the array lives in: the machine, or a simulation.
+    pub fn platform(mut self, platform: Arc<dyn Platform>) -> Self {
+        self.platform = platform;
+        self
+    }
+
+    /// Makes directories into the drives of a new array, and opens it.
+    pub fn create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        Array::create_with(self, drives.into_iter().map(|p| p.as_ref().to_owned()).collect())
+    }
+
+    /// Opens the array that a drive belongs to; its labels name the others.
+    pub fn open(self, drive: impl AsRef<Path>) -> Result<Array> {
+        self.open_at([drive])
+    }
+
+    /// Opens an array whose drives have moved, naming the places of some or all of them.
+    pub fn open_at<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
+        Array::open_with(self, starts)
+    }
+}
+
+/// How a new file is laid out: the function from its blocks to the drives.
+///
+/// ```
+/// let layout = iomill::Layout::hash().block_bytes(16 << 10).drives([2, 0, 1]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub(crate) kind: LayoutKind,
+    pub(crate) block_bytes: u32,
+    pub(crate) drives: Option<Vec<u16>>,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Layout::striping()
+    }
+}
+
+impl Layout {
+    /// A layout of the given kind with blocks of 64 KiB over all drives.
+    pub fn new(kind: LayoutKind) -> Layout {
+        Layout { kind, block_bytes: DEFAULT_BLOCK_BYTES, drives: None }
+    }
+
+    /// Block b on drive b mod n.
+    pub fn striping() -> Layout {
+        Layout::new(LayoutKind::Striping)
+    }
+
+    /// Striping whose first drive moves by one from stripe to stripe.
+    pub fn rotated() -> Layout {
+        Layout::new(LayoutKind::Rotated)
+    }
+
+    /// A keyed permutation in proportion to the drives' weights.
+    pub fn hash() -> Layout {
+        Layout::new(LayoutKind::Hash)
+    }
+
+    /// Block size in bytes: a multiple of 4,096, at most 64 MiB.
+    pub fn block_bytes(mut self, block_bytes: u32) -> Layout {
+        self.block_bytes = block_bytes;
+        self
+    }
+
+    /// Only these drives of the array, by index and in this order.
+    pub fn drives(mut self, drives: impl Into<Vec<u16>>) -> Layout {
+        self.drives = Some(drives.into());
+        self
+    }
+}

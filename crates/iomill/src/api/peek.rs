@@ -1,0 +1,41 @@
+//! Looking at an array without its lock, beside whoever works on it: for `info`, `ls` and `stat`.
+
+use std::path::{Path, PathBuf};
+
+use super::info::{ArrayInfo, FileStat};
+use super::options::ArrayOptions;
+use crate::catalog::{Catalog, Mode};
+use crate::error::Result;
+
+/// An array as it was found at one moment. Nothing can be read or changed through it.
+#[derive(Debug)]
+pub struct Peek {
+    catalog: Catalog,
+}
+
+impl ArrayOptions {
+    /// Looks at an array without taking its lock.
+    pub fn peek<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Peek> {
+        let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
+        Ok(Peek { catalog: Catalog::open(&self.platform, &starts, Mode::Peek)? })
+    }
+}
+
+impl Peek {
+    /// The array and its drives.
+    pub fn info(&self) -> Result<ArrayInfo> {
+        ArrayInfo::new(&self.catalog, &[], self.catalog.notices())
+    }
+
+    /// The names that begin with `prefix`, sorted.
+    pub fn list(&self, prefix: &str) -> Vec<String> {
+        self.catalog.list(prefix)
+    }
+
+    /// What is known of a file.
+    pub fn stat(&self, name: &str) -> Result<FileStat> {
+        let record = self.catalog.record(name)?;
+        let len = self.catalog.open_length(&record)?.current();
+        FileStat::new(&self.catalog, &record, len)
+    }
+}

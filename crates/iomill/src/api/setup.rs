@@ -1,0 +1,103 @@
+//! What is checked and chosen when an array or a file is opened.
+
+use super::options::ArrayOptions;
+use crate::catalog::Catalog;
+use crate::drive::PAGE_BYTES;
+use crate::drive::inline::Service;
+use crate::engine::EngineKind;
+use crate::error::{Error, Result};
+use crate::sys::cpu;
+use crate::sys::fs::{Access, OpenFile};
+
+/// Most slots per drive.
+const DEPTH_MAX: u32 = 1024;
+
+/// Largest block in bytes.
+const BLOCK_BYTES_MAX: u32 = 64 << 20;
+
+/// Options that make no sense together or alone.
+pub fn check(options: &ArrayOptions, catalog: &Catalog) -> Result<()> {
+    if !(1..=DEPTH_MAX).contains(&options.depth) {
+        return Err(Error::invalid(format!("depth {}", options.depth), format!("it is 1 to {DEPTH_MAX}")));
+    }
+    if options.engine == Some(EngineKind::Null) && catalog.is_writer() {
+        let why = "it does no I/O at all, so it serves measurements of an array opened for reading only";
+        return Err(Error::invalid("engine null", why));
+    }
+    if let Some(map) = &options.cpu_map
+        && map.len() != catalog.drives().len()
+    {
+        let what = format!("a CPU map of {} entries", map.len());
+        return Err(Error::invalid(what, format!("the array has {} drives", catalog.drives().len())));
+    }
+    Ok(())
+}
+
+/// A block is some whole pages.
+pub fn check_block_bytes(block_bytes: u32) -> Result<()> {
+    let whole = block_bytes as usize % PAGE_BYTES == 0;
+    if !whole || !(PAGE_BYTES as u32..=BLOCK_BYTES_MAX).contains(&block_bytes) {
+        let why = format!("it is a multiple of {PAGE_BYTES}, up to {BLOCK_BYTES_MAX}");
+        return Err(Error::invalid(format!("block size {block_bytes}"), why));
+    }
+    Ok(())
+}
+
+/// A subset of the drives names each at most once.
+pub fn check_drives(drives: Vec<u16>, catalog: &Catalog) -> Result<Vec<u16>> {
+    let count = catalog.drives().len();
+    if drives.is_empty() {
+        return Err(Error::invalid("an empty list of drives", "a file needs at least one"));
+    }
+    for (position, &drive) in drives.iter().enumerate() {
+        if usize::from(drive) >= count {
+            let why = format!("the array has drives 0 to {}", count - 1);
+            return Err(Error::invalid(format!("drive {drive}"), why));
+        }
+        if drives[..position].contains(&drive) {
+            return Err(Error::invalid(format!("drive {drive}"), "named twice for one file"));
+        }
+    }
+    Ok(drives)
+}
+
+/// Chooses how each drive is served, by probing it.
+pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String>) -> Result<Vec<Service>> {
+    let mut services = Vec::new();
+    for drive in catalog.drives() {
+        let at = || drive.fs.location().join("iomill/label");
+        let probe = OpenFile::open(&drive.fs, "label", Access::READ.direct()).map_err(|e| Error::io("open", at(), e))?;
+        let align = drive.fs.alignment(probe.handle()).map_err(|e| Error::io("examine", at(), e))?;
+        let choice = options.platform.choose(&*drive.fs, probe.handle(), options.engine);
+        let choice = choice.map_err(|e| Error::Drive {
+            path: drive.fs.location().to_owned(),
+            why: format!("no engine for it: {e}"),
+        })?;
+        let name = drive.fs.location().display();
+        if let Some(why) = &choice.why {
+            notices.push(format!("drive {name}: {why}"));
+        }
+        if !align.is_direct() {
+            notices.push(format!("drive {name}: its file system refuses direct I/O, so reads and writes are buffered"));
+        }
+        services.push(Service { kind: choice.kind, align, depth: options.depth, poll: options.poll });
+    }
+    Ok(services)
+}
+
+/// The CPUs of each drive's thread: as mapped, or those near the drive, as far as this process may use them. Empty where
+/// nothing is known or all are near.
+pub fn cpus(options: &ArrayOptions, catalog: &Catalog) -> Result<Vec<Vec<usize>>> {
+    if let Some(map) = &options.cpu_map {
+        return Ok(map.clone());
+    }
+    let allowed = cpu::allowed().unwrap_or_default();
+    let mut cpus = Vec::new();
+    for drive in catalog.drives() {
+        let ground = drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e))?;
+        let mut near = ground.cpus;
+        near.retain(|cpu| allowed.contains(cpu));
+        cpus.push(if near.len() == allowed.len() { Vec::new() } else { near });
+    }
+    Ok(cpus)
+}

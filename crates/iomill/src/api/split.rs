@@ -1,0 +1,141 @@
+//! Cuts what a call asks for into pieces: at block boundaries, because the next block is on another drive, and at page
+//! edges, as the drive's direct I/O demands.
+
+use super::state::FileState;
+use crate::drive::locks::BlockLocks;
+use crate::drive::{BOUNCE_BYTES, Class, PAGE_BYTES, PIECE_BYTES, Piece};
+use crate::engine::{NO_REGION, Op};
+use crate::sys::fs::Alignment;
+
+/// A range of a virtual file and the caller's memory for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Offset in the file in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: usize,
+    /// The memory.
+    pub buf: *mut u8,
+}
+
+/// An iterator over the pieces of extents, each with the array's index of its drive.
+pub struct Splitter<'a, E> {
+    file: &'a FileState,
+    op: Op,
+    class: Class,
+    extents: E,
+    now: Extent,
+}
+
+impl<'a, E: Iterator<Item = Extent>> Splitter<'a, E> {
+    /// Cuts `extents`, which lie within what `FileState` allows.
+    pub fn new(file: &'a FileState, op: Op, class: Class, extents: E) -> Self {
+        let now = Extent { offset: 0, len: 0, buf: std::ptr::null_mut() };
+        Splitter { file, op, class, extents, now }
+    }
+}
+
+impl<E: Iterator<Item = Extent>> Iterator for Splitter<'_, E> {
+    type Item = (u16, Piece);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u16, Piece)> {
+        while self.now.len == 0 {
+            self.now = self.extents.next()?;
+        }
+        let Extent { offset, len, buf } = self.now;
+        let block_bytes = self.file.block_bytes;
+        let (block, within) = (offset / block_bytes, offset % block_bytes);
+        let placement = self.file.map.place(block);
+        let part = &self.file.parts[usize::from(placement.drive)];
+        let part_offset = placement.block * block_bytes + within;
+        let in_block = len.min((block_bytes - within) as usize);
+        let len = piece_len(self.op, part.align, part_offset, in_block, buf as usize);
+        self.now = Extent { offset: offset + len as u64, len: self.now.len - len, buf: buf.wrapping_add(len) };
+        let lock = if self.op == Op::Write { BlockLocks::index(part.file.key, placement.block) } else { 0 };
+        let piece = Piece {
+            file: part.file,
+            op: self.op,
+            class: self.class,
+            region: NO_REGION,
+            lock,
+            len: len as u32,
+            token: 0,
+            offset: part_offset,
+            buf,
+        };
+        Some((part.drive, piece))
+    }
+}
+
+/// How much of a range within one block goes into the next piece (`drive::Piece` says what a piece may be).
+#[inline]
+fn piece_len(op: Op, align: Alignment, offset: u64, len: usize, address: usize) -> usize {
+    if !align.is_direct() {
+        return len.min(PIECE_BYTES);
+    }
+    let into_page = offset as usize % PAGE_BYTES;
+    let misaligned = |address: usize| address % align.memory as usize != 0;
+    if into_page == 0 {
+        let whole = len - len % PAGE_BYTES;
+        return match op {
+            _ if whole > 0 && !misaligned(address) => whole.min(PIECE_BYTES),
+            Op::Write if whole > 0 => whole.min(BOUNCE_BYTES),
+            Op::Write => len,
+            _ => len.min(BOUNCE_BYTES),
+        };
+    }
+    let to_edge = PAGE_BYTES - into_page;
+    if op == Op::Write || len <= to_edge {
+        return len.min(to_edge);
+    }
+    if into_page + len <= BOUNCE_BYTES {
+        return len;
+    }
+    // A long read: up to the edge through a bounce page where the rest can go straight, else a bounce buffer full.
+    if misaligned(address + to_edge) { BOUNCE_BYTES - into_page } else { to_edge }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DIRECT: Alignment = Alignment { offset: 4096, memory: 512 };
+
+    proptest! {
+        /// Pieces make progress and are what `Piece` promises.
+        #[test]
+        fn pieces_are_as_promised(
+            offset in 0u64..1 << 20, len in 1usize..1 << 20, address in 0usize..1 << 14, write: bool, buffered: bool,
+        ) {
+            let (op, align) = (if write { Op::Write } else { Op::Read }, if buffered { Alignment::NONE } else { DIRECT });
+            let (mut offset, mut left, mut address) = (offset, len, address);
+            while left > 0 {
+                let n = piece_len(op, align, offset, left, address);
+                prop_assert!(n > 0 && n <= left);
+                let first = offset as usize % PAGE_BYTES;
+                let pages = (first + n).next_multiple_of(PAGE_BYTES);
+                let direct = buffered || (first == 0 && n % PAGE_BYTES == 0 && address % 512 == 0);
+                if direct {
+                    prop_assert!(n <= PIECE_BYTES);
+                } else {
+                    prop_assert!(pages <= BOUNCE_BYTES);
+                    prop_assert!(!write || pages == PAGE_BYTES || (first == 0 && n % PAGE_BYTES == 0));
+                }
+                offset += n as u64;
+                address += n;
+                left -= n;
+            }
+        }
+    }
+
+    #[test]
+    fn an_aligned_long_transfer_is_never_bounced() {
+        assert_eq!(piece_len(Op::Read, DIRECT, 8192, 1 << 20, 512), PIECE_BYTES);
+        assert_eq!(piece_len(Op::Read, DIRECT, 4000, 1 << 20, 416), 96, "the edge, so that the rest is aligned");
+        assert_eq!(piece_len(Op::Write, DIRECT, 4000, 1 << 20, 1), 96);
+        assert_eq!(piece_len(Op::Read, DIRECT, 100, 128, 7), 128);
+        assert_eq!(piece_len(Op::Read, DIRECT, 4090, 128, 7), 128, "one bounced read over the page edge");
+    }
+}

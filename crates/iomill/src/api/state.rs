@@ -1,0 +1,377 @@
+//! The state of an open virtual file, shared by all its handles: parts, length, and what keeps them in step.
+//!
+//! Rules of the length:
+//! 1. Before a byte is written past the end, every part is at least as long as the layout implies for the new end
+//!    (`reserve`). Parts only ever are too long, never too short, and what is beyond the length reads as zero.
+//! 2. The length in memory grows after the write that extends it has ended well (`wrote`).
+//! 3. The durable length is published after an fdatasync of every part that was written since the last one (`sync`).
+//! 4. Shrinking publishes first and cuts after (`set_len`), with no I/O in flight. What a crash leaves uncut is cut when
+//!    the file is next opened for writing (`tail::clean`).
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use super::array::ArrayInner;
+use super::gate::Gate;
+use super::tail;
+use crate::catalog::{LengthFile, Record, part_path};
+use crate::drive::{Class, Failure, Fault, PAGE_BYTES, Piece};
+use crate::engine::{FileRef, NO_REGION, Op};
+use crate::error::{Error, Result};
+use crate::layout::Map;
+use crate::sys::fs::{Access, Alignment, OpenFile};
+use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
+
+/// The longest file in bytes: far beyond every file system's own limit, and low enough that no sum overflows.
+pub const MAX_FILE_BYTES: u64 = 1 << 60;
+
+/// Parts grow by an eighth of their size, within these bounds, in bytes.
+const GROW_LEAST_BYTES: u64 = 1 << 20;
+const GROW_MOST_BYTES: u64 = 256 << 20;
+
+/// One drive's share of an open file.
+#[derive(Debug)]
+pub struct Part {
+    /// The open part.
+    pub open: OpenFile,
+    /// Its name to the engines.
+    pub file: FileRef,
+    /// Index of its drive in the array.
+    pub drive: u16,
+    /// What I/O on it demands.
+    pub align: Alignment,
+    /// Bytes that the part is known to have: a multiple of the page. Written under `FileState::grow` only.
+    pub reserved: AtomicU64,
+    /// Written since the last fdatasync began. Set after a write has ended, before it is acknowledged, so that a sync
+    /// that finds it clear has nothing to cover.
+    pub dirty: AtomicBool,
+}
+
+/// An open virtual file.
+#[derive(Debug)]
+pub struct FileState {
+    pub record: Arc<Record>,
+    pub map: Map,
+    pub block_bytes: u64,
+    pub parts: Vec<Part>,
+    /// I/O enters; `set_len` closes it.
+    pub gate: Gate,
+    array: Arc<ArrayInner>,
+    /// Current length in bytes, durable or not.
+    len: AtomicU64,
+    /// Serialises whatever changes the size of parts.
+    grow: Mutex<()>,
+    /// Serialises syncs. Holds the last published length and the file it is published in (writers only).
+    durable: Mutex<Durable>,
+    /// Why the file takes no more writes; set once, by a failed fdatasync or publication.
+    poison: OnceLock<String>,
+    /// Nothing is left to keep: not opened whole yet, or kept by `finish`. What a finished file still held would be
+    /// written without the array's lock.
+    finished: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Durable {
+    len: u64,
+    file: LengthFile,
+}
+
+impl FileState {
+    /// Opens a file's parts.
+    pub fn open(array: &Arc<ArrayInner>, record: Arc<Record>) -> Result<FileState> {
+        let map = Map::new(record.layout, &record.weights, record.key)?;
+        let file = array.catalog.open_length(&record)?;
+        let len = file.current();
+        if len > MAX_FILE_BYTES {
+            let what = format!("length of {:?} is {len}", record.name);
+            return Err(Error::invalid(what, "no file is that long: the length file is not to be trusted"));
+        }
+        let access = if array.is_writer() { Access::WRITE } else { Access::READ }.direct();
+        let mut parts = Vec::with_capacity(record.drives.len());
+        for &drive in &record.drives {
+            parts.push(open_part(array, &record, drive, access)?);
+        }
+        let state = FileState {
+            finished: AtomicBool::new(true),
+            block_bytes: u64::from(record.block_bytes),
+            map,
+            parts,
+            gate: Gate::default(),
+            array: Arc::clone(array),
+            len: AtomicU64::new(len),
+            grow: Mutex::new(()),
+            durable: Mutex::new(Durable { len, file }),
+            poison: OnceLock::new(),
+            record,
+        };
+        state.check_parts(len)?;
+        if array.is_writer() {
+            tail::clean(&state, len)?;
+        }
+        state.finished.store(false, Ordering::Release);
+        Ok(state)
+    }
+
+    /// Every part must hold what the length says.
+    fn check_parts(&self, len: u64) -> Result<()> {
+        for (index, part) in self.parts.iter().enumerate() {
+            let has = part.reserved.load(Ordering::Relaxed);
+            let needs = self.part_bytes(index, len);
+            if has < needs {
+                let why = format!(
+                    "the part is {has} bytes long but the file's length needs {needs}: it was cut behind iomill's \
+                     back, or it is not the part that belongs here; restore it, or see `iomill check`"
+                );
+                return Err(Error::Corrupt { path: part.open.full_path(), why });
+            }
+        }
+        Ok(())
+    }
+
+    /// What part `index` must hold at least when the file is `len` bytes long, in bytes.
+    pub fn part_bytes(&self, index: usize, len: u64) -> u64 {
+        self.map.part_bytes(index as u16, len, self.record.block_bytes)
+    }
+
+    pub fn array(&self) -> &Arc<ArrayInner> {
+        &self.array
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Checks that a range can exist at all; its end.
+    pub fn range_end(&self, offset: u64, len: u64) -> Result<u64> {
+        match offset.checked_add(len) {
+            Some(end) if end <= MAX_FILE_BYTES => Ok(end),
+            _ => Err(Error::invalid(
+                format!("offset {offset} with length {len}"),
+                format!("a file ends at 2^60 = {MAX_FILE_BYTES} bytes at the latest"),
+            )),
+        }
+    }
+
+    /// Refuses writes where they cannot be kept.
+    pub fn check_writable(&self) -> Result<()> {
+        self.array.check_writer()?;
+        match self.poison.get() {
+            Some(why) => Err(Error::Poisoned { name: self.record.name.clone(), why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the parts long enough for a file of `end` bytes (rule 1).
+    pub fn reserve(&self, end: u64) -> Result<()> {
+        if end <= self.len() {
+            return Ok(());
+        }
+        let _grow = lock(&self.grow);
+        for (index, part) in self.parts.iter().enumerate() {
+            let needs = self.part_bytes(index, end).next_multiple_of(PAGE_BYTES as u64);
+            let has = part.reserved.load(Ordering::Relaxed);
+            if needs > has {
+                let target = allocate(part, has, needs)?;
+                part.reserved.store(target, Ordering::Relaxed);
+                part.dirty.store(true, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the parts exactly long enough for a file of `end` bytes that is about to be written whole.
+    pub fn preallocate(&self, end: u64) -> Result<()> {
+        let _grow = lock(&self.grow);
+        for (index, part) in self.parts.iter().enumerate() {
+            let needs = self.part_bytes(index, end).next_multiple_of(PAGE_BYTES as u64);
+            let has = part.reserved.load(Ordering::Relaxed);
+            if needs > has {
+                part_allocate(part, has, needs)?;
+                part.reserved.store(needs, Ordering::Relaxed);
+                part.dirty.store(true, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of a write that ended well (rule 2): to which array drives, and where it ended.
+    pub fn wrote(&self, end: u64, touched: impl Fn(&Part) -> bool) {
+        for part in self.parts.iter().filter(|part| touched(part)) {
+            if !part.dirty.load(Ordering::Relaxed) {
+                part.dirty.store(true, Ordering::Release);
+            }
+        }
+        if end > self.len.load(Ordering::Relaxed) {
+            self.len.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
+    /// The fdatasync pieces of the parts that need one, which are taken as clean.
+    fn sync_pieces(&self) -> Vec<(u16, Piece)> {
+        let dirty = self.parts.iter().filter(|part| part.dirty.swap(false, Ordering::AcqRel));
+        dirty
+            .map(|part| {
+                let piece = Piece {
+                    file: part.file,
+                    op: Op::Sync,
+                    class: Class::Foreground,
+                    region: NO_REGION,
+                    lock: 0,
+                    len: 0,
+                    token: 0,
+                    offset: 0,
+                    buf: std::ptr::null_mut(),
+                };
+                (part.drive, piece)
+            })
+            .collect()
+    }
+
+    /// Makes every write that ended before this call durable, and the length (rule 3).
+    pub fn sync(&self) -> Result<()> {
+        if !self.array.is_writer() {
+            return Ok(());
+        }
+        self.check_writable()?;
+        let mut durable = lock(&self.durable);
+        let len = self.len();
+        let pieces = self.sync_pieces();
+        let result = self.sync_and_publish(pieces, len, &mut durable);
+        if let Err(error) = &result {
+            // What the kernel still holds of earlier writes is unknown now, and a second fdatasync would not tell.
+            let _ = self.poison.set(error.to_string());
+        }
+        result
+    }
+
+    fn sync_and_publish(&self, pieces: Vec<(u16, Piece)>, len: u64, durable: &mut Durable) -> Result<()> {
+        if !pieces.is_empty() {
+            // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
+            unsafe { self.array.run_blocking(self, (std::ptr::null(), 0), pieces.into_iter())? };
+        }
+        if len != durable.len {
+            durable.file.publish(len)?;
+            durable.len = len;
+        }
+        Ok(())
+    }
+
+    /// Sets the length, durably (rule 4). The caller is not inside the gate.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.check_writable()?;
+        self.range_end(len, 0)?;
+        let array = &self.array;
+        let _closed = self.gate.close(|| array.pause());
+        if len > self.len() {
+            self.extend(len)?;
+            self.wrote(len, |_| false);
+            return self.sync();
+        }
+        if len < self.len() {
+            self.sync()?;
+            self.len.store(len, Ordering::Release);
+            self.sync()?;
+            tail::clean(self, len)?;
+        }
+        Ok(())
+    }
+
+    /// Lengthens the parts by holes.
+    fn extend(&self, len: u64) -> Result<()> {
+        let _grow = lock(&self.grow);
+        for (index, part) in self.parts.iter().enumerate() {
+            let needs = self.part_bytes(index, len).next_multiple_of(PAGE_BYTES as u64);
+            if needs > part.reserved.load(Ordering::Relaxed) {
+                let (fs, handle) = (part.open.fs(), part.open.handle());
+                fs.set_len(handle, needs).map_err(|e| Error::io("extend", part.open.full_path(), e))?;
+                part.reserved.store(needs, Ordering::Relaxed);
+                part.dirty.store(true, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns a piece's failure into an error that names the part.
+    pub fn error(&self, failure: Failure) -> Error {
+        let part = self.parts.iter().find(|part| part.file.key == failure.key);
+        let path = part.map(|part| part.open.full_path()).unwrap_or_default();
+        match failure.fault {
+            Fault::Cut(missing) => Error::PartCut { path, offset: failure.offset, missing },
+            Fault::Errno(libc::ECANCELED) => Error::Closed,
+            Fault::Errno(errno) => Error::Io {
+                action: match failure.op {
+                    Op::Read => "read",
+                    Op::Write => "write",
+                    Op::Sync => "sync",
+                },
+                path,
+                offset: (failure.op != Op::Sync).then_some(failure.offset),
+                source: std::io::Error::from_raw_os_error(errno),
+            },
+        }
+    }
+}
+
+impl FileState {
+    /// Keeps what was written and gives back what was allocated ahead, once. Nothing is in flight.
+    pub fn finish(&self) -> Result<()> {
+        if self.finished.swap(true, Ordering::AcqRel) || !self.array.is_writer() || self.poison.get().is_some() {
+            return Ok(());
+        }
+        self.sync()?;
+        tail::trim(self)
+    }
+}
+
+impl Drop for FileState {
+    /// The last handle is gone. Whoever wants to hear of errors calls `close`.
+    fn drop(&mut self) {
+        if self.finished.load(Ordering::Acquire) {
+            self.array.closed(&self.record.id);
+            return;
+        }
+        if let Err(error) = self.finish() {
+            self.array.notice(format!("closing {:?}: {error}", self.record.name));
+        }
+        for part in &self.parts {
+            self.array.forget(part.file.key);
+        }
+        self.array.closed(&self.record.id);
+    }
+}
+
+fn open_part(array: &ArrayInner, record: &Record, drive: u16, access: Access) -> Result<Part> {
+    let Some(place) = array.catalog.drives().get(usize::from(drive)) else {
+        let what = format!("drive {drive} in the record of {:?}", record.name);
+        return Err(Error::invalid(what, "the array has no such drive"));
+    };
+    let path = part_path(&record.id);
+    let whole_path = || place.fs.location().join("iomill").join(&path);
+    let open = OpenFile::open(&place.fs, &path, access).map_err(|e| Error::io("open", whole_path(), e))?;
+    let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
+    let align = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
+    let file = FileRef { handle: open.handle(), key: array.next_key() };
+    Ok(Part { open, file, drive, align, reserved: AtomicU64::new(reserved), dirty: AtomicBool::new(false) })
+}
+
+/// Gives a part more room than it needs now, so that appends do not pay the file system each time; where the drive
+/// has no room for more, what it needs. The new size.
+fn allocate(part: &Part, has: u64, needs: u64) -> Result<u64> {
+    let extra = (has / 8).clamp(GROW_LEAST_BYTES, GROW_MOST_BYTES);
+    let target = needs.max((has + extra).next_multiple_of(PAGE_BYTES as u64));
+    match part_allocate(part, has, target) {
+        Ok(()) => Ok(target),
+        Err(_) if target > needs => part_allocate(part, has, needs).map(|()| needs),
+        Err(error) => Err(error),
+    }
+}
+
+fn part_allocate(part: &Part, from: u64, to: u64) -> Result<()> {
+    let allocated = part.open.fs().allocate(part.open.handle(), from, to - from);
+    allocated.map_err(|source| Error::Io {
+        action: "make room in",
+        path: part.open.full_path(),
+        offset: Some(from),
+        source,
+    })
+}

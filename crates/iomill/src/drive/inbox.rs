@@ -1,0 +1,192 @@
+//! The hand-off from submitters to a drive's server: one message per batch and drive, bounded, with a wake only when the
+//! server sleeps.
+//!
+//! Rules:
+//! 1. `asleep` is set by the server, under the lock, only when it has found the inbox empty; it is cleared by the
+//!    sender that then wakes it. So between two sleeps at most one wake is paid, however many batches come.
+//! 2. The server waits in its engine, not here, and an engine never loses a wake that came before the wait. So a message
+//!    that is pushed after the server looked is seen: the push found `asleep` set and woke it.
+//! 3. What is in the inbox is bounded by the number of pieces; a sender that finds it full gets its share back and waits
+//!    for space holding nothing. One share is always let into an empty inbox, however large, and one without weight into
+//!    any: the server itself may send those.
+
+use crate::sys::sync::{Arc, Condvar, Mutex, lock};
+
+/// A bounded inbox of shares of type `T`.
+#[derive(Debug)]
+pub struct Inbox<T> {
+    state: Mutex<State<T>>,
+    space: Condvar,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    shares: Vec<T>,
+    /// Sum of the weights of `shares`.
+    weight: usize,
+    /// The server found nothing and is about to wait, or waits (rule 1).
+    asleep: bool,
+    closed: bool,
+}
+
+/// Why a share was not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused<T> {
+    /// No space now.
+    Full(T),
+    /// The server has ended.
+    Closed(T),
+}
+
+/// What the server found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Shares were appended.
+    pub some: bool,
+    /// No more will ever come.
+    pub closed: bool,
+}
+
+impl<T> Inbox<T> {
+    /// An inbox that takes shares up to a total weight of `limit`.
+    pub fn new(limit: usize) -> Arc<Inbox<T>> {
+        let state = State { shares: Vec::new(), weight: 0, asleep: false, closed: false };
+        Arc::new(Inbox { state: Mutex::new(state), space: Condvar::new(), limit })
+    }
+
+    /// Hands over a share; `Ok(true)` tells the sender to wake the server now.
+    pub fn send(&self, share: T, weight: usize) -> Result<bool, Refused<T>> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(Refused::Closed(share));
+        }
+        if weight > 0 && state.weight > 0 && state.weight + weight > self.limit {
+            return Err(Refused::Full(share));
+        }
+        state.weight += weight;
+        state.shares.push(share);
+        Ok(std::mem::take(&mut state.asleep))
+    }
+
+    /// Waits until the server has taken what is there.
+    pub fn wait_for_space(&self) {
+        let mut state = lock(&self.state);
+        while state.weight > 0 && !state.closed {
+            state = match self.space.wait(state) {
+                Ok(state) => state,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+    }
+
+    /// Takes all shares. With `will_sleep`, an empty inbox marks the server as asleep: it must then wait in its
+    /// engine.
+    pub fn take(&self, into: &mut Vec<T>, will_sleep: bool) -> Taken {
+        let mut state = lock(&self.state);
+        let some = !state.shares.is_empty();
+        if some {
+            into.append(&mut state.shares);
+            state.weight = 0;
+            self.space.notify_all();
+        }
+        state.asleep = !some && will_sleep && !state.closed;
+        Taken { some, closed: state.closed }
+    }
+
+    /// Refuses everything from now on; what is inside is still served. `true` tells the caller to wake the server.
+    pub fn close(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        self.space.notify_all();
+        std::mem::take(&mut state.asleep)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_by_weight_but_never_stuck() {
+        let inbox = Inbox::new(4);
+        assert_eq!(inbox.send('a', 9), Ok(false), "one share always fits an empty inbox");
+        assert_eq!(inbox.send('b', 1), Err(Refused::Full('b')));
+        let mut got = Vec::new();
+        assert_eq!(inbox.take(&mut got, true), Taken { some: true, closed: false });
+        assert_eq!(inbox.take(&mut got, true), Taken { some: false, closed: false });
+        assert_eq!(inbox.send('b', 3), Ok(true), "the server sleeps: wake it");
+        assert_eq!(inbox.send('c', 1), Ok(false), "once is enough");
+        assert!(!inbox.close());
+        assert_eq!(inbox.send('d', 1), Err(Refused::Closed('d')));
+        inbox.take(&mut got, true);
+        assert_eq!(got, ['a', 'b', 'c']);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::thread;
+
+    /// An engine's wake and wait, as rule 2 wants them: a wake that comes early is kept.
+    struct Bell(Mutex<bool>, Condvar);
+
+    impl Bell {
+        fn ring(&self) {
+            *lock(&self.0) = true;
+            self.1.notify_one();
+        }
+        fn wait(&self) {
+            let mut rung = lock(&self.0);
+            while !*rung {
+                rung = self.1.wait(rung).unwrap();
+            }
+            *rung = false;
+        }
+    }
+
+    /// Two senders with a full inbox, one server that sleeps: everything arrives, nobody hangs (loom reports a
+    /// deadlock when a wake is lost).
+    #[test]
+    fn loom_inbox_hand_off() {
+        loom::model(|| {
+            let inbox = Inbox::new(1);
+            let bell = Arc::new(Bell(Mutex::new(false), Condvar::new()));
+            let senders: Vec<_> = (0..2)
+                .map(|n| {
+                    let (inbox, bell) = (Arc::clone(&inbox), Arc::clone(&bell));
+                    thread::spawn(move || {
+                        let mut share = n;
+                        loop {
+                            match inbox.send(share, 1) {
+                                Ok(wake) => {
+                                    if wake {
+                                        bell.ring();
+                                    }
+                                    break;
+                                }
+                                Err(Refused::Full(back)) => {
+                                    share = back;
+                                    inbox.wait_for_space();
+                                }
+                                Err(Refused::Closed(_)) => unreachable!(),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let mut got = Vec::new();
+            while got.len() < 2 {
+                if !inbox.take(&mut got, true).some {
+                    bell.wait();
+                }
+            }
+            for sender in senders {
+                sender.join().unwrap();
+            }
+            got.sort_unstable();
+            assert_eq!(got, [0, 1]);
+        });
+    }
+}

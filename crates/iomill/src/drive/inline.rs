@@ -1,0 +1,269 @@
+//! The inline way: a blocking call drives its own thread's engine over all drives. No hand-off, no context switch.
+//!
+//! Rule: `run` returns only when nothing it started is in flight, also when a piece fails and when it unwinds, because the
+//! kernel may write to the caller's memory until then.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::locks::BlockLocks;
+use super::queue::Queue;
+use super::regions::{Known, Regions};
+use super::{BOUNCE_BYTES, Done, Piece};
+use crate::engine::platform::Platform;
+use crate::engine::{Completion, Engine, EngineConfig, EngineKind, NO_REGION};
+use crate::sys::clock::Clock;
+use crate::sys::fs::{Alignment, Handle};
+use crate::sys::memory::PageBuf;
+
+/// How long to wait before a block lock that somebody else holds is tried again.
+pub(super) const BLOCKED_PAUSE: Duration = Duration::from_micros(50);
+
+/// How one drive is served.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// The engine.
+    pub kind: EngineKind,
+    /// What its parts demand of I/O.
+    pub align: Alignment,
+    /// Most slots in flight.
+    pub depth: u32,
+    /// Poll for completions.
+    pub poll: bool,
+}
+
+/// One engine with the queues that it serves.
+///
+/// Field order matters: the engine goes first when dropped, and its ring holds the bounce memory no longer.
+pub(super) struct Lane {
+    pub engine: Box<dyn Engine>,
+    pub queues: Vec<Queue>,
+    /// Slot to the index of its queue.
+    owner: Vec<u16>,
+    pub known: Known,
+    completions: Vec<Completion>,
+    _bounce: PageBuf,
+}
+
+impl Lane {
+    /// A lane over drives that share an engine kind.
+    pub fn new(
+        platform: &dyn Platform,
+        drives: &[&Service],
+        locks: &Arc<BlockLocks>,
+        hold: &[Handle],
+    ) -> io::Result<Lane> {
+        let capacity: u32 = drives.iter().map(|d| d.depth).sum();
+        let kind = drives.first().map_or(EngineKind::Null, |d| d.kind);
+        let poll = drives.iter().all(|d| d.poll);
+        let mut engine = platform.engine(kind, &EngineConfig { capacity, poll, hold: hold.to_vec() })?;
+        let mut bounce = PageBuf::new(capacity as usize * BOUNCE_BYTES)?;
+        // SAFETY: `bounce` lives in the lane, after the engine in drop order.
+        let region = unsafe { engine.register(bounce.as_mut_ptr(), bounce.len()) }.unwrap_or(NO_REGION);
+        let mut queues = Vec::with_capacity(drives.len());
+        let mut owner = Vec::with_capacity(capacity as usize);
+        for (index, drive) in drives.iter().enumerate() {
+            let first = owner.len();
+            let memory = bounce.as_mut_ptr().wrapping_add(first * BOUNCE_BYTES);
+            // SAFETY: the slab has room for `capacity` slots and each queue gets a range of its own; it lives in
+            // the lane, which never drops with I/O in flight (`run`, and `Server`'s drain).
+            queues.push(unsafe {
+                Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), memory, region)
+            });
+            owner.resize(first + drive.depth as usize, index as u16);
+        }
+        let completions = Vec::with_capacity(capacity as usize);
+        Ok(Lane { engine, queues, owner, known: Known::default(), completions, _bounce: bounce })
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.queues.iter().map(Queue::in_flight).sum()
+    }
+
+    pub fn parked(&self) -> usize {
+        self.queues.iter().map(Queue::parked).sum()
+    }
+
+    pub fn blocked(&self) -> usize {
+        self.queues.iter().map(Queue::blocked).sum()
+    }
+
+    pub fn dispatch(&mut self) {
+        for queue in &mut self.queues {
+            queue.dispatch(&mut *self.engine);
+        }
+    }
+
+    /// Waits in the engine and reports what ended.
+    pub fn wait(
+        &mut self,
+        min: usize,
+        timeout: Option<Duration>,
+        done: &mut impl FnMut(Done),
+    ) -> io::Result<()> {
+        self.engine.wait(min, timeout, &mut self.completions)?;
+        for completion in self.completions.drain(..) {
+            let queue = self.owner[completion.slot as usize];
+            if let Some(end) = self.queues[usize::from(queue)].complete(completion) {
+                done(end);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs everything that is parked or in flight to its end.
+    pub fn drain(&mut self, done: &mut impl FnMut(Done)) {
+        let mut failures = 0;
+        while self.in_flight() + self.parked() > 0 {
+            self.dispatch();
+            let pause = (self.blocked() > 0).then_some(BLOCKED_PAUSE);
+            if self.wait(self.in_flight(), pause, done).is_err() {
+                give_up_after(&mut failures);
+            }
+        }
+    }
+}
+
+/// An engine that reports nothing any more while the kernel may still write to memory: nothing is safe after a while
+/// but to stop. This has no known cause on a working kernel.
+pub(super) fn give_up_after(failures: &mut u32) {
+    *failures += 1;
+    if *failures > 1000 {
+        std::process::abort();
+    }
+    std::thread::sleep(Duration::from_millis(1));
+}
+
+/// One thread's engines over all drives of an array.
+pub struct Context {
+    lanes: Vec<Lane>,
+    /// Drive to lane and queue within it.
+    places: Vec<(u16, u16)>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Context {
+    /// A context for the calling thread.
+    pub fn new(
+        platform: &dyn Platform,
+        services: &[Service],
+        locks: &Arc<BlockLocks>,
+        hold: &[Handle],
+    ) -> io::Result<Context> {
+        let mut kinds: Vec<(EngineKind, bool)> = services.iter().map(|s| (s.kind, s.poll)).collect();
+        kinds.sort_by_key(|&(kind, poll)| (kind as u8, poll));
+        kinds.dedup();
+        let mut lanes = Vec::new();
+        let mut places = vec![(0, 0); services.len()];
+        for (lane, &(kind, poll)) in kinds.iter().enumerate() {
+            let mut members = Vec::new();
+            for (drive, service) in services.iter().enumerate().filter(|(_, s)| (s.kind, s.poll) == (kind, poll)) {
+                places[drive] = (lane as u16, members.len() as u16);
+                members.push(service);
+            }
+            lanes.push(Lane::new(platform, &members, locks, hold)?);
+        }
+        Ok(Context { lanes, places, clock: platform.clock() })
+    }
+
+    /// Lets go of a file that is being closed.
+    pub fn forget(&mut self, key: u64) {
+        for lane in &mut self.lanes {
+            lane.engine.forget(key);
+        }
+    }
+
+    /// Runs all pieces to their ends and reports each end once.
+    ///
+    /// `span` is memory that holds all pieces' memory, to be looked up among the registered regions once.
+    ///
+    /// # Safety
+    /// The memory and the files of all pieces are valid until this returns, and memory that is read into is touched by
+    /// nobody else.
+    pub unsafe fn run(
+        &mut self,
+        regions: &Regions,
+        span: (*const u8, usize),
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        mut done: impl FnMut(Done),
+    ) -> io::Result<()> {
+        for lane in &mut self.lanes {
+            let number = lane.known.number(regions, &mut *lane.engine, span.0, span.1);
+            lane.known.current = number;
+        }
+        let drain = DrainOnUnwind { context: self };
+        let context = &mut *drain.context;
+        let mut pieces = pieces;
+        let mut more = true;
+        let mut failures = 0;
+        loop {
+            if more {
+                more = context.take(&mut pieces);
+            }
+            let (in_flight, parked) = context.dispatch();
+            if in_flight == 0 && !more && parked == 0 {
+                return Ok(());
+            }
+            if in_flight == 0 {
+                // Everything parked waits for block locks that others hold.
+                context.clock.sleep(BLOCKED_PAUSE);
+                continue;
+            }
+            // Refill in batches while there is more to start; at the end, wait once for all that is left.
+            let min = if more || parked > 0 { (in_flight / 8).max(1) } else { in_flight };
+            if context.wait(min, &mut done).is_err() {
+                give_up_after(&mut failures);
+            }
+        }
+    }
+
+    /// Moves pieces from the source to the queues, a bounded number ahead of what the drives take.
+    fn take(&mut self, pieces: &mut impl Iterator<Item = (u16, Piece)>) -> bool {
+        let mut room = self.lanes.iter().map(|l| 2 * l.owner.len()).sum::<usize>();
+        room = room.saturating_sub(self.lanes.iter().map(Lane::parked).sum());
+        for _ in 0..room {
+            let Some((drive, mut piece)) = pieces.next() else { return false };
+            let (lane, queue) = self.places[usize::from(drive)];
+            let lane = &mut self.lanes[usize::from(lane)];
+            piece.region = lane.known.current;
+            // SAFETY: by the contract of `run`, which does not return before the piece has ended.
+            unsafe { lane.queues[usize::from(queue)].push(piece) };
+        }
+        true
+    }
+
+    /// Starts what can be started; slots in flight and pieces parked after it.
+    fn dispatch(&mut self) -> (usize, usize) {
+        let mut sums = (0, 0);
+        for lane in &mut self.lanes {
+            lane.dispatch();
+            sums = (sums.0 + lane.in_flight(), sums.1 + lane.parked());
+        }
+        sums
+    }
+
+    fn wait(&mut self, min: usize, done: &mut impl FnMut(Done)) -> io::Result<()> {
+        let busy = self.lanes.iter().filter(|l| l.in_flight() > 0).count();
+        for lane in self.lanes.iter_mut().filter(|l| l.in_flight() > 0) {
+            // With several engines none may hold up the others for long.
+            let pause = (busy > 1 || lane.blocked() > 0).then_some(BLOCKED_PAUSE);
+            let min = if busy > 1 { 1 } else { min };
+            lane.wait(min, pause, done)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the rule of this file when the source of pieces or the receiver of their ends panics.
+struct DrainOnUnwind<'a> {
+    context: &'a mut Context,
+}
+
+impl Drop for DrainOnUnwind<'_> {
+    fn drop(&mut self) {
+        for lane in &mut self.context.lanes {
+            lane.drain(&mut |_| {});
+        }
+    }
+}

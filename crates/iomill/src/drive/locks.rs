@@ -1,0 +1,154 @@
+//! Locks on blocks, so that a read-modify-write of a page never loses another write to it.
+//!
+//! Rules:
+//! 1. A write of whole pages holds its block's lock shared while it is in flight; a read-modify-write holds it
+//!    exclusively from before its read until after its write.
+//! 2. Nobody waits while holding a lock: a piece takes exactly one, by `try_`, and gives it back when it ends. So there
+//!    is no deadlock, whatever the order.
+//! 3. An exclusive taker that fails leaves a mark that keeps new sharers out, so that it cannot starve. The mark is
+//!    cleared by whoever takes the lock exclusively; every marker keeps trying until it has it (pieces are never given
+//!    up), so a mark never stays behind.
+//!
+//! Blocks share a fixed number of locks by hash. Two blocks on one lock only wait for each other more than they must.
+
+use crate::sys::sync::{AtomicU32, Ordering};
+
+const EXCLUSIVE: u32 = 1 << 31;
+const WAITING: u32 = 1 << 30;
+const SHARERS: u32 = WAITING - 1;
+
+#[cfg(not(loom))]
+const LOCKS: usize = 4096;
+#[cfg(loom)]
+const LOCKS: usize = 1;
+
+/// The block locks of one array.
+#[derive(Debug)]
+pub struct BlockLocks {
+    /// EXCLUSIVE, WAITING and a count of sharers. EXCLUSIVE and a non-zero count never occur together.
+    states: Box<[AtomicU32]>,
+}
+
+impl Default for BlockLocks {
+    fn default() -> Self {
+        BlockLocks { states: (0..LOCKS).map(|_| AtomicU32::new(0)).collect() }
+    }
+}
+
+impl BlockLocks {
+    /// The lock of a block.
+    pub fn index(file_key: u64, block: u64) -> u32 {
+        // Multiplication by odd constants spreads runs of blocks; the high bits are the well-mixed ones.
+        let mixed = (file_key ^ block.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        (mixed >> 40) as u32 % LOCKS as u32
+    }
+
+    /// Takes the lock together with other sharers.
+    pub fn try_shared(&self, index: u32) -> bool {
+        let state = &self.states[index as usize];
+        let mut seen = state.load(Ordering::Relaxed);
+        loop {
+            if seen & (EXCLUSIVE | WAITING) != 0 || seen & SHARERS == SHARERS {
+                return false;
+            }
+            match state.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes the lock alone, or leaves a mark that one waits for it.
+    pub fn try_exclusive(&self, index: u32) -> bool {
+        let state = &self.states[index as usize];
+        let mut seen = state.load(Ordering::Relaxed);
+        loop {
+            let free = seen & (EXCLUSIVE | SHARERS) == 0;
+            let next = if free { EXCLUSIVE } else { seen | WAITING };
+            match state.compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return free,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Gives a shared hold back.
+    pub fn release_shared(&self, index: u32) {
+        let before = self.states[index as usize].fetch_sub(1, Ordering::Release);
+        debug_assert!(before & SHARERS > 0 && before & EXCLUSIVE == 0);
+    }
+
+    /// Gives an exclusive hold back.
+    pub fn release_exclusive(&self, index: u32) {
+        let before = self.states[index as usize].fetch_and(!EXCLUSIVE, Ordering::Release);
+        debug_assert!(before & EXCLUSIVE != 0 && before & SHARERS == 0);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sharers_and_exclusive_keep_each_other_out() {
+        let locks = BlockLocks::default();
+        assert!(locks.try_shared(5) && locks.try_shared(5));
+        assert!(!locks.try_exclusive(5));
+        assert!(!locks.try_shared(5), "a waiting exclusive taker keeps new sharers out");
+        locks.release_shared(5);
+        locks.release_shared(5);
+        assert!(locks.try_exclusive(5));
+        assert!(!locks.try_shared(5) && !locks.try_exclusive(5));
+        locks.release_exclusive(5);
+        assert!(locks.try_exclusive(5));
+        locks.release_exclusive(5);
+        assert!(locks.try_shared(5));
+    }
+
+    #[test]
+    fn blocks_of_a_file_spread_over_the_locks() {
+        let used: std::collections::HashSet<u32> = (0..4096).map(|b| BlockLocks::index(77, b)).collect();
+        assert!(used.len() > 2000, "{} of 4096", used.len());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU32;
+    use loom::thread;
+
+    /// Two read-modify-writes and a plain write of the same page: no update of the modifiers is lost, and the plain
+    /// write never lands between a modifier's read and write.
+    #[test]
+    fn loom_block_locks() {
+        loom::model(|| {
+            let locks = Arc::new(BlockLocks::default());
+            let page = Arc::new(AtomicU32::new(0));
+            let modify = |bit: u32| {
+                let (locks, page) = (Arc::clone(&locks), Arc::clone(&page));
+                thread::spawn(move || {
+                    while !locks.try_exclusive(0) {
+                        thread::yield_now();
+                    }
+                    let old = page.load(Ordering::Relaxed);
+                    page.store(old | bit, Ordering::Relaxed);
+                    locks.release_exclusive(0);
+                })
+            };
+            let first = modify(1);
+            let second = modify(2);
+            if locks.try_shared(0) {
+                // What is visible under the shared lock does not change while it is held.
+                let seen = page.load(Ordering::Relaxed);
+                assert_eq!(seen, page.load(Ordering::Relaxed));
+                locks.release_shared(0);
+            }
+            first.join().unwrap();
+            second.join().unwrap();
+            assert_eq!(page.load(Ordering::Relaxed), 3);
+            assert!(locks.try_shared(0), "no mark stays behind");
+        });
+    }
+}

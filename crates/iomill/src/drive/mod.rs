@@ -1,0 +1,96 @@
+//! Drives: what stands between a batch of pieces and an engine.
+//!
+//! A [`Piece`] is one contiguous I/O on one part. A [`queue::Queue`] serves one drive: it bounds what is in flight,
+//! checks every result, continues short transfers, retries, and takes unaligned ends through bounce pages. It is
+//! plain state that somebody advances: [`inline::Context`] for a blocking call on its own thread over all drives, or
+//! [`serve::Server`], the loop around one queue that a drive thread runs.
+
+pub mod inbox;
+pub mod inline;
+pub mod locks;
+pub mod queue;
+pub mod regions;
+pub mod serve;
+
+use crate::engine::{FileRef, Op};
+
+/// The unit of direct I/O and of what is old or new as a whole, in bytes.
+pub const PAGE_BYTES: usize = 4096;
+
+/// The longest piece that does not need a bounce buffer, in bytes. Longer transfers gain nothing on any drive we
+/// know, and shorter ones share a drive better.
+pub const PIECE_BYTES: usize = 256 << 10;
+
+/// The bounce buffer of one slot in bytes: the longest piece that needs one, page edges included.
+pub const BOUNCE_BYTES: usize = 16 << 10;
+
+/// Who waits for a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Class {
+    /// Somebody waits: served first.
+    #[default]
+    Foreground,
+    /// Nobody waits: served when the foreground leaves room, and at least once in eight turns.
+    Background,
+}
+
+/// One contiguous I/O on one part, as the layout cut it.
+///
+/// A read needs no alignment but is at most [`BOUNCE_BYTES`] with its page edges when it (or its memory) is not
+/// aligned as the drive demands. A write is either whole pages or lies within one page.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The part.
+    pub file: FileRef,
+    /// Read, write or sync.
+    pub op: Op,
+    /// Who waits.
+    pub class: Class,
+    /// Registered memory that holds `buf`, by the numbering of the engine that will run it.
+    pub region: u16,
+    /// The block's lock (writes).
+    pub lock: u32,
+    /// Length in bytes.
+    pub len: u32,
+    /// What the owner knows the piece by.
+    pub token: u32,
+    /// Offset in the part in bytes.
+    pub offset: u64,
+    /// The caller's memory.
+    pub buf: *mut u8,
+}
+
+// SAFETY: a piece describes an I/O; whoever queues it vouches for the memory until the piece's end is reported
+// (`queue::Queue::push`), on whichever thread that is.
+unsafe impl Send for Piece {}
+
+/// Why a piece failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The kernel's errno.
+    Errno(i32),
+    /// The part ended this many bytes early.
+    Cut(u64),
+}
+
+/// A failed piece: what and where in its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What was tried.
+    pub op: Op,
+    /// The part, by its key.
+    pub key: u64,
+    /// Offset in the part in bytes.
+    pub offset: u64,
+    /// Why.
+    pub fault: Fault,
+}
+
+/// The end of a piece.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// The piece's token.
+    pub token: u32,
+    /// Nothing, or what went wrong.
+    pub result: Result<(), Failure>,
+}

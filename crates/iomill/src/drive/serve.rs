@@ -1,0 +1,220 @@
+//! Serving a drive apart from its submitters: the loop that a drive thread runs.
+//!
+//! A submitter sends each drive its share of a batch as one message. The server alone dispatches, reaps and continues; when a
+//! whole share has ended it tells the share's owner, once. It sleeps in its engine, so that a completion and a new
+//! message wake it alike, and it never spins.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::inbox::Inbox;
+use super::inline::{BLOCKED_PAUSE, Lane, Service, give_up_after};
+use super::locks::BlockLocks;
+use super::regions::Regions;
+use super::{Failure, Piece};
+use crate::engine::Wake;
+use crate::engine::platform::Platform;
+use crate::sys::clock::Clock;
+use crate::sys::fs::Handle;
+
+/// How many pieces an inbox holds before it pushes back, and how many a server parks before it takes more.
+pub const INBOX_PIECES: usize = 4096;
+
+/// Learns that its share of a batch has ended on one drive.
+pub trait Owner: Send + Sync {
+    /// All pieces of one share have ended; the first failure among them, if any. Called once per share, on the drive
+    /// thread: it must not block.
+    fn share_done(self: Arc<Self>, failure: Option<Failure>);
+}
+
+/// One drive's share of a batch.
+pub struct Share {
+    /// Who is told. It also keeps the pieces' memory and files alive.
+    pub owner: Arc<dyn Owner>,
+    /// The pieces; not empty.
+    pub pieces: Vec<Piece>,
+    /// Memory that holds all pieces' memory, to be looked up among the registered regions.
+    pub span: (*const u8, usize),
+}
+
+// SAFETY: `span` is an address range to look up, never read through; the pieces are `Send`.
+unsafe impl Send for Share {}
+
+/// What goes through an inbox.
+pub enum Message {
+    /// Work.
+    Share(Share),
+    /// Let go of a file that is being closed (by key).
+    Forget(u64),
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Something moved, or may move soon.
+    Busy,
+    /// Nothing to do.
+    Idle,
+    /// The inbox is closed and everything has ended.
+    Ended,
+}
+
+/// A share that has pieces left.
+struct Active {
+    owner: Arc<dyn Owner>,
+    left: usize,
+    failure: Option<Failure>,
+}
+
+/// One drive's server.
+pub struct Server {
+    inbox: Arc<Inbox<Message>>,
+    lane: Lane,
+    regions: Arc<Regions>,
+    clock: Arc<dyn Clock>,
+    /// Shares by token; `None` is free.
+    active: Vec<Option<Active>>,
+    free: Vec<u32>,
+    fetched: Vec<Message>,
+    failures: u32,
+}
+
+impl Server {
+    /// A server with an engine of its own; it may then move to the thread that runs it.
+    pub fn new(
+        platform: &dyn Platform,
+        service: &Service,
+        locks: &Arc<BlockLocks>,
+        regions: &Arc<Regions>,
+        hold: &[Handle],
+    ) -> io::Result<Server> {
+        Ok(Server {
+            inbox: Inbox::new(INBOX_PIECES),
+            lane: Lane::new(platform, &[service], locks, hold)?,
+            regions: Arc::clone(regions),
+            clock: platform.clock(),
+            active: Vec::new(),
+            free: Vec::new(),
+            fetched: Vec::new(),
+            failures: 0,
+        })
+    }
+
+    /// Where messages go in.
+    pub fn inbox(&self) -> Arc<Inbox<Message>> {
+        Arc::clone(&self.inbox)
+    }
+
+    /// What a sender rings when the inbox asks for it.
+    pub fn waker(&self) -> Arc<dyn Wake> {
+        self.lane.engine.waker()
+    }
+
+    /// Whether I/O is in flight.
+    pub fn in_flight(&self) -> bool {
+        self.lane.in_flight() > 0
+    }
+
+    /// One round: take messages, start what fits, wait (if `may_wait`) and report what ended.
+    pub fn turn(&mut self, may_wait: bool) -> Turn {
+        let mut closed = false;
+        if self.lane.parked() < INBOX_PIECES {
+            closed = self.inbox.take(&mut self.fetched, false).closed;
+            self.accept();
+        }
+        self.lane.dispatch();
+        let (in_flight, parked) = (self.lane.in_flight(), self.lane.parked());
+        if parked == 0 {
+            // With slots to spare a new message is worth being woken for. Nothing may have come since the look above.
+            let again = self.inbox.take(&mut self.fetched, may_wait);
+            closed = again.closed;
+            match (again.some, in_flight > 0) {
+                (true, _) => {
+                    self.accept();
+                    return Turn::Busy;
+                }
+                (false, false) if closed => return Turn::Ended,
+                (false, false) if !may_wait => return Turn::Idle,
+                _ => {}
+            }
+        }
+        if in_flight == 0 && parked > 0 {
+            // All of it waits for block locks that others hold.
+            self.clock.sleep(BLOCKED_PAUSE);
+        } else {
+            let (min, timeout) = self.patience(in_flight, parked, may_wait && !closed);
+            self.wait(min, timeout);
+        }
+        Turn::Busy
+    }
+
+    /// How long to wait: for a batch where a backlog makes throughput matter, for the next completion otherwise.
+    fn patience(&self, in_flight: usize, parked: usize, may_wait: bool) -> (usize, Option<Duration>) {
+        let blocked = self.lane.blocked() > 0;
+        let min = if parked > 0 && !blocked { (in_flight / 4).max(1) } else { 1 };
+        (if may_wait || in_flight > 0 { min } else { 0 }, blocked.then_some(BLOCKED_PAUSE))
+    }
+
+    fn wait(&mut self, min: usize, timeout: Option<Duration>) {
+        let (active, free) = (&mut self.active, &mut self.free);
+        let result = self.lane.wait(min, timeout, &mut |done| {
+            let Some(share) = active[done.token as usize].as_mut() else {
+                unreachable!("a token is free only after all its pieces have ended")
+            };
+            share.left -= 1;
+            if let Err(failure) = done.result {
+                share.failure.get_or_insert(failure);
+            }
+            if share.left == 0
+                && let Some(share) = active[done.token as usize].take()
+            {
+                free.push(done.token);
+                share.owner.share_done(share.failure);
+            }
+        });
+        match result {
+            Ok(()) => self.failures = 0,
+            Err(_) => give_up_after(&mut self.failures),
+        }
+    }
+
+    fn accept(&mut self) {
+        let mut fetched = std::mem::take(&mut self.fetched);
+        for message in fetched.drain(..) {
+            match message {
+                Message::Forget(key) => self.lane.engine.forget(key),
+                Message::Share(share) => self.accept_share(share),
+            }
+        }
+        self.fetched = fetched;
+    }
+
+    fn accept_share(&mut self, share: Share) {
+        let region = self.lane.known.number(&self.regions, &mut *self.lane.engine, share.span.0, share.span.1);
+        let left = share.pieces.len();
+        let token = self.free.pop().unwrap_or_else(|| {
+            self.active.push(None);
+            self.active.len() as u32 - 1
+        });
+        self.active[token as usize] = Some(Active { owner: share.owner, left, failure: None });
+        for piece in share.pieces {
+            // SAFETY: the share's owner keeps memory and files alive until it is told that the share has ended,
+            // which is after the last of its pieces.
+            unsafe { self.lane.queues[0].push(Piece { token, region, ..piece }) };
+        }
+    }
+}
+
+impl Drop for Server {
+    /// No memory may be freed while the kernel writes to it, so whatever is in flight is waited for.
+    fn drop(&mut self) {
+        self.inbox.close();
+        self.inbox.take(&mut self.fetched, false);
+        self.accept();
+        while self.lane.in_flight() + self.lane.parked() > 0 {
+            self.lane.dispatch();
+            self.wait(1, Some(BLOCKED_PAUSE));
+        }
+    }
+}

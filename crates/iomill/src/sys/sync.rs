@@ -1,0 +1,21 @@
+//! The synchronisation types that the lock-free and latched protocols use: std's, or loom's when a model runs
+//! (`RUSTFLAGS="--cfg loom"`).
+
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(not(loom))]
+pub use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(loom)]
+pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Locks a mutex whose data is valid at every moment (each holder changes it by whole steps), so that a panic of an
+/// earlier holder is no reason to stop.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    match mutex.lock() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}
