@@ -4,7 +4,13 @@
 //! Goals: no allocation, no lock and no copy per request; every result handed up as the kernel gave it. Non-goals:
 //! retries, short transfers, depth, order: those belong to the drive queue above, once for all engines.
 
+pub mod aio;
+pub mod null;
 pub mod platform;
+pub mod posix;
+pub mod real;
+pub mod uring;
+mod wake;
 
 use std::fmt;
 use std::io;

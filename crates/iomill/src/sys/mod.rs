@@ -1,5 +1,9 @@
 //! The kernel's edge: memory, files, devices, CPUs. Nearly all `unsafe` code that is not an engine's lives here.
 
 pub mod clock;
+pub mod cpu;
+pub mod errno;
 pub mod fs;
+pub mod memory;
+pub mod mounts;
 pub mod sync;

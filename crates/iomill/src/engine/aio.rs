@@ -1,0 +1,326 @@
+//! The libaio engine: `io_submit` and `io_getevents`, by their system calls.
+//!
+//! Goals: asynchronous direct I/O where io_uring is forbidden or would hand its work to threads. Non-goals: buffered
+//! files, on which `io_submit` waits for each request; completion polling and registered memory, which it has not.
+//! Nothing need be held for it either: a killed process's requests end before its descriptors close.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::wake::{Deadline, EventWake};
+use super::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
+
+const CMD_PREAD: u16 = 0;
+const CMD_PWRITE: u16 = 1;
+const CMD_FDSYNC: u16 = 3;
+const CMD_POLL: u16 = 5;
+
+/// The data of the wake's poll; slots are 32 bits.
+const WAKE: u64 = u64::MAX;
+
+/// How often a waiter looks for a wake on kernels before 4.18, which cannot watch a descriptor for us.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// The kernel's `struct iocb`. Its key and flags, whose order depends on the machine, both stay zero.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Control {
+    data: u64,
+    key_and_flags: [u32; 2],
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buf: u64,
+    len: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    result_fd: u32,
+}
+
+/// The kernel's `struct io_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Event {
+    data: u64,
+    control: u64,
+    result: i64,
+    result2: i64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct AioEngine {
+    context: libc::c_ulong,
+    /// One control block per slot, and a last one for the wake's poll. The length never changes, so that blocks do
+    /// not move while `queue` points to them.
+    controls: Vec<Control>,
+    /// Numbers of the control blocks to submit, from `submitted` on.
+    queue: Vec<*mut Control>,
+    submitted: usize,
+    events: Vec<Event>,
+    /// Ended before they reached the kernel.
+    ended: Vec<Completion>,
+    /// Requests in the kernel, without the wake's poll.
+    in_kernel: usize,
+    wake: Arc<EventWake>,
+    /// Whether the kernel watches the wake's descriptor for us.
+    armed: bool,
+    /// Whether the kernel can.
+    watches: bool,
+}
+
+// SAFETY: the pointers in `queue` point into `controls`, which the engine owns; a context belongs to the process.
+unsafe impl Send for AioEngine {}
+
+impl AioEngine {
+    /// Makes the engine. `EAGAIN` means that the system's limit `fs.aio-max-nr` is used up.
+    pub fn new(config: &EngineConfig) -> io::Result<AioEngine> {
+        let capacity = config.capacity as usize;
+        if config.capacity == 0 || config.capacity > i32::MAX as u32 / 2 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a capacity of {capacity} requests")));
+        }
+        let wake = EventWake::new()?;
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: the call writes the new context's name to `context`.
+        check(unsafe { libc::syscall(libc::SYS_io_setup, config.capacity + 1, &raw mut context) })?;
+        Ok(AioEngine {
+            context,
+            controls: vec![Control::default(); capacity + 1],
+            queue: Vec::with_capacity(capacity + 1),
+            submitted: 0,
+            events: vec![Event::default(); capacity + 1],
+            ended: Vec::with_capacity(capacity),
+            in_kernel: 0,
+            wake,
+            armed: false,
+            watches: true,
+        })
+    }
+
+    /// Submits everything queued.
+    fn submit(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        while self.submitted < self.queue.len() {
+            let rest = &mut self.queue[self.submitted..];
+            // SAFETY: the pointers name control blocks of ours, filled in by `push` under its caller's promise.
+            let taken =
+                check(unsafe { libc::syscall(libc::SYS_io_submit, self.context, rest.len(), rest.as_mut_ptr()) });
+            match taken {
+                Ok(0) => return Err(io::Error::other("io_submit took nothing and said nothing")),
+                Ok(taken) => {
+                    let taken = &self.queue[self.submitted..self.submitted + taken];
+                    // SAFETY: the pointers name control blocks of ours.
+                    self.in_kernel += taken.iter().filter(|control| unsafe { (***control).data } != WAKE).count();
+                    self.submitted += taken.len();
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // No place in the kernel: completions must be taken first.
+                    Some(libc::EAGAIN) if self.in_kernel > 0 => self.collect(1, None, done)?,
+                    Some(errno) => self.refused(errno, done),
+                    None => return Err(error),
+                },
+            }
+        }
+        self.queue.clear();
+        self.submitted = 0;
+        Ok(())
+    }
+
+    /// The kernel refuses the first control block that waits, and has not looked at the others.
+    fn refused(&mut self, errno: i32, done: &mut Vec<Completion>) {
+        // SAFETY: the pointer names a control block of ours.
+        let control = unsafe { *self.queue[self.submitted] };
+        self.submitted += 1;
+        if control.data == WAKE {
+            self.armed = false;
+            self.watches = false;
+            return;
+        }
+        let mut result = -errno;
+        if control.opcode == CMD_FDSYNC && errno == libc::EINVAL {
+            // A kernel before 4.18, or a file that knows no sync: then this call says so too.
+            // SAFETY: a system call on a number touches no memory.
+            result = match check(unsafe { libc::syscall(libc::SYS_fdatasync, control.fd) }) {
+                Ok(_) => 0,
+                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+            };
+        }
+        done.push(Completion { slot: control.data as u32, result });
+    }
+
+    /// Takes completions: waits until there are `min` or the time is over, or a signal comes.
+    fn collect(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        let min = min.min(self.events.len());
+        let time = timeout.map(|timeout| libc::timespec {
+            tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: timeout.subsec_nanos() as _,
+        });
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let events = self.events.as_mut_ptr();
+        // SAFETY: the kernel writes at most as many events as the vector has, and reads a time that lives here.
+        let taken =
+            check(unsafe { libc::syscall(libc::SYS_io_getevents, self.context, min, self.events.len(), events, time) });
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut woken = false;
+        for event in &self.events[..taken] {
+            if event.data == WAKE {
+                woken = true;
+            } else {
+                self.in_kernel -= 1;
+                let result = i32::try_from(event.result).unwrap_or(-libc::EIO);
+                done.push(Completion { slot: event.data as u32, result });
+            }
+        }
+        if woken {
+            self.armed = false;
+            self.wake.drain()?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel watch the wake's descriptor, once.
+    fn arm(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        self.armed = true;
+        let poll = Control {
+            data: WAKE,
+            opcode: CMD_POLL,
+            fd: self.wake.raw_fd() as u32,
+            buf: libc::POLLIN as u64,
+            ..Control::default()
+        };
+        self.enqueue(self.controls.len() - 1, poll);
+        self.submit(done)
+    }
+
+    /// Queues a control block at place `index`.
+    fn enqueue(&mut self, index: usize, control: Control) {
+        assert!(index < self.controls.len(), "callers check their slots");
+        // SAFETY: the place is within the vector, as just checked, and the kernel copied what was there when it took it.
+        let place = unsafe {
+            let place = self.controls.as_mut_ptr().add(index);
+            place.write(control);
+            place
+        };
+        self.queue.push(place);
+    }
+}
+
+impl Engine for AioEngine {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Aio
+    }
+
+    unsafe fn push(&mut self, requests: &[Request]) {
+        for request in requests {
+            let index = request.slot as usize;
+            let offset = i64::try_from(request.offset);
+            let (true, Ok(offset)) = (index + 1 < self.controls.len(), offset) else {
+                self.ended.push(Completion { slot: request.slot, result: -libc::EINVAL });
+                continue;
+            };
+            let control =
+                Control { data: u64::from(request.slot), fd: request.file.handle.0 as u32, ..Control::default() };
+            let transfer = Control { buf: request.buf as u64, len: u64::from(request.len), offset, ..control };
+            let control = match request.op {
+                Op::Read => Control { opcode: CMD_PREAD, ..transfer },
+                Op::Write => Control { opcode: CMD_PWRITE, ..transfer },
+                // The kernel insists on zeroes elsewhere.
+                Op::Sync => Control { opcode: CMD_FDSYNC, ..control },
+            };
+            self.enqueue(index, control);
+        }
+    }
+
+    fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        let wanted = done.len().saturating_add(min);
+        let mut deadline = Deadline::new(timeout);
+        done.append(&mut self.ended);
+        self.submit(done)?;
+        let mut looked = false;
+        loop {
+            let missing = wanted.saturating_sub(done.len());
+            let left = deadline.left();
+            let sleep = missing > 0 && left != Some(Duration::ZERO) && !self.wake.take();
+            if !sleep {
+                if !looked && self.in_kernel > 0 {
+                    self.collect(0, Some(Duration::ZERO), done)?;
+                }
+                return Ok(());
+            }
+            let shared = EventWake::is_shared(&self.wake);
+            if shared && self.watches && !self.armed {
+                self.arm(done)?;
+                // It may have been refused, or have made room by taking completions.
+                continue;
+            }
+            let sleep_for =
+                if shared && !self.watches { Some(left.map_or(GLANCE, |left| left.min(GLANCE))) } else { left };
+            // One wake must end the wait, and the kernel would go on counting.
+            self.collect(if shared { 1 } else { missing }, sleep_for, done)?;
+            looked = true;
+        }
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.wake) as Arc<dyn Wake>
+    }
+
+    fn forget(&mut self, _key: u64) {}
+
+    unsafe fn register(&mut self, _start: *mut u8, _len: usize) -> Option<u16> {
+        None
+    }
+
+    fn unregister(&mut self, _region: u16) {}
+}
+
+impl Drop for AioEngine {
+    /// The kernel ends or awaits what is in flight.
+    fn drop(&mut self) {
+        // SAFETY: the context is ours and not used again.
+        let destroyed = check(unsafe { libc::syscall(libc::SYS_io_destroy, self.context) });
+        debug_assert!(destroyed.is_ok(), "io_destroy of one's own context: {destroyed:?}");
+    }
+}
+
+/// A system call's answer as a result.
+fn check(answer: libc::c_long) -> io::Result<usize> {
+    usize::try_from(answer).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_the_kernels() {
+        assert_eq!(size_of::<Control>(), 64);
+        assert_eq!(std::mem::offset_of!(Control, opcode), 16);
+        assert_eq!(std::mem::offset_of!(Control, buf), 24);
+        assert_eq!(std::mem::offset_of!(Control, result_fd), 60);
+        assert_eq!(size_of::<Event>(), 32);
+    }
+
+    #[test]
+    fn wakes_without_the_kernels_watching() {
+        let config = EngineConfig { capacity: 4, poll: false, hold: Vec::new() };
+        // A machine whose limit is used up has nothing to test here.
+        let Ok(mut engine) = AioEngine::new(&config) else { return };
+        engine.watches = false;
+        let waker = engine.waker();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(5));
+            waker.wake();
+        });
+        let mut done = Vec::new();
+        engine.wait(1, None, &mut done).unwrap();
+        assert!(done.is_empty());
+        thread.join().unwrap();
+    }
+}

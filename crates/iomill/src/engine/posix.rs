@@ -1,0 +1,268 @@
+//! The posix engine: `pread`, `pwrite` and `fdatasync` on a few threads.
+//!
+//! Goals: works everywhere, on every file. A caller that waits serves requests itself rather than sleep, so that one
+//! request at a time costs no change of threads; a wake or timeout then waits for the end of that one request.
+//! Non-goals: the lowest cost per request; the threads share a lock.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::wake::Deadline;
+use super::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
+
+/// Threads per engine, beside the caller's.
+pub const DEFAULT_THREADS: usize = 4;
+
+/// See the module.
+#[derive(Debug)]
+pub struct PosixEngine {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// How many workers are wanted; they start with the first request that the caller does not serve itself.
+    threads: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// For workers: there is something to serve, or it is time to stop.
+    work: Condvar,
+    /// For the waiter: enough has ended, or somebody wakes it.
+    ended: Condvar,
+    /// Whether to ask the device rather than wait for its interrupt.
+    poll: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    pending: VecDeque<Request>,
+    ended: Vec<Completion>,
+    /// The waiter sleeps until `ended` is that long.
+    wanted: usize,
+    /// Workers asleep.
+    idle: usize,
+    woken: bool,
+    stop: bool,
+}
+
+impl PosixEngine {
+    /// Makes an engine with [`DEFAULT_THREADS`].
+    pub fn new(config: &EngineConfig) -> PosixEngine {
+        PosixEngine::with_threads(config, DEFAULT_THREADS)
+    }
+
+    /// Makes an engine with `threads` threads, at least one.
+    pub fn with_threads(config: &EngineConfig, threads: usize) -> PosixEngine {
+        let capacity = config.capacity as usize;
+        let state = State {
+            pending: VecDeque::with_capacity(capacity),
+            ended: Vec::with_capacity(capacity),
+            wanted: usize::MAX,
+            idle: 0,
+            woken: false,
+            stop: false,
+        };
+        let shared =
+            Shared { state: Mutex::new(state), work: Condvar::new(), ended: Condvar::new(), poll: config.poll };
+        PosixEngine { shared: Arc::new(shared), workers: Vec::new(), threads: threads.max(1) }
+    }
+
+    /// Sees to it that workers serve what is pending, all but `own` requests, which the caller serves.
+    fn call_workers(&mut self, own: usize) -> io::Result<()> {
+        let (pending, idle) = {
+            let state = self.shared.lock();
+            (state.pending.len().saturating_sub(own), state.idle)
+        };
+        if pending == 0 {
+            return Ok(());
+        }
+        for _ in 0..pending.min(idle) {
+            self.shared.work.notify_one();
+        }
+        // Busy workers come back for more by themselves; new ones start only as long as too few exist.
+        let missing = pending.saturating_sub(idle).min(self.threads - self.workers.len());
+        for _ in 0..missing {
+            let shared = Arc::clone(&self.shared);
+            let started = std::thread::Builder::new().name("iomill-posix".to_owned()).spawn(move || shared.serve());
+            match started {
+                Ok(worker) => self.workers.push(worker),
+                Err(error) if self.workers.is_empty() => {
+                    return Err(io::Error::new(error.kind(), format!("cannot start a thread for posix I/O: {error}")));
+                }
+                // Fewer will do.
+                Err(_) => self.threads = self.workers.len(),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker's life.
+    fn serve(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(request) = state.pending.pop_front() {
+                drop(state);
+                let completion = self.execute(&request);
+                state = self.lock();
+                state.ended.push(completion);
+                if state.ended.len() >= state.wanted {
+                    self.ended.notify_one();
+                }
+            } else if state.stop {
+                return;
+            } else {
+                state.idle += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+
+    /// Does one request.
+    fn execute(&self, request: &Request) -> Completion {
+        // SAFETY: whoever pushed the request promised that file and memory are good until it is done.
+        let result = unsafe { transfer(request, self.poll) };
+        let result = result.unwrap_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO));
+        Completion { slot: request.slot, result }
+    }
+}
+
+/// The system call for a request.
+///
+/// # Safety
+/// As for `Engine::push`.
+unsafe fn transfer(request: &Request, poll: bool) -> io::Result<i32> {
+    let fd: RawFd = request.file.handle.0;
+    let (buf, len) = (request.buf.cast(), request.len as usize);
+    let Ok(offset) = libc::off_t::try_from(request.offset) else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    if poll && request.op != Op::Sync {
+        let memory = libc::iovec { iov_base: buf, iov_len: len };
+        // SAFETY: the vector describes the request's memory, which the caller vouches for.
+        let polled = check(unsafe {
+            match request.op {
+                Op::Write => libc::pwritev2(fd, &raw const memory, 1, offset, libc::RWF_HIPRI),
+                _ => libc::preadv2(fd, &raw const memory, 1, offset, libc::RWF_HIPRI),
+            }
+        });
+        let refused = polled.as_ref().err().and_then(io::Error::raw_os_error);
+        if !matches!(refused, Some(libc::EOPNOTSUPP | libc::ENOSYS)) {
+            return polled;
+        }
+    }
+    // SAFETY: the caller's promise.
+    check(unsafe {
+        match request.op {
+            Op::Read => libc::pread(fd, buf, len, offset),
+            Op::Write => libc::pwrite(fd, buf, len, offset),
+            Op::Sync => libc::fdatasync(fd) as libc::ssize_t,
+        }
+    })
+}
+
+/// A system call's answer as a result; the kernel transfers at most 2 GiB at once.
+fn check(answer: libc::ssize_t) -> io::Result<i32> {
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(i32::try_from(answer).unwrap_or(i32::MAX))
+}
+
+impl Wake for Shared {
+    fn wake(&self) {
+        self.lock().woken = true;
+        self.ended.notify_one();
+    }
+}
+
+impl Engine for PosixEngine {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Posix
+    }
+
+    unsafe fn push(&mut self, requests: &[Request]) {
+        self.shared.lock().pending.extend(requests);
+    }
+
+    fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        let mut deadline = Deadline::new(timeout);
+        self.call_workers(usize::from(min > 0))?;
+        let wanted = done.len().saturating_add(min);
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.lock();
+        loop {
+            done.append(&mut state.ended);
+            let missing = wanted.saturating_sub(done.len());
+            let left = deadline.left();
+            if missing == 0 || left == Some(Duration::ZERO) || std::mem::take(&mut state.woken) {
+                break;
+            }
+            // Syncs take long, and would keep wakes waiting: they are for the workers.
+            if state.pending.front().is_some_and(|request| request.op != Op::Sync)
+                && let Some(request) = state.pending.pop_front()
+            {
+                drop(state);
+                done.push(shared.execute(&request));
+                state = shared.lock();
+                continue;
+            }
+            if !state.pending.is_empty() {
+                drop(state);
+                self.call_workers(0)?;
+                state = shared.lock();
+                if !state.ended.is_empty() || state.woken {
+                    continue;
+                }
+            }
+            state.wanted = missing;
+            state = match left {
+                Some(left) => shared.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => shared.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            state.wanted = usize::MAX;
+        }
+        let left_over = !state.pending.is_empty();
+        drop(state);
+        // What this call leaves must not wait for the next one.
+        if left_over { self.call_workers(0) } else { Ok(()) }
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.shared) as Arc<dyn Wake>
+    }
+
+    fn forget(&mut self, _key: u64) {}
+
+    unsafe fn register(&mut self, _start: *mut u8, _len: usize) -> Option<u16> {
+        None
+    }
+
+    fn unregister(&mut self, _region: u16) {}
+}
+
+impl Drop for PosixEngine {
+    /// Waits for what the threads are doing; what nobody has begun is dropped.
+    fn drop(&mut self) {
+        {
+            let mut state = self.shared.lock();
+            state.pending.clear();
+            state.stop = true;
+        }
+        self.shared.work.notify_all();
+        for worker in self.workers.drain(..) {
+            let ended = worker.join();
+            debug_assert!(ended.is_ok(), "a worker does system calls only");
+        }
+    }
+}

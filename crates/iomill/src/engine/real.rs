@@ -1,0 +1,219 @@
+//! The real platform: this machine's drives, engines, clock and randomness.
+//!
+//! Goals: the fastest engine that a drive and the machine's rules allow, and a plain line where it is not the first
+//! choice. Non-goals: measuring which is faster.
+
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::aio::AioEngine;
+use super::null::NullEngine;
+use super::platform::{Choice, Platform};
+use super::posix::PosixEngine;
+use super::uring::UringEngine;
+use super::{Engine, EngineConfig, EngineKind};
+use crate::sys::clock::{Clock, MonotonicClock};
+use crate::sys::fs::{DriveFs, Handle};
+use crate::sys::memory::PageBuf;
+use crate::sys::mounts;
+
+/// Opens a drive's directory: `RealFs::attach`.
+pub type Attach = fn(&Path, bool) -> io::Result<Arc<dyn DriveFs>>;
+
+/// Requests of the engines that are made only to see whether they can be.
+const PROBE_CAPACITY: u32 = 64;
+
+/// `f_type` of tmpfs and of ramfs.
+const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// See the module.
+#[derive(Debug)]
+pub struct RealPlatform {
+    attach: Attach,
+    clock: Arc<MonotonicClock>,
+}
+
+impl RealPlatform {
+    /// The machine, whose drives are opened by `attach`.
+    pub fn new(attach: Attach) -> RealPlatform {
+        RealPlatform { attach, clock: Arc::default() }
+    }
+}
+
+impl Platform for RealPlatform {
+    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
+        (self.attach)(path, create)
+    }
+
+    fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
+        // Without /proc there are the siblings still.
+        mounts::neighbours(near, &mounts::read_mountinfo().unwrap_or_default())
+    }
+
+    fn choose(&self, drive: &dyn DriveFs, probe: Handle, wish: Option<EngineKind>) -> io::Result<Choice> {
+        let direct = drive.alignment(probe)?.is_direct();
+        match wish {
+            None => choose(probe, direct),
+            Some(kind) => grant(kind, probe, direct),
+        }
+    }
+
+    fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
+        Ok(match kind {
+            EngineKind::Uring => Box::new(UringEngine::new(config).map_err(|error| explained(&error, why_no_uring))?),
+            EngineKind::Aio => Box::new(AioEngine::new(config).map_err(|error| explained(&error, why_no_aio))?),
+            EngineKind::Posix => Box::new(PosixEngine::new(config)),
+            EngineKind::Null => Box::new(NullEngine::new(config)),
+            EngineKind::Simulated => return Err(no_simulation()),
+        })
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock) as Arc<dyn Clock>
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let flags = rustix::rand::GetRandomFlags::empty();
+            let count = rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut *rest, flags))?;
+            rest = &mut rest[count..];
+        }
+        Ok(())
+    }
+
+    fn threads(&self) -> bool {
+        true
+    }
+}
+
+/// The best engine for the drive that `probe` is open on.
+fn choose(probe: Handle, direct: bool) -> io::Result<Choice> {
+    let no_uring = match hands_to_threads(probe)? {
+        Some(where_) => format!("io_uring would hand every request to worker threads {where_}"),
+        None => match try_uring() {
+            Ok(()) => return Ok(Choice { kind: EngineKind::Uring, why: None }),
+            Err(error) => why_no_uring(&error),
+        },
+    };
+    // On buffered files, and in memory, `io_submit` does each request before it takes the next.
+    if !direct || is_in_memory(probe)? {
+        return Ok(Choice { kind: EngineKind::Posix, why: Some(format!("{no_uring}, using posix")) });
+    }
+    match try_aio() {
+        Ok(()) => Ok(Choice { kind: EngineKind::Aio, why: Some(format!("{no_uring}, using libaio")) }),
+        Err(error) => {
+            let why = format!("{no_uring}, and {}, using posix", why_no_aio(&error));
+            Ok(Choice { kind: EngineKind::Posix, why: Some(why) })
+        }
+    }
+}
+
+/// The engine that was asked for, or an error that says why it cannot be had.
+fn grant(kind: EngineKind, probe: Handle, direct: bool) -> io::Result<Choice> {
+    let why = match kind {
+        EngineKind::Uring => {
+            try_uring().map_err(|error| explained(&error, why_no_uring))?;
+            hands_to_threads(probe)?
+                .map(|where_| format!("io_uring hands every request to worker threads {where_}, as was asked for"))
+        }
+        EngineKind::Aio => {
+            try_aio().map_err(|error| explained(&error, why_no_aio))?;
+            let waits = !direct || is_in_memory(probe)?;
+            waits.then(|| "libaio does one request at a time without direct I/O, as was asked for".to_owned())
+        }
+        EngineKind::Posix => Some("posix was asked for".to_owned()),
+        EngineKind::Null => Some("the null engine was asked for: nothing is read or written".to_owned()),
+        EngineKind::Simulated => return Err(no_simulation()),
+    };
+    Ok(Choice { kind, why })
+}
+
+fn try_uring() -> io::Result<()> {
+    UringEngine::new(&EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new() }).map(drop)
+}
+
+fn try_aio() -> io::Result<()> {
+    AioEngine::new(&EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new() }).map(drop)
+}
+
+fn no_simulation() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "the simulated engine drives simulated drives only, not this machine's")
+}
+
+/// Where io_uring cannot serve a file without blocking, and so would use threads; `None` where it can.
+fn hands_to_threads(probe: Handle) -> io::Result<Option<&'static str>> {
+    if is_in_memory(probe)? {
+        return Ok(Some("on a file system in memory"));
+    }
+    let mut page = PageBuf::new(rustix::param::page_size())?;
+    let memory = libc::iovec { iov_base: page.as_mut_ptr().cast(), iov_len: page.len() };
+    // SAFETY: the vector describes `page`, which outlives the call.
+    let read = unsafe { libc::preadv2(probe.0, &raw const memory, 1, 0, libc::RWF_NOWAIT) };
+    if read >= 0 {
+        return Ok(None);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => Ok(Some("on this file system, which knows no reads that do not wait")),
+        // It would have had to wait; or the kernel knows no such flag, and its io_uring speaks for itself.
+        Some(libc::EAGAIN | libc::EINTR | libc::ENOSYS | libc::EPERM) => Ok(None),
+        // Where blocks are larger than pages a page is too little to read; the flag was accepted before that was seen.
+        Some(libc::EINVAL) => Ok(None),
+        _ => Err(error),
+    }
+}
+
+fn is_in_memory(probe: Handle) -> io::Result<bool> {
+    if probe.0 < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: a descriptor of the caller's, not negative, used for this one call.
+    let fd = unsafe { BorrowedFd::borrow_raw(probe.0) };
+    Ok(MEMORY_FILE_SYSTEMS.contains(&(rustix::fs::fstatfs(fd)?.f_type as u32)))
+}
+
+/// The error with its reason in words, of the same kind.
+fn explained(error: &io::Error, why: fn(&io::Error) -> String) -> io::Error {
+    io::Error::new(error.kind(), why(error))
+}
+
+fn why_no_uring(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => match setting("kernel/io_uring_disabled") {
+            Some(value) if value != "0" => format!("io_uring is forbidden here (kernel.io_uring_disabled = {value})"),
+            _ => {
+                "io_uring is forbidden here (by a seccomp filter or security policy, as in many containers)".to_owned()
+            }
+        },
+        Some(libc::ENOSYS) => {
+            "io_uring is not there (a kernel without it, or a seccomp filter that hides it)".to_owned()
+        }
+        Some(libc::ENOMEM) => "io_uring is refused here (memory lock limit, `ulimit -l`)".to_owned(),
+        Some(libc::EMFILE) => "io_uring is refused here (limit of open files, `ulimit -n`)".to_owned(),
+        _ => format!("io_uring cannot be used here ({error})"),
+    }
+}
+
+fn why_no_aio(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => {
+            let limit = setting("fs/aio-max-nr").map_or_else(String::new, |limit| format!(" = {limit}"));
+            format!("libaio is refused here (all of fs.aio-max-nr{limit} is in use; a larger value helps)")
+        }
+        Some(libc::ENOSYS) => "libaio is not there (a kernel without it, or a seccomp filter that hides it)".to_owned(),
+        Some(libc::EPERM | libc::EACCES) => "libaio is forbidden here (by a seccomp filter)".to_owned(),
+        _ => format!("libaio cannot be used here ({error})"),
+    }
+}
+
+/// The value of a kernel setting, where it can be read.
+fn setting(name: &str) -> Option<String> {
+    Some(fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! The io_uring engine.
+//!
+//! Goals: one system call that submits and waits, none when completions are there already; registered files and
+//! memory; nothing allocated per request. Non-goals: worker threads of the kernel; where it would hand every request
+//! to them, the platform chooses another engine.
+//!
+//! With `poll` there are two rings: one that polls the device for reads and writes, and a plain one for syncs, for
+//! wakes, and for the reads and writes of files whose device cannot be polled. The thread spins only while the polling
+//! ring has requests in flight, which is what polling means.
+
+mod files;
+mod ring;
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::{cqueue, opcode, types};
+
+use self::ring::{MAX_CAPACITY, Ring};
+use super::wake::{Deadline, EventWake};
+use super::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
+
+/// The user data of the wake's poll; slots are 32 bits.
+const WAKE: u64 = u64::MAX;
+
+/// See the module.
+pub struct UringEngine {
+    main: Ring,
+    polled: Option<Polled>,
+    wake: Arc<EventWake>,
+    /// Whether the kernel watches the wake's descriptor for us.
+    armed: bool,
+    /// Whether one poll may report many wakes (5.13).
+    multishot: bool,
+    /// Why requests could not be handed to the kernel: the answer of every further `wait`.
+    broken: Option<io::Error>,
+}
+
+/// The polling ring.
+struct Polled {
+    ring: Ring,
+    /// The requests by slot, for those that must be done by the plain ring after all.
+    requests: Vec<Option<Request>>,
+    /// Those that must: their device cannot be polled. Within one call only.
+    unpolled: Vec<Request>,
+    /// Keys of the files whose device cannot be polled.
+    refused: HashSet<u64>,
+}
+
+impl UringEngine {
+    /// Makes the engine. It may be moved to another thread before it is used first, not after.
+    pub fn new(config: &EngineConfig) -> io::Result<UringEngine> {
+        if config.capacity == 0 || config.capacity > MAX_CAPACITY {
+            let why = format!("a capacity of {} requests; io_uring takes 1 to {MAX_CAPACITY}", config.capacity);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let polled = if config.poll { Some(Polled::new(config)?) } else { None };
+        Ok(UringEngine {
+            main: Ring::new(config.capacity, false, &config.hold)?,
+            polled,
+            wake: EventWake::new()?,
+            armed: false,
+            multishot: true,
+            broken: None,
+        })
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.main.in_flight + self.polled.as_ref().map_or(0, |polled| polled.ring.in_flight)
+    }
+
+    /// # Safety
+    /// As for `Engine::push`.
+    unsafe fn try_push(&mut self, requests: &[Request]) -> io::Result<()> {
+        self.awaken()?;
+        let Some(polled) = &mut self.polled else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.main.push(requests) };
+        };
+        for request in requests {
+            let ring = if polled.takes(request) { &mut polled.ring } else { &mut self.main };
+            // SAFETY: the caller's promise.
+            unsafe { ring.push(std::slice::from_ref(request)) }?;
+        }
+        Ok(())
+    }
+
+    fn awaken(&mut self) -> io::Result<()> {
+        self.main.awaken()?;
+        self.polled.as_mut().map_or(Ok(()), |polled| polled.ring.awaken())
+    }
+
+    fn try_wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        self.awaken()?;
+        let wanted = done.len().saturating_add(min);
+        let mut deadline = Deadline::new(timeout);
+        loop {
+            self.reap(done)?;
+            let missing = wanted.saturating_sub(done.len());
+            let left = deadline.left();
+            let sleep = missing > 0 && left != Some(Duration::ZERO) && !self.wake.take();
+            let polling = self.polled.as_ref().is_some_and(|polled| polled.ring.in_flight > 0);
+            if polling {
+                self.poll_once(done)?;
+            }
+            if !sleep || polling {
+                if self.main.has_business() {
+                    self.main.submit()?;
+                    self.reap(done)?;
+                }
+                if !sleep {
+                    return Ok(());
+                }
+                continue;
+            }
+            let shared = EventWake::is_shared(&self.wake);
+            if shared && !self.armed {
+                self.arm()?;
+            }
+            // One wake must end the wait, and the kernel would go on counting.
+            let want = if shared { 1 } else { u32::try_from(missing).unwrap_or(u32::MAX) };
+            self.main.submit_and_wait(want, left)?;
+        }
+    }
+
+    /// One round of the polling ring: submits, asks the device, reaps, and gives the plain ring what is refused.
+    fn poll_once(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        let Some(polled) = &mut self.polled else { return Ok(()) };
+        polled.ring.submit()?;
+        polled.reap(done);
+        // SAFETY: these requests were pushed under the promise of `Engine::push` and have not completed.
+        let pushed = unsafe { self.main.push(&polled.unpolled) };
+        polled.unpolled.clear();
+        pushed
+    }
+
+    /// Takes the completions that the plain ring shows.
+    fn reap(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        let before = done.len();
+        let mut woken = None;
+        self.main.reap(|completion| match completion.user_data() {
+            WAKE => woken = Some((completion.result(), cqueue::more(completion.flags()))),
+            slot => done.push(Completion { slot: slot as u32, result: completion.result() }),
+        });
+        self.main.in_flight -= (done.len() - before) as u32;
+        let Some((result, more)) = woken else { return Ok(()) };
+        self.armed = more;
+        if result >= 0 {
+            return self.wake.drain();
+        }
+        if result == -libc::EINVAL && self.multishot {
+            self.multishot = false;
+            return Ok(());
+        }
+        Err(io::Error::from_raw_os_error(-result))
+    }
+
+    /// Has the kernel watch the wake's descriptor.
+    fn arm(&mut self) -> io::Result<()> {
+        let poll = opcode::PollAdd::new(types::Fd(self.wake.raw_fd()), libc::POLLIN as u32).multi(self.multishot);
+        // SAFETY: a poll uses no memory of ours.
+        unsafe { self.main.push_entry(&poll.build().user_data(WAKE)) }?;
+        self.armed = true;
+        Ok(())
+    }
+}
+
+impl Polled {
+    fn new(config: &EngineConfig) -> io::Result<Polled> {
+        Ok(Polled {
+            ring: Ring::new(config.capacity, true, &config.hold)?,
+            requests: vec![None; config.capacity as usize],
+            unpolled: Vec::with_capacity(config.capacity as usize),
+            refused: HashSet::new(),
+        })
+    }
+
+    /// Whether a request goes to the polling ring; remembers it if so.
+    fn takes(&mut self, request: &Request) -> bool {
+        if request.op == Op::Sync || self.refused.contains(&request.file.key) {
+            return false;
+        }
+        let Some(place) = self.requests.get_mut(request.slot as usize) else { return false };
+        *place = Some(*request);
+        true
+    }
+
+    /// Takes the completions there are; those of files that cannot be polled become `unpolled`.
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        let Polled { ring, requests, unpolled, refused } = self;
+        let mut ended = 0;
+        ring.reap(|completion| {
+            ended += 1;
+            let slot = completion.user_data() as u32;
+            let request = requests.get_mut(slot as usize).and_then(Option::take);
+            match request {
+                Some(request) if completion.result() == -libc::EOPNOTSUPP => {
+                    refused.insert(request.file.key);
+                    unpolled.push(request);
+                }
+                _ => done.push(Completion { slot, result: completion.result() }),
+            }
+        });
+        ring.in_flight -= ended;
+    }
+}
+
+impl Engine for UringEngine {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Uring
+    }
+
+    unsafe fn push(&mut self, requests: &[Request]) {
+        if self.broken.is_none() {
+            // SAFETY: the caller's promise.
+            self.broken = unsafe { self.try_push(requests) }.err();
+        }
+    }
+
+    fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        if self.broken.is_none() {
+            self.broken = self.try_wait(min, timeout, done).err();
+        }
+        self.broken.as_ref().map_or(Ok(()), |error| Err(copy(error)))
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.wake) as Arc<dyn Wake>
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.main.forget(key);
+        if let Some(polled) = &mut self.polled {
+            polled.ring.forget(key);
+            polled.refused.remove(&key);
+        }
+    }
+
+    unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
+        // SAFETY: the caller's promise.
+        let region = unsafe { self.main.register(start, len) }?;
+        let Some(polled) = &mut self.polled else { return Some(region) };
+        // SAFETY: the caller's promise. Both tables take and give up places together, so that the numbers agree.
+        match unsafe { polled.ring.register(start, len) } {
+            Some(same) if same == region => Some(region),
+            other => {
+                other.into_iter().for_each(|region| polled.ring.unregister(region));
+                self.main.unregister(region);
+                None
+            }
+        }
+    }
+
+    fn unregister(&mut self, region: u16) {
+        self.main.unregister(region);
+        if let Some(polled) = &mut self.polled {
+            polled.ring.unregister(region);
+        }
+    }
+}
+
+impl Drop for UringEngine {
+    /// Waits for what is in flight: closing a ring would leave the kernel writing to memory that may be freed next.
+    fn drop(&mut self) {
+        let mut done = Vec::new();
+        while self.in_flight() > 0 && self.broken.is_none() {
+            self.broken = self.try_wait(self.in_flight() as usize, None, &mut done).err();
+            done.clear();
+        }
+    }
+}
+
+/// An error is not `Clone`; number or words are kept.
+fn copy(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
+}

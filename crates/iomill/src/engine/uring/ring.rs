@@ -1,0 +1,331 @@
+//! One ring with its registered files and memory.
+//!
+//! Goals: the fewest system calls, kernels old and new, both behind a handful of functions. Non-goals: knowing about
+//! wakes, deadlines or a second ring; the engine does.
+
+use std::io;
+use std::time::Duration;
+
+use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, Probe, Submitter, cqueue, opcode, squeue};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::files::{FileTable, Target};
+use crate::engine::{NO_REGION, Op, Request};
+use crate::sys::fs::Handle;
+
+/// The submission queue's most entries: a larger one would only walk through more memory.
+const MAX_QUEUED: u32 = 4096;
+
+/// The kernel's own bound on completions, and room for wakes.
+pub(super) const MAX_CAPACITY: u32 = 65_536 - 8;
+
+/// Places for registered memory.
+const TABLE_REGIONS: u32 = 1024;
+
+/// How often a passing refusal (no memory for a request) is tried again, 100 us apart: ten seconds.
+const MAX_REFUSALS: u32 = 100_000;
+
+/// See the module.
+pub(super) struct Ring {
+    ring: IoUring,
+    files: FileTable,
+    regions: Regions,
+    /// Whether the kernel still has to be told that the thread that calls now is the one to serve. Until then any
+    /// thread may own the ring; from then on only that one may submit.
+    asleep: bool,
+    /// Whether completions show up only when this thread asks the kernel for them.
+    deferred: bool,
+    /// Passing refusals since the last call that went through.
+    refusals: u32,
+    /// Requests pushed, with their completions not yet reaped.
+    pub(super) in_flight: u32,
+}
+
+/// Which places for registered memory are taken.
+#[derive(Debug)]
+enum Regions {
+    /// No table has been asked for yet.
+    Unasked,
+    /// Free places.
+    Free(Vec<u16>),
+    /// The kernel or a limit refuses.
+    Refused,
+}
+
+impl Ring {
+    pub(super) fn new(capacity: u32, poll: bool, hold: &[Handle]) -> io::Result<Ring> {
+        let (ring, kind) = build(capacity, poll)?;
+        let mut probe = Probe::new();
+        // The plain read and write came with 5.6, as did the probe itself.
+        ring.submitter().register_probe(&mut probe).map_err(|_| too_old())?;
+        if !probe.is_supported(opcode::Write::CODE) || !ring.params().is_feature_nodrop() {
+            return Err(too_old());
+        }
+        let files = FileTable::new(&ring.submitter(), hold)?;
+        let deferred = kind == Kind::Deferred;
+        Ok(Ring { ring, files, regions: Regions::Unasked, asleep: deferred, deferred, refusals: 0, in_flight: 0 })
+    }
+
+    /// Makes the calling thread the one that serves the ring. Before every other use.
+    pub(super) fn awaken(&mut self) -> io::Result<()> {
+        if self.asleep {
+            self.ring.submitter().register_enable_rings()?;
+            self.asleep = false;
+        }
+        Ok(())
+    }
+
+    /// Queues requests, submitting in the midst when the queue is full.
+    ///
+    /// # Safety
+    /// As for [`crate::engine::Engine::push`].
+    pub(super) unsafe fn push(&mut self, requests: &[Request]) -> io::Result<()> {
+        let mut rest = requests;
+        while !rest.is_empty() {
+            let (submitter, mut queue, _) = self.ring.split();
+            let mut taken = 0;
+            for request in rest {
+                let queued = !queue.is_empty();
+                let Some(target) = self.files.resolve(&submitter, request.file, queued) else { break };
+                // SAFETY: the caller keeps memory and file alive until the completion has been reaped.
+                if unsafe { queue.push(&entry(request, target)) }.is_err() {
+                    break;
+                }
+                taken += 1;
+            }
+            drop(queue);
+            self.in_flight += taken as u32;
+            rest = &rest[taken..];
+            if !rest.is_empty() {
+                self.submit()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues an entry that is no request.
+    ///
+    /// # Safety
+    /// What the entry points to stays valid until its completion.
+    pub(super) unsafe fn push_entry(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        if unsafe { self.ring.submission().push(entry) }.is_err() {
+            self.submit()?;
+            // SAFETY: the caller's promise.
+            unsafe { self.ring.submission().push(entry) }.map_err(|_| io::Error::from(io::ErrorKind::WouldBlock))?;
+        }
+        Ok(())
+    }
+
+    /// Hands every completion that is there to `each`.
+    pub(super) fn reap(&mut self, mut each: impl FnMut(cqueue::Entry)) {
+        for completion in self.ring.completion() {
+            each(completion);
+        }
+    }
+
+    /// Whether anything waits for the next system call: requests to submit, or completions that the kernel has ready
+    /// but could not show.
+    pub(super) fn has_business(&mut self) -> bool {
+        let queue = self.ring.submission();
+        !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Submits everything that is queued and lets the kernel show what is complete, without waiting.
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        loop {
+            let queued = self.ring.submission().len() as u32;
+            // A polled ring looks at the device only when asked for events; a deferred one does its work only then.
+            let flags = if self.deferred || self.ring.params().is_setup_iopoll() || self.has_overflow() {
+                EnterFlags::GETEVENTS
+            } else {
+                EnterFlags::empty()
+            };
+            // SAFETY: no argument is passed, and the entries were vouched for when they were pushed.
+            let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, flags.bits(), None) };
+            match entered {
+                Ok(count) => {
+                    self.refusals = 0;
+                    if count as u32 >= queued {
+                        return Ok(());
+                    }
+                }
+                Err(error) => self.judge(error)?,
+            }
+        }
+    }
+
+    /// Submits, then waits for `want` completions or until the time is over, and returns then or earlier.
+    pub(super) fn submit_and_wait(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        let queued = self.ring.submission().len() as u32;
+        let submitter = self.ring.submitter();
+        let flags = EnterFlags::GETEVENTS;
+        let entered = match timeout {
+            // SAFETY: as in `submit`.
+            None => unsafe { submitter.enter::<libc::sigset_t>(queued, want, flags.bits(), None) },
+            Some(timeout) if self.ring.params().is_feature_ext_arg() => {
+                let time = Timespec::from(timeout);
+                let args = SubmitArgs::new().timespec(&time);
+                let flags = flags | EnterFlags::EXT_ARG;
+                // SAFETY: the arguments live until the call returns and are what the flag announces; `SubmitArgs` is
+                // laid out as the kernel's own structure.
+                unsafe { submitter.enter(queued, want, flags.bits(), Some(&args)) }
+            }
+            Some(timeout) => return self.submit_and_poll(timeout),
+        };
+        match entered {
+            Err(error) if error.raw_os_error() != Some(libc::ETIME) => self.judge(error),
+            _ => {
+                self.refusals = 0;
+                Ok(())
+            }
+        }
+    }
+
+    /// Waiting with a timeout on kernels before 5.11.
+    fn submit_and_poll(&mut self, timeout: Duration) -> io::Result<()> {
+        self.submit()?;
+        // SAFETY: the descriptor is the ring's, which outlives the borrow.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&self.ring)) };
+        let time = rustix::event::Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the kernel holds completions back because their queue was full.
+    fn has_overflow(&mut self) -> bool {
+        self.ring.submission().cq_overflow()
+    }
+
+    /// Errors after which the call is made again return `Ok`.
+    fn judge(&mut self, error: io::Error) -> io::Result<()> {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => Ok(()),
+            // Short of memory, or completions must be reaped first.
+            Some(libc::EAGAIN | libc::EBUSY) if self.refusals < MAX_REFUSALS => {
+                self.refusals += 1;
+                std::thread::sleep(Duration::from_micros(100));
+                Ok(())
+            }
+            Some(libc::EEXIST) => {
+                Err(io::Error::other("an io_uring engine was used by another thread than the one that used it first"))
+            }
+            _ => Err(error),
+        }
+    }
+
+    pub(super) fn forget(&mut self, key: u64) {
+        self.files.forget(&self.ring.submitter(), key);
+    }
+
+    /// Registers memory; `None` where that is refused.
+    ///
+    /// # Safety
+    /// As for [`crate::engine::Engine::register`].
+    pub(super) unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
+        if let Regions::Unasked = self.regions {
+            self.regions = match self.ring.submitter().register_buffers_sparse(TABLE_REGIONS) {
+                Ok(()) => Regions::Free((0..TABLE_REGIONS as u16).rev().collect()),
+                Err(_) => Regions::Refused,
+            };
+        }
+        let Regions::Free(free) = &mut self.regions else { return None };
+        let region = free.last().copied()?;
+        // SAFETY: the caller keeps the memory mapped.
+        unsafe { update_region(&self.ring.submitter(), region, start, len) }.ok()?;
+        free.pop();
+        Some(region)
+    }
+
+    pub(super) fn unregister(&mut self, region: u16) {
+        let Regions::Free(free) = &mut self.regions else { return };
+        // SAFETY: an empty place points to no memory.
+        let cleared = unsafe { update_region(&self.ring.submitter(), region, std::ptr::null_mut(), 0) };
+        // A place that could not be cleared is not used again, so that no request reaches the old memory.
+        if cleared.is_ok() {
+            free.push(region);
+        }
+    }
+}
+
+/// What kind of ring the kernel could make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// One thread submits, and does the ring's work when it asks for completions (6.1).
+    Deferred,
+    /// The work is done whenever the thread next enters the kernel (5.19).
+    Cooperative,
+    /// The work interrupts the thread.
+    Interrupting,
+}
+
+/// Makes the best ring that this kernel knows.
+fn build(capacity: u32, poll: bool) -> io::Result<(IoUring, Kind)> {
+    let entries = (capacity + 2).next_power_of_two().min(MAX_QUEUED);
+    // Room for every request and for wakes, so that the queue of completions never overflows.
+    let completions = (capacity + 8).next_power_of_two().max(entries);
+    let mut refused = None;
+    for kind in [Kind::Deferred, Kind::Cooperative, Kind::Interrupting] {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(completions);
+        if poll {
+            builder.setup_iopoll();
+        }
+        match kind {
+            Kind::Deferred => {
+                builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+                // Whoever calls `awaken` becomes the single issuer.
+                builder.setup_r_disabled();
+            }
+            Kind::Cooperative => {
+                builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+            }
+            Kind::Interrupting => {}
+        }
+        match builder.build(entries) {
+            Ok(ring) => return Ok((ring, kind)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused.unwrap_or_else(too_old))
+}
+
+fn too_old() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is too old, 5.6 is the first that will do")
+}
+
+/// Puts memory at a place of the table of registered memory.
+///
+/// # Safety
+/// The memory stays mapped until the place is changed again or the ring is gone.
+unsafe fn update_region(submitter: &Submitter<'_>, region: u16, start: *mut u8, len: usize) -> io::Result<()> {
+    let memory = [libc::iovec { iov_base: start.cast(), iov_len: len }];
+    // SAFETY: the caller's promise.
+    unsafe { submitter.register_buffers_update(u32::from(region), &memory, Some(&[0])) }
+}
+
+/// The kernel's form of a request.
+fn entry(request: &Request, target: Target) -> squeue::Entry {
+    let &Request { op, region, len, offset, buf, .. } = request;
+    macro_rules! build {
+        ($file:expr) => {
+            match op {
+                Op::Read if region == NO_REGION => opcode::Read::new($file, buf, len).offset(offset).build(),
+                Op::Write if region == NO_REGION => opcode::Write::new($file, buf, len).offset(offset).build(),
+                Op::Read => opcode::ReadFixed::new($file, buf, len, region).offset(offset).build(),
+                Op::Write => opcode::WriteFixed::new($file, buf, len, region).offset(offset).build(),
+                Op::Sync => opcode::Fsync::new($file).flags(FsyncFlags::DATASYNC).build(),
+            }
+        };
+    }
+    let entry = match target {
+        Target::Fixed(place) => build!(Fixed(place)),
+        Target::Plain(fd) => build!(Fd(fd)),
+    };
+    entry.user_data(u64::from(request.slot))
+}

@@ -1,0 +1,116 @@
+//! Page-aligned memory.
+//!
+//! Goals: memory that direct I/O accepts, zeroed, errors instead of aborts when there is none. Non-goals: growing,
+//! pooling, placement on a node.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// From this size on the kernel is asked for huge pages: two of the usual ones, so that one is surely aligned.
+const HUGE_FROM_BYTES: usize = 4 << 20;
+
+/// An anonymous mapping: page-aligned, zeroed, unmapped on drop.
+pub struct PageBuf {
+    /// Start of a mapping of `mapped` bytes that this value alone owns.
+    start: NonNull<u8>,
+    /// Bytes asked for; at most `mapped`.
+    len: usize,
+    /// Bytes mapped: whole pages, not zero.
+    mapped: usize,
+}
+
+// SAFETY: the mapping is owned by this value alone, and a shared reference gives read access only.
+unsafe impl Send for PageBuf {}
+// SAFETY: as above.
+unsafe impl Sync for PageBuf {}
+
+impl PageBuf {
+    /// Maps `len` bytes of zeroes. A length of 0 or one that no address space holds is an error, as is a lack of memory.
+    pub fn new(len: usize) -> io::Result<PageBuf> {
+        let page = rustix::param::page_size();
+        let mapped = len.checked_next_multiple_of(page).filter(|bytes| *bytes > 0 && *bytes <= isize::MAX as usize);
+        let Some(mapped) = mapped else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("cannot map {len} bytes of memory")));
+        };
+        // SAFETY: a new private mapping at an address that the kernel chooses touches no memory that exists.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        if mapped >= HUGE_FROM_BYTES {
+            // SAFETY: the range is the mapping just made. Advice only: a kernel built without huge pages answers
+            // EINVAL, and the memory is as good with small ones.
+            let _advised = unsafe { rustix::mm::madvise(start, mapped, Advice::LinuxHugepage) };
+        }
+        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(PageBuf { start, len, mapped })
+    }
+
+    /// Length in bytes, as asked for; never 0.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `len` bytes from `start` are mapped and initialised (to zero) for as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to be changed.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as for `as_slice`, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// The address, for engines. It stays the same and valid while `self` lives.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for PageBuf {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nothing borrows from it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped) };
+        debug_assert!(unmapped.is_ok(), "unmapping one's own memory cannot fail");
+    }
+}
+
+impl fmt::Debug for PageBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageBuf").field("start", &self.start).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroed_aligned_and_writable() {
+        for len in [1, 4096, 5000, HUGE_FROM_BYTES + 1] {
+            let mut buf = PageBuf::new(len).unwrap();
+            assert_eq!(buf.len(), len);
+            assert_eq!(buf.as_mut_ptr() as usize % 4096, 0);
+            assert!(buf.as_slice().iter().all(|byte| *byte == 0));
+            buf.as_mut_slice()[len - 1] = 7;
+            assert_eq!(buf.as_slice()[len - 1], 7);
+        }
+    }
+
+    #[test]
+    fn senseless_lengths_are_errors() {
+        assert_eq!(PageBuf::new(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(PageBuf::new(usize::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(PageBuf::new(isize::MAX as usize - 8192).is_err(), "no machine has that much");
+    }
+}
