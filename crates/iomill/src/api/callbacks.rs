@@ -115,10 +115,12 @@ impl Drop for Reset {
 /// One thread per node, bound to the node's CPUs where there are several nodes.
 fn start() -> Vec<(Sender<Job>, JoinHandle<()>)> {
     let nodes = cpu::nodes(Path::new("/sys/devices/system/node")).unwrap_or_default();
-    let count = nodes.len().max(1);
+    let mut cpus_of: Vec<Vec<usize>> = nodes.into_iter().map(|node| node.cpus).collect();
+    if cpus_of.len() < 2 {
+        cpus_of = vec![Vec::new()];
+    }
     let mut pool = Vec::new();
-    for node in 0..count {
-        let cpus = if count > 1 { nodes[node].cpus.clone() } else { Vec::new() };
+    for (node, cpus) in cpus_of.into_iter().enumerate() {
         let (sender, receiver) = channel::<Job>();
         let thread = std::thread::Builder::new().name(format!("iomill-callback-{node}")).spawn(move || {
             if !cpus.is_empty() {

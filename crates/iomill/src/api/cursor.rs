@@ -46,7 +46,8 @@ impl Seek for Cursor {
             SeekFrom::End(delta) => self.file.len().checked_add_signed(delta),
             SeekFrom::Current(delta) => self.position.checked_add_signed(delta),
         };
-        self.position = position.ok_or_else(|| Error::invalid(format!("seek to {to:?}"), "before the start of the file"))?;
+        self.position =
+            position.ok_or_else(|| Error::invalid(format!("seek to {to:?}"), "before the start of the file"))?;
         Ok(self.position)
     }
 }

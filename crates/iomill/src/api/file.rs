@@ -195,7 +195,12 @@ impl File {
         Ok(inside)
     }
 
-    fn gather(&self, call: &'static str, ranges: impl Iterator<Item = (u64, usize)> + Clone, out: &mut [u8]) -> Result<()> {
+    fn gather(
+        &self,
+        call: &'static str,
+        ranges: impl Iterator<Item = (u64, usize)> + Clone,
+        out: &mut [u8],
+    ) -> Result<()> {
         callbacks::check_may_block(call)?;
         let inside = Inside::enter(&self.state)?;
         self.check_within(ranges.clone())?;
@@ -206,7 +211,12 @@ impl File {
         unsafe { self.run(&inside, Op::Read, span, extents) }
     }
 
-    fn scatter(&self, call: &'static str, ranges: impl Iterator<Item = (u64, usize)> + Clone, bytes: &[u8]) -> Result<()> {
+    fn scatter(
+        &self,
+        call: &'static str,
+        ranges: impl Iterator<Item = (u64, usize)> + Clone,
+        bytes: &[u8],
+    ) -> Result<()> {
         callbacks::check_may_block(call)?;
         let mut end = 0;
         for (offset, len) in ranges.clone().filter(|&(_, len)| len > 0) {
@@ -264,7 +274,11 @@ impl File {
 
     /// # Safety
     /// As for `run`.
-    unsafe fn run_on_threads(&self, span: (*const u8, usize), pieces: impl Iterator<Item = (u16, Piece)>) -> Result<()> {
+    unsafe fn run_on_threads(
+        &self,
+        span: (*const u8, usize),
+        pieces: impl Iterator<Item = (u16, Piece)>,
+    ) -> Result<()> {
         let mut pieces = pieces.peekable();
         while pieces.peek().is_some() {
             self.state.gate.enter_again();

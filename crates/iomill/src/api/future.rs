@@ -46,15 +46,15 @@ impl File {
 
     /// [`File::sync`] as a future.
     pub fn sync_async(&self) -> Syncing {
-        let outcome = Arc::new(Mutex::new((None, None::<Waker>)));
+        let outcome = Arc::new(Mutex::new(SyncOutcome::default()));
         let (state, there) = (Arc::clone(&self.state), Arc::clone(&outcome));
         let array = Arc::clone(state.array());
         array.callbacks.run(Box::new(move || {
             let result = Inside::enter(&state).and_then(|_inside| state.sync());
             let waker = {
                 let mut there = lock(&there);
-                there.0 = Some(result);
-                there.1.take()
+                there.result = Some(result);
+                there.waker.take()
             };
             if let Some(waker) = waker {
                 waker.wake();
@@ -68,11 +68,7 @@ impl File {
     /// dropped.
     ///
     /// Inside the callback calls that block are refused; it may submit more.
-    pub fn submit(
-        &self,
-        tasks: Vec<Task>,
-        callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
-    ) -> Result<()> {
+    pub fn submit(&self, tasks: Vec<Task>, callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static) -> Result<()> {
         self.begin_tasks(tasks, Some(Box::new(callback))).map(|_operation| ())
     }
 
@@ -115,9 +111,9 @@ impl File {
             operation.on_end(Box::new(move |operation| deliver(operation, callback)));
         }
         inside.stay();
-        let pieces = extents.iter().flat_map(|&(op, extent)| {
-            Splitter::new(&self.state, op, self.class, std::iter::once(extent))
-        });
+        let pieces = extents
+            .iter()
+            .flat_map(|&(op, extent)| Splitter::new(&self.state, op, self.class, std::iter::once(extent)));
         // SAFETY: the pieces' memory is on the heap, in buffers that the operation owns: moving a `Vec` does not move
         // what it points to.
         unsafe { operation.start(pieces, (std::ptr::null(), 0)) };
@@ -188,7 +184,13 @@ impl Future for Writing {
 /// The future of [`File::sync_async`].
 #[must_use = "the sync goes on, but its errors are lost"]
 pub struct Syncing {
-    outcome: Arc<Mutex<(Option<Result<()>>, Option<Waker>)>>,
+    outcome: Arc<Mutex<SyncOutcome>>,
+}
+
+#[derive(Default)]
+struct SyncOutcome {
+    result: Option<Result<()>>,
+    waker: Option<Waker>,
 }
 
 impl Future for Syncing {
@@ -196,10 +198,10 @@ impl Future for Syncing {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut outcome = lock(&self.outcome);
-        match outcome.0.take() {
+        match outcome.result.take() {
             Some(result) => Poll::Ready(result),
             None => {
-                outcome.1 = Some(context.waker().clone());
+                outcome.waker = Some(context.waker().clone());
                 Poll::Pending
             }
         }

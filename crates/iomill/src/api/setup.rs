@@ -35,8 +35,9 @@ pub fn check(options: &ArrayOptions, catalog: &Catalog) -> Result<()> {
 
 /// A block is some whole pages.
 pub fn check_block_bytes(block_bytes: u32) -> Result<()> {
-    let whole = block_bytes as usize % PAGE_BYTES == 0;
-    if !whole || !(PAGE_BYTES as u32..=BLOCK_BYTES_MAX).contains(&block_bytes) {
+    if !(block_bytes as usize).is_multiple_of(PAGE_BYTES)
+        || !(PAGE_BYTES as u32..=BLOCK_BYTES_MAX).contains(&block_bytes)
+    {
         let why = format!("it is a multiple of {PAGE_BYTES}, up to {BLOCK_BYTES_MAX}");
         return Err(Error::invalid(format!("block size {block_bytes}"), why));
     }
@@ -66,7 +67,8 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
     let mut services = Vec::new();
     for drive in catalog.drives() {
         let at = || drive.fs.location().join("iomill/label");
-        let probe = OpenFile::open(&drive.fs, "label", Access::READ.direct()).map_err(|e| Error::io("open", at(), e))?;
+        let probe =
+            OpenFile::open(&drive.fs, "label", Access::READ.direct()).map_err(|e| Error::io("open", at(), e))?;
         let align = drive.fs.alignment(probe.handle()).map_err(|e| Error::io("examine", at(), e))?;
         let choice = options.platform.choose(&*drive.fs, probe.handle(), options.engine);
         let choice = choice.map_err(|e| Error::Drive {

@@ -75,7 +75,7 @@ fn piece_len(op: Op, align: Alignment, offset: u64, len: usize, address: usize) 
         return len.min(PIECE_BYTES);
     }
     let into_page = offset as usize % PAGE_BYTES;
-    let misaligned = |address: usize| address % align.memory as usize != 0;
+    let misaligned = |address: usize| !address.is_multiple_of(align.memory as usize);
     if into_page == 0 {
         let whole = len - len % PAGE_BYTES;
         return match op {

@@ -10,7 +10,7 @@
 //!    for space holding nothing. One share is always let into an empty inbox, however large, and one without weight into
 //!    any: the server itself may send those.
 
-use crate::sys::sync::{Arc, Condvar, Mutex, lock};
+use crate::sys::sync::{Condvar, Mutex, lock};
 
 /// A bounded inbox of shares of type `T`.
 #[derive(Debug)]
@@ -50,9 +50,9 @@ pub struct Taken {
 
 impl<T> Inbox<T> {
     /// An inbox that takes shares up to a total weight of `limit`.
-    pub fn new(limit: usize) -> Arc<Inbox<T>> {
+    pub fn new(limit: usize) -> Inbox<T> {
         let state = State { shares: Vec::new(), weight: 0, asleep: false, closed: false };
-        Arc::new(Inbox { state: Mutex::new(state), space: Condvar::new(), limit })
+        Inbox { state: Mutex::new(state), space: Condvar::new(), limit }
     }
 
     /// Hands over a share; `Ok(true)` tells the sender to wake the server now.
@@ -127,6 +127,8 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
+    use crate::sys::sync::model;
+    use loom::sync::Arc;
     use loom::thread;
 
     /// An engine's wake and wait, as rule 2 wants them: a wake that comes early is kept.
@@ -146,47 +148,53 @@ mod models {
         }
     }
 
-    /// Two senders with a full inbox, one server that sleeps: everything arrives, nobody hangs (loom reports a
-    /// deadlock when a wake is lost).
-    #[test]
-    fn loom_inbox_hand_off() {
-        loom::model(|| {
-            let inbox = Inbox::new(1);
-            let bell = Arc::new(Bell(Mutex::new(false), Condvar::new()));
-            let senders: Vec<_> = (0..2)
-                .map(|n| {
-                    let (inbox, bell) = (Arc::clone(&inbox), Arc::clone(&bell));
-                    thread::spawn(move || {
-                        let mut share = n;
-                        loop {
-                            match inbox.send(share, 1) {
-                                Ok(wake) => {
-                                    if wake {
-                                        bell.ring();
-                                    }
-                                    break;
-                                }
-                                Err(Refused::Full(back)) => {
-                                    share = back;
-                                    inbox.wait_for_space();
-                                }
-                                Err(Refused::Closed(_)) => unreachable!(),
-                            }
-                        }
-                    })
-                })
-                .collect();
+    fn send(inbox: &Inbox<u32>, bell: &Bell, mut share: u32) {
+        loop {
+            match inbox.send(share, 1) {
+                Ok(wake) => {
+                    if wake {
+                        bell.ring();
+                    }
+                    return;
+                }
+                Err(Refused::Full(back)) => {
+                    share = back;
+                    inbox.wait_for_space();
+                }
+                Err(Refused::Closed(_)) => unreachable!(),
+            }
+        }
+    }
+
+    /// `senders` each send their shares into an inbox of the given size, and a server that sleeps takes them: all
+    /// arrive, nobody hangs (loom reports a deadlock when a wake is lost).
+    fn hand_off(limit: usize, senders: &'static [&'static [u32]]) {
+        model(move || {
+            let shared = Arc::new((Inbox::new(limit), Bell(Mutex::new(false), Condvar::new())));
+            let spawn = |shares: &'static [u32]| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shares.iter().for_each(|&share| send(&shared.0, &shared.1, share)))
+            };
+            let threads: Vec<_> = senders.iter().map(|shares| spawn(shares)).collect();
             let mut got = Vec::new();
             while got.len() < 2 {
-                if !inbox.take(&mut got, true).some {
-                    bell.wait();
+                if !shared.0.take(&mut got, true).some {
+                    shared.1.wait();
                 }
             }
-            for sender in senders {
-                sender.join().unwrap();
-            }
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
             got.sort_unstable();
-            assert_eq!(got, [0, 1]);
+            assert_eq!(got, [1, 2]);
         });
+    }
+
+    #[test]
+    fn loom_inbox_wakes_its_server() {
+        hand_off(8, &[&[1], &[2]]);
+    }
+
+    #[test]
+    fn loom_inbox_that_is_full_lets_its_sender_on() {
+        hand_off(1, &[&[1, 2]]);
     }
 }

@@ -68,9 +68,8 @@ impl Lane {
             let memory = bounce.as_mut_ptr().wrapping_add(first * BOUNCE_BYTES);
             // SAFETY: the slab has room for `capacity` slots and each queue gets a range of its own; it lives in
             // the lane, which never drops with I/O in flight (`run`, and `Server`'s drain).
-            queues.push(unsafe {
-                Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), memory, region)
-            });
+            queues
+                .push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), memory, region) });
             owner.resize(first + drive.depth as usize, index as u16);
         }
         let completions = Vec::with_capacity(capacity as usize);
@@ -96,12 +95,7 @@ impl Lane {
     }
 
     /// Waits in the engine and reports what ended.
-    pub fn wait(
-        &mut self,
-        min: usize,
-        timeout: Option<Duration>,
-        done: &mut impl FnMut(Done),
-    ) -> io::Result<()> {
+    pub fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut impl FnMut(Done)) -> io::Result<()> {
         self.engine.wait(min, timeout, &mut self.completions)?;
         for completion in self.completions.drain(..) {
             let queue = self.owner[completion.slot as usize];

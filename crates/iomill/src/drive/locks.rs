@@ -115,40 +115,72 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
+    use crate::sys::sync::model;
+    use loom::cell::UnsafeCell;
     use loom::sync::Arc;
-    use loom::sync::atomic::AtomicU32;
     use loom::thread;
 
-    /// Two read-modify-writes and a plain write of the same page: no update of the modifiers is lost, and the plain
-    /// write never lands between a modifier's read and write.
+    struct Block {
+        locks: BlockLocks,
+        page: UnsafeCell<u32>,
+    }
+
+    fn block() -> Arc<Block> {
+        Arc::new(Block { locks: BlockLocks::default(), page: UnsafeCell::new(0) })
+    }
+
+    /// Rule 1: two modifiers and a sharer. loom reports it when two of them are at the page at once; no modification is
+    /// lost.
     #[test]
-    fn loom_block_locks() {
-        loom::model(|| {
-            let locks = Arc::new(BlockLocks::default());
-            let page = Arc::new(AtomicU32::new(0));
-            let modify = |bit: u32| {
-                let (locks, page) = (Arc::clone(&locks), Arc::clone(&page));
-                thread::spawn(move || {
-                    while !locks.try_exclusive(0) {
+    fn loom_locks_exclude() {
+        model(|| {
+            let block = block();
+            let modify = |block: Arc<Block>, bit: u32| {
+                let taken = block.locks.try_exclusive(0);
+                if taken {
+                    // SAFETY: loom checks that nobody else is at the page.
+                    block.page.with_mut(|page| unsafe { *page |= bit });
+                    block.locks.release_exclusive(0);
+                }
+                if taken { bit } else { 0 }
+            };
+            let first = thread::spawn({
+                let block = Arc::clone(&block);
+                move || modify(block, 1)
+            });
+            let second = thread::spawn({
+                let block = Arc::clone(&block);
+                move || modify(block, 2)
+            });
+            if block.locks.try_shared(0) {
+                // SAFETY: loom checks that no modifier is at the page.
+                block.page.with(|page| unsafe { assert!(*page < 4) });
+                block.locks.release_shared(0);
+            }
+            let done = first.join().unwrap() | second.join().unwrap();
+            // SAFETY: everybody else has ended.
+            block.page.with(|page| unsafe { assert_eq!(*page, done) });
+        });
+    }
+
+    /// Rule 3: a modifier that keeps trying gets the lock although a sharer was first, and its mark goes.
+    #[test]
+    fn loom_locks_leave_no_mark() {
+        model(|| {
+            let block = block();
+            assert!(block.locks.try_shared(0));
+            let modifier = thread::spawn({
+                let block = Arc::clone(&block);
+                move || {
+                    while !block.locks.try_exclusive(0) {
                         thread::yield_now();
                     }
-                    let old = page.load(Ordering::Relaxed);
-                    page.store(old | bit, Ordering::Relaxed);
-                    locks.release_exclusive(0);
-                })
-            };
-            let first = modify(1);
-            let second = modify(2);
-            if locks.try_shared(0) {
-                // What is visible under the shared lock does not change while it is held.
-                let seen = page.load(Ordering::Relaxed);
-                assert_eq!(seen, page.load(Ordering::Relaxed));
-                locks.release_shared(0);
-            }
-            first.join().unwrap();
-            second.join().unwrap();
-            assert_eq!(page.load(Ordering::Relaxed), 3);
-            assert!(locks.try_shared(0), "no mark stays behind");
+                    block.locks.release_exclusive(0);
+                }
+            });
+            block.locks.release_shared(0);
+            modifier.join().unwrap();
+            assert!(block.locks.try_shared(0), "a mark stayed behind");
         });
     }
 }

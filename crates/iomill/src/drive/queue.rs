@@ -18,9 +18,10 @@ use std::sync::Arc;
 use super::locks::BlockLocks;
 use super::{BOUNCE_BYTES, Class, Done, Failure, Fault, PAGE_BYTES, Piece};
 use crate::engine::{Completion, Engine, NO_REGION, Op, Request};
+use crate::sys::errno::{self, classify};
 use crate::sys::fs::Alignment;
 
-/// How often one transfer is tried again after EINTR or EAGAIN before the error is handed up.
+/// How often one transfer is tried again after a passing error before the error is handed up.
 const RETRIES: u16 = 1000;
 
 /// One background piece is served at least once in so many turns.
@@ -192,7 +193,7 @@ impl Queue {
 
     fn start(&mut self, piece: Piece) {
         let direct = self.is_direct(&piece);
-        let whole_pages = piece.len as usize % PAGE_BYTES == 0 && piece.offset as usize % PAGE_BYTES == 0;
+        let whole_pages = (piece.offset | u64::from(piece.len)).is_multiple_of(PAGE_BYTES as u64);
         let modify = piece.op == Op::Write && !direct && !whole_pages;
         let hold = match piece.op {
             Op::Write if modify && self.locks.try_exclusive(piece.lock) => Hold::Exclusive,
@@ -301,12 +302,8 @@ impl Queue {
         slot.phase = Phase::Free;
         let (piece, moved) = (slot.piece, slot.moved);
         self.free.push(index);
-        let failure = |fault| Failure {
-            op: piece.op,
-            key: piece.file.key,
-            offset: piece.offset + u64::from(moved),
-            fault,
-        };
+        let failure =
+            |fault| Failure { op: piece.op, key: piece.file.key, offset: piece.offset + u64::from(moved), fault };
         Done { token: piece.token, result: fault.map_or(Ok(()), |fault| Err(failure(fault))) }
     }
 }
@@ -329,7 +326,7 @@ impl Slot {
     fn advance(&mut self, result: i32, align: Alignment) -> Outcome {
         if result < 0 {
             let errno = -result;
-            if matches!(errno, libc::EINTR | libc::EAGAIN) && self.retries < RETRIES {
+            if classify(errno) == errno::Class::Retry && self.retries < RETRIES {
                 self.retries += 1;
                 return Outcome::Again;
             }
@@ -339,7 +336,12 @@ impl Slot {
             return Outcome::Whole;
         }
         let moved = self.moved.saturating_add(result as u32);
-        if moved >= self.want {
+        // A part that is only read may end within its last page; what the piece asks for is there all the same.
+        let enough = match self.phase {
+            Phase::BounceRead => (self.piece.offset % PAGE_BYTES as u64) as u32 + self.piece.len,
+            _ => self.want,
+        };
+        if moved >= enough {
             return Outcome::Whole;
         }
         // Direct I/O goes on at a multiple of its unit; what lies beyond the last multiple is transferred again.

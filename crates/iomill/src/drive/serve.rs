@@ -90,7 +90,7 @@ impl Server {
         hold: &[Handle],
     ) -> io::Result<Server> {
         Ok(Server {
-            inbox: Inbox::new(INBOX_PIECES),
+            inbox: Arc::new(Inbox::new(INBOX_PIECES)),
             lane: Lane::new(platform, &[service], locks, hold)?,
             regions: Arc::clone(regions),
             clock: platform.clock(),

@@ -111,6 +111,8 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     /// Gives the range real space and makes the file at least that long; what was not written reads as zero.
     /// Where the file system cannot, it extends with a hole.
     fn allocate(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
+    /// Makes a range within the file read as zero, whatever its alignment; the length stays.
+    fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
     /// Makes a file's data and length durable.
     fn sync_data(&self, handle: Handle) -> io::Result<()>;
     /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself).
