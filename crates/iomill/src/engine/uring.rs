@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use io_uring::{cqueue, opcode, types};
 
-use self::ring::{MAX_CAPACITY, Ring};
+use self::ring::{Kind, MAX_CAPACITY, Ring};
 use super::wake::{Deadline, EventWake};
 use super::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
 
@@ -52,13 +52,17 @@ struct Polled {
 impl UringEngine {
     /// Makes the engine. It may be moved to another thread before it is used first, not after.
     pub fn new(config: &EngineConfig) -> io::Result<UringEngine> {
+        UringEngine::with_kinds(config, &Kind::ALL)
+    }
+
+    fn with_kinds(config: &EngineConfig, kinds: &[Kind]) -> io::Result<UringEngine> {
         if config.capacity == 0 || config.capacity > MAX_CAPACITY {
             let why = format!("a capacity of {} requests; io_uring takes 1 to {MAX_CAPACITY}", config.capacity);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let polled = if config.poll { Some(Polled::new(config)?) } else { None };
+        let polled = if config.poll { Some(Polled::new(config, kinds)?) } else { None };
         Ok(UringEngine {
-            main: Ring::new(config.capacity, false, &config.hold)?,
+            main: Ring::new(config.capacity, false, &config.hold, kinds)?,
             polled,
             wake: EventWake::new()?,
             armed: false,
@@ -168,9 +172,9 @@ impl UringEngine {
 }
 
 impl Polled {
-    fn new(config: &EngineConfig) -> io::Result<Polled> {
+    fn new(config: &EngineConfig, kinds: &[Kind]) -> io::Result<Polled> {
         Ok(Polled {
-            ring: Ring::new(config.capacity, true, &config.hold)?,
+            ring: Ring::new(config.capacity, true, &config.hold, kinds)?,
             requests: vec![None; config.capacity as usize],
             unpolled: Vec::with_capacity(config.capacity as usize),
             refused: HashSet::new(),
@@ -275,4 +279,93 @@ impl Drop for UringEngine {
 /// An error is not `Clone`; number or words are kept.
 fn copy(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::engine::{FileRef, NO_REGION};
+    use crate::sys::fs::Handle;
+    use crate::sys::memory::PageBuf;
+
+    /// Engines as older kernels have them, by name.
+    fn lesser_engines(poll: bool) -> Vec<(&'static str, UringEngine)> {
+        let config = EngineConfig { capacity: 8, poll, hold: Vec::new() };
+        let mut engines = Vec::new();
+        for (name, kind) in [("cooperative", Kind::Cooperative), ("interrupting", Kind::Interrupting)] {
+            // Machines that forbid io_uring have nothing to test here.
+            let Ok(engine) = UringEngine::with_kinds(&config, &[kind]) else { continue };
+            engines.push((name, engine));
+        }
+        if let Ok(mut engine) = UringEngine::with_kinds(&config, &[Kind::Interrupting]) {
+            engine.multishot = false;
+            engine.main.timed = false;
+            engines.push(("oldest", engine));
+        }
+        engines
+    }
+
+    #[test]
+    fn older_kernels_rings_read_and_wake_and_time_out() {
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        let file = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
+        for poll in [false, true] {
+            for (name, mut engine) in lesser_engines(poll) {
+                let waker = engine.waker();
+                let mut memory = PageBuf::new(8 * 4096).unwrap();
+                let mut done = Vec::new();
+                for round in 0..100 {
+                    for slot in 0..8 {
+                        let buf = memory.as_mut_slice()[slot as usize * 4096..].as_mut_ptr();
+                        let (op, region) = (Op::Read, NO_REGION);
+                        let request = Request { slot, op, region, len: 4096, file, offset: 0, buf };
+                        // SAFETY: memory and file stay until everything has completed.
+                        unsafe { engine.push(&[request]) };
+                    }
+                    while done.len() < 8 {
+                        engine.wait(8 - done.len(), Some(Duration::from_secs(30)), &mut done).unwrap();
+                    }
+                    assert!(done.iter().all(|completion| completion.result == 4096), "{name}: {done:?}");
+                    assert_eq!(&memory.as_slice()[7 * 4096..][..4], b"\x7fELF", "{name}");
+                    done.clear();
+                    let begun = Instant::now();
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| waker.wake());
+                        engine.wait(2, Some(Duration::from_secs(30)), &mut done).unwrap();
+                    });
+                    assert!(begun.elapsed() < Duration::from_secs(30), "{name}: wake {round} was lost");
+                }
+                let begun = Instant::now();
+                engine.wait(1, Some(Duration::from_millis(10)), &mut done).unwrap();
+                assert!(begun.elapsed() >= Duration::from_millis(10), "{name}");
+                assert!(done.is_empty(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_thread_than_the_first_is_told() {
+        let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new() };
+        let Ok(mut engine) = UringEngine::with_kinds(&config, &[Kind::Deferred]) else { return };
+        engine.wait(0, None, &mut Vec::new()).unwrap();
+        std::thread::spawn(move || {
+            let refused = engine.wait(1, Some(Duration::from_secs(1)), &mut Vec::new()).unwrap_err();
+            assert!(refused.to_string().contains("another thread"), "{refused}");
+            assert!(engine.wait(0, None, &mut Vec::new()).is_err(), "an engine that failed stays so");
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn senseless_capacities_are_errors() {
+        for capacity in [0, MAX_CAPACITY + 1, u32::MAX] {
+            let refused = UringEngine::new(&EngineConfig { capacity, poll: false, hold: Vec::new() }).err().unwrap();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
 }

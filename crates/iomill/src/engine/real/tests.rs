@@ -15,8 +15,8 @@ fn no_drives(_: &Path, _: bool) -> io::Result<Arc<dyn DriveFs>> {
 }
 
 fn direct_file() -> (tempfile::TempDir, File) {
-    // The directory of the build, since /tmp may be in memory.
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    // Beside the test binary, since /tmp may be in memory.
+    let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
     let path = dir.path().join("probe");
     fs::write(&path, vec![1u8; 8192]).unwrap();
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();

@@ -37,6 +37,8 @@ pub(super) struct Ring {
     asleep: bool,
     /// Whether completions show up only when this thread asks the kernel for them.
     deferred: bool,
+    /// Whether a wait takes a timeout (5.11).
+    pub(super) timed: bool,
     /// Passing refusals since the last call that went through.
     refusals: u32,
     /// Requests pushed, with their completions not yet reaped.
@@ -55,8 +57,9 @@ enum Regions {
 }
 
 impl Ring {
-    pub(super) fn new(capacity: u32, poll: bool, hold: &[Handle]) -> io::Result<Ring> {
-        let (ring, kind) = build(capacity, poll)?;
+    /// Makes the first ring of `kinds` that the kernel knows.
+    pub(super) fn new(capacity: u32, poll: bool, hold: &[Handle], kinds: &[Kind]) -> io::Result<Ring> {
+        let (ring, kind) = build(capacity, poll, kinds)?;
         let mut probe = Probe::new();
         // The plain read and write came with 5.6, as did the probe itself.
         ring.submitter().register_probe(&mut probe).map_err(|_| too_old())?;
@@ -65,7 +68,17 @@ impl Ring {
         }
         let files = FileTable::new(&ring.submitter(), hold)?;
         let deferred = kind == Kind::Deferred;
-        Ok(Ring { ring, files, regions: Regions::Unasked, asleep: deferred, deferred, refusals: 0, in_flight: 0 })
+        let timed = ring.params().is_feature_ext_arg();
+        Ok(Ring {
+            ring,
+            files,
+            regions: Regions::Unasked,
+            asleep: deferred,
+            deferred,
+            timed,
+            refusals: 0,
+            in_flight: 0,
+        })
     }
 
     /// Makes the calling thread the one that serves the ring. Before every other use.
@@ -165,7 +178,7 @@ impl Ring {
         let entered = match timeout {
             // SAFETY: as in `submit`.
             None => unsafe { submitter.enter::<libc::sigset_t>(queued, want, flags.bits(), None) },
-            Some(timeout) if self.ring.params().is_feature_ext_arg() => {
+            Some(timeout) if self.timed => {
                 let time = Timespec::from(timeout);
                 let args = SubmitArgs::new().timespec(&time);
                 let flags = flags | EnterFlags::EXT_ARG;
@@ -254,7 +267,7 @@ impl Ring {
 
 /// What kind of ring the kernel could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// One thread submits, and does the ring's work when it asks for completions (6.1).
     Deferred,
     /// The work is done whenever the thread next enters the kernel (5.19).
@@ -263,13 +276,17 @@ enum Kind {
     Interrupting,
 }
 
-/// Makes the best ring that this kernel knows.
-fn build(capacity: u32, poll: bool) -> io::Result<(IoUring, Kind)> {
+impl Kind {
+    /// All, the best first.
+    pub(super) const ALL: [Kind; 3] = [Kind::Deferred, Kind::Cooperative, Kind::Interrupting];
+}
+
+fn build(capacity: u32, poll: bool, kinds: &[Kind]) -> io::Result<(IoUring, Kind)> {
     let entries = (capacity + 2).next_power_of_two().min(MAX_QUEUED);
     // Room for every request and for wakes, so that the queue of completions never overflows.
     let completions = (capacity + 8).next_power_of_two().max(entries);
     let mut refused = None;
-    for kind in [Kind::Deferred, Kind::Cooperative, Kind::Interrupting] {
+    for &kind in kinds {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(completions);
         if poll {
