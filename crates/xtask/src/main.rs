@@ -1,2 +1,40 @@
-//! Checks of the repository itself.
-fn main() {}
+//! Checks of the repository itself: `cargo xtask tidy`.
+
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+/// The subcommands, by which documentation that names one is checked.
+const COMMANDS: [&str; 1] = ["tidy"];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let command = arguments.iter().map(String::as_str).collect::<Vec<_>>();
+    match command[..] {
+        ["tidy"] => tidy(),
+        _ => {
+            eprintln!("usage: cargo xtask {}", COMMANDS.join("|"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Exit code 0 when all is tidy, 1 when not, 2 when the check itself could not be made.
+fn tidy() -> ExitCode {
+    match workspace::Workspace::load().and_then(|workspace| tidy::check(&workspace)) {
+        Ok(findings) if findings.is_empty() => {
+            println!("tidy");
+            ExitCode::SUCCESS
+        }
+        Ok(findings) => {
+            findings.iter().for_each(|finding| eprintln!("{finding}"));
+            eprintln!("{} findings", findings.len());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("tidy: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Commands in `sh` blocks still parse: those of `iomill` by the command itself (`iomill --parse-only`), those of cargo
+//! by what the workspace has. Other commands are not looked at.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use super::Page;
+use crate::tidy::Finding;
+use crate::workspace::{Result, Workspace, cargo};
+
+/// Subcommands of cargo itself and of rustup's components that we use in our pages.
+const BUILT_IN: [&str; 13] =
+    ["add", "bench", "build", "check", "clippy", "doc", "fmt", "install", "metadata", "publish", "run", "test", "tree"];
+/// Subcommands that are installed apart, with what our pages may ask of them left unchecked.
+const INSTALLED: [&str; 3] = ["audit", "deny", "fuzz"];
+
+/// What commands may name.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    root: PathBuf,
+    packages: BTreeSet<String>,
+    /// `example x`, `bin x`.
+    targets: BTreeSet<String>,
+    aliases: BTreeSet<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct CargoConfig {
+    #[serde(default)]
+    alias: std::collections::BTreeMap<String, toml::Value>,
+}
+
+impl Known {
+    pub(super) fn load(workspace: &Workspace) -> Result<Known> {
+        let mut known = Known { root: workspace.root.clone(), ..Known::default() };
+        for package in workspace.members() {
+            known.packages.insert(package.name.clone());
+            for target in &package.targets {
+                known.targets.extend(target.kind.iter().map(|kind| format!("{kind} {}", target.name)));
+            }
+        }
+        let config = workspace.root.join(".cargo/config.toml");
+        if config.exists() {
+            let config: CargoConfig = toml::from_str(&fs::read_to_string(config)?)?;
+            known.aliases.extend(config.alias.into_keys());
+        }
+        Ok(known)
+    }
+}
+
+pub(super) fn check(pages: &[Page], known: &Known) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let mut iomill = Vec::new();
+    for page in pages {
+        for (line, text) in &page.shell {
+            let words = match words(text) {
+                Ok(words) => words,
+                Err(what) => {
+                    findings.push(Finding::new(&page.path, *line, what));
+                    continue;
+                }
+            };
+            match words.first().map(String::as_str) {
+                Some("iomill") => iomill.push((page, *line, words)),
+                Some("cargo") => {
+                    let objection = cargo_objection(&words[1..], known);
+                    findings.extend(objection.map(|what| Finding::new(&page.path, *line, what)));
+                }
+                _ => {}
+            }
+        }
+    }
+    if !iomill.is_empty() {
+        let binary = build()?;
+        let parse = |arguments: &[String]| parse_only(&binary, arguments);
+        // A binary that takes anything would prove nothing.
+        if parse(&["no-such-command".into()])?.is_none() {
+            return Err("`iomill --parse-only no-such-command` succeeds: it does not parse".into());
+        }
+        for (page, line, words) in iomill {
+            findings.extend(parse(&words[1..])?.map(|what| Finding::new(&page.path, line, what)));
+        }
+    }
+    Ok(findings)
+}
+
+/// The words of a line's first command, without `$ `, variables set before it, `sudo` and redirections.
+fn words(line: &str) -> std::result::Result<Vec<String>, String> {
+    let line = line.trim();
+    let line = line.strip_prefix("$ ").unwrap_or(line);
+    if !["iomill ", "cargo "].iter().any(|command| line.contains(command)) {
+        return Ok(Vec::new());
+    }
+    let words = shlex::split(line).ok_or_else(|| format!("`{line}`: a quote is open"))?;
+    let is_variable = |word: &String| word.split_once('=').is_some_and(|(name, _)| is_name(name)) || word == "sudo";
+    let ends = |word: &String| matches!(word.as_str(), "|" | "||" | "&&" | "&" | ";" | ">" | ">>" | "<" | "2>");
+    Ok(words.into_iter().skip_while(is_variable).take_while(|word| !ends(word)).collect())
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// What is wrong with a command of cargo.
+fn cargo_objection(words: &[String], known: &Known) -> Option<String> {
+    let words: Vec<&str> = words.iter().map(String::as_str).skip_while(|word| word.starts_with('+')).collect();
+    let Some((&subcommand, rest)) = words.split_first() else { return Some("cargo without a subcommand".into()) };
+    if subcommand == "xtask" {
+        let command = rest.first().copied().unwrap_or_default();
+        return (!crate::COMMANDS.contains(&command)).then(|| format!("`cargo xtask {command}`: no such command"));
+    }
+    if INSTALLED.contains(&subcommand) {
+        return None;
+    }
+    if !BUILT_IN.contains(&subcommand) && !known.aliases.contains(subcommand) {
+        return Some(format!("`cargo {subcommand}`: neither a subcommand that our pages use nor an alias"));
+    }
+    let ours = || rest.iter().take_while(|word| **word != "--");
+    let mut named: Vec<(&str, &str)> = Vec::new();
+    for (word, next) in ours().zip(ours().skip(1).chain([&""])) {
+        named.push(word.split_once('=').unwrap_or((word, next)));
+    }
+    // `cargo add iomill`: what stands first.
+    if let ("add" | "install", Some(first)) = (subcommand, rest.first().filter(|first| !first.starts_with('-'))) {
+        named.push(("--package", first));
+    }
+    let missing = named.into_iter().find(|(option, value)| match *option {
+        "-p" | "--package" => !known.packages.contains(*value),
+        "--example" | "--bin" | "--test" | "--bench" => !known.targets.contains(&format!("{} {value}", &option[2..])),
+        "--path" | "--manifest-path" => !known.root.join(value).exists(),
+        _ => false,
+    });
+    missing.map(|(option, value)| format!("`cargo {subcommand}`: there is no `{option} {value}` here"))
+}
+
+/// Builds the command; returns where it is.
+fn build() -> Result<PathBuf> {
+    #[derive(Deserialize)]
+    struct Message {
+        executable: Option<PathBuf>,
+    }
+    let arguments = ["build", "--quiet", "--package", "iomill-cli", "--bin", "iomill", "--message-format", "json"];
+    let output = cargo().args(arguments).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err("the command `iomill` does not build".into());
+    }
+    let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Message>();
+    let executables = messages.filter_map(|message| message.ok()?.executable);
+    executables.last().ok_or_else(|| "cargo named no executable for `iomill`".into())
+}
+
+/// What the command says against arguments.
+fn parse_only(binary: &Path, arguments: &[String]) -> Result<Option<String>> {
+    let output = Command::new(binary).arg("--parse-only").args(arguments).stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(None);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().next().unwrap_or("refused");
+    Ok(Some(format!("`iomill {}`: {said}", arguments.join(" "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known() -> Known {
+        let set = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        Known {
+            root: env!("CARGO_MANIFEST_DIR").into(),
+            packages: set(&["iomill", "iomill-cli"]),
+            targets: set(&["example quickstart", "bin iomill"]),
+            aliases: set(&["xtask"]),
+        }
+    }
+
+    fn objection(line: &str) -> Option<String> {
+        cargo_objection(&words(line).unwrap()[1..], &known())
+    }
+
+    #[test]
+    fn bites() {
+        for line in [
+            "cargo frobnicate",
+            "cargo test -p iomil",
+            "cargo test --package=iomil",
+            "cargo run --release --example slowstart -- --flag",
+            "cargo install --path crates/nowhere",
+            "cargo install iomil",
+            "cargo xtask untidy",
+            "RUST_LOG=x cargo build --bin iomil",
+        ] {
+            assert!(objection(line).is_some(), "{line}");
+        }
+        assert!(words("iomill ls 'a").is_err());
+    }
+
+    #[test]
+    fn allows() {
+        for line in [
+            "cargo test --workspace",
+            "cargo +nightly test -p iomill -- -p nothing",
+            "$ RUSTFLAGS=\"--cfg loom\" cargo test -p iomill --lib --release loom_ | cat -p x",
+            "cargo run --example quickstart -- /mnt/a",
+            "cargo install --path src --bin iomill",
+            "cargo add iomill --features x",
+            "cargo xtask tidy",
+            "cargo fuzz run label",
+        ] {
+            assert_eq!(objection(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn finds_the_command() {
+        let found = |line| words(line).unwrap().join(" ");
+        assert_eq!(found("sudo A_B=1 iomill put 'a b' x > log # note"), "iomill put a b x");
+        assert_eq!(found("iomill ls --json | jq ."), "iomill ls --json");
+        assert_eq!(found("echo it's"), "");
+    }
+
+    #[test]
+    fn asks_the_command() {
+        assert!(parse_only(Path::new("/bin/false"), &["ls".into()]).unwrap().unwrap().contains("iomill ls"));
+        assert_eq!(parse_only(Path::new("/bin/true"), &["ls".into()]).unwrap(), None);
+        assert!(parse_only(Path::new("/nowhere"), &[]).is_err());
+    }
+}

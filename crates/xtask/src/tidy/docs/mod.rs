@@ -1,0 +1,107 @@
+//! The documentation: its links lead somewhere, and its commands are still ones that exist.
+
+mod commands;
+mod links;
+
+use std::fs;
+
+use pulldown_cmark::{CodeBlockKind, Event, OffsetIter, Options, Parser, Tag, TagEnd};
+
+use super::Finding;
+use crate::workspace::{Result, Workspace};
+use commands::Known;
+
+/// What the checks need of a Markdown file.
+#[derive(Debug, Default)]
+struct Page {
+    path: String,
+    /// Line and target of links and images.
+    links: Vec<(usize, String)>,
+    /// The fragments that its headings answer to.
+    anchors: Vec<String>,
+    /// Line and text of the lines in fenced blocks of language `sh`, continued lines joined.
+    shell: Vec<(usize, String)>,
+}
+
+/// `paths` are the repository's Markdown files.
+pub fn check(workspace: &Workspace, paths: &[String]) -> Result<Vec<Finding>> {
+    let mut pages = Vec::new();
+    for path in paths {
+        pages.push(parse(path, &fs::read_to_string(workspace.root.join(path))?));
+    }
+    let mut findings = links::check(&pages, |path| workspace.root.join(path).exists());
+    findings.extend(commands::check(&pages, &Known::load(workspace)?)?);
+    Ok(findings)
+}
+
+fn parse(path: &str, text: &str) -> Page {
+    let mut page = Page { path: path.into(), ..Page::default() };
+    let line = |offset: usize| text[..offset].matches('\n').count() + 1;
+    let mut events: OffsetIter<'_> =
+        Parser::new_ext(text, Options::ENABLE_TABLES | Options::ENABLE_FOOTNOTES).into_offset_iter();
+    let mut heading: Option<String> = None;
+    while let Some((event, range)) = events.next() {
+        match event {
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                page.links.push((line(range.start), dest_url.to_string()));
+            }
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::Text(text) | Event::Code(text) if heading.is_some() => {
+                heading.iter_mut().for_each(|heading| heading.push_str(&text));
+            }
+            Event::End(TagEnd::Heading(_)) => {
+                let anchor = slug(&heading.take().unwrap_or_default(), &page.anchors);
+                page.anchors.push(anchor);
+            }
+            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(language))) if &*language == "sh" => {
+                let mut block = String::new();
+                let body = events.by_ref().map_while(|(event, _)| match event {
+                    Event::Text(text) => Some(text),
+                    _ => None,
+                });
+                body.for_each(|text| block.push_str(&text));
+                page.shell.extend(joined(&block, line(range.start) + 1));
+            }
+            _ => {}
+        }
+    }
+    page
+}
+
+/// The fragment that GitHub gives a heading: letters, digits, `-` and `_` in lower case, spaces as `-`, and a number
+/// when it is not the first of its kind.
+fn slug(heading: &str, taken: &[String]) -> String {
+    let keep = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    let base = heading.trim().to_lowercase().chars().filter(keep).collect::<String>().replace(' ', "-");
+    let numbered = (1..).map(|number| format!("{base}-{number}"));
+    std::iter::once(base.clone()).chain(numbered).find(|slug| !taken.contains(slug)).unwrap_or(base)
+}
+
+/// The lines of a block, with those that end in a backslash joined to the next; the first has number `start`.
+fn joined(block: &str, start: usize) -> Vec<(usize, String)> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut continues = false;
+    for (at, line) in block.lines().enumerate() {
+        let (text, goes_on) = line.strip_suffix('\\').map_or((line, false), |text| (text, true));
+        match lines.last_mut().filter(|_| continues) {
+            Some((_, last)) => last.push_str(text),
+            None => lines.push((start + at, text.to_string())),
+        }
+        continues = goes_on;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_page() {
+        let text = "# A `b`: C\n\n[x](y.md) ![i](p.svg)\n[r]\n\n## A b C\n```sh\na \\\n  b\nc\n```\n```rust\nd\n```\n\n[r]: z#q\n";
+        let page = parse("p.md", text);
+        assert_eq!(page.links, [(3, "y.md".into()), (3, "p.svg".into()), (4, "z#q".into())]);
+        assert_eq!(page.anchors, ["a-b-c", "a-b-c-1"]);
+        assert_eq!(page.shell, [(8, "a   b".into()), (10, "c".into())]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Rules of style and structure that neither the compiler nor clippy checks, each in a file of its own with a test
+//! that shows that it bites.
+//!
+//! Rust files are looked at as tokens: that sees into macros, needs no grammar that ages, and is not fooled by words in
+//! strings and comments. Non-goals: formatting (rustfmt), correctness (clippy).
+
+mod docs;
+mod length;
+mod licences;
+mod modules;
+mod rooms;
+mod source;
+mod words;
+
+use std::fmt;
+use std::fs;
+
+use walkdir::WalkDir;
+
+use crate::workspace::{Result, Workspace};
+use source::Source;
+
+/// The exceptions of [`length`].
+const EXCEPTIONS: &str = "crates/xtask/tidy.toml";
+
+/// Something that is not tidy.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    path: String,
+    /// From 1; 0 where the whole file is meant.
+    line: usize,
+    what: String,
+}
+
+impl Finding {
+    fn new(path: impl Into<String>, line: usize, what: impl Into<String>) -> Finding {
+        Finding { path: path.into(), line, what: what.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.what),
+            line => write!(f, "{}:{line}: {}", self.path, self.what),
+        }
+    }
+}
+
+/// Every finding, in order of file and line.
+pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let mut sources = Vec::new();
+    for path in files(workspace, "rs")? {
+        let text = fs::read_to_string(workspace.root.join(&path)).map_err(|e| format!("{path}: {e}"))?;
+        match Source::parse(&path, &text) {
+            Ok(source) => sources.push(source),
+            Err(error) => findings.push(Finding::new(path, 0, format!("not Rust: {error}"))),
+        }
+    }
+    findings.extend(modules::check(&mut sources, &modules::roots(workspace)?));
+    findings.extend(rooms::check(&sources));
+    findings.extend(words::check(&sources));
+    let exceptions = fs::read_to_string(workspace.root.join(EXCEPTIONS)).map_err(|e| format!("{EXCEPTIONS}: {e}"))?;
+    findings.extend(length::check(&sources, &toml::from_str(&exceptions).map_err(|e| format!("{EXCEPTIONS}: {e}"))?));
+    findings.extend(licences::check(workspace.dependencies()));
+    findings.extend(docs::check(workspace, &files(workspace, "md")?)?);
+    findings.sort();
+    Ok(findings)
+}
+
+/// The repository's files of one kind, relative to its root, in order. What git would ignore (build directories) and
+/// hidden directories are left out.
+fn files(workspace: &Workspace, extension: &str) -> Result<Vec<String>> {
+    let ignored = ["target", "corpus", "artifacts", "node_modules"];
+    let walk = WalkDir::new(&workspace.root).sort_by_file_name().into_iter().filter_entry(|entry| {
+        let name = entry.file_name().to_string_lossy();
+        entry.depth() == 0 || !(name.starts_with('.') || entry.file_type().is_dir() && ignored.contains(&&*name))
+    });
+    let mut files = Vec::new();
+    for entry in walk {
+        let entry = entry?;
+        if entry.file_type().is_file() && entry.path().extension().is_some_and(|e| e == extension) {
+            files.push(workspace.relative(entry.path()));
+        }
+    }
+    Ok(files)
+}
