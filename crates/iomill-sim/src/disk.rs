@@ -388,6 +388,8 @@ mod tests {
             let left = crashed(&file, Survival::Seeded, SECTOR_BYTES, seed);
             assert_eq!(left[512..1024], [3; 512]);
         }
+        // What was in flight when the sync was issued is not covered.
+        assert_eq!(crashed(&file, Survival::Nothing, PAGE_BYTES, 0)[..512], [1; 512]);
         let mut expected = vec![2; PAGE];
         expected[512..1024].fill(3);
         assert_eq!(crashed(&file, Survival::Everything, PAGE_BYTES, 0), expected);

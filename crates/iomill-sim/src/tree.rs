@@ -300,6 +300,9 @@ mod tests {
         tree.sync_dir("files").unwrap();
         // The directory's own entry was not synced.
         assert!(crashed(&tree, Survival::Nothing, 0).is_empty());
+        let mut lost = tree.clone();
+        lost.crash(&mut Dice::new(&mut fastrand::Rng::with_seed(0), Survival::Nothing));
+        assert!(lost.referenced().is_empty());
         tree.sync_dir("").unwrap();
         assert_eq!(crashed(&tree, Survival::Nothing, 0), ["files/a"]);
         tree.link_file("files/b", 2).unwrap();
@@ -343,6 +346,7 @@ mod tests {
         // Syncing the target's directory brings along what the rename depends on.
         tree.sync_dir("b").unwrap();
         assert_eq!(crashed(&tree, Survival::Nothing, 0), ["b/to"]);
+        assert_eq!(crashed(&tree, Survival::Everything, 0), ["b/to"]);
         assert_eq!(tree.find_file("b/to").unwrap(), 2);
     }
 

@@ -120,6 +120,11 @@ impl World {
         index
     }
 
+    /// Empties a drive, as a new one put in the place of the old would be. What was open on it is bad from now on.
+    pub fn erase(&self, drive: usize) {
+        self.state().drives[drive].disk = Disk::default();
+    }
+
     /// Takes a drive away: its directory is gone, what was open on it fails with EIO.
     pub fn unplug(&self, drive: usize) {
         self.state().drives[drive].plugged = false;
@@ -278,11 +283,16 @@ impl World {
         self.tamper(drive, path, |image| image.set_len(len))
     }
 
-    /// Replaces the contents of a file, or creates it, durably. Its directory must exist.
+    /// Replaces the contents of a file, or creates it with its directories, durably.
     pub fn put(&self, drive: usize, path: &str, bytes: &[u8]) -> io::Result<()> {
         {
             let mut state = self.state();
             let disk = &mut state.drives[drive].disk;
+            disk.made = true;
+            for (end, _) in path.match_indices('/') {
+                disk.tree.make_dir(&path[..end])?;
+                disk.tree.sync_dir(parent(&path[..end]))?;
+            }
             if disk.tree.find_file(path).is_err() {
                 disk.create(path)?;
                 disk.tree.sync_dir(parent(path))?;

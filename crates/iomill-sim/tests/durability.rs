@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use common::{PAGE, Rig, memory};
 use iomill::engine::Op;
-use iomill::sys::fs::Access;
+use iomill::sys::fs::{Access, Alignment};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 const PAGES: usize = 8;
@@ -233,6 +233,70 @@ fn killing_the_process_loses_nothing_that_completed() {
         rig.world.crash_with(Survival::Nothing);
         assert_eq!(rig.world.read(0, "part").unwrap(), [3; PAGE]);
     }
+}
+
+#[test]
+fn a_write_in_flight_when_the_process_is_killed_can_be_synced_by_the_next() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..40 {
+        let mut rig = Rig::new(seed, DriveModel::default());
+        rig.write(0, 1).unwrap();
+        rig.sync().unwrap();
+        let mut buf = memory(1, 2);
+        let request = rig.request(0, Op::Write, 0, &mut buf);
+        // SAFETY: the buffer lives until the process is killed, after which nothing is in flight.
+        unsafe { rig.engine.push(&[request]) };
+        rig.world.kill_process();
+        let found = rig.world.read(0, "part").unwrap();
+        let fs = rig.world.platform().attach(&rig.world.path(0), false).unwrap();
+        let file = fs.open("part", Access::READ).unwrap();
+        fs.sync_data(file).unwrap();
+        rig.world.crash_with(Survival::Nothing);
+        assert_eq!(rig.world.read(0, "part").unwrap(), found);
+        seen.insert(found[0]);
+    }
+    assert_eq!(seen, BTreeSet::from([1, 2]));
+}
+
+/// What is left on 30 worlds after one operation fails with EIO.
+fn left_after(kind: Kind, act: impl Fn(&mut Rig)) -> BTreeSet<Option<Vec<u8>>> {
+    let left = (0..30).map(|seed| {
+        let mut rig = Rig::new(seed, DriveModel { alignment: Alignment::NONE, ..DriveModel::default() });
+        rig.fs.write_at(rig.file, &[1; 1024], 0).unwrap();
+        rig.world.faults(|faults| faults.inject(Injection::new(kind, Fault::Errno(libc::EIO))));
+        act(&mut rig);
+        rig.world.crash_with(Survival::Everything);
+        rig.world.read(0, "part").ok()
+    });
+    left.collect()
+}
+
+#[test]
+fn what_fails_with_eio_may_have_happened_in_part() {
+    let pages = |first: u8, second: u8| Some([[first; 512], [second; 512]].concat());
+    let mixed = BTreeSet::from([pages(1, 1), pages(1, 2), pages(2, 1), pages(2, 2)]);
+    let by_fs = left_after(Kind::Write, |rig| {
+        rig.fs.write_at(rig.file, &[2; 1024], 0).unwrap_err();
+    });
+    assert_eq!(by_fs, mixed);
+    let by_engine = left_after(Kind::Write, |rig| {
+        let mut buf = memory(1, 2);
+        let request = iomill::engine::Request { len: 1024, ..rig.request(0, Op::Write, 0, &mut buf) };
+        assert_eq!(rig.run(request).unwrap(), -libc::EIO);
+    });
+    assert_eq!(by_engine, mixed);
+    let synced = left_after(Kind::Sync, |rig| {
+        rig.fs.sync_data(rig.file).unwrap_err();
+    });
+    assert_eq!(synced, BTreeSet::from([pages(0, 0), pages(1, 1)]));
+    let unlinked = left_after(Kind::Unlink, |rig| {
+        rig.fs.unlink("part").unwrap_err();
+    });
+    assert_eq!(unlinked, BTreeSet::from([None, pages(1, 1)]));
+    let renamed = left_after(Kind::Rename, |rig| {
+        rig.fs.rename("part", "other").unwrap_err();
+    });
+    assert_eq!(renamed, BTreeSet::from([None, pages(1, 1)]));
 }
 
 #[test]

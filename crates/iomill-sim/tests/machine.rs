@@ -156,6 +156,10 @@ fn targeted_faults_strike_what_they_aim_at() {
     assert!(short > 0 && short < PAGE as i32 && short % 512 == 0);
     assert!(buf[0].0[..short as usize].iter().all(|byte| *byte == 1));
     assert!(buf[0].0[short as usize..].iter().all(|byte| *byte == 0));
+    // Only requests of engines are cut short.
+    rig.world.faults(|faults| faults.inject(Injection::new(Kind::Write, Fault::Short)));
+    rig.fs.write_at(rig.file, &buf[0].0, 0).unwrap();
+    assert!(rig.write(0, 1).unwrap() < PAGE as i32);
     let next = rig.world.operations() + 1;
     rig.world.faults(|faults| faults.fail_at_operation(next, libc::EMFILE));
     assert_eq!(rig.fs.open("part", Access::READ).unwrap_err().raw_os_error(), Some(libc::EMFILE));
@@ -163,6 +167,38 @@ fn targeted_faults_strike_what_they_aim_at() {
     assert!(rig.fs.rename("part", "other").is_err());
     assert!(rig.world.crashed());
     assert_eq!(rig.world.files(0), ["part"]);
+}
+
+#[test]
+fn each_rate_strikes_its_operations() {
+    let all = 1000;
+    let none = Rates::default();
+    let page = PAGE as i32;
+    let cases: [(Rates, [i32; 3]); 6] = [
+        (Rates { read_error: all, ..none }, [-libc::EIO, page, 0]),
+        (Rates { write_error: all, ..none }, [page, -libc::EIO, 0]),
+        (Rates { sync_error: all, ..none }, [page, page, -libc::EIO]),
+        (Rates { no_space: all, ..none }, [page, -libc::ENOSPC, 0]),
+        (Rates { catalog_error: all, ..none }, [page, page, 0]),
+        (none, [page, page, 0]),
+    ];
+    for (rates, expected) in cases {
+        let mut rig = Rig::new(1, DriveModel::default());
+        rig.write(0, 1).unwrap();
+        rig.world.faults(|faults| faults.rates = rates);
+        let mut buf = memory(1, 0);
+        let read = rig.request(0, Op::Read, 0, &mut buf);
+        let results = [rig.run(read).unwrap(), rig.write(0, 1).unwrap(), rig.sync().unwrap()];
+        assert_eq!(results, expected, "{rates:?}");
+        assert_eq!(rig.fs.list("").is_err(), rates.catalog_error > 0);
+        assert_eq!(rig.fs.make_dir("d").is_err(), rates.catalog_error + rates.no_space > 0);
+    }
+    let mut rig = Rig::new(1, DriveModel::default());
+    rig.world.faults(|faults| faults.rates = Rates { interrupted: all, ..none });
+    let results: std::collections::BTreeSet<i32> = (0..20).map(|_| rig.sync().unwrap()).collect();
+    assert_eq!(results, [-libc::EINTR, -libc::EAGAIN].into());
+    rig.world.faults(|faults| faults.rates = Rates { short_read: all, short_write: all, ..none });
+    assert!(rig.write(0, 1).unwrap() < page);
 }
 
 #[test]
@@ -204,13 +240,15 @@ fn what_would_wait_for_ever_is_an_error() {
     let request = rig.request(0, Op::Write, 0, &mut buf);
     // SAFETY: the buffer lives until the request has ended.
     unsafe { rig.engine.push(&[request]) };
-    let clock = rig.world.platform().clock();
     let mut done = Vec::new();
-    while done.is_empty() {
-        let _now = clock.now_ns();
+    let polls = (0..10_000).take_while(|_| {
         rig.engine.wait(0, None, &mut done).unwrap();
-    }
+        done.is_empty()
+    });
+    assert!(polls.count() < 10_000);
     assert_eq!(done[0].result, PAGE as i32);
+    let clock = rig.world.platform().clock();
+    assert!(clock.now_ns() < clock.now_ns());
 }
 
 #[test]
@@ -295,8 +333,8 @@ fn locks_belong_to_open_files_and_to_engines_that_hold_them() {
 #[test]
 fn drives_move_and_double_and_rot() {
     let world = World::new(1).with_drives(2, DriveModel::default());
-    world.platform().attach(&world.path(0), true).unwrap();
     world.put(0, "label", b"one").unwrap();
+    world.put(0, "a/b/deep", b"two").unwrap();
     world.move_drive(0, "/mnt/a");
     let copy = world.duplicate_drive(0, "/mnt/b");
     world.corrupt(copy, "label", 0, 1).unwrap();
@@ -308,8 +346,13 @@ fn drives_move_and_double_and_rot() {
     assert_eq!(near, ["/mnt/a", "/mnt/b", "/sim/1"].map(std::path::PathBuf::from));
     world.remove(copy, "label").unwrap();
     world.crash();
-    assert!(world.files(copy).is_empty());
-    assert_eq!(world.files(0), ["label"]);
+    world.reboot();
+    assert_eq!(world.files(copy), ["a/b/deep"]);
+    assert_eq!(world.files(0), ["a/b/deep", "label"]);
+    world.platform().attach("/mnt/a".as_ref(), false).unwrap();
+    world.erase(0);
+    let error = world.platform().attach("/mnt/a".as_ref(), false).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
 }
 
 #[test]
