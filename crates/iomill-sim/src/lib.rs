@@ -1,1 +1,46 @@
-//! Simulated drives.
+//! A simulated machine for iomill: drives with latency, faults and crashes, under a virtual clock, on one thread, all of
+//! it decided by one seed. It stands in for the real machine through [`iomill::engine::platform::Platform`].
+//!
+//! Goals: the same seed gives the same run, byte for byte; nothing ever hangs (what would wait for ever is an error);
+//! a crash leaves what real file systems and drives may leave, and rather less than more. Non-goals: speed figures,
+//! real threads, the reading of file systems beyond what [`iomill::sys::fs::DriveFs`] offers.
+//!
+//! ```
+//! use iomill::sys::fs::Access;
+//! use iomill_sim::{DriveModel, World};
+//!
+//! let world = World::new(42).with_drives(1, DriveModel::default());
+//! let drive = world.platform().attach(&world.path(0), true)?;
+//! let file = drive.open("label", Access::CREATE)?;
+//! drive.write_at(file, b"synced", 0)?;
+//! drive.sync_data(file)?;
+//! drive.sync_dir("")?;
+//! world.crash();
+//! assert!(drive.list("").is_err());
+//! world.reboot();
+//! assert_eq!(world.read(0, "label")?, b"synced");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod disk;
+mod engine;
+mod fault;
+mod fs;
+mod image;
+mod platform;
+mod state;
+mod trace;
+mod tree;
+mod world;
+
+use std::io;
+
+pub use disk::Survival;
+pub use fault::{Ailment, Death, Fault, Faults, Injection, Kind, Rates};
+pub use state::{DriveModel, DriveStats};
+pub use world::World;
+
+/// The error the kernel would give.
+fn errno(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code)
+}

@@ -1,0 +1,286 @@
+//! What goes wrong, and when: a plan that the simulated drives consult before every operation.
+//!
+//! Goals: random faults by rate, targeted faults by kind, drive and path, faults by number; all of it plain data.
+//! Non-goals: what a fault does to the bytes on a drive; that is `disk`'s and `engine`'s.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use fastrand::Rng;
+
+/// What an operation on a simulated drive does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Attaching to a drive's directory.
+    Attach,
+    /// Making a directory.
+    MakeDir,
+    /// Listing a directory.
+    List,
+    /// Opening an existing file.
+    Open,
+    /// Creating a file.
+    Create,
+    /// Reading, by an engine or by `DriveFs::read_at`.
+    Read,
+    /// Writing, by an engine or by `DriveFs::write_at`.
+    Write,
+    /// `fdatasync`, by an engine or by `DriveFs::sync_data`.
+    Sync,
+    /// Making a directory durable.
+    SyncDir,
+    /// Cutting or extending a file.
+    SetLen,
+    /// Giving a file space.
+    Allocate,
+    /// Renaming.
+    Rename,
+    /// Unlinking.
+    Unlink,
+    /// Locking.
+    Lock,
+}
+
+/// What happens to an operation that a fault hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails with this errno. After EIO a write may have reached the drive in part, a rename or unlink may have
+    /// happened all the same, and a sync drops some of the dirty data for good, as Linux does.
+    Errno(i32),
+    /// An engine's read or write transfers only a part. Other operations are not hit by it: `DriveFs` calls go on
+    /// by themselves after a short transfer.
+    Short,
+    /// The machine crashes before the operation takes effect (an engine's write is then in flight).
+    Crash,
+}
+
+/// How often things go wrong by chance, in operations of a thousand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Engine reads that fail with EIO.
+    pub read_error: u16,
+    /// Engine writes that fail with EIO.
+    pub write_error: u16,
+    /// Engine syncs that fail with EIO.
+    pub sync_error: u16,
+    /// `DriveFs` calls (but locking) that fail with EIO.
+    pub catalog_error: u16,
+    /// Operations that need space (writes, creates, new directories, allocations) and fail with ENOSPC.
+    pub no_space: u16,
+    /// Engine reads that transfer only a part.
+    pub short_read: u16,
+    /// Engine writes that transfer only a part.
+    pub short_write: u16,
+    /// Engine requests that end with EINTR or EAGAIN and have done nothing.
+    pub interrupted: u16,
+}
+
+/// A fault aimed at certain operations.
+#[derive(Clone, Debug)]
+pub struct Injection {
+    kind: Kind,
+    fault: Fault,
+    drive: Option<usize>,
+    path: String,
+    skip: u64,
+    times: u64,
+}
+
+impl Injection {
+    /// Hits the next operation of that kind, once.
+    pub fn new(kind: Kind, fault: Fault) -> Injection {
+        Injection { kind, fault, drive: None, path: String::new(), skip: 0, times: 1 }
+    }
+
+    /// Only on this drive.
+    pub fn drive(self, drive: usize) -> Injection {
+        Injection { drive: Some(drive), ..self }
+    }
+
+    /// Only where the path within `<drive>/iomill` contains `path` (`parts/`, `.length`). A rename is known by its
+    /// target, an open file by the path it was opened with.
+    pub fn path(self, path: &str) -> Injection {
+        Injection { path: path.to_owned(), ..self }
+    }
+
+    /// Lets this many matching operations pass first.
+    pub fn skip(self, count: u64) -> Injection {
+        Injection { skip: count, ..self }
+    }
+
+    /// Hits this many matching operations in a row; `u64::MAX` for ever.
+    pub fn times(self, count: u64) -> Injection {
+        Injection { times: count, ..self }
+    }
+
+    fn matches(&self, operation: &Operation<'_>) -> bool {
+        let transfer = operation.engine && matches!(operation.kind, Kind::Read | Kind::Write);
+        self.times > 0
+            && self.kind == operation.kind
+            && self.drive.is_none_or(|drive| drive == operation.drive)
+            && operation.path.contains(&self.path)
+            && (self.fault != Fault::Short || transfer)
+    }
+}
+
+/// How a dead drive answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// Reads end at once with 0 bytes, as those of a removed NVMe drive do; everything else fails with EIO.
+    Empty,
+    /// Everything fails with EIO.
+    Error,
+}
+
+/// What is wrong with one drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ailment {
+    /// Latencies are multiplied by this; 1 is healthy.
+    pub slowness: u64,
+    /// Whether the drive is dead.
+    pub death: Option<Death>,
+}
+
+impl Default for Ailment {
+    fn default() -> Ailment {
+        Ailment { slowness: 1, death: None }
+    }
+}
+
+/// The plan of everything that goes wrong. Change it with [`crate::World::faults`].
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// Faults by chance.
+    pub rates: Rates,
+    /// Whether a crash tears writes between sectors of 512 bytes; otherwise each page of 4 KiB is old or new, as on
+    /// drives that write 4 KiB atomically.
+    pub torn_sectors: bool,
+    /// Crash when [`crate::World::effects`] reaches this number. The change itself is then in the volatile state (and
+    /// survives by chance), a sync has not happened. Taken out when it strikes.
+    pub crash_at_effect: Option<u64>,
+    fail_at: BTreeMap<u64, i32>,
+    injections: Vec<Injection>,
+    ailments: BTreeMap<usize, Ailment>,
+}
+
+impl Faults {
+    /// Fails one operation by its number: the one that makes [`crate::World::operations`] reach `number`.
+    pub fn fail_at_operation(&mut self, number: u64, errno: i32) {
+        self.fail_at.insert(number, errno);
+    }
+
+    /// Adds a targeted fault. Of several that match, the earliest added strikes.
+    pub fn inject(&mut self, injection: Injection) {
+        self.injections.push(injection);
+    }
+
+    /// Makes a drive slower by a factor; 1 heals it.
+    pub fn slow(&mut self, drive: usize, factor: u64) {
+        self.ailments.entry(drive).or_default().slowness = factor.max(1);
+    }
+
+    /// Lets a drive die.
+    pub fn kill(&mut self, drive: usize, death: Death) {
+        self.ailments.entry(drive).or_default().death = Some(death);
+    }
+
+    /// Brings a dead drive back, with what it holds.
+    pub fn revive(&mut self, drive: usize) {
+        self.ailments.entry(drive).or_default().death = None;
+    }
+
+    /// What is wrong with a drive.
+    pub fn ailment(&self, drive: usize) -> Ailment {
+        self.ailments.get(&drive).copied().unwrap_or_default()
+    }
+
+    /// Takes back every fault; dead drives live and slow ones are fast again.
+    pub fn clear(&mut self) {
+        *self = Faults { torn_sectors: self.torn_sectors, ..Faults::default() };
+    }
+
+    /// Decides about one operation; counts down what is targeted.
+    pub(crate) fn judge(&mut self, operation: &Operation<'_>, rng: &mut Rng) -> Verdict {
+        if let Some(errno) = self.fail_at.remove(&operation.number) {
+            return Verdict::Fail(errno);
+        }
+        for injection in &mut self.injections {
+            if !injection.matches(operation) {
+                continue;
+            }
+            if injection.skip > 0 {
+                injection.skip -= 1;
+                continue;
+            }
+            if injection.times != u64::MAX {
+                injection.times -= 1;
+            }
+            return match injection.fault {
+                Fault::Errno(errno) => Verdict::Fail(errno),
+                Fault::Short => Verdict::Short,
+                Fault::Crash => Verdict::Crash,
+            };
+        }
+        self.rates.judge(operation, rng)
+    }
+}
+
+impl Rates {
+    fn judge(&self, operation: &Operation<'_>, rng: &mut Rng) -> Verdict {
+        let mut strikes = |rate: u16| rate > 0 && rng.u16(0..1000) < rate;
+        let interrupted = operation.engine && strikes(self.interrupted);
+        let (error, short) = match (operation.engine, operation.kind) {
+            (_, Kind::Lock) => (0, 0),
+            (false, _) => (self.catalog_error, 0),
+            (true, Kind::Read) => (self.read_error, self.short_read),
+            (true, Kind::Write) => (self.write_error, self.short_write),
+            (true, _) => (self.sync_error, 0),
+        };
+        let space = match operation.kind {
+            Kind::Write | Kind::Create | Kind::MakeDir | Kind::Allocate => self.no_space,
+            _ => 0,
+        };
+        if strikes(error) {
+            Verdict::Fail(libc::EIO)
+        } else if strikes(space) {
+            Verdict::Fail(libc::ENOSPC)
+        } else if strikes(short) {
+            Verdict::Short
+        } else if interrupted {
+            Verdict::Fail(if rng.bool() { libc::EINTR } else { libc::EAGAIN })
+        } else {
+            Verdict::Go
+        }
+    }
+}
+
+/// An operation about to happen.
+pub(crate) struct Operation<'a> {
+    /// Its number, from 1.
+    pub number: u64,
+    pub kind: Kind,
+    pub drive: usize,
+    pub path: &'a str,
+    /// Whether an engine's request, not a `DriveFs` call.
+    pub engine: bool,
+}
+
+/// What is to become of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Go,
+    Fail(i32),
+    Short,
+    Crash,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Go => f.write_str("go"),
+            Verdict::Fail(errno) => write!(f, "errno {errno}"),
+            Verdict::Short => f.write_str("short"),
+            Verdict::Crash => f.write_str("crash"),
+        }
+    }
+}

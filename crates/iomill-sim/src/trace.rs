@@ -1,0 +1,50 @@
+//! What happened: a hash over all events, which two runs of one seed share, and the last of them in words.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// How many events are kept in words.
+const KEPT: usize = 200;
+
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    hash: u64,
+    count: u64,
+    last: VecDeque<String>,
+}
+
+impl Trace {
+    /// Adds an event. `event` must hold nothing that differs between runs: no address, no real time.
+    pub fn add(&mut self, now_ns: u64, event: &str) {
+        self.hash = xxh3_64_with_seed(event.as_bytes(), self.hash ^ now_ns);
+        self.count += 1;
+        if self.last.len() == KEPT {
+            self.last.pop_front();
+        }
+        self.last.push_back(format!("{:>14} ns  {event}", now_ns));
+    }
+
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The last events, one a line.
+    pub fn tail(&self) -> String {
+        let mut text = String::new();
+        if self.count > self.last.len() as u64 {
+            let _ = writeln!(text, "({} earlier events)", self.count - self.last.len() as u64);
+        }
+        for line in &self.last {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// A digest of data, so that events tell contents apart.
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
+}

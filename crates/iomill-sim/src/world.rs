@@ -1,0 +1,336 @@
+//! The handle on a simulated machine that a test holds.
+//!
+//! Goals: all a test wants to do to a machine and to see of it, in one call each. Non-goals: what the program under
+//! test sees; that goes through [`World::platform`].
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use iomill::engine::platform::Platform;
+
+use crate::disk::{Disk, File, Survival};
+use crate::errno;
+use crate::fault::Faults;
+use crate::image::Image;
+use crate::platform::SimPlatform;
+use crate::state::{Drive, DriveModel, DriveStats, State};
+
+/// A simulated machine. Clones are the same machine.
+///
+/// Everything in it happens on the thread that calls it, while it calls; the lock inside only serves the traits that
+/// ask for it. A drive that does not exist, or a path that is taken, is a mistake of the test and panics.
+#[derive(Clone)]
+pub struct World {
+    state: Arc<Mutex<State>>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("World")
+            .field("now_ns", &state.now_ns)
+            .field("boot", &state.boot)
+            .field("down", &state.down)
+            .field("drives", &state.drives.len())
+            .field("operations", &state.operations)
+            .field("effects", &state.effects)
+            .finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// A machine without drives, of which everything is decided by `seed`.
+    pub fn new(seed: u64) -> World {
+        World { state: Arc::new(Mutex::new(State::new(seed))) }
+    }
+
+    /// Adds `count` empty drives, at `/sim/<index>`.
+    pub fn with_drives(self, count: usize, model: DriveModel) -> World {
+        for _ in 0..count {
+            let index = self.drives();
+            self.add_drive(format!("/sim/{index}"), model.clone());
+        }
+        self
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machine as iomill sees it until it crashes or reboots or the process is killed; then take a new one.
+    pub fn platform(&self) -> Arc<dyn Platform> {
+        Arc::new(SimPlatform { world: self.clone(), boot: self.state().boot })
+    }
+
+    // Drives.
+
+    /// Adds an empty drive at a path of its own; returns its index.
+    pub fn add_drive(&self, path: impl Into<PathBuf>, model: DriveModel) -> usize {
+        let mut state = self.state();
+        let path = path.into();
+        let taken = state.drives.iter().any(|drive| drive.plugged && drive.path == path);
+        assert!(!taken, "there is a drive at {} already", path.display());
+        state.drives.push(Drive {
+            path,
+            channels_ns: vec![0; model.channels.max(1)],
+            model,
+            disk: Disk::default(),
+            plugged: true,
+            stats: DriveStats::default(),
+            in_flight: 0,
+        });
+        state.drives.len() - 1
+    }
+
+    /// Number of drives, those unplugged included.
+    pub fn drives(&self) -> usize {
+        self.state().drives.len()
+    }
+
+    /// A drive's directory.
+    pub fn path(&self, drive: usize) -> PathBuf {
+        self.state().drives[drive].path.clone()
+    }
+
+    /// All drives' directories.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.state().drives.iter().map(|drive| drive.path.clone()).collect()
+    }
+
+    /// Mounts a drive elsewhere. Two drives may swap places through a third path.
+    pub fn move_drive(&self, drive: usize, to: impl Into<PathBuf>) {
+        let to = to.into();
+        let mut state = self.state();
+        let taken = state.drives.iter().any(|other| other.plugged && other.path == to);
+        assert!(!taken, "there is a drive at {} already", to.display());
+        state.drives[drive].path = to;
+    }
+
+    /// Copies a drive, as `cp -a` to a new drive would: what can be read now is there, durably. Returns its index.
+    pub fn duplicate_drive(&self, drive: usize, to: impl Into<PathBuf>) -> usize {
+        let (model, mut disk) = {
+            let state = self.state();
+            (state.drives[drive].model.clone(), state.drives[drive].disk.clone())
+        };
+        disk.settle();
+        let index = self.add_drive(to, model);
+        self.state().drives[index].disk = disk;
+        index
+    }
+
+    /// Empties a drive, as a new one put in the place of the old would be. What was open on it is bad from now on.
+    pub fn erase(&self, drive: usize) {
+        self.state().drives[drive].disk = Disk::default();
+    }
+
+    /// Takes a drive away: its directory is gone, what was open on it fails with EIO.
+    pub fn unplug(&self, drive: usize) {
+        self.state().drives[drive].plugged = false;
+    }
+
+    /// Brings a drive back to where it was.
+    pub fn plug(&self, drive: usize) {
+        let mut state = self.state();
+        let path = state.drives[drive].path.clone();
+        let taken = state.drives.iter().any(|other| other.plugged && other.path == path);
+        assert!(!taken, "there is a drive at {} already", path.display());
+        state.drives[drive].plugged = true;
+    }
+
+    /// Changes a drive's capacity.
+    pub fn set_capacity(&self, drive: usize, capacity_bytes: Option<u64>) {
+        self.state().drives[drive].model.capacity_bytes = capacity_bytes;
+    }
+
+    /// Bytes that the files of a drive take up.
+    pub fn used_bytes(&self, drive: usize) -> u64 {
+        self.state().used_pages(drive) * crate::image::PAGE_BYTES
+    }
+
+    /// What engines asked of a drive.
+    pub fn stats(&self, drive: usize) -> DriveStats {
+        self.state().drives[drive].stats
+    }
+
+    // Faults and ends.
+
+    /// Looks at or changes what goes wrong.
+    pub fn faults<R>(&self, change: impl FnOnce(&mut Faults) -> R) -> R {
+        // The lock is not held meanwhile, so that the closure may use the world.
+        let mut faults = self.state().faults.clone();
+        let result = change(&mut faults);
+        self.state().faults = faults;
+        result
+    }
+
+    /// The machine loses power: all that is volatile survives as the seed decides. Everything fails until
+    /// [`World::reboot`]. Does nothing when it is down already.
+    pub fn crash(&self) {
+        self.crash_with(Survival::Seeded);
+    }
+
+    /// A crash of which the outcome is given.
+    pub fn crash_with(&self, survival: Survival) {
+        self.state().crash(survival);
+    }
+
+    /// Whether the machine is down.
+    pub fn crashed(&self) -> bool {
+        self.state().down
+    }
+
+    /// Boots again. After a crash with what it left; otherwise it is an orderly shutdown first, which makes everything
+    /// durable. All handles, locks and engines are gone.
+    pub fn reboot(&self) {
+        let mut state = self.state();
+        if !state.down {
+            state.end_process(false);
+            state.drives.iter_mut().for_each(|drive| drive.disk.settle());
+        }
+        state.down = false;
+        state.note("boot");
+    }
+
+    /// Ends the process that uses the drives, as SIGKILL does: handles, locks and engines are gone; what was written
+    /// stays readable and is as volatile as it was; writes in flight have taken place or not.
+    pub fn kill_process(&self) {
+        let mut state = self.state();
+        if !state.down {
+            state.end_process(false);
+            state.note("process killed");
+        }
+    }
+
+    // What a test sees.
+
+    /// Operations so far, reads included: every `DriveFs` call that reaches a drive, every request of an engine.
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// Changes of drives so far (writes, syncs, names, lengths): the moments at which a crash may make a difference.
+    pub fn effects(&self) -> u64 {
+        self.state().effects
+    }
+
+    /// Requests pushed to engines that have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.state().flights.len()
+    }
+
+    /// Requests that were in flight when their engine was dropped.
+    pub fn abandoned(&self) -> u64 {
+        self.state().abandoned
+    }
+
+    /// Breaches of the contracts of `Engine` and `DriveFs` so far; a test should find none.
+    pub fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
+    }
+
+    /// Open file descriptions: those of handles, engines and requests in flight. For finding leaks.
+    pub fn open_files(&self) -> usize {
+        self.state().opens.len()
+    }
+
+    /// A hash over all that happened: equal for two runs of one seed.
+    pub fn trace_hash(&self) -> u64 {
+        self.state().trace.hash()
+    }
+
+    /// The last events in words, for the message of a test that fails.
+    pub fn trace_tail(&self) -> String {
+        self.state().trace.tail()
+    }
+
+    /// The virtual time. Unlike a look at the clock of the platform, this takes none.
+    pub fn now_ns(&self) -> u64 {
+        self.state().now_ns
+    }
+
+    // Files behind the program's back. Paths are relative to `<drive>/iomill`. A change makes durable, with itself, what
+    // was written to that file, or done in that directory, before.
+
+    /// The paths of all files of a drive, sorted.
+    pub fn files(&self, drive: usize) -> Vec<String> {
+        self.state().drives[drive].disk.tree.paths()
+    }
+
+    /// All bytes of a file, as a read would see them now.
+    pub fn read(&self, drive: usize, path: &str) -> io::Result<Vec<u8>> {
+        self.with_file(drive, path, |file| {
+            let mut bytes = vec![0; file.now.len() as usize];
+            file.now.read(0, &mut bytes);
+            bytes
+        })
+    }
+
+    /// Flips all bits of a range of a file, durably. Bytes past the end stay out.
+    pub fn corrupt(&self, drive: usize, path: &str, offset: u64, len: usize) -> io::Result<()> {
+        self.tamper(drive, path, |image| {
+            let mut bytes = vec![0; len];
+            let read = image.read(offset, &mut bytes);
+            bytes.truncate(read);
+            bytes.iter_mut().for_each(|byte| *byte = !*byte);
+            image.write(offset, &bytes);
+        })
+    }
+
+    /// Cuts or extends a file, durably.
+    pub fn cut(&self, drive: usize, path: &str, len: u64) -> io::Result<()> {
+        self.tamper(drive, path, |image| image.set_len(len))
+    }
+
+    /// Replaces the contents of a file, or creates it with its directories, durably.
+    pub fn put(&self, drive: usize, path: &str, bytes: &[u8]) -> io::Result<()> {
+        {
+            let mut state = self.state();
+            let disk = &mut state.drives[drive].disk;
+            disk.made = true;
+            for (end, _) in path.match_indices('/') {
+                disk.tree.make_dir(&path[..end])?;
+                disk.tree.sync_dir(parent(&path[..end]))?;
+            }
+            if disk.tree.find_file(path).is_err() {
+                disk.create(path)?;
+                disk.tree.sync_dir(parent(path))?;
+            }
+        }
+        self.tamper(drive, path, |image| {
+            image.set_len(0);
+            image.extend(bytes.len() as u64);
+            image.write(0, bytes);
+        })
+    }
+
+    /// Removes a file, durably.
+    pub fn remove(&self, drive: usize, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        let disk = &mut state.drives[drive].disk;
+        disk.tree.unlink(path)?;
+        disk.tree.sync_dir(parent(path))
+    }
+
+    fn tamper(&self, drive: usize, path: &str, change: impl Fn(&mut Image)) -> io::Result<()> {
+        self.with_file(drive, path, |file| file.tamper(change))
+    }
+
+    fn with_file<R>(&self, drive: usize, path: &str, body: impl FnOnce(&mut File) -> R) -> io::Result<R> {
+        let mut state = self.state();
+        let disk = &mut state.drives[drive].disk;
+        let file = disk.tree.find_file(path)?;
+        disk.files.get_mut(&file).map(body).ok_or_else(|| errno(libc::ENOENT))
+    }
+
+    /// The drive at a path.
+    pub fn drive_at(&self, path: impl AsRef<Path>) -> Option<usize> {
+        self.state().drives.iter().position(|drive| drive.plugged && drive.path == path.as_ref())
+    }
+}
+
+/// The directory that holds a file.
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
