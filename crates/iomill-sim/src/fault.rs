@@ -33,6 +33,8 @@ pub enum Kind {
     SetLen,
     /// Giving a file space.
     Allocate,
+    /// Making a range read as zero.
+    Zero,
     /// Renaming.
     Rename,
     /// Unlinking.

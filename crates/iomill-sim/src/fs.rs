@@ -202,6 +202,19 @@ impl DriveFs for SimFs {
         })
     }
 
+    fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        self.on_file(Kind::Zero, handle, |state, verdict, file| {
+            self.check_writable(state, handle)?;
+            let end = check_end(offset, len)?.min(state.file(self.drive, file)?.now.len());
+            verdict.go()?;
+            if offset < end {
+                let zeroes = vec![0; (end - offset) as usize];
+                state.file(self.drive, file)?.write(offset, &zeroes, false);
+            }
+            state.effect()
+        })
+    }
+
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
         self.on_file(Kind::Sync, handle, |state, verdict, file| {
             if let Verdict::Fail(code) = verdict {
