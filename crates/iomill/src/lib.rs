@@ -1,5 +1,6 @@
 //! Many commodity SSDs as one very fast file.
 
+pub mod catalog;
 pub mod engine;
 pub mod error;
 pub mod layout;
