@@ -19,9 +19,7 @@ use crate::sys::clock::{Clock, MonotonicClock};
 use crate::sys::fs::{DriveFs, Handle};
 use crate::sys::memory::PageBuf;
 use crate::sys::mounts;
-
-/// Opens a drive's directory: `RealFs::attach`.
-pub type Attach = fn(&Path, bool) -> io::Result<Arc<dyn DriveFs>>;
+use crate::sys::real_fs::RealFs;
 
 /// Requests of the engines that are made only to see whether they can be.
 const PROBE_CAPACITY: u32 = 64;
@@ -30,22 +28,14 @@ const PROBE_CAPACITY: u32 = 64;
 const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RealPlatform {
-    attach: Attach,
     clock: Arc<MonotonicClock>,
-}
-
-impl RealPlatform {
-    /// The machine, whose drives are opened by `attach`.
-    pub fn new(attach: Attach) -> RealPlatform {
-        RealPlatform { attach, clock: Arc::default() }
-    }
 }
 
 impl Platform for RealPlatform {
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
-        (self.attach)(path, create)
+        Ok(Arc::new(RealFs::attach(path, create)?))
     }
 
     fn neighbours(&self, near: &Path) -> Vec<PathBuf> {

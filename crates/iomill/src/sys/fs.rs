@@ -67,6 +67,15 @@ pub enum Lock {
     Exclusive,
 }
 
+/// Tells directories apart. Drives without inode numbers are told apart by their location.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Number of the file system's device.
+    pub device: u64,
+    /// Inode number on it.
+    pub inode: u64,
+}
+
 /// What lies under a drive's directory, for people and for placement.
 #[derive(Clone, Debug, Default)]
 pub struct Ground {
@@ -92,6 +101,12 @@ pub struct Ground {
 pub trait DriveFs: Send + Sync + fmt::Debug {
     /// The drive as its user named it (made absolute), without `/iomill`.
     fn location(&self) -> &Path;
+    /// Which directory this is, whatever its path: the same directory reached in two ways (a bind mount, a symbolic
+    /// link) has one identity, a copy of it has another.
+    fn identity(&self) -> io::Result<Identity> {
+        let inode = xxhash_rust::xxh3::xxh3_64(self.location().as_os_str().as_encoded_bytes());
+        Ok(Identity { device: u64::MAX, inode })
+    }
     /// Makes one directory (mode 0700); one that exists already is no error.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
     /// The names in a directory, without `.` and `..`, in no order.

@@ -1,5 +1,6 @@
 //! The kernel's edge: memory, files, devices, CPUs. Nearly all `unsafe` code that is not an engine's lives here.
 
+pub mod block;
 pub mod clock;
 pub mod cpu;
 pub mod errno;
@@ -7,3 +8,4 @@ pub mod fs;
 pub mod memory;
 pub mod mounts;
 pub mod sync;
+pub mod real_fs;

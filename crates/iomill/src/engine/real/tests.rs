@@ -10,10 +10,6 @@ use super::*;
 /// Tells the test binary, started again by itself, which errno the kernel shall answer.
 const CHILD: &str = "IOMILL_TEST_FORBIDDEN";
 
-fn no_drives(_: &Path, _: bool) -> io::Result<Arc<dyn DriveFs>> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
 fn direct_file() -> (tempfile::TempDir, File) {
     // Beside the test binary, since /tmp may be in memory.
     let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
@@ -82,7 +78,7 @@ fn a_forbidden_io_uring_gives_way_to_libaio() {
         let refusal = grant(EngineKind::Uring, probe, true).unwrap_err();
         assert!(refusal.to_string().starts_with(reason), "{refusal}");
         let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new() };
-        let refusal = RealPlatform::new(no_drives).engine(EngineKind::Uring, &config).err().unwrap();
+        let refusal = RealPlatform::default().engine(EngineKind::Uring, &config).err().unwrap();
         assert!(refusal.to_string().starts_with(reason), "{refusal}");
         return;
     }
@@ -109,7 +105,7 @@ fn the_choice_here_can_be_made() {
     let probe = Handle(file.as_raw_fd());
     let choice = choose(probe, true).unwrap();
     assert_eq!(choice.why.is_none(), choice.kind == EngineKind::Uring, "{choice:?}");
-    let platform = RealPlatform::new(no_drives);
+    let platform = RealPlatform::default();
     let config = EngineConfig { capacity: 8, poll: false, hold: vec![probe] };
     assert_eq!(platform.engine(choice.kind, &config).unwrap().kind(), choice.kind);
     for kind in [EngineKind::Posix, EngineKind::Null] {
@@ -154,7 +150,7 @@ fn a_file_system_without_reads_that_do_not_wait_is_not_for_io_uring() {
 
 #[test]
 fn randomness_fills_everything() {
-    let platform = RealPlatform::new(no_drives);
+    let platform = RealPlatform::default();
     let mut bytes = vec![0u8; 1000];
     platform.random(&mut bytes).unwrap();
     assert!(bytes.chunks(100).all(|chunk| chunk.iter().any(|byte| *byte != 0)));

@@ -1,0 +1,208 @@
+//! `iomill check`: everything that the catalog can know about what lies on the drives, told and, on demand, put right.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::discovery::{self, Member, Team};
+use super::length;
+use super::open::lock_team;
+use super::plan::{Plan, Problem, Severity, problem};
+use super::record::{Record, part_path};
+use super::scan::{Extent, Scan};
+use super::store::{Drive, LABEL, LOCK, PARTS, absent_is_none, failed, sync_dir};
+use super::text::Signature;
+use super::{Catalog, Mode};
+use crate::engine::platform::Platform;
+use crate::error::{Error, Result};
+use crate::sys::fs::{Access, OpenFile};
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// All that is not as it should be, as far as it could be seen.
+    pub problems: Vec<Problem>,
+    /// How many drives were looked at; 0 when the array could not be put together.
+    pub drives: usize,
+    /// How many files were looked at.
+    pub files: usize,
+    /// Their lengths added up, in bytes.
+    pub bytes: u64,
+}
+
+impl Report {
+    /// Whether nothing is left that a person should do something about.
+    pub fn is_clean(&self) -> bool {
+        self.problems.iter().all(|problem| problem.repaired)
+    }
+
+    fn fault(&mut self, error: Error) -> Result<()> {
+        let (path, what) = match error {
+            Error::Drive { path, why } => (path, why),
+            Error::Corrupt { path, why } => (path, why),
+            other => return Err(other),
+        };
+        let advice = "until then the array does not open; a label can be copied from another drive of the array: set \
+                      `drive` and `index` to those of this drive, end it with `# checksum none`, and run `iomill check \
+                      --repair`";
+        let of_label = path.ends_with(LABEL);
+        let advice = if of_label { advice } else { "until then the array does not open" }.to_owned();
+        self.problems.push(Problem { path, what, severity: Severity::Error, repaired: false, advice });
+        Ok(())
+    }
+}
+
+/// How long the part of a file on the drive at a position of its `drives` must be at least, given the file's length.
+pub type PartExtent<'a> = &'a dyn Fn(&Record, u64, usize) -> u64;
+
+/// Checks the array that the drives in `starts` belong to; with `repair`, puts right what can be without loss. Takes
+/// the reader's lock, or the writer's for repairing. An error means that the check itself could not go on.
+pub fn check(
+    platform: &Arc<dyn Platform>,
+    starts: &[PathBuf],
+    repair: bool,
+    part_extent: PartExtent<'_>,
+) -> Result<Report> {
+    let mut report = Report::default();
+    let (mode, signature) =
+        if repair { (Mode::Writer, Signature::Waived) } else { (Mode::Reader, Signature::Required) };
+    if repair && let Err(error) = remake_locks(&**platform, starts, &mut report) {
+        report.fault(error)?;
+        return Ok(report);
+    }
+    let (team, locks) = match lock_team(&**platform, starts, mode, signature) {
+        Ok(found) => found,
+        Err(error) => {
+            report.fault(error)?;
+            return Ok(report);
+        }
+    };
+    report.drives = team.members.len();
+    let labels = label_faults(&team);
+    let catalog = Catalog::assemble(platform, mode, team, locks)?;
+    for (drive, what) in labels {
+        let found = problem(&catalog.drives, drive, LABEL, &what, Severity::Note);
+        report.problems.push(Problem { repaired: catalog.labels_agree, ..found });
+    }
+    check_files(&catalog, signature, part_extent, &mut report)?;
+    catalog.close()?;
+    Ok(report)
+}
+
+/// What is wrong with the labels of a team, by drive.
+fn label_faults(team: &Team) -> Vec<(usize, String)> {
+    let moved = team.found_places() != team.label.drives;
+    let fault = |(drive, member): (usize, &Member)| {
+        let what = if !member.signed {
+            "the label was mended by hand and is not signed".to_owned()
+        } else if member.label.epoch != team.label.epoch {
+            format!("the label was left at epoch {} of {}", member.label.epoch, team.label.epoch)
+        } else if moved {
+            "the label gives other places than those where the drives are now".to_owned()
+        } else {
+            return None;
+        };
+        Some((drive, what))
+    };
+    team.members.iter().enumerate().filter_map(fault).collect()
+}
+
+/// Looks at all records, lengths and parts; a writer's catalog repairs what it can.
+fn check_files(
+    catalog: &Catalog,
+    signature: Signature,
+    part_extent: PartExtent<'_>,
+    report: &mut Report,
+) -> Result<()> {
+    let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, Extent::All, signature)?)?;
+    // Where something cannot be decided, nothing is touched.
+    let repair = catalog.is_writer() && plan.faults.is_empty();
+    report.problems.extend(plan.faults.iter().chain(&plan.remarks).cloned());
+    report.problems.extend(plan.steps.iter().map(|step| Problem { repaired: repair, ..step.problem.clone() }));
+    let records: Vec<Arc<Record>> = plan.live.values().cloned().collect();
+    if repair {
+        catalog.adopt(plan)?;
+    }
+    for record in &records {
+        check_file(catalog, record, repair, part_extent, report)?;
+    }
+    Ok(())
+}
+
+/// Makes missing locks anew, so that the array can be locked at all.
+fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report) -> Result<()> {
+    let team = discovery::find(platform, starts, Signature::Waived)?;
+    let drives = team.drives();
+    for (index, drive) in drives.iter().enumerate() {
+        let fs = &drive.fs;
+        match OpenFile::open(fs, LOCK, Access::CREATE) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("create", &**fs, LOCK)(error)),
+            Ok(_) => {
+                sync_dir(&**fs, "")?;
+                let found = problem(&drives, index, LOCK, "the lock was missing", Severity::Warning);
+                report.problems.push(Problem { repaired: true, ..found });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the length and the parts of one file.
+fn check_file(
+    catalog: &Catalog,
+    record: &Record,
+    repair: bool,
+    part_extent: PartExtent<'_>,
+    report: &mut Report,
+) -> Result<()> {
+    report.files += 1;
+    let (length, problems) = length::examine(catalog, record);
+    let repair_lengths = repair && length.is_ok() && !problems.is_empty();
+    if repair_lengths {
+        catalog.open_length(record)?;
+    }
+    report.problems.extend(problems.into_iter().map(|found| Problem { repaired: repair_lengths, ..found }));
+    let length = match length {
+        Ok(length) => length,
+        Err(Error::Corrupt { path, why }) => {
+            let advice = "without it nobody knows how long the file is; its parts are untouched".to_owned();
+            report.problems.push(Problem { path, what: why, severity: Severity::Error, repaired: false, advice });
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    report.bytes = report.bytes.saturating_add(length);
+    for (position, drive) in catalog.drives_of(&record.drives).enumerate() {
+        let least = part_extent(record, length, position);
+        report.problems.extend(check_part(&catalog.drives, drive, record, least, repair)?);
+    }
+    Ok(())
+}
+
+fn check_part(drives: &[Drive], drive: &Drive, record: &Record, least: u64, repair: bool) -> Result<Option<Problem>> {
+    let fs = &*drive.fs;
+    let path = part_path(&record.id);
+    let tell = |what: String| problem(drives, usize::from(drive.index), &path, &what, Severity::Error);
+    let lost = |what: String| Problem {
+        advice: format!("bring it back from a copy, or remove {:?}; what it held cannot be made anew", record.name),
+        ..tell(what)
+    };
+    let opened = absent_is_none(OpenFile::open(&drive.fs, &path, Access::READ)).map_err(failed("open", fs, &path))?;
+    let Some(file) = opened else {
+        if least > 0 {
+            return Ok(Some(lost(format!("the part of {:?} is missing; {least} bytes of it are in use", record.name))));
+        }
+        if repair {
+            OpenFile::open(&drive.fs, &path, Access::CREATE).map_err(failed("create", fs, &path))?;
+            sync_dir(fs, PARTS)?;
+        }
+        let found = tell(format!("the part of {:?} is missing; none of it was in use", record.name));
+        let advice = "run `iomill check --repair`".to_owned();
+        return Ok(Some(Problem { repaired: repair, advice, ..found }));
+    };
+    let len = fs.len(file.handle()).map_err(failed("stat", fs, &path))?;
+    if len >= least {
+        return Ok(None);
+    }
+    Ok(Some(lost(format!("the part of {:?} has {len} bytes and should have at least {least}", record.name))))
+}

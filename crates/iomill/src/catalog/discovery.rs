@@ -1,0 +1,367 @@
+//! Finding the drives of an array, given one of them (rule 7).
+//!
+//! Goals: the ids decide, paths are only hints; every refusal names the drive and says what to do. Non-goals: arrays
+//! with missing drives; they do not open.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use super::id::Id;
+use super::label::{LABEL_MAX_BYTES, Label, LabelDrive, parse_label_as};
+use super::store::{Drive, LABEL, full_path, read_whole};
+use super::text::{Signature, TextError};
+use crate::engine::platform::Platform;
+use crate::error::{Error, Result};
+use crate::sys::fs::DriveFs;
+
+/// A directory with a label.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) fs: Arc<dyn DriveFs>,
+    pub(super) label: Label,
+    /// False where a person mended the label and nobody signed it yet.
+    pub(super) signed: bool,
+}
+
+/// All drives of an array.
+#[derive(Debug)]
+pub(super) struct Team {
+    /// The label of the highest epoch.
+    pub(super) label: Label,
+    /// By index; as many as the label lists.
+    pub(super) members: Vec<Member>,
+}
+
+impl Team {
+    pub(super) fn drives(&self) -> Vec<Drive> {
+        let pairs = self.members.iter().zip(&self.label.drives);
+        let drive = |(member, listed): (&Member, &LabelDrive)| Drive {
+            fs: Arc::clone(&member.fs),
+            id: listed.id,
+            index: listed.index,
+            weight: listed.weight,
+        };
+        pairs.map(drive).collect()
+    }
+
+    /// Reads all labels again, to learn (under the lock) whether another process changed one meanwhile.
+    pub(super) fn is_unchanged(&self, signature: Signature) -> Result<bool> {
+        for member in &self.members {
+            if read_label(&member.fs, signature)?.is_none_or(|(label, _)| label != member.label) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The list of drives with the places where they were found.
+    pub(super) fn found_places(&self) -> Vec<LabelDrive> {
+        let pairs = self.members.iter().zip(&self.label.drives);
+        pairs.map(|(member, listed)| LabelDrive { path: hint(&*member.fs), ..listed.clone() }).collect()
+    }
+}
+
+/// A drive's place as labels note it. One that is not UTF-8 is noted as well as it can be, and found as a neighbour.
+pub(super) fn hint(fs: &dyn DriveFs) -> String {
+    fs.location().to_string_lossy().into_owned()
+}
+
+/// Attaches to a drive and explains failure.
+pub(super) fn attach(platform: &dyn Platform, path: &Path, create: bool) -> Result<Arc<dyn DriveFs>> {
+    platform.attach(path, create).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound if create => Error::Drive {
+            path: path.to_owned(),
+            why: "there is no such directory; make it or mount the drive there first".to_owned(),
+        },
+        io::ErrorKind::NotFound => Error::Drive {
+            path: path.to_owned(),
+            why: "no array has a drive here (there is no directory `iomill`); mount the drive, or make an array with \
+                  `iomill init`"
+                .to_owned(),
+        },
+        _ => Error::io(if create { "make a drive in" } else { "attach to the drive in" }, path, error),
+    })
+}
+
+/// Reads a drive's label; `None` where it has none.
+pub(super) fn read_label(fs: &Arc<dyn DriveFs>, signature: Signature) -> Result<Option<(Label, bool)>> {
+    let path = full_path(&**fs, LABEL);
+    let read = read_whole(fs, LABEL, LABEL_MAX_BYTES).map_err(|error| Error::io("read", &path, error))?;
+    let Some(bytes) = read else { return Ok(None) };
+    match parse_label_as(&bytes, signature) {
+        Ok(label) => Ok(Some(label)),
+        Err(TextError::Bad(why)) => Err(Error::Corrupt {
+            path,
+            why: format!("the label {why}; `iomill check` tells how to mend it from another drive's label"),
+        }),
+        Err(newer) => Err(Error::Drive { path: fs.location().to_owned(), why: format!("its label {newer}") }),
+    }
+}
+
+/// Finds all drives of the array that the drives in `starts` belong to.
+pub(super) fn find(platform: &dyn Platform, starts: &[PathBuf], signature: Signature) -> Result<Team> {
+    let mut search = Search { platform, starts, signature, found: BTreeMap::new(), neighbours: None };
+    let array = search.take_starts()?;
+    let best = search.complete(array)?;
+    search.refuse_copies(&best)?;
+    search.into_team(best)
+}
+
+struct Search<'a> {
+    platform: &'a dyn Platform,
+    starts: &'a [PathBuf],
+    signature: Signature,
+    found: BTreeMap<Id, Member>,
+    /// Drives of the array in the neighbourhood, looked for once and only when hints fail.
+    neighbours: Option<Vec<Member>>,
+}
+
+impl Search<'_> {
+    /// Takes in the drives that the user named, all of which must be of one array.
+    fn take_starts(&mut self) -> Result<Id> {
+        let mut array: Option<(Id, PathBuf)> = None;
+        for path in self.starts {
+            let fs = attach(self.platform, path, false)?;
+            let (label, signed) = read_label(&fs, self.signature)?.ok_or_else(|| Error::Drive {
+                path: path.clone(),
+                why: "no array has a drive here (it has no label; was `iomill init` interrupted?); make one with \
+                      `iomill init`"
+                    .to_owned(),
+            })?;
+            let (id, first) = array.get_or_insert_with(|| (label.array, path.clone()));
+            if *id != label.array {
+                return Err(Error::Drive {
+                    path: path.clone(),
+                    why: format!("it belongs to array {}, while {} belongs to {id}", label.array, first.display()),
+                });
+            }
+            self.take(Member { fs, label, signed })?;
+        }
+        array.map(|(id, _)| id).ok_or_else(|| Error::invalid("drives", "name at least one drive of the array"))
+    }
+
+    /// Takes in a drive, unless another directory has its id already.
+    fn take(&mut self, member: Member) -> Result<()> {
+        match self.found.get(&member.label.drive) {
+            Some(other) if is_same(&other.fs, &member.fs)? => {}
+            Some(other) => return Err(doubled(other, &member)),
+            None => {
+                self.found.insert(member.label.drive, member);
+            }
+        }
+        Ok(())
+    }
+
+    /// Searches until every drive of the newest label is there; returns that label. A found drive may bring a newer
+    /// label, so this goes round until nothing changes.
+    fn complete(&mut self, array: Id) -> Result<Label> {
+        loop {
+            let newest = self.found.values().max_by_key(|member| (member.label.epoch, member.signed));
+            let best = newest.map(|member| member.label.clone()).ok_or_else(|| no_drives(self.starts))?;
+            let missing: Vec<LabelDrive> =
+                best.drives.iter().filter(|listed| !self.found.contains_key(&listed.id)).cloned().collect();
+            if missing.is_empty() {
+                return Ok(best);
+            }
+            for listed in missing {
+                let member = self.find_one(array, &best, &listed)?;
+                self.take(member)?;
+            }
+        }
+    }
+
+    fn find_one(&mut self, array: Id, best: &Label, listed: &LabelDrive) -> Result<Member> {
+        let wanted = |member: &Member| member.label.array == array && member.label.drive == listed.id;
+        let at_hint = self.look_at(Path::new(&listed.path));
+        let found_at_hint = match at_hint {
+            Ok(Some(member)) if wanted(&member) => return Ok(member),
+            other => other,
+        };
+        for path in self.relative_places(best, listed) {
+            if let Ok(Some(member)) = self.look_at(&path)
+                && wanted(&member)
+            {
+                return Ok(member);
+            }
+        }
+        let mut matches: Vec<Member> = Vec::new();
+        for member in self.neighbours(array).iter().filter(|member| wanted(member)) {
+            if let Some(first) = matches.first() {
+                if is_same(&first.fs, &member.fs)? {
+                    continue;
+                }
+                return Err(doubled(first, member));
+            }
+            matches.push(member.clone());
+        }
+        matches.pop().map_or_else(|| Err(missing(listed, found_at_hint)), Ok)
+    }
+
+    /// What is in a directory: a drive, nothing, or something that cannot be used.
+    fn look_at(&self, path: &Path) -> Result<Option<Member>> {
+        let fs = match self.platform.attach(path, false) {
+            Ok(fs) => fs,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(Error::io("attach to the drive in", path, error)),
+        };
+        Ok(read_label(&fs, self.signature)?.map(|(label, signed)| Member { fs, label, signed }))
+    }
+
+    /// Where a drive is if the whole array moved together: as far from each found drive as their hints are apart.
+    fn relative_places(&self, best: &Label, listed: &LabelDrive) -> Vec<PathBuf> {
+        let mut places = Vec::new();
+        for known in &best.drives {
+            let Some(member) = self.found.get(&known.id) else { continue };
+            if let Some(place) = shifted(member.fs.location(), Path::new(&known.path), Path::new(&listed.path))
+                && !places.contains(&place)
+            {
+                places.push(place);
+            }
+        }
+        places
+    }
+
+    /// Drives of the array near the starts. What cannot be read there is none of ours to complain about.
+    fn neighbours(&mut self, array: Id) -> &[Member] {
+        if self.neighbours.is_none() {
+            let mut places: Vec<PathBuf> = Vec::new();
+            for member in self.found.values() {
+                places.extend(self.platform.neighbours(member.fs.location()));
+            }
+            places.sort();
+            places.dedup();
+            let members = places.iter().filter_map(|place| self.look_at(place).ok().flatten());
+            self.neighbours = Some(members.filter(|member| member.label.array == array).collect());
+        }
+        self.neighbours.as_deref().unwrap_or_default()
+    }
+
+    /// A drive that is not where its label says may be a copy of one that still is there. Using both a copy and
+    /// originals would let them drift apart, so neither is used.
+    fn refuse_copies(&self, best: &Label) -> Result<()> {
+        for listed in &best.drives {
+            let Some(member) = self.found.get(&listed.id) else { continue };
+            if member.fs.location() == Path::new(&listed.path) {
+                continue;
+            }
+            if let Ok(Some(other)) = self.look_at(Path::new(&listed.path))
+                && other.label.drive == listed.id
+                && !is_same(&member.fs, &other.fs)?
+            {
+                return Err(doubled(&other, member));
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the found drives into their order and compares their labels.
+    fn into_team(mut self, best: Label) -> Result<Team> {
+        let mut members = Vec::with_capacity(best.drives.len());
+        for listed in &best.drives {
+            let member = self.found.remove(&listed.id).ok_or_else(|| missing(listed, Ok(None)))?;
+            if member.label.epoch == best.epoch && !member.label.agrees_with(&best) {
+                return Err(Error::Corrupt {
+                    path: full_path(&*member.fs, LABEL),
+                    why: format!(
+                        "it has epoch {} like another drive's label, but says something else; decide which is right, \
+                         raise its epoch by one, end it with `# checksum none`, and run `iomill check --repair`",
+                        best.epoch
+                    ),
+                });
+            }
+            members.push(member);
+        }
+        if let Some(stranger) = self.found.into_values().next() {
+            return Err(Error::Drive {
+                path: stranger.fs.location().to_owned(),
+                why: format!("drive {} is not in array {} any more; leave it out", stranger.label.drive, best.array),
+            });
+        }
+        if best.epoch == 0 {
+            return Err(Error::Drive {
+                path: members.first().map(|member| member.fs.location().to_owned()).unwrap_or_default(),
+                why:
+                    "the making of this array was interrupted, and it holds nothing yet; run `iomill init` again with \
+                      the same drives"
+                        .to_owned(),
+            });
+        }
+        Ok(Team { label: best, members })
+    }
+}
+
+fn is_same(one: &Arc<dyn DriveFs>, other: &Arc<dyn DriveFs>) -> Result<bool> {
+    let identity = |fs: &Arc<dyn DriveFs>| fs.identity().map_err(|error| Error::io("stat", fs.location(), error));
+    Ok(identity(one)? == identity(other)?)
+}
+
+fn doubled(one: &Member, other: &Member) -> Error {
+    Error::Drive {
+        path: other.fs.location().to_owned(),
+        why: format!(
+            "it has the same id ({}) as {}: one is a copy of the other; unmount or move away the one that is not to be \
+             used",
+            one.label.drive,
+            one.fs.location().display()
+        ),
+    }
+}
+
+fn no_drives(starts: &[PathBuf]) -> Error {
+    Error::invalid(format!("drives {starts:?}"), "name at least one drive of the array")
+}
+
+/// What stands in a missing drive's place decides the words.
+fn missing(listed: &LabelDrive, at_hint: Result<Option<Member>>) -> Error {
+    let instead = match at_hint {
+        Err(error @ (Error::Corrupt { .. } | Error::Drive { .. })) => return error,
+        Err(error) => format!(" ({error})"),
+        Ok(Some(other)) => format!(" (now drive {} of array {} is there)", other.label.index, other.label.array),
+        Ok(None) => String::new(),
+    };
+    Error::Drive {
+        path: PathBuf::from(&listed.path),
+        why: format!(
+            "drive {} (id {}) of the array is missing; it was last seen here{instead}: mount it, or name its new place \
+             with -a",
+            listed.index, listed.id
+        ),
+    }
+}
+
+/// The place that is to `location` as the path `to` is to the path `from`.
+fn shifted(location: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
+    let mut from = from.components().peekable();
+    let mut to = to.components().peekable();
+    while from.peek().is_some() && from.peek() == to.peek() {
+        from.next();
+        to.next();
+    }
+    let mut place = location.to_owned();
+    for component in from {
+        if !matches!(component, Component::Normal(_)) || !place.pop() {
+            return None;
+        }
+    }
+    place.extend(to);
+    Some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_hints() {
+        let shift = |location: &str, from: &str, to: &str| {
+            shifted(Path::new(location), Path::new(from), Path::new(to)).map(|path| path.display().to_string())
+        };
+        assert_eq!(shift("/x/ssd0", "/mnt/ssd0", "/mnt/ssd1").as_deref(), Some("/x/ssd1"));
+        assert_eq!(shift("/x/y/0/d", "/a/0/d", "/a/1/d").as_deref(), Some("/x/y/1/d"));
+        assert_eq!(shift("/x", "/a/b/c", "/a/d"), None);
+    }
+}

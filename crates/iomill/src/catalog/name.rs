@@ -1,0 +1,85 @@
+//! What a file may be called, and what its attributes may be.
+
+use crate::error::{Error, Result};
+
+/// Longest name in bytes.
+pub const NAME_MAX_BYTES: usize = 1000;
+/// Longest key of an attribute in bytes.
+pub const ATTRIBUTE_KEY_MAX_BYTES: usize = 100;
+
+/// Names are UTF-8 paths: components parted by single slashes, none of them empty, `.` or `..`, no control characters.
+pub fn check_name(name: &str) -> Result<()> {
+    name_fault(name).map_or(Ok(()), |why| Err(Error::invalid(format!("file name {}", shown(name)), why)))
+}
+
+/// A key is short and holds no control characters.
+pub fn check_attribute_key(key: &str) -> Result<()> {
+    key_fault(key).map_or(Ok(()), |why| Err(Error::invalid(format!("attribute {}", shown(key)), why)))
+}
+
+/// Why `name` cannot be one.
+pub(super) fn name_fault(name: &str) -> Option<String> {
+    if name.is_empty() {
+        return Some("a name has at least one character".to_owned());
+    }
+    if name.len() > NAME_MAX_BYTES {
+        return Some(format!("it has {} bytes; at most {NAME_MAX_BYTES} are allowed", name.len()));
+    }
+    if let Some(control) = name.chars().find(|character| character.is_control()) {
+        return Some(format!("it holds the control character {control:?}"));
+    }
+    if name.starts_with('/') {
+        return Some("names do not begin with `/`".to_owned());
+    }
+    if name.ends_with('/') {
+        return Some("names do not end with `/`".to_owned());
+    }
+    let bad = name.split('/').find(|component| matches!(*component, "" | "." | ".."))?;
+    Some(format!("{bad:?} cannot stand between slashes in a name"))
+}
+
+/// Why `key` cannot be one.
+pub(super) fn key_fault(key: &str) -> Option<String> {
+    if key.is_empty() {
+        Some("a key has at least one character".to_owned())
+    } else if key.len() > ATTRIBUTE_KEY_MAX_BYTES {
+        Some(format!("it has {} bytes; at most {ATTRIBUTE_KEY_MAX_BYTES} are allowed", key.len()))
+    } else {
+        let control = key.chars().find(|character| character.is_control())?;
+        Some(format!("it holds the control character {control:?}"))
+    }
+}
+
+/// The text for a message: escaped, and cut where it is long.
+fn shown(text: &str) -> String {
+    const SHOWN_CHARS: usize = 80;
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for good in ["a", "a/b", "graph/edges.v2", "...", "a/...", "späte Größe", &"x".repeat(NAME_MAX_BYTES)] {
+            check_name(good).unwrap();
+        }
+        let long = "x".repeat(NAME_MAX_BYTES + 1);
+        for bad in ["", "/", "/a", "a/", "a//b", ".", "..", "a/./b", "../a", "a/..", "a\0b", "a\nb", "a\u{7f}", &long] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn messages_show_what_offends_and_stay_short() {
+        let message = check_name("a/../b").unwrap_err().to_string();
+        assert!(message.contains(r#""a/../b""#) && message.contains(r#"".." cannot"#), "{message}");
+        assert!(check_name(&"ü/".repeat(2000)).unwrap_err().to_string().len() < 300);
+        assert!(check_attribute_key("").is_err() && check_attribute_key("a\tb").is_err());
+        assert!(check_attribute_key(&"k".repeat(101)).is_err() && check_attribute_key("k").is_ok());
+    }
+}

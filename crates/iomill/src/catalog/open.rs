@@ -1,0 +1,187 @@
+//! Opening an array: find the drives, lock them, read their records, finish what a crash cut off.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::discovery::{self, Team};
+use super::label::Label;
+use super::plan::{Act, Plan, Step};
+use super::scan::{Extent, Scan};
+use super::store::{FILES, LABEL, LOCK, Locks, PARTS, Staged, sync_dir, unlink_if_there};
+use super::text::Signature;
+use super::{Catalog, Changes, Mode, length_path, part_path};
+use crate::engine::platform::Platform;
+use crate::error::{Error, Result};
+use crate::sys::fs::Lock;
+
+/// How often to start again when another process changes things between two looks.
+const TRIES: usize = 5;
+
+impl Catalog {
+    /// Opens the array that the drives in `starts` belong to; one of them is enough.
+    pub fn open(platform: &Arc<dyn Platform>, starts: &[PathBuf], mode: Mode) -> Result<Catalog> {
+        let (team, locks) = lock_team(&**platform, starts, mode, Signature::Required)?;
+        if mode == Mode::Peek {
+            return Catalog::peek(platform, team);
+        }
+        let catalog = Catalog::assemble(platform, mode, team, locks)?;
+        let extent = if mode == Mode::Writer { Extent::All } else { Extent::Records };
+        let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, extent, Signature::Required)?)?;
+        plan.refuse_faults()?;
+        catalog.adopt(plan)?;
+        if mode == Mode::Writer {
+            catalog.fill_spares();
+        }
+        Ok(catalog)
+    }
+
+    /// Without a lock a look may fall into the middle of a change; another look then sees it done.
+    fn peek(platform: &Arc<dyn Platform>, team: Team) -> Result<Catalog> {
+        let catalog = Catalog::assemble(platform, Mode::Peek, team, Locks::default())?;
+        let look = || {
+            let scan = Scan::read(&catalog.drives, Extent::Records, Signature::Required)?;
+            let plan = Plan::make(&catalog.drives, scan)?;
+            plan.refuse_faults()?;
+            Ok(plan)
+        };
+        let mut plan: Result<Plan> = look();
+        for _ in 1..TRIES {
+            if plan.is_ok() {
+                break;
+            }
+            plan = look();
+        }
+        catalog.adopt(plan?)?;
+        Ok(catalog)
+    }
+
+    /// A catalog over found and locked drives, its files still unknown. A writer brings the labels up here.
+    pub(super) fn assemble(platform: &Arc<dyn Platform>, mode: Mode, team: Team, locks: Locks) -> Result<Catalog> {
+        let mut catalog = Catalog {
+            platform: Arc::clone(platform),
+            mode,
+            id: team.label.array,
+            epoch: team.label.epoch,
+            labels_agree: false,
+            drives: team.drives(),
+            changes: Mutex::new(Changes::default()),
+            index: Mutex::default(),
+            notices: Mutex::default(),
+            locks: Mutex::new(locks),
+        };
+        if mode == Mode::Writer {
+            catalog.settle_directories()?;
+            catalog.update_labels(&team)?;
+        }
+        Ok(catalog)
+    }
+
+    /// Takes over the files of a plan. A writer takes its steps first; all note them.
+    pub(super) fn adopt(&self, plan: Plan) -> Result<()> {
+        for step in &plan.steps {
+            if self.is_writer() {
+                self.take(step)?;
+            }
+            let done = if self.is_writer() { "put right" } else { "left as it is, this process does not write" };
+            self.notice(format!("{}: {} ({done})", step.problem.path.display(), step.problem.what));
+        }
+        for remark in &plan.remarks {
+            self.notice(format!("{}: {}; {}", remark.path.display(), remark.what, remark.advice));
+        }
+        *super::lock(&self.index) = plan.live;
+        Ok(())
+    }
+
+    /// What a killed process renamed may be in memory only, and must not vanish under what is built on it (rule 13).
+    fn settle_directories(&self) -> Result<()> {
+        for drive in &self.drives {
+            for dir in ["", FILES, PARTS] {
+                sync_dir(&*drive.fs, dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes labels where they lag, and all of them with the next epoch where drives have moved (rule 7). Paths are
+    /// only hints, so that a full drive still opens; but no label may stay at epoch 0 (rule 9).
+    fn update_labels(&mut self, team: &Team) -> Result<()> {
+        let places = team.found_places();
+        let moved = places != team.label.drives;
+        let epoch = if moved { team.label.epoch + 1 } else { team.label.epoch };
+        let behind = |label: &Label, signed: bool| moved || label.epoch != epoch || !signed;
+        let mut labels = Vec::new();
+        for ((drive, member), own) in self.drives.iter().zip(&team.members).zip(&places) {
+            if behind(&member.label, member.signed) {
+                labels.push((drive, label_bytes(&Label::of(own, self.id, epoch, places.clone()), drive.path())?));
+            }
+        }
+        if labels.is_empty() {
+            self.labels_agree = true;
+            return Ok(());
+        }
+        let files = labels.iter().map(|(drive, bytes)| (&drive.fs, LABEL.to_owned(), bytes.as_slice()));
+        match Staged::write(&*self.platform, files).and_then(Staged::commit) {
+            Ok(()) => {
+                self.epoch = epoch;
+                self.labels_agree = true;
+                let paths: Vec<_> = labels.iter().map(|(drive, _)| drive.path().display().to_string()).collect();
+                self.notice(format!("labels brought up to epoch {epoch} on {}", paths.join(", ")));
+            }
+            Err(error) if team.members.iter().all(|member| member.label.epoch > 0 && member.signed) => {
+                self.notice(format!("the labels could not be brought up, the next writer tries again: {error}"));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Takes one step of a plan.
+    fn take(&self, step: &Step) -> Result<()> {
+        match &step.act {
+            Act::Remove { drive, path } => unlink_if_there(&*self.drives[*drive].fs, path),
+            Act::Rewrite { drive, path, bytes } => {
+                let file = (&self.drives[*drive].fs, path.clone(), bytes.as_slice());
+                Staged::write(&*self.platform, [file])?.commit()
+            }
+            Act::Bury(tombstone) => self.write_record(tombstone),
+            Act::Finish(tombstone) => self.finish_deletion(tombstone),
+            Act::RemoveOrphan(id) => {
+                for drive in &self.drives {
+                    unlink_if_there(&*drive.fs, &part_path(id))?;
+                    unlink_if_there(&*drive.fs, &length_path(id))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The bytes of a label of ours.
+pub(super) fn label_bytes(label: &Label, drive: &Path) -> Result<Vec<u8>> {
+    label.to_bytes().map_err(|why| Error::invalid(format!("the label of drive {}", drive.display()), why))
+}
+
+/// Finds the drives and locks them. What was found before the lock was taken must still be so after (rule 8).
+pub(super) fn lock_team(
+    platform: &dyn Platform,
+    starts: &[PathBuf],
+    mode: Mode,
+    signature: Signature,
+) -> Result<(Team, Locks)> {
+    for _ in 0..TRIES {
+        let team = discovery::find(platform, starts, signature)?;
+        let lock = match mode {
+            Mode::Writer => Lock::Exclusive,
+            Mode::Reader => Lock::Shared,
+            Mode::Peek => return Ok((team, Locks::default())),
+        };
+        let locks = Locks::take(team.members.iter().map(|member| &member.fs), lock)?;
+        if team.is_unchanged(signature)? {
+            return Ok((team, locks));
+        }
+    }
+    Err(Error::Drive {
+        path: starts.first().cloned().unwrap_or_default(),
+        why: format!("its label changed {TRIES} times while it was being locked ({LOCK}); try again"),
+    })
+}

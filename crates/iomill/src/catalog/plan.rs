@@ -1,0 +1,222 @@
+//! From what lies on the drives to the files there are, and to the steps that finish what a crash cut off.
+//!
+//! The plan is the same for all: a writer takes its steps at open, a reader only believes them, `check` tells them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::id::Id;
+use super::record::{Record, RecordState, length_path, part_path, record_path};
+use super::scan::Scan;
+use super::store::{Drive, absent_is_none, failed, full_path};
+use crate::error::{Error, Result};
+use crate::sys::fs::{Access, OpenFile};
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Traces of an interrupted change; the next writer clears them away.
+    Note,
+    /// A copy is lost or something is not ours; all data can be read.
+    Warning,
+    /// Something is lost or cannot be decided.
+    Error,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub what: String,
+    /// How bad that is.
+    pub severity: Severity,
+    /// Whether it has been put right.
+    pub repaired: bool,
+    /// What to do about it.
+    pub advice: String,
+}
+
+/// A problem, and what puts it right.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) problem: Problem,
+    pub(super) act: Act,
+}
+
+#[derive(Debug)]
+pub(super) enum Act {
+    /// Remove a temporary file.
+    Remove { drive: usize, path: String },
+    /// Bring a lagging copy of a record up.
+    Rewrite { drive: usize, path: String, bytes: Vec<u8> },
+    /// Write this tombstone of a file that another replaced.
+    Bury(Record),
+    /// Finish the deletion of a file whose tombstone is on every drive by now.
+    Finish(Record),
+    /// Remove the empty parts and the lengths of a file whose making was cut off.
+    RemoveOrphan(Id),
+}
+
+/// What to make of the drives.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// The files there are, by name.
+    pub(super) live: BTreeMap<String, Arc<Record>>,
+    /// In the order in which they must be taken.
+    pub(super) steps: Vec<Step>,
+    /// What no step puts right and does not hinder use.
+    pub(super) remarks: Vec<Problem>,
+    /// What forbids use.
+    pub(super) faults: Vec<Problem>,
+}
+
+impl Plan {
+    pub(super) fn make(drives: &[Drive], scan: Scan) -> Result<Plan> {
+        let mut plan = Plan::default();
+        let mut known: BTreeSet<Id> = BTreeSet::new();
+        for (drive, path) in scan.leftovers {
+            let problem = problem(drives, drive, &path, "a temporary file of an interrupted change", Severity::Note);
+            plan.steps.push(Step { problem, act: Act::Remove { drive, path } });
+        }
+        let mut winners: Vec<Record> = Vec::new();
+        for (id, copies) in scan.records {
+            if copies.is_empty() {
+                continue;
+            }
+            known.insert(id);
+            let path = record_path(&id);
+            match copies.decide() {
+                Ok(winner) => {
+                    for (drive, why) in winner.stale {
+                        let problem = problem(drives, drive, &path, &format!("the record {why}"), Severity::Warning);
+                        let act = Act::Rewrite { drive, path: path.clone(), bytes: winner.bytes.clone() };
+                        plan.steps.push(Step { problem, act });
+                    }
+                    winners.push(winner.record);
+                }
+                Err(undecided) => {
+                    let what = format!("the record {}", undecided.why);
+                    let mut fault = problem(drives, undecided.drive, &path, &what, Severity::Error);
+                    fault.advice = "until then the array does not open".to_owned();
+                    plan.faults.push(fault);
+                }
+            }
+        }
+        plan.sort_out(drives, winners);
+        plan.look_at_strays(drives, &known, &scan.parts, &scan.lengths)?;
+        for (drive, path) in scan.strangers {
+            let mut remark = problem(drives, drive, &path, "not a file of iomill", Severity::Warning);
+            remark.advice = "move it elsewhere".to_owned();
+            plan.remarks.push(remark);
+        }
+        Ok(plan)
+    }
+
+    /// Tells the living from the dead (rules 4 and 5). All tombstones are written before the first is taken away, since
+    /// the record that makes another dead may be dead itself.
+    fn sort_out(&mut self, drives: &[Drive], winners: Vec<Record>) {
+        let replaced: BTreeSet<Id> = winners.iter().filter_map(|record| record.replaces).collect();
+        let mut last = Vec::new();
+        for record in winners {
+            let path = record_path(&record.id);
+            let note = |what: String| problem(drives, 0, &path, &what, Severity::Note);
+            if !record.is_live() {
+                let problem = note(format!("the deletion of {:?} was interrupted", record.name));
+                last.push(Step { problem, act: Act::Finish(record) });
+            } else if replaced.contains(&record.id) {
+                let tombstone = tombstone_of(&record);
+                let problem = note(format!("the replacing of {:?} was interrupted", record.name));
+                self.steps.push(Step { problem: problem.clone(), act: Act::Bury(tombstone.clone()) });
+                last.push(Step { problem, act: Act::Finish(tombstone) });
+            } else if let Some(other) = self.live.get(&record.name) {
+                self.faults.push(doubled_name(drives, &record, other));
+            } else {
+                self.live.insert(record.name.clone(), Arc::new(record));
+            }
+        }
+        self.steps.append(&mut last);
+    }
+
+    /// Parts and lengths that no record knows (rule 3). Parts with bytes in them are never removed.
+    fn look_at_strays(
+        &mut self,
+        drives: &[Drive],
+        known: &BTreeSet<Id>,
+        parts: &BTreeMap<Id, Vec<usize>>,
+        lengths: &BTreeMap<Id, Vec<usize>>,
+    ) -> Result<()> {
+        let strays: BTreeSet<Id> =
+            parts.keys().chain(lengths.keys()).filter(|id| !known.contains(id)).copied().collect();
+        for id in strays {
+            let path = part_path(&id);
+            let mut full: Option<(usize, u64)> = None;
+            for &drive in parts.get(&id).into_iter().flatten() {
+                let bytes = len_of(&drives[drive], &path)?;
+                if bytes > 0 && full.is_none() {
+                    full = Some((drive, bytes));
+                }
+            }
+            if let Some((drive, bytes)) = full {
+                let what = format!("a part of {bytes} bytes, but no drive has a record of its file");
+                let mut remark = problem(drives, drive, &path, &what, Severity::Warning);
+                remark.advice = "iomill never removes it; bring the record back from a copy, or remove the parts of \
+                                 that name on all drives yourself"
+                    .to_owned();
+                self.remarks.push(remark);
+                continue;
+            }
+            let holder = parts.get(&id).or(lengths.get(&id)).and_then(|list| list.first()).copied().unwrap_or(0);
+            let path = if parts.contains_key(&id) { path } else { length_path(&id) };
+            let what = "it is empty and has no record: the making of a file was interrupted";
+            let problem = problem(drives, holder, &path, what, Severity::Note);
+            self.steps.push(Step { problem, act: Act::RemoveOrphan(id) });
+        }
+        Ok(())
+    }
+
+    /// The first fault, as an error.
+    pub(super) fn refuse_faults(&self) -> Result<()> {
+        match self.faults.first() {
+            None => Ok(()),
+            Some(fault) => Err(Error::Corrupt { path: fault.path.clone(), why: fault.what.clone() }),
+        }
+    }
+}
+
+fn doubled_name(drives: &[Drive], record: &Record, other: &Record) -> Problem {
+    let first = full_path(&*drives[0].fs, &record_path(&other.id));
+    let what = format!("a second file is named {:?}; the first is {}", record.name, first.display());
+    let mut fault = problem(drives, 0, &record_path(&record.id), &what, Severity::Error);
+    fault.advice =
+        "give one of them another name: change `name` in its record, raise `generation` by one, end it with \
+                    `# checksum none`, and run `iomill check --repair`"
+            .to_owned();
+    fault
+}
+
+/// The tombstone of a file, one generation on.
+pub(super) fn tombstone_of(record: &Record) -> Record {
+    Record { generation: record.generation + 1, state: RecordState::Deleted, ..record.clone() }
+}
+
+pub(super) fn problem(drives: &[Drive], drive: usize, path: &str, what: &str, severity: Severity) -> Problem {
+    Problem {
+        path: full_path(&*drives[drive].fs, path),
+        what: what.to_owned(),
+        severity,
+        repaired: false,
+        advice: "run `iomill check --repair`; opening the array for writing puts it right too".to_owned(),
+    }
+}
+
+/// Length of a file in bytes; 0 where there is none.
+pub(super) fn len_of(drive: &Drive, path: &str) -> Result<u64> {
+    let opened = absent_is_none(OpenFile::open(&drive.fs, path, Access::READ));
+    match opened.map_err(failed("open", &*drive.fs, path))? {
+        Some(file) => drive.fs.len(file.handle()).map_err(failed("stat", &*drive.fs, path)),
+        None => Ok(0),
+    }
+}

@@ -1,0 +1,264 @@
+//! Reading all records of all drives, and deciding which version of each rules.
+//!
+//! Goals: each record is parsed once however many drives hold it, since equal bytes need no second look; one buffer
+//! serves all reads. Non-goals: changing anything (`plan.rs`).
+
+use std::collections::BTreeMap;
+
+use super::id::Id;
+use super::record::{RECORD_MAX_BYTES, Record, parse_record_as, record_path};
+use super::store::{Drive, FILES, PARTS, TEMPORARY, failed, full_path, is_media_error, read_small};
+use super::text::{Signature, TextError};
+use crate::error::{Error, Result};
+
+/// What lies on the drives.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Every id that has a record somewhere.
+    pub(super) records: BTreeMap<Id, Copies>,
+    /// Drives (by index) with a length file of each id.
+    pub(super) lengths: BTreeMap<Id, Vec<usize>>,
+    /// Drives with a part of each id.
+    pub(super) parts: BTreeMap<Id, Vec<usize>>,
+    /// Temporary files, as drive and path.
+    pub(super) leftovers: Vec<(usize, String)>,
+    /// Files that are none of ours, as drive and path.
+    pub(super) strangers: Vec<(usize, String)>,
+}
+
+/// All copies of one record.
+#[derive(Debug)]
+pub(super) struct Copies {
+    /// The different contents found.
+    versions: Vec<Version>,
+    /// By drive.
+    places: Vec<Place>,
+}
+
+#[derive(Debug)]
+struct Version {
+    bytes: Vec<u8>,
+    parsed: Result<(Record, bool), TextError>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Missing,
+    Holds(usize),
+    Unreadable(String),
+}
+
+/// The version of a record that rules.
+#[derive(Debug)]
+pub(super) struct Winner {
+    pub(super) record: Record,
+    pub(super) bytes: Vec<u8>,
+    /// Drives that hold something else, and what is wrong there.
+    pub(super) stale: Vec<(usize, String)>,
+}
+
+/// A record that no rule can decide.
+#[derive(Debug)]
+pub(super) struct Undecided {
+    pub(super) drive: usize,
+    pub(super) why: String,
+}
+
+/// How much to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Records only: enough for reading.
+    Records,
+    /// Parts, lengths and strangers too.
+    All,
+}
+
+impl Scan {
+    pub(super) fn read(drives: &[Drive], extent: Extent, signature: Signature) -> Result<Scan> {
+        let mut scan = Scan::default();
+        let mut buf = vec![0; RECORD_MAX_BYTES];
+        for (index, drive) in drives.iter().enumerate() {
+            let fs = &*drive.fs;
+            for name in fs.list(FILES).map_err(failed("list", fs, FILES))? {
+                match classify(&name) {
+                    Entry::Record(id) => scan.read_record(drives, index, id, signature, &mut buf)?,
+                    Entry::Length(id) => scan.lengths.entry(id).or_default().push(index),
+                    Entry::Leftover => scan.leftovers.push((index, format!("{FILES}/{name}"))),
+                    Entry::Stranger => scan.strangers.push((index, format!("{FILES}/{name}"))),
+                }
+            }
+            if extent == Extent::All {
+                scan.list_rest(index, drive)?;
+            }
+        }
+        Ok(scan)
+    }
+
+    fn list_rest(&mut self, index: usize, drive: &Drive) -> Result<()> {
+        let fs = &*drive.fs;
+        for name in fs.list(PARTS).map_err(failed("list", fs, PARTS))? {
+            match name.parse::<Id>() {
+                Ok(id) => self.parts.entry(id).or_default().push(index),
+                Err(_) => self.strangers.push((index, format!("{PARTS}/{name}"))),
+            }
+        }
+        let names = fs.list("").map_err(failed("list", fs, ""))?;
+        self.leftovers.extend(names.into_iter().filter(|name| name.starts_with(TEMPORARY)).map(|name| (index, name)));
+        Ok(())
+    }
+
+    fn read_record(
+        &mut self,
+        drives: &[Drive],
+        index: usize,
+        id: Id,
+        signature: Signature,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        let path = record_path(&id);
+        let fs = &*drives[index].fs;
+        let copies = self.records.entry(id).or_insert_with(|| Copies::none(drives.len()));
+        copies.places[index] = match read_small(fs, &path, buf) {
+            // Removed since it was listed, which only those see who read without a lock.
+            Ok(None) => Place::Missing,
+            Ok(Some(bytes)) => Place::Holds(copies.version(bytes, id, drives.len(), signature)),
+            Err(error) if is_media_error(&error) => Place::Unreadable(format!("cannot be read ({error})")),
+            Err(error) => return Err(Error::io("read", full_path(fs, &path), error)),
+        };
+        Ok(())
+    }
+}
+
+impl Copies {
+    fn none(drives: usize) -> Copies {
+        Copies { versions: Vec::new(), places: (0..drives).map(|_| Place::Missing).collect() }
+    }
+
+    /// The number of the version with these bytes.
+    fn version(&mut self, bytes: &[u8], id: Id, drives: usize, signature: Signature) -> usize {
+        if let Some(known) = self.versions.iter().position(|version| version.bytes == bytes) {
+            return known;
+        }
+        let parsed = parse_record_as(bytes, signature).and_then(|(record, signed)| {
+            if record.id != id {
+                return Err(TextError::Bad(format!("is of another file, {}", record.id)));
+            }
+            match record.drives.iter().find(|&&drive| usize::from(drive) >= drives) {
+                Some(drive) => Err(TextError::Bad(format!("names drive {drive} of an array of {drives} drives"))),
+                None => Ok((record, signed)),
+            }
+        });
+        self.versions.push(Version { bytes: bytes.to_owned(), parsed });
+        self.versions.len() - 1
+    }
+
+    /// Whether any drive still has the record.
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.iter().all(|place| matches!(place, Place::Missing))
+    }
+
+    /// The highest generation wins (rule 6). `Err` where none can: all copies are unusable, two of one generation
+    /// differ, or one is of a format to come.
+    pub(super) fn decide(self) -> Result<Winner, Undecided> {
+        let at = |number| {
+            let holds = |place: &Place| matches!(place, Place::Holds(held) if *held == number);
+            self.places.iter().position(holds).unwrap_or(0)
+        };
+        let mut best: Option<(usize, &Record, bool)> = None;
+        for (number, version) in self.versions.iter().enumerate() {
+            let (record, signed) = match &version.parsed {
+                Ok((record, signed)) => (record, *signed),
+                Err(TextError::Bad(_)) => continue,
+                Err(newer) => return Err(Undecided { drive: at(number), why: newer.to_string() }),
+            };
+            let Some((rival, other, other_signed)) = best else {
+                best = Some((number, record, signed));
+                continue;
+            };
+            if record.generation == other.generation && (record != other || (signed && other_signed)) {
+                return Err(Undecided { drive: at(number), why: self.conflict(record.generation, at(rival)) });
+            }
+            if (record.generation, signed) > (other.generation, other_signed) {
+                best = Some((number, record, signed));
+            }
+        }
+        match best {
+            Some((number, ..)) => self.won_by(number),
+            None => Err(self.unusable()),
+        }
+    }
+
+    fn conflict(&self, generation: u64, rival: usize) -> String {
+        format!(
+            "has generation {generation} like its copy on drive {rival}, but other bytes; decide which is right, raise \
+             its generation by one, end it with `# checksum none`, and run `iomill check --repair`"
+        )
+    }
+
+    fn won_by(mut self, number: usize) -> Result<Winner, Undecided> {
+        let mut stale = Vec::new();
+        for (drive, place) in self.places.iter().enumerate() {
+            match place {
+                Place::Holds(held) if *held == number => {}
+                Place::Missing => stale.push((drive, "was missing".to_owned())),
+                Place::Unreadable(why) => stale.push((drive, why.clone())),
+                Place::Holds(held) => stale.push(match &self.versions[*held].parsed {
+                    Ok((record, _)) => (drive, format!("was left at generation {}", record.generation)),
+                    Err(error) => (drive, error.to_string()),
+                }),
+            }
+        }
+        let version = self.versions.swap_remove(number);
+        let undecided = |why: String| Undecided { drive: 0, why };
+        let (record, signed) = version.parsed.map_err(|error| undecided(error.to_string()))?;
+        if signed {
+            return Ok(Winner { record, bytes: version.bytes, stale });
+        }
+        let bytes = record.to_bytes().map_err(undecided)?;
+        let mended = |place: &Place| matches!(place, Place::Holds(held) if *held == number);
+        let places = self.places.iter().enumerate().filter(|(_, place)| mended(place));
+        stale.extend(places.map(|(drive, _)| (drive, "was mended by hand and not signed".to_owned())));
+        Ok(Winner { record, bytes, stale })
+    }
+
+    /// No copy can be used: tells of the first.
+    fn unusable(&self) -> Undecided {
+        for (drive, place) in self.places.iter().enumerate() {
+            let why = match place {
+                Place::Missing => continue,
+                Place::Unreadable(why) => why.clone(),
+                Place::Holds(held) => match &self.versions[*held].parsed {
+                    Ok(_) => continue,
+                    Err(error) => error.to_string(),
+                },
+            };
+            return Undecided {
+                drive,
+                why: format!(
+                    "{why}, and no other drive holds a good copy; mend it, end it with `# checksum none`, and run \
+                     `iomill check --repair`"
+                ),
+            };
+        }
+        Undecided { drive: 0, why: "is gone".to_owned() }
+    }
+}
+
+enum Entry {
+    Record(Id),
+    Length(Id),
+    Leftover,
+    Stranger,
+}
+
+fn classify(name: &str) -> Entry {
+    if name.starts_with(TEMPORARY) {
+        return Entry::Leftover;
+    }
+    let parsed = name.split_once('.').and_then(|(id, kind)| Some((id.parse::<Id>().ok()?, kind)));
+    match parsed {
+        Some((id, "record")) => Entry::Record(id),
+        Some((id, "length")) => Entry::Length(id),
+        _ => Entry::Stranger,
+    }
+}

@@ -1,0 +1,212 @@
+//! Small files on drives: read whole, replaced atomically on several drives at once.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::id::{Id, fill_random};
+use crate::engine::platform::Platform;
+use crate::error::{Error, Result};
+use crate::sys::fs::{Access, DriveFs, Lock, OpenFile};
+use crate::sys::real_fs::DIRECTORY;
+
+/// Path of the lock on each drive.
+pub(super) const LOCK: &str = "lock";
+/// Path of the label on each drive.
+pub(super) const LABEL: &str = "label";
+/// Directory of records and lengths.
+pub(super) const FILES: &str = "files";
+/// Directory of parts.
+pub(super) const PARTS: &str = "parts";
+/// How names of temporary files begin.
+pub(super) const TEMPORARY: &str = "tmp-";
+
+/// One drive of an open array.
+#[derive(Clone, Debug)]
+pub struct Drive {
+    /// Its file operations.
+    pub fs: Arc<dyn DriveFs>,
+    /// Its id.
+    pub id: Id,
+    /// Its place in the array's order.
+    pub index: u16,
+    /// Its share in hashed files made from now on.
+    pub weight: u32,
+}
+
+impl Drive {
+    /// The directory it was found in.
+    pub fn path(&self) -> &std::path::Path {
+        self.fs.location()
+    }
+}
+
+/// The whole path of a file of a drive, for messages.
+pub(super) fn full_path(fs: &dyn DriveFs, path: &str) -> PathBuf {
+    fs.location().join(DIRECTORY).join(path)
+}
+
+/// Turns an `io::Error` into one that names the file.
+pub(super) fn failed<'a>(action: &'static str, fs: &'a dyn DriveFs, path: &'a str) -> impl Fn(io::Error) -> Error + 'a {
+    move |source| Error::io(action, full_path(fs, path), source)
+}
+
+/// `Ok(None)` where there is nothing of that name.
+pub(super) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a drive could not bring up what it holds, so that another drive's copy should serve. All other errors (a
+/// limit, a permission) say nothing about the copy.
+pub(super) fn is_media_error(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::ENODATA))
+}
+
+/// Reads a file that fits into `buf`; what fills all of it is too large, which the caller's parser says.
+pub(super) fn read_small<'a>(fs: &dyn DriveFs, path: &str, buf: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+    let Some(handle) = absent_is_none(fs.open(path, Access::READ))? else { return Ok(None) };
+    let read = fs.read_at(handle, buf, 0);
+    fs.close(handle);
+    Ok(Some(&buf[..read?]))
+}
+
+/// Reads a file of at most `max` bytes, more of which are cut off.
+pub(super) fn read_whole(fs: &Arc<dyn DriveFs>, path: &str, max: usize) -> io::Result<Option<Vec<u8>>> {
+    let Some(file) = absent_is_none(OpenFile::open(fs, path, Access::READ))? else { return Ok(None) };
+    let len = usize::try_from(fs.len(file.handle())?).unwrap_or(max).min(max);
+    let mut bytes = vec![0; len];
+    let count = fs.read_at(file.handle(), &mut bytes, 0)?;
+    bytes.truncate(count);
+    Ok(Some(bytes))
+}
+
+/// Removes a file; one that is gone already is no error.
+pub(super) fn unlink_if_there(fs: &dyn DriveFs, path: &str) -> Result<()> {
+    absent_is_none(fs.unlink(path)).map_err(failed("remove", fs, path))?;
+    Ok(())
+}
+
+/// Makes the entries of a directory durable.
+pub(super) fn sync_dir(fs: &dyn DriveFs, dir: &str) -> Result<()> {
+    fs.sync_dir(dir).map_err(failed("sync", fs, dir))
+}
+
+/// The directory of a path.
+fn directory_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(directory, _)| directory)
+}
+
+/// A new version of a file on one or more drives: written beside its place and durable, but not yet in its place
+/// (rule 2). Dropped, it leaves nothing; what a crash leaves is removed by the next writer.
+#[derive(Debug)]
+pub(super) struct Staged {
+    /// Those at and after `in_place` still have their temporary name.
+    files: Vec<StagedFile>,
+    in_place: usize,
+}
+
+#[derive(Debug)]
+struct StagedFile {
+    fs: Arc<dyn DriveFs>,
+    temporary: String,
+    target: String,
+}
+
+impl Staged {
+    /// Writes each of `files` (drive, path, bytes) beside its place. All that can fail for want of space fails here,
+    /// where nothing has changed yet.
+    pub(super) fn write<'a>(
+        platform: &dyn Platform,
+        files: impl IntoIterator<Item = (&'a Arc<dyn DriveFs>, String, &'a [u8])>,
+    ) -> Result<Staged> {
+        let mut staged = Staged { files: Vec::new(), in_place: 0 };
+        for (fs, target, bytes) in files {
+            let directory = directory_of(&target);
+            let slash = if directory.is_empty() { "" } else { "/" };
+            let mut random = [0; 16];
+            fill_random(platform, &mut random)?;
+            let temporary = format!("{directory}{slash}{TEMPORARY}{}", Id(random));
+            let file = OpenFile::open(fs, &temporary, Access::CREATE).map_err(failed("create", &**fs, &temporary))?;
+            staged.files.push(StagedFile { fs: Arc::clone(fs), temporary, target: target.clone() });
+            fs.write_at(file.handle(), bytes, 0).map_err(failed("write", &**fs, &target))?;
+            fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &target))?;
+        }
+        Ok(staged)
+    }
+
+    /// Puts all into their places and makes that durable. After an error some are in their places and some not.
+    pub(super) fn commit(mut self) -> Result<()> {
+        for file in &self.files {
+            file.fs.rename(&file.temporary, &file.target).map_err(failed("replace", &*file.fs, &file.target))?;
+            self.in_place += 1;
+        }
+        for file in &self.files {
+            sync_dir(&*file.fs, directory_of(&file.target))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        for file in &self.files[self.in_place..] {
+            // An error here follows one that the caller reports, and the next writer tries again (rule 2).
+            let _ = file.fs.unlink(&file.temporary);
+        }
+    }
+}
+
+/// The locks of all drives (rule 8), given back explicitly: a ring may refer to the descriptors and outlive us.
+#[derive(Debug, Default)]
+pub(super) struct Locks {
+    files: Vec<OpenFile>,
+}
+
+impl Locks {
+    /// Takes the lock of each drive in the given order, or none.
+    pub(super) fn take<'a>(drives: impl IntoIterator<Item = &'a Arc<dyn DriveFs>>, lock: Lock) -> Result<Locks> {
+        let (access, wanted) = match lock {
+            Lock::Shared => (Access::READ, "it was to be opened for reading"),
+            Lock::Exclusive => (Access::WRITE, "it was to be opened for writing"),
+        };
+        let mut locks = Locks::default();
+        for fs in drives {
+            let opened = absent_is_none(OpenFile::open(fs, LOCK, access)).map_err(failed("open", &**fs, LOCK))?;
+            let file = opened.ok_or_else(|| Error::Corrupt {
+                path: full_path(&**fs, LOCK),
+                why: "the lock is missing; make sure that nobody uses the array, then run `iomill check --repair`"
+                    .to_owned(),
+            })?;
+            if !fs.lock(file.handle(), lock).map_err(failed("lock", &**fs, LOCK))? {
+                return Err(Error::Locked { path: fs.location().to_owned(), wanted });
+            }
+            locks.files.push(file);
+        }
+        Ok(locks)
+    }
+
+    pub(super) fn files(&self) -> &[OpenFile] {
+        &self.files
+    }
+
+    /// Gives all back; reports the first failure.
+    pub(super) fn release(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        for file in self.files.drain(..) {
+            let unlocked = file.fs().unlock(file.handle()).map_err(failed("unlock", &**file.fs(), LOCK));
+            result = result.and(unlocked);
+        }
+        result
+    }
+}
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        // Closing the descriptors unlocks as well, unless a ring holds them; nobody is left to hear of more.
+        let _ = self.release();
+    }
+}

@@ -1,0 +1,141 @@
+//! Tests of the catalog as a whole, over drives in memory that fail and crash, and over real ones.
+
+mod checking;
+mod faults;
+mod format;
+mod model;
+mod opening;
+mod real;
+mod world;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::*;
+use world::World;
+
+/// Names and attributes: what a user sees of the files.
+pub(super) type View = BTreeMap<String, BTreeMap<String, String>>;
+
+pub(super) fn places(count: usize) -> Vec<PathBuf> {
+    (0..count).map(|disk| PathBuf::from(format!("/d{disk}"))).collect()
+}
+
+pub(super) fn spec(drives: &[u16]) -> FileSpec {
+    FileSpec { layout: crate::layout::LayoutKind::Hash, block_bytes: 65536, drives: drives.to_vec(), key: u64::MAX }
+}
+
+pub(super) fn view(catalog: &Catalog) -> View {
+    catalog.records().iter().map(|record| (record.name.clone(), record.attributes.clone())).collect()
+}
+
+pub(super) fn open(world: &World, mode: Mode) -> Result<Catalog> {
+    Catalog::open(&world.platform(), &places(1), mode)
+}
+
+/// An array of `disks` drives with the files `a` and `b`, which hold 5,000 bytes in each part and say so.
+pub(super) fn array(disks: usize) -> (World, Catalog) {
+    let world = World::new(disks);
+    let catalog = Catalog::create(&world.platform(), &places(disks), &[]).unwrap();
+    let drives: Vec<u16> = (0..disks as u16).collect();
+    for name in ["a", "b"] {
+        let record = catalog.create_file(name, &spec(&drives)).unwrap();
+        catalog.set_attribute(name, "origin", Some(name)).unwrap();
+        for disk in 0..disks {
+            world.put(disk, &part_path(&record.id), Some(&[1; 5000]));
+        }
+        catalog.open_length(&record).unwrap().publish(5000 * disks as u64).unwrap();
+    }
+    (world, catalog)
+}
+
+/// Checks the array and its parts, which all are as long as `array` made them.
+pub(super) fn checked(world: &World, repair: bool) -> Result<Report> {
+    check(&world.platform(), &places(1), repair, &|record, length, _| length / record.drives.len() as u64)
+}
+
+/// No problem at all, and no file that belongs to none of the live ones.
+pub(super) fn assert_spotless(world: &World, context: &str) {
+    let report = checked(world, false).unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert!(report.problems.is_empty(), "{context}: {:#?}", report.problems);
+}
+
+#[test]
+fn a_file_lives_and_dies() {
+    let (world, catalog) = array(4);
+    assert_eq!(catalog.list(""), ["a", "b"]);
+    let record = catalog.create_file("graph/edges", &spec(&[2, 0])).unwrap();
+    assert_eq!((record.drives.as_slice(), record.weights.as_slice()), ([2, 0].as_slice(), [10, 10].as_slice()));
+    assert_eq!(record.length_drives, [2, 0]);
+    assert!(matches!(catalog.create_file("graph/edges", &spec(&[0])), Err(Error::Exists { .. })));
+    assert_eq!(catalog.list("graph/"), ["graph/edges"]);
+    assert_eq!(catalog.list("c"), Vec::<String>::new());
+    catalog.rename("graph/edges", "nodes").unwrap();
+    catalog.rename("nodes", "nodes").unwrap();
+    catalog.set_attribute("nodes", "kind", Some("u32\n")).unwrap();
+    catalog.rename("a", "b").unwrap();
+    assert_eq!(view(&catalog)["b"]["origin"], "a");
+    assert!(matches!(catalog.delete("a"), Err(Error::NotFound { .. })));
+    let before = view(&catalog);
+    catalog.close().unwrap();
+    assert!(matches!(catalog.delete("b"), Err(Error::Closed)));
+    catalog.close().unwrap();
+    drop(catalog);
+    assert_spotless(&world, "closed");
+    let catalog = open(&world, Mode::Writer).unwrap();
+    assert_eq!(view(&catalog), before);
+    assert_eq!(catalog.notices(), Vec::<String>::new());
+    for name in catalog.list("") {
+        catalog.delete(&name).unwrap();
+    }
+    for disk in 0..4 {
+        assert_eq!(world.names(disk, "files"), Vec::<String>::new());
+        assert_eq!(world.names(disk, "parts"), Vec::<String>::new());
+    }
+    drop(catalog);
+    assert_eq!(world.open_files(), 0);
+}
+
+#[test]
+fn arguments_are_refused_before_anything_is_made() {
+    let (world, catalog) = array(2);
+    let refused = |name: &str, spec: &FileSpec| {
+        assert!(matches!(catalog.create_file(name, spec), Err(Error::Invalid { .. })), "{name:?} {spec:?}");
+    };
+    refused("../a", &spec(&[0]));
+    refused("x", &spec(&[]));
+    refused("x", &spec(&[0, 0]));
+    refused("x", &spec(&[2]));
+    refused("x", &FileSpec { block_bytes: 0, ..spec(&[0]) });
+    refused("x", &FileSpec { block_bytes: 5000, ..spec(&[0]) });
+    assert!(matches!(catalog.rename("a", "a/"), Err(Error::Invalid { .. })));
+    assert!(matches!(catalog.set_attribute("a", "", Some("")), Err(Error::Invalid { .. })));
+    let long = "x".repeat(RECORD_MAX_BYTES);
+    assert!(matches!(catalog.set_attribute("a", "k", Some(&long)), Err(Error::Invalid { .. })));
+    assert!(matches!(catalog.record("x"), Err(Error::NotFound { .. })));
+    drop(catalog);
+    assert_spotless(&world, "nothing was made");
+    let create = |drives: &[PathBuf], weights: &[u32]| Catalog::create(&World::new(3).platform(), drives, weights);
+    assert!(matches!(create(&[], &[]), Err(Error::Invalid { .. })));
+    assert!(matches!(create(&places(2), &[1]), Err(Error::Invalid { .. })));
+    assert!(matches!(create(&places(2), &[1, 0]), Err(Error::Invalid { .. })));
+    assert!(matches!(create(&places(2), &[1, 1001]), Err(Error::Invalid { .. })));
+    assert!(matches!(create(&places(257), &[]), Err(Error::Invalid { .. })));
+    assert_eq!(create(&places(2), &[1, 1000]).unwrap().drives()[1].weight, 1000);
+}
+
+#[test]
+fn readers_change_nothing() {
+    let (world, catalog) = array(2);
+    drop(catalog);
+    let reader = open(&world, Mode::Reader).unwrap();
+    let peek = open(&world, Mode::Peek).unwrap();
+    for catalog in [&reader, &peek] {
+        assert!(matches!(catalog.delete("a"), Err(Error::ReadOnly { .. })));
+        let length = catalog.open_length(&catalog.record("a").unwrap()).unwrap();
+        assert_eq!(length.current(), 10_000);
+        assert!(matches!(length.publish(1), Err(Error::ReadOnly { .. })));
+    }
+    assert_eq!(reader.lock_handles().len(), 2);
+    assert_eq!(peek.lock_handles().len(), 0);
+}

@@ -1,0 +1,537 @@
+//! A world of drives in memory, for the catalog's tests: what is synced is told from what is not, any operation can be
+//! made to fail, and the power can be cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::engine::platform::{Choice, Platform};
+use crate::engine::{Engine, EngineConfig, EngineKind};
+use crate::sys::clock::Clock;
+use crate::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock};
+
+/// What goes wrong, and at which operation, counted over all drives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    #[default]
+    None,
+    /// This one fails; with `done`, it fails after having taken effect.
+    Once { at: u64, done: bool },
+    /// This one and all later ones fail: the machine is dead.
+    Crash { at: u64 },
+    /// All operations on one disk fail from here on.
+    Dead { at: u64, disk: usize },
+}
+
+/// What is left after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The process was killed: all is still in the kernel's memory.
+    Kill,
+    /// All that was not synced is lost.
+    Power,
+    /// Of what was not synced, each piece by itself is there or not; seeded.
+    Mix(u64),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Dir {
+    live: BTreeMap<String, u64>,
+    durable: BTreeMap<String, u64>,
+    exists_durably: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Disk {
+    /// Nothing when there is no `iomill` on it.
+    dirs: BTreeMap<String, Dir>,
+    inodes: BTreeMap<u64, Inode>,
+    pub capacity_bytes: Option<u64>,
+    pub read_only: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    disk: usize,
+    inode: u64,
+    write: bool,
+    lock: Option<Lock>,
+}
+
+#[derive(Debug, Default)]
+pub struct Inner {
+    pub disks: Vec<Disk>,
+    pub places: BTreeMap<PathBuf, usize>,
+    pub ops: u64,
+    pub fault: Fault,
+    open: BTreeMap<i32, Open>,
+    next: u64,
+}
+
+/// The world; also the platform.
+#[derive(Clone, Debug, Default)]
+pub struct World(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct MemFs {
+    world: World,
+    location: PathBuf,
+    disk: usize,
+}
+
+pub fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+impl World {
+    /// A world with empty disks at `/d0`, `/d1`, ...
+    pub fn new(disks: usize) -> World {
+        let world = World::default();
+        for disk in 0..disks {
+            world.inner().disks.push(Disk::default());
+            world.inner().places.insert(PathBuf::from(format!("/d{disk}")), disk);
+        }
+        world
+    }
+
+    pub fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+
+    pub fn platform(&self) -> Arc<dyn Platform> {
+        Arc::new(self.clone())
+    }
+
+    /// Arms a fault, to strike at the `k`th operation from now.
+    pub fn arm(&self, fault: impl FnOnce(u64) -> Fault, k: u64) {
+        let mut inner = self.inner();
+        inner.fault = fault(inner.ops + k);
+    }
+
+    /// Whether the armed fault has struck. Disarms it.
+    pub fn disarm(&self) -> bool {
+        let mut inner = self.inner();
+        let struck = match inner.fault {
+            Fault::None => false,
+            Fault::Once { at, .. } | Fault::Crash { at } | Fault::Dead { at, .. } => inner.ops >= at,
+        };
+        inner.fault = Fault::None;
+        struck
+    }
+
+    /// Ends all processes, and the machine too unless `loss` is [`Loss::Kill`].
+    pub fn crash(&self, loss: Loss) {
+        let mut inner = self.inner();
+        inner.fault = Fault::None;
+        inner.open.clear();
+        match loss {
+            Loss::Kill => {}
+            Loss::Power => inner.disks.iter_mut().for_each(|disk| disk.lose(&mut |_| false)),
+            Loss::Mix(seed) => {
+                let mut draws = 0u64;
+                let mut coin = |_: usize| {
+                    draws += 1;
+                    xxh3_64_with_seed(&draws.to_le_bytes(), seed) & 1 == 1
+                };
+                inner.disks.iter_mut().for_each(|disk| disk.lose(&mut coin));
+            }
+        }
+    }
+
+    pub fn move_disk(&self, from: &str, to: &str) {
+        let disk = self.inner().places.remove(Path::new(from)).unwrap();
+        self.inner().places.insert(PathBuf::from(to), disk);
+    }
+
+    /// Copies a disk, as `cp -a` would.
+    pub fn copy_disk(&self, from: &str, to: &str) {
+        let mut inner = self.inner();
+        let copy = inner.disks[inner.places[Path::new(from)]].clone();
+        inner.disks.push(copy);
+        let disk = inner.disks.len() - 1;
+        inner.places.insert(PathBuf::from(to), disk);
+    }
+
+    pub fn read(&self, disk: usize, path: &str) -> Option<Vec<u8>> {
+        let inner = self.inner();
+        let inode = inner.disks[disk].lookup(path)?;
+        Some(inner.disks[disk].inodes[&inode].live.clone())
+    }
+
+    /// Puts a file on a disk, durably; `None` removes it.
+    pub fn put(&self, disk: usize, path: &str, bytes: Option<&[u8]>) {
+        let mut inner = self.inner();
+        inner.next += 1;
+        let inode = inner.next;
+        let (dir, name) = split(path);
+        let disk = &mut inner.disks[disk];
+        let dir = disk.dirs.get_mut(dir).unwrap();
+        match bytes {
+            Some(bytes) => {
+                dir.live.insert(name.to_owned(), inode);
+                dir.durable.insert(name.to_owned(), inode);
+                disk.inodes.insert(inode, Inode { live: bytes.to_vec(), durable: bytes.to_vec() });
+            }
+            None => {
+                dir.live.remove(name);
+                dir.durable.remove(name);
+            }
+        }
+    }
+
+    pub fn names(&self, disk: usize, dir: &str) -> Vec<String> {
+        self.inner().disks[disk].dirs[dir].live.keys().cloned().collect()
+    }
+
+    /// How many files are open.
+    pub fn open_files(&self) -> usize {
+        self.inner().open.len()
+    }
+}
+
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+impl Disk {
+    fn lookup(&self, path: &str) -> Option<u64> {
+        let (dir, name) = split(path);
+        self.dirs.get(dir)?.live.get(name).copied()
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        self.inodes.values().map(|inode| (inode.live.len() as u64).next_multiple_of(4096)).sum()
+    }
+
+    /// Changes the length of a file, if there is room.
+    fn resize(&mut self, inode: u64, len: u64) -> io::Result<()> {
+        let old = self.inodes[&inode].live.len() as u64;
+        let after = self.used_bytes() - old.next_multiple_of(4096) + len.next_multiple_of(4096);
+        if len > old && self.capacity_bytes.is_some_and(|capacity| after > capacity) {
+            return Err(errno(libc::ENOSPC));
+        }
+        self.inodes.get_mut(&inode).unwrap().live.resize(len as usize, 0);
+        Ok(())
+    }
+
+    /// Frees files that have neither a name nor an opener.
+    fn collect(&mut self, open: &BTreeSet<u64>) {
+        let mut used = open.clone();
+        for dir in self.dirs.values() {
+            used.extend(dir.live.values().chain(dir.durable.values()));
+        }
+        self.inodes.retain(|inode, _| used.contains(inode));
+    }
+
+    /// Keeps each unsynced piece that `keep` says yes to.
+    fn lose(&mut self, keep: &mut impl FnMut(usize) -> bool) {
+        self.dirs.retain(|name, dir| name.is_empty() || dir.exists_durably || keep(0));
+        for dir in self.dirs.values_mut() {
+            let names: BTreeSet<String> = dir.live.keys().chain(dir.durable.keys()).cloned().collect();
+            for name in names {
+                let (live, durable) = (dir.live.get(&name).copied(), dir.durable.get(&name).copied());
+                let kept = if live == durable || keep(0) { live } else { durable };
+                match kept {
+                    Some(inode) => dir.live.insert(name, inode),
+                    None => dir.live.remove(&name),
+                };
+            }
+            dir.durable = dir.live.clone();
+            dir.exists_durably = true;
+        }
+        for inode in self.inodes.values_mut() {
+            if inode.live != inode.durable {
+                // Sectors reach the drive one by one.
+                let len = if keep(0) { inode.live.len() } else { inode.durable.len() };
+                let mut after = inode.durable.clone();
+                after.resize(len, 0);
+                for start in (0..len).step_by(512) {
+                    let end = (start + 512).min(len).min(inode.live.len());
+                    if start < end && keep(0) {
+                        after[start..end].copy_from_slice(&inode.live[start..end]);
+                    }
+                }
+                inode.live = after.clone();
+                inode.durable = after;
+            }
+        }
+        self.collect(&BTreeSet::new());
+    }
+}
+
+impl MemFs {
+    /// Counts an operation and lets it fail when its time has come.
+    fn run<T>(&self, operation: impl FnOnce(&mut Inner) -> io::Result<T>) -> io::Result<T> {
+        let mut inner = self.world.inner();
+        inner.ops += 1;
+        let now = inner.ops;
+        match inner.fault {
+            Fault::Once { at, done } if now == at => {
+                if done {
+                    operation(&mut inner)?;
+                }
+                Err(errno(libc::EIO))
+            }
+            Fault::Crash { at } if now >= at => Err(errno(libc::EIO)),
+            Fault::Dead { at, disk } if now >= at && disk == self.disk => Err(errno(libc::EIO)),
+            _ => operation(&mut inner),
+        }
+    }
+
+    fn write<T>(&self, operation: impl FnOnce(&mut Inner, &mut Disk) -> io::Result<T>) -> io::Result<T> {
+        self.run(|inner| {
+            let mut disk = std::mem::take(&mut inner.disks[self.disk]);
+            let result = if disk.read_only { Err(errno(libc::EROFS)) } else { operation(inner, &mut disk) };
+            let open = inner.open.values().filter(|open| open.disk == self.disk).map(|open| open.inode).collect();
+            disk.collect(&open);
+            inner.disks[self.disk] = disk;
+            result
+        })
+    }
+}
+
+fn inode_of(inner: &Inner, handle: Handle, write: bool) -> io::Result<u64> {
+    let open = inner.open.get(&handle.0).ok_or_else(|| errno(libc::EBADF))?;
+    if write && !open.write { Err(errno(libc::EBADF)) } else { Ok(open.inode) }
+}
+
+impl DriveFs for MemFs {
+    fn location(&self) -> &Path {
+        &self.location
+    }
+
+    fn identity(&self) -> io::Result<Identity> {
+        self.run(|_| Ok(Identity { device: 1, inode: self.disk as u64 }))
+    }
+
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        self.write(|_, disk| {
+            disk.dirs.entry(dir.to_owned()).or_default();
+            Ok(())
+        })
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.run(|inner| {
+            let dirs = &inner.disks[self.disk].dirs;
+            let found = dirs.get(dir).ok_or_else(|| errno(libc::ENOENT))?;
+            let mut names: Vec<String> = found.live.keys().cloned().collect();
+            if dir.is_empty() {
+                names.extend(dirs.keys().filter(|name| !name.is_empty()).cloned());
+            }
+            Ok(names)
+        })
+    }
+
+    fn open(&self, path: &str, access: Access) -> io::Result<Handle> {
+        let open = |inner: &mut Inner, inode: u64| {
+            inner.next += 1;
+            let handle = inner.next as i32;
+            let write = access.write || access.create;
+            inner.open.insert(handle, Open { disk: self.disk, inode, write, lock: None });
+            Ok(Handle(handle))
+        };
+        if !access.create {
+            return self.run(|inner| {
+                let disk = &inner.disks[self.disk];
+                let inode = disk.lookup(path).ok_or_else(|| errno(libc::ENOENT))?;
+                if access.write && disk.read_only { Err(errno(libc::EROFS)) } else { open(inner, inode) }
+            });
+        }
+        self.write(|inner, disk| {
+            if disk.lookup(path).is_some() {
+                return Err(errno(libc::EEXIST));
+            }
+            inner.next += 1;
+            let inode = inner.next;
+            let (dir, name) = split(path);
+            let dir = disk.dirs.get_mut(dir).ok_or_else(|| errno(libc::ENOENT))?;
+            dir.live.insert(name.to_owned(), inode);
+            disk.inodes.insert(inode, Inode::default());
+            open(inner, inode)
+        })
+    }
+
+    fn close(&self, handle: Handle) {
+        // After a crash the handles are gone.
+        self.world.inner().open.remove(&handle.0);
+    }
+
+    fn read_at(&self, handle: Handle, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.run(|inner| {
+            let inode = inode_of(inner, handle, false)?;
+            let data = &inner.disks[self.disk].inodes[&inode].live;
+            let data = data.get(offset as usize..).unwrap_or_default();
+            let count = data.len().min(buf.len());
+            buf[..count].copy_from_slice(&data[..count]);
+            Ok(count)
+        })
+    }
+
+    fn write_at(&self, handle: Handle, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write(|inner, disk| {
+            let inode = inode_of(inner, handle, true)?;
+            let end = offset + bytes.len() as u64;
+            if end > disk.inodes[&inode].live.len() as u64 {
+                disk.resize(inode, end)?;
+            }
+            disk.inodes.get_mut(&inode).unwrap().live[offset as usize..end as usize].copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    fn len(&self, handle: Handle) -> io::Result<u64> {
+        self.run(|inner| Ok(inner.disks[self.disk].inodes[&inode_of(inner, handle, false)?].live.len() as u64))
+    }
+
+    fn set_len(&self, handle: Handle, len: u64) -> io::Result<()> {
+        self.write(|inner, disk| disk.resize(inode_of(inner, handle, true)?, len))
+    }
+
+    fn allocate(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        self.write(|inner, disk| {
+            let inode = inode_of(inner, handle, true)?;
+            let len = (offset + len).max(disk.inodes[&inode].live.len() as u64);
+            disk.resize(inode, len)
+        })
+    }
+
+    fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        self.write_at(handle, &vec![0; len as usize], offset)
+    }
+
+    fn sync_data(&self, handle: Handle) -> io::Result<()> {
+        self.run(|inner| {
+            let inode = inode_of(inner, handle, false)?;
+            let inode = inner.disks[self.disk].inodes.get_mut(&inode).unwrap();
+            inode.durable = inode.live.clone();
+            Ok(())
+        })
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.run(|inner| {
+            let dirs = &mut inner.disks[self.disk].dirs;
+            let found = dirs.get_mut(dir).ok_or_else(|| errno(libc::ENOENT))?;
+            found.durable = found.live.clone();
+            if dir.is_empty() {
+                dirs.values_mut().for_each(|dir| dir.exists_durably = true);
+            }
+            Ok(())
+        })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.write(|_, disk| {
+            let inode = disk.lookup(from).ok_or_else(|| errno(libc::ENOENT))?;
+            let ((old_dir, old_name), (new_dir, new_name)) = (split(from), split(to));
+            disk.dirs.get_mut(old_dir).unwrap().live.remove(old_name);
+            disk.dirs.get_mut(new_dir).unwrap().live.insert(new_name.to_owned(), inode);
+            Ok(())
+        })
+    }
+
+    fn unlink(&self, path: &str) -> io::Result<()> {
+        self.write(|_, disk| {
+            let (dir, name) = split(path);
+            let dir = disk.dirs.get_mut(dir).ok_or_else(|| errno(libc::ENOENT))?;
+            dir.live.remove(name).map(|_| ()).ok_or_else(|| errno(libc::ENOENT))
+        })
+    }
+
+    fn lock(&self, handle: Handle, lock: Lock) -> io::Result<bool> {
+        self.run(|inner| {
+            let inode = inode_of(inner, handle, false)?;
+            let mut others = inner.open.iter().filter(|(other, open)| {
+                **other != handle.0 && (open.disk, open.inode) == (self.disk, inode) && open.lock.is_some()
+            });
+            let free = others.all(|(_, other)| (other.lock, lock) == (Some(Lock::Shared), Lock::Shared));
+            if free {
+                inner.open.get_mut(&handle.0).unwrap().lock = Some(lock);
+            }
+            Ok(free)
+        })
+    }
+
+    fn unlock(&self, handle: Handle) -> io::Result<()> {
+        self.run(|inner| {
+            inner.open.get_mut(&handle.0).ok_or_else(|| errno(libc::EBADF))?.lock = None;
+            Ok(())
+        })
+    }
+
+    fn alignment(&self, _: Handle) -> io::Result<Alignment> {
+        Ok(Alignment::NONE)
+    }
+
+    fn ground(&self) -> io::Result<Ground> {
+        Ok(Ground::default())
+    }
+}
+
+#[derive(Debug)]
+struct NoClock;
+
+impl Clock for NoClock {
+    fn now_ns(&self) -> u64 {
+        panic!("the catalog has no clock");
+    }
+
+    fn sleep(&self, _: Duration) {
+        panic!("the catalog does not sleep");
+    }
+}
+
+impl Platform for World {
+    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
+        let mut inner = self.inner();
+        let disk = *inner.places.get(path).ok_or_else(|| errno(libc::ENOENT))?;
+        if !inner.disks[disk].dirs.contains_key("") {
+            if !create {
+                return Err(errno(libc::ENOENT));
+            }
+            inner.disks[disk].dirs.insert(String::new(), Dir::default());
+        }
+        Ok(Arc::new(MemFs { world: self.clone(), location: path.to_owned(), disk }))
+    }
+
+    fn neighbours(&self, _: &Path) -> Vec<PathBuf> {
+        self.inner().places.keys().cloned().collect()
+    }
+
+    fn choose(&self, _: &dyn DriveFs, _: Handle, _: Option<EngineKind>) -> io::Result<Choice> {
+        Err(errno(libc::ENOSYS))
+    }
+
+    fn engine(&self, _: EngineKind, _: &EngineConfig) -> io::Result<Box<dyn Engine>> {
+        Err(errno(libc::ENOSYS))
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(NoClock)
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let mut inner = self.inner();
+        for chunk in bytes.chunks_mut(8) {
+            inner.next += 1;
+            let word = xxh3_64_with_seed(&inner.next.to_le_bytes(), 7).to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+        Ok(())
+    }
+
+    fn threads(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,383 @@
+//! A drive's file operations on a real file system.
+//!
+//! Goals: every path stays below `<drive>/iomill` and no symbolic link is followed there; files are 0600 and
+//! directories 0700 whatever the umask; descriptors are not inherited. Non-goals: the data path (engines), and caching
+//! of anything: each call is its system calls.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{self as sys, AtFlags, CWD, Dir, FallocateFlags, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::block;
+use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock};
+
+/// The directory that an array keeps on each of its drives.
+pub const DIRECTORY: &str = "iomill";
+
+/// Memory alignment for direct I/O where the kernel does not say (before Linux 6.1): no block device asks for more
+/// than its logical sector, and those of 4 KiB sectors report themselves.
+const MEMORY_ALIGN_BYTES: u32 = 512;
+
+/// The unit of direct I/O: iomill moves whole pages.
+const PAGE_BYTES: u32 = 4096;
+
+/// How often `openat2` is tried again when a rename elsewhere disturbs its walk.
+const OPEN_TRIES: usize = 16;
+
+/// One drive: a descriptor of `<drive>/iomill`, so that renaming or remounting above it changes nothing here.
+#[derive(Debug)]
+pub struct RealFs {
+    location: PathBuf,
+    directory: OwnedFd,
+    /// Cleared once the kernel (or a seccomp filter) has shown that it lacks `openat2`.
+    has_openat2: AtomicBool,
+}
+
+impl RealFs {
+    /// Attaches to the drive in the directory `path`, which must exist; with `create`, makes `<path>/iomill` first.
+    pub fn attach(path: &Path, create: bool) -> io::Result<RealFs> {
+        let location = std::path::absolute(path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // Symbolic links up to here are the user's own choice.
+        let parent = sys::openat(CWD, &location, flags, Mode::empty())?;
+        if create {
+            make_dir_at(&parent, DIRECTORY)?;
+            sys::fsync(&parent)?;
+        }
+        let directory = sys::openat(&parent, DIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(RealFs { location, directory, has_openat2: AtomicBool::new(true) })
+    }
+
+    /// Opens below the drive's directory, following no symbolic link at any step.
+    fn open_below(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let names = components(path)?;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let path = if names.is_empty() { "." } else { path };
+        if self.has_openat2.load(Ordering::Relaxed) {
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            let mut tries = OPEN_TRIES;
+            loop {
+                match sys::openat2(&self.directory, path, flags, mode, resolve) {
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) if tries > 0 => tries -= 1,
+                    Err(Errno::NOSYS) => {
+                        self.has_openat2.store(false, Ordering::Relaxed);
+                        break;
+                    }
+                    // Old seccomp filters answer so to calls they do not know; where it is meant, openat says it again.
+                    Err(Errno::PERM) => break,
+                    result => return Ok(result?),
+                }
+            }
+        }
+        self.open_by_steps(&names, flags, mode)
+    }
+
+    /// What `openat2` does, one component at a time.
+    fn open_by_steps(&self, names: &[&str], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let Some((last, above)) = names.split_last() else {
+            return Ok(retry(|| sys::openat(&self.directory, ".", flags, mode))?);
+        };
+        let walk = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut here: Option<OwnedFd> = None;
+        for name in above {
+            let at = here.as_ref().unwrap_or(&self.directory).as_fd();
+            // A symbolic link opens by O_PATH|O_NOFOLLOW, but is no directory: ENOTDIR.
+            here = Some(retry(|| sys::openat(at, *name, walk, Mode::empty()))?);
+        }
+        let at = here.as_ref().unwrap_or(&self.directory).as_fd();
+        Ok(retry(|| sys::openat(at, *last, flags, mode))?)
+    }
+
+    /// The directory that holds `path`, and the name in it: for calls that take no `openat2` flags.
+    fn parent<'a>(&self, path: &'a str) -> io::Result<(OwnedFd, &'a str)> {
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        if name.is_empty() {
+            return Err(io::Error::from(Errno::INVAL));
+        }
+        components(name)?;
+        Ok((self.open_below(directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, name))
+    }
+
+    /// Opens an existing file for direct I/O; `None` where the file system or device cannot do it by pages.
+    fn open_direct(&self, path: &str, flags: OFlags) -> io::Result<Option<OwnedFd>> {
+        let file = match self.open_below(path, flags | OFlags::DIRECT, Mode::empty()) {
+            Ok(file) => file,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        match direct_demands(file.as_fd())? {
+            // Zero means that this file cannot (it is encrypted, say); a unit larger than a page does not fit ours.
+            Some((offset, _)) if offset == 0 || offset > PAGE_BYTES => Ok(None),
+            _ => Ok(Some(file)),
+        }
+    }
+}
+
+impl DriveFs for RealFs {
+    fn location(&self) -> &Path {
+        &self.location
+    }
+
+    fn identity(&self) -> io::Result<Identity> {
+        let stat = sys::fstat(&self.directory)?;
+        Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        let (parent, name) = self.parent(dir)?;
+        make_dir_at(&parent, name)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let directory = self.open_below(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in Dir::new(directory)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy();
+            if name != "." && name != ".." {
+                names.push(name.into_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    fn open(&self, path: &str, access: Access) -> io::Result<Handle> {
+        let write = if access.write || access.create { OFlags::RDWR } else { OFlags::RDONLY };
+        if access.create {
+            let file = self.open_below(path, write | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)?;
+            retry(|| sys::fchmod(&file, Mode::RUSR | Mode::WUSR))?;
+            // A second step, since O_CREAT with O_DIRECT leaves the file behind where direct I/O is refused.
+            let direct = if access.direct { self.open_direct(path, write)? } else { None };
+            return Ok(into_handle(direct.unwrap_or(file)));
+        }
+        let direct = if access.direct { self.open_direct(path, write)? } else { None };
+        match direct {
+            Some(file) => Ok(into_handle(file)),
+            None => Ok(into_handle(self.open_below(path, write, Mode::empty())?)),
+        }
+    }
+
+    fn close(&self, handle: Handle) {
+        // SAFETY: `open` gave the descriptor away as a plain number, and a handle is closed once, by its owner
+        // (`OpenFile`); so this is the only owner now.
+        drop(unsafe { OwnedFd::from_raw_fd(handle.0) });
+    }
+
+    fn read_at(&self, handle: Handle, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let file = borrow(handle);
+        let mut done = 0;
+        while done < buf.len() {
+            match retry(|| rustix::io::pread(file, &mut buf[done..], offset + done as u64))? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, handle: Handle, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let file = borrow(handle);
+        let mut done = 0;
+        while done < bytes.len() {
+            match retry(|| rustix::io::pwrite(file, &bytes[done..], offset + done as u64))? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
+
+    fn len(&self, handle: Handle) -> io::Result<u64> {
+        let stat = sys::fstat(borrow(handle))?;
+        u64::try_from(stat.st_size).map_err(|_| io::Error::from(Errno::OVERFLOW))
+    }
+
+    fn set_len(&self, handle: Handle, len: u64) -> io::Result<()> {
+        Ok(retry(|| sys::ftruncate(borrow(handle), len))?)
+    }
+
+    fn allocate(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        match retry(|| sys::fallocate(borrow(handle), FallocateFlags::empty(), offset, len)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
+                if self.len(handle)? < end { self.set_len(handle, end) } else { Ok(()) }
+            }
+            result => Ok(result?),
+        }
+    }
+
+    fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        // Punching returns the space too, and zeroes what it touches only in part.
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(retry(|| sys::fallocate(borrow(handle), punch, offset, len))?)
+    }
+
+    fn sync_data(&self, handle: Handle) -> io::Result<()> {
+        // Not retried on EINTR: a second fdatasync may report success for pages that the first one lost.
+        Ok(sys::fdatasync(borrow(handle))?)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        let directory = self.open_below(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        Ok(sys::fsync(directory)?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (old_parent, old_name) = self.parent(from)?;
+        let (new_parent, new_name) = self.parent(to)?;
+        Ok(sys::renameat(old_parent, old_name, new_parent, new_name)?)
+    }
+
+    fn unlink(&self, path: &str) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(sys::unlinkat(parent, name, AtFlags::empty())?)
+    }
+
+    fn lock(&self, handle: Handle, lock: Lock) -> io::Result<bool> {
+        let operation = match lock {
+            Lock::Shared => FlockOperation::NonBlockingLockShared,
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
+        match retry(|| sys::flock(borrow(handle), operation)) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn unlock(&self, handle: Handle) -> io::Result<()> {
+        Ok(retry(|| sys::flock(borrow(handle), FlockOperation::Unlock))?)
+    }
+
+    fn alignment(&self, handle: Handle) -> io::Result<Alignment> {
+        let file = borrow(handle);
+        if !sys::fcntl_getfl(file)?.contains(OFlags::DIRECT) {
+            return Ok(Alignment::NONE);
+        }
+        let memory = direct_demands(file)?.map_or(MEMORY_ALIGN_BYTES, |(_, memory)| memory.max(1));
+        Ok(Alignment { offset: PAGE_BYTES, memory })
+    }
+
+    fn ground(&self) -> io::Result<Ground> {
+        let space = sys::fstatvfs(&self.directory)?;
+        let stat = sys::fstat(&self.directory)?;
+        let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mount = mount_id(self.directory.as_fd()).and_then(|id| find_mount(&table, id)).unwrap_or_default();
+        let mut number = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
+        if number.0 == 0 {
+            // btrfs and others put files on devices of their own making; what is mounted is the real one.
+            if let Ok(source) = fs::metadata(&mount.source) {
+                number = (sys::major(source.rdev()), sys::minor(source.rdev()));
+            }
+        }
+        let device = block::find(Path::new("/sys"), number.0, number.1).unwrap_or_default();
+        let whole = device.number.map_or(stat.st_dev, |(major, minor)| sys::makedev(major, minor));
+        Ok(Ground {
+            file_system: mount.file_system,
+            device: device.name,
+            device_id: whole,
+            node: device.node,
+            cpus: device.cpus,
+            total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
+            free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+        })
+    }
+}
+
+/// Makes a directory of mode 0700, whatever the umask; one that exists keeps its mode.
+fn make_dir_at(parent: &OwnedFd, name: &str) -> io::Result<()> {
+    match sys::mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) => Ok(sys::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?),
+        Err(Errno::EXIST) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            sys::openat(parent, name, flags, Mode::empty())?;
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The names of a path below the drive's directory; none for the directory itself.
+fn components(path: &str) -> io::Result<Vec<&str>> {
+    if path.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names: Vec<&str> = path.split('/').collect();
+    if names.iter().any(|name| matches!(*name, "" | "." | "..") || name.contains('\0')) {
+        return Err(io::Error::from(Errno::INVAL));
+    }
+    Ok(names)
+}
+
+fn into_handle(file: OwnedFd) -> Handle {
+    Handle(file.into_raw_fd())
+}
+
+fn borrow<'a>(handle: Handle) -> BorrowedFd<'a> {
+    // SAFETY: the handle came out of `open` and is not closed before its owner is dropped, which the callers here
+    // outlive. A handle that is not open would give EBADF, as the descriptor is used for system calls alone; it is
+    // never -1, since `open` hands out what the kernel opened.
+    unsafe { BorrowedFd::borrow_raw(handle.0) }
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// What direct I/O on an open file demands: alignment of offsets and of memory; `None` where the kernel does not say.
+fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
+    match retry(|| sys::statx(file, "", AtFlags::EMPTY_PATH, sys::StatxFlags::DIOALIGN)) {
+        Ok(stat) if stat.stx_mask & sys::StatxFlags::DIOALIGN.bits() != 0 => {
+            Ok(Some((stat.stx_dio_offset_align, stat.stx_dio_mem_align)))
+        }
+        Ok(_) | Err(Errno::NOSYS | Errno::PERM) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn mount_id(directory: BorrowedFd<'_>) -> Option<u64> {
+    let flags = sys::StatxFlags::MNT_ID;
+    let stat = sys::statx(directory, "", AtFlags::EMPTY_PATH, flags).ok()?;
+    (stat.stx_mask & flags.bits() != 0).then_some(stat.stx_mnt_id)
+}
+
+/// The part of a line of `/proc/self/mountinfo` that matters here.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Mount {
+    file_system: String,
+    source: PathBuf,
+}
+
+/// Finds the line of mount `id`: `36 35 98:0 /root /mount options [optional...] - type source superoptions`.
+fn find_mount(table: &[u8], id: u64) -> Option<Mount> {
+    let table = table.split(|&byte| byte == b'\n');
+    let mut lines = table.map(|line| line.split(|&byte| byte == b' ').collect::<Vec<_>>());
+    let id = id.to_string();
+    let line = lines.find(|line| line.first().is_some_and(|first| *first == id.as_bytes()))?;
+    let dash = line.iter().position(|field| *field == b"-")?;
+    let file_system = String::from_utf8_lossy(line.get(dash + 1)?).into_owned();
+    let source = PathBuf::from(OsStr::from_bytes(line.get(dash + 2)?));
+    Some(Mount { file_system, source })
+}
+
+#[cfg(test)]
+#[path = "real_fs_tests.rs"]
+mod tests;
