@@ -1,1 +1,19 @@
-//! Workloads, rivals and figures.
+//! Workloads, rivals and figures: what iomill costs beside fio, `pread`, `mmap`, io_uring and libaio by hand.
+//!
+//! A measurement goes through these rooms: a [`target::Target`] holds known bytes, a [`workload::Workload`] says what
+//! to do with them, several [`contender::Contender`]s do it in turns ([`rounds`]), and [`report`] makes figures of it.
+
+pub mod arena;
+pub mod contender;
+pub mod human;
+pub mod iomill;
+pub mod machine;
+mod memory;
+pub mod pattern;
+pub mod report;
+pub mod rivals;
+pub mod rounds;
+mod slots;
+pub mod target;
+mod threads;
+pub mod workload;

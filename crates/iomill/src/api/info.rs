@@ -79,6 +79,10 @@ pub struct FileStat {
     pub block_bytes: u32,
     /// Its drives, by index in the array, in the layout's order.
     pub drives: Vec<u16>,
+    /// Their weights when the file was created (hash layout).
+    pub weights: Vec<u32>,
+    /// The key of the hash layout.
+    pub key: u64,
     /// Its parts, in the same order, and what each holds of the file in bytes.
     pub parts: Vec<(PathBuf, u64)>,
     /// How often its record was changed.
@@ -103,6 +107,8 @@ impl FileStat {
             layout: record.layout,
             block_bytes: record.block_bytes,
             drives: record.drives.clone(),
+            weights: record.weights.clone(),
+            key: record.key,
             parts: record.drives.iter().enumerate().map(part).collect(),
             generation: record.generation,
             attributes: record.attributes.clone(),

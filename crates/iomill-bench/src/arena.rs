@@ -1,0 +1,146 @@
+//! The array that is measured: a file of pattern in it, and the same bytes as rivals see them.
+//!
+//! Goals: nothing left behind: what was made here is removed on drop, also after an error or Ctrl-C. Non-goals: choosing
+//! drives.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use iomill::layout::Map;
+use iomill::{Array, ArrayOptions, Error, Layout, Result};
+
+use crate::pattern::{self, PAGE_BYTES};
+use crate::target::{Part, Target};
+
+/// The pattern's seed: fixed, so that a file that was kept can be measured again.
+pub const SEED: u64 = 0x696f_6d69_6c6c;
+
+/// An array with one file full of pattern.
+#[derive(Debug)]
+pub struct Arena {
+    drive: PathBuf,
+    file_name: String,
+    /// Removed with everything in it, when the array itself was made for the measurement.
+    remove_dir: Option<PathBuf>,
+    /// Whether the file was made for the measurement.
+    remove_file: bool,
+}
+
+/// How the measured file is made.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Its length in bytes.
+    pub len_bytes: u64,
+    /// Its layout.
+    pub layout: Layout,
+}
+
+impl Arena {
+    /// Makes a new array of `drives` directories in `dir`, which must not exist yet. It is removed in the end.
+    pub fn fresh(dir: &Path, drives: usize) -> Result<Arena> {
+        fs::create_dir(dir).map_err(|e| Error::io("create", dir, e))?;
+        // From here on a failure removes the directory.
+        let arena = Arena {
+            drive: dir.join("ssd0"),
+            file_name: String::new(),
+            remove_dir: Some(dir.to_owned()),
+            remove_file: false,
+        };
+        let paths: Vec<PathBuf> = (0..drives).map(|index| dir.join(format!("ssd{index}"))).collect();
+        for path in &paths {
+            fs::create_dir(path).map_err(|e| Error::io("create", path, e))?;
+        }
+        Array::create(&paths)?.close()?;
+        Ok(arena)
+    }
+
+    /// Measures within an array that exists; only the measured file is made and removed.
+    pub fn existing(drive: &Path) -> Arena {
+        Arena { drive: drive.to_owned(), file_name: String::new(), remove_dir: None, remove_file: false }
+    }
+
+    /// Writes the measured file. `progress` is told the bytes written so far and in all.
+    pub fn fill(&mut self, shape: &Shape, cancel: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let len = shape.len_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+        if len == 0 {
+            return Err(Error::invalid(format!("a file of {} bytes", shape.len_bytes), "give at least one page, 4KiB"));
+        }
+        let array = Array::open(&self.drive)?;
+        self.file_name = format!("iomill-bench-{}", std::process::id());
+        let file = array.create_file(&self.file_name, shape.layout.clone())?;
+        self.remove_file = self.remove_dir.is_none();
+        file.preallocate(len)?;
+        let mut chunk = array.buffer(4 << 20)?;
+        let mut done = 0;
+        while done < len && !cancel.load(Ordering::Relaxed) {
+            let n = (len - done).min(chunk.len() as u64) as usize;
+            for (index, page) in chunk[..n].chunks_exact_mut(PAGE_BYTES).enumerate() {
+                pattern::fill_page(SEED, done / PAGE_BYTES as u64 + index as u64, page);
+            }
+            file.write_at(&chunk[..n], done)?;
+            done += n as u64;
+            progress(done, len);
+        }
+        file.close()?;
+        drop(chunk);
+        array.close()
+    }
+
+    /// A drive of the array.
+    pub fn drive(&self) -> &Path {
+        &self.drive
+    }
+
+    /// The measured file's name.
+    pub fn file_name(&self) -> &str {
+        &self.file_name
+    }
+
+    /// The measured file as plain files, one per drive.
+    pub fn target(&self) -> Result<Target> {
+        let peek = ArrayOptions::new().peek([&self.drive])?;
+        let stat = peek.stat(&self.file_name)?;
+        let map = Map::new(stat.layout, &stat.weights, stat.key)?;
+        let block_pages = u64::from(stat.block_bytes) / PAGE_BYTES as u64;
+        // With the hash layout a part's last group has holes: rivals read what lies before it.
+        let group = map.group_blocks();
+        let full = stat.len_bytes / u64::from(stat.block_bytes) / group * group;
+        let mut parts = Vec::new();
+        for (position, (path, len_bytes)) in stat.parts.into_iter().enumerate() {
+            let dense = map.part_blocks(position as u16, full) * u64::from(stat.block_bytes);
+            let len_bytes = if dense > 0 { dense } else { len_bytes };
+            parts.push(Part { path, len_bytes });
+        }
+        let page_map = move |part: usize, page: u64| {
+            map.block(part as u16, page / block_pages) * block_pages + page % block_pages
+        };
+        Target::new(parts, SEED, std::sync::Arc::new(page_map))
+    }
+
+    fn remove(&self) -> Result<()> {
+        if let Some(dir) = &self.remove_dir {
+            return fs::remove_dir_all(dir).map_err(|e| Error::io("remove", dir, e));
+        }
+        if self.remove_file {
+            let array = Array::open(&self.drive)?;
+            array.delete(&self.file_name)?;
+            array.close()?;
+        }
+        Ok(())
+    }
+
+    /// Removes what was made for the measurement, and says if that failed.
+    pub fn clean_up(mut self) -> Result<()> {
+        let result = self.remove();
+        (self.remove_dir, self.remove_file) = (None, false);
+        result
+    }
+}
+
+impl Drop for Arena {
+    /// After an error, which is what the user hears of; `clean_up` reports its own.
+    fn drop(&mut self) {
+        let _ = self.remove();
+    }
+}

@@ -1,0 +1,128 @@
+//! What takes part in a measurement: iomill's ways of reading, and its rivals.
+//!
+//! Goals: one short trait, so that whoever reads and writes the target's bytes can be measured beside the others.
+//! Non-goals: order of turns and statistics ([`crate::rounds`]).
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use iomill::{Error, Result};
+
+use crate::workload::Workload;
+
+/// iomill, each calling thread driving its own ring.
+pub const IOMILL_INLINE: &str = "iomill-inline";
+/// iomill, one I/O thread per drive.
+pub const IOMILL_DRIVE_THREADS: &str = "iomill-drive-threads";
+/// iomill over an engine that does nothing: its own overhead.
+pub const IOMILL_NULL: &str = "iomill-null";
+/// io_uring by hand.
+pub const URING_BY_HAND: &str = "uring-by-hand";
+/// libaio by hand.
+pub const AIO_BY_HAND: &str = "aio-by-hand";
+/// `pread` through the page cache.
+pub const PREAD: &str = "pread";
+/// Mapped files.
+pub const MMAP: &str = "mmap";
+/// fio's io_uring engine.
+pub const FIO_IO_URING: &str = "fio-io_uring";
+
+/// What stands between a contender and the drives. Contenders are compared within `Warm` and within the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Direct I/O: nothing; there is no warm and no cold.
+    Direct,
+    /// A cache, emptied before each slice, and no block asked for twice in a slice.
+    Cold,
+    /// A cache that holds all bytes before each slice.
+    Warm,
+}
+
+impl Cache {
+    /// Stable name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cache::Direct => "direct",
+            Cache::Cold => "cold",
+            Cache::Warm => "warm",
+        }
+    }
+}
+
+/// One timed run.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice<'a> {
+    /// Threads that work at the same time.
+    pub threads: usize,
+    /// How long; a cold slice ends earlier when it has seen every block.
+    pub duration: Duration,
+    /// Check the bytes of every read. Not for timing.
+    pub verify: bool,
+    /// Set from elsewhere to end the slice soon; its sample is then worthless.
+    pub cancel: &'a AtomicBool,
+}
+
+/// What one slice yielded.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Operations completed.
+    pub ops: u64,
+    /// Bytes moved by them.
+    pub bytes: u64,
+    /// From the common start of the threads to the end of the last.
+    pub wall: Duration,
+    /// User and system time of all threads that took part, in that time.
+    pub cpu_us: f64,
+    /// Latencies of a sample of the operations in nanoseconds.
+    pub latency_ns: Histogram<u64>,
+}
+
+impl Sample {
+    /// A sample of nothing.
+    pub fn empty() -> Result<Sample> {
+        Ok(Sample { ops: 0, bytes: 0, wall: Duration::ZERO, cpu_us: 0.0, latency_ns: latencies()? })
+    }
+
+    /// Operations per second.
+    pub fn ops_per_s(&self) -> f64 {
+        self.ops as f64 / self.wall.as_secs_f64().max(1e-9)
+    }
+
+    /// CPU time per operation in microseconds.
+    pub fn cpu_us_per_op(&self) -> f64 {
+        self.cpu_us / self.ops.max(1) as f64
+    }
+}
+
+/// An empty histogram of latencies in nanoseconds: up to a minute, three digits. Record with `saturating_record`.
+pub fn latencies() -> Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3)
+        .map_err(|e| Error::Machine { what: "a histogram of latencies".into(), why: e.to_string() })
+}
+
+/// One that takes part.
+pub trait Contender {
+    /// Its name in reports; one of the constants of this module.
+    fn name(&self) -> &'static str;
+
+    /// What lies between it and the drives.
+    fn cache(&self) -> Cache;
+
+    /// Gets ready for a workload; called once before its slices. `Ok(Some(why))` leaves the contender out: it cannot
+    /// do this, or not in a way that compares.
+    fn prepare(&mut self, workload: &Workload) -> Result<Option<String>>;
+
+    /// One slice of what was prepared. An error is a failed or wrong I/O, and ends the measurement.
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;
+
+    /// Whether a slice leaves other bytes than the pattern behind. Such a contender runs when nobody verifies any more.
+    fn spoils(&self) -> bool {
+        false
+    }
+
+    /// What a reader of its figures should know.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}

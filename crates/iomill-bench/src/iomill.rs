@@ -1,0 +1,181 @@
+//! iomill itself: gathers and scatters in batches, inline, by drive threads, and over the null engine.
+//!
+//! Goals: the calls a user would write, in a loop. A batch is several times what is in flight, so that the drives do not
+//! run dry at its end. Non-goals: an array of its own; it opens the one that the target belongs to, for the length of
+//! a slice.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use ::iomill::engine::EngineKind;
+use ::iomill::{Array, ArrayOptions, Buffer, Error, File, Mode, Result};
+
+use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL, Sample, Slice};
+use crate::pattern::{self, PAGE_BYTES};
+use crate::threads::{self, Count};
+use crate::workload::{Places, Workload};
+
+/// A batch holds this many times what is in flight over all drives.
+const BATCH_TURNS: u32 = 4;
+
+/// A batch is at most this long, in bytes of memory: larger ones fall out of the CPU's caches.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Iomill {
+    name: &'static str,
+    drive: PathBuf,
+    file_name: String,
+    seed: u64,
+    options: ArrayOptions,
+    workload: Workload,
+}
+
+impl Iomill {
+    /// The virtual file `file_name`, filled with the pattern, of the array that `drive` belongs to.
+    pub fn new(name: &'static str, drive: &Path, file_name: &str, seed: u64, engine: Option<EngineKind>) -> Iomill {
+        let mode = if name == IOMILL_DRIVE_THREADS { Mode::DriveThreads } else { Mode::Inline };
+        let mut options = ArrayOptions::new().mode(mode);
+        if let Some(engine) = engine {
+            options = options.engine(engine);
+        }
+        if name == IOMILL_NULL {
+            options = options.engine(EngineKind::Null);
+        }
+        let (drive, file_name) = (drive.to_owned(), file_name.to_owned());
+        Iomill { name, drive, file_name, seed, options, workload: Workload::RANDOM_READ }
+    }
+
+    /// All three ways.
+    pub fn all(drive: &Path, file_name: &str, seed: u64, engine: Option<EngineKind>) -> Vec<Box<dyn Contender>> {
+        let ways = [IOMILL_INLINE, IOMILL_DRIVE_THREADS, IOMILL_NULL];
+        ways.map(|name| Box::new(Iomill::new(name, drive, file_name, seed, engine)) as Box<dyn Contender>).into()
+    }
+}
+
+impl Contender for Iomill {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cache(&self) -> Cache {
+        Cache::Direct
+    }
+
+    fn prepare(&mut self, workload: &Workload) -> Result<Option<String>> {
+        workload.check()?;
+        self.workload = *workload;
+        Ok((self.name == IOMILL_NULL && workload.writes()).then(|| "the null engine takes no writes".to_owned()))
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        let options = self.options.clone().depth(self.workload.depth).read_only(!self.workload.writes());
+        let array = options.open(&self.drive)?;
+        let file = array.open_file(&self.file_name)?;
+        let verify = slice.verify && self.name != IOMILL_NULL;
+        let sample = threads::run(
+            slice,
+            |thread| Worker::new(self, &array, &file, thread, slice.threads),
+            |worker, stop| worker.work(stop, verify),
+        )?;
+        file.close()?;
+        array.close()?;
+        Ok(sample)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let batch = batch_len(&self.workload, 1);
+        vec![format!("latency is that of a whole call, a batch of {batch} operations per drive")]
+    }
+}
+
+/// Operations in one call.
+fn batch_len(workload: &Workload, drives: usize) -> usize {
+    let turns = (workload.depth * BATCH_TURNS) as usize * drives;
+    turns.min(BATCH_BYTES_MAX / workload.block_bytes as usize).max(1)
+}
+
+struct Worker {
+    file: File,
+    places: Places,
+    seed: u64,
+    offsets: Vec<u64>,
+    writes: Vec<u64>,
+    buffer: Buffer,
+    block_bytes: usize,
+}
+
+impl Worker {
+    fn new(this: &Iomill, array: &Array, file: &File, thread: usize, threads: usize) -> Result<Worker> {
+        let block_bytes = this.workload.block_bytes as usize;
+        let batch = batch_len(&this.workload, array.stat(file.name())?.drives.len());
+        let mut worker = Worker {
+            file: file.clone(),
+            places: Places::new(&this.workload, &[file.len()], thread, threads)?,
+            seed: this.seed,
+            offsets: Vec::with_capacity(batch),
+            writes: Vec::with_capacity(batch),
+            buffer: array.buffer(batch * block_bytes)?,
+            block_bytes,
+        };
+        // Pages and rings are made before the clock starts.
+        pattern::fill_page(this.seed, 0, &mut worker.buffer[..PAGE_BYTES]);
+        let first = worker.buffer.len().min(block_bytes);
+        file.read_at(&mut worker.buffer[..first], 0)?;
+        Ok(worker)
+    }
+
+    fn work(&mut self, stop: &AtomicBool, verify: bool) -> Result<Count> {
+        let mut count = Count::new()?;
+        let batch = self.offsets.capacity();
+        while !stop.load(Ordering::Relaxed) {
+            self.offsets.clear();
+            self.writes.clear();
+            for _ in 0..batch {
+                let Some(place) = self.places.draw() else { break };
+                if place.write { self.writes.push(place.offset) } else { self.offsets.push(place.offset) }
+            }
+            let start = Instant::now();
+            self.read(verify)?;
+            self.write()?;
+            count.record(start.elapsed());
+            let ops = (self.offsets.len() + self.writes.len()) as u64;
+            count.ops += ops;
+            count.bytes += ops * self.block_bytes as u64;
+        }
+        Ok(count)
+    }
+
+    fn read(&mut self, verify: bool) -> Result<()> {
+        let out = &mut self.buffer[..self.offsets.len() * self.block_bytes];
+        self.file.read_many(&self.offsets, self.block_bytes, out)?;
+        if verify {
+            for (&offset, block) in self.offsets.iter().zip(out.chunks(self.block_bytes)) {
+                check_block(self.seed, offset, block)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let bytes = &mut self.buffer[..self.writes.len() * self.block_bytes];
+        for (&offset, block) in self.writes.iter().zip(bytes.chunks_mut(self.block_bytes)) {
+            for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(block.chunks_mut(PAGE_BYTES)) {
+                bytes[..8].copy_from_slice(&pattern::stamp(self.seed, page).to_le_bytes());
+            }
+        }
+        self.file.write_many(&self.writes, self.block_bytes, bytes)
+    }
+}
+
+fn check_block(seed: u64, offset: u64, block: &[u8]) -> Result<()> {
+    for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(block.chunks(PAGE_BYTES)) {
+        if pattern::stamp_in(bytes) != Some(pattern::stamp(seed, page)) {
+            let what = format!("page {page} of the measured file");
+            return Err(Error::Machine { what, why: "it does not begin with its stamp: a wrong read".into() });
+        }
+    }
+    Ok(())
+}

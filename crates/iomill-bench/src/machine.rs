@@ -1,0 +1,182 @@
+//! The machine that figures were made on.
+//!
+//! Goals: what a reader must know to judge them, from `/proc` and `/sys`; what is not to be had is left empty.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use iomill::{Error, Result};
+use serde::Serialize;
+
+use crate::target::Target;
+
+/// What the figures were made on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Machine {
+    /// Model of the first CPU.
+    pub cpu_model: String,
+    /// CPUs that are online.
+    pub cores: usize,
+    /// CPUs that this process may use.
+    pub cores_allowed: usize,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// One per part of the target.
+    pub drives: Vec<Ground>,
+}
+
+/// What lies under one part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Ground {
+    /// The part.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub len_bytes: u64,
+    /// Type of the file system, such as `ext4`.
+    pub file_system: String,
+    /// Where the mount comes from, such as `/dev/nvme0n1`.
+    pub device: String,
+    /// I/O scheduler of the device, where it is a whole one.
+    pub scheduler: String,
+}
+
+impl Machine {
+    /// Looks at this machine, and at the ground under the parts.
+    pub fn look(target: &Target) -> Machine {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let mounts = read("/proc/self/mountinfo");
+        let drives = target.parts().iter().map(|part| {
+            let path = part.path.canonicalize().unwrap_or_else(|_| part.path.clone());
+            let (file_system, device) = mount_of(&mounts, &path).unwrap_or_default();
+            let scheduler = scheduler_of(&device);
+            Ground { path: part.path.clone(), len_bytes: part.len_bytes, file_system, device, scheduler }
+        });
+        let online = cpus_in(read("/sys/devices/system/cpu/online").trim());
+        Machine {
+            cpu_model: cpu_model(&read("/proc/cpuinfo")),
+            cores: online,
+            cores_allowed: std::thread::available_parallelism().map_or(online, usize::from),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            memory_bytes: meminfo(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0),
+            drives: drives.collect(),
+        }
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let mut grounds: Vec<String> =
+            self.drives.iter().map(|d| format!("{} on {}", d.file_system, d.device)).collect();
+        grounds.dedup();
+        format!(
+            "{}, {} of {} CPUs, {} memory, Linux {}; {} drives: {}",
+            self.cpu_model,
+            self.cores_allowed,
+            self.cores,
+            crate::human::size(self.memory_bytes),
+            self.kernel,
+            self.drives.len(),
+            grounds.join(", ")
+        )
+    }
+}
+
+/// Memory that could be had without swapping, in bytes.
+pub(crate) fn available_memory_bytes() -> Result<u64> {
+    let path = "/proc/meminfo";
+    let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let lacks = || Error::Machine { what: path.into(), why: "it has no line MemAvailable".into() };
+    meminfo(&text, "MemAvailable:").ok_or_else(lacks)
+}
+
+fn meminfo(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+fn cpu_model(cpuinfo: &str) -> String {
+    let value = |key: &str| {
+        let line = cpuinfo.lines().find(|line| line.starts_with(key))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    value("model name").or_else(|| value("Model")).or_else(|| value("CPU part")).unwrap_or_default()
+}
+
+/// Counts a list such as `0-3,8`.
+fn cpus_in(list: &str) -> usize {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+    };
+    list.split(',').filter_map(range).sum()
+}
+
+/// File system type and source of the mount that holds a path: the longest mount point that is a prefix of it, the
+/// last of equals.
+fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
+    let mut best: Option<(usize, (String, String))> = None;
+    for line in mountinfo.lines() {
+        let (Some((before, after)), Some(point)) = (line.split_once(" - "), line.split(' ').nth(4)) else { continue };
+        if before.is_empty() || !path.starts_with(unescape(point)) {
+            continue;
+        }
+        let mut fields = after.split(' ');
+        let found = (fields.next().unwrap_or_default().to_owned(), unescape(fields.next().unwrap_or_default()));
+        if best.as_ref().is_none_or(|(len, _)| *len <= point.len()) {
+            best = Some((point.len(), found));
+        }
+    }
+    best.map(|(_, found)| found)
+}
+
+/// mountinfo writes blanks, tabs, newlines and backslashes in octal.
+fn unescape(field: &str) -> String {
+    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+fn scheduler_of(device: &str) -> String {
+    let Some(name) = device.strip_prefix("/dev/") else { return String::new() };
+    let text = fs::read_to_string(format!("/sys/class/block/{name}/queue/scheduler")).unwrap_or_default();
+    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen);
+    chosen.unwrap_or(text.trim()).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deepest_mount_is_found() {
+        let mounts = "27 1 254:0 / / rw - ext4 /dev/vda rw\n\
+                      28 27 0:25 / /mnt rw,nosuid shared:1 - tmpfs none ro\n\
+                      29 28 8:1 / /mnt/a\\040b rw - xfs /dev/sda1 rw\n\
+                      30 28 8:2 / /mnt/a\\040b rw - btrfs /dev/sda2 rw\n";
+        let found = |path| mount_of(mounts, Path::new(path)).unwrap();
+        assert_eq!(found("/home/x"), ("ext4".into(), "/dev/vda".into()));
+        assert_eq!(found("/mnt/c"), ("tmpfs".into(), "none".into()));
+        assert_eq!(found("/mntc"), ("ext4".into(), "/dev/vda".into()));
+        assert_eq!(found("/mnt/a b/f"), ("btrfs".into(), "/dev/sda2".into()));
+    }
+
+    #[test]
+    fn lists_of_cpus_and_memory_are_read() {
+        assert_eq!(cpus_in("0-3,8"), 5);
+        assert_eq!(cpus_in("0"), 1);
+        assert_eq!(cpus_in(""), 0);
+        assert_eq!(meminfo("MemTotal:       24684084 kB\n", "MemTotal:"), Some(24_684_084 << 10));
+        assert_eq!(meminfo("MemTotal: x kB", "MemTotal:"), None);
+        assert_eq!(cpu_model("processor : 0\nmodel name\t: A CPU\nmodel name\t: B"), "A CPU");
+    }
+
+    #[test]
+    fn this_machine_is_described() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Target::write(&[dir.path().to_owned()], "f", 1 << 16, 0, &mut |_, _| ()).unwrap();
+        let machine = Machine::look(&target);
+        assert!(machine.cores >= machine.cores_allowed.min(1) && machine.memory_bytes > 1 << 20, "{machine:?}");
+        assert!(!machine.kernel.is_empty() && !machine.drives[0].file_system.is_empty(), "{machine:?}");
+        assert!(machine.line().contains(&machine.kernel));
+        assert!(available_memory_bytes().unwrap() < machine.memory_bytes);
+    }
+}

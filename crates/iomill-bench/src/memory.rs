@@ -1,0 +1,85 @@
+//! Memory from the kernel: aligned buffers for direct I/O, and mapped files.
+//!
+//! Goals: page-aligned, given back on drop, in huge pages where they are to be had. Non-goals: a general allocator.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::ptr;
+use std::slice;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Anonymous or file memory, page-aligned.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// Start of a mapping of `len` bytes that nobody else unmaps.
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a region owns its mapping; access goes through `&self` and `&mut self` as for a boxed slice.
+unsafe impl Send for Region {}
+// SAFETY: as above; `&self` gives only shared slices and a pointer whose use is the caller's own `unsafe`.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Zeroed memory of at least `len` bytes, faulted in.
+    pub(crate) fn anonymous(len: usize) -> Result<Region, Errno> {
+        let len = len.next_multiple_of(HUGE_PAGE_BYTES);
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) }?.cast::<u8>();
+        let mut region = Region { start, len };
+        // SAFETY: the range is this region's own. Without huge pages it works as well, only slower.
+        let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
+        region.bytes_mut().fill(0);
+        Ok(region)
+    }
+
+    /// The first `len` bytes of a file, for reading, without read-ahead. A file that is cut later raises SIGBUS.
+    pub(crate) fn file(file: &File, len: usize) -> Result<Region, Errno> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), 0) }?;
+        let region = Region { start: start.cast(), len };
+        // SAFETY: the range is this region's own, and the advice changes no bytes.
+        unsafe { madvise(start, len, Advice::Random) }?;
+        Ok(region)
+    }
+
+    /// Maps all pages for reading now.
+    pub(crate) fn populate(&self) -> Result<(), Errno> {
+        // SAFETY: the range is this region's own, and the advice changes no bytes.
+        unsafe { madvise(self.start.cast(), self.len, Advice::LinuxPopulateRead) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// The whole mapping. For memory that the kernel writes to, use only while it does not.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: `start..start + len` is mapped readable for as long as `self` lives.
+        unsafe { slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// The whole mapping, anonymous regions only. Under the same condition as `bytes`.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes it the only slice; callers have anonymous regions only.
+        unsafe { slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this region's own, and no slice of it outlives `self`. It cannot fail for a whole
+        // mapping, and nothing could be done if it did.
+        let _ = unsafe { munmap(self.start.cast(), self.len) };
+    }
+}

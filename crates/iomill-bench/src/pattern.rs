@@ -1,0 +1,83 @@
+//! What the pages of a measured file hold, so that a read can be told from no read.
+//!
+//! Goals: every page names its own place in its first 8 bytes, the rest is incompressible (a drive or zram that
+//! compresses would otherwise be faster than real data allows). Non-goals: cryptography, checking every byte.
+
+/// The unit of direct I/O, and of the stamps.
+pub const PAGE_BYTES: usize = 4096;
+
+/// A small fast generator (wyrand): one multiplication per number.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator whose sequence is given by `seed`.
+    pub fn new(seed: u64) -> Rng {
+        Rng(mix(seed))
+    }
+
+    /// The next number.
+    #[inline(always)]
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0xa076_1d64_78bd_642f);
+        let product = u128::from(self.0) * u128::from(self.0 ^ 0xe703_7ed1_a0b4_28db);
+        (product >> 64) as u64 ^ product as u64
+    }
+}
+
+/// A bijection that spreads near numbers far apart.
+pub(crate) fn mix(value: u64) -> u64 {
+    let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// The first 8 bytes (little endian) of page `page` of the file with that seed.
+pub fn stamp(seed: u64, page: u64) -> u64 {
+    mix(mix(seed) ^ page)
+}
+
+/// Writes the whole pattern of a page.
+///
+/// `bytes` is one page long; of a longer slice only the first page is written.
+pub fn fill_page(seed: u64, page: u64, bytes: &mut [u8]) {
+    let stamp = stamp(seed, page);
+    let mut rng = Rng::new(stamp);
+    let mut word = stamp;
+    for chunk in bytes.chunks_exact_mut(8).take(PAGE_BYTES / 8) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+        word = rng.draw();
+    }
+}
+
+/// The stamp that a page holds; `None` where fewer than 8 bytes are there.
+pub fn stamp_in(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk::<8>().map(|first| u64::from_le_bytes(*first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn stamps_differ_between_pages_and_files() {
+        let mut seen = HashSet::new();
+        for seed in [0, 1, 2, u64::MAX] {
+            for page in 0..1000 {
+                assert!(seen.insert(stamp(seed, page)), "seed {seed} page {page}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_holds_its_stamp_and_no_repetition() {
+        let mut page = vec![0; PAGE_BYTES];
+        fill_page(7, 42, &mut page);
+        assert_eq!(stamp_in(&page), Some(stamp(7, 42)));
+        let words: HashSet<&[u8]> = page.chunks(8).collect();
+        assert_eq!(words.len(), PAGE_BYTES / 8);
+        assert_eq!(stamp_in(&page[..7]), None);
+    }
+}

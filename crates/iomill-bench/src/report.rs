@@ -1,0 +1,318 @@
+//! Figures of a measurement, for machines and for people.
+//!
+//! Goals: the median over the rounds with the least and the most beside it; keys that stay what they are. Non-goals:
+//! plots.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use iomill::{Error, Result};
+use serde::Serialize;
+
+use crate::contender::{Cache, IOMILL_NULL, Sample};
+use crate::human;
+use crate::machine::Machine;
+use crate::rounds::{Measured, Outcome};
+
+/// Widest table, in columns of a terminal.
+const TABLE_WIDTH: u16 = 100;
+
+/// Everything a measurement says. Serialized, it is iomill's format of results: fields are added, never renamed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// What it was made on.
+    pub machine: Machine,
+    /// One per contender and workload.
+    pub results: Vec<Row>,
+    /// Who did not take part.
+    pub left_out: Vec<LeftOut>,
+    /// It was cancelled before all rounds were done.
+    pub cancelled: bool,
+}
+
+/// The figures of one contender in one workload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub contender: String,
+    /// What it did, such as `random-read-4KiB`.
+    pub workload: String,
+    /// Threads that did it.
+    pub threads: usize,
+    /// `direct`, `cold` or `warm`.
+    pub cache: String,
+    /// Timed rounds.
+    pub rounds: usize,
+    /// Operations per second, the median of the rounds.
+    pub ops_per_s: f64,
+    /// The least of the rounds.
+    pub min_ops_per_s: f64,
+    /// The most of the rounds.
+    pub max_ops_per_s: f64,
+    /// Bytes per second, the median.
+    pub bytes_per_s: f64,
+    /// User and system time per operation in microseconds, the median.
+    pub cpu_us_per_op: f64,
+    /// The least of the rounds.
+    pub min_cpu_us_per_op: f64,
+    /// The most of the rounds.
+    pub max_cpu_us_per_op: f64,
+    /// Median latency in microseconds, the median of the rounds; null where none was timed.
+    pub p50_us: Option<f64>,
+    /// 99th percentile of latency likewise.
+    pub p99_us: Option<f64>,
+    /// Operations per second over those of the rival that does most, among rivals of the same kind (warm, or not
+    /// warm). Above 1 is better. Null where no such rival took part, and for what does no I/O.
+    pub ratio_to_best_rival: Option<f64>,
+    /// That rival.
+    pub best_rival: Option<String>,
+    /// CPU time per operation over that of the thriftiest rival of the same kind. Below 1 is better.
+    pub cpu_ratio_to_best_rival: Option<f64>,
+    /// That rival.
+    pub best_rival_cpu: Option<String>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// A contender that did not take part.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub contender: String,
+    /// The workload.
+    pub workload: String,
+    /// `direct`, `cold` or `warm`.
+    pub cache: String,
+    /// Why.
+    pub why: String,
+}
+
+impl Report {
+    /// Makes figures of measurements, one per workload.
+    pub fn new(machine: Machine, measured: &[Measured]) -> Report {
+        let mut report = Report { machine, results: Vec::new(), left_out: Vec::new(), cancelled: false };
+        for one in measured {
+            report.cancelled |= one.cancelled;
+            let workload = one.plan.workload.to_string();
+            let mut rows: Vec<Row> = one.outcomes.iter().map(|o| row(o, &workload, one.plan.threads)).collect();
+            compare(&mut rows);
+            report.results.append(&mut rows);
+            for (contender, cache, why) in &one.left_out {
+                let (contender, cache) = ((*contender).to_owned(), cache.name().to_owned());
+                report.left_out.push(LeftOut { contender, workload: workload.clone(), cache, why: why.clone() });
+            }
+        }
+        report
+    }
+
+    /// For machines.
+    pub fn json(&self) -> Result<String> {
+        serde_json::to_string_pretty(self)
+            .map_err(|e| Error::Machine { what: "writing the report as JSON".into(), why: e.to_string() })
+    }
+
+    /// For people, without a newline at the end.
+    pub fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
+        table.set_header(["contender", "workload", "thr", "ops/s", "CPU/op", "p50", "p99", "ops ratio", "CPU ratio"]);
+        for row in &self.results {
+            let time = |us: Option<f64>| us.map_or("-".to_owned(), human::time_us);
+            let ratio = |value: Option<f64>| value.map_or("-".to_owned(), human::ratio);
+            table.add_row([
+                label(&row.contender, &row.cache),
+                row.workload.clone(),
+                row.threads.to_string(),
+                human::count(row.ops_per_s),
+                human::time_us(row.cpu_us_per_op),
+                time(row.p50_us),
+                time(row.p99_us),
+                ratio(row.ratio_to_best_rival),
+                ratio(row.cpu_ratio_to_best_rival),
+            ]);
+        }
+        for column in table.column_iter_mut().skip(2) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let mut lines = vec![self.machine.line(), table.trim_fmt()];
+        lines.push("Ratios are to the best rival, cold and direct among themselves, warm among themselves.".into());
+        lines.push("Direct I/O has no cache: there is no warm of it.".into());
+        for out in &self.left_out {
+            lines.push(format!("{} did not do {}: {}", label(&out.contender, &out.cache), out.workload, out.why));
+        }
+        if self.cancelled {
+            lines.push("Cancelled: only complete rounds are counted.".into());
+        }
+        lines.join("\n")
+    }
+}
+
+fn label(contender: &str, cache: &str) -> String {
+    if cache == Cache::Direct.name() { contender.to_owned() } else { format!("{contender} ({cache})") }
+}
+
+fn row(outcome: &Outcome, workload: &str, threads: usize) -> Row {
+    let ops = Spread::of(&outcome.samples, Sample::ops_per_s);
+    let cpu = Spread::of(&outcome.samples, Sample::cpu_us_per_op);
+    let bytes = Spread::of(&outcome.samples, |s| s.bytes as f64 / s.wall.as_secs_f64().max(1e-9));
+    let timed: Vec<&Sample> = outcome.samples.iter().filter(|sample| !sample.latency_ns.is_empty()).collect();
+    let latency = |quantile: f64| {
+        let us = |sample: &&Sample| sample.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+        (!timed.is_empty()).then(|| median(timed.iter().map(us).collect()))
+    };
+    Row {
+        contender: outcome.contender.to_owned(),
+        workload: workload.to_owned(),
+        threads,
+        cache: outcome.cache.name().to_owned(),
+        rounds: outcome.samples.len(),
+        ops_per_s: ops.median,
+        min_ops_per_s: ops.min,
+        max_ops_per_s: ops.max,
+        bytes_per_s: bytes.median,
+        cpu_us_per_op: cpu.median,
+        min_cpu_us_per_op: cpu.min,
+        max_cpu_us_per_op: cpu.max,
+        p50_us: latency(0.5),
+        p99_us: latency(0.99),
+        ratio_to_best_rival: None,
+        best_rival: None,
+        cpu_ratio_to_best_rival: None,
+        best_rival_cpu: None,
+        notes: outcome.notes.clone(),
+    }
+}
+
+/// Fills in the ratios of the rows of one workload.
+fn compare(rows: &mut [Row]) {
+    let is_warm = |row: &Row| row.cache == Cache::Warm.name();
+    for warm in [false, true] {
+        let rivals = || rows.iter().filter(|row| is_warm(row) == warm && !row.contender.starts_with("iomill-"));
+        let most = rivals().max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s)).cloned();
+        let least = rivals().min_by(|a, b| a.cpu_us_per_op.total_cmp(&b.cpu_us_per_op)).cloned();
+        let (Some(most), Some(least)) = (most, least) else { continue };
+        for row in rows.iter_mut().filter(|row| is_warm(row) == warm && row.contender != IOMILL_NULL) {
+            row.ratio_to_best_rival = quotient(row.ops_per_s, most.ops_per_s);
+            row.cpu_ratio_to_best_rival = quotient(row.cpu_us_per_op, least.cpu_us_per_op);
+            row.best_rival = Some(most.contender.clone());
+            row.best_rival_cpu = Some(least.contender.clone());
+        }
+    }
+}
+
+/// `None` rather than infinity or NaN, which JSON does not have.
+fn quotient(value: f64, by: f64) -> Option<f64> {
+    let quotient = value / by;
+    quotient.is_finite().then_some(quotient)
+}
+
+struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Spread {
+    fn of(samples: &[Sample], figure: impl Fn(&Sample) -> f64) -> Spread {
+        let values: Vec<f64> = samples.iter().map(figure).collect();
+        let min = values.iter().copied().reduce(f64::min).unwrap_or(0.0);
+        let max = values.iter().copied().reduce(f64::max).unwrap_or(0.0);
+        Spread { median: median(values), min, max }
+    }
+}
+
+/// The middle value, or the mean of the two in the middle; 0 of nothing.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match (values.len(), values.get(middle)) {
+        (len, Some(&upper)) if len % 2 == 0 => (values[middle - 1] + upper) / 2.0,
+        (_, Some(&only)) => only,
+        (_, None) => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contender::{FIO_IO_URING, IOMILL_INLINE, MMAP, PREAD, URING_BY_HAND};
+    use crate::rounds::Plan;
+    use crate::workload::Workload;
+    use std::time::Duration;
+
+    fn sample(ops: u64, cpu_us: f64, latency_ns: &[u64]) -> Sample {
+        let mut sample =
+            Sample { ops, bytes: ops * 4096, wall: Duration::from_secs(1), cpu_us, ..Sample::empty().unwrap() };
+        latency_ns.iter().for_each(|&ns| sample.latency_ns.saturating_record(ns));
+        sample
+    }
+
+    fn report() -> Report {
+        let time = Duration::from_secs(1);
+        let plan = Plan { workload: Workload::RANDOM_READ, threads: 2, rounds: 3, slice: time, warm_up: time };
+        let outcome = |contender, cache, ops: [u64; 3], cpu_us| Outcome {
+            contender,
+            cache,
+            samples: ops.iter().map(|&ops| sample(ops, cpu_us * ops as f64, &[1_000, 2_000, 9_000])).collect(),
+            notes: vec!["a note".into()],
+        };
+        let outcomes = vec![
+            outcome(IOMILL_INLINE, Cache::Direct, [330_000, 310_000, 100], 2.0),
+            outcome(URING_BY_HAND, Cache::Direct, [300_000, 310_000, 320_000], 2.5),
+            outcome(FIO_IO_URING, Cache::Direct, [400_000, 200_000, 250_000], 4.0),
+            outcome(PREAD, Cache::Cold, [100_000, 100_000, 100_000], 9.0),
+            outcome(MMAP, Cache::Warm, [2_000_000, 2_000_000, 2_000_000], 0.4),
+            outcome(IOMILL_NULL, Cache::Direct, [9_000_000, 9_000_000, 9_000_000], 0.1),
+        ];
+        let left_out = vec![(PREAD, Cache::Warm, "no room".to_owned())];
+        let measured = Measured { plan, outcomes, left_out, cancelled: false, spoilt: false };
+        Report::new(Machine { cpu_model: "A CPU".into(), cores: 2, ..Machine::default() }, &[measured])
+    }
+
+    #[test]
+    fn medians_extremes_and_ratios() {
+        let report = report();
+        let row = &report.results[0];
+        assert_eq!((row.ops_per_s, row.min_ops_per_s, row.max_ops_per_s), (310_000.0, 100.0, 330_000.0));
+        assert_eq!(row.bytes_per_s, 310_000.0 * 4096.0);
+        assert_eq!((row.ratio_to_best_rival, row.best_rival.as_deref()), (Some(1.0), Some(URING_BY_HAND)));
+        assert_eq!((row.cpu_ratio_to_best_rival, row.best_rival_cpu.as_deref()), (Some(0.8), Some(URING_BY_HAND)));
+        assert_eq!(row.p50_us, Some(2.0));
+        assert!(row.p99_us.is_some_and(|us| (8.9..9.1).contains(&us)));
+        assert_eq!(report.results[3].cpu_ratio_to_best_rival, Some(3.6), "cold compares with direct");
+        assert_eq!(report.results[4].ratio_to_best_rival, Some(1.0), "warm compares with warm");
+        assert_eq!(report.results[5].ratio_to_best_rival, None, "what does no I/O does not compare");
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert_eq!(median(Vec::new()), 0.0);
+    }
+
+    #[test]
+    fn the_json_has_its_keys_and_only_numbers_where_numbers_belong() {
+        let value: serde_json::Value = serde_json::from_str(&report().json().unwrap()).unwrap();
+        let machine = value["machine"].as_object().unwrap();
+        for key in ["cpu_model", "cores", "cores_allowed", "kernel", "memory_bytes", "drives"] {
+            assert!(machine.contains_key(key), "{key}");
+        }
+        let rows = value["results"].as_array().unwrap();
+        assert_eq!(rows.len(), 6);
+        for row in rows {
+            for key in ["ops_per_s", "cpu_us_per_op", "p50_us", "p99_us", "min_ops_per_s", "max_ops_per_s"] {
+                assert!(row[key].is_f64(), "{key}: {}", row[key]);
+            }
+            assert!(row["threads"].is_u64() && row["rounds"].is_u64());
+            assert_eq!(row["workload"], "random-read-4KiB");
+        }
+        assert!(rows[0]["ratio_to_best_rival"].is_f64() && rows[5]["ratio_to_best_rival"].is_null());
+        assert_eq!(value["left_out"][0]["why"], "no room");
+        assert_eq!(value["cancelled"], false);
+    }
+
+    #[test]
+    fn the_table_is_narrow_and_says_what_there_is() {
+        let table = report().table();
+        for line in table.lines().filter(|line| !line.starts_with("A CPU")) {
+            assert!(line.chars().count() <= usize::from(TABLE_WIDTH), "{line}");
+        }
+        for part in ["310k", "2.50 µs", "mmap (warm)", "pread (cold)", "0.80x", "no room", "random-read-4KiB"] {
+            assert!(table.contains(part), "{part} is not in:\n{table}");
+        }
+    }
+}

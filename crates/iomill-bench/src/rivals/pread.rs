@@ -1,0 +1,157 @@
+//! `pread` through the page cache: what most programs do.
+//!
+//! Cold, the parts are dropped from the page cache before each slice and no block is read twice in it; warm, they are
+//! read in whole before. Read-ahead is off for random reads. Non-goals: writes, which the page cache takes without
+//! touching a drive, so that their figure would compare with nothing.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use iomill::{Error, Result};
+use rustix::fs::Advice;
+
+use crate::contender::{Cache, Contender, PREAD, Sample, Slice};
+use crate::machine;
+use crate::slots::Timer;
+use crate::target::{Target, advise};
+use crate::threads::{self, Count};
+use crate::workload::{Order, Places, Workload};
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Pread {
+    target: Target,
+    workload: Workload,
+    cache: Cache,
+}
+
+impl Pread {
+    /// Over the parts of `target`; `Cache::Direct` is taken as cold.
+    pub fn new(target: Target, cache: Cache) -> Pread {
+        let cache = if cache == Cache::Warm { cache } else { Cache::Cold };
+        Pread { target, workload: Workload::RANDOM_READ, cache }
+    }
+}
+
+impl Contender for Pread {
+    fn name(&self) -> &'static str {
+        PREAD
+    }
+
+    fn cache(&self) -> Cache {
+        self.cache
+    }
+
+    fn prepare(&mut self, workload: &Workload) -> Result<Option<String>> {
+        workload.check()?;
+        self.workload = *workload;
+        why_not_buffered(&self.target, workload, self.cache)
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        set_temperature(&self.target, self.cache)?;
+        let this = &*self;
+        threads::run(
+            slice,
+            |thread| Worker::new(this, thread, slice.threads),
+            |worker, stop| if slice.verify { worker.work::<true>(stop) } else { worker.work::<false>(stop) },
+        )
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![temperature_note(self.cache).to_owned()]
+    }
+}
+
+/// Why a contender that goes through the page cache cannot do this so that it compares.
+pub(super) fn why_not_buffered(target: &Target, workload: &Workload, cache: Cache) -> Result<Option<String>> {
+    if workload.writes() {
+        return Ok(Some("the page cache takes writes without touching a drive: the figure would not compare".into()));
+    }
+    let (needed, there) = (target.total_bytes(), machine::available_memory_bytes()?);
+    if cache == Cache::Warm && needed > there / 10 * 8 {
+        let (needed, there) = (crate::human::size(needed), crate::human::size(there));
+        return Ok(Some(format!("{needed} cannot be warm in {there} of free memory")));
+    }
+    Ok(None)
+}
+
+/// Empties or fills the page cache for the parts.
+pub(super) fn set_temperature(target: &Target, cache: Cache) -> Result<()> {
+    if cache != Cache::Warm {
+        return target.drop_cached();
+    }
+    let mut chunk = vec![0; 1 << 20];
+    for (part, file) in target.parts().iter().zip(target.open(false, false)?) {
+        let mut file = file.take(part.len_bytes);
+        while file.read(&mut chunk).map_err(|e| Error::io("read", &part.path, e))? > 0 {}
+    }
+    Ok(())
+}
+
+pub(super) fn temperature_note(cache: Cache) -> &'static str {
+    match cache {
+        Cache::Warm => "warm: all bytes are in the page cache before each slice",
+        _ => "cold: dropped from the page cache before each slice, no block read twice in it",
+    }
+}
+
+/// The places of a thread that must not find what it reads in a cache, or may.
+pub(super) fn places(
+    target: &Target,
+    workload: &Workload,
+    cache: Cache,
+    thread: usize,
+    threads: usize,
+) -> Result<Places> {
+    match cache {
+        Cache::Cold => Places::once(workload, &target.part_lens(), thread, threads),
+        _ => Places::new(workload, &target.part_lens(), thread, threads),
+    }
+}
+
+struct Worker<'a> {
+    files: Vec<File>,
+    places: Places,
+    buffer: Vec<u8>,
+    target: &'a Target,
+}
+
+impl<'a> Worker<'a> {
+    fn new(of: &'a Pread, thread: usize, threads: usize) -> Result<Worker<'a>> {
+        let files = of.target.open(false, false)?;
+        if of.workload.order == Order::Random {
+            for (file, part) in files.iter().zip(of.target.parts()) {
+                advise(file, &part.path, Advice::Random)?;
+            }
+        }
+        let places = places(&of.target, &of.workload, of.cache, thread, threads)?;
+        let buffer = vec![0; of.workload.block_bytes as usize];
+        Ok(Worker { files, places, buffer, target: &of.target })
+    }
+
+    fn work<const VERIFY: bool>(&mut self, stop: &AtomicBool) -> Result<Count> {
+        let (mut count, mut timer) = (Count::new()?, Timer::new());
+        while !stop.load(Ordering::Relaxed) {
+            let Some(place) = self.places.draw() else { break };
+            let (part, offset) = (place.part as usize, place.offset);
+            let (file, buffer) = (&self.files[part], &mut self.buffer);
+            timer.time(&mut count, || {
+                file.read_exact_at(buffer, offset).map_err(|e| failed(self.target, part, offset, e))
+            })?;
+            if VERIFY {
+                self.target.verify(part, offset, buffer)?;
+            }
+            count.ops += 1;
+            count.bytes += buffer.len() as u64;
+        }
+        Ok(count)
+    }
+}
+
+#[cold]
+fn failed(target: &Target, part: usize, offset: u64, source: io::Error) -> Error {
+    Error::Io { action: "read", path: target.path(part).to_owned(), offset: Some(offset), source }
+}

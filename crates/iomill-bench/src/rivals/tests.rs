@@ -1,0 +1,116 @@
+//! Every rival on small files of the real disk: it reads what was written, or says that it did not.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::*;
+use crate::contender::{AIO_BY_HAND, FIO_IO_URING, MMAP, PREAD, Slice, URING_BY_HAND};
+use crate::workload::{Order, Workload};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Files on the real disk: the directory of the crate's build, because `/tmp` may be a tmpfs without direct I/O.
+fn setting(drives: usize) -> (tempfile::TempDir, Target) {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dirs: Vec<_> = (0..drives).map(|drive| dir.path().join(drive.to_string())).collect();
+    dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+    let target = Target::write(&dirs, "f", 1 << 20, 11, &mut |_, _| ()).unwrap();
+    (dir, target)
+}
+
+fn slice(threads: usize, verify: bool) -> Slice<'static> {
+    Slice { threads, duration: Duration::from_millis(150), verify, cancel: &NEVER }
+}
+
+fn workload(order: Order, read_percent: u8, block_bytes: u32) -> Workload {
+    Workload { order, read_percent, block_bytes, depth: 8 }
+}
+
+#[test]
+fn every_rival_reads_the_right_bytes() {
+    let (_dir, target) = setting(3);
+    for block_bytes in [4096, 16384] {
+        for order in [Order::Random, Order::Sequential] {
+            for mut rival in all(&target) {
+                let label = format!("{} {} {order:?} {block_bytes}", rival.name(), rival.cache().name());
+                if let Some(why) = rival.prepare(&workload(order, 100, block_bytes)).unwrap() {
+                    assert_eq!(rival.name(), FIO_IO_URING, "{label}: {why}");
+                    continue;
+                }
+                let sample = rival.run(&slice(2, true)).unwrap();
+                assert!(sample.ops > 0 && sample.bytes == sample.ops * u64::from(block_bytes), "{label}: {sample:?}");
+                assert!(sample.cpu_us > 0.0 && !sample.wall.is_zero(), "{label}: {sample:?}");
+                if rival.cache() == Cache::Cold {
+                    let blocks = target.total_bytes() / u64::from(block_bytes);
+                    assert!(sample.ops <= blocks, "{label}: {} of {blocks} blocks", sample.ops);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rival_that_verifies_notices_wrong_bytes() {
+    let (_dir, target) = setting(2);
+    let wrong = Target::new(target.parts().to_vec(), 12, Target::striped(2, 16)).unwrap();
+    let mut noticed = Vec::new();
+    for mut rival in all(&wrong) {
+        rival.prepare(&workload(Order::Random, 100, 4096)).unwrap();
+        if rival.name() == FIO_IO_URING {
+            continue;
+        }
+        let error = rival.run(&slice(1, true)).unwrap_err().to_string();
+        assert!(error.contains("stamp"), "{error}");
+        noticed.push(rival.name());
+    }
+    assert_eq!(noticed, [URING_BY_HAND, AIO_BY_HAND, PREAD, MMAP, PREAD, MMAP]);
+}
+
+#[test]
+fn writes_by_hand_keep_the_pattern() {
+    let (_dir, target) = setting(2);
+    let rivals: [Box<dyn Contender>; 2] =
+        [Box::new(uring::Uring::new(target.clone())), Box::new(aio::Aio::new(target.clone()))];
+    for mut rival in rivals {
+        for (order, percent) in [(Order::Random, 50), (Order::Sequential, 0)] {
+            assert_eq!(rival.prepare(&workload(order, percent, 8192)).unwrap(), None);
+            // Reads in the mix are checked while others write; a page's stamp never changes.
+            let sample = rival.run(&slice(2, true)).unwrap();
+            assert!(sample.ops > 0, "{sample:?}");
+            for (index, part) in target.parts().iter().enumerate() {
+                target.verify(index, 0, &std::fs::read(&part.path).unwrap()).unwrap();
+            }
+        }
+    }
+    let before = std::fs::read(&target.parts()[0].path).unwrap();
+    let (_other, fresh) = setting(2);
+    assert!(before != std::fs::read(&fresh.parts()[0].path).unwrap(), "something was written");
+}
+
+#[test]
+fn buffered_rivals_leave_writes_out() {
+    let (_dir, target) = setting(1);
+    for mut rival in all(&target) {
+        let why = rival.prepare(&workload(Order::Random, 70, 4096)).unwrap();
+        if [PREAD, MMAP].contains(&rival.name()) {
+            assert!(why.unwrap().contains("without touching a drive"));
+        }
+        assert_eq!(rival.spoils(), rival.name() == FIO_IO_URING);
+    }
+}
+
+#[test]
+fn a_part_cut_behind_our_back_is_an_error() {
+    let (_dir, target) = setting(1);
+    let file = std::fs::OpenOptions::new().write(true).open(&target.parts()[0].path).unwrap();
+    file.set_len(8192).unwrap();
+    for mut rival in all(&target) {
+        // A cut file kills whoever maps it: that is how mapping is.
+        if rival.name() == MMAP {
+            continue;
+        }
+        if rival.prepare(&workload(Order::Random, 100, 4096)).unwrap().is_none() {
+            assert!(rival.run(&slice(1, false)).is_err(), "{}", rival.name());
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! io_uring by hand: what a specialist writes who needs nothing but these reads.
+//!
+//! One ring per thread over all files; files, buffers and the ring itself registered; batches submitted and reaped by
+//! one call; no allocation, no clock and no lock in the loop. Non-goals: merging, retries, fairness between drives.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use io_uring::{EnterFlags, IoUring, SubmissionQueue, Submitter, opcode, types};
+use iomill::{Error, Result};
+
+use super::BATCH;
+use crate::contender::{Cache, Contender, Sample, Slice, URING_BY_HAND};
+use crate::slots::Slots;
+use crate::target::Target;
+use crate::threads::{self, Count};
+use crate::workload::{Places, Workload};
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Uring {
+    target: Target,
+    workload: Workload,
+    batch: usize,
+}
+
+impl Uring {
+    /// Over the parts of `target`.
+    pub fn new(target: Target) -> Uring {
+        Uring { target, workload: Workload::RANDOM_READ, batch: BATCH }
+    }
+
+    /// With batches of another size.
+    pub fn with_batch(self, batch: usize) -> Uring {
+        Uring { batch: batch.max(1), ..self }
+    }
+}
+
+impl Contender for Uring {
+    fn name(&self) -> &'static str {
+        URING_BY_HAND
+    }
+
+    fn cache(&self) -> Cache {
+        Cache::Direct
+    }
+
+    fn prepare(&mut self, workload: &Workload) -> Result<Option<String>> {
+        workload.check()?;
+        self.workload = *workload;
+        match IoUring::new(2) {
+            Ok(_) => Ok(None),
+            Err(error) => Ok(Some(format!("io_uring is not to be had here: {error}"))),
+        }
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        let this = &*self;
+        let lens = this.target.part_lens();
+        threads::run(
+            slice,
+            |thread| {
+                let places = Places::new(&this.workload, &lens, thread, slice.threads)?;
+                Worker::new(&this.target, &this.workload, places, this.batch)
+            },
+            |worker, stop| if slice.verify { worker.work::<true>(stop) } else { worker.work::<false>(stop) },
+        )
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "{} in flight per drive and thread, batches of {}, files and buffers registered",
+            self.workload.depth, self.batch
+        )]
+    }
+}
+
+struct Worker<'a> {
+    /// Dropped (closed) before `slots`, whose memory it has registered, and before `_files`.
+    ring: IoUring,
+    slots: Slots,
+    _files: Vec<File>,
+    places: Places,
+    target: &'a Target,
+    batch: usize,
+    block_bytes: u32,
+}
+
+impl<'a> Worker<'a> {
+    fn new(target: &'a Target, workload: &Workload, places: Places, batch: usize) -> Result<Worker<'a>> {
+        let files = target.open(true, workload.writes())?;
+        let slots = Slots::new(workload, files.len())?;
+        let ring = make_ring(slots.capacity() as u32).map_err(|e| refused("an io_uring", e))?;
+        let descriptors: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        ring.submitter().register_files(&descriptors).map_err(|e| refused("registered files", e))?;
+        let memory = slots.memory();
+        let buffers = [libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: memory.len() }];
+        // SAFETY: the memory lives in `slots`, which is dropped after the ring.
+        unsafe { ring.submitter().register_buffers(&buffers) }.map_err(|e| refused("registered buffers", e))?;
+        let batch = batch.min(slots.capacity());
+        Ok(Worker { ring, slots, _files: files, places, target, batch, block_bytes: workload.block_bytes })
+    }
+
+    fn work<const VERIFY: bool>(&mut self, stop: &AtomicBool) -> Result<Count> {
+        let mut count = Count::new()?;
+        let outcome = self.serve::<VERIFY>(stop, &mut count);
+        if outcome.is_err() {
+            self.drain();
+        }
+        outcome.map(|()| count)
+    }
+
+    fn serve<const VERIFY: bool>(&mut self, stop: &AtomicBool, count: &mut Count) -> Result<()> {
+        let (mut submitter, mut queue, mut completed) = self.ring.split();
+        // Kernels before 5.18 do not have this; then each call looks its descriptor up.
+        let registered = submitter.register_ring_fd().is_ok();
+        let mut feed = Feed { slots: &mut self.slots, places: &mut self.places, target: self.target, ending: false };
+        let (batch, block_bytes) = (self.batch, self.block_bytes);
+        let mut unsubmitted = 0;
+        let outcome = loop {
+            feed.ending |= stop.load(Ordering::Relaxed);
+            unsubmitted += feed.push_batch(&mut queue, batch, block_bytes);
+            let in_flight = feed.slots.in_flight();
+            if in_flight == 0 {
+                break Ok(());
+            }
+            // The next batch shall be a full one: wait until there is room for it.
+            let want = if feed.ending { in_flight } else { batch.saturating_sub(feed.slots.free()).max(1) };
+            match enter(&submitter, unsubmitted, want) {
+                Ok(submitted) => unsubmitted -= submitted,
+                Err(error) => break Err(error),
+            }
+            completed.sync();
+            let wrong = completed.by_ref().try_for_each(|entry| {
+                feed.slots.give_back::<VERIFY>(entry.user_data() as u32, entry.result().into(), count, feed.target)
+            });
+            if wrong.is_err() {
+                break wrong;
+            }
+        };
+        if registered {
+            // Otherwise the ring would live, and keep the files busy, until the thread ends.
+            submitter.unregister_ring_fd().map_err(|e| refused("unregistering an io_uring", e))?;
+        }
+        outcome
+    }
+
+    /// After an error: the kernel must be done with the buffers before they go.
+    fn drain(&mut self) {
+        let mut left = self.slots.in_flight();
+        while left > 0 && self.ring.submit_and_wait(1).is_ok() {
+            left = left.saturating_sub(self.ring.completion().count());
+        }
+    }
+}
+
+/// What the loop takes its operations from.
+struct Feed<'a> {
+    slots: &'a mut Slots,
+    places: &'a mut Places,
+    target: &'a Target,
+    /// No more operations are wanted, or there are none.
+    ending: bool,
+}
+
+impl Feed<'_> {
+    /// Queues up to a batch of operations, and says how many.
+    #[inline(always)]
+    fn push_batch(&mut self, queue: &mut SubmissionQueue<'_>, batch: usize, block_bytes: u32) -> usize {
+        let mut pushed = 0;
+        while pushed < batch && !self.ending && !queue.is_full() && self.slots.free() > 0 {
+            let Some(place) = self.places.draw() else {
+                self.ending = true;
+                break;
+            };
+            let Some((slot, buffer)) = self.slots.take(place, self.target) else { break };
+            let file = types::Fixed(place.part);
+            let entry = if place.write {
+                opcode::WriteFixed::new(file, buffer, block_bytes, 0).offset(place.offset).build()
+            } else {
+                opcode::ReadFixed::new(file, buffer, block_bytes, 0).offset(place.offset).build()
+            };
+            // SAFETY: the buffer belongs to a slot that was not in flight and is not touched until its completion; file
+            // and buffer stay registered as long as the ring lives. It cannot fail: the queue was not full.
+            let _ = unsafe { queue.push(&entry.user_data(slot.into())) };
+            pushed += 1;
+        }
+        queue.sync();
+        pushed
+    }
+}
+
+/// Hands over what was queued and waits for `want` completions, in one call. Says how many were taken.
+#[inline(always)]
+fn enter(submitter: &Submitter<'_>, unsubmitted: usize, want: usize) -> Result<usize> {
+    loop {
+        let flags = EnterFlags::GETEVENTS.bits();
+        // SAFETY: no argument is passed that the kernel would follow.
+        match unsafe { submitter.enter::<libc::sigset_t>(unsubmitted as u32, want as u32, flags, None) } {
+            Ok(submitted) => return Ok(submitted),
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+            Err(e) => return Err(refused("submitting to an io_uring", e)),
+        }
+    }
+}
+
+/// A ring that only its thread uses and whose completions are worked off when the thread asks for them; on older
+/// kernels one without these.
+fn make_ring(entries: u32) -> io::Result<IoUring> {
+    let entries = entries.next_power_of_two();
+    let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_no_sqarray().build(entries);
+    match modern {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => IoUring::new(entries),
+        other => other,
+    }
+}
+
+fn refused(what: &str, error: io::Error) -> Error {
+    let why = format!("{error}; a locked-memory limit (`ulimit -l`) or a seccomp filter may be in the way");
+    Error::Machine { what: what.into(), why }
+}

@@ -1,0 +1,235 @@
+//! Turns: all contenders in every round, each round in another order, so that what disturbs the machine disturbs all.
+//!
+//! Goals: figures that compare; nothing measured that was not checked first. Non-goals: printing (the caller gets told
+//! where it stands).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use iomill::{Error, Result};
+
+use crate::contender::{Cache, Contender, Sample, Slice};
+use crate::workload::Workload;
+
+/// How to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// What to do.
+    pub workload: Workload,
+    /// Threads per contender.
+    pub threads: usize,
+    /// Timed slices per contender.
+    pub rounds: usize,
+    /// Length of a timed slice.
+    pub slice: Duration,
+    /// Length of the slice before the first round, in which every read is checked.
+    pub warm_up: Duration,
+}
+
+/// Where a measurement stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Slices done.
+    pub done: usize,
+    /// Slices in all.
+    pub total: usize,
+    /// Whose slice begins now; empty at the end.
+    pub contender: &'static str,
+}
+
+/// All samples of one contender.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Whose.
+    pub contender: &'static str,
+    /// What lies between it and the drives.
+    pub cache: Cache,
+    /// One per round.
+    pub samples: Vec<Sample>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// What a measurement yielded.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// What was done.
+    pub plan: Plan,
+    /// One per contender that took part, in the order given; none has an empty list of samples.
+    pub outcomes: Vec<Outcome>,
+    /// Who did not take part, and why.
+    pub left_out: Vec<(&'static str, Cache, String)>,
+    /// It was cancelled: the outcomes hold the rounds that were complete by then.
+    pub cancelled: bool,
+    /// Somebody left other bytes than the pattern in the parts: write them anew before they are read again.
+    pub spoilt: bool,
+}
+
+/// Measures. `progress` is called before each slice and at the end; setting `cancel` ends it soon.
+pub fn run(
+    contenders: &mut [Box<dyn Contender + '_>],
+    plan: &Plan,
+    progress: &mut dyn FnMut(Progress),
+    cancel: &AtomicBool,
+) -> Result<Measured> {
+    check(plan)?;
+    let mut measured =
+        Measured { plan: *plan, outcomes: Vec::new(), left_out: Vec::new(), cancelled: false, spoilt: false };
+    let mut taking_part = Vec::new();
+    for contender in contenders.iter_mut() {
+        match contender.prepare(&plan.workload)? {
+            Some(why) => measured.left_out.push((contender.name(), contender.cache(), why)),
+            None => taking_part.push(contender),
+        }
+    }
+    let total = taking_part.len() * (plan.rounds + 1);
+    let mut done = 0;
+    let mut turn = |contender: &mut Box<dyn Contender + '_>, slice: &Slice<'_>| -> Result<Option<Sample>> {
+        if cancel.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        progress(Progress { done, total, contender: contender.name() });
+        let sample = contender.run(slice)?;
+        done += 1;
+        Ok((!cancel.load(Ordering::Relaxed)).then_some(sample))
+    };
+    // Whoever spoils the bytes comes last in the round that checks them.
+    let mut order: Vec<usize> = (0..taking_part.len()).collect();
+    order.sort_by_key(|&index| taking_part[index].spoils());
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); taking_part.len()];
+    'rounds: for round in 0..=plan.rounds {
+        let verify = round == 0;
+        let duration = if verify { plan.warm_up } else { plan.slice };
+        let slice = Slice { threads: plan.threads, duration, verify, cancel };
+        for turn_of_round in 0..order.len() {
+            let index = order[if verify { turn_of_round } else { (turn_of_round + round - 1) % order.len() }];
+            measured.spoilt |= taking_part[index].spoils();
+            let Some(sample) = turn(taking_part[index], &slice)? else {
+                measured.cancelled = true;
+                break 'rounds;
+            };
+            if sample.ops == 0 {
+                let why = format!("it did nothing in {:?}; give it more time", slice.duration);
+                return Err(Error::Machine { what: taking_part[index].name().to_owned(), why });
+            }
+            if !verify {
+                samples[index].push(sample);
+            }
+        }
+    }
+    progress(Progress { done, total, contender: "" });
+    // Rounds that not everybody has finished would not be the same for all.
+    let complete = samples.iter().map(Vec::len).min().unwrap_or(0);
+    for (contender, mut samples) in taking_part.iter().zip(samples) {
+        samples.truncate(complete);
+        if !samples.is_empty() {
+            let (contender, cache, notes) = (contender.name(), contender.cache(), contender.notes());
+            measured.outcomes.push(Outcome { contender, cache, samples, notes });
+        }
+    }
+    Ok(measured)
+}
+
+fn check(plan: &Plan) -> Result<()> {
+    plan.workload.check()?;
+    if plan.rounds == 0 || plan.threads == 0 || plan.threads > 1024 {
+        let what = format!("{} rounds with {} threads", plan.rounds, plan.threads);
+        return Err(Error::invalid(what, "give at least one round and 1 to 1024 threads"));
+    }
+    if plan.slice.is_zero() || plan.warm_up.is_zero() {
+        return Err(Error::invalid("a slice of no time", "give it at least some milliseconds"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    type Log = RefCell<Vec<(&'static str, bool)>>;
+
+    struct Fake<'a> {
+        name: &'static str,
+        spoils: bool,
+        left_out: bool,
+        log: &'a Log,
+        cancel_at: Option<usize>,
+    }
+
+    impl Contender for Fake<'_> {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+        fn cache(&self) -> Cache {
+            Cache::Direct
+        }
+        fn prepare(&mut self, _: &Workload) -> Result<Option<String>> {
+            Ok(self.left_out.then(|| "cannot".to_owned()))
+        }
+        fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+            self.log.borrow_mut().push((self.name, slice.verify));
+            if Some(self.log.borrow().len()) == self.cancel_at {
+                slice.cancel.store(true, Ordering::Relaxed);
+            }
+            Ok(Sample { ops: 10, bytes: 40960, wall: slice.duration, ..Sample::empty()? })
+        }
+        fn spoils(&self) -> bool {
+            self.spoils
+        }
+    }
+
+    fn plan() -> Plan {
+        let time = Duration::from_millis(5);
+        Plan { workload: Workload::RANDOM_READ, threads: 1, rounds: 3, slice: time, warm_up: time }
+    }
+
+    fn fakes<'a>(log: &'a Log, cancel_at: Option<usize>) -> Vec<Box<dyn Contender + 'a>> {
+        let fake = |name, spoils, left_out| Box::new(Fake { name, spoils, left_out, log, cancel_at });
+        vec![fake("spoiler", true, false), fake("a", false, false), fake("out", false, true), fake("b", false, false)]
+            .into_iter()
+            .map(|fake| fake as Box<dyn Contender>)
+            .collect()
+    }
+
+    #[test]
+    fn rounds_rotate_after_everybody_was_checked() {
+        let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
+        let mut seen = Vec::new();
+        let measured = run(&mut fakes(&log, None), &plan(), &mut |at| seen.push((at.done, at.total)), &never).unwrap();
+        let names: Vec<&str> = log.borrow().iter().map(|(name, _)| *name).collect();
+        assert_eq!(names[..3], ["a", "b", "spoiler"], "the spoiler is checked last");
+        assert_eq!(names[3..], ["a", "b", "spoiler", "b", "spoiler", "a", "spoiler", "a", "b"]);
+        assert!(log.borrow().iter().enumerate().all(|(at, (_, verify))| *verify == (at < 3)));
+        assert_eq!((seen[0], *seen.last().unwrap()), ((0, 12), (12, 12)));
+        assert_eq!(measured.left_out, [("out", Cache::Direct, "cannot".to_owned())]);
+        assert!(measured.outcomes.iter().all(|outcome| outcome.samples.len() == 3) && measured.outcomes.len() == 3);
+        assert!(measured.spoilt && !measured.cancelled);
+    }
+
+    #[test]
+    fn a_cancelled_measurement_keeps_complete_rounds_only() {
+        let (log, cancel) = (RefCell::new(Vec::new()), AtomicBool::new(false));
+        // The check and one round are complete, the second is cut in its second turn.
+        let measured = run(&mut fakes(&log, Some(8)), &plan(), &mut |_| (), &cancel).unwrap();
+        assert!(measured.cancelled);
+        assert_eq!(measured.outcomes.iter().map(|o| o.samples.len()).collect::<Vec<_>>(), [1, 1, 1]);
+        assert_eq!(log.borrow().len(), 8);
+        log.borrow_mut().clear();
+        let measured = run(&mut fakes(&log, None), &plan(), &mut |_| (), &cancel).unwrap();
+        assert!(measured.outcomes.is_empty() && log.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_plan_that_makes_no_sense_is_refused() {
+        let never = AtomicBool::new(false);
+        for bad in [
+            Plan { rounds: 0, ..plan() },
+            Plan { threads: 0, ..plan() },
+            Plan { slice: Duration::ZERO, ..plan() },
+            Plan { workload: Workload { depth: 0, ..Workload::RANDOM_READ }, ..plan() },
+        ] {
+            assert!(run(&mut [], &bad, &mut |_| (), &never).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The bytes that are measured: one plain file per drive, filled with the pattern.
+//!
+//! Goals: every contender works on the same bytes and can prove it. Non-goals: knowing how an array spreads a file over
+//! its parts; whoever made the parts says which virtual page lies where.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use iomill::{Error, Result};
+use rustix::fs::{Advice, OFlags};
+
+use crate::pattern::{self, PAGE_BYTES};
+
+/// Which virtual page lies at page `.1` of part `.0`.
+pub type PageMap = Arc<dyn Fn(usize, u64) -> u64 + Send + Sync>;
+
+/// One drive's share.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// A plain file.
+    pub path: PathBuf,
+    /// How much of it holds the pattern, in bytes.
+    pub len_bytes: u64,
+}
+
+/// What is measured.
+#[derive(Clone)]
+pub struct Target {
+    parts: Vec<Part>,
+    seed: u64,
+    page_map: PageMap,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target").field("parts", &self.parts).field("seed", &self.seed).finish_non_exhaustive()
+    }
+}
+
+impl Target {
+    /// A target made of files that hold the pattern already.
+    pub fn new(parts: Vec<Part>, seed: u64, page_map: PageMap) -> Result<Target> {
+        if parts.is_empty() || parts.len() > 1024 {
+            return Err(Error::invalid(format!("{} parts", parts.len()), "give 1 to 1024 files, one per drive"));
+        }
+        let target = Target { parts, seed, page_map };
+        target.check_lens()?;
+        Ok(target)
+    }
+
+    /// The map of pages striped over `drives` in blocks of `block_pages`.
+    pub fn striped(drives: usize, block_pages: u64) -> PageMap {
+        let (drives, block_pages) = (drives.max(1) as u64, block_pages.max(1));
+        Arc::new(move |part, page| (page / block_pages * drives + part as u64) * block_pages + page % block_pages)
+    }
+
+    /// Writes one file of pattern into each directory and makes a target of them. Existing files are replaced.
+    /// `progress` is told the bytes written so far and in all.
+    pub fn write(
+        dirs: &[PathBuf],
+        file_name: &str,
+        part_bytes: u64,
+        seed: u64,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Target> {
+        let len_bytes = part_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+        let page_map = Target::striped(dirs.len(), 16);
+        let parts: Vec<Part> = dirs.iter().map(|dir| Part { path: dir.join(file_name), len_bytes }).collect();
+        let total = len_bytes * parts.len() as u64;
+        for (index, part) in parts.iter().enumerate() {
+            let before = len_bytes * index as u64;
+            write_part(index, part, seed, &page_map, &mut |done| progress(before + done, total))?;
+        }
+        Target::new(parts, seed, page_map)
+    }
+
+    /// The parts, in the order of their drives.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Lengths of the parts in bytes.
+    pub fn part_lens(&self) -> Vec<u64> {
+        self.parts.iter().map(|part| part.len_bytes).collect()
+    }
+
+    /// Length of all parts together in bytes.
+    pub fn total_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.len_bytes).sum()
+    }
+
+    /// Checks the stamp of every page of a block that was read.
+    pub fn verify(&self, part: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        for (index, page) in bytes.chunks(PAGE_BYTES).enumerate() {
+            let expected = self.stamp_at(part, offset, index);
+            if pattern::stamp_in(page) != Some(expected) {
+                let at = offset + (index * PAGE_BYTES) as u64;
+                let why = format!(
+                    "the page at offset {at} does not begin with its stamp: what was read is not what was written; \
+                     write the file anew and run again"
+                );
+                return Err(Error::Corrupt { path: self.path(part).to_owned(), why });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the right stamp on every page of a block that is about to be written.
+    pub fn put_stamps(&self, part: usize, offset: u64, bytes: &mut [u8]) {
+        for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
+            page[..8].copy_from_slice(&self.stamp_at(part, offset, index).to_le_bytes());
+        }
+    }
+
+    /// Finds out whether every part is still as long as it should be.
+    pub(crate) fn check_lens(&self) -> Result<()> {
+        for part in &self.parts {
+            let held = part.path.metadata().map_err(|e| Error::io("look at", &part.path, e))?.len();
+            if held < part.len_bytes {
+                return Err(Error::PartCut { path: part.path.clone(), offset: held, missing: part.len_bytes - held });
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens all parts.
+    pub(crate) fn open(&self, direct: bool, write: bool) -> Result<Vec<File>> {
+        self.parts.iter().map(|part| open_part(&part.path, direct, write)).collect()
+    }
+
+    /// Takes the parts out of the page cache, as far as nobody else holds them there.
+    pub(crate) fn drop_cached(&self) -> Result<()> {
+        for part in &self.parts {
+            let file = open_part(&part.path, false, false)?;
+            file.sync_data().map_err(|e| Error::io("sync", &part.path, e))?;
+            advise(&file, &part.path, Advice::DontNeed)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn path(&self, part: usize) -> &Path {
+        self.parts.get(part).map_or(Path::new("?"), |part| &part.path)
+    }
+
+    fn stamp_at(&self, part: usize, offset: u64, page_in_block: usize) -> u64 {
+        let page = offset / PAGE_BYTES as u64 + page_in_block as u64;
+        pattern::stamp(self.seed, (self.page_map)(part, page))
+    }
+}
+
+/// Tells the kernel how a whole file will be used.
+pub(crate) fn advise(file: &File, path: &Path, advice: Advice) -> Result<()> {
+    rustix::fs::fadvise(file.as_fd(), 0, None, advice).map_err(|e| Error::io("advise on", path, e.into()))
+}
+
+fn open_part(path: &Path, direct: bool, write: bool) -> Result<File> {
+    let direct = if direct { OFlags::DIRECT } else { OFlags::empty() };
+    let open = |flags: OFlags| OpenOptions::new().read(true).write(write).custom_flags(flags.bits() as i32).open(path);
+    // Only the file's owner may leave its access time alone; for everybody else it costs what it costs.
+    match open(direct | OFlags::NOATIME) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => open(direct),
+        other => other,
+    }
+    .map_err(|e| Error::io("open", path, e))
+}
+
+fn write_part(index: usize, part: &Part, seed: u64, page_map: &PageMap, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    let failed = |action| move |e| Error::io(action, &part.path, e);
+    let mut file = File::create(&part.path).map_err(failed("create"))?;
+    let mut chunk = vec![0u8; 1 << 20];
+    let mut done = 0;
+    while done < part.len_bytes {
+        let len = (part.len_bytes - done).min(chunk.len() as u64) as usize;
+        for (page_index, page) in chunk[..len].chunks_exact_mut(PAGE_BYTES).enumerate() {
+            let page_in_part = done / PAGE_BYTES as u64 + page_index as u64;
+            pattern::fill_page(seed, page_map(index, page_in_part), page);
+        }
+        file.write_all(&chunk[..len]).map_err(failed("write"))?;
+        done += len as u64;
+        progress(done);
+    }
+    file.sync_all().map_err(failed("sync"))?;
+    advise(&file, &part.path, Advice::DontNeed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn parts_hold_their_stamps_and_foreign_bytes_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = [dir.path().join("0"), dir.path().join("1")];
+        dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+        let mut last = (0, 0);
+        let target = Target::write(&dirs, "f", 20 * 4096 + 5, 3, &mut |done, total| last = (done, total)).unwrap();
+        assert_eq!(last, (40 * 4096, 40 * 4096));
+        assert_eq!(target.part_lens(), [20 * 4096; 2]);
+        let mut bytes = std::fs::read(dirs[1].join("f")).unwrap();
+        target.verify(1, 0, &bytes).unwrap();
+        assert!(target.verify(0, 0, &bytes).is_err(), "another part");
+        assert!(target.verify(1, 4096, &bytes).is_err(), "another place");
+        bytes[5 * 4096] ^= 1;
+        let error = target.verify(1, 0, &bytes).unwrap_err().to_string();
+        assert!(error.contains("offset 20480"), "{error}");
+        target.put_stamps(1, 0, &mut bytes);
+        target.verify(1, 0, &bytes).unwrap();
+    }
+
+    #[test]
+    fn the_striped_map_is_one_to_one() {
+        let map = Target::striped(3, 16);
+        let pages: HashSet<u64> =
+            (0..3).flat_map(|part| (0..64).map(move |page| (part, page))).map(|(d, p)| map(d, p)).collect();
+        assert_eq!(pages, (0..192).collect());
+    }
+
+    #[test]
+    fn a_cut_or_missing_part_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, [0; 100]).unwrap();
+        let part = |len_bytes| vec![Part { path: path.clone(), len_bytes }];
+        assert!(Target::new(part(100), 0, Target::striped(1, 1)).is_ok());
+        assert!(matches!(Target::new(part(101), 0, Target::striped(1, 1)), Err(Error::PartCut { missing: 1, .. })));
+        assert!(Target::new(Vec::new(), 0, Target::striped(1, 1)).is_err());
+        let gone = vec![Part { path: dir.path().join("none"), len_bytes: 1 }];
+        assert!(Target::new(gone, 0, Target::striped(1, 1)).unwrap_err().to_string().contains("none"));
+    }
+}

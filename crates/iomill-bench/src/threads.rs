@@ -1,0 +1,225 @@
+//! Runs one slice on several threads, and measures it from outside.
+//!
+//! Goals: what is set up before and torn down after is not in the figures; the clock is not read in anybody's loop; a
+//! thread that fails, panics or cannot be started ends the slice with an error, never with a hang.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use iomill::{Error, Result};
+
+use crate::contender::{Sample, Slice, latencies};
+
+/// How often the waiting thread looks at the clock and at the cancel flag.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What one thread did.
+#[derive(Debug)]
+pub(crate) struct Count {
+    pub(crate) ops: u64,
+    pub(crate) bytes: u64,
+    pub(crate) latency_ns: Histogram<u64>,
+}
+
+impl Count {
+    pub(crate) fn new() -> Result<Count> {
+        Ok(Count { ops: 0, bytes: 0, latency_ns: latencies()? })
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, latency: Duration) {
+        self.latency_ns.saturating_record(latency.as_nanos() as u64);
+    }
+}
+
+/// Where the threads of a slice wait for each other: all arrive, then the one that measures opens the way.
+#[derive(Debug, Default)]
+struct Gate {
+    /// How many arrived, and whether it is open.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn arrive_and_wait(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |state| !state.1));
+    }
+
+    fn wait_for(&self, threads: usize) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(state, |state| state.0 < threads));
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.changed.notify_all();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Course {
+    start: Gate,
+    end: Gate,
+    stop: AtomicBool,
+    finished: AtomicUsize,
+}
+
+/// Sets up one worker per thread (in that thread), starts them together, and stops them when the slice is over.
+/// `work` returns when the flag it is given is set, or earlier when it has nothing left to do.
+pub(crate) fn run<W>(
+    slice: &Slice<'_>,
+    set_up: impl Fn(usize) -> Result<W> + Sync,
+    work: impl Fn(&mut W, &AtomicBool) -> Result<Count> + Sync,
+) -> Result<Sample> {
+    let threads = slice.threads.max(1);
+    let course = Course::default();
+    thread::scope(|scope| {
+        let (course, set_up, work) = (&course, &set_up, &work);
+        let mut spawned = Vec::with_capacity(threads);
+        for index in 0..threads {
+            let body = move || one_thread(course, || set_up(index), work);
+            match thread::Builder::new().name(format!("bench-{index}")).spawn_scoped(scope, body) {
+                Ok(thread) => spawned.push(thread),
+                Err(error) => {
+                    course.stop.store(true, Ordering::Relaxed);
+                    course.start.open();
+                    course.end.open();
+                    let why = format!("{error}; ask for fewer threads");
+                    return Err(Error::Machine { what: format!("thread {} of {threads}", index + 1), why });
+                }
+            }
+        }
+        course.start.wait_for(threads);
+        let (start, cpu_before) = (Instant::now(), process_cpu_us());
+        course.start.open();
+        wait_for_end(slice, start, course, threads);
+        course.end.wait_for(threads);
+        let cpu_us = cpu_before.and_then(|before| Ok(process_cpu_us()? - before));
+        course.end.open();
+        let mut sample = Sample { cpu_us: cpu_us?, ..Sample::empty()? };
+        for thread in spawned {
+            let (count, end) = thread.join().map_err(|_| panicked())??;
+            sample.ops += count.ops;
+            sample.bytes += count.bytes;
+            sample.wall = sample.wall.max(end.duration_since(start));
+            sample.latency_ns += count.latency_ns;
+        }
+        Ok(sample)
+    })
+}
+
+fn one_thread<W>(
+    course: &Course,
+    set_up: impl FnOnce() -> Result<W>,
+    work: impl Fn(&mut W, &AtomicBool) -> Result<Count>,
+) -> Result<(Count, Instant)> {
+    let worker = catch_unwind(AssertUnwindSafe(set_up)).unwrap_or_else(|_| Err(panicked()));
+    if worker.is_err() {
+        course.stop.store(true, Ordering::Relaxed);
+    }
+    course.start.arrive_and_wait();
+    // The worker lives until the end has been measured: tearing it down is no part of its work.
+    let outcome = worker.map(|mut worker| {
+        let count = catch_unwind(AssertUnwindSafe(|| work(&mut worker, &course.stop)));
+        (worker, count.unwrap_or_else(|_| Err(panicked())))
+    });
+    let end = Instant::now();
+    if !matches!(outcome, Ok((_, Ok(_)))) {
+        course.stop.store(true, Ordering::Relaxed);
+    }
+    course.finished.fetch_add(1, Ordering::Release);
+    course.end.arrive_and_wait();
+    let (_worker, count) = outcome?;
+    Ok((count?, end))
+}
+
+fn wait_for_end(slice: &Slice<'_>, start: Instant, course: &Course, threads: usize) {
+    while course.finished.load(Ordering::Acquire) < threads && !course.stop.load(Ordering::Relaxed) {
+        let left = slice.duration.saturating_sub(start.elapsed());
+        if left.is_zero() || slice.cancel.load(Ordering::Relaxed) {
+            break;
+        }
+        thread::sleep(left.min(TICK));
+    }
+    course.stop.store(true, Ordering::Relaxed);
+}
+
+fn panicked() -> Error {
+    Error::Machine { what: "a measuring thread".into(), why: "it panicked; its message is above".into() }
+}
+
+/// User and system time of all threads of this process so far, in microseconds, kernel workers of its rings included.
+pub(crate) fn process_cpu_us() -> Result<f64> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is valid for one `rusage`, which the call fills.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } != 0 {
+        let why = io::Error::last_os_error().to_string();
+        return Err(Error::Machine { what: "the CPU time of this process".into(), why });
+    }
+    // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
+    let usage = unsafe { usage.assume_init() };
+    let us = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
+    Ok(us(usage.ru_utime) + us(usage.ru_stime))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
+    fn slice(duration_ms: u64) -> Slice<'static> {
+        Slice { threads: 3, duration: Duration::from_millis(duration_ms), verify: false, cancel: &NEVER }
+    }
+
+    fn spin(_: &mut usize, stop: &AtomicBool) -> Result<Count> {
+        let mut count = Count::new()?;
+        while !stop.load(Ordering::Relaxed) {
+            count.ops += 1;
+            std::hint::spin_loop();
+        }
+        Ok(count)
+    }
+
+    #[test]
+    fn counts_add_up_and_cpu_time_is_measured() {
+        let sample = run(&slice(60), Ok, spin).unwrap();
+        assert!(sample.ops > 100 && sample.cpu_us > 10_000.0, "{sample:?}");
+        assert!(sample.wall >= Duration::from_millis(60));
+    }
+
+    #[test]
+    fn workers_that_have_nothing_left_end_the_slice() {
+        let begin = Instant::now();
+        let sample = run(&slice(60_000), Ok, |_, _| Count::new()).unwrap();
+        assert!(sample.wall < Duration::from_secs(5) && begin.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn one_failure_or_panic_ends_all() {
+        let fail = || Error::invalid("it", "failed");
+        let error = run(&slice(60_000), |i| if i == 1 { Err(fail()) } else { Ok(i) }, spin).unwrap_err();
+        assert!(error.to_string().contains("failed"));
+        let error = run(&slice(60_000), Ok, |i, stop| if *i == 2 { Err(fail()) } else { spin(i, stop) }).unwrap_err();
+        assert!(error.to_string().contains("failed"));
+        let error = run(&slice(60_000), Ok, |i, stop| if *i == 0 { panic!("on purpose") } else { spin(i, stop) });
+        assert!(error.unwrap_err().to_string().contains("panicked"));
+        let error = run::<usize>(&slice(60_000), |i| if i == 2 { panic!("on purpose") } else { Ok(i) }, spin);
+        assert!(error.unwrap_err().to_string().contains("panicked"));
+    }
+
+    #[test]
+    fn cancel_ends_a_slice() {
+        static CANCEL: AtomicBool = AtomicBool::new(true);
+        let cancelled = Slice { cancel: &CANCEL, ..slice(60_000) };
+        assert!(run(&cancelled, Ok, spin).unwrap().wall < Duration::from_secs(5));
+    }
+}
