@@ -7,7 +7,10 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+mod crash;
 mod futures;
 mod harness;
 mod heap;
 mod model;
+mod script;
+mod versions;
