@@ -59,7 +59,7 @@ impl Callbacks {
     /// Runs work of our own that blocks, such as a sync for a future.
     pub fn run(&self, job: Job) {
         let mut state = lock(&self.state);
-        if !self.threads {
+        if !self.threads && !state.stopped {
             state.queue.push_back(job);
             return;
         }
@@ -88,12 +88,12 @@ impl Callbacks {
 
     /// Runs what is queued, then ends the threads.
     pub fn stop(&self) {
-        while self.step() {}
         let pool = {
             let mut state = lock(&self.state);
             state.stopped = true;
             std::mem::take(&mut state.pool)
         };
+        while self.step() {}
         for (sender, thread) in pool {
             drop(sender);
             if thread.thread().id() != std::thread::current().id() {
