@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod crash;
+mod errors;
 mod futures;
 mod harness;
 mod heap;
