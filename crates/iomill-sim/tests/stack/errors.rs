@@ -92,7 +92,7 @@ impl Model {
 
     fn step(&mut self, rng: &mut Rng, world: &World) {
         if self.files.is_empty() || (self.files.len() < 4 && rng.u8(0..8) == 0) {
-            return self.create(rng);
+            return self.create(rng, world);
         }
         let name = self.files.keys().nth(rng.usize(0..self.files.len())).unwrap().clone();
         match rng.u8(0..30) {
@@ -103,7 +103,7 @@ impl Model {
         }
     }
 
-    fn create(&mut self, rng: &mut Rng) {
+    fn create(&mut self, rng: &mut Rng, world: &World) {
         let array = self.array();
         self.names += 1;
         let (name, drives) = (format!("f{}", self.names), 1);
@@ -118,9 +118,10 @@ impl Model {
         match array.create_file(&name, layout(rng, drives)) {
             Ok(file) => drop(self.files.insert(name, twin(Some(file)))),
             Err(error) => {
-                check(&error);
-                // It was made, and could not be opened.
-                if array.list("").contains(&name) {
+                drop(array);
+                self.after_naming(rng, world, &error);
+                // Its making was not taken back, or it could not be opened then.
+                if self.array().list("").contains(&name) {
                     self.files.insert(name, twin(None));
                 }
             }
