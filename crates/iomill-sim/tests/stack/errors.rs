@@ -12,11 +12,11 @@ use crate::harness::{
 use crate::model::put;
 
 /// Seeds that once showed a bug.
-const ONCE_FAILED: &[u64] = &[];
+const ONCE_FAILED: &[u64] = &[53, 16454997152165259400];
 
 #[test]
 fn errors_harm_nothing_but_what_they_hit() {
-    rounds("errors_harm_nothing_but_what_they_hit", 60, ONCE_FAILED, run);
+    rounds("errors_harm_nothing_but_what_they_hit", 40, ONCE_FAILED, run);
 }
 
 /// A file, what it should hold, and what failed writes may have put there instead.
@@ -248,7 +248,8 @@ impl Twin {
         let len = file.len() as usize;
         assert!(self.durable.contains(&len), "the length is {len}, not one of {:?}", self.durable);
         if len > self.bytes.len() {
-            self.bytes = std::mem::take(&mut self.before);
+            let cut = std::mem::take(&mut self.before);
+            self.bytes.extend(&cut[self.bytes.len()..]);
         }
         assert!(len <= self.bytes.len());
         self.bytes.truncate(len);
