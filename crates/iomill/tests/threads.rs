@@ -227,19 +227,22 @@ fn renames_in_opposite_directions_end() {
     ends(|| {
         let rig = Rig::new(1);
         let array = rig.create(Mode::Auto);
-        array.create_file("a", Layout::default()).unwrap();
-        array.create_file("b", Layout::default()).unwrap();
+        let both = Barrier::new(2);
         thread::scope(|scope| {
             for (from, to) in [("a", "b"), ("b", "a")] {
-                let array = array.clone();
+                let (array, both) = (array.clone(), &both);
                 scope.spawn(move || {
-                    for _ in 0..40 {
-                        match array.rename(from, to) {
-                            Ok(()) => {}
-                            Err(Error::NotFound { .. }) => drop(array.create_file(from, Layout::default())),
-                            Err(Error::Busy { .. }) => {}
+                    for _ in 0..60 {
+                        match array.create_file(from, Layout::default()) {
+                            Ok(_) | Err(Error::Exists { .. }) => {}
                             Err(error) => panic!("{error}"),
                         }
+                        both.wait();
+                        match array.rename(from, to) {
+                            Ok(()) | Err(Error::NotFound { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                        both.wait();
                     }
                 });
             }
