@@ -16,7 +16,7 @@ const ONCE_FAILED: &[u64] = &[];
 
 #[test]
 fn errors_harm_nothing_but_what_they_hit() {
-    rounds("errors_harm_nothing_but_what_they_hit", 30, ONCE_FAILED, run);
+    rounds("errors_harm_nothing_but_what_they_hit", 60, ONCE_FAILED, run);
 }
 
 /// A file, what it should hold, and what failed writes may have put there instead.
