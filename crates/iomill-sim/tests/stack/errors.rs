@@ -295,7 +295,7 @@ impl Twin {
     }
 
     fn write(&mut self, rng: &mut Rng, array: &Array, file: &File) {
-        let (at, len) = (offset(rng, self.bytes.len() + 20_000), length(rng));
+        let (at, len) = (offset(rng, self.bytes.len() + 20_000), length(rng).min(60_000));
         let new = bytes(rng, len);
         let result = if rng.u8(0..3) == 0 {
             block_on(array, file.write(at as u64, new.clone())).map(|back| assert_same(&back, &new, String::new))
