@@ -17,7 +17,7 @@ use crate::threads::{self, Count};
 use crate::workload::{Places, Workload};
 
 /// A batch holds this many times what is in flight over all drives.
-const BATCH_TURNS: u32 = 4;
+const BATCH_TURNS: u32 = 16;
 
 /// A batch is at most this long, in bytes of memory: larger ones fall out of the CPU's caches.
 const BATCH_BYTES_MAX: usize = 8 << 20;
@@ -160,6 +160,9 @@ impl Worker {
     }
 
     fn write(&mut self) -> Result<()> {
+        if self.writes.is_empty() {
+            return Ok(());
+        }
         let bytes = &mut self.buffer[..self.writes.len() * self.block_bytes];
         for (&offset, block) in self.writes.iter().zip(bytes.chunks_mut(self.block_bytes)) {
             for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(block.chunks_mut(PAGE_BYTES)) {
