@@ -44,7 +44,7 @@ impl Contender for Aio {
         workload.check()?;
         self.workload = *workload;
         match Context::new(1) {
-            Ok(_) => Ok(None),
+            Ok(_) => self.target.why_not_direct(),
             Err(error) => Ok(Some(format!("libaio is not to be had here: {error}"))),
         }
     }
@@ -242,7 +242,7 @@ impl<'a> Worker<'a> {
                 self.submit(&mut pending)?;
             }
             let in_flight = self.slots.in_flight();
-            if in_flight == 0 {
+            if in_flight == 0 && ending {
                 return Ok(count);
             }
             let want = if ending { in_flight } else { self.batch.saturating_sub(self.slots.free()).max(1) };

@@ -118,7 +118,7 @@ impl Contender for Fio {
         if !String::from_utf8_lossy(&engines.stdout).contains("io_uring") {
             return Ok(Some(format!("{} has no io_uring engine", self.version)));
         }
-        Ok(None)
+        self.target.why_not_direct()
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
