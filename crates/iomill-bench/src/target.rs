@@ -144,8 +144,9 @@ impl Target {
         }
     }
 
-    /// Takes the parts out of the page cache, as far as nobody else holds them there.
-    pub(crate) fn drop_cached(&self) -> Result<()> {
+    /// Takes the parts out of the page cache, as far as nobody else holds them there. For direct I/O too: the kernel
+    /// looks for each block in what other contenders left cached.
+    pub fn drop_cached(&self) -> Result<()> {
         for part in &self.parts {
             let file = open_part(&part.path, false, false)?;
             file.sync_data().map_err(|e| Error::io("sync", &part.path, e))?;

@@ -50,6 +50,7 @@ impl Contender for Aio {
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        self.target.drop_cached()?;
         let this = &*self;
         let lens = this.target.part_lens();
         threads::run(
