@@ -113,7 +113,7 @@ pub trait Contender {
     /// do this, or not in a way that compares.
     fn prepare(&mut self, workload: &Workload) -> Result<Option<String>>;
 
-    /// One slice of what was prepared. An error is a failed or wrong I/O, and ends the measurement.
+    /// One slice of what was prepared, after [`crate::target::Target::drop_cached`] unless it is warm. An error is a failed or wrong I/O, and ends the measurement.
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;
 
     /// Whether a slice leaves other bytes than the pattern behind. Such a contender runs when nobody verifies any more.

@@ -67,6 +67,8 @@ impl Fio {
             "--group_reporting".to_owned(),
             "--time_based".to_owned(),
             "--norandommap".to_owned(),
+            // Otherwise it empties the page cache of the files on its own account: of what others left there.
+            "--invalidate=0".to_owned(),
             "--randrepeat=0".to_owned(),
             format!("--filename={}", names?.join(":")),
             // Of all files together, shared out evenly.
@@ -118,13 +120,14 @@ impl Contender for Fio {
         if !String::from_utf8_lossy(&engines.stdout).contains("io_uring") {
             return Ok(Some(format!("{} has no io_uring engine", self.version)));
         }
-        Ok(None)
+        self.target.why_not_direct()
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
         let arguments = self.arguments(slice)?;
         // fio would make a short file longer, with bytes of its own, and read those.
         self.target.check_lens()?;
+        self.target.drop_cached()?;
         let child = Command::new(&self.program)
             .args(&arguments)
             .stdin(Stdio::null())
