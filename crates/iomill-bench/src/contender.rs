@@ -25,8 +25,10 @@ pub const AIO_BY_HAND: &str = "aio-by-hand";
 pub const PREAD: &str = "pread";
 /// Mapped files.
 pub const MMAP: &str = "mmap";
-/// fio's io_uring engine.
+/// fio's io_uring engine as it is usually run: direct, with an I/O depth.
 pub const FIO_IO_URING: &str = "fio-io_uring";
+/// fio's io_uring engine with all that makes it cheaper: registered files and buffers, batches, no time stamps.
+pub const FIO_IO_URING_TUNED: &str = "fio-io_uring-tuned";
 
 /// What stands between a contender and the drives. Contenders are compared within `Warm` and within the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,6 +22,7 @@ pub fn all(target: &Target) -> Vec<Box<dyn Contender>> {
         Box::new(uring::Uring::new(target.clone())),
         Box::new(aio::Aio::new(target.clone())),
         Box::new(fio::Fio::new(target.clone())),
+        Box::new(fio::Fio::tuned(target.clone())),
         Box::new(pread::Pread::new(target.clone(), Cache::Cold)),
         Box::new(mmap::Mmap::new(target.clone(), Cache::Cold)),
         Box::new(pread::Pread::new(target.clone(), Cache::Warm)),
