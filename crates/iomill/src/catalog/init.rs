@@ -51,8 +51,12 @@ impl Catalog {
                 return Err(take_back(&fses, error));
             }
         }
-        let members =
-            fses.into_iter().zip(&listed).map(|(fs, own)| Member { fs, label: label_of(own, 1), signed: true });
+        let members = fses.into_iter().zip(&listed).map(|(fs, own)| Member {
+            fs,
+            label: label_of(own, 1),
+            signed: true,
+            moved: false,
+        });
         let members: Vec<Member> = members.collect();
         let label = label_of(&listed[0], 1);
         Catalog::assemble(platform, Mode::Writer, Team { label, members }, locks)

@@ -94,7 +94,7 @@ fn run(catalog: &Catalog, step: &Step) -> Result<()> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn the_catalog_is_a_map(steps in proptest::collection::vec(step(), 1..60)) {

@@ -133,6 +133,9 @@ fn one_directory_by_two_names_is_one_drive() {
     let both = Catalog::open(&world.platform(), &["/d0".into(), "/alias".into()], Mode::Writer).unwrap();
     assert_eq!(both.drives().len(), 2);
     drop(both);
+    // It has not moved, so the labels stay as they are.
+    assert_eq!(at("/alias", Mode::Writer, &world).unwrap().epoch(), 1);
+    assert_spotless(&world, "by another name");
     let twice = Catalog::create(&world.platform(), &["/alias".into(), "/d0".into()], &[]);
     assert!(drive_error(twice).1.contains("same directory"));
 }
