@@ -259,9 +259,15 @@ impl ArrayInner {
 
     /// Lets others get on: steps a simulation, or sleeps a little.
     pub fn pause(&self) {
-        let fleet = self.fleet.get();
-        let stepped = fleet.is_some_and(Fleet::step) | self.callbacks.step();
-        if !stepped {
+        if !self.callbacks.step() {
+            self.pause_for_io();
+        }
+    }
+
+    /// Lets only I/O get on. Whoever holds something that a callback may want (a closed gate) waits like this, so that in a
+    /// simulation no callback runs within the wait and waits for it in turn.
+    pub fn pause_for_io(&self) {
+        if !self.fleet.get().is_some_and(Fleet::step) {
             self.clock.sleep(PAUSE);
         }
     }
@@ -359,11 +365,17 @@ impl ArrayInner {
         let until_failure = std::iter::from_fn(|| if failure.get().is_none() { pieces.next() } else { None });
         // SAFETY: the caller's promise is the one that `run` asks for; the files are open while `file` is.
         let result = unsafe {
-            context.run(&self.regions, span, until_failure, |done| {
-                if let (Err(now), None) = (done.result, failure.get()) {
-                    failure.set(Some(now));
-                }
-            })
+            context.run(
+                &self.regions,
+                span,
+                until_failure,
+                || self.pause_for_io(),
+                |done| {
+                    if let (Err(now), None) = (done.result, failure.get()) {
+                        failure.set(Some(now));
+                    }
+                },
+            )
         };
         result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })?;
         match failure.get() {
@@ -476,7 +488,7 @@ impl ArrayInner {
         };
         for file in &files {
             // Whatever entered before sees the end of its I/O; whatever comes after finds the array closed.
-            drop(file.gate.close(|| self.pause()));
+            drop(file.gate.close(|| self.pause_for_io()));
             keep(file.finish());
         }
         drop(files);

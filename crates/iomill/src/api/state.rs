@@ -261,7 +261,7 @@ impl FileState {
         self.check_writable()?;
         self.range_end(len, 0)?;
         let array = &self.array;
-        let _closed = self.gate.close(|| array.pause());
+        let _closed = self.gate.close(|| array.pause_for_io());
         if len > self.len() {
             self.extend(len)?;
             self.wrote(len, |_| false);

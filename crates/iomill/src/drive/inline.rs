@@ -13,7 +13,6 @@ use super::regions::{Known, Regions};
 use super::{BOUNCE_BYTES, Done, Piece};
 use crate::engine::platform::Platform;
 use crate::engine::{Completion, Engine, EngineConfig, EngineKind, NO_REGION};
-use crate::sys::clock::Clock;
 use crate::sys::fs::{Alignment, Handle};
 use crate::sys::memory::PageBuf;
 
@@ -134,7 +133,6 @@ pub struct Context {
     lanes: Vec<Lane>,
     /// Drive to lane and queue within it.
     places: Vec<(u16, u16)>,
-    clock: Arc<dyn Clock>,
 }
 
 impl Context {
@@ -158,7 +156,7 @@ impl Context {
             }
             lanes.push(Lane::new(platform, &members, locks, hold)?);
         }
-        Ok(Context { lanes, places, clock: platform.clock() })
+        Ok(Context { lanes, places })
     }
 
     /// Lets go of a file that is being closed.
@@ -170,7 +168,8 @@ impl Context {
 
     /// Runs all pieces to their ends and reports each end once.
     ///
-    /// `span` is memory that holds all pieces' memory, to be looked up among the registered regions once.
+    /// `span` is memory that holds all pieces' memory, to be looked up among the registered regions once. `idle` is called
+    /// when all that is left waits for block locks that others hold: it lets them get on, and time pass.
     ///
     /// # Safety
     /// The memory and the files of all pieces are valid until this returns, and memory that is read into is touched by
@@ -180,6 +179,7 @@ impl Context {
         regions: &Regions,
         span: (*const u8, usize),
         pieces: impl Iterator<Item = (u16, Piece)>,
+        idle: impl Fn(),
         mut done: impl FnMut(Done),
     ) -> io::Result<()> {
         for lane in &mut self.lanes {
@@ -201,7 +201,7 @@ impl Context {
             }
             if in_flight == 0 {
                 // Everything parked waits for block locks that others hold.
-                context.clock.sleep(BLOCKED_PAUSE);
+                idle();
                 continue;
             }
             // Refill in batches while there is more to start; at the end, wait once for all that is left.
