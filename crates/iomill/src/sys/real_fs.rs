@@ -380,4 +380,4 @@ fn find_mount(table: &[u8], id: u64) -> Option<Mount> {
 
 #[cfg(test)]
 #[path = "real_fs_tests.rs"]
-mod tests;
+pub(crate) mod tests;

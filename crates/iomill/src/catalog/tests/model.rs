@@ -105,9 +105,9 @@ proptest! {
         for step in &steps {
             match step {
                 Step::Reopen => {
+                    world.disarm();
                     drop(catalog);
                     catalog = open(&world, Mode::Writer).unwrap();
-                    prop_assert_eq!(catalog.notices(), Vec::<String>::new());
                 }
                 Step::FailNext(at, done) => {
                     crash = None;
@@ -151,7 +151,10 @@ proptest! {
             }
             prop_assert_eq!(&Model::of(&catalog), &model);
         }
+        world.disarm();
         drop(catalog);
+        // A failure may leave an empty part or a temporary file to the next writer.
+        drop(open(&world, Mode::Writer).unwrap());
         let report = checked_loosely(&world);
         prop_assert!(report.problems.is_empty(), "{:#?}", report.problems);
         prop_assert_eq!(report.files, model.0.len());

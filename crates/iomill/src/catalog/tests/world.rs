@@ -60,7 +60,7 @@ pub struct Disk {
     pub read_only: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Open {
     disk: usize,
     inode: u64,
@@ -68,7 +68,7 @@ struct Open {
     lock: Option<Lock>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Inner {
     pub disks: Vec<Disk>,
     pub places: BTreeMap<PathBuf, usize>,
@@ -102,6 +102,13 @@ impl World {
             world.inner().places.insert(PathBuf::from(format!("/d{disk}")), disk);
         }
         world
+    }
+
+    /// Another world that is just like this one, but that nobody has opened anything in.
+    pub fn fork(&self) -> World {
+        let mut inner = self.inner().clone();
+        inner.open.clear();
+        World(Arc::new(Mutex::new(inner)))
     }
 
     pub fn inner(&self) -> MutexGuard<'_, Inner> {
