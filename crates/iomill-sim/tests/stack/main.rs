@@ -7,10 +7,14 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+mod capacity;
 mod crash;
+mod determinism;
+mod errors;
 mod futures;
 mod harness;
 mod heap;
 mod model;
 mod script;
+mod sharing;
 mod versions;

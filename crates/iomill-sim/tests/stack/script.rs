@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use iomill::{Array, File, Result};
+use iomill::{Array, File, Result, Writing};
 use iomill_sim::World;
 
 use crate::harness::{Memory, block_on, bytes, layout, open};
@@ -29,12 +29,13 @@ pub struct Script {
     /// What may be found when the machine stops now: as one of these.
     pub outcomes: Vec<Files>,
     names: u32,
+    flying: Option<String>,
 }
 
 impl Script {
     pub fn new(array: Array) -> Script {
         let (handles, files, outcomes) = (BTreeMap::new(), Files::new(), vec![Files::new()]);
-        Script { array: Some(array), handles, files, outcomes, names: 0 }
+        Script { array: Some(array), handles, files, outcomes, names: 0, flying: None }
     }
 
     /// Runs some calls. An error is that of the call that failed.
@@ -45,6 +46,21 @@ impl Script {
             self.outcomes = vec![self.files.clone()];
         }
         Ok(())
+    }
+
+    /// Begins a write to the first file, at pages of its own, and does not wait for it.
+    pub fn begin_writes(&mut self, rng: &mut Rng) -> Option<Writing> {
+        let name = self.files.keys().next()?.clone();
+        let file = self.file(&name).unwrap();
+        let new = bytes(rng, 50_000);
+        self.known(&name).versions.begin(0, &new);
+        self.flying = Some(name);
+        Some(file.write(0, new))
+    }
+
+    /// Whether that went to this file.
+    pub fn in_flight_on(&self, name: &str) -> bool {
+        self.flying.as_deref() == Some(name)
     }
 
     fn call(&mut self, rng: &mut Rng, world: &World) -> Result<()> {
