@@ -113,9 +113,8 @@ impl Arena {
             let len_bytes = if dense > 0 { dense } else { len_bytes };
             parts.push(Part { path, len_bytes });
         }
-        let page_map = move |part: usize, page: u64| {
-            map.block(part as u16, page / block_pages) * block_pages + page % block_pages
-        };
+        let page_map =
+            move |part: usize, page: u64| map.block(part as u16, page / block_pages) * block_pages + page % block_pages;
         Target::new(parts, SEED, std::sync::Arc::new(page_map))
     }
 

@@ -3,11 +3,15 @@
 //! Goals: what can be refused without looking at an array is refused here. Non-goals: defaults that depend on the
 //! machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use iomill::LayoutKind;
+use iomill::engine::EngineKind;
+use iomill_bench::bench::Rivals;
 use iomill_bench::human::parse_size;
+use iomill_bench::workload::Workload;
 
 /// Many commodity SSDs as one very fast file.
 #[derive(Debug, Parser)]
@@ -38,8 +42,8 @@ pub struct Global {
     #[arg(short, long, value_name = "DIR", global = true, help_heading = "Global options")]
     pub array: Vec<PathBuf>,
     /// Print one JSON document for programs
-    #[arg(long, global = true, help_heading = "Global options")]
-    pub json: bool,
+    #[arg(long, num_args = 0, default_missing_value = "-", global = true, help_heading = "Global options")]
+    pub json: Option<PathBuf>,
     /// Print no notes and no progress
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub quiet: bool,
@@ -71,6 +75,13 @@ pub struct Global {
     pub parse_only: bool,
 }
 
+impl Global {
+    /// Whether the answer on the standard output is to be a document. A measurement may write it elsewhere.
+    pub fn wants_document(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-"))
+    }
+}
+
 /// How requests reach the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
@@ -83,6 +94,17 @@ pub enum Engine {
     /// `preadv2` and `pwritev2` on a few threads: works everywhere
     #[value(name = "posix")]
     Posix,
+}
+
+impl Engine {
+    /// The library's word for it.
+    pub fn kind(self) -> EngineKind {
+        match self {
+            Engine::Uring => EngineKind::Uring,
+            Engine::Aio => EngineKind::Aio,
+            Engine::Posix => EngineKind::Posix,
+        }
+    }
 }
 
 /// Who drives the I/O of a call.
@@ -105,6 +127,17 @@ pub enum Layout {
     Rotated,
     /// Permuted, in proportion to the drives' weights
     Hash,
+}
+
+impl Layout {
+    /// The library's word for it.
+    pub fn kind(self) -> LayoutKind {
+        match self {
+            Layout::Striping => LayoutKind::Striping,
+            Layout::Rotated => LayoutKind::Rotated,
+            Layout::Hash => LayoutKind::Hash,
+        }
+    }
 }
 
 /// The commands.
@@ -148,6 +181,11 @@ pub enum Command {
     #[command(after_help = "Example:\n  iomill check --repair\n\n\
                             Exit code 1 when something is wrong that was not repaired.")]
     Check(Check),
+    /// Measure iomill beside its rivals, on the same bytes
+    #[command(
+        after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB"
+    )]
+    Bench(Bench),
     /// Print completions for a shell
     #[command(after_help = "Example:\n  iomill completions bash > ~/.local/share/bash-completion/completions/iomill")]
     Completions(Completions),
@@ -171,6 +209,7 @@ impl Command {
             Command::Attr(_) => "attr",
             Command::Truncate(_) => "truncate",
             Command::Check(_) => "check",
+            Command::Bench(_) => "bench",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
         }
@@ -284,6 +323,71 @@ pub struct Check {
     pub repair: bool,
 }
 
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: BenchWhat,
+}
+
+/// The measurements.
+#[derive(Debug, Subcommand)]
+pub enum BenchWhat {
+    /// Random reads on four directories made here, with nothing prepared, in under two minutes
+    Quick(BenchQuick),
+    /// Random requests on an array
+    Random(BenchAccess),
+    /// Sequential requests on an array
+    Sequential(BenchAccess),
+}
+
+/// Arguments of `bench quick`.
+#[derive(Debug, Args)]
+pub struct BenchQuick {
+    /// Where to make the array; removed afterwards [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Write the results there as one JSON document; `-` prints them instead of the table
+    #[arg(long, value_name = "FILE", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `bench random` and `bench sequential`. Without an array, one is made in the current directory.
+#[derive(Debug, Args)]
+pub struct BenchAccess {
+    /// Threads that call at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Length of the measured file, which is removed afterwards
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub size: u64,
+    /// Bytes per operation: a multiple of 4 KiB, at most 16 MiB
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = request_size)]
+    pub request_size: u32,
+    /// Share of reads among the operations; the rest are writes
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub read_percent: u8,
+    /// How the file's blocks are spread over the drives
+    #[arg(long, value_enum, default_value = "striping")]
+    pub layout: Layout,
+    /// Unit of placement: a multiple of 4 KiB, at most 64 MiB
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block_size)]
+    pub block_size: u32,
+    /// Length of one contender's turn, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Turns of each contender; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Who else takes part: `all`, `none`, or names such as `uring-by-hand,fio-io_uring,pread`
+    #[arg(long, value_name = "NAMES", default_value = "all")]
+    pub rivals: Rivals,
+    /// Write the results there as one JSON document; `-` prints them instead of the table
+    #[arg(long, value_name = "FILE", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
+}
+
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
 pub struct Completions {
@@ -302,6 +406,20 @@ pub struct Man {
 
 fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
+}
+
+fn request_size(text: &str) -> Result<u32, String> {
+    let bytes = size(text)?;
+    let workload = Workload { block_bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ..Workload::RANDOM_READ };
+    workload.check().map_err(|error| error.to_string())?;
+    Ok(workload.block_bytes)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number of seconds from 0.1 to 600".to_owned()),
+    }
 }
 
 fn block_size(text: &str) -> Result<u32, String> {

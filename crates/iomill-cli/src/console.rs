@@ -44,7 +44,7 @@ pub struct Console {
 impl Console {
     /// The console of one command.
     pub fn new(command: &'static str, global: &Global) -> Console {
-        Console { command, json: global.json, quiet: global.quiet }
+        Console { command, json: global.wants_document(), quiet: global.quiet }
     }
 
     /// Says how a command ended; its exit code.

@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::env;
 use std::path::{Path, PathBuf};
 
-use iomill::engine::EngineKind;
 use iomill::{Array, ArrayOptions, Peek};
 
-use crate::arguments::{Engine, Global, Mode};
+use crate::arguments::{Global, Mode};
 use crate::failure::{Failure, Result};
 
 /// Names a drive of the array where no option does.
@@ -36,9 +35,7 @@ impl<'a> Context<'a> {
         });
         match self.global.engine {
             None => options,
-            Some(Engine::Uring) => options.engine(EngineKind::Uring),
-            Some(Engine::Aio) => options.engine(EngineKind::Aio),
-            Some(Engine::Posix) => options.engine(EngineKind::Posix),
+            Some(engine) => options.engine(engine.kind()),
         }
     }
 

@@ -15,21 +15,29 @@ use crate::failure::{Failure, Result};
 pub struct Interrupt {
     /// Its number; 0 if none came.
     signal: Arc<AtomicUsize>,
+    /// The same as a flag.
+    came: Arc<AtomicBool>,
 }
 
 impl Interrupt {
     /// From now on signals set the flag.
     pub fn install() -> Result<Interrupt> {
-        let interrupt = Interrupt { signal: Arc::default() };
+        let interrupt = Interrupt { signal: Arc::default(), came: Arc::default() };
         let again = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal)) {
             // The order counts: the first signal finds `again` unset, then sets it.
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))
                 .and_then(|_| flag::register(signal, Arc::clone(&again)))
+                .and_then(|_| flag::register(signal, Arc::clone(&interrupt.came)))
                 .and_then(|_| flag::register_usize(signal, Arc::clone(&interrupt.signal), signal as usize))
                 .map_err(|source| Failure::Local { action: "handle", place: format!("signal {signal}"), source })?;
         }
         Ok(interrupt)
+    }
+
+    /// Set when a signal came.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.came
     }
 
     /// Fails if a signal came.

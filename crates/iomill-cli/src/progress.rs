@@ -23,7 +23,7 @@ pub struct Progress {
 impl Progress {
     /// Begins now.
     pub fn new(global: &Global, total_bytes: Option<u64>) -> Progress {
-        let is_pending = !global.quiet && !global.json && io::stderr().is_terminal();
+        let is_pending = !global.quiet && !global.wants_document() && io::stderr().is_terminal();
         Progress { started: Instant::now(), bar: new_bar(total_bytes), is_pending }
     }
 

@@ -14,7 +14,7 @@ use crate::pump;
 
 pub fn run(context: &Context<'_>, arguments: &Get) -> Result<Answer> {
     let is_stdout = Destination::is_stdout(arguments.dest.as_deref());
-    if is_stdout && context.global.json {
+    if is_stdout && context.global.wants_document() {
         let why = "with `--json` the standard output is the document's: name another destination";
         return Err(Failure::Usage(why.to_owned()));
     }

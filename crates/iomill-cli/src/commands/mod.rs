@@ -1,6 +1,7 @@
 //! The commands, one file each: from arguments to an answer.
 
 mod attr;
+mod bench;
 mod check;
 mod completions;
 mod get;
@@ -35,6 +36,7 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Attr(arguments) => attr::run(context, arguments),
         Command::Truncate(arguments) => truncate::run(context, arguments),
         Command::Check(arguments) => check::run(context, arguments),
+        Command::Bench(arguments) => bench::run(context, arguments),
         Command::Completions(arguments) => completions::run(arguments),
         Command::Man(arguments) => man::run(arguments),
     }

@@ -7,7 +7,7 @@ use iomill::{Array, Error, File};
 use serde_json::json;
 
 use super::copied;
-use crate::arguments::{self, Put};
+use crate::arguments::Put;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -38,12 +38,7 @@ pub fn run(context: &Context<'_>, arguments: &Put) -> Result<Answer> {
 }
 
 fn layout(arguments: &Put) -> iomill::Layout {
-    let layout = match arguments.layout {
-        arguments::Layout::Striping => iomill::Layout::striping(),
-        arguments::Layout::Rotated => iomill::Layout::rotated(),
-        arguments::Layout::Hash => iomill::Layout::hash(),
-    };
-    let layout = layout.block_bytes(arguments.block_size);
+    let layout = iomill::Layout::new(arguments.layout.kind()).block_bytes(arguments.block_size);
     match &arguments.drives {
         Some(drives) => layout.drives(drives.clone()),
         None => layout,
