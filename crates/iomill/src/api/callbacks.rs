@@ -74,9 +74,9 @@ impl Callbacks {
         };
         drop(state);
         // Without a thread to run it (none could be started, or the array is closing) the job runs here: late or on
-        // the wrong thread is better than never.
+        // the wrong thread is better than never. If it panics, a drive thread must not.
         if let Some(job) = unsent {
-            job();
+            let _ = catch_unwind(AssertUnwindSafe(job));
         }
     }
 
