@@ -262,18 +262,18 @@ impl FileState {
         self.range_end(len, 0)?;
         let array = &self.array;
         let _closed = self.gate.close(|| array.pause());
-        if len > self.len() {
-            self.extend(len)?;
-            self.wrote(len, |_| false);
-            return self.sync();
-        }
         if len < self.len() {
             self.sync()?;
             self.len.store(len, Ordering::Release);
             self.sync()?;
-            tail::clean(self, len)?;
+            return tail::clean(self, len);
         }
-        Ok(())
+        if len > self.len() {
+            self.extend(len)?;
+            self.wrote(len, |_| false);
+        }
+        // A length that writes have brought about already is to be durable too.
+        self.sync()
     }
 
     /// Lengthens the parts by holes.
