@@ -277,21 +277,21 @@ impl FileState {
         let _closed = self.gate.close(|| array.pause_for_io());
         // The array may have been closed while we waited, and this file finished with it.
         array.check_open()?;
+        if len < self.len() {
+            self.sync()?;
+            self.len.store(len, Ordering::Release);
+            self.sync()?;
+            return self.clean_tail(len);
+        }
         if len > self.len() {
             if self.litter.load(Ordering::Relaxed) {
                 self.clean_tail(self.len())?;
             }
             self.extend(len)?;
             self.wrote(len, |_| false);
-            return self.sync();
         }
-        if len < self.len() {
-            self.sync()?;
-            self.len.store(len, Ordering::Release);
-            self.sync()?;
-            self.clean_tail(len)?;
-        }
-        Ok(())
+        // A length that writes have brought about already is to be durable too.
+        self.sync()
     }
 
     /// Makes what is beyond the length read as zero. Where that fails, the file must not grow over it.
