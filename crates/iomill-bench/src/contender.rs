@@ -25,8 +25,10 @@ pub const AIO_BY_HAND: &str = "aio-by-hand";
 pub const PREAD: &str = "pread";
 /// Mapped files.
 pub const MMAP: &str = "mmap";
-/// fio's io_uring engine.
+/// fio's io_uring engine as it is usually run: direct, with an I/O depth.
 pub const FIO_IO_URING: &str = "fio-io_uring";
+/// fio's io_uring engine with all that makes it cheaper: registered files and buffers, batches, no time stamps.
+pub const FIO_IO_URING_TUNED: &str = "fio-io_uring-tuned";
 
 /// What stands between a contender and the drives. Contenders are compared within `Warm` and within the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +115,7 @@ pub trait Contender {
     /// do this, or not in a way that compares.
     fn prepare(&mut self, workload: &Workload) -> Result<Option<String>>;
 
-    /// One slice of what was prepared. An error is a failed or wrong I/O, and ends the measurement.
+    /// One slice of what was prepared, after [`crate::target::Target::drop_cached`] unless it is warm. An error is a failed or wrong I/O, and ends the measurement.
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;
 
     /// Whether a slice leaves other bytes than the pattern behind. Such a contender runs when nobody verifies any more.

@@ -4,20 +4,22 @@
 //! run dry at its end. Non-goals: an array of its own; it opens the one that the target belongs to, for the length of
 //! a slice.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use ::iomill::engine::EngineKind;
 use ::iomill::{Array, ArrayOptions, Buffer, Error, File, Mode, Result};
 
-use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL, Sample, Slice};
+use crate::arena::{Arena, SEED};
+use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_NULL, Sample, Slice};
 use crate::pattern::{self, PAGE_BYTES};
+use crate::target::Target;
 use crate::threads::{self, Count};
 use crate::workload::{Places, Workload};
 
 /// A batch holds this many times what is in flight over all drives.
-const BATCH_TURNS: u32 = 4;
+const BATCH_TURNS: u32 = 8;
 
 /// A batch is at most this long, in bytes of memory: larger ones fall out of the CPU's caches.
 const BATCH_BYTES_MAX: usize = 8 << 20;
@@ -26,16 +28,16 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 #[derive(Debug)]
 pub struct Iomill {
     name: &'static str,
-    drive: PathBuf,
+    drives: Vec<PathBuf>,
     file_name: String,
-    seed: u64,
+    target: Target,
     options: ArrayOptions,
     workload: Workload,
 }
 
 impl Iomill {
-    /// The virtual file `file_name`, filled with the pattern, of the array that `drive` belongs to.
-    pub fn new(name: &'static str, drive: &Path, file_name: &str, seed: u64, engine: Option<EngineKind>) -> Iomill {
+    /// Over the measured file of `arena`.
+    pub fn new(name: &'static str, arena: &Arena, engine: Option<EngineKind>) -> Result<Iomill> {
         let mode = if name == IOMILL_DRIVE_THREADS { Mode::DriveThreads } else { Mode::Inline };
         let mut options = ArrayOptions::new().mode(mode);
         if let Some(engine) = engine {
@@ -44,14 +46,8 @@ impl Iomill {
         if name == IOMILL_NULL {
             options = options.engine(EngineKind::Null);
         }
-        let (drive, file_name) = (drive.to_owned(), file_name.to_owned());
-        Iomill { name, drive, file_name, seed, options, workload: Workload::RANDOM_READ }
-    }
-
-    /// All three ways.
-    pub fn all(drive: &Path, file_name: &str, seed: u64, engine: Option<EngineKind>) -> Vec<Box<dyn Contender>> {
-        let ways = [IOMILL_INLINE, IOMILL_DRIVE_THREADS, IOMILL_NULL];
-        ways.map(|name| Box::new(Iomill::new(name, drive, file_name, seed, engine)) as Box<dyn Contender>).into()
+        let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
+        Ok(Iomill { name, drives, file_name, target: arena.target()?, options, workload: Workload::RANDOM_READ })
     }
 }
 
@@ -71,8 +67,10 @@ impl Contender for Iomill {
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        // What others left in the page cache would slow direct I/O down.
+        self.target.drop_cached()?;
         let options = self.options.clone().depth(self.workload.depth).read_only(!self.workload.writes());
-        let array = options.open(&self.drive)?;
+        let array = options.open_at(&self.drives)?;
         let file = array.open_file(&self.file_name)?;
         let verify = slice.verify && self.name != IOMILL_NULL;
         let sample = threads::run(
@@ -100,7 +98,6 @@ fn batch_len(workload: &Workload, drives: usize) -> usize {
 struct Worker {
     file: File,
     places: Places,
-    seed: u64,
     offsets: Vec<u64>,
     writes: Vec<u64>,
     buffer: Buffer,
@@ -114,14 +111,13 @@ impl Worker {
         let mut worker = Worker {
             file: file.clone(),
             places: Places::new(&this.workload, &[file.len()], thread, threads)?,
-            seed: this.seed,
             offsets: Vec::with_capacity(batch),
             writes: Vec::with_capacity(batch),
             buffer: array.buffer(batch * block_bytes)?,
             block_bytes,
         };
         // Pages and rings are made before the clock starts.
-        pattern::fill_page(this.seed, 0, &mut worker.buffer[..PAGE_BYTES]);
+        pattern::fill_page(SEED, 0, &mut worker.buffer[..PAGE_BYTES]);
         let first = worker.buffer.len().min(block_bytes);
         file.read_at(&mut worker.buffer[..first], 0)?;
         Ok(worker)
@@ -153,26 +149,29 @@ impl Worker {
         self.file.read_many(&self.offsets, self.block_bytes, out)?;
         if verify {
             for (&offset, block) in self.offsets.iter().zip(out.chunks(self.block_bytes)) {
-                check_block(self.seed, offset, block)?;
+                check_block(offset, block)?;
             }
         }
         Ok(())
     }
 
     fn write(&mut self) -> Result<()> {
+        if self.writes.is_empty() {
+            return Ok(());
+        }
         let bytes = &mut self.buffer[..self.writes.len() * self.block_bytes];
         for (&offset, block) in self.writes.iter().zip(bytes.chunks_mut(self.block_bytes)) {
             for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(block.chunks_mut(PAGE_BYTES)) {
-                bytes[..8].copy_from_slice(&pattern::stamp(self.seed, page).to_le_bytes());
+                bytes[..8].copy_from_slice(&pattern::stamp(SEED, page).to_le_bytes());
             }
         }
         self.file.write_many(&self.writes, self.block_bytes, bytes)
     }
 }
 
-fn check_block(seed: u64, offset: u64, block: &[u8]) -> Result<()> {
+fn check_block(offset: u64, block: &[u8]) -> Result<()> {
     for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(block.chunks(PAGE_BYTES)) {
-        if pattern::stamp_in(bytes) != Some(pattern::stamp(seed, page)) {
+        if pattern::stamp_in(bytes) != Some(pattern::stamp(SEED, page)) {
             let what = format!("page {page} of the measured file");
             return Err(Error::Machine { what, why: "it does not begin with its stamp: a wrong read".into() });
         }

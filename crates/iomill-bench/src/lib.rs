@@ -4,6 +4,7 @@
 //! to do with them, several [`contender::Contender`]s do it in turns ([`rounds`]), and [`report`] makes figures of it.
 
 pub mod arena;
+pub mod bench;
 pub mod contender;
 pub mod human;
 pub mod iomill;

@@ -133,8 +133,20 @@ impl Target {
         self.parts.iter().map(|part| open_part(&part.path, direct, write)).collect()
     }
 
-    /// Takes the parts out of the page cache, as far as nobody else holds them there.
-    pub(crate) fn drop_cached(&self) -> Result<()> {
+    /// Why the parts cannot be opened for direct I/O, where that is the file system's doing.
+    pub(crate) fn why_not_direct(&self) -> Result<Option<String>> {
+        match self.open(true, false) {
+            Err(Error::Io { path, source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
+                Ok(Some(format!("the file system of {} has no direct I/O", path.display())))
+            }
+            Err(error) => Err(error),
+            Ok(_) => Ok(None),
+        }
+    }
+
+    /// Takes the parts out of the page cache, as far as nobody else holds them there. For direct I/O too: the kernel
+    /// looks for each block in what other contenders left cached.
+    pub fn drop_cached(&self) -> Result<()> {
         for part in &self.parts {
             let file = open_part(&part.path, false, false)?;
             file.sync_data().map_err(|e| Error::io("sync", &part.path, e))?;

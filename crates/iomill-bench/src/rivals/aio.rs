@@ -44,12 +44,13 @@ impl Contender for Aio {
         workload.check()?;
         self.workload = *workload;
         match Context::new(1) {
-            Ok(_) => Ok(None),
+            Ok(_) => self.target.why_not_direct(),
             Err(error) => Ok(Some(format!("libaio is not to be had here: {error}"))),
         }
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        self.target.drop_cached()?;
         let this = &*self;
         let lens = this.target.part_lens();
         threads::run(
@@ -242,7 +243,7 @@ impl<'a> Worker<'a> {
                 self.submit(&mut pending)?;
             }
             let in_flight = self.slots.in_flight();
-            if in_flight == 0 {
+            if in_flight == 0 && ending {
                 return Ok(count);
             }
             let want = if ending { in_flight } else { self.batch.saturating_sub(self.slots.free()).max(1) };

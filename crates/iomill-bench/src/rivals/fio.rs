@@ -1,7 +1,7 @@
-//! fio's io_uring engine, with the options that make it fastest.
+//! fio's io_uring engine, as it is usually run and with the options that make it cheapest.
 //!
-//! Two jobs one after the other: the first without time stamps, for operations and CPU; the second, short, with them,
-//! for latencies. So fio does not pay for what the others only sample. CPU time is fio's own account of its worker
+//! Tuned, two jobs run one after the other: the first without time stamps, for operations and CPU; the second, short,
+//! with them, for latencies. So fio does not pay for what the others only sample. CPU time is fio's own account of its worker
 //! threads, without its start and its report. fio does not check the pattern; it must have moved as many bytes as it
 //! counted, without an error. Its writes leave bytes of its own behind.
 
@@ -16,7 +16,7 @@ use iomill::{Error, Result};
 use serde_json::Value;
 
 use super::BATCH;
-use crate::contender::{Cache, Contender, FIO_IO_URING, Sample, Slice};
+use crate::contender::{Cache, Contender, FIO_IO_URING, FIO_IO_URING_TUNED, Sample, Slice};
 use crate::target::Target;
 use crate::workload::{Order, Workload};
 
@@ -30,17 +30,29 @@ pub struct Fio {
     workload: Workload,
     program: String,
     version: String,
+    tuned: bool,
 }
 
 impl Fio {
-    /// Over the parts of `target`.
+    /// Over the parts of `target`, as it is usually run.
     pub fn new(target: Target) -> Fio {
         Fio::with_program(target, "fio")
     }
 
+    /// With registered files and buffers, in batches, without time stamps.
+    pub fn tuned(target: Target) -> Fio {
+        Fio { tuned: true, ..Fio::new(target) }
+    }
+
     /// With a certain executable.
     pub fn with_program(target: Target, program: &str) -> Fio {
-        Fio { target, workload: Workload::RANDOM_READ, program: program.to_owned(), version: String::new() }
+        Fio {
+            target,
+            workload: Workload::RANDOM_READ,
+            program: program.to_owned(),
+            version: String::new(),
+            tuned: false,
+        }
     }
 
     fn arguments(&self, slice: &Slice<'_>) -> Result<Vec<String>> {
@@ -61,26 +73,26 @@ impl Fio {
             "--ioengine=io_uring".to_owned(),
             "--thread".to_owned(),
             "--direct=1".to_owned(),
-            "--registerfiles=1".to_owned(),
-            "--fixedbufs=1".to_owned(),
-            "--nonvectored=1".to_owned(),
             "--group_reporting".to_owned(),
             "--time_based".to_owned(),
-            "--norandommap".to_owned(),
+            // Otherwise it empties the page cache of the files on its own account: of what others left there.
+            "--invalidate=0".to_owned(),
             "--randrepeat=0".to_owned(),
             format!("--filename={}", names?.join(":")),
             // Of all files together, shared out evenly.
             format!("--size={}", share * lens.len() as u64),
             format!("--bs={}", w.block_bytes),
             format!("--iodepth={depth}"),
-            format!("--iodepth_batch_submit={batch}"),
-            "--iodepth_batch_complete_min=1".to_owned(),
-            format!("--iodepth_batch_complete_max={batch}"),
             format!("--numjobs={}", slice.threads.max(1)),
         ];
+        if self.tuned {
+            arguments.extend(tuned_arguments(batch));
+        }
         arguments.extend(access_arguments(w, share));
         let seconds = slice.duration.as_secs_f64();
-        for (name, seconds, time_stamps) in [("figures", seconds, false), ("latency", seconds.min(1.0), true)] {
+        let twice = [("figures", seconds, false), ("latency", seconds.min(1.0), true)];
+        let once = [("figures", seconds, true)];
+        for &(name, seconds, time_stamps) in if self.tuned { &twice[..] } else { &once[..] } {
             arguments.push(format!("--name={name}"));
             arguments.push("--stonewall".to_owned());
             // fio ends a job by its clock's ticks; below 100 ms there would be little in it.
@@ -97,7 +109,7 @@ impl Fio {
 
 impl Contender for Fio {
     fn name(&self) -> &'static str {
-        FIO_IO_URING
+        if self.tuned { FIO_IO_URING_TUNED } else { FIO_IO_URING }
     }
 
     fn cache(&self) -> Cache {
@@ -118,13 +130,14 @@ impl Contender for Fio {
         if !String::from_utf8_lossy(&engines.stdout).contains("io_uring") {
             return Ok(Some(format!("{} has no io_uring engine", self.version)));
         }
-        Ok(None)
+        self.target.why_not_direct()
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
         let arguments = self.arguments(slice)?;
         // fio would make a short file longer, with bytes of its own, and read those.
         self.target.check_lens()?;
+        self.target.drop_cached()?;
         let child = Command::new(&self.program)
             .args(&arguments)
             .stdin(Stdio::null())
@@ -144,7 +157,9 @@ impl Contender for Fio {
         let report = text.find('{').map(|start| serde_json::from_str::<Value>(&text[start..]));
         match report {
             Some(Ok(report)) => {
-                parse(&report, u64::from(self.workload.block_bytes), slice.threads).map_err(|why| self.failed(why))
+                let latency = if self.tuned { "latency" } else { "figures" };
+                let sample = parse(&report, latency, u64::from(self.workload.block_bytes), slice.threads);
+                sample.map_err(|why| self.failed(why))
             }
             Some(Err(e)) => Err(self.failed(format!("its report is not JSON: {e}"))),
             None => Err(self.failed("it printed no report")),
@@ -156,11 +171,13 @@ impl Contender for Fio {
     }
 
     fn notes(&self) -> Vec<String> {
-        vec![format!(
-            "{}: iodepth {} per drive and thread, batches of {BATCH}, registered files and buffers, operations and CPU \
-             without time stamps, latency from a second job; bytes not checked",
-            self.version, self.workload.depth
-        )]
+        let how = if self.tuned {
+            format!("batches of {BATCH}, registered files and buffers, latency from a second job")
+        } else {
+            "no other option that matters to speed".to_owned()
+        };
+        let depth = self.workload.depth;
+        vec![format!("{}: direct, iodepth {depth} per drive and thread, {how}; bytes not checked", self.version)]
     }
 }
 
@@ -168,6 +185,18 @@ impl Contender for Fio {
 fn file_argument(path: &Path) -> Result<String> {
     let text = path.to_str().ok_or_else(|| Error::invalid(format!("{path:?}"), "fio takes paths in UTF-8 only"))?;
     Ok(text.replace(':', "\\:"))
+}
+
+fn tuned_arguments(batch: usize) -> Vec<String> {
+    vec![
+        "--registerfiles=1".to_owned(),
+        "--fixedbufs=1".to_owned(),
+        "--nonvectored=1".to_owned(),
+        "--norandommap".to_owned(),
+        format!("--iodepth_batch_submit={batch}"),
+        "--iodepth_batch_complete_min=1".to_owned(),
+        format!("--iodepth_batch_complete_max={batch}"),
+    ]
 }
 
 fn access_arguments(w: &Workload, share: u64) -> Vec<String> {
@@ -223,11 +252,11 @@ fn read_all(pipe: Option<impl Read>) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes a sample of fio's report on the two jobs of `Fio::arguments`.
-fn parse(report: &Value, block_bytes: u64, threads: usize) -> std::result::Result<Sample, String> {
+/// Makes a sample of fio's report on the jobs of `Fio::arguments`, `latency` being the one with time stamps.
+fn parse(report: &Value, latency: &str, block_bytes: u64, threads: usize) -> std::result::Result<Sample, String> {
     let jobs = report["jobs"].as_array().ok_or("its report has no jobs")?;
     let job = |name: &str| jobs.iter().find(|job| job["jobname"] == name).ok_or(format!("its report lacks job {name}"));
-    let (figures, latency) = (job("figures")?, job("latency")?);
+    let (figures, latency) = (job("figures")?, job(latency)?);
     for job in [figures, latency] {
         if job["error"] != 0 {
             return Err(format!("a job failed with error {}", job["error"]));
@@ -281,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_report_becomes_a_sample() {
-        let sample = parse(&report(), 4096, 2).unwrap();
+        let sample = parse(&report(), "latency", 4096, 2).unwrap();
         assert_eq!((sample.ops, sample.bytes, sample.wall), (1000, 4_096_000, Duration::from_secs(2)));
         assert_eq!(sample.cpu_us_per_op(), 4000.0);
         assert_eq!(sample.latency_ns.len(), 10);
@@ -302,10 +331,10 @@ mod tests {
         for (change, said) in changes {
             let mut report = report();
             change(&mut report);
-            let error = parse(&report, 4096, 2).unwrap_err();
+            let error = parse(&report, "latency", 4096, 2).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
-        assert!(parse(&report(), 4096, 8).is_err(), "the run time of 8 threads cannot be 4 s of 2 s each");
+        assert!(parse(&report(), "latency", 4096, 8).is_err(), "the run time of 8 threads cannot be 4 s of 2 s each");
     }
 
     #[test]

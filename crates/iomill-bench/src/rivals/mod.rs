@@ -12,8 +12,8 @@ mod tests;
 use crate::contender::{Cache, Contender};
 use crate::target::Target;
 
-/// Operations handed to the kernel by one call of the asynchronous rivals. Beyond 32 it gains nothing measurable, and
-/// the buffers of one batch outgrow the CPU's nearest caches.
+/// Operations handed to the kernel by one call of the asynchronous rivals, fio included. From 16 to 128 the CPU time
+/// per operation differs by less than 4% on drives that answer at once; larger batches let a drive idle longer.
 pub(crate) const BATCH: usize = 32;
 
 /// All rivals over one target, buffered ones both cold and warm.
@@ -22,6 +22,7 @@ pub fn all(target: &Target) -> Vec<Box<dyn Contender>> {
         Box::new(uring::Uring::new(target.clone())),
         Box::new(aio::Aio::new(target.clone())),
         Box::new(fio::Fio::new(target.clone())),
+        Box::new(fio::Fio::tuned(target.clone())),
         Box::new(pread::Pread::new(target.clone(), Cache::Cold)),
         Box::new(mmap::Mmap::new(target.clone(), Cache::Cold)),
         Box::new(pread::Pread::new(target.clone(), Cache::Warm)),

@@ -9,9 +9,10 @@ use crate::workload::{Order, Workload};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// Files on the real disk: the directory of the crate's build, because `/tmp` may be a tmpfs without direct I/O.
+/// Files on the real disk: beside the test's executable, because `/tmp` may be a tmpfs, which asks for no alignment.
 fn setting(drives: usize) -> (tempfile::TempDir, Target) {
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let executable = std::env::current_exe().unwrap();
+    let dir = tempfile::tempdir_in(executable.parent().unwrap()).unwrap();
     let dirs: Vec<_> = (0..drives).map(|drive| dir.path().join(drive.to_string())).collect();
     dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
     let target = Target::write(&dirs, "f", 1 << 20, 11, &mut |_, _| ()).unwrap();
@@ -44,6 +45,27 @@ fn every_rival_reads_the_right_bytes() {
                     let blocks = target.total_bytes() / u64::from(block_bytes);
                     assert!(sample.ops <= blocks, "{label}: {} of {blocks} blocks", sample.ops);
                 }
+            }
+        }
+    }
+}
+
+/// A batch may be as large as all that may be in flight: then the queue is full after every one.
+#[test]
+fn work_goes_on_to_the_end_of_the_slice() {
+    for drives in [1, 2, 5] {
+        let (_dir, target) = setting(drives);
+        for mut rival in all(&target).into_iter().filter(|rival| rival.cache() == Cache::Direct) {
+            for depth in [1, 8, 32] {
+                let workload = Workload { depth, ..Workload::RANDOM_READ };
+                if rival.prepare(&workload).unwrap().is_some() {
+                    continue;
+                }
+                let sample = rival.run(&slice(1, false)).unwrap();
+                let label = format!("{} on {drives} drives, depth {depth}: {sample:?}", rival.name());
+                // fio counts from its first operation on, in milliseconds.
+                assert!(sample.wall >= Duration::from_millis(130), "{label}");
+                assert!(sample.ops > 3 * u64::from(depth) * drives as u64, "{label}");
             }
         }
     }

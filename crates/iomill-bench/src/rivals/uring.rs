@@ -51,12 +51,13 @@ impl Contender for Uring {
         workload.check()?;
         self.workload = *workload;
         match IoUring::new(2) {
-            Ok(_) => Ok(None),
+            Ok(_) => self.target.why_not_direct(),
             Err(error) => Ok(Some(format!("io_uring is not to be had here: {error}"))),
         }
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        self.target.drop_cached()?;
         let this = &*self;
         let lens = this.target.part_lens();
         threads::run(
@@ -123,7 +124,7 @@ impl<'a> Worker<'a> {
             feed.ending |= stop.load(Ordering::Relaxed);
             unsubmitted += feed.push_batch(&mut queue, batch, block_bytes);
             let in_flight = feed.slots.in_flight();
-            if in_flight == 0 {
+            if in_flight == 0 && feed.ending {
                 break Ok(());
             }
             // The next batch shall be a full one: wait until there is room for it.
@@ -170,6 +171,8 @@ impl Feed<'_> {
     #[inline(always)]
     fn push_batch(&mut self, queue: &mut SubmissionQueue<'_>, batch: usize, block_bytes: u32) -> usize {
         let mut pushed = 0;
+        // The kernel has taken entries since: without this the queue seems as full as it was.
+        queue.sync();
         while pushed < batch && !self.ending && !queue.is_full() && self.slots.free() > 0 {
             let Some(place) = self.places.draw() else {
                 self.ending = true;

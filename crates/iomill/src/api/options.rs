@@ -173,6 +173,11 @@ impl Layout {
         Layout::new(LayoutKind::Hash)
     }
 
+    /// The kind.
+    pub fn kind(&self) -> LayoutKind {
+        self.kind
+    }
+
     /// Block size in bytes: a multiple of 4,096, at most 64 MiB.
     pub fn block_bytes(mut self, block_bytes: u32) -> Layout {
         self.block_bytes = block_bytes;

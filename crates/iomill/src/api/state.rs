@@ -71,6 +71,8 @@ pub struct FileState {
     /// Nothing is left to keep: not opened whole yet, or kept by `finish`. What a finished file still held would be
     /// written without the array's lock.
     finished: AtomicBool,
+    /// One share for each handle, and this one. Operations in flight hold the file without being handles.
+    handles: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -96,6 +98,7 @@ impl FileState {
         }
         let state = FileState {
             finished: AtomicBool::new(true),
+            handles: Arc::new(()),
             block_bytes: u64::from(record.block_bytes),
             map,
             parts,
@@ -135,6 +138,16 @@ impl FileState {
     /// What part `index` must hold at least when the file is `len` bytes long, in bytes.
     pub fn part_bytes(&self, index: usize, len: u64) -> u64 {
         self.map.part_bytes(index as u16, len, self.record.block_bytes)
+    }
+
+    /// A share of the file for a new handle.
+    pub fn handle(&self) -> Arc<()> {
+        Arc::clone(&self.handles)
+    }
+
+    /// Whether a user has a handle, rather than an operation on its way out.
+    pub fn is_held(&self) -> bool {
+        Arc::strong_count(&self.handles) > 1
     }
 
     pub fn array(&self) -> &Arc<ArrayInner> {
@@ -277,21 +290,21 @@ impl FileState {
         let _closed = self.gate.close(|| array.pause_for_io());
         // The array may have been closed while we waited, and this file finished with it.
         array.check_open()?;
+        if len < self.len() {
+            self.sync()?;
+            self.len.store(len, Ordering::Release);
+            self.sync()?;
+            return self.clean_tail(len);
+        }
         if len > self.len() {
             if self.litter.load(Ordering::Relaxed) {
                 self.clean_tail(self.len())?;
             }
             self.extend(len)?;
             self.wrote(len, |_| false);
-            return self.sync();
         }
-        if len < self.len() {
-            self.sync()?;
-            self.len.store(len, Ordering::Release);
-            self.sync()?;
-            self.clean_tail(len)?;
-        }
-        Ok(())
+        // A length that writes have brought about already is to be durable too.
+        self.sync()
     }
 
     /// Makes what is beyond the length read as zero. Where that fails, the file must not grow over it.

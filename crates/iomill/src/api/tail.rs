@@ -31,6 +31,7 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         if file.record.layout == LayoutKind::Hash {
             for (offset, len) in unused_ranges(file, index, len, whole) {
                 fs.zero(handle, offset, len).map_err(failed("zero"))?;
+                // Durable before a longer length is, which would uncover what was here.
                 part.dirty.store(true, Ordering::Release);
             }
         }

@@ -105,7 +105,7 @@ mod tests {
 
     /// Builds a tree like that of a machine with two NVMe drives, the first partitioned, and a volume over both.
     fn tree(second_node: &str) -> tempfile::TempDir {
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let dir = crate::sys::real_fs::tests::scratch();
         let sys = dir.path();
         let write = |path: &str, text: &str| {
             let path = sys.join(path);

@@ -1,1 +1,205 @@
+//! Drives on the file system that the tests are built on.
 
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
+
+use super::*;
+use crate::sys::fs::OpenFile;
+
+/// A directory on a real drive: where the build goes, since `/tmp` may be memory.
+pub(crate) fn scratch() -> tempfile::TempDir {
+    let here = std::env::current_exe().unwrap();
+    tempfile::tempdir_in(here.parent().unwrap()).unwrap()
+}
+
+/// The drive with and without `openat2`.
+fn both(test: impl Fn(&Path, &RealFs)) {
+    for has_openat2 in [true, false] {
+        let dir = scratch();
+        let fs = RealFs::attach(dir.path(), true).unwrap();
+        fs.has_openat2.store(has_openat2, Ordering::Relaxed);
+        fs.make_dir("files").unwrap();
+        test(dir.path(), &fs);
+    }
+}
+
+fn raw<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+#[test]
+fn files_are_made_written_renamed_and_removed() {
+    both(|dir, fs| {
+        let handle = fs.open("files/a", Access::CREATE).unwrap();
+        fs.write_at(handle, b"hello", 3).unwrap();
+        let mut buf = [9; 16];
+        assert_eq!(fs.read_at(handle, &mut buf, 0).unwrap(), 8);
+        assert_eq!(&buf[..9], b"\0\0\0hello\x09");
+        fs.set_len(handle, 5).unwrap();
+        fs.allocate(handle, 0, 100_000).unwrap();
+        assert_eq!(fs.len(handle).unwrap(), 100_000);
+        fs.allocate(handle, 0, 10).unwrap();
+        assert_eq!(fs.len(handle).unwrap(), 100_000);
+        fs.sync_data(handle).unwrap();
+        fs.close(handle);
+        assert_eq!(raw(fs.open("files/a", Access::CREATE)), Some(libc::EEXIST));
+        fs.rename("files/a", "files/b").unwrap();
+        fs.sync_dir("files").unwrap();
+        fs.sync_dir("").unwrap();
+        assert_eq!(fs.list("files").unwrap(), ["b"]);
+        assert_eq!(fs.list("").unwrap(), ["files"]);
+        assert_eq!(raw(fs.open("files/a", Access::READ)), Some(libc::ENOENT));
+        assert_eq!(raw(fs.unlink("files/a")), Some(libc::ENOENT));
+        fs.unlink("files/b").unwrap();
+        assert!(dir.join("iomill/files").read_dir().unwrap().next().is_none());
+        fs.make_dir("files").unwrap();
+    });
+}
+
+#[test]
+fn a_read_handle_does_not_write() {
+    both(|_, fs| {
+        let handle = fs.open("a", Access::CREATE).unwrap();
+        fs.close(handle);
+        let handle = fs.open("a", Access::READ).unwrap();
+        assert_eq!(raw(fs.write_at(handle, b"x", 0)), Some(libc::EBADF));
+        fs.close(handle);
+    });
+}
+
+#[test]
+fn others_see_nothing() {
+    both(|dir, fs| {
+        fs.close(fs.open("files/a", Access::CREATE).unwrap());
+        let mode = |path: &str| dir.join(path).metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode("iomill"), mode("iomill/files"), mode("iomill/files/a")), (0o700, 0o700, 0o600));
+        let handle = fs.open("files/a", Access::WRITE).unwrap();
+        assert!(rustix::io::fcntl_getfd(borrow(handle)).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        fs.close(handle);
+    });
+}
+
+#[test]
+fn nothing_leaves_the_directory() {
+    both(|_, fs| {
+        for path in ["", "/etc/passwd", "../x", "files/../x", "files//x", "./x", "files/", "x\0y"] {
+            assert_eq!(
+                raw(fs.open(path, Access::CREATE)),
+                if path.is_empty() { Some(libc::EEXIST) } else { Some(libc::EINVAL) },
+                "{path:?}"
+            );
+            assert!(fs.unlink(path).is_err() && fs.rename("files", path).is_err() && fs.make_dir(path).is_err());
+        }
+        assert_eq!(raw(fs.list("..")), Some(libc::EINVAL));
+    });
+}
+
+#[test]
+fn symbolic_links_are_refused() {
+    both(|dir, fs| {
+        let outside = dir.join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("x"), b"x").unwrap();
+        symlink(&outside, dir.join("iomill/link")).unwrap();
+        symlink(outside.join("x"), dir.join("iomill/files/x")).unwrap();
+        let refused = |error: Option<i32>| matches!(error, Some(libc::ELOOP | libc::ENOTDIR));
+        assert_eq!(raw(fs.open("files/x", Access::READ)), Some(libc::ELOOP));
+        assert_eq!(raw(fs.open("files/x", Access::WRITE.direct())), Some(libc::ELOOP));
+        assert!(refused(raw(fs.open("link/x", Access::READ))));
+        assert!(refused(raw(fs.open("link/y", Access::CREATE))));
+        assert!(refused(raw(fs.list("link"))));
+        assert!(refused(raw(fs.sync_dir("link"))));
+        assert!(refused(raw(fs.unlink("link/x"))));
+        assert!(refused(raw(fs.rename("link/x", "files/y"))));
+        assert!(refused(raw(fs.make_dir("link"))));
+        assert!(refused(raw(fs.make_dir("link/sub"))));
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+        let other = dir.join("other");
+        std::fs::create_dir(&other).unwrap();
+        symlink(dir.join("iomill"), other.join("iomill")).unwrap();
+        assert!(refused(raw(RealFs::attach(&other, false))));
+        assert!(refused(raw(RealFs::attach(&other, true))));
+    });
+}
+
+#[test]
+fn a_drive_must_be_there() {
+    let dir = scratch();
+    assert_eq!(raw(RealFs::attach(&dir.path().join("x"), true)), Some(libc::ENOENT));
+    assert_eq!(raw(RealFs::attach(dir.path(), false)), Some(libc::ENOENT));
+    std::fs::write(dir.path().join("file"), b"").unwrap();
+    assert_eq!(raw(RealFs::attach(&dir.path().join("file"), true)), Some(libc::ENOTDIR));
+}
+
+#[test]
+fn a_directory_has_one_identity() {
+    let dir = scratch();
+    let one = RealFs::attach(dir.path(), true).unwrap();
+    let link = dir.path().join("link");
+    symlink(dir.path(), &link).unwrap();
+    let other = RealFs::attach(&link, false).unwrap();
+    assert_eq!(one.identity().unwrap(), other.identity().unwrap());
+    assert_ne!(one.location(), other.location());
+    let slashed = RealFs::attach(&dir.path().join("./"), false).unwrap();
+    assert_eq!(slashed.location().as_os_str(), dir.path().as_os_str());
+    let third = scratch();
+    assert_ne!(one.identity().unwrap(), RealFs::attach(third.path(), true).unwrap().identity().unwrap());
+}
+
+#[test]
+fn locks_exclude_and_are_given_back() {
+    both(|_, fs| {
+        fs.close(fs.open("lock", Access::CREATE).unwrap());
+        let [one, other] = [(); 2].map(|()| fs.open("lock", Access::READ).unwrap());
+        assert!(fs.lock(one, Lock::Shared).unwrap() && fs.lock(other, Lock::Shared).unwrap());
+        assert!(!fs.lock(one, Lock::Exclusive).unwrap());
+        fs.unlock(other).unwrap();
+        assert!(fs.lock(one, Lock::Exclusive).unwrap());
+        assert!(!fs.lock(other, Lock::Shared).unwrap());
+        // Closing the last descriptor gives it back too.
+        fs.close(one);
+        assert!(fs.lock(other, Lock::Shared).unwrap());
+        fs.close(other);
+    });
+}
+
+#[test]
+fn direct_files_say_what_they_demand() {
+    both(|_, fs| {
+        let handle = fs.open("files/a", Access::CREATE.direct()).unwrap();
+        let alignment = fs.alignment(handle).unwrap();
+        // File systems without direct I/O open buffered.
+        assert!(alignment == Alignment::NONE || alignment.offset == PAGE_BYTES && alignment.memory.is_power_of_two());
+        fs.close(handle);
+        let again = fs.open("files/a", Access::WRITE.direct()).unwrap();
+        assert_eq!(fs.alignment(again).unwrap(), alignment);
+        fs.close(again);
+        let buffered = fs.open("files/a", Access::WRITE).unwrap();
+        assert_eq!(fs.alignment(buffered).unwrap(), Alignment::NONE);
+        fs.close(buffered);
+    });
+}
+
+#[test]
+fn the_ground_is_described() {
+    let dir = scratch();
+    let fs: Arc<dyn DriveFs> = Arc::new(RealFs::attach(dir.path(), true).unwrap());
+    let ground = fs.ground().unwrap();
+    assert!(!ground.file_system.is_empty() && ground.total_bytes >= ground.free_bytes && ground.total_bytes > 0);
+    assert_ne!(ground.device_id, 0);
+    let file = OpenFile::open(&fs, "a", Access::CREATE).unwrap();
+    assert_eq!(file.full_path(), dir.path().join("iomill/a"));
+}
+
+#[test]
+fn mounts_are_found_by_number() {
+    let table = b"36 35 98:0 / /mnt\\040x rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw\n\
+                  361 35 0:44 /sub /b rw - btrfs /dev/nvme0n1p2 rw,subvol=/sub\n7 1 0:1 / /c rw - tmpfs";
+    let mount = |file_system: &str, source: &str| {
+        Some(Mount { file_system: file_system.to_owned(), source: PathBuf::from(source) })
+    };
+    assert_eq!(find_mount(table, 36), mount("ext3", "/dev/root"));
+    assert_eq!(find_mount(table, 361), mount("btrfs", "/dev/nvme0n1p2"));
+    assert_eq!(find_mount(table, 7), None);
+    assert_eq!(find_mount(table, 3), None);
+}

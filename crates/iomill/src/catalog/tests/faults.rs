@@ -22,8 +22,15 @@ const LOSSES: &[Loss] =
 
 const DISKS: usize = 3;
 
-fn before_and_after(change: &Change) -> (View, View) {
-    let (_, catalog) = array(DISKS);
+/// The array that all changes start from, closed and durable.
+fn start() -> World {
+    let (world, catalog) = array(DISKS);
+    drop(catalog);
+    world
+}
+
+fn before_and_after(start: &World, change: &Change) -> (View, View) {
+    let catalog = open(&start.fork(), Mode::Writer).unwrap();
     let before = view(&catalog);
     (change.run)(&catalog).unwrap();
     (before, view(&catalog))
@@ -43,8 +50,14 @@ fn assert_reopens(world: &World, allowed: &[&View], context: &str) {
 }
 
 /// Runs a change under a fault at its `k`th operation. `None` when it has fewer.
-fn run_with(change: &Change, k: u64, fault: impl FnOnce(u64) -> Fault) -> Option<(World, Catalog, Result<()>)> {
-    let (world, catalog) = array(DISKS);
+fn run_with(
+    start: &World,
+    change: &Change,
+    k: u64,
+    fault: impl FnOnce(u64) -> Fault,
+) -> Option<(World, Catalog, Result<()>)> {
+    let world = start.fork();
+    let catalog = open(&world, Mode::Writer).unwrap();
     world.arm(fault, k);
     let result = (change.run)(&catalog);
     world.disarm().then_some((world, catalog, result))
@@ -52,12 +65,13 @@ fn run_with(change: &Change, k: u64, fault: impl FnOnce(u64) -> Fault) -> Option
 
 #[test]
 fn any_operation_may_fail() {
+    let start = start();
     for change in CHANGES {
-        let (before, after) = before_and_after(change);
+        let (before, after) = before_and_after(&start, change);
         for (done, loss) in [false, true].into_iter().flat_map(|done| LOSSES.iter().map(move |&loss| (done, loss))) {
             for k in 1.. {
                 let context = format!("{} with operation {k} failing, done {done}, then {loss:?}", change.name);
-                let Some((world, catalog, result)) = run_with(change, k, |at| Fault::Once { at, done }) else {
+                let Some((world, catalog, result)) = run_with(&start, change, k, |at| Fault::Once { at, done }) else {
                     assert!(k > 10, "{context}");
                     break;
                 };
@@ -84,12 +98,14 @@ fn any_operation_may_fail() {
 #[test]
 fn a_drive_may_die() {
     let mut unknown = 0;
+    let start = start();
     for change in CHANGES {
-        let (before, after) = before_and_after(change);
+        let (before, after) = before_and_after(&start, change);
         for disk in 0..DISKS {
             for k in 1.. {
                 let context = format!("{} with drive {disk} dying at operation {k}", change.name);
-                let (world, catalog) = array(DISKS);
+                let world = start.fork();
+                let catalog = open(&world, Mode::Writer).unwrap();
                 world.arm(|at| Fault::Dead { at, disk }, k);
                 let result = (change.run)(&catalog);
                 let more = catalog.set_attribute("b", "more", Some("1"));
@@ -130,12 +146,15 @@ fn strip_more(mut view: View) -> View {
 
 #[test]
 fn a_crash_may_come_at_any_operation() {
+    let start = start();
     for change in CHANGES {
-        let (before, after) = before_and_after(change);
+        let (before, after) = before_and_after(&start, change);
         for &loss in LOSSES {
             for k in 1.. {
                 let context = format!("{} with a crash at operation {k}, {loss:?}", change.name);
-                let Some((world, catalog, result)) = run_with(change, k, |at| Fault::Crash { at }) else { break };
+                let Some((world, catalog, result)) = run_with(&start, change, k, |at| Fault::Crash { at }) else {
+                    break;
+                };
                 world.crash(loss);
                 drop(catalog);
                 let allowed: &[&View] = if result.is_ok() { &[&after] } else { &[&before, &after] };
@@ -147,16 +166,19 @@ fn a_crash_may_come_at_any_operation() {
 
 #[test]
 fn recovery_may_crash_too() {
+    let start = start();
     for change in CHANGES {
-        let (before, after) = before_and_after(change);
+        let (before, after) = before_and_after(&start, change);
         for (first, second) in [(Loss::Kill, Loss::Power), (Loss::Mix(7), Loss::Mix(8)), (Loss::Kill, Loss::Mix(9))] {
             for k in 1.. {
-                let Some((_, _, result)) = run_with(change, k, |at| Fault::Crash { at }) else { break };
+                let Some((crashed, catalog, result)) = run_with(&start, change, k, |at| Fault::Crash { at }) else {
+                    break;
+                };
+                crashed.crash(first);
+                drop(catalog);
                 for j in (1 + k % 5..).step_by(5) {
                     let context = format!("{}: crash at {k}, {first:?}, again at {j}, {second:?}", change.name);
-                    let (world, catalog, _) = run_with(change, k, |at| Fault::Crash { at }).unwrap();
-                    world.crash(first);
-                    drop(catalog);
+                    let world = crashed.fork();
                     world.arm(|at| Fault::Crash { at }, j);
                     let opened = open(&world, Mode::Writer);
                     let struck = world.disarm();
@@ -215,39 +237,73 @@ fn init_may_fail_or_crash_anywhere() {
     }
 }
 
+/// The file `a` with three copies of its length, and `one` with a single one; both of 15,000 bytes.
+fn start_with_lengths() -> World {
+    let (world, catalog) = array(DISKS);
+    let record = catalog.create_file("one", &spec(&[1])).unwrap();
+    catalog.open_length(&record).unwrap().publish(15_000).unwrap();
+    drop(catalog);
+    world
+}
+
 #[test]
 fn a_length_is_published_on_all_copies_or_the_publisher_hears_of_it() {
-    for &loss in LOSSES {
+    let start = start_with_lengths();
+    for (name, &loss) in ["a", "one"].into_iter().flat_map(|name| LOSSES.iter().map(move |loss| (name, loss))) {
         for (done, crash) in [(false, false), (true, false), (false, true)] {
             for k in 1.. {
-                let context = format!("operation {k}, done {done}, crash {crash}, {loss:?}");
-                let (world, catalog) = array(DISKS);
-                let record = catalog.record("a").unwrap();
+                let context = format!("{name}, operation {k}, done {done}, crash {crash}, {loss:?}");
+                let world = start.fork();
+                let catalog = open(&world, Mode::Writer).unwrap();
+                let record = catalog.record(name).unwrap();
                 let length = catalog.open_length(&record).unwrap();
-                let fault = |at| if crash { Fault::Crash { at } } else { Fault::Once { at, done } };
-                world.arm(fault, k);
+                world.arm(|at| if crash { Fault::Crash { at } } else { Fault::Once { at, done } }, k);
                 let result = length.publish(6000);
                 if !world.disarm() {
                     break;
                 }
                 assert!(result.is_err(), "{context}");
                 assert_eq!(length.current(), 15_000, "{context}");
-                let mut allowed = vec![15_000, 6000];
-                if !crash && k % 2 == 0 {
-                    length.publish(7000).unwrap();
-                    allowed = vec![7000];
-                }
                 world.crash(loss);
                 drop((length, catalog));
                 let catalog = open(&world, Mode::Writer).unwrap();
-                let length = catalog.open_length(&record).unwrap().current();
-                assert!(allowed.contains(&length), "{context}: {length}");
+                let seen = catalog.open_length(&record).unwrap().current();
+                assert!([15_000, 6000].contains(&seen), "{context}: {seen}");
                 // What has been seen stays.
                 world.crash(Loss::Power);
                 drop(catalog);
                 let reader = open(&world, Mode::Reader).unwrap();
-                assert_eq!(reader.open_length(&record).unwrap().current(), length, "{context}");
+                assert_eq!(reader.open_length(&record).unwrap().current(), seen, "{context}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_failed_length_never_costs_the_last_good_one() {
+    let start = start_with_lengths();
+    for (name, &loss) in ["a", "one"].into_iter().flat_map(|name| LOSSES.iter().map(move |loss| (name, loss))) {
+        for (k, j) in (1..7).flat_map(|k| (1..8).map(move |j| (k, j))) {
+            let context = format!("{name}, operation {k}, then a crash at {j}, {loss:?}");
+            let world = start.fork();
+            let catalog = open(&world, Mode::Writer).unwrap();
+            let record = catalog.record(name).unwrap();
+            let length = catalog.open_length(&record).unwrap();
+            world.arm(|at| Fault::Once { at, done: false }, k);
+            let first = length.publish(6000);
+            world.disarm();
+            world.arm(|at| Fault::Crash { at }, j);
+            let second = length.publish(7000);
+            world.crash(loss);
+            drop((length, catalog));
+            let allowed: &[u64] = match (first, second) {
+                (_, Ok(())) => &[7000],
+                (Ok(()), Err(_)) => &[6000, 7000],
+                (Err(_), Err(_)) => &[15_000, 6000, 7000],
+            };
+            let catalog = open(&world, Mode::Writer).unwrap();
+            let found = catalog.open_length(&record).unwrap_or_else(|error| panic!("{context}: {error}")).current();
+            assert!(allowed.contains(&found), "{context}: {found}");
         }
     }
 }

@@ -1,1 +1,220 @@
-//! x
+//! Finding and locking drives: missing, moved, copied, foreign, damaged and newer ones.
+
+use super::*;
+
+fn at(path: &str, mode: Mode, world: &World) -> Result<Catalog> {
+    Catalog::open(&world.platform(), &[PathBuf::from(path)], mode)
+}
+
+/// The label of a disk with one piece of it changed, signed anew.
+fn relabel(world: &World, disk: usize, from: &str, to: &str) {
+    let text = String::from_utf8(world.read(disk, "label").unwrap()).unwrap();
+    let body = text[..text.rfind("# checksum").unwrap()].replacen(from, to, 1);
+    assert!(!text.starts_with(&body), "{from} is not in {text}");
+    let signed = format!("{body}# checksum xxh3:{:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes()));
+    world.put(disk, "label", Some(signed.as_bytes()));
+}
+
+fn drive_error(result: Result<Catalog>) -> (String, String) {
+    match result {
+        Err(Error::Drive { path, why }) => (path.display().to_string(), why),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn any_drive_names_the_array() {
+    let (world, catalog) = array(3);
+    let id = catalog.id();
+    drop(catalog);
+    for place in ["/d0", "/d1", "/d2"] {
+        let catalog = at(place, Mode::Writer, &world).unwrap();
+        assert_eq!((catalog.id(), catalog.epoch()), (id, 1));
+        let found: Vec<_> = catalog.drives().iter().map(|drive| (drive.index, drive.path().to_owned())).collect();
+        assert_eq!(found, [(0, "/d0".into()), (1, "/d1".into()), (2, "/d2".into())]);
+    }
+    let named = Catalog::open(&world.platform(), &["/d2".into(), "/d0".into(), "/d2".into()], Mode::Reader).unwrap();
+    assert_eq!(named.drives()[1].index, 1);
+    assert!(matches!(Catalog::open(&world.platform(), &[], Mode::Peek), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn moved_drives_are_found_and_noted() {
+    let (world, catalog) = array(3);
+    drop(catalog);
+    // All together: relative hints.
+    for disk in 0..3 {
+        world.move_disk(&format!("/d{disk}"), &format!("/mnt/far/d{disk}"));
+    }
+    let reader = at("/mnt/far/d1", Mode::Reader, &world).unwrap();
+    assert_eq!((reader.epoch(), reader.list("").len()), (1, 2));
+    drop(reader);
+    let writer = at("/mnt/far/d1", Mode::Writer, &world).unwrap();
+    assert_eq!(writer.epoch(), 2);
+    assert!(writer.notices()[0].contains("epoch 2"), "{:?}", writer.notices());
+    drop(writer);
+    // One alone: neighbours.
+    world.move_disk("/mnt/far/d2", "/elsewhere");
+    assert_eq!(at("/mnt/far/d0", Mode::Writer, &world).unwrap().epoch(), 3);
+    assert_eq!(at("/elsewhere", Mode::Writer, &world).unwrap().epoch(), 3);
+    // Two change places: ids decide.
+    world.move_disk("/elsewhere", "/tmp");
+    world.move_disk("/mnt/far/d1", "/elsewhere");
+    world.move_disk("/tmp", "/mnt/far/d1");
+    let catalog = at("/mnt/far/d0", Mode::Writer, &world).unwrap();
+    assert_eq!(catalog.drives()[1].path(), PathBuf::from("/elsewhere"));
+    assert_eq!(catalog.epoch(), 4);
+}
+
+#[test]
+fn a_missing_drive_is_named() {
+    let (world, catalog) = array(3);
+    let id = catalog.drives()[2].id;
+    drop(catalog);
+    world.inner().places.remove(&PathBuf::from("/d2")).unwrap();
+    for mode in [Mode::Writer, Mode::Reader, Mode::Peek] {
+        let (path, why) = drive_error(open(&world, mode));
+        assert_eq!(path, "/d2");
+        assert!(why.contains("drive 2") && why.contains(&id.to_string()) && why.contains("-a"), "{why}");
+    }
+    // Another array's drive stands in its place.
+    let other = World::new(1);
+    Catalog::create(&other.platform(), &places(1), &[]).unwrap();
+    let disk = other.inner().disks[0].clone();
+    world.inner().disks.push(disk);
+    world.inner().places.insert("/d2".into(), 3);
+    let (path, why) = drive_error(open(&world, Mode::Writer));
+    assert!(path == "/d2" && why.contains("now drive 0 of array"), "{path}: {why}");
+    let both = Catalog::open(&world.platform(), &["/d0".into(), "/d2".into()], Mode::Writer);
+    assert!(drive_error(both).1.contains("belongs to array"));
+}
+
+#[test]
+fn a_directory_without_an_array_is_named() {
+    let (world, catalog) = array(1);
+    drop(catalog);
+    world.inner().disks.push(world::Disk::default());
+    world.inner().places.insert("/empty".into(), 1);
+    assert!(drive_error(at("/empty", Mode::Peek, &world)).1.contains("iomill init"));
+    assert!(drive_error(at("/nowhere", Mode::Peek, &world)).1.contains("iomill init"));
+    world.put(0, "label", None);
+    assert!(drive_error(at("/d0", Mode::Peek, &world)).1.contains("no label"));
+}
+
+#[test]
+fn a_copied_drive_is_refused() {
+    let (world, catalog) = array(2);
+    drop(catalog);
+    world.copy_disk("/d0", "/copy/d0");
+    world.copy_disk("/d1", "/copy/d1");
+    // The originals are where the labels say, so they are the array.
+    assert_eq!(at("/d1", Mode::Writer, &world).unwrap().drives()[0].path(), PathBuf::from("/d0"));
+    let both = Catalog::open(&world.platform(), &["/d0".into(), "/copy/d0".into()], Mode::Writer);
+    let (path, why) = drive_error(both);
+    assert!(path == "/copy/d0" && why.contains("/d0:") && why.contains("copy"), "{path}: {why}");
+    // A copy is never mixed with originals.
+    for mode in [Mode::Writer, Mode::Reader, Mode::Peek] {
+        assert!(drive_error(at("/copy/d0", mode, &world)).1.contains("same id"));
+    }
+    // Alone it is a moved array. Two candidates for one drive are refused.
+    world.inner().places.remove(&PathBuf::from("/d0")).unwrap();
+    world.inner().places.remove(&PathBuf::from("/d1")).unwrap();
+    assert_eq!(at("/copy/d0", Mode::Reader, &world).unwrap().list(""), ["a", "b"]);
+    world.move_disk("/copy/d1", "/x");
+    world.copy_disk("/x", "/y");
+    assert!(drive_error(at("/copy/d0", Mode::Writer, &world)).1.contains("same id"));
+}
+
+#[test]
+fn one_directory_by_two_names_is_one_drive() {
+    let (world, catalog) = array(2);
+    drop(catalog);
+    world.inner().places.insert("/alias".into(), 0);
+    let both = Catalog::open(&world.platform(), &["/d0".into(), "/alias".into()], Mode::Writer).unwrap();
+    assert_eq!(both.drives().len(), 2);
+    drop(both);
+    // It has not moved, so the labels stay as they are.
+    assert_eq!(at("/alias", Mode::Writer, &world).unwrap().epoch(), 1);
+    assert_spotless(&world, "by another name");
+    let twice = Catalog::create(&world.platform(), &["/alias".into(), "/d0".into()], &[]);
+    assert!(drive_error(twice).1.contains("same directory"));
+}
+
+#[test]
+fn damaged_and_newer_labels() {
+    let whole = array(2).0.read(1, "label").unwrap();
+    for damaged in [&b""[..], &whole[..whole.len() - 30], &[&whole[..40], b"#", &whole[41..]].concat()] {
+        let (world, catalog) = array(2);
+        drop(catalog);
+        world.put(1, "label", Some(damaged));
+        for start in ["/d0", "/d1"] {
+            let Err(Error::Corrupt { path, why }) = at(start, Mode::Reader, &world) else { panic!("{damaged:?}") };
+            assert!(path.to_str() == Some("/d1/iomill/label") && why.contains("iomill check"), "{why}");
+        }
+    }
+    let (world, catalog) = array(2);
+    drop(catalog);
+    relabel(&world, 1, "format = 1", "format = 3");
+    for start in ["/d0", "/d1"] {
+        let (path, why) = drive_error(at(start, Mode::Reader, &world));
+        assert!(path == "/d1" && why.contains("format 3"), "{path}: {why}");
+    }
+}
+
+#[test]
+fn labels_of_one_epoch_agree_and_the_highest_rules() {
+    let (world, catalog) = array(2);
+    drop(catalog);
+    relabel(&world, 1, "weight = 10", "weight = 20");
+    assert!(matches!(open(&world, Mode::Reader), Err(Error::Corrupt { .. })));
+    relabel(&world, 1, "epoch = 1", "epoch = 2");
+    let reader = open(&world, Mode::Reader).unwrap();
+    assert_eq!((reader.epoch(), reader.drives()[0].weight), (2, 20));
+    drop(reader);
+    drop(open(&world, Mode::Writer).unwrap());
+    assert_eq!(parse_label(&world.read(0, "label").unwrap()).unwrap().epoch, 2);
+    assert_spotless(&world, "brought up");
+    // The weights of the files that exist are their own.
+    assert_eq!(open(&world, Mode::Peek).unwrap().record("a").unwrap().weights, [10, 10]);
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let (world, writer) = array(2);
+    let locked = |mode| match open(&world, mode) {
+        Err(Error::Locked { path, .. }) => path.to_str() == Some("/d0"),
+        _ => false,
+    };
+    assert!(locked(Mode::Writer) && locked(Mode::Reader));
+    assert_eq!(open(&world, Mode::Peek).unwrap().list(""), ["a", "b"]);
+    assert_eq!(writer.lock_handles().len(), 2);
+    writer.close().unwrap();
+    let readers = [open(&world, Mode::Reader).unwrap(), open(&world, Mode::Reader).unwrap()];
+    assert!(locked(Mode::Writer) && !locked(Mode::Reader));
+    drop(readers);
+    assert!(open(&world, Mode::Writer).unwrap().is_writer());
+    world.put(1, "lock", None);
+    let Err(Error::Corrupt { path, why }) = open(&world, Mode::Writer) else { panic!("opened without a lock") };
+    assert!(path.to_str() == Some("/d1/iomill/lock") && why.contains("check --repair"), "{why}");
+}
+
+#[test]
+fn init_takes_no_drive_in_use() {
+    let (world, catalog) = array(2);
+    drop(catalog);
+    let create = |drives: &[&str]| {
+        let drives: Vec<PathBuf> = drives.iter().map(PathBuf::from).collect();
+        Catalog::create(&world.platform(), &drives, &[])
+    };
+    assert!(drive_error(create(&["/d0", "/d1"])).1.contains("already"));
+    assert!(drive_error(create(&["/nowhere"])).1.contains("no such directory"));
+    // Without its label a drive is still not free.
+    world.put(1, "label", None);
+    assert!(drive_error(create(&["/d1"])).1.contains("holds files"));
+    world.inner().disks.push(world::Disk::default());
+    world.inner().places.insert("/src".into(), 2);
+    world.platform().attach(&PathBuf::from("/src"), true).unwrap();
+    world.put(2, "Cargo.toml", Some(b""));
+    let (path, why) = drive_error(create(&["/src"]));
+    assert!(path == "/src" && why.contains("Cargo.toml"), "{why}");
+}

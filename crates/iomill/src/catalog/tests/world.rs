@@ -60,7 +60,7 @@ pub struct Disk {
     pub read_only: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Open {
     disk: usize,
     inode: u64,
@@ -68,7 +68,7 @@ struct Open {
     lock: Option<Lock>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Inner {
     pub disks: Vec<Disk>,
     pub places: BTreeMap<PathBuf, usize>,
@@ -102,6 +102,13 @@ impl World {
             world.inner().places.insert(PathBuf::from(format!("/d{disk}")), disk);
         }
         world
+    }
+
+    /// Another world that is just like this one, but that nobody has opened anything in.
+    pub fn fork(&self) -> World {
+        let mut inner = self.inner().clone();
+        inner.open.clear();
+        World(Arc::new(Mutex::new(inner)))
     }
 
     pub fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -251,12 +258,12 @@ impl Disk {
         }
         for inode in self.inodes.values_mut() {
             if inode.live != inode.durable {
-                // Sectors reach the drive one by one.
+                // Harsher than drives, which tear writes between sectors.
                 let len = if keep(0) { inode.live.len() } else { inode.durable.len() };
                 let mut after = inode.durable.clone();
                 after.resize(len, 0);
-                for start in (0..len).step_by(512) {
-                    let end = (start + 512).min(len).min(inode.live.len());
+                for start in (0..len).step_by(16) {
+                    let end = (start + 16).min(len).min(inode.live.len());
                     if start < end && keep(0) {
                         after[start..end].copy_from_slice(&inode.live[start..end]);
                     }

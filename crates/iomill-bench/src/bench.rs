@@ -1,0 +1,134 @@
+//! A whole measurement: make the file, gather those who take part, measure in turns, remove the file, report.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use iomill::engine::EngineKind;
+use iomill::{Error, LayoutKind, Result};
+
+use crate::arena::{Arena, Shape};
+use crate::contender::{AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, MMAP, PREAD, URING_BY_HAND};
+use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
+use crate::iomill::Iomill;
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::rivals;
+use crate::rounds::{self, Plan, Progress};
+
+/// Names that a choice of rivals may contain.
+pub const RIVALS: [&str; 6] = [URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP];
+
+/// Who takes part beside iomill.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rivals {
+    /// Everybody.
+    All,
+    /// Nobody.
+    None,
+    /// These, of [`RIVALS`].
+    Some(Vec<String>),
+}
+
+impl std::str::FromStr for Rivals {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Rivals> {
+        match text {
+            "all" => Ok(Rivals::All),
+            "none" => Ok(Rivals::None),
+            names => {
+                let names: Vec<String> = names.split(',').map(str::to_owned).collect();
+                match names.iter().find(|name| !RIVALS.contains(&name.as_str())) {
+                    Some(name) => Err(Error::invalid(
+                        format!("rival {name:?}"),
+                        format!("give `all`, `none`, or some of {}", RIVALS.join(", ")),
+                    )),
+                    None => Ok(Rivals::Some(names)),
+                }
+            }
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The file to measure on.
+    pub shape: Shape,
+    /// The timed part.
+    pub plan: Plan,
+    /// Which ways of iomill, of the contenders' names.
+    pub ways: Vec<&'static str>,
+    /// iomill's engine; the best of each drive by default.
+    pub engine: Option<EngineKind>,
+    /// Who else.
+    pub rivals: Rivals,
+}
+
+impl Settings {
+    /// All of iomill's ways.
+    pub fn all_ways() -> Vec<&'static str> {
+        vec![IOMILL_INLINE, IOMILL_DRIVE_THREADS, IOMILL_NULL]
+    }
+}
+
+/// Where a whole measurement stands.
+#[derive(Clone, Copy, Debug)]
+pub enum Stage {
+    /// Writing the file: bytes so far and in all.
+    Filling(u64, u64),
+    /// Taking turns.
+    Measuring(Progress),
+}
+
+/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
+pub fn run(mut arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
+    let result = measure(&mut arena, settings, cancel, stage);
+    let cleaned = arena.clean_up();
+    let report = result?;
+    cleaned?;
+    Ok(report)
+}
+
+fn measure(
+    arena: &mut Arena,
+    settings: &Settings,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Report> {
+    if settings.plan.workload.writes() && settings.shape.layout.kind() == LayoutKind::Hash {
+        let why = "rivals would write into blocks that the hash layout leaves unused; use striping or rotated";
+        return Err(Error::invalid("writes with the hash layout", why));
+    }
+    arena.fill(&settings.shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
+    let target = arena.target()?;
+    let machine = Machine::look(&target);
+    let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
+    for &way in &settings.ways {
+        contenders.push(Box::new(Iomill::new(way, arena, settings.engine)?));
+    }
+    contenders.extend(rivals::all(&target).into_iter().filter(|rival| match &settings.rivals {
+        Rivals::All => true,
+        Rivals::None => false,
+        Rivals::Some(names) => names.iter().any(|name| name == rival.name()),
+    }));
+    let measured = rounds::run(&mut contenders, &settings.plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
+    Ok(Report::new(machine, &[measured]))
+}
+
+/// The plan of `bench quick`: random reads of single pages, everybody, well under two minutes.
+pub fn quick() -> Settings {
+    Settings {
+        shape: Shape { len_bytes: 1 << 30, layout: iomill::Layout::default() },
+        plan: Plan {
+            workload: crate::workload::Workload::RANDOM_READ,
+            threads: 1,
+            rounds: 3,
+            slice: Duration::from_millis(1000),
+            warm_up: Duration::from_millis(400),
+        },
+        ways: Settings::all_ways(),
+        engine: None,
+        rivals: Rivals::All,
+    }
+}

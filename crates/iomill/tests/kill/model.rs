@@ -1,0 +1,337 @@
+//! What a kill may leave of each file: the test's model. It knows nothing of parts, records or caches, only of operations
+//! that were begun and acknowledged.
+//!
+//! What is promised, and checked:
+//! 1. A change of the catalog is there wholly or not at all; one that was acknowledged is there.
+//! 2. The length is that of the last acknowledged sync, `set_len` or close, or of one in progress.
+//! 3. What was acknowledged before a sync that was acknowledged is there. Each page holds what was synced last or what a
+//!    later write (acknowledged or not) made of it, never a mixture of what one piece of a write did and did not reach.
+//! 4. What no write has reached since the file grew over it is zero.
+//!
+//! A kill leaves what the kernel holds, so that data acknowledged but not synced is there in fact. That is not promised,
+//! and not checked.
+
+use std::collections::BTreeMap;
+
+use crate::plan::{Op, PAGE, Shape, Write, stamp};
+
+/// A file as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub shape: Shape,
+    pub attribute: Option<String>,
+    pub bytes: Vec<u8>,
+}
+
+/// What pages must hold in one of the states that are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    /// What was synced, or anything written since.
+    Any,
+    /// All that was acknowledged.
+    Acknowledged,
+    /// That, and the write in progress.
+    Everything,
+}
+
+/// One page: never shorter than a page.
+#[derive(Clone, Debug)]
+struct PageModel {
+    /// With all that was acknowledged.
+    now: Vec<u8>,
+    /// What it may be instead.
+    or: Vec<Vec<u8>>,
+}
+
+/// One file.
+#[derive(Clone, Debug)]
+struct FileModel {
+    shape: Shape,
+    attribute: Option<String>,
+    /// With all that was acknowledged.
+    len: u64,
+    /// The lengths that the last acknowledged syncs may have published.
+    durable: Vec<u64>,
+    /// Those that are not all zero for sure.
+    pages: BTreeMap<u64, PageModel>,
+}
+
+/// All files of one worker.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    files: BTreeMap<String, FileModel>,
+    in_progress: Option<Op>,
+}
+
+impl FileModel {
+    fn new(shape: Shape) -> FileModel {
+        FileModel { shape, attribute: None, len: 0, durable: vec![0], pages: BTreeMap::new() }
+    }
+
+    fn found(found: &Found) -> FileModel {
+        let mut file = FileModel { attribute: found.attribute.clone(), ..FileModel::new(found.shape.clone()) };
+        for (number, bytes) in (0..).zip(found.bytes.chunks(PAGE as usize)) {
+            let mut now = bytes.to_vec();
+            now.resize(PAGE as usize, 0);
+            file.pages.insert(number, PageModel { now, or: Vec::new() });
+        }
+        file.len = found.bytes.len() as u64;
+        file.durable = vec![file.len];
+        file
+    }
+
+    /// Pages may be as any of the write's ranges, each reached or not, leave them. The pieces of one range within a page
+    /// are one.
+    fn begin_write(&mut self, write: &Write) {
+        for (number, ranges) in by_page(write) {
+            let page = self.pages.entry(number).or_insert_with(PageModel::zero);
+            for reached in 1..1u32 << ranges.len() {
+                let mut bytes = page.now.clone();
+                for (_, (offset, len)) in ranges.iter().enumerate().filter(|(index, _)| reached >> index & 1 == 1) {
+                    put(&mut bytes, number, write.version, *offset, *len);
+                }
+                page.or.push(bytes);
+            }
+        }
+    }
+
+    fn end_write(&mut self, write: &Write) {
+        for (number, ranges) in by_page(write) {
+            let page = self.pages.get_mut(&number).unwrap();
+            page.or.push(page.now.clone());
+            for (offset, len) in ranges {
+                put(&mut page.now, number, write.version, offset, len);
+            }
+        }
+        self.len = self.len.max(write.end());
+    }
+
+    fn synced(&mut self) {
+        self.durable = vec![self.len];
+        self.pages.values_mut().for_each(|page| page.or.clear());
+    }
+
+    fn set_len(&mut self, len: u64) {
+        self.pages.retain(|number, _| number * PAGE < len);
+        if let Some(page) = self.pages.get_mut(&(len / PAGE)) {
+            page.now[(len % PAGE) as usize..].fill(0);
+        }
+        self.len = len;
+        self.synced();
+    }
+
+    /// The lengths that may be found, each with what its pages must hold.
+    fn states(&self, op: Option<&Op>) -> Vec<(u64, Expect)> {
+        let mut states: Vec<_> = self.durable.iter().map(|len| (*len, Expect::Any)).collect();
+        match op {
+            Some(Op::Sync { .. } | Op::Close { .. }) => states.push((self.len, Expect::Acknowledged)),
+            Some(Op::SetLen { to, .. }) => {
+                if *to <= self.len {
+                    states.push((self.len, Expect::Acknowledged));
+                }
+                states.push((*to, Expect::Acknowledged));
+            }
+            Some(Op::Race { write, .. }) => {
+                states.push((self.len, Expect::Any));
+                states.push((write.end().max(self.len), Expect::Everything));
+            }
+            _ => {}
+        }
+        states
+    }
+
+    fn check(&self, op: Option<&Op>, found: &Found) -> Result<(), String> {
+        let attribute_in_progress = match op {
+            Some(Op::Attribute { value, .. }) => Some(value.to_string()),
+            _ => None,
+        };
+        if found.shape != self.shape {
+            return Err(format!("layout {:?}, not {:?}", found.shape, self.shape));
+        }
+        if found.attribute != self.attribute
+            && (attribute_in_progress.is_none() || found.attribute != attribute_in_progress)
+        {
+            return Err(format!("attribute {:?}, not {:?}", found.attribute, self.attribute));
+        }
+        let len = found.bytes.len() as u64;
+        let states = self.states(op);
+        let of_len: Vec<Expect> = states.iter().filter(|state| state.0 == len).map(|state| state.1).collect();
+        if of_len.is_empty() {
+            return Err(format!("length {len}, which is none of {states:?}"));
+        }
+        let mut first = Ok(());
+        for expect in of_len {
+            let result = self.check_pages(op, expect, &found.bytes);
+            if result.is_ok() {
+                return result;
+            }
+            first = first.and(result);
+        }
+        first
+    }
+
+    fn check_pages(&self, op: Option<&Op>, expect: Expect, found: &[u8]) -> Result<(), String> {
+        let zero = PageModel::zero();
+        let mut whole = None;
+        if let (Expect::Everything, Some(Op::Race { write, .. })) = (expect, op) {
+            let mut file = self.clone();
+            file.end_write(write);
+            whole = Some(file);
+        }
+        let pages = whole.as_ref().map_or(&self.pages, |file| &file.pages);
+        for (number, bytes) in (0..).zip(found.chunks(PAGE as usize)) {
+            let page = pages.get(&number).unwrap_or(&zero);
+            let is = |allowed: &Vec<u8>| allowed[..bytes.len()] == *bytes;
+            if is(&page.now) || (expect == Expect::Any && page.or.iter().any(is)) {
+                continue;
+            }
+            let mut why = format!("page {number} of {} bytes ({expect:?}) is\n      {}", found.len(), tell(bytes));
+            why += &format!("\n    and should be\n      {}", tell(&page.now));
+            if expect == Expect::Any {
+                page.or.iter().for_each(|or| why += &format!("\n    or\n      {}", tell(or)));
+            }
+            return Err(why);
+        }
+        Ok(())
+    }
+}
+
+impl PageModel {
+    fn zero() -> PageModel {
+        PageModel { now: vec![0; PAGE as usize], or: Vec::new() }
+    }
+}
+
+/// A write's ranges cut at pages: for each page (offset in the file, length) in bytes.
+fn by_page(write: &Write) -> BTreeMap<u64, Vec<(u64, u64)>> {
+    let mut pages: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    for &(start, len) in &write.ranges {
+        let mut at = start;
+        while at < start + len {
+            let end = (at / PAGE * PAGE + PAGE).min(start + len);
+            pages.entry(at / PAGE).or_default().push((at, end - at));
+            at = end;
+        }
+    }
+    pages
+}
+
+fn put(page: &mut [u8], number: u64, version: u64, offset: u64, len: u64) {
+    page[(offset - number * PAGE) as usize..][..len as usize].copy_from_slice(&stamp(version, offset, len));
+}
+
+/// What a page says of itself: which version from which byte on.
+fn tell(bytes: &[u8]) -> String {
+    let mut runs: Vec<(usize, String)> = Vec::new();
+    for (index, cell) in bytes.chunks(16).enumerate() {
+        let text = match cell.first_chunk::<8>() {
+            _ if cell.iter().all(|byte| *byte == 0) => "zero".to_owned(),
+            Some(version) if cell.len() == 16 => {
+                let page = u64::from_le_bytes(cell[8..].try_into().unwrap()) / PAGE;
+                format!("{:#x} of page {page}", u64::from_le_bytes(*version))
+            }
+            _ => "cut".to_owned(),
+        };
+        if runs.last().is_none_or(|run| run.1 != text) {
+            runs.push((index * 16, text));
+        }
+    }
+    runs.iter().map(|(at, text)| format!("{at}: {text}")).collect::<Vec<_>>().join(", ")
+}
+
+impl Model {
+    /// The writer says that it begins an operation.
+    pub fn begin(&mut self, op: &Op) {
+        assert_eq!(self.in_progress, None);
+        if let Op::Write { name, write } | Op::Race { name, write } = op {
+            self.files.get_mut(name).unwrap().begin_write(write);
+        }
+        self.in_progress = Some(op.clone());
+    }
+
+    /// The writer says that the operation in progress is done.
+    pub fn done(&mut self) {
+        let op = self.in_progress.take().unwrap();
+        let files = &mut self.files;
+        match &op {
+            Op::Create { .. } | Op::Delete { .. } | Op::Rename { .. } => change(files, &op),
+            Op::Attribute { name, value } => files.get_mut(name).unwrap().attribute = Some(value.to_string()),
+            Op::SetLen { name, to, .. } => files.get_mut(name).unwrap().set_len(*to),
+            Op::Sync { name } | Op::Close { name } => files.get_mut(name).unwrap().synced(),
+            Op::Write { name, write } => files.get_mut(name).unwrap().end_write(write),
+            Op::Race { name, write } => {
+                let file = files.get_mut(name).unwrap();
+                let before = file.len;
+                // The sync covers what was acknowledged before it began, and perhaps the write beside it.
+                file.synced();
+                file.begin_write(write);
+                file.end_write(write);
+                file.durable = vec![before, file.len];
+            }
+            Op::Open { .. } => {}
+        }
+    }
+
+    /// Checks what a kill has left, and goes on from there. Whether the change of the catalog that was in progress, if
+    /// any, has come about.
+    pub fn check(&mut self, found: &BTreeMap<String, Found>) -> Result<Option<bool>, String> {
+        let op = self.in_progress.take();
+        let names = |files: &BTreeMap<String, FileModel>| files.keys().cloned().collect::<Vec<_>>();
+        let there: Vec<String> = found.keys().cloned().collect();
+        let mut outcome = None;
+        let mut allowed = vec![names(&self.files)];
+        if let Some(op @ (Op::Create { .. } | Op::Delete { .. } | Op::Rename { .. })) = &op {
+            let mut after = self.files.clone();
+            change(&mut after, op);
+            allowed.push(names(&after));
+            outcome = Some(there == names(&after));
+            if outcome == Some(true) {
+                self.files = after;
+            }
+        }
+        if !allowed.contains(&there) {
+            return Err(format!("the files are {there:?}, which is none of {allowed:?}"));
+        }
+        for (name, file) in &self.files {
+            let of_file = op.as_ref().filter(|op| touches(op, name));
+            file.check(of_file, &found[name]).map_err(|why| format!("{name:?} has {why}"))?;
+        }
+        self.files = found.iter().map(|(name, found)| (name.clone(), FileModel::found(found))).collect();
+        Ok(outcome)
+    }
+
+    /// Names and lengths.
+    pub fn lengths(&self) -> BTreeMap<String, u64> {
+        self.files.iter().map(|(name, file)| (name.clone(), file.len)).collect()
+    }
+}
+
+/// A change of the catalog, done.
+fn change(files: &mut BTreeMap<String, FileModel>, op: &Op) {
+    match op {
+        Op::Create { name, shape } => {
+            files.insert(name.clone(), FileModel::new(shape.clone()));
+        }
+        Op::Delete { name } => {
+            files.remove(name);
+        }
+        Op::Rename { from, to, .. } => {
+            let file = files.remove(from).unwrap();
+            files.insert(to.clone(), file);
+        }
+        _ => unreachable!("{op:?} changes no names"),
+    }
+}
+
+/// Whether an operation changes the length, the content or the attribute of a file.
+fn touches(op: &Op, of: &str) -> bool {
+    match op {
+        Op::Attribute { name, .. }
+        | Op::SetLen { name, .. }
+        | Op::Write { name, .. }
+        | Op::Race { name, .. }
+        | Op::Sync { name }
+        | Op::Close { name } => name == of,
+        _ => false,
+    }
+}

@@ -1,0 +1,189 @@
+//! The process that is killed: opens the array, performs the operations of its plan and says on its error output when
+//! it begins and ends each. Whatever else appears there is a failure of its own.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{IoSlice, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use iomill::{Array, ArrayOptions, Error, File, Task};
+
+use crate::plan::{Call, Op, PAGE, Planner, WORKERS, Write, options, stamp};
+
+/// How lines of the writer begin.
+pub const MARK: &str = "kill:";
+
+/// The number that stands for the writer itself in its lines, not for one of its workers.
+pub const ITSELF: usize = WORKERS;
+
+/// A ring that has been closed may hold its files, and so the lock, a little longer; never so long.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a writer is to do.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub seed: u64,
+    pub round: u64,
+    /// Only opens the array and all files, and closes them: what a writer does before anything else, after a kill.
+    pub only_opens: bool,
+    /// One drive of the array.
+    pub drive: PathBuf,
+}
+
+impl Job {
+    pub fn to_text(&self) -> String {
+        format!("{} {} {} {}", self.seed, self.round, self.only_opens, self.drive.display())
+    }
+
+    pub fn from_text(text: &str) -> Job {
+        let parts: Vec<&str> = text.splitn(4, ' ').collect();
+        Job {
+            seed: parts[0].parse().unwrap(),
+            round: parts[1].parse().unwrap(),
+            only_opens: parts[2].parse().unwrap(),
+            drive: parts[3].into(),
+        }
+    }
+
+    /// How the writer opens the array, and that in words.
+    pub fn options(&self) -> (ArrayOptions, String) {
+        options(&mut Rng::with_seed(self.seed ^ (self.round << 20)))
+    }
+}
+
+/// Opens as soon as the lock is free.
+pub fn open_when_free<T>(open: impl Fn() -> iomill::Result<T>) -> iomill::Result<T> {
+    let start = Instant::now();
+    loop {
+        match open() {
+            Err(Error::Locked { .. }) if start.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Says a line, in one write, so that lines of several workers never mix.
+fn say(worker: usize, text: &str) {
+    let line = format!("{MARK} {worker} {text}\n");
+    assert!(line.len() <= 4096, "a pipe takes no more at once");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+/// Runs until it is killed, or to the end of a job that has one.
+pub fn run(job: &Job) {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        // The other workers would go on for ever.
+        std::process::abort();
+    }));
+    say(ITSELF, "begin open");
+    let array = open_when_free(|| job.options().0.open(&job.drive)).unwrap();
+    say(ITSELF, "done");
+    if job.only_opens {
+        say(ITSELF, "begin open all");
+        let files: Vec<File> = array.list("").iter().map(|name| array.open_file(name).unwrap()).collect();
+        say(ITSELF, "done");
+        say(ITSELF, "begin close");
+        drop(files);
+        array.close().unwrap();
+        say(ITSELF, "done");
+        return;
+    }
+    std::thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            let array = &array;
+            scope.spawn(move || Worker { array, number: worker, files: HashMap::new() }.run(job));
+        }
+    });
+}
+
+struct Worker<'a> {
+    array: &'a Array,
+    number: usize,
+    /// Those that are open.
+    files: HashMap<String, File>,
+}
+
+impl Worker<'_> {
+    fn run(&mut self, job: &Job) {
+        let names = self.array.list(&format!("w{}/", self.number));
+        let lengths: BTreeMap<String, u64> =
+            names.into_iter().map(|name| (name.clone(), self.array.stat(&name).unwrap().len_bytes)).collect();
+        let drives = self.array.info().unwrap().drives.len() as u16;
+        let mut planner = Planner::new(job.seed, job.round, self.number, drives, lengths);
+        loop {
+            let op = planner.next();
+            say(self.number, &format!("begin {op:?}"));
+            self.perform(&op).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+            say(self.number, "done");
+        }
+    }
+
+    fn perform(&mut self, op: &Op) -> iomill::Result<()> {
+        match op {
+            Op::Create { name, shape } => {
+                let file = self.array.create_file(name, shape.layout())?;
+                self.files.insert(name.clone(), file);
+            }
+            Op::Open { name } => drop(self.files.insert(name.clone(), self.array.open_file(name)?)),
+            Op::Close { name } => self.files.remove(name).unwrap().close()?,
+            Op::Delete { name } => self.array.delete(name)?,
+            Op::Rename { from, to, .. } => self.array.rename(from, to)?,
+            Op::Attribute { name, value } => self.array.set_attribute(name, "version", Some(&value.to_string()))?,
+            Op::SetLen { name, to, .. } => self.files[name].set_len(*to)?,
+            Op::Write { name, write } => self.write(&self.files[name], write)?,
+            Op::Race { name, write } => {
+                let file = &self.files[name];
+                std::thread::scope(|scope| {
+                    let sync = scope.spawn(|| file.sync());
+                    self.write(file, write).and(sync.join().unwrap())
+                })?;
+            }
+            Op::Sync { name } => self.files[name].sync()?,
+        }
+        Ok(())
+    }
+
+    fn write(&self, file: &File, write: &Write) -> iomill::Result<()> {
+        let pieces: Vec<Vec<u8>> =
+            write.ranges.iter().map(|(offset, len)| stamp(write.version, *offset, *len)).collect();
+        let bytes = pieces.concat();
+        let mut buffer = self.array.buffer(bytes.len())?;
+        buffer[..bytes.len()].copy_from_slice(&bytes);
+        let bytes = if write.aligned_memory { &buffer[..bytes.len()] } else { &bytes[..] };
+        match write.call {
+            Call::Ranges => {
+                let ranges: Vec<_> = write.ranges.iter().map(|(offset, len)| (*offset, *len as usize)).collect();
+                file.write_ranges(&ranges, bytes)
+            }
+            Call::Many => {
+                let offsets: Vec<u64> = write.ranges.iter().map(|range| range.0).collect();
+                file.write_many(&offsets, write.ranges[0].1 as usize, bytes)
+            }
+            Call::Vectored => {
+                let (first, rest) = bytes.split_at(bytes.len() / 3);
+                let (second, third) = rest.split_at(rest.len().min(PAGE as usize));
+                file.write_vectored_at(&[first, second, third].map(IoSlice::new), write.ranges[0].0)
+            }
+            Call::Submit => {
+                let tasks = pieces.into_iter().zip(&write.ranges);
+                let tasks = tasks.map(|(bytes, (offset, _))| Task::Write { offset: *offset, bytes }).collect();
+                let (sender, receiver) = mpsc::channel();
+                file.submit(tasks, move |result| sender.send(result).unwrap())?;
+                receiver.recv().unwrap().map(drop)
+            }
+        }
+    }
+}
+
+/// Directories for the drives of a new array.
+pub fn directories(root: &Path, drives: usize) -> Vec<PathBuf> {
+    let paths: Vec<PathBuf> = (0..drives).map(|drive| root.join(format!("d{drive}"))).collect();
+    paths.iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    paths
+}
