@@ -19,7 +19,8 @@ pub const SEED: u64 = 0x696f_6d69_6c6c;
 /// An array with one file full of pattern.
 #[derive(Debug)]
 pub struct Arena {
-    drive: PathBuf,
+    /// Drives that name the array; not empty.
+    drives: Vec<PathBuf>,
     file_name: String,
     /// Removed with everything in it, when the array itself was made for the measurement.
     remove_dir: Option<PathBuf>,
@@ -42,7 +43,7 @@ impl Arena {
         fs::create_dir(dir).map_err(|e| Error::io("create", dir, e))?;
         // From here on a failure removes the directory.
         let arena = Arena {
-            drive: dir.join("ssd0"),
+            drives: vec![dir.join("ssd0")],
             file_name: String::new(),
             remove_dir: Some(dir.to_owned()),
             remove_file: false,
@@ -56,8 +57,8 @@ impl Arena {
     }
 
     /// Measures within an array that exists; only the measured file is made and removed.
-    pub fn existing(drive: &Path) -> Arena {
-        Arena { drive: drive.to_owned(), file_name: String::new(), remove_dir: None, remove_file: false }
+    pub fn existing(drives: &[PathBuf]) -> Arena {
+        Arena { drives: drives.to_owned(), file_name: String::new(), remove_dir: None, remove_file: false }
     }
 
     /// Writes the measured file. `progress` is told the bytes written so far and in all.
@@ -66,7 +67,7 @@ impl Arena {
         if len == 0 {
             return Err(Error::invalid(format!("a file of {} bytes", shape.len_bytes), "give at least one page, 4KiB"));
         }
-        let array = Array::open(&self.drive)?;
+        let array = ArrayOptions::new().open_at(&self.drives)?;
         self.file_name = format!("iomill-bench-{}", std::process::id());
         let file = array.create_file(&self.file_name, shape.layout.clone())?;
         self.remove_file = self.remove_dir.is_none();
@@ -87,9 +88,9 @@ impl Arena {
         array.close()
     }
 
-    /// A drive of the array.
-    pub fn drive(&self) -> &Path {
-        &self.drive
+    /// Drives that name the array.
+    pub fn drives(&self) -> &[PathBuf] {
+        &self.drives
     }
 
     /// The measured file's name.
@@ -99,7 +100,7 @@ impl Arena {
 
     /// The measured file as plain files, one per drive.
     pub fn target(&self) -> Result<Target> {
-        let peek = ArrayOptions::new().peek([&self.drive])?;
+        let peek = ArrayOptions::new().peek(&self.drives)?;
         let stat = peek.stat(&self.file_name)?;
         let map = Map::new(stat.layout, &stat.weights, stat.key)?;
         let block_pages = u64::from(stat.block_bytes) / PAGE_BYTES as u64;
@@ -112,9 +113,8 @@ impl Arena {
             let len_bytes = if dense > 0 { dense } else { len_bytes };
             parts.push(Part { path, len_bytes });
         }
-        let page_map = move |part: usize, page: u64| {
-            map.block(part as u16, page / block_pages) * block_pages + page % block_pages
-        };
+        let page_map =
+            move |part: usize, page: u64| map.block(part as u16, page / block_pages) * block_pages + page % block_pages;
         Target::new(parts, SEED, std::sync::Arc::new(page_map))
     }
 
@@ -123,7 +123,7 @@ impl Arena {
             return fs::remove_dir_all(dir).map_err(|e| Error::io("remove", dir, e));
         }
         if self.remove_file {
-            let array = Array::open(&self.drive)?;
+            let array = ArrayOptions::new().open_at(&self.drives)?;
             array.delete(&self.file_name)?;
             array.close()?;
         }
@@ -142,5 +142,44 @@ impl Drop for Arena {
     /// After an error, which is what the user hears of; `clean_up` reports its own.
     fn drop(&mut self) {
         let _ = self.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For every layout the rivals find the pattern in the parts, page by page.
+    #[test]
+    fn parts_hold_what_the_page_map_says() {
+        let base = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        for layout in [Layout::striping(), Layout::rotated(), Layout::hash()] {
+            let dir = base.path().join("array");
+            let mut arena = Arena::fresh(&dir, 3).unwrap();
+            let shape = Shape { len_bytes: 40 << 20, layout };
+            arena.fill(&shape, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
+            let target = arena.target().unwrap();
+            assert!(target.total_bytes() > 20 << 20);
+            for (index, part) in target.parts().iter().enumerate() {
+                let bytes = fs::read(&part.path).unwrap();
+                target.verify(index, 0, &bytes[..part.len_bytes as usize]).unwrap();
+            }
+            arena.clean_up().unwrap();
+            assert!(!dir.exists());
+        }
+    }
+
+    #[test]
+    fn only_the_measured_file_goes_from_an_array_that_was_there() {
+        let base = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let array = Array::create([base.path()]).unwrap();
+        array.create_file("theirs", Layout::default()).unwrap().close().unwrap();
+        array.close().unwrap();
+        let mut arena = Arena::existing(&[base.path().to_owned()]);
+        let shape = Shape { len_bytes: 1 << 20, layout: Layout::default() };
+        arena.fill(&shape, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
+        drop(arena);
+        let peek = ArrayOptions::new().peek([base.path()]).unwrap();
+        assert_eq!(peek.list(""), ["theirs"]);
     }
 }

@@ -7,8 +7,8 @@ use iomill::engine::EngineKind;
 use iomill::{Error, LayoutKind, Result};
 
 use crate::arena::{Arena, Shape};
-use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
 use crate::contender::{AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, MMAP, PREAD, URING_BY_HAND};
+use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
 use crate::iomill::Iomill;
 use crate::machine::Machine;
 use crate::report::Report;

@@ -19,7 +19,7 @@ use crate::threads::{self, Count};
 use crate::workload::{Places, Workload};
 
 /// A batch holds this many times what is in flight over all drives.
-const BATCH_TURNS: u32 = 16;
+const BATCH_TURNS: u32 = 8;
 
 /// A batch is at most this long, in bytes of memory: larger ones fall out of the CPU's caches.
 const BATCH_BYTES_MAX: usize = 8 << 20;
@@ -28,7 +28,7 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 #[derive(Debug)]
 pub struct Iomill {
     name: &'static str,
-    drive: PathBuf,
+    drives: Vec<PathBuf>,
     file_name: String,
     target: Target,
     options: ArrayOptions,
@@ -46,10 +46,9 @@ impl Iomill {
         if name == IOMILL_NULL {
             options = options.engine(EngineKind::Null);
         }
-        let (drive, file_name) = (arena.drive().to_owned(), arena.file_name().to_owned());
-        Ok(Iomill { name, drive, file_name, target: arena.target()?, options, workload: Workload::RANDOM_READ })
+        let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
+        Ok(Iomill { name, drives, file_name, target: arena.target()?, options, workload: Workload::RANDOM_READ })
     }
-
 }
 
 impl Contender for Iomill {
@@ -71,7 +70,7 @@ impl Contender for Iomill {
         // What others left in the page cache would slow direct I/O down.
         self.target.drop_cached()?;
         let options = self.options.clone().depth(self.workload.depth).read_only(!self.workload.writes());
-        let array = options.open(&self.drive)?;
+        let array = options.open_at(&self.drives)?;
         let file = array.open_file(&self.file_name)?;
         let verify = slice.verify && self.name != IOMILL_NULL;
         let sample = threads::run(

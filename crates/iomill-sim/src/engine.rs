@@ -504,6 +504,8 @@ pub(crate) struct SimEngine {
     world: World,
     id: u64,
     boot: u64,
+    /// Slots whose completions have not come out of `wait`.
+    slots: BTreeSet<u32>,
 }
 
 impl SimEngine {
@@ -520,7 +522,7 @@ impl SimEngine {
         let id = state.next_id();
         state.ports.insert(id, Port { capacity: config.capacity, held, ..Port::default() });
         drop(state);
-        Ok(SimEngine { world: world.clone(), id, boot })
+        Ok(SimEngine { world: world.clone(), id, boot, slots: BTreeSet::new() })
     }
 }
 
@@ -532,12 +534,26 @@ impl Engine for SimEngine {
     unsafe fn push(&mut self, requests: &[Request]) {
         let mut state = self.world.state();
         for request in requests {
+            self.slots.insert(request.slot);
             state.accept(self.id, *request);
         }
     }
 
     fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
-        done.extend(self.world.state().wait(self.id, self.boot, min, timeout)?);
+        let mut state = self.world.state();
+        let ended = match state.wait(self.id, self.boot, min, timeout) {
+            Ok(ended) => ended,
+            // The machine or the process has ended, and nothing is in flight any more. On a real machine nobody would be
+            // left to hear of it; here the program is told that its requests failed, so that it comes to its end.
+            Err(_) if state.check_boot(self.boot).is_err() && !self.slots.is_empty() => {
+                self.slots.iter().map(|&slot| Completion { slot, result: -libc::EIO }).collect()
+            }
+            Err(error) => return Err(error),
+        };
+        for completion in &ended {
+            self.slots.remove(&completion.slot);
+        }
+        done.extend(ended);
         Ok(())
     }
 

@@ -479,12 +479,15 @@ fn an_engine_may_move_before_its_first_use() {
         let region = unsafe { engine.register(memory.as_mut_ptr(), memory.len()) }.unwrap_or(NO_REGION);
         let read = request(2, Op::Read, named(&file, 1), PAGE as u64, &mut memory);
         let read = Request { region, ..read };
+        let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let results = run(&mut *engine, &[read]);
+            tell.send(()).unwrap();
             engine.wait(1, Some(LONG), &mut Vec::new()).unwrap();
             results
         });
-        std::thread::sleep(Duration::from_millis(5));
+        // A wake that came earlier would end the wait for the read.
+        told.recv().unwrap();
         waker.wake();
         assert_eq!(thread.join().unwrap(), [PAGE as i32], "{name}");
         assert!(memory.as_slice()[2 * PAGE..3 * PAGE] == page_bytes(10), "{name}");

@@ -46,7 +46,13 @@ impl Fio {
 
     /// With a certain executable.
     pub fn with_program(target: Target, program: &str) -> Fio {
-        Fio { target, workload: Workload::RANDOM_READ, program: program.to_owned(), version: String::new(), tuned: false }
+        Fio {
+            target,
+            workload: Workload::RANDOM_READ,
+            program: program.to_owned(),
+            version: String::new(),
+            tuned: false,
+        }
     }
 
     fn arguments(&self, slice: &Slice<'_>) -> Result<Vec<String>> {

@@ -1,7 +1,7 @@
 //! The array: its drives, its catalog, and the machinery that its files share.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
@@ -23,7 +23,7 @@ use crate::drive::{Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
-use crate::sys::sync::{AtomicU64, Condvar, Mutex, Ordering, lock};
+use crate::sys::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock};
 
 /// How long to wait before something that another thread does is looked at again.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -53,6 +53,8 @@ pub(crate) struct Cell {
     any_to_forget: AtomicBool,
 }
 
+type OpenFiles = BTreeMap<Id, Weak<FileState>>;
+
 /// What all handles of an array share.
 pub(crate) struct ArrayInner {
     pub options: ArrayOptions,
@@ -71,9 +73,12 @@ pub(crate) struct ArrayInner {
     starting: Mutex<()>,
     pub callbacks: Callbacks,
     contexts: Mutex<Vec<Weak<Cell>>>,
+    /// Held while a file is created, deleted or renamed, so that names stay as they were found. Taken before `open`.
+    naming: Mutex<()>,
     /// Files that are open, or on their way in or out: an entry whose `Weak` is dead belongs to somebody who is still
-    /// opening or closing the file's parts. `open_changed` tells of every removal.
-    open: Mutex<HashMap<Id, Weak<FileState>>>,
+    /// opening or closing the file's parts, and who alone removes it. `open_changed` tells of every change. Once the array is
+    /// closed nothing is added. Nothing that may be the last handle is dropped with this locked.
+    open: Mutex<OpenFiles>,
     open_changed: Condvar,
 }
 
@@ -128,7 +133,8 @@ impl Array {
             fleet: OnceLock::new(),
             starting: Mutex::new(()),
             contexts: Mutex::new(Vec::new()),
-            open: Mutex::new(HashMap::new()),
+            naming: Mutex::new(()),
+            open: Mutex::default(),
             open_changed: Condvar::new(),
         });
         Ok(Array { inner })
@@ -147,20 +153,21 @@ impl Array {
         random.map_err(|e| Error::Machine { what: "random bytes".into(), why: e.to_string() })?;
         let spec =
             FileSpec { layout: layout.kind, block_bytes: layout.block_bytes, drives, key: u64::from_le_bytes(key) };
-        let record = self.inner.catalog.create_file(name, &spec)?;
-        self.inner.open_record(record).map(File::new)
+        {
+            let _naming = lock(&self.inner.naming);
+            self.inner.catalog.create_file(name, &spec)?;
+        }
+        self.inner.open_file(name).map(File::new)
     }
 
     /// Opens a file.
     pub fn open_file(&self, name: &str) -> Result<File> {
-        self.inner.check_open()?;
-        let record = self.inner.catalog.record(name)?;
-        self.inner.open_record(record).map(File::new)
+        self.inner.open_file(name).map(File::new)
     }
 
     /// Deletes a file that nobody in this process has open.
     pub fn delete(&self, name: &str) -> Result<()> {
-        self.inner.check_open()?;
+        let _naming = lock(&self.inner.naming);
         let record = self.inner.catalog.record(name)?;
         let _out = self.inner.keep_closed(&record)?;
         self.inner.catalog.delete(name)
@@ -169,7 +176,7 @@ impl Array {
     /// Renames a file, replacing the one at `to` if there is one. Neither is open, so that no handle changes what it
     /// stands for.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.inner.check_open()?;
+        let _naming = lock(&self.inner.naming);
         let record = self.inner.catalog.record(from)?;
         let _from = self.inner.keep_closed(&record)?;
         let _to = match self.inner.catalog.record(to) {
@@ -187,13 +194,22 @@ impl Array {
 
     /// What is known of a file without opening it.
     pub fn stat(&self, name: &str) -> Result<FileStat> {
-        let record = self.inner.catalog.record(name)?;
-        let open = lock(&self.inner.open).get(&record.id).and_then(Weak::upgrade);
-        let len = match open {
-            Some(state) => state.len(),
-            None => self.inner.catalog.open_length(&record)?.current(),
-        };
-        FileStat::new(&self.inner.catalog, &record, len)
+        let array = &self.inner;
+        array.check_open()?;
+        loop {
+            let record = array.catalog.record(name)?;
+            let open = lock(&array.open).get(&record.id).and_then(Weak::upgrade);
+            let len = match open {
+                Some(state) => Ok(state.len()),
+                None => array.catalog.length(&record),
+            };
+            match len {
+                Ok(len) => return FileStat::new(&array.catalog, &record, len),
+                Err(error) if array.catalog.record(name)?.id == record.id => return Err(error),
+                // It has just been deleted, and the name is another file's by now.
+                Err(_) => {}
+            }
+        }
     }
 
     /// Sets (or with `None` removes) an attribute of a file, durably.
@@ -259,44 +275,62 @@ impl ArrayInner {
 
     /// Lets others get on: steps a simulation, or sleeps a little.
     pub fn pause(&self) {
-        let fleet = self.fleet.get();
-        let stepped = fleet.is_some_and(Fleet::step) | self.callbacks.step();
-        if !stepped {
+        if !self.callbacks.step() {
+            self.pause_for_io();
+        }
+    }
+
+    /// Lets only I/O get on. Whoever holds something that a callback may want (a closed gate) waits like this, so that in a
+    /// simulation no callback runs within the wait and waits for it in turn.
+    pub fn pause_for_io(&self) {
+        if !self.fleet.get().is_some_and(Fleet::step) {
             self.clock.sleep(PAUSE);
         }
     }
 
-    fn open_record(self: &Arc<Self>, record: Arc<Record>) -> Result<Arc<FileState>> {
-        let id = record.id;
-        {
-            let mut open = lock(&self.open);
-            while let Some(entry) = open.get(&id) {
-                if let Some(state) = entry.upgrade() {
+    fn open_file(self: &Arc<Self>, name: &str) -> Result<Arc<FileState>> {
+        loop {
+            let id = self.catalog.record(name)?.id;
+            if let Some(state) = self.join_or_enter(&id)? {
+                // The file we looked up may have been renamed before somebody else opened it.
+                if state.record.name == name {
                     return Ok(state);
                 }
-                open = self.wait_for_change(open);
+                continue;
             }
-            open.insert(id, Weak::new());
-        }
-        match FileState::open(self, record) {
-            Ok(state) => {
+            // While the entry is there, the file is neither deleted nor renamed. It may have been before.
+            let opened = match self.catalog.record(name) {
+                Ok(record) if record.id == id => FileState::open(self, record).map(Some),
+                Ok(_) => Ok(None),
+                Err(error) => Err(error),
+            };
+            if let Ok(Some(state)) = opened {
                 let state = Arc::new(state);
                 lock(&self.open).insert(id, Arc::downgrade(&state));
                 self.open_changed.notify_all();
-                Ok(state)
+                return Ok(state);
             }
-            // Dropping what was opened so far has told `closed`, or nothing was; telling it twice does no harm.
-            Err(error) => {
-                self.closed(&id);
-                Err(error)
-            }
+            self.closed(&id);
+            opened?;
         }
     }
 
-    fn wait_for_change<'a>(
-        &self,
-        open: crate::sys::sync::MutexGuard<'a, HashMap<Id, Weak<FileState>>>,
-    ) -> crate::sys::sync::MutexGuard<'a, HashMap<Id, Weak<FileState>>> {
+    /// The open file, or `None` and an entry of our own for opening it.
+    fn join_or_enter(&self, id: &Id) -> Result<Option<Arc<FileState>>> {
+        let mut open = lock(&self.open);
+        loop {
+            self.check_open()?;
+            let Some(entry) = open.get(id) else { break };
+            if let Some(state) = entry.upgrade() {
+                return Ok(Some(state));
+            }
+            open = self.wait_for_change(open);
+        }
+        open.insert(*id, Weak::new());
+        Ok(None)
+    }
+
+    fn wait_for_change<'a>(&self, open: MutexGuard<'a, OpenFiles>) -> MutexGuard<'a, OpenFiles> {
         match self.open_changed.wait(open) {
             Ok(open) => open,
             Err(poisoned) => poisoned.into_inner(),
@@ -306,7 +340,9 @@ impl ArrayInner {
     /// Keeps a file from being opened while the guard lives; an error if it is open.
     fn keep_closed(&self, record: &Record) -> Result<KeptClosed<'_>> {
         let mut open = lock(&self.open);
-        while let Some(entry) = open.get(&record.id) {
+        loop {
+            self.check_open()?;
+            let Some(entry) = open.get(&record.id) else { break };
             if entry.strong_count() > 0 {
                 return Err(Error::Busy { name: record.name.clone() });
             }
@@ -359,11 +395,17 @@ impl ArrayInner {
         let until_failure = std::iter::from_fn(|| if failure.get().is_none() { pieces.next() } else { None });
         // SAFETY: the caller's promise is the one that `run` asks for; the files are open while `file` is.
         let result = unsafe {
-            context.run(&self.regions, span, until_failure, |done| {
-                if let (Err(now), None) = (done.result, failure.get()) {
-                    failure.set(Some(now));
-                }
-            })
+            context.run(
+                &self.regions,
+                span,
+                until_failure,
+                || self.pause_for_io(),
+                |done| {
+                    if let (Err(now), None) = (done.result, failure.get()) {
+                        failure.set(Some(now));
+                    }
+                },
+            )
         };
         result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })?;
         match failure.get() {
@@ -467,7 +509,7 @@ impl ArrayInner {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Err(Error::Closed);
         }
-        let files: Vec<_> = lock(&self.open).values().filter_map(Weak::upgrade).collect();
+        let files = self.settled_files();
         let mut first = Ok(());
         let mut keep = |result: Result<()>| {
             if first.is_ok() {
@@ -475,8 +517,9 @@ impl ArrayInner {
             }
         };
         for file in &files {
-            // Whatever entered before sees the end of its I/O; whatever comes after finds the array closed.
-            drop(file.gate.close(|| self.pause()));
+            // Whatever entered before sees the end of its I/O; whatever comes after finds the array closed, and comes in only
+            // when the file is finished.
+            let _closed = file.gate.close(|| self.pause_for_io());
             keep(file.finish());
         }
         drop(files);
@@ -489,6 +532,23 @@ impl ArrayInner {
         }
         keep(self.catalog.close());
         first
+    }
+
+    /// All open files of an array that is closing, when whoever was opening or closing one, or changing its name, is done:
+    /// they all count on the array's lock.
+    fn settled_files(&self) -> Vec<Arc<FileState>> {
+        loop {
+            let mut open = lock(&self.open);
+            while open.values().any(|entry| entry.strong_count() == 0) {
+                open = self.wait_for_change(open);
+            }
+            let files: Vec<_> = open.values().filter_map(Weak::upgrade).collect();
+            let all = files.len() == open.len();
+            drop(open);
+            if all {
+                return files;
+            }
+        }
     }
 }
 

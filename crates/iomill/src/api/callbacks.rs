@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -58,7 +59,7 @@ impl Callbacks {
     /// Runs work of our own that blocks, such as a sync for a future.
     pub fn run(&self, job: Job) {
         let mut state = lock(&self.state);
-        if !self.threads {
+        if !self.threads && !state.stopped {
             state.queue.push_back(job);
             return;
         }
@@ -73,9 +74,9 @@ impl Callbacks {
         };
         drop(state);
         // Without a thread to run it (none could be started, or the array is closing) the job runs here: late or on
-        // the wrong thread is better than never.
+        // the wrong thread is better than never. If it panics, a drive thread must not.
         if let Some(job) = unsent {
-            job();
+            let _ = catch_unwind(AssertUnwindSafe(job));
         }
     }
 
@@ -87,16 +88,16 @@ impl Callbacks {
 
     /// Runs what is queued, then ends the threads.
     pub fn stop(&self) {
-        while self.step() {}
         let pool = {
             let mut state = lock(&self.state);
             state.stopped = true;
             std::mem::take(&mut state.pool)
         };
+        while self.step() {}
         for (sender, thread) in pool {
             drop(sender);
             if thread.thread().id() != std::thread::current().id() {
-                // A callback that panicked has ended its thread; the panic's message is out.
+                // It cannot have panicked: jobs are caught.
                 let _ = thread.join();
             }
         }
@@ -128,7 +129,8 @@ fn start() -> Vec<(Sender<Job>, JoinHandle<()>)> {
                 let _ = cpu::bind_current_thread(&cpus);
             }
             for job in receiver {
-                job();
+                // A callback that panics must not take those behind it along. Its message is out.
+                let _ = catch_unwind(AssertUnwindSafe(job));
             }
         });
         if let Ok(thread) = thread {

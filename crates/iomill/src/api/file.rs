@@ -226,11 +226,12 @@ impl File {
         self.end_write(end, result)
     }
 
-    /// Takes note of a write up to `end`, 0 if it was empty. After a failure too: what was written of it is to be
-    /// covered by the next sync.
+    /// Takes note of a write up to `end`, 0 if it was empty.
     fn end_write(&self, end: u64, result: Result<()>) -> Result<()> {
-        if end > 0 {
-            self.state.wrote(if result.is_ok() { end } else { 0 }, |_| true);
+        match &result {
+            _ if end == 0 => {}
+            Ok(()) => self.state.wrote(end, |_| true),
+            Err(_) => self.state.wrote_in_part(end, |_| true),
         }
         result
     }
@@ -275,6 +276,8 @@ impl File {
         span: (*const u8, usize),
         pieces: impl Iterator<Item = (u16, Piece)>,
     ) -> Result<()> {
+        // Why there are no drive threads is said here; later it is only known that there are none.
+        self.state.array().fleet()?;
         let mut pieces = pieces.peekable();
         while pieces.peek().is_some() {
             self.state.gate.enter_again();

@@ -108,7 +108,8 @@ impl Fleet {
         let Crew::Manual(servers) = &mut *crew else { return false };
         let mut busy = false;
         for server in servers.iter_mut() {
-            busy |= !server.in_flight() && server.turn(false) == Turn::Busy;
+            // One whose work is all blocked waits for another, which must then get its turn.
+            busy |= !server.in_flight() && server.turn(false) == Turn::Busy && !server.is_blocked();
         }
         if !busy && let Some(server) = servers.iter_mut().find(|server| server.in_flight()) {
             server.turn(true);

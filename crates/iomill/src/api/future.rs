@@ -74,8 +74,10 @@ impl File {
 
     fn begin_read(&self, offset: u64, len: usize) -> Result<Arc<Operation>> {
         self.state.range_end(offset, len as u64)?;
+        let inside = Inside::enter(&self.state)?;
+        // Inside, so that the file does not shrink before the read has begun.
         let left = self.len().saturating_sub(offset).min(len as u64);
-        self.begin_tasks(vec![Task::Read { offset, len: left as usize }], None)
+        self.start_tasks(inside, vec![Task::Read { offset, len: left as usize }], None, None)
     }
 
     fn begin_tasks(&self, tasks: Vec<Task>, callback: Option<Callback>) -> Result<Arc<Operation>> {
@@ -93,6 +95,18 @@ impl File {
             Task::Read { offset, len } => Some((offset, len)),
             Task::Write { .. } => None,
         }))?;
+        let write = writes.then(|| (write_end, self.state.record.drives.clone()));
+        self.start_tasks(inside, tasks, write, callback)
+    }
+
+    /// Starts tasks whose reads lie within the file; `write` as for [`Operation::new`].
+    fn start_tasks(
+        &self,
+        inside: Inside<'_>,
+        tasks: Vec<Task>,
+        write: Option<(u64, Vec<u16>)>,
+        callback: Option<Callback>,
+    ) -> Result<Arc<Operation>> {
         // Errors of the drive threads' start are the caller's to see, here.
         self.state.array().fleet()?;
         let mut buffers: Buffers = Vec::with_capacity(tasks.len());
@@ -105,8 +119,7 @@ impl File {
             extents.push((op, Extent { offset, len: bytes.len(), buf: bytes.as_mut_ptr() }));
             buffers.push(bytes);
         }
-        let drives = self.state.record.drives.clone();
-        let operation = Operation::new(Arc::clone(&self.state), buffers, writes.then_some((write_end, drives)));
+        let operation = Operation::new(Arc::clone(&self.state), buffers, write);
         if let Some(callback) = callback {
             operation.on_end(Box::new(move |operation| deliver(operation, callback)));
         }

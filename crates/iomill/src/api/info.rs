@@ -38,25 +38,24 @@ pub struct DriveInfo {
     pub weight: u32,
     /// File system, device and space.
     pub ground: Ground,
-    /// How it is served; `None` when the array was only looked at.
-    pub engine: Option<EngineKind>,
-    /// Whether I/O bypasses the kernel's page cache; `None` when the array was only looked at.
-    pub direct: Option<bool>,
+    /// How it is served.
+    pub engine: EngineKind,
+    /// Whether I/O bypasses the kernel's page cache.
+    pub direct: bool,
 }
 
 impl ArrayInfo {
     pub(crate) fn new(catalog: &Catalog, services: &[Service], notices: Vec<String>) -> Result<ArrayInfo> {
         let mut drives = Vec::new();
-        for (index, drive) in catalog.drives().iter().enumerate() {
-            let service = services.get(index);
+        for (index, (drive, service)) in catalog.drives().iter().zip(services).enumerate() {
             drives.push(DriveInfo {
                 path: drive.fs.location().to_owned(),
                 id: drive.id.to_string(),
                 index: index as u16,
                 weight: drive.weight,
                 ground: drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e))?,
-                engine: service.map(|service| service.kind),
-                direct: service.map(|service| service.align.is_direct()),
+                engine: service.kind,
+                direct: service.align.is_direct(),
             });
         }
         let files = catalog.list("").len();

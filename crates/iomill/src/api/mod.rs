@@ -4,6 +4,7 @@
 mod array;
 mod buffer;
 mod callbacks;
+mod check;
 mod cursor;
 mod file;
 mod fleet;
@@ -20,6 +21,7 @@ mod tail;
 
 pub use array::Array;
 pub use buffer::Buffer;
+pub use check::{Problem, Report, Severity};
 pub use cursor::Cursor;
 pub use file::File;
 pub use future::{Reading, Syncing, Task, Writing};

@@ -11,7 +11,7 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::state::FileState;
+use super::state::{FileState, Part};
 use crate::drive::serve::Owner;
 use crate::drive::{Failure, Piece};
 use crate::error::Result;
@@ -138,9 +138,9 @@ impl Operation {
 
     fn end(self: Arc<Self>) {
         if let Some((end, drives)) = &self.write {
+            let touched = |part: &Part| drives.contains(&part.drive);
             let failed = lock(&self.progress).failure.is_some();
-            // What a failed write left behind must reach the drives as well before a sync may say that all did.
-            self.file.wrote(if failed { 0 } else { *end }, |part| drives.contains(&part.drive));
+            if failed { self.file.wrote_in_part(*end, touched) } else { self.file.wrote(*end, touched) }
         }
         self.file.gate.leave();
         let listener = {

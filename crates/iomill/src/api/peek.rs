@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::info::{ArrayInfo, FileStat};
 use super::options::ArrayOptions;
+use super::setup;
 use crate::catalog::{Catalog, Mode};
 use crate::error::Result;
 
@@ -11,20 +12,29 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct Peek {
     catalog: Catalog,
+    options: ArrayOptions,
 }
 
 impl ArrayOptions {
     /// Looks at an array without taking its lock.
     pub fn peek<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Peek> {
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
-        Ok(Peek { catalog: Catalog::open(&self.platform, &starts, Mode::Peek)? })
+        let catalog = Catalog::open(&self.platform, &starts, Mode::Peek)?;
+        Ok(Peek { catalog, options: self })
     }
 }
 
 impl Peek {
-    /// The array and its drives.
+    /// The array and its drives, and how an array opened with the same options would serve them.
     pub fn info(&self) -> Result<ArrayInfo> {
-        ArrayInfo::new(&self.catalog, &[], self.catalog.notices())
+        let mut notices = self.notices();
+        let services = setup::services(&self.options, &self.catalog, &mut notices)?;
+        ArrayInfo::new(&self.catalog, &services, notices)
+    }
+
+    /// What a user should know of.
+    pub fn notices(&self) -> Vec<String> {
+        self.catalog.notices()
     }
 
     /// The names that begin with `prefix`, sorted.

@@ -38,7 +38,7 @@ pub fn check_block_bytes(block_bytes: u32) -> Result<()> {
     if !(block_bytes as usize).is_multiple_of(PAGE_BYTES)
         || !(PAGE_BYTES as u32..=BLOCK_BYTES_MAX).contains(&block_bytes)
     {
-        let why = format!("it is a multiple of {PAGE_BYTES}, up to {BLOCK_BYTES_MAX}");
+        let why = format!("it must be a multiple of {PAGE_BYTES} bytes, at most {BLOCK_BYTES_MAX}");
         return Err(Error::invalid(format!("block size {block_bytes}"), why));
     }
     Ok(())

@@ -63,8 +63,11 @@ pub struct FileState {
     grow: Mutex<()>,
     /// Serialises syncs. Holds the last published length and the file it is published in (writers only).
     durable: Mutex<Durable>,
-    /// Why the file takes no more writes; set once, by a failed fdatasync or publication.
+    /// Why the file takes no more writes; set once, by a failed fdatasync, publication or cleaning of the tail.
     poison: OnceLock<String>,
+    /// A failed write may have left bytes beyond the length, which `set_len` must clear before it grows the file. Set inside
+    /// the gate, looked at with the gate closed.
+    litter: AtomicBool,
     /// Nothing is left to keep: not opened whole yet, or kept by `finish`. What a finished file still held would be
     /// written without the array's lock.
     finished: AtomicBool,
@@ -102,6 +105,7 @@ impl FileState {
             grow: Mutex::new(()),
             durable: Mutex::new(Durable { len, file }),
             poison: OnceLock::new(),
+            litter: AtomicBool::new(false),
             record,
         };
         state.check_parts(len)?;
@@ -194,6 +198,15 @@ impl FileState {
         Ok(())
     }
 
+    /// Takes note of a write up to `end` that failed. What it left behind within the file must reach the drives as well
+    /// before a sync may say that all did; what it left beyond is in the way of growing.
+    pub fn wrote_in_part(&self, end: u64, touched: impl Fn(&Part) -> bool) {
+        if end > self.len() {
+            self.litter.store(true, Ordering::Relaxed);
+        }
+        self.wrote(0, touched);
+    }
+
     /// Takes note of a write that ended well (rule 2): to which array drives, and where it ended.
     pub fn wrote(&self, end: u64, touched: impl Fn(&Part) -> bool) {
         for part in self.parts.iter().filter(|part| touched(part)) {
@@ -239,7 +252,7 @@ impl FileState {
         let result = self.sync_and_publish(pieces, len, &mut durable);
         if let Err(error) = &result {
             // What the kernel still holds of earlier writes is unknown now, and a second fdatasync would not tell.
-            let _ = self.poison.set(error.to_string());
+            self.set_poison(error);
         }
         result
     }
@@ -261,19 +274,39 @@ impl FileState {
         self.check_writable()?;
         self.range_end(len, 0)?;
         let array = &self.array;
-        let _closed = self.gate.close(|| array.pause());
+        let _closed = self.gate.close(|| array.pause_for_io());
+        // The array may have been closed while we waited, and this file finished with it.
+        array.check_open()?;
         if len < self.len() {
             self.sync()?;
             self.len.store(len, Ordering::Release);
             self.sync()?;
-            return tail::clean(self, len);
+            return self.clean_tail(len);
         }
         if len > self.len() {
+            if self.litter.load(Ordering::Relaxed) {
+                self.clean_tail(self.len())?;
+            }
             self.extend(len)?;
             self.wrote(len, |_| false);
         }
         // A length that writes have brought about already is to be durable too.
         self.sync()
+    }
+
+    /// Makes what is beyond the length read as zero. Where that fails, the file must not grow over it.
+    fn clean_tail(&self, len: u64) -> Result<()> {
+        let result = tail::clean(self, len);
+        match &result {
+            Ok(()) => self.litter.store(false, Ordering::Relaxed),
+            Err(error) => self.set_poison(error),
+        }
+        result
+    }
+
+    fn set_poison(&self, error: &Error) {
+        // Only the first reason counts.
+        let _ = self.poison.set(error.to_string());
     }
 
     /// Lengthens the parts by holes.
@@ -327,7 +360,7 @@ impl Drop for FileState {
     /// The last handle is gone. Whoever wants to hear of errors calls `close`.
     fn drop(&mut self) {
         if self.finished.load(Ordering::Acquire) {
-            self.array.closed(&self.record.id);
+            // Never open, and whoever tried will tell; or the array is closed, and nobody will ask.
             return;
         }
         if let Err(error) = self.finish() {

@@ -18,7 +18,7 @@ enum Failure {
     /// Nothing has changed.
     Unchanged(Error),
     /// The old content rules again, by this record of a later generation.
-    TakenBack(Error, Record),
+    TakenBack(Error, Box<Record>),
     /// Nobody knows; the catalog takes no more changes.
     Unknown(Error),
 }
@@ -171,7 +171,7 @@ impl Catalog {
         match self.publish(changes, new, old, what) {
             Ok(()) => Ok(()),
             Err(Failure::TakenBack(error, restored)) => {
-                lock(&self.index).insert(restored.name.clone(), Arc::new(restored));
+                lock(&self.index).insert(restored.name.clone(), Arc::from(restored));
                 Err(error)
             }
             Err(failure) => Err(failure.into_error()),
@@ -195,7 +195,7 @@ impl Catalog {
         };
         let restored = Record { generation: new.generation + 1, ..old.clone() };
         match self.write_record_at_all_costs(&restored) {
-            Ok(()) => Err(Failure::TakenBack(error, restored)),
+            Ok(()) => Err(Failure::TakenBack(error, Box::new(restored))),
             Err(second) => {
                 changes.failed = Some(format!(
                     "{} failed ({error}) and could not be taken back ({second}); close the array and open it again",

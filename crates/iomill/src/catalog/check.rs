@@ -9,7 +9,7 @@ use super::open::lock_team;
 use super::plan::{Plan, Problem, Severity, problem};
 use super::record::{Record, part_path};
 use super::scan::{Extent, Scan};
-use super::store::{Drive, LABEL, LOCK, PARTS, absent_is_none, failed, sync_dir};
+use super::store::{Drive, LABEL, LOCK, PARTS, absent_is_none, failed, is_media_error, sync_dir};
 use super::text::Signature;
 use super::{Catalog, Mode};
 use crate::engine::platform::Platform;
@@ -35,6 +35,7 @@ impl Report {
         self.problems.iter().all(|problem| problem.repaired)
     }
 
+    /// Notes what keeps the array from being put together.
     fn fault(&mut self, error: Error) -> Result<()> {
         let (path, what) = match error {
             Error::Drive { path, why } => (path, why),
@@ -46,6 +47,20 @@ impl Report {
                       --repair`";
         let of_label = path.ends_with(LABEL);
         let advice = if of_label { advice } else { "until then the array does not open" }.to_owned();
+        self.problems.push(Problem { path, what, severity: Severity::Error, repaired: false, advice });
+        Ok(())
+    }
+
+    /// Notes damage that concerns one file; what is wrong with the check itself goes on as an error.
+    fn lost(&mut self, error: Error, advice: &str) -> Result<()> {
+        let (path, what) = match error {
+            Error::Corrupt { path, why } => (path, why),
+            Error::Io { action, path, source, .. } if is_media_error(&source) => {
+                (path, format!("cannot {action} it: {source}"))
+            }
+            other => return Err(other),
+        };
+        let advice = advice.to_owned();
         self.problems.push(Problem { path, what, severity: Severity::Error, repaired: false, advice });
         Ok(())
     }
@@ -164,17 +179,18 @@ fn check_file(
     report.problems.extend(problems.into_iter().map(|found| Problem { repaired: repair_lengths, ..found }));
     let length = match length {
         Ok(length) => length,
-        Err(Error::Corrupt { path, why }) => {
-            let advice = "without it nobody knows how long the file is; its parts are untouched".to_owned();
-            report.problems.push(Problem { path, what: why, severity: Severity::Error, repaired: false, advice });
+        Err(error) => {
+            report.lost(error, "without it nobody knows how long the file is; its parts are untouched")?;
             return Ok(());
         }
-        Err(error) => return Err(error),
     };
     report.bytes = report.bytes.saturating_add(length);
     for (position, drive) in catalog.drives_of(&record.drives).enumerate() {
         let least = part_extent(record, length, position);
-        report.problems.extend(check_part(&catalog.drives, drive, record, least, repair)?);
+        match check_part(&catalog.drives, drive, record, least, repair) {
+            Ok(found) => report.problems.extend(found),
+            Err(error) => report.lost(error, "see the kernel's log; the drive may be failing")?,
+        }
     }
     Ok(())
 }

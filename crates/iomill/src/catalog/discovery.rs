@@ -23,6 +23,8 @@ pub(super) struct Member {
     pub(super) label: Label,
     /// False where a person mended the label and nobody signed it yet.
     pub(super) signed: bool,
+    /// Whether it is elsewhere than the newest label says. Another path to the same directory is not elsewhere.
+    pub(super) moved: bool,
 }
 
 /// All drives of an array.
@@ -59,7 +61,11 @@ impl Team {
     /// The list of drives with the places where they were found.
     pub(super) fn found_places(&self) -> Vec<LabelDrive> {
         let pairs = self.members.iter().zip(&self.label.drives);
-        pairs.map(|(member, listed)| LabelDrive { path: hint(&*member.fs), ..listed.clone() }).collect()
+        let place = |(member, listed): (&Member, &LabelDrive)| {
+            let path = if member.moved { hint(&*member.fs) } else { listed.path.clone() };
+            LabelDrive { path, ..listed.clone() }
+        };
+        pairs.map(place).collect()
     }
 }
 
@@ -105,7 +111,7 @@ pub(super) fn find(platform: &dyn Platform, starts: &[PathBuf], signature: Signa
     let mut search = Search { platform, starts, signature, found: BTreeMap::new(), neighbours: None };
     let array = search.take_starts()?;
     let best = search.complete(array)?;
-    search.refuse_copies(&best)?;
+    search.settle_places(&best)?;
     search.into_team(best)
 }
 
@@ -137,7 +143,7 @@ impl Search<'_> {
                     why: format!("it belongs to array {}, while {} belongs to {id}", label.array, first.display()),
                 });
             }
-            self.take(Member { fs, label, signed })?;
+            self.take(Member { fs, label, signed, moved: false })?;
         }
         array.map(|(id, _)| id).ok_or_else(|| Error::invalid("drives", "name at least one drive of the array"))
     }
@@ -208,7 +214,7 @@ impl Search<'_> {
             }
             Err(error) => return Err(Error::io("attach to the drive in", path, error)),
         };
-        Ok(read_label(&fs, self.signature)?.map(|(label, signed)| Member { fs, label, signed }))
+        Ok(read_label(&fs, self.signature)?.map(|(label, signed)| Member { fs, label, signed, moved: false }))
     }
 
     /// Where a drive is if the whole array moved together: as far from each found drive as their hints are apart.
@@ -240,19 +246,25 @@ impl Search<'_> {
         self.neighbours.as_deref().unwrap_or_default()
     }
 
-    /// A drive that is not where its label says may be a copy of one that still is there. Using both a copy and
-    /// originals would let them drift apart, so neither is used.
-    fn refuse_copies(&self, best: &Label) -> Result<()> {
+    /// Tells which drives have moved. One that has may be a copy of one that still is in the old place; using both a
+    /// copy and originals would let them drift apart, so neither is used.
+    fn settle_places(&mut self, best: &Label) -> Result<()> {
         for listed in &best.drives {
-            let Some(member) = self.found.get(&listed.id) else { continue };
-            if member.fs.location() == Path::new(&listed.path) {
+            let old = Path::new(&listed.path);
+            let Some(member) = self.found.get(&listed.id).filter(|member| member.fs.location() != old) else {
                 continue;
-            }
-            if let Ok(Some(other)) = self.look_at(Path::new(&listed.path))
+            };
+            let mut moved = true;
+            if let Ok(Some(other)) = self.look_at(old)
                 && other.label.drive == listed.id
-                && !is_same(&member.fs, &other.fs)?
             {
-                return Err(doubled(&other, member));
+                if !is_same(&member.fs, &other.fs)? {
+                    return Err(doubled(&other, member));
+                }
+                moved = false;
+            }
+            if let Some(member) = self.found.get_mut(&listed.id) {
+                member.moved = moved;
             }
         }
         Ok(())

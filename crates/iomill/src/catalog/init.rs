@@ -51,8 +51,12 @@ impl Catalog {
                 return Err(take_back(&fses, error));
             }
         }
-        let members =
-            fses.into_iter().zip(&listed).map(|(fs, own)| Member { fs, label: label_of(own, 1), signed: true });
+        let members = fses.into_iter().zip(&listed).map(|(fs, own)| Member {
+            fs,
+            label: label_of(own, 1),
+            signed: true,
+            moved: false,
+        });
         let members: Vec<Member> = members.collect();
         let label = label_of(&listed[0], 1);
         Catalog::assemble(platform, Mode::Writer, Team { label, members }, locks)
@@ -176,8 +180,11 @@ fn write_labels(platform: &dyn Platform, fses: &[Arc<dyn DriveFs>], labels: impl
 
 /// Removes the labels that were written, so that the drives are free again.
 fn take_back(fses: &[Arc<dyn DriveFs>], error: Error) -> Error {
-    let unlabel = |fs: &Arc<dyn DriveFs>| unlink_if_there(&**fs, LABEL).and_then(|()| sync_dir(&**fs, ""));
-    match fses.iter().map(unlabel).fold(Ok(()), |all: Result<()>, one| all.and(one)) {
+    let mut freed = Ok(());
+    for fs in fses {
+        freed = freed.and(unlink_if_there(&**fs, LABEL).and_then(|()| sync_dir(&**fs, "")));
+    }
+    match freed {
         Ok(()) => error,
         Err(_) => Error::OutcomeUnknown { what: "making the array".to_owned(), source: Box::new(error) },
     }

@@ -14,6 +14,8 @@
 //! | 48 | 8 | zero |
 //! | 56 | 8 | xxh3 of the 56 bytes before |
 
+use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex};
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -126,14 +128,35 @@ struct Copy {
     drive: usize,
     /// `None` where there is no file.
     file: Option<OpenFile>,
-    slot: Result<Slot, String>,
+    slot: Result<Slot, Unusable>,
+}
+
+/// Why a copy does not count.
+#[derive(Debug)]
+enum Unusable {
+    Missing,
+    Empty,
+    Damaged,
+    /// The drive failed to read it.
+    Unreadable(io::Error),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unusable::Missing => f.write_str("is missing"),
+            Unusable::Empty => f.write_str("is empty"),
+            Unusable::Damaged => f.write_str("is damaged"),
+            Unusable::Unreadable(error) => write!(f, "cannot be read ({error})"),
+        }
+    }
 }
 
 fn read_copy(catalog: &Catalog, id: &Id, drive: usize, access: Access) -> Result<Copy> {
     let fs = &catalog.drives[drive].fs;
     let path = length_path(id);
     let opened = absent_is_none(OpenFile::open(fs, &path, access)).map_err(failed("open", &**fs, &path))?;
-    let Some(file) = opened else { return Ok(Copy { drive, file: None, slot: Err("is missing".to_owned()) }) };
+    let Some(file) = opened else { return Ok(Copy { drive, file: None, slot: Err(Unusable::Missing) }) };
     let mut bytes = [0; SLOT_DISTANCE as usize + SLOT_BYTES];
     let slot = match fs.read_at(file.handle(), &mut bytes, 0) {
         Ok(count) => match parse(&bytes[..count], id) {
@@ -142,10 +165,10 @@ fn read_copy(catalog: &Catalog, id: &Id, drive: usize, access: Access) -> Result
                 let why = format!("is of format {format}; use a version of iomill that knows it");
                 return Err(Error::Corrupt { path: full_path(&**fs, &path), why });
             }
-            Err(Fault::Empty) => Err("is empty".to_owned()),
-            Err(Fault::Damaged) => Err("is damaged".to_owned()),
+            Err(Fault::Empty) => Err(Unusable::Empty),
+            Err(Fault::Damaged) => Err(Unusable::Damaged),
         },
-        Err(error) if is_media_error(&error) => Err(format!("cannot be read ({error})")),
+        Err(error) if is_media_error(&error) => Err(Unusable::Unreadable(error)),
         Err(error) => return Err(Error::io("read", full_path(&**fs, &path), error)),
     };
     Ok(Copy { drive, file: Some(file), slot })
@@ -160,25 +183,38 @@ struct Found {
 fn find(catalog: &Catalog, record: &Record, access: Access) -> Result<Found> {
     let drives = record.length_drives.iter().map(|&drive| usize::from(drive));
     let copies: Vec<Copy> = drives.map(|drive| read_copy(catalog, &record.id, drive, access)).collect::<Result<_>>()?;
-    let corrupt = |drive: usize, why: String| Error::Corrupt {
-        path: full_path(&*catalog.drives[drive].fs, &length_path(&record.id)),
-        why: format!("the length of {:?} {why}", record.name),
-    };
     let best = copies.iter().filter_map(|copy| copy.slot.as_ref().ok()).max_by_key(|slot| slot.sequence).copied();
-    let Some(best) = best else {
-        let (drive, why) = copies.first().map_or((0, "is missing"), |copy| {
-            (copy.drive, copy.slot.as_ref().err().map_or("is missing", String::as_str))
-        });
-        return Err(corrupt(
-            drive,
-            format!("{why} here, and no other drive has a good copy; bring one back, or remove the file"),
-        ));
-    };
+    let Some(best) = best else { return Err(none_good(catalog, record, copies)) };
     let rival = |copy: &&Copy| copy.slot.as_ref().is_ok_and(|slot| slot.sequence == best.sequence && *slot != best);
     if let Some(copy) = copies.iter().find(rival) {
-        return Err(corrupt(copy.drive, "has the same sequence number as on another drive, but differs".to_owned()));
+        let why = "has the same sequence number as on another drive, but differs";
+        return Err(corrupt(catalog, record, copy.drive, why));
     }
     Ok(Found { copies, best })
+}
+
+/// No copy can be used: tells of the first.
+fn none_good(catalog: &Catalog, record: &Record, copies: Vec<Copy>) -> Error {
+    for copy in copies {
+        match copy.slot {
+            Ok(_) => {}
+            Err(Unusable::Unreadable(error)) => {
+                return Error::io("read", full_path(&*catalog.drives[copy.drive].fs, &length_path(&record.id)), error);
+            }
+            Err(why) => {
+                let why = format!("{why}, and no other drive has a good copy; bring one back, or remove the file");
+                return corrupt(catalog, record, copy.drive, &why);
+            }
+        }
+    }
+    corrupt(catalog, record, 0, "is kept on no drive")
+}
+
+fn corrupt(catalog: &Catalog, record: &Record, drive: usize, why: &str) -> Error {
+    Error::Corrupt {
+        path: full_path(&*catalog.drives[drive].fs, &length_path(&record.id)),
+        why: format!("the length of {:?} {why}", record.name),
+    }
 }
 
 /// What is wrong with the copies of a file's length, and the length, where it can be told.
@@ -192,7 +228,7 @@ pub(super) fn examine(catalog: &Catalog, record: &Record) -> (Result<u64>, Vec<P
         let what = match &copy.slot {
             Ok(slot) if *slot == found.best => continue,
             Ok(slot) => format!("was left at sequence {} of {}", slot.sequence, found.best.sequence),
-            Err(why) => why.clone(),
+            Err(why) => why.to_string(),
         };
         let what = format!("this copy of the length of {:?} {what}", record.name);
         problems.push(problem(&catalog.drives, copy.drive, &length_path(&record.id), &what, Severity::Warning));
@@ -233,6 +269,11 @@ impl Catalog {
         Ok(LengthFile { id: record.id, name: record.name.clone(), copies, state: Mutex::new(state) })
     }
 
+    /// The length of a file as its copies say, changing none of them, whoever else may be at work on the file.
+    pub fn length(&self, record: &Record) -> Result<u64> {
+        Ok(find(self, record, Access::READ)?.best.length)
+    }
+
     fn bring_up(&self, record: &Record, copy: Copy, best: Slot) -> Result<OpenFile> {
         let fs = &self.drives[copy.drive].fs;
         let path = length_path(&record.id);
@@ -241,7 +282,7 @@ impl Catalog {
                 fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &path))?;
                 return Ok(file);
             }
-            (Some(file), slot) => (file, slot.map_or_else(|why| why, |_| "lagged behind".to_owned())),
+            (Some(file), slot) => (file, slot.map_or_else(|why| why.to_string(), |_| "lagged behind".to_owned())),
             (None, _) => {
                 let file = OpenFile::open(fs, &path, Access::CREATE).map_err(failed("create", &**fs, &path))?;
                 (file, "was missing".to_owned())

@@ -125,7 +125,7 @@ impl Record {
         if let Some(fault) = name_fault(&self.name) {
             return Some(format!("has the name {:?}: {fault}", self.name));
         }
-        if self.block_bytes == 0 || self.block_bytes % PAGE_BYTES != 0 || self.block_bytes > BLOCK_MAX_BYTES {
+        if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(PAGE_BYTES) || self.block_bytes > BLOCK_MAX_BYTES {
             return Some(format!(
                 "has blocks of {} bytes; they are multiples of {PAGE_BYTES} up to {BLOCK_MAX_BYTES}",
                 self.block_bytes

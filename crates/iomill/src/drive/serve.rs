@@ -116,6 +116,11 @@ impl Server {
         self.lane.in_flight() > 0
     }
 
+    /// Whether all that there is to do waits for block locks that others hold.
+    pub fn is_blocked(&self) -> bool {
+        !self.in_flight() && self.lane.parked() > 0 && self.lane.parked() == self.lane.blocked()
+    }
+
     /// One round: take messages, start what fits, wait (if `may_wait`) and report what ended.
     pub fn turn(&mut self, may_wait: bool) -> Turn {
         let mut closed = false;

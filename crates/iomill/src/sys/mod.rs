@@ -7,5 +7,5 @@ pub mod errno;
 pub mod fs;
 pub mod memory;
 pub mod mounts;
-pub mod sync;
 pub mod real_fs;
+pub mod sync;

@@ -44,7 +44,8 @@ pub struct RealFs {
 impl RealFs {
     /// Attaches to the drive in the directory `path`, which must exist; with `create`, makes `<path>/iomill` first.
     pub fn attach(path: &Path, create: bool) -> io::Result<RealFs> {
-        let location = std::path::absolute(path)?;
+        // Components leave out a slash at the end, so that one place has one spelling.
+        let location: PathBuf = std::path::absolute(path)?.components().collect();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // Symbolic links up to here are the user's own choice.
         let parent = sys::openat(CWD, &location, flags, Mode::empty())?;

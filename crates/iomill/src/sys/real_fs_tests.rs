@@ -140,6 +140,8 @@ fn a_directory_has_one_identity() {
     let other = RealFs::attach(&link, false).unwrap();
     assert_eq!(one.identity().unwrap(), other.identity().unwrap());
     assert_ne!(one.location(), other.location());
+    let slashed = RealFs::attach(&dir.path().join("./"), false).unwrap();
+    assert_eq!(slashed.location().as_os_str(), dir.path().as_os_str());
     let third = scratch();
     assert_ne!(one.identity().unwrap(), RealFs::attach(third.path(), true).unwrap().identity().unwrap());
 }

@@ -223,3 +223,29 @@ fn two_files_of_one_name_are_told() {
     assert!(why.contains("second file is named \"b\""), "{why}");
     assert!(!checked(&world, true).unwrap().is_clean());
 }
+
+#[test]
+fn a_failing_drive_does_not_end_a_check() {
+    let world = closed(2);
+    let clean = {
+        let before = world.inner().ops;
+        assert_spotless(&world, "whole");
+        world.inner().ops - before
+    };
+    let mut told = 0;
+    for k in 1..=clean {
+        let world = world.fork();
+        world.arm(|at| world::Fault::Once { at, done: false }, k);
+        match checked(&world, false) {
+            Ok(report) => {
+                // A drive that cannot be looked at in one place is found in another.
+                assert!(!report.is_clean() || k < 10, "operation {k}: {report:?}");
+                told += 1;
+            }
+            // Without locks and lists of files there is nothing to check.
+            Err(Error::Io { path, .. }) => assert!(!path.to_string_lossy().contains("/parts/"), "{}", path.display()),
+            Err(other) => panic!("operation {k}: {other}"),
+        }
+    }
+    assert!(told > 20, "{told} of {clean}");
+}

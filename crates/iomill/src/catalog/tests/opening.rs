@@ -133,6 +133,9 @@ fn one_directory_by_two_names_is_one_drive() {
     let both = Catalog::open(&world.platform(), &["/d0".into(), "/alias".into()], Mode::Writer).unwrap();
     assert_eq!(both.drives().len(), 2);
     drop(both);
+    // It has not moved, so the labels stay as they are.
+    assert_eq!(at("/alias", Mode::Writer, &world).unwrap().epoch(), 1);
+    assert_spotless(&world, "by another name");
     let twice = Catalog::create(&world.platform(), &["/alias".into(), "/d0".into()], &[]);
     assert!(drive_error(twice).1.contains("same directory"));
 }
@@ -146,7 +149,7 @@ fn damaged_and_newer_labels() {
         world.put(1, "label", Some(damaged));
         for start in ["/d0", "/d1"] {
             let Err(Error::Corrupt { path, why }) = at(start, Mode::Reader, &world) else { panic!("{damaged:?}") };
-            assert!(path == PathBuf::from("/d1/iomill/label") && why.contains("iomill check"), "{why}");
+            assert!(path.to_str() == Some("/d1/iomill/label") && why.contains("iomill check"), "{why}");
         }
     }
     let (world, catalog) = array(2);
@@ -179,7 +182,7 @@ fn labels_of_one_epoch_agree_and_the_highest_rules() {
 fn one_writer_or_many_readers() {
     let (world, writer) = array(2);
     let locked = |mode| match open(&world, mode) {
-        Err(Error::Locked { path, .. }) => path == PathBuf::from("/d0"),
+        Err(Error::Locked { path, .. }) => path.to_str() == Some("/d0"),
         _ => false,
     };
     assert!(locked(Mode::Writer) && locked(Mode::Reader));
@@ -192,7 +195,7 @@ fn one_writer_or_many_readers() {
     assert!(open(&world, Mode::Writer).unwrap().is_writer());
     world.put(1, "lock", None);
     let Err(Error::Corrupt { path, why }) = open(&world, Mode::Writer) else { panic!("opened without a lock") };
-    assert!(path == PathBuf::from("/d1/iomill/lock") && why.contains("check --repair"), "{why}");
+    assert!(path.to_str() == Some("/d1/iomill/lock") && why.contains("check --repair"), "{why}");
 }
 
 #[test]

@@ -258,12 +258,12 @@ impl Disk {
         }
         for inode in self.inodes.values_mut() {
             if inode.live != inode.durable {
-                // Sectors reach the drive one by one.
+                // Harsher than drives, which tear writes between sectors.
                 let len = if keep(0) { inode.live.len() } else { inode.durable.len() };
                 let mut after = inode.durable.clone();
                 after.resize(len, 0);
-                for start in (0..len).step_by(512) {
-                    let end = (start + 512).min(len).min(inode.live.len());
+                for start in (0..len).step_by(16) {
+                    let end = (start + 16).min(len).min(inode.live.len());
                     if start < end && keep(0) {
                         after[start..end].copy_from_slice(&inode.live[start..end]);
                     }

@@ -1,0 +1,475 @@
+//! The command line: the one definition that parser, help, man pages and completions are made from.
+//!
+//! Goals: what can be refused without looking at an array is refused here. Non-goals: defaults that depend on the
+//! machine.
+
+use std::path::{Path, PathBuf};
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use iomill::LayoutKind;
+use iomill::engine::EngineKind;
+use iomill_bench::bench::Rivals;
+use iomill_bench::human::parse_size;
+use iomill_bench::workload::Workload;
+
+/// Many commodity SSDs as one very fast file.
+#[derive(Debug, Parser)]
+#[command(
+    name = "iomill",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    after_help = "Example:\n  iomill init /mnt/ssd0 /mnt/ssd1\n  iomill -a /mnt/ssd0 put edges.bin graph/edges\n\n\
+                  Exit codes: 0 good, 1 failed, 2 bad usage; 128 + the signal's number after an interrupt or a broken pipe."
+)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Any drive of the array; repeat it for drives that have moved [env: IOMILL_ARRAY]
+    ///
+    /// Without it, IOMILL_ARRAY names the drive, or else the current directory is taken if it is a drive.
+    #[arg(short, long, value_name = "DIR", global = true, help_heading = "Global options")]
+    pub array: Vec<PathBuf>,
+    /// Print one JSON document for programs
+    #[arg(long, num_args = 0, default_missing_value = "-", global = true, help_heading = "Global options")]
+    pub json: Option<PathBuf>,
+    /// Print no notes and no progress
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    pub quiet: bool,
+    /// Use this engine or fail, instead of the best that each drive can have
+    #[arg(long, value_enum, value_name = "ENGINE", global = true, help_heading = "Global options")]
+    pub engine: Option<Engine>,
+    /// Who drives the I/O of blocking calls
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MODE",
+        default_value = "auto",
+        global = true,
+        help_heading = "Global options"
+    )]
+    pub mode: Mode,
+    /// Most I/Os in flight per drive, 1 to 1024
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = iomill::DEFAULT_DEPTH,
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+        global = true,
+        help_heading = "Global options"
+    )]
+    pub depth: u32,
+    /// Parse the command line and do nothing
+    #[arg(long, hide = true, global = true)]
+    pub parse_only: bool,
+}
+
+impl Global {
+    /// Whether the answer on the standard output is to be a document. A measurement may write it elsewhere.
+    pub fn wants_document(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-"))
+    }
+}
+
+/// How requests reach the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// Rings shared with the kernel: the fastest, where it is allowed
+    #[value(name = "io_uring")]
+    Uring,
+    /// `io_submit`, for direct I/O
+    #[value(name = "libaio")]
+    Aio,
+    /// `preadv2` and `pwritev2` on a few threads: works everywhere
+    #[value(name = "posix")]
+    Posix,
+}
+
+impl Engine {
+    /// The library's word for it.
+    pub fn kind(self) -> EngineKind {
+        match self {
+            Engine::Uring => EngineKind::Uring,
+            Engine::Aio => EngineKind::Aio,
+            Engine::Posix => EngineKind::Posix,
+        }
+    }
+}
+
+/// Who drives the I/O of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Inline for blocking calls, drive threads for others
+    Auto,
+    /// The calling thread
+    Inline,
+    /// One thread per drive
+    DriveThreads,
+}
+
+/// How blocks are spread over the drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Layout {
+    /// One block after the other, drive after drive
+    Striping,
+    /// Striping whose first drive moves on with each stripe
+    Rotated,
+    /// Permuted, in proportion to the drives' weights
+    Hash,
+}
+
+impl Layout {
+    /// The library's word for it.
+    pub fn kind(self) -> LayoutKind {
+        match self {
+            Layout::Striping => LayoutKind::Striping,
+            Layout::Rotated => LayoutKind::Rotated,
+            Layout::Hash => LayoutKind::Hash,
+        }
+    }
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make directories into the drives of a new array
+    #[command(after_help = "Example:\n  iomill init /mnt/ssd0 /mnt/ssd1 --weights 10,11")]
+    Init(Init),
+    /// Show the array and its drives
+    #[command(after_help = "Example:\n  iomill -a /mnt/ssd0 info")]
+    Info,
+    /// List files
+    #[command(after_help = "Example:\n  iomill ls graph/ -l")]
+    Ls(Ls),
+    /// Copy a file into the array
+    #[command(after_help = "Example:\n  iomill put edges.bin graph/edges --layout hash\n  \
+                            zstd -dc edges.zst | iomill put - graph/edges\n\n\
+                            The file appears whole or not at all. Until then it is named `.put-...`; what a killed put \
+                            leaves there is shown by `iomill check` and removed by `iomill check --repair`.")]
+    Put(Put),
+    /// Copy a file out of the array
+    #[command(after_help = "Example:\n  iomill get graph/edges edges.bin\n  iomill get graph/edges - | sha256sum")]
+    Get(Get),
+    /// Delete files
+    #[command(after_help = "Example:\n  iomill rm graph/edges graph/nodes")]
+    Rm(Names),
+    /// Rename a file
+    #[command(after_help = "Example:\n  iomill mv graph/edges graph/edges.old")]
+    Mv(Mv),
+    /// Show all that is known of files
+    #[command(after_help = "Example:\n  iomill stat graph/edges")]
+    Stat(Names),
+    /// List, show, set or remove a file's attributes
+    #[command(after_help = "Example:\n  iomill attr graph/edges version=3\n  iomill attr graph/edges --remove version")]
+    Attr(Attr),
+    /// Set a file's length
+    #[command(after_help = "Example:\n  iomill truncate graph/edges 64GiB\n\n\
+                            What is cut off is gone; what is added reads as zero.")]
+    Truncate(Truncate),
+    /// Look for what is wrong with an array, and mend it
+    #[command(after_help = "Example:\n  iomill check --repair\n\n\
+                            Exit code 1 when something is wrong that was not repaired.")]
+    Check(Check),
+    /// Measure iomill beside its rivals, on the same bytes
+    #[command(
+        after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB"
+    )]
+    Bench(Bench),
+    /// Print completions for a shell
+    #[command(after_help = "Example:\n  iomill completions bash > ~/.local/share/bash-completion/completions/iomill")]
+    Completions(Completions),
+    /// Print the manual page, or write those of all commands
+    #[command(after_help = "Example:\n  iomill man --out /usr/local/share/man/man1")]
+    Man(Man),
+}
+
+impl Command {
+    /// The command's name, as messages begin with it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Init(_) => "init",
+            Command::Info => "info",
+            Command::Ls(_) => "ls",
+            Command::Put(_) => "put",
+            Command::Get(_) => "get",
+            Command::Rm(_) => "rm",
+            Command::Mv(_) => "mv",
+            Command::Stat(_) => "stat",
+            Command::Attr(_) => "attr",
+            Command::Truncate(_) => "truncate",
+            Command::Check(_) => "check",
+            Command::Bench(_) => "bench",
+            Command::Completions(_) => "completions",
+            Command::Man(_) => "man",
+        }
+    }
+}
+
+/// Arguments of `init`.
+#[derive(Debug, Args)]
+pub struct Init {
+    /// Directories, one on each drive; they must exist
+    #[arg(required = true, value_name = "DRIVE")]
+    pub drives: Vec<PathBuf>,
+    /// Shares of the drives in files with the hash layout, 1 to 1000 each [default: all alike]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub weights: Option<Vec<u32>>,
+}
+
+/// Arguments of `ls`.
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// Only names that begin so
+    #[arg(default_value = "", hide_default_value = true)]
+    pub prefix: String,
+    /// Sizes and layouts too
+    #[arg(short, long)]
+    pub long: bool,
+}
+
+/// Arguments of `put`.
+#[derive(Debug, Args)]
+pub struct Put {
+    /// The file to copy; `-` is standard input
+    pub source: PathBuf,
+    /// Its name in the array; one that ends with `/` gets the source's file name appended [default: the source's file name]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub name: Option<String>,
+    /// How its blocks are spread over the drives
+    #[arg(long, value_enum, default_value = "striping")]
+    pub layout: Layout,
+    /// Unit of placement: a multiple of 4 KiB, at most 64 MiB
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block_size)]
+    pub block_size: u32,
+    /// Only these drives, by index [default: all]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub drives: Option<Vec<u16>>,
+    /// Replace a file of that name, once all is written
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// Arguments of `get`.
+#[derive(Debug, Args)]
+pub struct Get {
+    /// The file in the array
+    pub name: String,
+    /// Where to: a file, a directory, or `-` for standard output [default: the last part of NAME]
+    pub dest: Option<PathBuf>,
+    /// Replace DEST if it exists
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// Arguments of `rm` and `stat`.
+#[derive(Debug, Args)]
+pub struct Names {
+    /// The files
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// Arguments of `mv`.
+#[derive(Debug, Args)]
+pub struct Mv {
+    /// The file
+    pub from: String,
+    /// Its new name; one that ends with `/` gets the last part of the old name appended
+    pub to: String,
+    /// Replace a file of the new name
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// Arguments of `attr`.
+#[derive(Debug, Args)]
+pub struct Attr {
+    /// The file
+    pub name: String,
+    /// Show this attribute, or set it [default: list all]
+    #[arg(value_name = "KEY[=VALUE]")]
+    pub item: Option<String>,
+    /// Remove this attribute
+    #[arg(long, value_name = "KEY", conflicts_with = "item")]
+    pub remove: Option<String>,
+}
+
+/// Arguments of `truncate`.
+#[derive(Debug, Args)]
+pub struct Truncate {
+    /// The file
+    pub name: String,
+    /// Its new length, such as 4096, 64KiB, 1T
+    #[arg(value_parser = size)]
+    pub size: u64,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// Put right what can be put right without losing anything
+    #[arg(long)]
+    pub repair: bool,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: BenchWhat,
+}
+
+/// The measurements.
+#[derive(Debug, Subcommand)]
+pub enum BenchWhat {
+    /// Random reads on four directories made here, with nothing prepared, in under two minutes
+    Quick(BenchQuick),
+    /// Random requests on an array
+    Random(BenchAccess),
+    /// Sequential requests on an array
+    Sequential(BenchAccess),
+}
+
+/// Arguments of `bench quick`.
+#[derive(Debug, Args)]
+pub struct BenchQuick {
+    /// Where to make the array; removed afterwards [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Write the results there as one JSON document; `-` prints them instead of the table
+    #[arg(long, value_name = "FILE", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `bench random` and `bench sequential`. Without an array, one is made in the current directory.
+#[derive(Debug, Args)]
+pub struct BenchAccess {
+    /// Threads that call at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Length of the measured file, which is removed afterwards
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub size: u64,
+    /// Bytes per operation: a multiple of 4 KiB, at most 16 MiB
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = request_size)]
+    pub request_size: u32,
+    /// Share of reads among the operations; the rest are writes
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub read_percent: u8,
+    /// How the file's blocks are spread over the drives
+    #[arg(long, value_enum, default_value = "striping")]
+    pub layout: Layout,
+    /// Unit of placement: a multiple of 4 KiB, at most 64 MiB
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block_size)]
+    pub block_size: u32,
+    /// Length of one contender's turn, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Turns of each contender; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Who else takes part: `all`, `none`, or names such as `uring-by-hand,fio-io_uring,pread`
+    #[arg(long, value_name = "NAMES", default_value = "all")]
+    pub rivals: Rivals,
+    /// Write the results there as one JSON document; `-` prints them instead of the table
+    #[arg(long, value_name = "FILE", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// Write the pages of all commands into this directory, which must exist
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| error.to_string())
+}
+
+fn request_size(text: &str) -> Result<u32, String> {
+    let bytes = size(text)?;
+    let workload = Workload { block_bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ..Workload::RANDOM_READ };
+    workload.check().map_err(|error| error.to_string())?;
+    Ok(workload.block_bytes)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number of seconds from 0.1 to 600".to_owned()),
+    }
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    let bytes = size(text)?;
+    u32::try_from(bytes).map_err(|_| "a block is at most 64 MiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example_that_parses() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples: Vec<&str> =
+                help.lines().filter_map(|line| line.trim_start().strip_prefix("iomill ")).collect();
+            assert!(!examples.is_empty(), "{} has no example", command.get_name());
+            for example in examples {
+                let words = example.split_whitespace().take_while(|word| !matches!(*word, ">" | "|"));
+                let line = std::iter::once("iomill").chain(words);
+                let parsed = Cli::try_parse_from(line).map(|cli| cli.command.name());
+                assert_eq!(parsed.unwrap(), command.get_name(), "{example}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_make_no_sense_are_refused() {
+        for bad in [
+            vec!["put", "a", "--block-size", "5G"],
+            vec!["put", "a", "--block-size", "64 KiB"],
+            vec!["put", "a", "b", "--drives", "0,x"],
+            vec!["put", "a", ""],
+            vec!["truncate", "a", "-1"],
+            vec!["truncate", "a", "16E"],
+            vec!["--depth", "0", "info"],
+            vec!["--engine", "null", "info"],
+            vec!["attr", "a", "k", "--remove", "k"],
+            vec!["rm"],
+            vec![],
+        ] {
+            let line = std::iter::once("iomill").chain(bad.iter().copied());
+            assert!(Cli::try_parse_from(line).is_err(), "{bad:?}");
+        }
+    }
+}

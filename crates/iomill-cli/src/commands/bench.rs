@@ -1,0 +1,173 @@
+//! `iomill bench`: iomill beside its rivals on the same bytes.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use iomill::engine::EngineKind;
+use iomill_bench::arena::{Arena, Shape};
+use iomill_bench::bench::{self, Settings, Stage};
+use iomill_bench::contender::{IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
+use iomill_bench::human;
+use iomill_bench::report::Report;
+use iomill_bench::rounds::Plan;
+use iomill_bench::workload::{Order, Workload};
+use serde_json::Value;
+
+use crate::arguments::{Bench, BenchAccess, BenchQuick, BenchWhat, Engine, Mode};
+use crate::console::Answer;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+
+/// Drives of an array that is made for the measurement.
+const DRIVES: usize = 4;
+
+pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
+    match &arguments.what {
+        BenchWhat::Quick(arguments) => quick(context, arguments),
+        BenchWhat::Random(arguments) => access(context, arguments, Order::Random),
+        BenchWhat::Sequential(arguments) => access(context, arguments, Order::Sequential),
+    }
+}
+
+fn quick(context: &Context<'_>, arguments: &BenchQuick) -> Result<Answer> {
+    let settings = Settings { engine: engine(context), ways: ways(context), ..bench::quick() };
+    let dir = arguments.dir.as_deref().unwrap_or(Path::new("."));
+    let interrupt = Interrupt::install()?;
+    let arena = fresh(context, dir)?;
+    measure(context, arena, &settings, &interrupt)
+}
+
+fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Result<Answer> {
+    let layout = iomill::Layout::new(arguments.layout.kind()).block_bytes(arguments.block_size);
+    let workload = Workload {
+        order,
+        block_bytes: arguments.request_size,
+        read_percent: arguments.read_percent,
+        depth: context.global.depth,
+    };
+    let slice = Duration::from_secs_f64(arguments.seconds);
+    let plan = Plan {
+        workload,
+        threads: arguments.threads.into(),
+        rounds: arguments.rounds.into(),
+        slice,
+        warm_up: slice.min(Duration::from_millis(500)),
+    };
+    let settings = Settings {
+        shape: Shape { len_bytes: arguments.size, layout },
+        plan,
+        ways: ways(context),
+        engine: engine(context),
+        rivals: arguments.rivals.clone(),
+    };
+    let interrupt = Interrupt::install()?;
+    let arena = match context.starts() {
+        Ok(starts) => Arena::existing(&starts),
+        // No array is named: one is made, as `bench quick` does.
+        Err(_) => fresh(context, Path::new("."))?,
+    };
+    measure(context, arena, &settings, &interrupt)
+}
+
+/// An array in a new directory below `dir`, with a word on what lies under it.
+fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
+    let base = std::path::absolute(dir).map_err(Failure::local("find", dir))?;
+    let place: PathBuf = base.join(format!("iomill-bench-{}", std::process::id()));
+    let arena = Arena::fresh(&place, DRIVES)?;
+    let info = context.options().peek(arena.drives())?.info()?;
+    if let Some(drive) = info.drives.first() {
+        let (file_system, device) = (&drive.ground.file_system, &drive.ground.device);
+        if matches!(file_system.as_str(), "tmpfs" | "ramfs") {
+            let what = format!("{} is in memory ({file_system})", base.display());
+            let why =
+                "it has no drives to measure, and hides errors of alignment; name a directory on a disk with --dir";
+            return Err(iomill::Error::Machine { what, why: why.into() }.into());
+        }
+        let device = if device.is_empty() { "an unknown device" } else { device };
+        context.note([format!(
+            "{DRIVES} directories under {}, all on one {file_system} on {device}: they share its limit",
+            base.display()
+        )]);
+    }
+    context.note(info.notices);
+    Ok(arena)
+}
+
+fn engine(context: &Context<'_>) -> Option<EngineKind> {
+    context.global.engine.map(Engine::kind)
+}
+
+/// The ways of iomill that take part.
+fn ways(context: &Context<'_>) -> Vec<&'static str> {
+    match context.global.mode {
+        Mode::Auto => Settings::all_ways(),
+        Mode::Inline => vec![IOMILL_INLINE, IOMILL_NULL],
+        Mode::DriveThreads => vec![IOMILL_DRIVE_THREADS],
+    }
+}
+
+fn measure(context: &Context<'_>, arena: Arena, settings: &Settings, interrupt: &Interrupt) -> Result<Answer> {
+    let bar = Bar::new(context);
+    let measured = bench::run(arena, settings, interrupt.flag(), &mut |stage| bar.show(stage));
+    drop(bar);
+    // Everything that was made is removed by now.
+    interrupt.check()?;
+    answer(context, &measured?)
+}
+
+/// The table, and the document where it is wanted.
+fn answer(context: &Context<'_>, report: &Report) -> Result<Answer> {
+    let document = serde_json::to_value(report).unwrap_or(Value::Null);
+    let text = report.table() + "\n";
+    match &context.global.json {
+        Some(file) if file != Path::new("-") => {
+            let json = report.json()? + "\n";
+            std::fs::write(file, json).map_err(Failure::local("write", file))?;
+            Ok(Answer::new(text, document))
+        }
+        _ => Ok(Answer::new(text, document)),
+    }
+}
+
+/// How far it has come, on a terminal; on anything else a line per stage.
+struct Bar {
+    bar: Option<ProgressBar>,
+}
+
+impl Bar {
+    fn new(context: &Context<'_>) -> Bar {
+        let wanted = !context.global.quiet;
+        let style = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}");
+        let bar = wanted.then(|| ProgressBar::new(100)).map(|bar| match style {
+            Ok(style) => bar.with_style(style),
+            Err(_) => bar,
+        });
+        Bar { bar }
+    }
+
+    fn show(&self, stage: Stage) {
+        let Some(bar) = &self.bar else { return };
+        match stage {
+            Stage::Filling(done, total) => {
+                bar.set_length(total.max(1));
+                bar.set_position(done);
+                bar.set_message(format!("writing {}", human::size(total)));
+            }
+            Stage::Measuring(at) => {
+                bar.set_length(at.total as u64);
+                bar.set_position(at.done as u64);
+                bar.set_message(at.contender);
+            }
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The commands, one file each: from arguments to an answer.
+
+mod attr;
+mod bench;
+mod check;
+mod completions;
+mod get;
+mod info;
+mod init;
+mod ls;
+mod man;
+mod mv;
+mod put;
+mod rm;
+mod stat;
+mod truncate;
+
+use serde_json::{Value, json};
+
+use crate::arguments::Command;
+use crate::console::Answer;
+use crate::context::Context;
+use crate::failure::Result;
+
+/// Does what a command says.
+pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
+    match command {
+        Command::Init(arguments) => init::run(context, arguments),
+        Command::Info => info::run(context),
+        Command::Ls(arguments) => ls::run(context, arguments),
+        Command::Put(arguments) => put::run(context, arguments),
+        Command::Get(arguments) => get::run(context, arguments),
+        Command::Rm(arguments) => rm::run(context, arguments),
+        Command::Mv(arguments) => mv::run(context, arguments),
+        Command::Stat(arguments) => stat::run(context, arguments),
+        Command::Attr(arguments) => attr::run(context, arguments),
+        Command::Truncate(arguments) => truncate::run(context, arguments),
+        Command::Check(arguments) => check::run(context, arguments),
+        Command::Bench(arguments) => bench::run(context, arguments),
+        Command::Completions(arguments) => completions::run(arguments),
+        Command::Man(arguments) => man::run(arguments),
+    }
+}
+
+/// A layout's name, as options and documents have it.
+fn layout_name(kind: iomill::LayoutKind) -> &'static str {
+    match kind {
+        iomill::LayoutKind::Striping => "striping",
+        iomill::LayoutKind::Rotated => "rotated",
+        iomill::LayoutKind::Hash => "hash",
+    }
+}
+
+/// What `put` and `get` tell programs.
+fn copied(name: &str, bytes: u64, seconds: f64) -> Value {
+    let rate = if seconds > 0.0 { (bytes as f64 / seconds).round() } else { 0.0 };
+    json!({ "name": name, "bytes": bytes, "seconds": seconds, "bytes_per_second": rate as u64 })
+}

@@ -1,0 +1,139 @@
+//! What a command says: its answer on the standard output, everything else on the standard error.
+//!
+//! Goals: with `--json` exactly one document per stream and failure; a reader that goes away ends the command quietly.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use crate::arguments::Global;
+use crate::failure::{Failure, Result};
+
+/// What a command has to say when it is done.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// For people: whole lines, or nothing.
+    pub text: String,
+    /// For programs: the keys of one object.
+    pub json: Map<String, Value>,
+    /// What failed although the command went on.
+    pub failures: Vec<Failure>,
+    /// The standard output was used for something else.
+    pub is_silent: bool,
+}
+
+impl Answer {
+    /// An answer that nothing failed in. `json` is an object.
+    pub fn new(text: impl Into<String>, json: Value) -> Answer {
+        let json = match json {
+            Value::Object(map) => map,
+            other => Map::from_iter([("result".to_owned(), other)]),
+        };
+        Answer { text: text.into(), json, ..Answer::default() }
+    }
+}
+
+/// Where a command speaks.
+#[derive(Debug)]
+pub struct Console {
+    command: &'static str,
+    json: bool,
+    quiet: bool,
+}
+
+impl Console {
+    /// The console of one command.
+    pub fn new(command: &'static str, global: &Global) -> Console {
+        Console { command, json: global.wants_document(), quiet: global.quiet }
+    }
+
+    /// Says how a command ended; its exit code.
+    pub fn finish(&self, result: Result<Answer>, notices: &[String]) -> u8 {
+        if !self.json && !self.quiet {
+            for notice in notices {
+                to_stderr(&format!("note: {notice}\n"));
+            }
+        }
+        let failures = match result {
+            Ok(mut answer) => {
+                let mut failures = std::mem::take(&mut answer.failures);
+                if let Err(failure) = self.print(answer, notices) {
+                    failures.push(failure);
+                }
+                failures
+            }
+            Err(failure) => vec![failure],
+        };
+        for failure in &failures {
+            self.complain(failure, notices);
+        }
+        failures.iter().map(Failure::exit_code).max().unwrap_or(0)
+    }
+
+    fn print(&self, mut answer: Answer, notices: &[String]) -> Result<()> {
+        if answer.is_silent {
+            return Ok(());
+        }
+        if self.json {
+            answer.json.insert("notices".to_owned(), json!(notices));
+            answer.text = format!("{}\n", Value::Object(answer.json));
+        }
+        let mut out = io::stdout().lock();
+        out.write_all(answer.text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::stdout)
+    }
+
+    fn complain(&self, failure: &Failure, notices: &[String]) {
+        if matches!(failure, Failure::BrokenPipe) {
+            return;
+        }
+        if self.json {
+            to_stderr(&format!("{}\n", error_document(&failure.to_string(), failure.kind(), notices)));
+        } else {
+            to_stderr(&format!("iomill: {}: {failure}\n", self.command));
+        }
+    }
+}
+
+fn error_document(message: &str, kind: &str, notices: &[String]) -> Value {
+    json!({ "error": { "message": message, "kind": kind }, "notices": notices })
+}
+
+/// Says why a command line could not be parsed, or prints the help that it asked for; the exit code.
+pub fn usage(error: &clap::Error, json: bool) -> u8 {
+    if !error.use_stderr() {
+        return match error.print() {
+            Ok(()) => 0,
+            Err(source) => {
+                let failure = Failure::stdout(source);
+                if !matches!(failure, Failure::BrokenPipe) {
+                    to_stderr(&format!("iomill: {failure}\n"));
+                }
+                failure.exit_code()
+            }
+        };
+    }
+    if json {
+        let message = error.render().to_string();
+        let message = message.trim_start_matches("error: ").trim_end();
+        to_stderr(&format!("{}\n", error_document(message, "usage", &[])));
+    } else {
+        to_stderr(&error.render().to_string());
+    }
+    2
+}
+
+/// Where the standard error cannot be written to either, nobody is left to be told.
+fn to_stderr(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_always_an_object() {
+        assert_eq!(Answer::new("", json!({"a": 1})).json["a"], 1);
+        assert_eq!(Answer::new("", json!(3)).json["result"], 3);
+    }
+}

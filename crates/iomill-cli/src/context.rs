@@ -1,0 +1,99 @@
+//! The array that a command works on, and what is to be noted about it.
+
+use std::cell::RefCell;
+use std::env;
+use std::path::{Path, PathBuf};
+
+use iomill::{Array, ArrayOptions, Peek};
+
+use crate::arguments::{Global, Mode};
+use crate::failure::{Failure, Result};
+
+/// Names a drive of the array where no option does.
+const ARRAY_VARIABLE: &str = "IOMILL_ARRAY";
+
+/// The options of every command, at work.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// As they were given.
+    pub global: &'a Global,
+    notices: RefCell<Vec<String>>,
+}
+
+impl<'a> Context<'a> {
+    /// A context that has noted nothing.
+    pub fn new(global: &'a Global) -> Context<'a> {
+        Context { global, notices: RefCell::default() }
+    }
+
+    /// How arrays are opened.
+    pub fn options(&self) -> ArrayOptions {
+        let options = ArrayOptions::new().depth(self.global.depth).mode(match self.global.mode {
+            Mode::Auto => iomill::Mode::Auto,
+            Mode::Inline => iomill::Mode::Inline,
+            Mode::DriveThreads => iomill::Mode::DriveThreads,
+        });
+        match self.global.engine {
+            None => options,
+            Some(engine) => options.engine(engine.kind()),
+        }
+    }
+
+    /// The drives that name the array.
+    pub fn starts(&self) -> Result<Vec<PathBuf>> {
+        if !self.global.array.is_empty() {
+            return Ok(self.global.array.clone());
+        }
+        if let Some(drive) = env::var_os(ARRAY_VARIABLE).filter(|value| !value.is_empty()) {
+            return Ok(vec![drive.into()]);
+        }
+        if Path::new("iomill/label").is_file() {
+            return Ok(vec![PathBuf::from(".")]);
+        }
+        let why = "which array? Name any drive of it with `-a DIR` or in the environment variable IOMILL_ARRAY, or go \
+                   into a drive's directory; `iomill init` makes a new array";
+        Err(Failure::Usage(why.to_owned()))
+    }
+
+    /// Runs a piece of work on the array, opened for writing, and closes it.
+    pub fn with_writer<T>(&self, work: impl FnOnce(&Array) -> Result<T>) -> Result<T> {
+        let array = self.options().open_at(self.starts()?)?;
+        self.with(array, work)
+    }
+
+    /// Runs a piece of work on the array, opened for reading, and closes it.
+    pub fn with_reader<T>(&self, work: impl FnOnce(&Array) -> Result<T>) -> Result<T> {
+        let array = self.options().read_only(true).open_at(self.starts()?)?;
+        self.with(array, work)
+    }
+
+    /// Runs a piece of work on an open array and closes it. The work's failure goes before that of closing.
+    pub fn with<T>(&self, array: Array, work: impl FnOnce(&Array) -> Result<T>) -> Result<T> {
+        let result = work(&array);
+        let closed = array.clone().close();
+        self.note(array.notices());
+        match (result, closed) {
+            (Ok(_), Err(error)) => Err(error.into()),
+            (Err(failure), Err(error)) => {
+                self.note([format!("closing the array failed too: {error}")]);
+                Err(failure)
+            }
+            (result, Ok(())) => result,
+        }
+    }
+
+    /// Looks at the array without its lock.
+    pub fn peek(&self) -> Result<Peek> {
+        Ok(self.options().peek(self.starts()?)?)
+    }
+
+    /// Takes notes for the user.
+    pub fn note(&self, notices: impl IntoIterator<Item = String>) {
+        self.notices.borrow_mut().extend(notices);
+    }
+
+    /// What was noted.
+    pub fn take_notices(&self) -> Vec<String> {
+        self.notices.take()
+    }
+}

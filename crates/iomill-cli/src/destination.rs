@@ -1,0 +1,203 @@
+//! What `get` writes: a file that appears whole or not at all, a device or pipe, or the standard output.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
+use rustix::io::Errno;
+
+use crate::failure::{Failure, Result};
+use crate::naming;
+
+/// An open destination. One that is dropped before [`Destination::finish`] leaves nothing behind.
+#[derive(Debug)]
+pub struct Destination {
+    file: File,
+    /// What messages call it.
+    place: String,
+    /// For a regular file, where it is and where it shall be.
+    new: Option<NewFile>,
+}
+
+#[derive(Debug)]
+struct NewFile {
+    temporary: PathBuf,
+    path: PathBuf,
+    /// The mode of the file that is replaced.
+    replaces: Option<fs::Permissions>,
+    finished: bool,
+}
+
+impl Destination {
+    /// Whether this path means the standard output.
+    pub fn is_stdout(path: Option<&Path>) -> bool {
+        path == Some(Path::new("-"))
+    }
+
+    /// Opens the destination of the file `name`: in a directory it gets the last part of that.
+    pub fn open(path: Option<&Path>, name: &str, force: bool) -> Result<Destination> {
+        if Destination::is_stdout(path) {
+            let file = io::stdout().as_fd().try_clone_to_owned().map_err(Failure::stdout)?;
+            return Ok(Destination { file: file.into(), place: "standard output".to_owned(), new: None });
+        }
+        let mut path = path.unwrap_or(Path::new(".")).to_owned();
+        if path.is_dir() {
+            path.push(naming::last_part(name));
+        }
+        // A link is followed, so that it stays one.
+        let path = match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_symlink() => fs::canonicalize(&path).map_err(Failure::local("open", &path))?,
+            _ => path,
+        };
+        match fs::metadata(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Destination::new_file(path, None),
+            Err(error) => Err(Failure::local("open", &path)(error)),
+            Ok(found) if found.is_dir() => {
+                Err(Failure::local("write to", &path)(io::Error::from(ErrorKind::IsADirectory)))
+            }
+            Ok(found) if found.is_file() && !force => Err(Failure::Exists { what: path.display().to_string() }),
+            Ok(found) if found.is_file() => Destination::new_file(path, Some(found.permissions())),
+            Ok(_) => {
+                let file = OpenOptions::new().write(true).open(&path).map_err(Failure::local("open", &path))?;
+                Ok(Destination { file, place: path.display().to_string(), new: None })
+            }
+        }
+    }
+
+    fn new_file(path: PathBuf, replaces: Option<fs::Permissions>) -> Result<Destination> {
+        let temporary = path.with_file_name(naming::temporary_file()?);
+        let opened = OpenOptions::new().write(true).create_new(true).open(&temporary);
+        let file = opened.map_err(Failure::local("create a file beside", &path))?;
+        let new = NewFile { temporary, path: path.clone(), replaces, finished: false };
+        Ok(Destination { file, place: path.display().to_string(), new: Some(new) })
+    }
+
+    /// Makes room for so many bytes, so that a full disk is found out now.
+    pub fn reserve(&self, bytes: u64) -> Result<()> {
+        if self.new.is_none() || bytes == 0 {
+            return Ok(());
+        }
+        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes) {
+            // Where the file system has no such thing, writing finds out.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(errno) => {
+                Err(Failure::Local { action: "make room for", place: self.place.clone(), source: errno.into() })
+            }
+        }
+    }
+
+    /// A descriptor to write to, and what messages call it.
+    pub fn sink(&self) -> Result<(File, String)> {
+        let cloned = self.file.try_clone();
+        let file = cloned.map_err(|source| Failure::Local { action: "open", place: self.place.clone(), source })?;
+        Ok((file, self.place.clone()))
+    }
+
+    /// Makes the written file durable and gives it its name; where it is.
+    pub fn finish(mut self) -> Result<String> {
+        let Some(new) = &mut self.new else { return Ok(self.place.clone()) };
+        self.file.sync_all().map_err(Failure::local("sync", &new.path))?;
+        if let Some(permissions) = new.replaces.take() {
+            self.file.set_permissions(permissions).map_err(Failure::local("set the mode of", &new.path))?;
+            fs::rename(&new.temporary, &new.path).map_err(Failure::local("replace", &new.path))?;
+        } else {
+            rename_new(&new.temporary, &new.path)?;
+        }
+        new.finished = true;
+        sync_directory(&new.path)?;
+        Ok(self.place.clone())
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        if let Some(new) = self.new.as_ref().filter(|new| !new.finished) {
+            // The command has failed and says why; a file that cannot be removed shows its purpose by its name.
+            let _ = fs::remove_file(&new.temporary);
+        }
+    }
+}
+
+/// Renames, unless somebody has made a file of that name meanwhile.
+fn rename_new(from: &Path, to: &Path) -> Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(()),
+        Err(Errno::EXIST) => Err(Failure::Exists { what: to.display().to_string() }),
+        // A file system without that flag has hard links, which do not replace either.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            fs::hard_link(from, to).map_err(Failure::local("create", to))?;
+            fs::remove_file(from).map_err(Failure::local("remove", from))
+        }
+        Err(errno) => Err(Failure::local("create", to)(errno.into())),
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|directory| directory.sync_all()).map_err(Failure::local("sync", parent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let destination = Destination::open(Some(&path), "a/b", false).unwrap();
+        destination.sink().unwrap().0.write_all(b"new").unwrap();
+        assert!(!path.exists());
+        drop(destination);
+        assert!(names(directory.path()).is_empty());
+
+        let destination = Destination::open(Some(directory.path()), "a/b", false).unwrap();
+        destination.reserve(3).unwrap();
+        destination.sink().unwrap().0.write_all(b"new").unwrap();
+        destination.finish().unwrap();
+        assert_eq!(names(directory.path()), ["b"]);
+        assert_eq!(fs::read(directory.path().join("b")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn what_exists_is_replaced_only_by_force() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let racing = Destination::open(Some(&path), "f", false).unwrap();
+        fs::write(&path, "old").unwrap();
+        assert_eq!(racing.finish().unwrap_err().kind(), "exists");
+        assert_eq!(Destination::open(Some(&path), "f", false).unwrap_err().kind(), "exists");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+
+        Destination::open(Some(&path), "f", true).unwrap().finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        assert_eq!(names(directory.path()), ["f"]);
+    }
+
+    #[test]
+    fn a_link_stays_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("f"), directory.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        Destination::open(Some(&link), "f", true).unwrap().finish().unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn devices_are_written_to_as_they_are() {
+        let destination = Destination::open(Some(Path::new("/dev/null")), "f", false).unwrap();
+        assert!(destination.new.is_none());
+        destination.finish().unwrap();
+        assert_eq!(Destination::open(Some(Path::new("/no/such/f")), "f", false).unwrap_err().kind(), "local");
+    }
+}

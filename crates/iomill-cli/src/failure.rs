@@ -1,0 +1,142 @@
+//! How a command fails, in words and as a code.
+
+use std::io;
+use std::path::Path;
+
+use iomill::Error;
+use rustix::io::Errno;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The library's answer.
+    #[error("{0}")]
+    Library(#[from] Error),
+    /// The command line makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// There is a file already where one was to be made.
+    #[error("{what} exists already; --force replaces it")]
+    Exists {
+        /// What, with its name.
+        what: String,
+    },
+    /// An attribute that a file does not have.
+    #[error("{0}")]
+    NoAttribute(String),
+    /// A file outside the array, or one of the standard streams.
+    #[error("cannot {action} {place}: {source}{}", advice(source))]
+    Local {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file.
+        place: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The array has problems that `check` did not repair; it has told them.
+    #[error("{0}")]
+    Unsound(String),
+    /// A signal.
+    #[error("interrupted")]
+    Interrupted {
+        /// Its number.
+        signal: i32,
+    },
+    /// Whoever read the standard output has gone. Nothing is said about that.
+    #[error("the reader of the standard output has gone")]
+    BrokenPipe,
+    /// A failure, and what became of the work that was half done.
+    #[error("{cause}; {aftermath}")]
+    Undone {
+        /// What went wrong.
+        cause: Box<Failure>,
+        /// What is left.
+        aftermath: String,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// For `map_err`: a failure with a file outside the array.
+    pub fn local(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
+        let place = path.display().to_string();
+        move |source| Failure::Local { action, place, source }
+    }
+
+    /// For `map_err`: a failure with the standard output.
+    pub fn stdout(source: io::Error) -> Failure {
+        if source.kind() == io::ErrorKind::BrokenPipe {
+            return Failure::BrokenPipe;
+        }
+        Failure::Local { action: "write to", place: "standard output".to_owned(), source }
+    }
+
+    /// This failure, with what became of the work.
+    pub fn and(self, aftermath: impl Into<String>) -> Failure {
+        Failure::Undone { cause: Box::new(self), aftermath: aftermath.into() }
+    }
+
+    /// The exit code.
+    pub fn exit_code(&self) -> u8 {
+        const SIGPIPE: u8 = 13;
+        match self {
+            Failure::Usage(_) | Failure::Library(Error::Invalid { .. }) => 2,
+            Failure::Interrupted { signal } => 128 + (*signal as u8 & 0x7f),
+            // What a shell shows for tools that die of it.
+            Failure::BrokenPipe => 128 + SIGPIPE,
+            Failure::Undone { cause, .. } => cause.exit_code(),
+            _ => 1,
+        }
+    }
+
+    /// A stable word for programs (`docs/json.md`).
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Failure::Library(error) => library_kind(error),
+            Failure::Usage(_) => "usage",
+            Failure::Exists { .. } => "exists",
+            Failure::NoAttribute(_) => "not_found",
+            Failure::Local { .. } => "local",
+            Failure::Unsound(_) => "unsound",
+            Failure::Interrupted { .. } => "interrupted",
+            Failure::BrokenPipe => "broken_pipe",
+            Failure::Undone { cause, .. } => cause.kind(),
+        }
+    }
+}
+
+fn library_kind(error: &Error) -> &'static str {
+    match error {
+        Error::Io { .. } => "io",
+        Error::PartCut { .. } => "part_cut",
+        Error::Drive { .. } => "drive",
+        Error::Corrupt { .. } => "corrupt",
+        Error::Locked { .. } => "locked",
+        Error::NotFound { .. } => "not_found",
+        Error::Exists { .. } => "exists",
+        Error::Busy { .. } => "busy",
+        Error::Invalid { .. } => "invalid",
+        Error::ReadOnly { .. } => "read_only",
+        Error::Poisoned { .. } => "poisoned",
+        Error::OutcomeUnknown { .. } => "outcome_unknown",
+        Error::Machine { .. } => "machine",
+        _ => "other",
+    }
+}
+
+/// What to do about errors that have an answer.
+fn advice(source: &io::Error) -> &'static str {
+    match Errno::from_io_error(source) {
+        Some(Errno::MFILE) => "; raise the limit of open files (`ulimit -n`)",
+        Some(Errno::NOSPC) => "; free space there, then try again",
+        _ => "",
+    }
+}
+
+/// A path as messages show it.
+pub fn shown(path: &Path) -> String {
+    format!("{path:?}")
+}

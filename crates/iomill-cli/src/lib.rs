@@ -1,0 +1,49 @@
+//! The `iomill` command: arrays and their files from a shell.
+//!
+//! Goals: messages worth reading, output that a program can rely on (`--json`, `docs/json.md`), and no half-done work
+//! left behind. Non-goals: anything about arrays that the library does not do; this crate only says it in words.
+//!
+//! One file per command in [`commands`]; [`arguments`] is the one definition from which the parser, the help, the man
+//! pages and the shells' completions come.
+
+pub mod arguments;
+mod commands;
+mod console;
+mod context;
+mod destination;
+mod failure;
+mod interrupt;
+mod naming;
+mod progress;
+mod pump;
+mod source;
+mod table;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use arguments::Cli;
+use console::Console;
+use context::Context;
+
+/// Parses a command line whose first argument is the command's own name. Reads nothing but its arguments.
+pub fn parse_arguments(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(arguments)
+}
+
+/// Does what a command line says; the exit code.
+pub fn run(arguments: Vec<OsString>) -> u8 {
+    let wants_json = arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
+    let cli = match parse_arguments(arguments) {
+        Ok(cli) => cli,
+        Err(error) => return console::usage(&error, wants_json),
+    };
+    if cli.global.parse_only {
+        return 0;
+    }
+    let console = Console::new(cli.command.name(), &cli.global);
+    let context = Context::new(&cli.global);
+    let result = commands::run(&context, &cli.command);
+    console.finish(result, &context.take_notices())
+}

@@ -1,0 +1,118 @@
+//! Names of files in the array, as commands take them.
+
+use std::path::Path;
+
+use iomill::catalog::check_name;
+use iomill::{Array, Error};
+
+use crate::failure::{Failure, Result, shown};
+
+/// Names under which `put` writes begin so. Nobody but a running or a killed `put` has such files.
+pub const UNFINISHED: &str = ".put-";
+
+/// The name that `put` gives: the one asked for, or the source's file name.
+pub fn for_source(source: &Path, name: Option<&str>) -> Result<String> {
+    let is_stream = source == Path::new("-");
+    let prefix = match name {
+        Some(name) if !name.ends_with('/') => return checked(name.to_owned()),
+        other => other.unwrap_or(""),
+    };
+    if is_stream {
+        return Err(Failure::Usage("standard input has no name: give one, as in `iomill put - NAME`".to_owned()));
+    }
+    let file_name = source.file_name().ok_or_else(|| {
+        Failure::Usage(format!("{} has no file name: give a name, as in `iomill put SOURCE NAME`", shown(source)))
+    })?;
+    let file_name = file_name.to_str().ok_or_else(|| {
+        let why = "is not UTF-8, as names in an array are: give a name, as in `iomill put SOURCE NAME`";
+        Failure::Usage(format!("the file name of {} {why}", shown(source)))
+    })?;
+    checked(format!("{prefix}{file_name}"))
+}
+
+/// The name that `mv` gives: a target that ends with `/` keeps the last part of the old name.
+pub fn for_target(from: &str, to: &str) -> Result<String> {
+    checked(if to.ends_with('/') { format!("{to}{}", last_part(from)) } else { to.to_owned() })
+}
+
+/// What follows the last slash.
+pub fn last_part(name: &str) -> &str {
+    name.rsplit_once('/').map_or(name, |(_, last)| last)
+}
+
+/// A name for a file that is being written, which shows what it is to become.
+pub fn unfinished(name: &str) -> Result<String> {
+    let directory = format!("{UNFINISHED}{:016x}", random()?);
+    let whole = format!("{directory}/{name}");
+    // A name of nearly the greatest length leaves no room for a prefix.
+    Ok(if check_name(&whole).is_ok() { whole } else { format!("{directory}/file") })
+}
+
+/// A name beside a destination of `get` until all of it is there.
+pub fn temporary_file() -> Result<String> {
+    Ok(format!(".iomill-get-{:016x}", random()?))
+}
+
+fn random() -> Result<u64> {
+    let mut bytes = [0; 8];
+    // Up to 256 bytes are given whole or not at all.
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Error::Machine { what: "random bytes".to_owned(), why: error.to_string() })?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Refuses a name that is taken, unless it may be replaced; whether it is taken.
+pub fn refuse_taken(array: &Array, name: &str, force: bool) -> Result<bool> {
+    match array.stat(name) {
+        Ok(_) if force => Ok(true),
+        Ok(_) => Err(Failure::Exists { what: format!("a file named {name:?}") }),
+        Err(Error::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn checked(name: String) -> Result<String> {
+    check_name(&name)?;
+    if name.starts_with(UNFINISHED) {
+        let why = format!("names that begin with {UNFINISHED:?} are those of unfinished puts");
+        return Err(Error::invalid(format!("file name {name:?}"), why).into());
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_give_their_names() {
+        let name = |source: &str, name| for_source(Path::new(source), name);
+        assert_eq!(name("dir/file", None).unwrap(), "file");
+        assert_eq!(name("dir/file", Some("a/b")).unwrap(), "a/b");
+        assert_eq!(name("dir/file", Some("a/")).unwrap(), "a/file");
+        assert_eq!(name("-", Some("a")).unwrap(), "a");
+        for (source, given) in
+            [("-", None), ("-", Some("a/")), ("..", None), ("/", None), ("f", Some("a\0b")), ("f", Some("../f"))]
+        {
+            assert_eq!(name(source, given).unwrap_err().exit_code(), 2, "{source} {given:?}");
+        }
+        assert!(name("f", Some(".put-1/f")).unwrap_err().to_string().contains("unfinished puts"));
+    }
+
+    #[test]
+    fn targets_that_end_with_a_slash_keep_the_last_part() {
+        assert_eq!(for_target("a/b/c", "d/").unwrap(), "d/c");
+        assert_eq!(for_target("a/b/c", "d").unwrap(), "d");
+        assert!(for_target("a", "b//").is_err());
+    }
+
+    #[test]
+    fn unfinished_names_are_good_names_of_any_length() {
+        for name in ["a", &"n".repeat(1000)] {
+            let unfinished = unfinished(name).unwrap();
+            check_name(&unfinished).unwrap();
+            assert!(unfinished.starts_with(UNFINISHED));
+        }
+        assert_ne!(unfinished("a").unwrap(), unfinished("a").unwrap());
+    }
+}

@@ -1,0 +1,183 @@
+//! A directory with an array in it, and the command run on it.
+
+// Each test program uses its own share of this.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How a command ended.
+pub struct Ended {
+    pub code: i32,
+    pub out: Vec<u8>,
+    pub err: String,
+}
+
+impl Ended {
+    pub fn of(output: Output) -> Ended {
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(!err.contains("panicked"), "{err}");
+        Ended { code: output.status.code().unwrap_or(-1), out: output.stdout, err }
+    }
+
+    /// Good, and nothing on the standard error but notes.
+    #[track_caller]
+    pub fn good(self) -> Ended {
+        assert_eq!(self.code, 0, "{}", self.err);
+        assert!(self.err.lines().all(|line| line.starts_with("note: ")), "{}", self.err);
+        self
+    }
+
+    /// Failed with this code, and said all these words in one line.
+    #[track_caller]
+    pub fn failed(self, code: i32, words: &[&str]) -> Ended {
+        // With `--nocapture` the messages can be read as a user would.
+        eprint!("{}", self.err);
+        assert_eq!(self.code, code, "{}", self.err);
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} is not in: {}", self.err);
+        }
+        self
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.out).unwrap()
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.out).unwrap_or_else(|error| panic!("{error}: {:?} {}", self.text(), self.err))
+    }
+}
+
+/// A directory with drives.
+pub struct Site {
+    root: TempDir,
+    drives: usize,
+}
+
+impl Site {
+    /// An array of so many drives.
+    pub fn new(drives: usize) -> Site {
+        let site = Site::bare(drives);
+        let paths: Vec<PathBuf> = (0..drives).map(|drive| site.drive(drive)).collect();
+        site.run_bare([OsStr::new("init")].into_iter().chain(paths.iter().map(|path| path.as_os_str()))).good();
+        site
+    }
+
+    /// Directories that are no drives yet.
+    pub fn bare(drives: usize) -> Site {
+        let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let site = Site { root, drives };
+        (0..drives).for_each(|drive| fs::create_dir(site.drive(drive)).unwrap());
+        site
+    }
+
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root().join(name)
+    }
+
+    pub fn drive(&self, index: usize) -> PathBuf {
+        self.path(&format!("ssd{index}"))
+    }
+
+    pub fn drives(&self) -> impl Iterator<Item = PathBuf> {
+        (0..self.drives).map(|index| self.drive(index))
+    }
+
+    /// A file beside the drives.
+    pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// The command, on the array, in the root directory.
+    pub fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.bare_command(["-a"]);
+        command.arg(self.drive(0)).args(arguments);
+        command
+    }
+
+    pub fn bare_command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_iomill"));
+        command.args(arguments).env_remove("IOMILL_ARRAY").current_dir(self.root()).stdin(Stdio::null());
+        command
+    }
+
+    pub fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Ended {
+        Ended::of(self.command(arguments).output().unwrap())
+    }
+
+    pub fn run_bare<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Ended {
+        Ended::of(self.bare_command(arguments).output().unwrap())
+    }
+
+    /// Runs with bytes on the standard input.
+    pub fn feed<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>, bytes: &[u8]) -> Ended {
+        let mut command = self.command(arguments);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let fed = child.stdin.take().unwrap().write_all(bytes);
+        // A command that fails early reads nothing.
+        assert!(fed.is_ok() || fed.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe));
+        Ended::of(child.wait_with_output().unwrap())
+    }
+
+    /// A file of the array, whole.
+    #[track_caller]
+    pub fn content(&self, name: &str) -> Vec<u8> {
+        self.run(["get", name, "-"]).good().out
+    }
+
+    /// The names in the array, unfinished puts too.
+    #[track_caller]
+    pub fn names(&self) -> Vec<String> {
+        let list = |prefix: &str| self.run(["ls", prefix]).good().text().lines().map(str::to_owned).collect::<Vec<_>>();
+        [list(""), list(".put-")].concat()
+    }
+
+    /// `stat --json` of one file.
+    #[track_caller]
+    pub fn stat(&self, name: &str) -> Value {
+        self.run(["stat", name, "--json"]).good().json()["files"][0].clone()
+    }
+
+    /// The path of the only file with this extension in `iomill/files` of a drive.
+    pub fn catalog_file(&self, drive: usize, extension: &str) -> PathBuf {
+        let mut found =
+            fs::read_dir(self.drive(drive).join("iomill/files")).unwrap().map(|entry| entry.unwrap().path());
+        let path = found.find(|path| path.extension().is_some_and(|found| found == extension)).unwrap();
+        assert!(found.all(|path| path.extension().is_some_and(|found| found != extension)));
+        path
+    }
+}
+
+/// Bytes that repeat nowhere near a block's length.
+pub fn bytes(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ len as u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: it has no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}

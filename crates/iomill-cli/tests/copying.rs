@@ -1,0 +1,299 @@
+//! `put` and `get`: what goes in comes out, and what fails leaves nothing behind.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{Ended, Site, bytes};
+use serde_json::json;
+
+#[test]
+fn what_goes_in_comes_out() {
+    let site = Site::new(4);
+    for layout in ["striping", "rotated", "hash"] {
+        for (block, sizes) in [
+            ("4KiB", &[0, 1, 4095, 4096, 4097, 100_003, 5_000_000][..]),
+            ("64KiB", &[1, 65_535, 262_145, 4_194_304, 9_000_001]),
+            ("12KiB", &[12_289, 1_234_567]),
+            ("8MiB", &[1, 17_000_000]),
+        ] {
+            for &size in sizes {
+                let (data, name) = (bytes(size), format!("{layout}/{block}/{size}"));
+                site.file("source", &data);
+                site.run(["put", "source", &name, "--layout", layout, "--block-size", block]).good();
+                let got = site.run(["get", &name, "dest", "--force", "--json"]).good().json();
+                assert_eq!((&got["bytes"], &got["destination"]), (&json!(size), &json!("dest")));
+                assert!(fs::read(site.path("dest")).unwrap() == data, "{name}");
+                let stat = site.stat(&name);
+                let parts = stat["parts"].as_array().unwrap().iter().map(|part| part["bytes"].as_u64().unwrap());
+                assert!(parts.sum::<u64>() >= size as u64, "{stat}");
+            }
+        }
+    }
+}
+
+#[test]
+fn engines_and_modes_write_the_same() {
+    let site = Site::new(3);
+    let data = bytes(3_000_001);
+    for (index, options) in [
+        ["--engine", "posix", "--mode", "inline"],
+        ["--engine", "libaio", "--mode", "auto"],
+        ["--engine", "posix", "--mode", "drive-threads"],
+        ["--depth", "1", "--mode", "drive-threads"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let name = index.to_string();
+        site.feed([&["put", "-", &name], options.as_slice()].concat(), &data).good();
+        let got = site.run([&["get", &name, "-"], options.as_slice()].concat()).good();
+        assert!(got.out == data && site.content(&name) == data, "{options:?}");
+    }
+    site.run(["put", "none", "x", "--depth", "0"]).failed(2, &["--depth"]);
+    site.run(["put", "none", "x", "--depth", "1025"]).failed(2, &["1024"]);
+}
+
+#[test]
+fn streams_go_through_dashes() {
+    let site = Site::new(2);
+    let data = bytes(10_000_019);
+    site.feed(["put", "-", "a"], &data).good();
+    assert!(site.content("a") == data);
+    site.feed(["put", "-"], b"").failed(2, &["standard input has no name", "iomill put - NAME"]);
+    site.run(["get", "a", "-", "--json"]).failed(2, &["--json"]);
+    site.feed(["put", "-", "empty"], b"").good();
+    assert_eq!(site.content("empty"), b"");
+}
+
+#[test]
+fn sources_and_destinations_give_their_names() {
+    let site = Site::new(2);
+    fs::create_dir(site.path("dir")).unwrap();
+    site.file("dir/data.bin", b"data");
+    site.run(["put", "dir/data.bin"]).good();
+    site.run(["put", "dir/data.bin", "sub/"]).good();
+    assert_eq!(site.names(), ["data.bin", "sub/data.bin"]);
+    site.run(["get", "sub/data.bin"]).good();
+    assert_eq!(fs::read(site.path("data.bin")).unwrap(), b"data");
+    site.run(["get", "sub/data.bin", "dir"]).failed(1, &["dir/data.bin exists already", "--force"]);
+    site.run(["get", "sub/data.bin", "dir/other"]).good();
+    site.run(["put", "dir"]).failed(1, &["cannot read dir", "directory"]);
+    site.run(["put", "none"]).failed(1, &["cannot open none", "No such file"]);
+    site.run(["get", "data.bin", "none/x"]).failed(1, &["none/x", "No such file"]);
+    site.run(["get", "data.bin", "/dev/null"]).good();
+}
+
+#[test]
+fn taken_names_are_replaced_by_force_only() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], b"old").good();
+    site.feed(["put", "-", "a"], b"new").failed(1, &["a file named \"a\" exists already", "--force replaces it"]);
+    assert_eq!(site.content("a"), b"old");
+    let before = site.stat("a");
+    site.file("new", b"new");
+    let put = site.run(["put", "new", "a", "--force", "--json"]).good().json();
+    assert_eq!((&put["replaced"], &put["bytes"]), (&json!(true), &json!(3)));
+    assert_eq!(site.content("a"), b"new");
+    assert_ne!(site.stat("a")["id"], before["id"]);
+    site.file("dest", b"mine");
+    site.run(["get", "a", "dest"]).failed(1, &["dest exists already", "--force"]);
+    assert_eq!(fs::read(site.path("dest")).unwrap(), b"mine");
+    site.run(["get", "a", "dest", "--force"]).good();
+    assert_eq!(fs::read(site.path("dest")).unwrap(), b"new");
+    assert_eq!(parts(&site), 2);
+}
+
+#[test]
+fn options_of_put_are_checked() {
+    let site = Site::new(2);
+    site.file("source", b"x");
+    for (options, words) in [
+        (["--block-size", "5000"], ["block size 5000", "must be a multiple of 4096 bytes"]),
+        (["--block-size", "0"], ["block size 0", "multiple of 4096"]),
+        (["--block-size", "128MiB"], ["block size 134217728", "67108864"]),
+        (["--block-size", "1T"], ["1T", "64 MiB"]),
+        (["--drives", "2"], ["drive 2", "drives 0 to 1"]),
+        (["--drives", "0,0"], ["drive 0", "twice"]),
+        (["--drives", ""], ["--drives", "invalid"]),
+        (["--layout", "mirror"], ["mirror", "striping"]),
+    ] {
+        site.run([&["put", "source"], options.as_slice()].concat()).failed(2, &words);
+    }
+    assert!(site.names().is_empty());
+    assert_eq!(parts(&site), 0);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error_to_talk_about() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], &bytes(30_000_000)).good();
+    for arguments in [vec!["get", "a", "-"], vec!["ls"], vec!["--help"]] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let ended = Ended::of(site.command(&arguments).stdout(writer).output().unwrap());
+        assert_eq!((ended.code, ended.err.as_str()), (141, ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_full_standard_output_is_an_error() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], &bytes(100_000)).good();
+    for arguments in [vec!["get", "a", "-"], vec!["ls"], vec!["info", "--json"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let ended = Ended::of(site.command(&arguments).stdout(full).output().unwrap());
+        ended.failed(1, &["standard output", "No space left"]);
+    }
+}
+
+#[test]
+fn a_source_that_fails_leaves_nothing() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], b"old").good();
+    // Reading a process's memory at its start fails.
+    let ended = site.run(["put", "/proc/self/mem", "a", "--force"]);
+    ended.failed(1, &["cannot read /proc/self/mem", "what was written has been removed", "\"a\" is as it was"]);
+    assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], b"old".to_vec()));
+    assert_eq!(parts(&site), 2);
+}
+
+#[test]
+fn an_interrupted_put_removes_what_it_wrote() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], b"old").good();
+    for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
+        let mut child = stalled_put(&site);
+        // The standard input stays open: the command must not wait for it.
+        let stdin = child.stdin.take();
+        send(&child, signal);
+        let ended = Ended::of(child.wait_with_output().unwrap());
+        drop(stdin);
+        ended.failed(code, &["interrupted", "what was written has been removed", "\"a\" is as it was"]);
+        assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], b"old".to_vec()));
+        assert_eq!(parts(&site), 2);
+    }
+}
+
+#[test]
+fn a_killed_put_leaves_a_file_that_check_finds_and_removes() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], b"old").good();
+    let mut child = stalled_put(&site);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The array's lock goes with the I/O in flight, a little after the process.
+    let patience = Instant::now();
+    while site.run(["check"]).err.contains("in use") {
+        assert!(patience.elapsed() < Duration::from_secs(20), "the lock stays");
+        sleep(Duration::from_millis(10));
+    }
+    assert_eq!(site.run(["ls"]).good().text(), "a\n");
+    let left = site.names();
+    assert!(left.len() == 2 && left[1].starts_with(".put-") && left[1].ends_with("/a"), "{left:?}");
+    let check = site.run(["check"]).failed(1, &["check --repair"]);
+    assert!(check.text().contains("interrupted put"), "{}", check.text());
+    site.run(["check", "--repair"]).good();
+    site.run(["check"]).good();
+    assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], b"old".to_vec()));
+}
+
+#[test]
+fn an_interrupted_get_leaves_nothing() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], &bytes(40_000_000)).good();
+    // A pipe that nobody empties stalls the command in the middle.
+    let mut command = site.command(["get", "a", "-"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    send(&child, libc::SIGINT);
+    let code = wait(&mut child);
+    assert_eq!(code, Some(130));
+    site.feed(["put", "-", "b"], b"x").good();
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let site = Site::new(2);
+    let mut command = Command::new("sh");
+    let script = format!("trap '' INT; exec {} -a {} put - a", env!("CARGO_BIN_EXE_iomill"), site.drive(0).display());
+    command.args(["-c", &script]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let child = feed_some(&site, command);
+    send(&child, libc::SIGINT);
+    ended(child).good();
+    assert_eq!(site.content("a").len(), 9_000_000);
+}
+
+#[test]
+fn one_writer_keeps_others_out_but_not_lookers() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], b"old").good();
+    let child = stalled_put(&site);
+    site.run(["rm", "a"]).failed(1, &["in use by another process"]);
+    site.run(["get", "a", "-"]).failed(1, &["in use by another process"]);
+    for looking in [vec!["ls", "-l"], vec!["info"], vec!["stat", "a"], vec!["attr", "a"]] {
+        site.run(looking).good();
+    }
+    ended(child).good();
+    assert_eq!(site.content("a").len(), 9_000_000);
+}
+
+/// A `put --force` of the name `a` that has written something and waits for more.
+fn stalled_put(site: &Site) -> Child {
+    let mut command = site.command(["put", "-", "a", "--force"]);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    feed_some(site, command)
+}
+
+/// Starts a put and feeds it until something has reached the drives.
+fn feed_some(site: &Site, mut command: Command) -> Child {
+    let before = used_bytes(site);
+    let mut child = command.spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(&bytes(9_000_000)).unwrap();
+    let patience = Instant::now();
+    while used_bytes(site) < before + 4_000_000 {
+        assert!(patience.elapsed() < Duration::from_secs(60), "nothing was written");
+        sleep(Duration::from_millis(10));
+    }
+    child
+}
+
+fn used_bytes(site: &Site) -> u64 {
+    let parts = site.drives().flat_map(|drive| fs::read_dir(drive.join("iomill/parts")).unwrap());
+    parts.filter_map(|part| part.unwrap().metadata().ok()).map(|metadata| metadata.len()).sum()
+}
+
+fn parts(site: &Site) -> usize {
+    site.drives().map(|drive| fs::read_dir(drive.join("iomill/parts")).unwrap().count()).sum()
+}
+
+fn send(child: &Child, signal: i32) {
+    // SAFETY: it has no memory of ours; the child has not been waited for, so that the number is still its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+fn wait(child: &mut Child) -> Option<i32> {
+    let patience = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        assert!(patience.elapsed() < Duration::from_secs(60), "it hangs");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// Ends the standard input some time later, and waits.
+fn ended(mut child: Child) -> Ended {
+    let stdin = child.stdin.take();
+    sleep(Duration::from_millis(300));
+    drop(stdin);
+    Ended::of(child.wait_with_output().unwrap())
+}

@@ -1,0 +1,199 @@
+//! Machines that refuse things: full disks, low limits, forbidden system calls. It works or says why it does not.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{Ended, Site, bytes, is_root};
+
+#[test]
+fn a_disk_that_fills_up_gives_all_back() {
+    let site = Site::bare(2);
+    let Some(_small) = SmallDisk::mount(&site.drive(1), &site.path("image")) else { return };
+    site.run_bare(["init", "ssd0", "ssd1"]).good();
+    let data = bytes(1_000_000);
+    site.feed(["put", "-", "a"], &data).good();
+    let free = || site.run(["info", "--json"]).good().json()["drives"][1]["free_bytes"].as_u64().unwrap();
+    let before = free();
+    // Of known length it is refused before anything is written; of unknown length in the middle.
+    let big = bytes(100_000_000);
+    site.file("big", &big);
+    let words =
+        ["ssd1/iomill/parts/", "No space left", "free space on that drive", "what was written has been removed"];
+    site.run(["put", "big", "b"]).failed(1, &words);
+    let mut put = site.command(["put", "-", "a", "--force"]);
+    let mut cat = Command::new("cat").arg(site.path("big")).stdout(io_pipe(&mut put)).spawn().unwrap();
+    Ended::of(put.output().unwrap()).failed(1, &words);
+    drop(put);
+    cat.wait().unwrap();
+    assert_eq!(site.names(), ["a"]);
+    assert!(site.content("a") == data);
+    assert!(free() >= before, "{} of {before} bytes came back", free());
+    site.feed(["put", "-", "c"], &data).good();
+}
+
+#[test]
+fn a_full_disk_refuses_a_destination_before_it_is_written() {
+    let site = Site::new(2);
+    fs::create_dir(site.path("small")).unwrap();
+    let Some(small) = SmallDisk::mount(&site.path("small"), &site.path("image")) else { return };
+    site.feed(["put", "-", "a"], &bytes(100_000_000)).good();
+    site.run(["get", "a", "small/a"]).failed(1, &["cannot make room for small/a", "No space left"]);
+    let left: Vec<_> = fs::read_dir(&small.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["lost+found"]);
+}
+
+#[test]
+fn a_read_only_mount_is_named() {
+    let site = Site::bare(2);
+    let Some(small) = SmallDisk::mount(&site.drive(1), &site.path("image")) else { return };
+    site.run_bare(["init", "ssd0", "ssd1"]).good();
+    site.feed(["put", "-", "a"], b"data").good();
+    run_until_free("mount", &["-o", "remount,ro", small.0.to_str().unwrap()]);
+    assert_eq!(site.content("a"), b"data");
+    site.feed(["put", "-", "b"], b"data").failed(1, &["ssd1", "mounted read-only"]);
+    site.run(["rm", "a"]).failed(1, &["ssd1", "mounted read-only"]);
+    run_until_free("mount", &["-o", "remount,rw", small.0.to_str().unwrap()]);
+    assert_eq!(site.names(), ["a"]);
+}
+
+#[test]
+fn few_open_files_or_little_locked_memory() {
+    let site = Site::new(4);
+    let data = bytes(3_000_000);
+    site.feed(["put", "-", "a"], &data).good();
+    let mut refused = 0;
+    for (resource, limits) in
+        [(libc::RLIMIT_NOFILE, &[256, 48, 32, 24, 20, 16, 12, 8, 6][..]), (libc::RLIMIT_MEMLOCK, &[65_536, 4096, 0])]
+    {
+        for &limit in limits {
+            let mut command = site.command(["get", "a", "-"]);
+            limited(&mut command, resource, limit);
+            let ended = Ended::of(command.output().unwrap());
+            if ended.code == 0 {
+                assert!(ended.out == data, "limit {limit}");
+                continue;
+            }
+            assert_eq!(resource, libc::RLIMIT_NOFILE, "locked memory is never needed: {}", ended.err);
+            refused += 1;
+            ended.failed(1, &["iomill: get: ", "open files", "ulimit -n"]);
+        }
+    }
+    assert!(refused > 0, "no limit was low enough");
+}
+
+#[test]
+fn without_io_uring_another_engine_serves() {
+    let site = Site::new(2);
+    let data = bytes(3_000_000);
+    site.feed(["put", "-", "a"], &data).good();
+    let allowed = site.run(["info", "--json"]).good().json();
+    if allowed["drives"][0]["engine"] != "io_uring" {
+        println!("skipped: io_uring cannot be had here in the first place");
+        return;
+    }
+    let run = |arguments: &[&str]| {
+        let mut command = site.command(arguments);
+        forbid_uring(&mut command);
+        Ended::of(command.output().unwrap())
+    };
+    let info = run(&["info"]).good();
+    assert!(info.text().contains("libaio"), "{}", info.text());
+    assert!(info.err.contains("io_uring is forbidden here") && info.err.contains("using libaio"), "{}", info.err);
+    assert!(run(&["get", "a", "-"]).good().out == data);
+    run(&["get", "a", "-", "--engine", "io_uring"]).failed(1, &["ssd0", "io_uring is forbidden here"]);
+}
+
+/// A small file system of its own.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    const BYTES: u64 = 40 << 20;
+
+    /// `None`, with a line that says so, where that is not possible.
+    fn mount(at: &Path, image: &Path) -> Option<SmallDisk> {
+        if !is_root() {
+            println!("skipped: only root mounts file systems");
+            return None;
+        }
+        fs::File::create(image).unwrap().set_len(SmallDisk::BYTES).unwrap();
+        let (image, at_text) = (image.to_str().unwrap(), at.to_str().unwrap());
+        if !run("mkfs.ext4", &["-q", "-F", image]) || !run("mount", &["-o", "loop", image, at_text]) {
+            println!("skipped: no ext4 on a loop device here");
+            return None;
+        }
+        Some(SmallDisk(at.to_owned()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        run_until_free("umount", &[self.0.to_str().unwrap()]);
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+}
+
+/// Runs until it succeeds: the kernel takes rings down, and lets go of their files, a little after their process.
+#[track_caller]
+fn run_until_free(program: &str, arguments: &[&str]) {
+    let patience = Instant::now();
+    while !run(program, arguments) {
+        assert!(patience.elapsed() < Duration::from_secs(20), "{program} {arguments:?}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// A pipe to a command's standard input.
+fn io_pipe(command: &mut Command) -> io::PipeWriter {
+    let (reader, writer) = io::pipe().unwrap();
+    command.stdin(reader);
+    writer
+}
+
+fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64) {
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: `setrlimit` may be called between fork and exec, and reads a value of the closure's own.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(resource, &raw const limit) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        })
+    };
+}
+
+/// Has the kernel refuse `io_uring_setup` with EPERM, as containers do.
+fn forbid_uring(command: &mut Command) {
+    const ALLOW: u32 = 0x7fff_0000;
+    const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let filter = [
+        // Load the number of the system call, the first word of `seccomp_data`.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, REFUSE),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, ALLOW),
+    ];
+    // SAFETY: both calls may be made between fork and exec; the kernel copies the filter, which the closure owns.
+    unsafe {
+        command.pre_exec(move || {
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
+            {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        })
+    };
+}

@@ -1,0 +1,173 @@
+//! A crash at any change of any drive: what was acknowledged as durable is there, nothing is there that nobody wrote, and
+//! the array goes on.
+
+use fastrand::Rng;
+use iomill::catalog::{Record, check};
+use iomill::layout::Map;
+use iomill::{Array, Layout};
+use iomill_sim::World;
+
+use crate::harness::{Round, machine, open, rounds};
+use crate::script::{Files, Script};
+
+/// Seeds that once showed a bug.
+const ONCE_FAILED: &[u64] = &[3];
+
+/// Moments of each script at which the machine crashes, by chance.
+const CRASHES: usize = 10;
+
+#[test]
+fn a_crash_loses_nothing_that_was_acknowledged() {
+    rounds("a_crash_loses_nothing_that_was_acknowledged", 24, ONCE_FAILED, |round| {
+        let seed = round.rng.u64(..);
+        let effects = play(&mut round.world, seed, None);
+        for _ in 0..CRASHES {
+            let at = round.rng.u64(1..=effects);
+            play(&mut round.world, seed, Some(at));
+        }
+    });
+}
+
+/// Plays one script, with a crash when the drives have changed that often since the array was made. How often they change
+/// without.
+fn play(world: &mut World, seed: u64, crash: Option<u64>) -> u64 {
+    // What fails is looked for in the world that the round tells of.
+    *world = World::new(seed);
+    let mut round = Round { rng: Rng::with_seed(seed), world: world.clone() };
+    let array = machine(&mut round);
+    let (rng, world) = (&mut round.rng, &round.world);
+    let torn = rng.bool();
+    let before = world.effects();
+    world.faults(|faults| {
+        faults.torn_sectors = torn;
+        faults.crash_at_effect = crash.map(|at| before + at);
+    });
+    let mut script = Script::new(array);
+    let calls = rng.usize(5..30);
+    let ended = script.run(rng, world, calls);
+    let effects = world.effects() - before;
+    match (ended, world.crashed()) {
+        (Err(error), false) => panic!("without a crash: {error}"),
+        (Ok(()), false) => world.crash(),
+        (_, true) => {}
+    }
+    let outcomes = std::mem::take(&mut script.outcomes);
+    drop(script);
+    survive(rng, world, &outcomes, if torn { 512 } else { 4096 });
+    effects
+}
+
+/// Boots and looks at what is left; crashes now and then while doing so.
+fn survive(rng: &mut Rng, world: &World, outcomes: &[Files], granule: usize) {
+    let mut crashes = rng.usize(0..3);
+    let (array, found) = loop {
+        world.reboot();
+        if crashes > 0 {
+            crashes -= 1;
+            let at = world.effects() + rng.u64(1..30);
+            world.faults(|faults| faults.crash_at_effect = Some(at));
+        } else {
+            world.faults(|faults| faults.crash_at_effect = None);
+        }
+        let found = open(rng, world).and_then(|array| Ok((read_all(&array)?, array)));
+        match found {
+            Ok((found, array)) if !world.crashed() => break (array, found),
+            Ok(_) => {}
+            Err(error) => assert!(world.crashed(), "the array does not open: {error}"),
+        }
+    };
+    world.faults(|faults| faults.crash_at_effect = None);
+    let wrong: Vec<String> = outcomes.iter().filter_map(|files| fits(files, &found, granule).err()).collect();
+    assert!(wrong.len() < outcomes.len(), "what is left is nothing that may be left:\n{}", wrong.join("\n"));
+    assert_clean_beside(world, array);
+    go_on(rng, world, &found);
+    assert_eq!(world.violations(), Vec::<String>::new());
+}
+
+/// A file as it was found.
+struct Found {
+    name: String,
+    bytes: Vec<u8>,
+    attributes: std::collections::BTreeMap<String, String>,
+}
+
+fn read_all(array: &Array) -> iomill::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for name in array.list("") {
+        let file = array.open_file(&name)?;
+        let mut bytes = vec![0; file.len() as usize];
+        let read = file.read_at(&mut bytes, 0)?;
+        assert_eq!(read, bytes.len());
+        found.push(Found { attributes: array.stat(&name)?.attributes, name, bytes });
+    }
+    Ok(found)
+}
+
+fn fits(files: &Files, found: &[Found], granule: usize) -> Result<(), String> {
+    let names: Vec<&String> = found.iter().map(|found| &found.name).collect();
+    if !names.iter().copied().eq(files.keys()) {
+        return Err(format!("files {names:?}, not {:?}", files.keys()));
+    }
+    for (found, known) in found.iter().zip(files.values()) {
+        if found.attributes != known.attributes {
+            return Err(format!("{}: attributes {:?}, not {:?}", found.name, found.attributes, known.attributes));
+        }
+        known.versions.fits(&found.bytes, granule).map_err(|why| format!("{}: {why}", found.name))?;
+    }
+    Ok(())
+}
+
+/// Nothing is left for `check` to tell of.
+pub fn assert_clean(world: &World) {
+    let least = |record: &Record, len: u64, position: usize| {
+        let map = Map::new(record.layout, &record.weights, record.key).unwrap();
+        map.part_bytes(position as u16, len, record.block_bytes)
+    };
+    let report = check(&world.platform(), &world.paths(), false, &least).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+/// The same for an array that is open; closes it.
+pub fn assert_clean_beside(world: &World, array: Array) {
+    array.close().unwrap();
+    assert_clean(world);
+}
+
+/// Works on what was found: growing a file reads zeroes, and one more crash keeps it so.
+fn go_on(rng: &mut Rng, world: &World, found: &[Found]) {
+    let array = open(rng, world).unwrap();
+    let mut grown = Vec::new();
+    for found in found {
+        let file = array.open_file(&found.name).unwrap();
+        let mut bytes = found.bytes.clone();
+        bytes.resize(bytes.len() + rng.usize(1..2_000_000), 0);
+        if rng.bool() {
+            file.set_len(bytes.len() as u64).unwrap();
+        } else {
+            let last = bytes.len() - 1;
+            bytes[last] = 7;
+            file.write_at(&[7], last as u64).unwrap();
+            file.sync().unwrap();
+        }
+        grown.push((&found.name, bytes));
+    }
+    assert_grown(&array, &grown, "grown");
+    array.create_file("after the crash", Layout::hash()).unwrap();
+    if rng.bool() {
+        array.close().unwrap();
+    }
+    world.crash();
+    world.reboot();
+    let array = open(rng, world).unwrap();
+    assert_grown(&array, &grown, "grown, and crashed once more");
+    array.close().unwrap();
+}
+
+fn assert_grown(array: &Array, grown: &[(&String, Vec<u8>)], what: &str) {
+    for (name, bytes) in grown {
+        let file = array.open_file(name).unwrap();
+        let mut got = vec![1; bytes.len() + 1];
+        let read = file.read_at(&mut got, 0).unwrap();
+        crate::harness::assert_same(&got[..read], bytes, || format!("{name} {what}"));
+    }
+}

@@ -1,0 +1,473 @@
+//! Errors of drives: typed, of the right place, and without harm to anything else.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use iomill::{Array, Error, File, Layout, Mode};
+use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
+
+use crate::harness::{
+    Memory, Round, assert_same, assert_tidy, block_on, bytes, layout, length, machine, offset, open, options, rounds,
+};
+use crate::model::put;
+
+/// Seeds that once showed a bug.
+const ONCE_FAILED: &[u64] = &[53, 16454997152165259400];
+
+#[test]
+fn errors_harm_nothing_but_what_they_hit() {
+    rounds("errors_harm_nothing_but_what_they_hit", 40, ONCE_FAILED, run);
+}
+
+/// A file, what it should hold, and what failed writes may have put there instead.
+struct Twin {
+    bytes: Vec<u8>,
+    /// Offset to the bytes that it may hold besides that of `bytes`. Beyond the end of `bytes` too: a write past the
+    /// end that failed has not made the file longer, but a later one may show it.
+    doubtful: BTreeMap<usize, Vec<u8>>,
+    /// Lengths of which one is durable: that of the last sync that ended well, and those of later ones.
+    durable: Vec<usize>,
+    /// What `bytes` was before a change of the length that failed.
+    before: Vec<u8>,
+    file: Option<File>,
+    poisoned: bool,
+}
+
+struct Model {
+    array: Option<Array>,
+    files: BTreeMap<String, Twin>,
+    names: u32,
+}
+
+fn run(round: &mut Round) {
+    let mut model = Model { array: Some(machine(round)), files: BTreeMap::new(), names: 0 };
+    let (rng, world) = (&mut round.rng, &round.world);
+    for _ in 0..rng.usize(1..5) {
+        let mut rate = || [0, 0, 20, 150][rng.usize(0..4)];
+        let rates = Rates {
+            read_error: rate(),
+            write_error: rate(),
+            sync_error: rate(),
+            catalog_error: rate() / 4,
+            no_space: rate() / 2,
+            short_read: rate(),
+            short_write: rate(),
+            interrupted: rate(),
+        };
+        world.faults(|faults| faults.rates = rates);
+        for _ in 0..rng.usize(5..30) {
+            model.step(rng, world);
+        }
+        world.faults(|faults| faults.rates = Rates::default());
+        model.settle(rng, world);
+        assert_eq!(world.violations(), Vec::<String>::new());
+    }
+    model.files.clear();
+    model.array.take().unwrap().close().unwrap();
+    assert_tidy(world);
+}
+
+/// An error that came of the rates above says where, and is of a kind that fits.
+fn check(error: &Error) {
+    let text = error.to_string();
+    match error {
+        Error::Io { action: "read" | "write", path, offset: None, .. } if path.iter().any(|name| name == "parts") => {
+            panic!("without an offset: {text}");
+        }
+        Error::Io { path, source, .. } => {
+            assert!(path.starts_with("/sim"), "{text}");
+            assert!(matches!(source.raw_os_error(), Some(libc::EIO | libc::ENOSPC)), "{text}");
+        }
+        Error::OutcomeUnknown { source, .. } => check(source),
+        Error::Poisoned { .. } | Error::ReadOnly { .. } => {}
+        Error::Corrupt { .. } | Error::Drive { .. } => assert!(text.contains("/sim/"), "{text}"),
+        _ => panic!("an error that no drive can be the cause of: {text}"),
+    }
+}
+
+impl Model {
+    fn array(&self) -> Array {
+        self.array.clone().unwrap()
+    }
+
+    fn step(&mut self, rng: &mut Rng, world: &World) {
+        if self.files.is_empty() || (self.files.len() < 4 && rng.u8(0..8) == 0) {
+            return self.create(rng, world);
+        }
+        let name = self.files.keys().nth(rng.usize(0..self.files.len())).unwrap().clone();
+        match rng.u8(0..30) {
+            0 => self.rename(rng, world, &name),
+            1 => self.delete(rng, world, &name),
+            2 => self.reopen_file(rng, &name),
+            _ => self.call(rng, &name),
+        }
+    }
+
+    fn create(&mut self, rng: &mut Rng, world: &World) {
+        let array = self.array();
+        self.names += 1;
+        let (name, drives) = (format!("f{}", self.names), 1);
+        let twin = |file| Twin {
+            bytes: Vec::new(),
+            doubtful: BTreeMap::new(),
+            durable: vec![0],
+            before: Vec::new(),
+            file,
+            poisoned: false,
+        };
+        match array.create_file(&name, layout(rng, drives)) {
+            Ok(file) => drop(self.files.insert(name, twin(Some(file)))),
+            Err(error) => {
+                drop(array);
+                self.after_naming(rng, world, &error);
+                // Its making was not taken back, or it could not be opened then.
+                if self.array().list("").contains(&name) {
+                    self.files.insert(name, twin(None));
+                }
+            }
+        }
+    }
+
+    /// After an error whose outcome is unknown, an open array tells.
+    fn after_naming(&mut self, rng: &mut Rng, world: &World, error: &Error) {
+        check(error);
+        if matches!(error, Error::OutcomeUnknown { .. } | Error::ReadOnly { .. }) {
+            self.reopen_array(rng, world);
+        }
+    }
+
+    fn rename(&mut self, rng: &mut Rng, world: &World, name: &str) {
+        self.names += 1;
+        let victim = self.files.keys().nth(rng.usize(0..self.files.len())).unwrap().clone();
+        let to = if victim != name && rng.bool() { victim } else { format!("f{}", self.names) };
+        self.files.get_mut(name).unwrap().drop_file();
+        self.files.get_mut(&to).into_iter().for_each(Twin::drop_file);
+        if let Err(error) = self.array().rename(name, &to) {
+            self.after_naming(rng, world, &error);
+        }
+        if !self.array().list("").iter().any(|there| there == name) {
+            let twin = self.files.remove(name).unwrap();
+            self.files.insert(to, twin);
+        }
+    }
+
+    fn delete(&mut self, rng: &mut Rng, world: &World, name: &str) {
+        self.files.get_mut(name).unwrap().drop_file();
+        if let Err(error) = self.array().delete(name) {
+            self.after_naming(rng, world, &error);
+        }
+        if !self.array().list("").iter().any(|there| there == name) {
+            self.files.remove(name);
+        }
+    }
+
+    fn reopen_file(&mut self, rng: &mut Rng, name: &str) {
+        let twin = self.files.get_mut(name).unwrap();
+        if let Some(file) = &twin.file
+            && rng.bool()
+            && let Err(error) = file.clone().close()
+        {
+            check(&error);
+        }
+        twin.drop_file();
+    }
+
+    fn call(&mut self, rng: &mut Rng, name: &str) {
+        let array = self.array();
+        let twin = self.files.get_mut(name).unwrap();
+        let file = match &twin.file {
+            Some(file) => file.clone(),
+            None => match array.open_file(name) {
+                Ok(file) => {
+                    twin.opened(&file);
+                    twin.file = Some(file.clone());
+                    file
+                }
+                Err(error) => return check(&error),
+            },
+        };
+        match rng.u8(0..10) {
+            0..4 => twin.read(rng, &array, &file),
+            4..8 => twin.write(rng, &array, &file),
+            8 => twin.sync(rng, &array, &file),
+            _ => twin.set_len(rng, &file),
+        }
+    }
+
+    fn reopen_array(&mut self, rng: &mut Rng, world: &World) {
+        let rates = world.faults(|faults| std::mem::take(&mut faults.rates));
+        self.files.values_mut().for_each(Twin::drop_file);
+        let closed = self.array.take().unwrap().close();
+        let _ = closed.inspect_err(check);
+        assert_tidy(world);
+        self.array = Some(open(rng, world).unwrap());
+        world.faults(|faults| faults.rates = rates);
+    }
+
+    /// Without errors any more, everything is as it should be.
+    fn settle(&mut self, rng: &mut Rng, world: &World) {
+        self.compare(rng);
+        self.reopen_array(rng, world);
+        let names: Vec<String> = self.files.keys().cloned().collect();
+        assert_eq!(self.array().list(""), names);
+        self.compare(rng);
+        self.files.values_mut().for_each(Twin::drop_file);
+        crate::crash::assert_clean_beside(world, self.array.take().unwrap());
+        self.array = Some(open(rng, world).unwrap());
+    }
+
+    fn compare(&mut self, rng: &mut Rng) {
+        let array = self.array();
+        for (name, twin) in &mut self.files {
+            let file = match &twin.file {
+                Some(file) => file.clone(),
+                None => {
+                    let file = array.open_file(name).unwrap();
+                    twin.opened(&file);
+                    twin.file.insert(file).clone()
+                }
+            };
+            let mut memory = Memory::new(rng, twin.bytes.len() + 1);
+            let read = file.read_at(memory.get_mut(), 0).unwrap();
+            assert_eq!(read, twin.bytes.len(), "{name}");
+            twin.learn(0, &memory.get()[..read]);
+        }
+    }
+}
+
+impl Twin {
+    /// Dropping a file syncs it, or only notes the error.
+    fn drop_file(&mut self) {
+        if self.file.take().is_some() {
+            self.durable.push(self.bytes.len());
+        }
+    }
+
+    /// A change of the length that failed, or whose sync failed, may have come about or not.
+    fn opened(&mut self, file: &File) {
+        let len = file.len() as usize;
+        assert!(self.durable.contains(&len), "the length is {len}, not one of {:?}", self.durable);
+        if len > self.bytes.len() {
+            let cut = std::mem::take(&mut self.before);
+            self.bytes.extend(&cut[self.bytes.len()..]);
+        }
+        assert!(len <= self.bytes.len());
+        self.bytes.truncate(len);
+        self.doubtful.retain(|at, _| *at < len);
+        self.durable = vec![len];
+        self.poisoned = false;
+    }
+
+    /// A byte of a failed write is the old or the new one; once read it stays what it was.
+    fn learn(&mut self, at: usize, found: &[u8]) {
+        let doubtful: Vec<usize> = self.doubtful.range(at..at + found.len()).map(|(at, _)| *at).collect();
+        for place in doubtful {
+            let options = self.doubtful.remove(&place).unwrap();
+            if options.contains(&found[place - at]) {
+                self.bytes[place] = found[place - at];
+            }
+        }
+        assert_same(found, &self.bytes[at..at + found.len()], || format!("a file at {at}"));
+    }
+
+    fn read(&mut self, rng: &mut Rng, array: &Array, file: &File) {
+        let (at, len) = (offset(rng, self.bytes.len()), length(rng));
+        let wanted = len.min(self.bytes.len() - at);
+        if rng.u8(0..3) == 0 {
+            match block_on(array, file.read(at as u64, len)) {
+                Ok(found) => {
+                    assert_eq!(found.len(), wanted);
+                    self.learn(at, &found);
+                }
+                Err(error) => check(&error),
+            }
+            return;
+        }
+        let mut memory = Memory::new(rng, len);
+        match file.read_at(memory.get_mut(), at as u64) {
+            Ok(read) => {
+                assert_eq!(read, wanted);
+                self.learn(at, &memory.get()[..read]);
+            }
+            Err(error) => check(&error),
+        }
+        memory.check();
+    }
+
+    fn write(&mut self, rng: &mut Rng, array: &Array, file: &File) {
+        let (at, len) = (offset(rng, self.bytes.len() + 20_000), length(rng));
+        let new = bytes(rng, len);
+        let result = if rng.u8(0..3) == 0 {
+            block_on(array, file.write(at as u64, new.clone())).map(|back| assert_same(&back, &new, String::new))
+        } else {
+            file.write_at(Memory::holding(rng, &new).get(), at as u64)
+        };
+        match result {
+            Ok(()) => {
+                let old_len = self.bytes.len();
+                put(&mut self.bytes, at, &new);
+                let written: Vec<usize> = self.doubtful.range(at..at + len).map(|(at, _)| *at).collect();
+                written.iter().for_each(|at| drop(self.doubtful.remove(at)));
+                assert!(self.bytes.len() >= old_len);
+            }
+            Err(error) => {
+                check(&error);
+                assert_eq!(matches!(error, Error::Poisoned { .. }), self.poisoned, "{error}");
+                if !self.poisoned {
+                    new.iter().enumerate().for_each(|(i, &byte)| self.doubtful.entry(at + i).or_default().push(byte));
+                }
+            }
+        }
+        assert_eq!(file.len(), self.bytes.len() as u64);
+    }
+
+    fn sync(&mut self, rng: &mut Rng, array: &Array, file: &File) {
+        let result = if rng.bool() { file.sync() } else { block_on(array, file.sync_async()) };
+        if let Err(error) = &result {
+            check(error);
+            assert_eq!(matches!(error, Error::Poisoned { .. }), self.poisoned, "{error}");
+        }
+        self.durable.push(self.bytes.len());
+        if result.is_ok() {
+            self.durable = vec![self.bytes.len()];
+        }
+        self.poisoned |= result.is_err();
+        assert!(result.is_err() || !self.poisoned, "a file that does not know what it holds says that it is synced");
+    }
+
+    fn set_len(&mut self, rng: &mut Rng, file: &File) {
+        let old = self.bytes.len();
+        let len = if rng.bool() { rng.usize(0..=old) } else { old + rng.usize(0..50_000) };
+        self.durable.extend([old, len]);
+        match file.set_len(len as u64) {
+            Ok(()) => {
+                self.bytes.resize(len, 0);
+                if len != old {
+                    self.durable = vec![len];
+                }
+                // What was cut off is gone, and what failed writes left beyond the end with it.
+                let beyond = if len == old { usize::MAX } else { len.min(old) };
+                self.doubtful.retain(|at, _| *at < beyond);
+            }
+            Err(error) => {
+                check(&error);
+                let now = file.len() as usize;
+                assert!(now == old || now == len, "{now} is neither {old} nor {len}");
+                if now < old && !self.poisoned {
+                    self.before = self.bytes.clone();
+                }
+                self.bytes.resize(now, 0);
+                // Nothing may be written to a file of unknown length; one that only could not grow goes on.
+                self.poisoned |= matches!(file.write_at(&[], 0), Err(Error::Poisoned { .. }));
+                assert!(self.poisoned || now == old, "{error}");
+            }
+        }
+    }
+}
+
+/// A machine of healthy drives with an array and one synced file.
+fn plain(seed: u64, drives: usize, mode: Mode) -> (World, Array, File, Vec<u8>) {
+    let mut rng = Rng::with_seed(seed);
+    let world = World::new(seed).with_drives(drives, DriveModel::default());
+    let array = options(&mut rng, &world).mode(mode).create(world.paths()).unwrap();
+    let file = array.create_file("file", Layout::striping().block_bytes(8192)).unwrap();
+    let content = bytes(&mut rng, 300_000);
+    file.write_at(&content, 0).unwrap();
+    file.sync().unwrap();
+    (world, array, file, content)
+}
+
+#[test]
+fn an_error_names_the_part_and_the_offset() {
+    for mode in [Mode::Inline, Mode::DriveThreads] {
+        let (world, array, file, content) = plain(1, 3, mode);
+        // Block 4 is the second of drive 1.
+        let hit = |kind| Injection::new(kind, Fault::Errno(libc::EIO)).drive(1).path("parts/");
+        world.faults(|faults| faults.inject(hit(Kind::Read)));
+        let error = file.read_at(&mut [0; 100], 4 * 8192 + 5).unwrap_err();
+        let Error::Io { action: "read", path, offset: Some(offset), source } = &error else { panic!("{error}") };
+        assert!(path.starts_with(world.path(1).join("iomill/parts")), "{error}");
+        assert_eq!((*offset, source.raw_os_error()), (8192 + 5, Some(libc::EIO)));
+        world.faults(|faults| faults.inject(hit(Kind::Write)));
+        let error = file.write_at(&[0; 100], 4 * 8192 + 5).unwrap_err();
+        assert!(matches!(&error, Error::Io { action: "write", offset: Some(8197), .. }), "{error}");
+        let mut all = vec![0; content.len()];
+        file.read_at(&mut all, 0).unwrap();
+        assert_same(&all[..4 * 8192 + 5], &content[..4 * 8192 + 5], || "before".into());
+        assert_same(&all[4 * 8192 + 105..], &content[4 * 8192 + 105..], || "behind".into());
+        world.faults(|faults| faults.inject(hit(Kind::Sync)));
+        file.write_at(&[0; 100], 8192).unwrap();
+        let error = file.sync().unwrap_err();
+        assert!(matches!(&error, Error::Io { action: "sync", offset: None, .. }), "{error}");
+        assert!(matches!(file.write_at(&[0], 0), Err(Error::Poisoned { .. })));
+        drop(file);
+        array.open_file("file").unwrap().write_at(&[0], 0).unwrap();
+        array.close().unwrap();
+        assert_tidy(&world);
+    }
+}
+
+#[test]
+fn a_dead_drive_is_an_error_and_the_others_go_on() {
+    for (death, mode) in [(Death::Empty, Mode::Inline), (Death::Error, Mode::DriveThreads), (Death::Empty, Mode::Auto)]
+    {
+        let (world, array, file, content) = plain(2, 3, mode);
+        let other = array.create_file("other", Layout::striping().drives([0, 2])).unwrap();
+        other.write_at(&content, 0).unwrap();
+        world.faults(|faults| faults.kill(1, death));
+        let mut all = vec![0; content.len()];
+        let error = file.read_at(&mut all, 0).unwrap_err();
+        match (death, &error) {
+            (Death::Empty, Error::PartCut { path, .. }) => assert!(path.starts_with(world.path(1))),
+            (Death::Error, Error::Io { path, .. }) => assert!(path.starts_with(world.path(1))),
+            _ => panic!("{error}"),
+        }
+        assert!(file.write_at(&content, 0).is_err());
+        assert!(file.sync().is_err());
+        assert_eq!(file.read_at(&mut all[..8192], 0).unwrap(), 8192, "a block of a drive that lives");
+        assert_same(&all[..8192], &content[..8192], || "block 0".into());
+        other.write_at(&content[..5000], 100).unwrap();
+        other.sync().unwrap();
+        assert_eq!(other.read_at(&mut all, 0).unwrap(), content.len());
+        assert_same(&all[100..5100], &content[..5000], || "the other file".into());
+        drop((file, other));
+        assert!(array.close().is_ok() || world.drives() == 3, "closing ends");
+        world.faults(|faults| faults.revive(1));
+        let array = open(&mut Rng::with_seed(3), &world).unwrap();
+        let file = array.open_file("file").unwrap();
+        assert_eq!(file.read_at(&mut all, 0).unwrap(), content.len());
+        assert_same(&all, &content, || "after the drive came back".into());
+        assert_eq!(world.violations(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn handles_of_a_closed_array_say_so() {
+    for mode in [Mode::Inline, Mode::DriveThreads] {
+        let (world, array, file, content) = plain(4, 2, mode);
+        // Nobody steps an array that is closed.
+        let (_, other, _, _) = plain(5, 1, mode);
+        let (pending, late) = (file.read(0, content.len()), array.clone());
+        array.close().unwrap();
+        assert_same(&block_on(&late, pending).unwrap(), &content, || "a read that began before".into());
+        let closed = |result: iomill::Result<()>| assert!(matches!(result, Err(Error::Closed)), "{result:?}");
+        closed(file.read_at(&mut [0], 0).map(drop));
+        closed(file.write_at(&[0], 0));
+        closed(block_on(&late, file.read(0, 1)).map(drop));
+        closed(block_on(&late, file.write(0, vec![1])).map(drop));
+        closed(block_on(&other, file.sync_async()));
+        closed(file.submit(Vec::new(), |_| panic!("it has not begun")));
+        closed(file.sync());
+        closed(file.set_len(0));
+        closed(file.preallocate(1));
+        closed(late.open_file("file").map(drop));
+        closed(late.create_file("new", Layout::default()).map(drop));
+        closed(late.delete("file"));
+        closed(late.rename("file", "new"));
+        closed(late.set_attribute("file", "key", None));
+        closed(late.stat("file").map(drop));
+        closed(late.close());
+        drop(file);
+        assert_tidy(&world);
+    }
+}

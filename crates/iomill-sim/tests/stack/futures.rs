@@ -1,0 +1,151 @@
+//! Futures, callbacks and blocking calls at the same time on ranges of one file that do not overlap.
+
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use fastrand::Rng;
+use iomill::{Array, Error, File, Reading, Syncing, Task, Writing};
+
+use crate::harness::{Memory, assert_same, block_on, bytes};
+use crate::model::{apart, put};
+
+/// What a callback was given.
+type Outcome = Arc<Mutex<Option<iomill::Result<Vec<Vec<u8>>>>>>;
+
+enum Pending {
+    Read { future: Reading, wanted: Vec<u8> },
+    Write { future: Writing, wanted: Vec<u8> },
+    Sync(Syncing),
+    Batch { outcome: Outcome, wanted: Vec<Vec<u8>> },
+}
+
+/// Starts one call for each of some ranges: asynchronous ones go on while blocking ones run; some futures are dropped.
+pub fn mixed(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
+    let old_len = model.len();
+    let end = if rng.bool() { old_len } else { old_len + 60_000 };
+    let mut pending = Vec::new();
+    for (at, len) in apart(rng, end) {
+        // What grows the file meanwhile is not read.
+        let write = at + len > old_len || rng.bool();
+        match rng.u8(0..6) {
+            0 => block(rng, file, model, at, len, write),
+            1 => pending.push(batch(rng, file, model, at, len, write)),
+            2 => pending.push(Pending::Sync(file.sync_async())),
+            3 if write => drop(begin_write(rng, file, model, at, len)),
+            3 => drop(file.read(at as u64, len)),
+            _ if write => pending.push(begin_write(rng, file, model, at, len)),
+            _ => {
+                let future = file.read(at as u64, len);
+                pending.push(Pending::Read { future, wanted: model[at..at + len].to_vec() });
+            }
+        }
+        (0..rng.u8(0..4)).for_each(|_| array.step());
+        if rng.bool() && !pending.is_empty() {
+            let index = rng.usize(0..pending.len());
+            poll_once(&mut pending, index);
+        }
+    }
+    rng.shuffle(&mut pending);
+    pending.into_iter().for_each(|pending| finish(array, pending));
+    // A dropped write goes on; a change of the length waits for all there is.
+    file.set_len(model.len() as u64).unwrap();
+    assert_eq!(file.len(), model.len() as u64);
+}
+
+fn begin_write(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize) -> Pending {
+    let new = bytes(rng, len);
+    put(model, at, &new);
+    Pending::Write { future: file.write(at as u64, new.clone()), wanted: new }
+}
+
+fn block(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize, write: bool) {
+    if write {
+        let new = bytes(rng, len);
+        file.write_at(Memory::holding(rng, &new).get(), at as u64).unwrap();
+        put(model, at, &new);
+    } else {
+        let mut memory = Memory::new(rng, len);
+        assert_eq!(file.read_at(memory.get_mut(), at as u64).unwrap(), len);
+        assert_same(memory.get(), &model[at..at + len], || format!("blocking read at {at}"));
+    }
+}
+
+/// Submits a range as several tasks. Its callback must not block, and may submit.
+fn batch(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize, write: bool) -> Pending {
+    let step = rng.usize(1..20_000);
+    let (mut tasks, mut wanted) = (Vec::new(), Vec::new());
+    for from in (at..at + len).step_by(step) {
+        let len = step.min(at + len - from);
+        let offset = from as u64;
+        if write {
+            let new = bytes(rng, len);
+            put(model, from, &new);
+            tasks.push(Task::Write { offset, bytes: new.clone() });
+            wanted.push(new);
+        } else {
+            tasks.push(Task::Read { offset, len });
+            wanted.push(model[from..from + len].to_vec());
+        }
+    }
+    let outcome = Outcome::default();
+    let (there, inside) = (Arc::clone(&outcome), file.clone());
+    let submitted = file.submit(tasks, move |result| {
+        assert!(matches!(inside.read_at(&mut [0], 0), Err(Error::WouldBlock { .. })));
+        assert!(matches!(inside.sync(), Err(Error::WouldBlock { .. })));
+        let again = inside.submit(Vec::new(), move |nothing| {
+            assert!(nothing.unwrap().is_empty());
+            *there.lock().unwrap() = Some(result);
+        });
+        again.unwrap();
+    });
+    submitted.unwrap();
+    Pending::Batch { outcome, wanted }
+}
+
+/// Looks at one without waiting; takes it out when it has ended.
+fn poll_once(pending: &mut Vec<Pending>, index: usize) {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut pin = |future: &mut dyn Any| future.poll(&mut context);
+    let ended = match &mut pending[index] {
+        Pending::Read { future, wanted } => pin(future).map(|got| check(got, wanted)),
+        Pending::Write { future, wanted } => pin(future).map(|got| check(got, wanted)),
+        Pending::Sync(future) => std::pin::Pin::new(future).poll(&mut context).map(|synced| synced.unwrap()),
+        Pending::Batch { .. } => Poll::Pending,
+    };
+    if ended.is_ready() {
+        pending.swap_remove(index);
+    }
+}
+
+/// Both futures of bytes.
+trait Any {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<iomill::Result<Vec<u8>>>;
+}
+
+impl<F: Future<Output = iomill::Result<Vec<u8>>> + Unpin> Any for F {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<iomill::Result<Vec<u8>>> {
+        std::pin::Pin::new(self).poll(context)
+    }
+}
+
+fn check(got: iomill::Result<Vec<u8>>, wanted: &[u8]) {
+    assert_same(&got.unwrap(), wanted, || "a future".to_owned());
+}
+
+fn finish(array: &Array, pending: Pending) {
+    match pending {
+        Pending::Read { future, wanted } => check(block_on(array, future), &wanted),
+        Pending::Write { future, wanted } => check(block_on(array, future), &wanted),
+        Pending::Sync(future) => block_on(array, future).unwrap(),
+        Pending::Batch { outcome, wanted } => {
+            let mut steps = 0;
+            while outcome.lock().unwrap().is_none() {
+                array.step();
+                steps += 1;
+                assert!(steps < 1_000_000, "a callback is not called");
+            }
+            let got = outcome.lock().unwrap().take().unwrap().unwrap();
+            assert_eq!(got, wanted);
+        }
+    }
+}

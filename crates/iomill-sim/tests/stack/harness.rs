@@ -1,0 +1,188 @@
+//! What the tests share: rounds by seed, machines and arrays by chance, memory of chosen alignment.
+
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::task::{Context, Poll, Waker};
+
+use fastrand::Rng;
+use iomill::sys::fs::Alignment;
+use iomill::{Array, ArrayOptions, Layout, LayoutKind, Mode};
+use iomill_sim::{DriveModel, World};
+
+/// One round of a test.
+pub struct Round {
+    pub rng: Rng,
+    pub world: World,
+}
+
+/// Runs a test by the environment's wishes: the seeds that once failed, then `count` more.
+pub fn rounds(test: &str, count: u64, once_failed: &[u64], body: impl Fn(&mut Round)) {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    if let Some(seed) = number("IOMILL_SEED") {
+        return round(test, seed, &body);
+    }
+    once_failed.iter().for_each(|&seed| round(test, seed, &body));
+    match number("IOMILL_ROUNDS") {
+        Some(count) => (0..count).for_each(|_| round(test, fastrand::u64(..), &body)),
+        None => (0..count).for_each(|seed| round(test, seed, &body)),
+    }
+}
+
+fn round(test: &str, seed: u64, body: &impl Fn(&mut Round)) {
+    let again = format!("IOMILL_SEED={seed} cargo test -p iomill-sim --test stack {test}");
+    if std::env::var_os("IOMILL_SHOW").is_some() {
+        // Not by `eprintln!`, which the test harness would hold back.
+        writeln!(std::io::stderr(), "{again}").unwrap();
+    }
+    let mut round = Round { rng: Rng::with_seed(seed), world: World::new(seed) };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(&mut round))) {
+        eprintln!("{}\nseed {seed} failed; again: {again}", round.world.trace_tail());
+        resume_unwind(panic);
+    }
+}
+
+/// Nothing broke the contracts of the machine, nothing was left in flight or open.
+pub fn assert_tidy(world: &World) {
+    assert_eq!(world.violations(), Vec::<String>::new());
+    assert_eq!(world.abandoned(), 0, "requests were in flight when their engine was dropped");
+    assert_eq!(world.in_flight(), 0);
+    assert_eq!(world.open_files(), 0, "files left open");
+}
+
+/// A drive of one of several kinds.
+pub fn drive(rng: &mut Rng) -> DriveModel {
+    let direct = |offset, memory| Alignment { offset, memory };
+    let alignments = [direct(512, 512), direct(4096, 4096), direct(512, 4), direct(4096, 512), Alignment::NONE];
+    let fast = rng.u64(1_000..100_000);
+    DriveModel {
+        latency_ns: fast..fast + rng.u64(1_000..1_000_000),
+        channels: rng.usize(1..20),
+        alignment: alignments[rng.usize(0..alignments.len())],
+        ..DriveModel::default()
+    }
+}
+
+/// Options by chance.
+pub fn options(rng: &mut Rng, world: &World) -> ArrayOptions {
+    let mode = [Mode::Auto, Mode::Inline, Mode::DriveThreads][rng.usize(0..3)];
+    let depth = [1, 2, 3, 8, 32][rng.usize(0..5)];
+    ArrayOptions::new().platform(world.platform()).mode(mode).depth(depth)
+}
+
+/// A machine of one to five drives with an array over them.
+pub fn machine(round: &mut Round) -> Array {
+    let drives = round.rng.usize(1..6);
+    for index in 0..drives {
+        let model = drive(&mut round.rng);
+        round.world.add_drive(format!("/sim/{index}"), model);
+    }
+    let weights: Vec<u32> = (0..drives).map(|_| round.rng.u32(1..12)).collect();
+    options(&mut round.rng, &round.world).weights(weights).create(round.world.paths()).unwrap()
+}
+
+/// Opens the array by any of its drives.
+pub fn open(rng: &mut Rng, world: &World) -> iomill::Result<Array> {
+    options(rng, world).open(world.path(rng.usize(0..world.drives())))
+}
+
+pub fn layout(rng: &mut Rng, drives: usize) -> Layout {
+    let kind = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash][rng.usize(0..3)];
+    let layout = Layout::new(kind).block_bytes([4096, 8192, 12288, 65536, 1 << 20][rng.usize(0..5)]);
+    if rng.bool() {
+        return layout;
+    }
+    let mut chosen: Vec<u16> = (0..drives as u16).collect();
+    rng.shuffle(&mut chosen);
+    chosen.truncate(rng.usize(1..=drives));
+    layout.drives(chosen)
+}
+
+/// Memory within a larger slab, so that its alignment is chosen and strays are seen.
+pub struct Memory {
+    slab: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+const GUARD: u8 = 0xA5;
+const PAGE: usize = 4096;
+
+impl Memory {
+    /// `len` bytes at an address that is a page's, a sector's, or any.
+    pub fn new(rng: &mut Rng, len: usize) -> Memory {
+        let slab = vec![GUARD; len + 3 * PAGE];
+        let first = PAGE + (slab.as_ptr() as usize).wrapping_neg() % PAGE;
+        let shift = match rng.u8(0..4) {
+            0 | 1 => 0,
+            2 => 512 * rng.usize(0..8),
+            _ => rng.usize(0..PAGE),
+        };
+        Memory { slab, start: first + shift, len }
+    }
+
+    pub fn holding(rng: &mut Rng, bytes: &[u8]) -> Memory {
+        let mut memory = Memory::new(rng, bytes.len());
+        memory.get_mut().copy_from_slice(bytes);
+        memory
+    }
+
+    pub fn get(&self) -> &[u8] {
+        &self.slab[self.start..self.start + self.len]
+    }
+
+    pub fn get_mut(&mut self) -> &mut [u8] {
+        &mut self.slab[self.start..self.start + self.len]
+    }
+
+    /// Nothing outside was touched.
+    pub fn check(&self) {
+        let outside = self.slab[..self.start].iter().chain(&self.slab[self.start + self.len..]);
+        assert!(outside.copied().all(|byte| byte == GUARD), "memory around a buffer was written to");
+    }
+}
+
+pub fn bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    rng.fill(&mut bytes);
+    bytes
+}
+
+/// A length: mostly short, sometimes whole pages, seldom long.
+pub fn length(rng: &mut Rng) -> usize {
+    match rng.u8(0..10) {
+        0 => 0,
+        1..4 => rng.usize(1..300),
+        4..6 => rng.usize(1..20_000),
+        6..8 => PAGE * rng.usize(1..20),
+        8 => 512 * rng.usize(1..100),
+        _ => rng.usize(1..700_000),
+    }
+}
+
+/// An offset of at most `end`, at a page's start every other time.
+pub fn offset(rng: &mut Rng, end: usize) -> usize {
+    let offset = rng.usize(0..=end);
+    if rng.bool() { offset - offset % PAGE } else { offset }
+}
+
+/// Lets the array step until the future resolves. A simulation that does not end is a hang.
+pub fn block_on<F: Future + Unpin>(array: &Array, mut future: F) -> F::Output {
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..1_000_000 {
+        if let Poll::Ready(output) = std::pin::Pin::new(&mut future).poll(&mut context) {
+            return output;
+        }
+        array.step();
+    }
+    panic!("a future does not resolve");
+}
+
+/// Tells the first difference, for a message of use.
+pub fn assert_same(got: &[u8], wanted: &[u8], what: impl FnOnce() -> String) {
+    assert_eq!(got.len(), wanted.len(), "length of {}", what());
+    if let Some(at) = got.iter().zip(wanted).position(|(got, wanted)| got != wanted) {
+        let wrong = got.iter().zip(wanted).filter(|(got, wanted)| got != wanted).count();
+        let (got, wanted) = (got[at], wanted[at]);
+        panic!("{}: byte {at} is {got}, not {wanted}; {wrong} bytes differ", what());
+    }
+}

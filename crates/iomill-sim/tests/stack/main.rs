@@ -1,0 +1,20 @@
+//! The whole stack (interface, drive queues, catalog) on simulated machines, against plain models of what it should do.
+//!
+//! Every test is a number of rounds, each decided by one seed. A round that fails prints its seed, the last events of its
+//! machine, and the command that runs it again. `IOMILL_SEED=<seed>` runs one round, `IOMILL_ROUNDS=<n>` runs that many
+//! with new seeds, `IOMILL_SHOW=1` tells each seed before its round begins (for rounds that end the process).
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+mod capacity;
+mod crash;
+mod determinism;
+mod errors;
+mod futures;
+mod harness;
+mod heap;
+mod model;
+mod script;
+mod sharing;
+mod versions;

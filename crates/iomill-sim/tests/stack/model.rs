@@ -1,0 +1,393 @@
+//! Random calls of every kind against byte vectors, on drives that are slow, out of order, short and interrupted, but lose
+//! nothing: every result is exactly that of the vectors.
+
+use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+
+use fastrand::Rng;
+use iomill::{Array, Error, File};
+use iomill_sim::{Rates, World};
+
+use crate::harness::{Memory, Round, assert_same, assert_tidy, bytes, layout, length, machine, offset, open, rounds};
+
+/// Files are kept below this length, for the sake of time.
+const LONGEST: usize = 3 << 20;
+
+/// Seeds that once showed a bug.
+const ONCE_FAILED: &[u64] = &[];
+
+#[test]
+fn every_call_does_what_a_vector_does() {
+    rounds("every_call_does_what_a_vector_does", 50, ONCE_FAILED, run);
+}
+
+fn run(round: &mut Round) {
+    let array = machine(round);
+    let mut rates = Rates::default();
+    if round.rng.bool() {
+        rates = Rates { short_read: 100, short_write: 100, interrupted: 100, ..rates };
+    }
+    round.world.faults(|faults| faults.rates = rates);
+    let (rng, world) = (&mut round.rng, &round.world);
+    let mut model = Model { array: Some(array), files: Vec::new(), names: 0 };
+    for _ in 0..rng.usize(20..80) {
+        model.step(rng, world);
+        assert_eq!(world.violations(), Vec::<String>::new());
+    }
+    model.reopen(rng, world);
+    for index in 0..model.files.len() {
+        model.compare(rng, index);
+    }
+    model.files.clear();
+    model.array.take().unwrap().close().unwrap();
+    assert_tidy(world);
+}
+
+/// One file and what it should hold.
+pub struct Twin {
+    pub name: String,
+    pub bytes: Vec<u8>,
+    /// `None` while the file is closed.
+    pub file: Option<File>,
+}
+
+struct Model {
+    array: Option<Array>,
+    files: Vec<Twin>,
+    names: u64,
+}
+
+impl Model {
+    fn array(&self) -> Array {
+        self.array.clone().unwrap()
+    }
+
+    fn step(&mut self, rng: &mut Rng, world: &World) {
+        if self.files.is_empty() || (self.files.len() < 4 && rng.u8(0..15) == 0) {
+            return self.create(rng);
+        }
+        let index = rng.usize(0..self.files.len());
+        match rng.u8(0..40) {
+            0 => self.reopen(rng, world),
+            1 => self.close(rng, index),
+            2 => self.rename(rng, index),
+            3 => self.delete(rng, index),
+            4 => self.look(index),
+            5 => self.compare(rng, index),
+            _ => {
+                let array = self.array();
+                let twin = &mut self.files[index];
+                let file = twin.file.get_or_insert_with(|| array.open_file(&twin.name).unwrap()).clone();
+                let file = if rng.u8(0..8) == 0 { file.background() } else { file };
+                call(rng, &array, &file, &mut twin.bytes);
+                assert_eq!(file.len(), twin.bytes.len() as u64);
+            }
+        }
+    }
+
+    fn new_name(&mut self) -> String {
+        self.names += 1;
+        format!("dir/file {}", self.names)
+    }
+
+    fn create(&mut self, rng: &mut Rng) {
+        let (array, name) = (self.array(), self.new_name());
+        let drives = array.info().unwrap().drives.len();
+        let file = array.create_file(&name, layout(rng, drives)).unwrap();
+        assert!(matches!(array.create_file(&name, layout(rng, drives)), Err(Error::Exists { .. })));
+        self.files.push(Twin { name, bytes: Vec::new(), file: Some(file) });
+    }
+
+    fn close(&mut self, rng: &mut Rng, index: usize) {
+        if let Some(file) = self.files[index].file.take()
+            && rng.bool()
+        {
+            file.close().unwrap();
+        }
+    }
+
+    fn reopen(&mut self, rng: &mut Rng, world: &World) {
+        let array = self.array.take().unwrap();
+        for twin in &mut self.files {
+            if rng.bool() {
+                twin.file = None;
+            }
+        }
+        array.close().unwrap();
+        for twin in &mut self.files {
+            if let Some(file) = twin.file.take() {
+                assert!(matches!(file.read_at(&mut [0], 0), Err(Error::Closed)));
+                assert!(matches!(file.set_len(0), Err(Error::Closed)));
+                assert!(matches!(file.sync(), Err(Error::Closed)));
+            }
+        }
+        assert_tidy(world);
+        self.array = Some(open(rng, world).unwrap());
+    }
+
+    fn rename(&mut self, rng: &mut Rng, index: usize) {
+        let (array, to) = (self.array(), self.new_name());
+        if self.files[index].file.is_some() {
+            assert!(matches!(array.rename(&self.files[index].name, &to), Err(Error::Busy { .. })));
+            self.files[index].file = None;
+        }
+        let victim = rng.usize(0..self.files.len());
+        let over = victim != index && self.files[victim].file.is_none() && rng.bool();
+        let to = if over { self.files[victim].name.clone() } else { to };
+        array.rename(&self.files[index].name, &to).unwrap();
+        self.files[index].name = to;
+        if over {
+            self.files.remove(victim);
+        }
+    }
+
+    fn delete(&mut self, rng: &mut Rng, index: usize) {
+        let (array, mut twin) = (self.array(), self.files.swap_remove(index));
+        if twin.file.is_some() {
+            assert!(matches!(array.delete(&twin.name), Err(Error::Busy { .. })));
+            self.files.push(twin);
+            return self.close(rng, self.files.len() - 1);
+        }
+        twin.file = None;
+        array.delete(&twin.name).unwrap();
+        assert!(matches!(array.open_file(&twin.name), Err(Error::NotFound { .. })));
+    }
+
+    fn look(&mut self, index: usize) {
+        let array = self.array();
+        let mut names: Vec<String> = self.files.iter().map(|twin| twin.name.clone()).collect();
+        names.sort();
+        assert_eq!(array.list(""), names);
+        let twin = &self.files[index];
+        assert_eq!(array.stat(&twin.name).unwrap().len_bytes, twin.bytes.len() as u64);
+        let value = twin.bytes.len().to_string();
+        array.set_attribute(&twin.name, "length", Some(&value)).unwrap();
+        assert_eq!(array.stat(&twin.name).unwrap().attributes["length"], value);
+    }
+
+    /// Reads a whole file.
+    fn compare(&mut self, rng: &mut Rng, index: usize) {
+        let array = self.array();
+        let twin = &mut self.files[index];
+        let file = twin.file.get_or_insert_with(|| array.open_file(&twin.name).unwrap());
+        let mut memory = Memory::new(rng, twin.bytes.len() + 10);
+        let read = file.read_at(memory.get_mut(), 0).unwrap();
+        assert_same(&memory.get()[..read], &twin.bytes, || format!("{:?}", twin.name));
+    }
+}
+
+/// Puts `new` at `offset` of a vector, as a write to a file does.
+pub fn put(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
+    if new.is_empty() {
+        return;
+    }
+    bytes.resize(bytes.len().max(offset + new.len()), 0);
+    bytes[offset..offset + new.len()].copy_from_slice(new);
+}
+
+fn call(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
+    match rng.u8(0..16) {
+        0 | 1 => read_at(rng, file, model),
+        2 | 3 => write_at(rng, file, model),
+        4 => read_vectored(rng, file, model),
+        5 => write_vectored(rng, file, model),
+        6 => read_many(rng, file, model),
+        7 => write_many(rng, file, model),
+        8 => read_ranges(rng, file, model),
+        9 => write_ranges(rng, file, model),
+        10 => set_len(rng, file, model),
+        11 => file.sync().unwrap(),
+        12 => cursor(rng, file, model),
+        13 => file.preallocate(rng.u64(0..LONGEST as u64)).unwrap(),
+        14 => registered(rng, array, file, model),
+        _ => crate::futures::mixed(rng, array, file, model),
+    }
+}
+
+/// Where a write of `len` bytes may go.
+fn place(rng: &mut Rng, model: &[u8], len: usize) -> usize {
+    let end = if rng.u8(0..4) == 0 { model.len() + 200_000 } else { model.len() };
+    offset(rng, end.min(LONGEST - len))
+}
+
+fn read_at(rng: &mut Rng, file: &File, model: &[u8]) {
+    let (at, len) = (offset(rng, model.len() + 5000), length(rng));
+    let mut memory = Memory::new(rng, len);
+    let read = file.read_at(memory.get_mut(), at as u64).unwrap();
+    let wanted = &model[at.min(model.len())..(at + len).min(model.len()).max(at.min(model.len()))];
+    assert_same(&memory.get()[..read], wanted, || format!("read_at {at}, {len}"));
+    memory.check();
+}
+
+fn write_at(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
+    let len = length(rng);
+    let (at, new) = (place(rng, model, len), bytes(rng, len));
+    let memory = Memory::holding(rng, &new);
+    file.write_at(memory.get(), at as u64).unwrap();
+    memory.check();
+    put(model, at, &new);
+}
+
+fn memories(rng: &mut Rng) -> Vec<Memory> {
+    (0..rng.usize(0..6))
+        .map(|_| {
+            let len = length(rng).min(50_000);
+            Memory::new(rng, len)
+        })
+        .collect()
+}
+
+fn read_vectored(rng: &mut Rng, file: &File, model: &[u8]) {
+    let mut memories = memories(rng);
+    let at = offset(rng, model.len());
+    let mut slices: Vec<IoSliceMut> = memories.iter_mut().map(|memory| IoSliceMut::new(memory.get_mut())).collect();
+    let read = file.read_vectored_at(&mut slices, at as u64).unwrap();
+    let all: Vec<u8> = memories.iter().flat_map(|memory| memory.get().to_vec()).collect();
+    let end = (at + all.len()).min(model.len());
+    assert_same(&all[..read], &model[at..end], || format!("read_vectored_at {at}"));
+    memories.iter().for_each(Memory::check);
+}
+
+fn write_vectored(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
+    let mut memories = memories(rng);
+    memories.iter_mut().for_each(|memory| rng.fill(memory.get_mut()));
+    let all: Vec<u8> = memories.iter().flat_map(|memory| memory.get().to_vec()).collect();
+    let at = place(rng, model, all.len());
+    let slices: Vec<IoSlice> = memories.iter().map(|memory| IoSlice::new(memory.get())).collect();
+    file.write_vectored_at(&slices, at as u64).unwrap();
+    put(model, at, &all);
+}
+
+/// A record length and offsets; of records that do not overlap where `apart`.
+fn records(rng: &mut Rng, end: usize, apart: bool) -> (Vec<u64>, usize) {
+    let len = [1, 37, 512, 768, 4096, 5000, 16384, 40_000][rng.usize(0..8)];
+    if end < len {
+        return (Vec::new(), len);
+    }
+    let shift = if rng.bool() { 0 } else { rng.usize(0..=(end - len).min(len)) };
+    let slots = (end - shift) / len;
+    let mut offsets: Vec<u64> = if apart {
+        let step = slots.div_ceil(80).max(1);
+        (0..slots).step_by(step).map(|slot| (shift + slot * len) as u64).collect()
+    } else {
+        (0..rng.usize(0..80)).map(|_| offset(rng, end - len) as u64).collect()
+    };
+    rng.shuffle(&mut offsets);
+    offsets.truncate(rng.usize(0..=offsets.len()));
+    (offsets, len)
+}
+
+fn read_many(rng: &mut Rng, file: &File, model: &[u8]) {
+    let (offsets, len) = records(rng, model.len(), false);
+    let mut memory = Memory::new(rng, offsets.len() * len);
+    file.read_many(&offsets, len, memory.get_mut()).unwrap();
+    let wanted: Vec<u8> = offsets.iter().flat_map(|&at| model[at as usize..][..len].to_vec()).collect();
+    assert_same(memory.get(), &wanted, || format!("read_many of {len} bytes"));
+    memory.check();
+    let beyond = file.read_many(&[model.len() as u64], 1, &mut [0]);
+    assert!(matches!(beyond, Err(Error::Invalid { .. })));
+}
+
+fn write_many(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
+    let end = model.len() + rng.usize(0..100_000);
+    let (offsets, len) = records(rng, end.min(LONGEST), true);
+    let new = bytes(rng, offsets.len() * len);
+    let memory = Memory::holding(rng, &new);
+    file.write_many(&offsets, len, memory.get()).unwrap();
+    offsets.iter().zip(new.chunks(len)).for_each(|(&at, record)| put(model, at as usize, record));
+}
+
+fn read_ranges(rng: &mut Rng, file: &File, model: &[u8]) {
+    let ranges: Vec<(u64, usize)> = (0..rng.usize(0..20))
+        .map(|_| {
+            let at = offset(rng, model.len());
+            (at as u64, length(rng).min(50_000).min(model.len() - at))
+        })
+        .collect();
+    let mut memory = Memory::new(rng, ranges.iter().map(|range| range.1).sum());
+    file.read_ranges(&ranges, memory.get_mut()).unwrap();
+    let wanted: Vec<u8> = ranges.iter().flat_map(|&(at, len)| model[at as usize..][..len].to_vec()).collect();
+    assert_same(memory.get(), &wanted, || format!("read_ranges {ranges:?}"));
+    memory.check();
+}
+
+/// Ranges one after the other with gaps between some, in any order.
+pub fn apart(rng: &mut Rng, end: usize) -> Vec<(usize, usize)> {
+    let mut cuts: Vec<usize> = (0..rng.usize(2..16)).map(|_| offset(rng, end)).collect();
+    cuts.sort_unstable();
+    let mut ranges: Vec<(usize, usize)> = cuts.windows(2).map(|cut| (cut[0], (cut[1] - cut[0]).min(60_000))).collect();
+    rng.shuffle(&mut ranges);
+    ranges.truncate(rng.usize(1..=ranges.len()));
+    ranges
+}
+
+fn write_ranges(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
+    let ranges = apart(rng, (model.len() + 100_000).min(LONGEST));
+    let new = bytes(rng, ranges.iter().map(|range| range.1).sum());
+    let given: Vec<(u64, usize)> = ranges.iter().map(|&(at, len)| (at as u64, len)).collect();
+    let memory = Memory::holding(rng, &new);
+    file.write_ranges(&given, memory.get()).unwrap();
+    let mut rest = &new[..];
+    for (at, len) in ranges {
+        put(model, at, &rest[..len]);
+        rest = &rest[len..];
+    }
+}
+
+fn set_len(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
+    let len = match rng.u8(0..6) {
+        0 => 0,
+        1 | 2 => (model.len() + rng.usize(0..300_000)).min(LONGEST),
+        _ => offset(rng, model.len()),
+    };
+    file.set_len(len as u64).unwrap();
+    model.resize(len, 0);
+}
+
+fn cursor(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
+    let mut ours = file.cursor();
+    let mut theirs = std::io::Cursor::new(std::mem::take(model));
+    for _ in 0..rng.usize(1..6) {
+        let end = theirs.get_ref().len();
+        let to = match rng.u8(0..3) {
+            0 => SeekFrom::Start(offset(rng, end) as u64),
+            1 => SeekFrom::End(-(rng.usize(0..=end) as i64)),
+            _ => SeekFrom::Current(rng.i64(-100..100)),
+        };
+        match theirs.seek(to) {
+            Ok(position) => assert_eq!(ours.seek(to).unwrap(), position),
+            Err(_) => assert!(ours.seek(to).is_err()),
+        }
+        if rng.bool() {
+            let (mut got, mut wanted) = (vec![0; length(rng)], Vec::new());
+            Read::by_ref(&mut theirs).take(got.len() as u64).read_to_end(&mut wanted).unwrap();
+            let read = ours.read(&mut got).unwrap();
+            assert_same(&got[..read], &wanted, || "cursor".to_owned());
+        } else {
+            let count = rng.usize(0..3000);
+            let new = bytes(rng, count);
+            ours.write_all(&new).unwrap();
+            theirs.write_all(&new).unwrap();
+        }
+    }
+    *model = theirs.into_inner();
+}
+
+/// Reads and writes in memory that the engines know.
+fn registered(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
+    let mut buffer = array.buffer(64 << 10).unwrap();
+    for _ in 0..rng.usize(1..4) {
+        let from = offset(rng, buffer.len());
+        let len = rng.usize(0..=buffer.len() - from);
+        let at = place(rng, model, len);
+        let slice = &mut buffer[from..from + len];
+        if rng.bool() {
+            rng.fill(slice);
+            file.write_at(slice, at as u64).unwrap();
+            put(model, at, slice);
+        } else {
+            let read = file.read_at(slice, at as u64).unwrap();
+            let wanted = &model[at.min(model.len())..(at + len).min(model.len()).max(at.min(model.len()))];
+            assert_same(&slice[..read], wanted, || format!("registered memory at {at}"));
+        }
+    }
+}

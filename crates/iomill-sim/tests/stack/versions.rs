@@ -1,0 +1,79 @@
+//! What a file may hold after a crash.
+
+use crate::model::put;
+
+/// A file's durable bytes and what was written since. After a crash each granule of it (a page, or a sector where sectors
+/// tear) holds what it held after some number of those writes, none and all included; its length is the durable one.
+#[derive(Clone, Debug, Default)]
+pub struct Versions {
+    durable: Vec<u8>,
+    /// Offset and bytes, in the order in which they were asked for.
+    since: Vec<(usize, Vec<u8>)>,
+    /// What a read returns.
+    pub now: Vec<u8>,
+}
+
+impl Versions {
+    /// A write that is asked for: from now on it may be on the drives.
+    pub fn begin(&mut self, at: usize, new: &[u8]) {
+        self.since.push((at, new.to_vec()));
+    }
+
+    /// A write that has ended well: from now on it is read.
+    pub fn end(&mut self, at: usize, new: &[u8]) {
+        put(&mut self.now, at, new);
+    }
+
+    /// The same file after a sync.
+    pub fn synced(&self) -> Versions {
+        Versions { durable: self.now.clone(), since: Vec::new(), now: self.now.clone() }
+    }
+
+    /// The same file after a change of its length.
+    pub fn resized(&self, len: usize) -> Versions {
+        let mut after = self.clone();
+        after.now.resize(len, 0);
+        after.synced()
+    }
+
+    /// Whether a crash may leave `found`; the reason why not.
+    pub fn fits(&self, found: &[u8], granule: usize) -> Result<(), String> {
+        if found.len() != self.durable.len() {
+            return Err(format!("{} bytes, not {}", found.len(), self.durable.len()));
+        }
+        for start in (0..found.len()).step_by(granule) {
+            let end = (start + granule).min(found.len());
+            if !self.may_hold(start, &found[start..end]) {
+                let wanted = &self.durable[start..end];
+                let at = start + found[start..end].iter().zip(wanted).position(|(a, b)| a != b).unwrap_or(0);
+                let later = self.since.iter().filter(|(from, new)| *from < end && start < from + new.len()).count();
+                return Err(format!(
+                    "{start}..{end} of {} bytes is neither as synced nor as after one of {later} later writes; byte \
+                     {at} is {}, was {}",
+                    found.len(),
+                    found[at],
+                    self.durable[at]
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn may_hold(&self, start: usize, found: &[u8]) -> bool {
+        let mut held = self.durable[start..start + found.len()].to_vec();
+        if held == found {
+            return true;
+        }
+        let end = start + found.len();
+        for (at, new) in &self.since {
+            let (from, to) = (start.max(*at), end.min(at + new.len()));
+            if from < to {
+                held[from - start..to - start].copy_from_slice(&new[from - at..to - at]);
+                if held == found {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
