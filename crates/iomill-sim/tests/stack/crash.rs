@@ -11,14 +11,14 @@ use crate::harness::{Round, machine, open, rounds};
 use crate::script::{Files, Script};
 
 /// Seeds that once showed a bug.
-const ONCE_FAILED: &[u64] = &[3];
+const ONCE_FAILED: &[u64] = &[];
 
 /// Moments of each script at which the machine crashes, by chance.
-const CRASHES: usize = 10;
+const CRASHES: usize = 8;
 
 #[test]
 fn a_crash_loses_nothing_that_was_acknowledged() {
-    rounds("a_crash_loses_nothing_that_was_acknowledged", 24, ONCE_FAILED, |round| {
+    rounds("a_crash_loses_nothing_that_was_acknowledged", 40, ONCE_FAILED, |round| {
         let seed = round.rng.u64(..);
         let effects = play(&mut round.world, seed, None);
         for _ in 0..CRASHES {
@@ -140,7 +140,7 @@ fn go_on(rng: &mut Rng, world: &World, found: &[Found]) {
     for found in found {
         let file = array.open_file(&found.name).unwrap();
         let mut bytes = found.bytes.clone();
-        bytes.resize(bytes.len() + rng.usize(1..2_000_000), 0);
+        bytes.resize(bytes.len() + rng.usize(1..1_000_000), 0);
         if rng.bool() {
             file.set_len(bytes.len() as u64).unwrap();
         } else {

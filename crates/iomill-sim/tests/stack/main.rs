@@ -15,6 +15,7 @@ mod futures;
 mod harness;
 mod heap;
 mod model;
+mod regressions;
 mod script;
 mod sharing;
 mod versions;

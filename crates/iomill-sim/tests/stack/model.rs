@@ -17,7 +17,7 @@ const ONCE_FAILED: &[u64] = &[];
 
 #[test]
 fn every_call_does_what_a_vector_does() {
-    rounds("every_call_does_what_a_vector_does", 50, ONCE_FAILED, run);
+    rounds("every_call_does_what_a_vector_does", 100, ONCE_FAILED, run);
 }
 
 fn run(round: &mut Round) {

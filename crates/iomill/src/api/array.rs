@@ -344,10 +344,18 @@ impl ArrayInner {
         loop {
             self.check_open()?;
             let Some(entry) = open.get(&record.id) else { break };
-            if entry.strong_count() > 0 {
+            let Some(state) = entry.upgrade() else {
+                open = self.wait_for_change(open);
+                continue;
+            };
+            // Let go of without the lock: this may be the last hold, and closing takes the lock.
+            drop(open);
+            if state.is_held() {
                 return Err(Error::Busy { name: record.name.clone() });
             }
-            open = self.wait_for_change(open);
+            drop(state);
+            self.pause_for_io();
+            open = lock(&self.open);
         }
         open.insert(record.id, Weak::new());
         Ok(KeptClosed { array: self, id: record.id })

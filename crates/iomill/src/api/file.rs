@@ -26,6 +26,8 @@ const WAVE_PIECES: usize = 8192;
 pub struct File {
     pub(crate) state: Arc<FileState>,
     pub(crate) class: Class,
+    /// Counted by `FileState::is_held`.
+    _handle: Arc<()>,
 }
 
 /// Is inside the file's gate.
@@ -55,12 +57,13 @@ impl Drop for Inside<'_> {
 
 impl File {
     pub(crate) fn new(state: Arc<FileState>) -> File {
-        File { state, class: Class::Foreground }
+        let handle = state.handle();
+        File { state, class: Class::Foreground, _handle: handle }
     }
 
     /// A handle whose I/O gives way to that of other handles.
     pub fn background(&self) -> File {
-        File { state: Arc::clone(&self.state), class: Class::Background }
+        File { class: Class::Background, ..self.clone() }
     }
 
     /// The file's name when it was opened.

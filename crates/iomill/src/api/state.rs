@@ -71,6 +71,8 @@ pub struct FileState {
     /// Nothing is left to keep: not opened whole yet, or kept by `finish`. What a finished file still held would be
     /// written without the array's lock.
     finished: AtomicBool,
+    /// One share for each handle, and this one. Operations in flight hold the file without being handles.
+    handles: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -96,6 +98,7 @@ impl FileState {
         }
         let state = FileState {
             finished: AtomicBool::new(true),
+            handles: Arc::new(()),
             block_bytes: u64::from(record.block_bytes),
             map,
             parts,
@@ -135,6 +138,16 @@ impl FileState {
     /// What part `index` must hold at least when the file is `len` bytes long, in bytes.
     pub fn part_bytes(&self, index: usize, len: u64) -> u64 {
         self.map.part_bytes(index as u16, len, self.record.block_bytes)
+    }
+
+    /// A share of the file for a new handle.
+    pub fn handle(&self) -> Arc<()> {
+        Arc::clone(&self.handles)
+    }
+
+    /// Whether a user has a handle, rather than an operation on its way out.
+    pub fn is_held(&self) -> bool {
+        Arc::strong_count(&self.handles) > 1
     }
 
     pub fn array(&self) -> &Arc<ArrayInner> {

@@ -1,0 +1,108 @@
+//! `iomill bench`: it measures what it says, leaves nothing behind, and refuses what makes no sense.
+
+mod common;
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::Site;
+
+/// A measurement of some 10 ms, iomill alone.
+const SHORT: [&str; 9] = ["--rivals", "none", "--rounds", "1", "--seconds", "0.1", "--size", "4MiB", "--threads"];
+
+fn entries(site: &Site) -> Vec<String> {
+    let names = fs::read_dir(site.root()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn random_and_sequential_on_an_array() {
+    let site = Site::new(3);
+    for (what, more) in [
+        ("random", vec!["--read-percent", "70"]),
+        ("sequential", vec!["--request-size", "64KiB", "--layout", "rotated"]),
+        ("random", vec!["--layout", "hash", "--block-size", "16KiB"]),
+    ] {
+        let arguments = [vec!["bench", what], SHORT.to_vec(), vec!["2", "--json", "out.json"], more].concat();
+        let table = site.run(arguments).good();
+        assert!(table.text().contains("iomill-inline"), "{}", table.text());
+        let text = fs::read_to_string(site.path("out.json")).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let results = document["results"].as_array().unwrap();
+        let names: Vec<&str> = results.iter().map(|row| row["contender"].as_str().unwrap()).collect();
+        // The null engine takes no writes.
+        let null = !more_writes(&document);
+        assert_eq!(names.contains(&"iomill-null"), null);
+        assert!(names.contains(&"iomill-inline") && names.contains(&"iomill-drive-threads"));
+        for row in results {
+            for key in ["ops_per_s", "cpu_us_per_op", "p50_us", "p99_us"] {
+                assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
+            }
+            assert_eq!(row["threads"], 2);
+        }
+    }
+    assert_eq!(site.run(["ls"]).good().text(), "", "the measured file is gone");
+}
+
+fn more_writes(document: &serde_json::Value) -> bool {
+    document["results"][0]["workload"].as_str().unwrap().contains('%')
+}
+
+#[test]
+fn without_an_array_one_is_made_and_removed() {
+    let site = Site::bare(0);
+    let before = entries(&site);
+    let arguments = [vec!["bench", "random", "--mode", "inline"], SHORT.to_vec(), vec!["1"]].concat();
+    let ended = site.run_bare(arguments).good();
+    assert!(ended.text().contains("iomill-inline") && !ended.text().contains("iomill-drive-threads"));
+    assert!(ended.err.contains("they share its limit"), "{}", ended.err);
+    assert_eq!(entries(&site), before);
+}
+
+#[test]
+fn an_interrupt_cleans_up_too() {
+    let site = Site::bare(0);
+    let child = Command::new(env!("CARGO_BIN_EXE_iomill"))
+        .args(["bench", "random", "--seconds", "60", "--size", "16MiB", "--rivals", "none"])
+        .current_dir(site.root())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = child.unwrap();
+    let started = Instant::now();
+    while !entries(&site).iter().any(|name| name.starts_with("iomill-bench-")) {
+        assert!(started.elapsed() < Duration::from_secs(20), "the array did not appear");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    // SAFETY: a plain system call on a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(started.elapsed() < Duration::from_secs(50), "it ended long before its time");
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let site = Site::bare(0);
+    for (arguments, said) in [
+        (vec!["random", "--rivals", "nobody"], "uring-by-hand"),
+        (vec!["random", "--request-size", "5000"], "multiple of 4096"),
+        (vec!["random", "--seconds", "0"], "0.1 to 600"),
+        (vec!["random", "--read-percent", "101"], "101"),
+        (vec!["random", "--threads", "0"], "0"),
+        (vec!["random", "--size", "1", "--rivals", "none"], "at least one page"),
+        (vec!["random", "--layout", "hash", "--read-percent", "0"], "striping or rotated"),
+        (vec!["quick", "--dir", "/dev/shm"], "--dir"),
+        (vec!["quick", "--dir", "/nonexistent"], "/nonexistent"),
+    ] {
+        let line: Vec<&str> = [vec!["bench"], arguments].concat();
+        let ended = site.run_bare(line.clone());
+        assert!(ended.code == 1 || ended.code == 2, "{line:?}: {}", ended.code);
+        assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
+    }
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
+}

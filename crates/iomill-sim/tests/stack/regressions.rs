@@ -1,0 +1,136 @@
+//! What once was broken, in the fewest calls that show it.
+
+use fastrand::Rng;
+use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind, Mode};
+use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
+
+use crate::harness::{assert_same, assert_tidy, block_on, bytes};
+
+const PAGE: usize = 4096;
+
+fn array(world: &World, mode: Mode) -> Array {
+    let options = ArrayOptions::new().platform(world.platform()).mode(mode);
+    if world.files(0).is_empty() {
+        options.create(world.paths()).unwrap()
+    } else {
+        options.open(world.path(0)).unwrap()
+    }
+}
+
+/// The zeroes of blocks that a shorter hash file does not use were not durable when it grew again.
+#[test]
+fn what_was_cut_stays_cut_after_growing_and_a_crash() {
+    for kind in [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash] {
+        for cut in [0, 1, PAGE, 3 * PAGE - 1, 17 * PAGE, 40 * PAGE, 40 * PAGE + 5, 63 * PAGE] {
+            let world = World::new(cut as u64).with_drives(3, DriveModel::default());
+            let file = array(&world, Mode::Inline);
+            let file = file.create_file("file", Layout::new(kind).block_bytes(PAGE as u32)).unwrap();
+            let content = bytes(&mut Rng::with_seed(1), 64 * PAGE);
+            file.write_at(&content, 0).unwrap();
+            file.set_len(cut as u64).unwrap();
+            file.set_len(content.len() as u64).unwrap();
+            world.crash_with(Survival::Nothing);
+            world.reboot();
+            let mut got = vec![1; content.len()];
+            let again = array(&world, Mode::Inline);
+            assert_eq!(again.open_file("file").unwrap().read_at(&mut got, 0).unwrap(), got.len());
+            assert_same(&got[..cut], &content[..cut], || format!("{kind:?} before {cut}"));
+            assert!(got[cut..].iter().all(|&byte| byte == 0), "{kind:?} behind {cut}");
+        }
+    }
+}
+
+/// What a failed write left beyond the end came into view when the file grew.
+#[test]
+fn growing_shows_nothing_of_a_write_that_failed() {
+    for kind in [LayoutKind::Striping, LayoutKind::Hash] {
+        for asynchronous in [false, true] {
+            let world = World::new(3).with_drives(2, DriveModel::default());
+            let array = array(&world, Mode::Auto);
+            let file = array.create_file("file", Layout::new(kind).block_bytes(PAGE as u32)).unwrap();
+            file.write_at(&[7; 100], 0).unwrap();
+            let no = Injection::new(Kind::Write, Fault::Errno(libc::EIO)).path("parts/").skip(9);
+            world.faults(|faults| faults.inject(no));
+            let failed = if asynchronous {
+                block_on(&array, file.write(100, vec![8; 20 * PAGE])).map(drop)
+            } else {
+                file.write_at(&[8; 20 * PAGE], 100)
+            };
+            assert!(failed.is_err());
+            assert_eq!(file.len(), 100);
+            file.set_len(30 * PAGE as u64).unwrap();
+            let mut got = vec![1; 30 * PAGE];
+            assert_eq!(file.read_at(&mut got, 0).unwrap(), got.len());
+            assert!(got[100..].iter().all(|&byte| byte == 0));
+            drop(file);
+            array.close().unwrap();
+            assert_tidy(&world);
+        }
+    }
+}
+
+/// A file whose end could not be cut off grew over what was left of it.
+#[test]
+fn a_file_that_could_not_be_cut_does_not_grow() {
+    for kind in [Kind::SetLen, Kind::Zero] {
+        let world = World::new(4).with_drives(2, DriveModel::default());
+        let array = array(&world, Mode::Auto);
+        let file = array.create_file("file", Layout::hash().block_bytes(PAGE as u32)).unwrap();
+        file.write_at(&[7; 40 * PAGE], 0).unwrap();
+        world.faults(|faults| faults.inject(Injection::new(kind, Fault::Errno(libc::EIO)).path("parts/")));
+        assert!(matches!(file.set_len(10_000), Err(Error::Io { .. })));
+        assert!(matches!(file.set_len(50_000), Err(Error::Poisoned { .. })));
+        assert!(matches!(file.write_at(&[1], 50_000), Err(Error::Poisoned { .. })));
+        assert_eq!(file.len(), 10_000);
+        drop(file);
+        let file = array.open_file("file").unwrap();
+        file.set_len(40 * PAGE as u64).unwrap();
+        let mut got = vec![1; 40 * PAGE];
+        file.read_at(&mut got, 0).unwrap();
+        assert!(got[..10_000].iter().all(|&byte| byte == 7) && got[10_000..].iter().all(|&byte| byte == 0));
+        drop(file);
+        array.close().unwrap();
+        assert_tidy(&world);
+    }
+}
+
+/// A blocking write waited without end for the lock of a block that a future was writing to.
+#[test]
+fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
+    let world = World::new(5).with_drives(2, DriveModel::default());
+    let array = array(&world, Mode::Inline);
+    let file = array.create_file("file", Layout::striping()).unwrap();
+    file.set_len(100_000).unwrap();
+    let futures: Vec<_> = (0..50).map(|index| file.write(index * 40, vec![1; 20])).collect();
+    (0..5).for_each(|_| array.step());
+    (0..50).for_each(|index| file.write_at(&[2; 20], index * 40 + 20).unwrap());
+    futures.into_iter().for_each(|future| drop(block_on(&array, future).unwrap()));
+    let mut got = vec![0; 2000];
+    file.read_at(&mut got, 0).unwrap();
+    let wanted: Vec<u8> = (0..2000).map(|at| if at % 40 < 20 { 1 } else { 2 }).collect();
+    assert_same(&got, &wanted, || "one page".into());
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
+}
+
+/// A change of the length that waited for a callback's write, in a simulation, while the callback waited for the change.
+#[test]
+fn a_callback_may_submit_while_the_length_changes() {
+    let world = World::new(6).with_drives(1, DriveModel::default());
+    let array = array(&world, Mode::Inline);
+    let file = array.create_file("file", Layout::striping()).unwrap();
+    let inside = file.clone();
+    let write = |offset| vec![iomill::Task::Write { offset, bytes: vec![3; 5000] }];
+    file.submit(write(0), move |_| inside.submit(write(5000), |_| ()).unwrap()).unwrap();
+    let synced = file.sync_async();
+    file.set_len(5000).unwrap();
+    block_on(&array, synced).unwrap();
+    for _ in 0..1000 {
+        array.step();
+    }
+    assert_eq!(file.len(), 10_000);
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
+}
