@@ -419,3 +419,38 @@ fn a_callback_that_panics_takes_no_other_along() {
         array.close().unwrap();
     });
 }
+
+#[test]
+fn whoever_knows_that_a_call_has_ended_may_delete_the_file() {
+    ends(|| {
+        for mode in MODES {
+            let rig = Rig::new(2);
+            let array = rig.create(mode);
+            let file = array.create_file("x", Layout::default()).unwrap();
+            let (sender, receiver) = channel();
+            let (go_on, gone_on) = channel::<()>();
+            let write = vec![Task::Write { offset: 0, bytes: vec![1; 4096] }];
+            file.submit(write, move |result| {
+                sender.send(result).unwrap();
+                // Still in the callback while the file is closed and deleted.
+                gone_on.recv().unwrap();
+            })
+            .unwrap();
+            receiver.recv().unwrap().unwrap();
+            file.close().unwrap();
+            array.delete("x").unwrap();
+            go_on.send(()).unwrap();
+            for _ in 0..20 {
+                let file = array.create_file("x", Layout::default()).unwrap();
+                file.write_at(&[1; 100], 0).unwrap();
+                let reading = file.read(0, 100);
+                let syncing = file.sync_async();
+                file.close().unwrap();
+                assert_eq!(block_on(reading).unwrap(), [1; 100]);
+                block_on(syncing).unwrap();
+                array.delete("x").unwrap();
+            }
+            array.close().unwrap();
+        }
+    });
+}

@@ -71,7 +71,8 @@ pub(crate) struct ArrayInner {
     /// Started when first needed.
     fleet: OnceLock<Fleet>,
     starting: Mutex<()>,
-    pub callbacks: Callbacks,
+    /// Shared with operations, which must not keep the array.
+    pub callbacks: Arc<Callbacks>,
     contexts: Mutex<Vec<Weak<Cell>>>,
     /// Held while a file is created, deleted or renamed, so that names stay as they were found. Taken before `open`.
     naming: Mutex<()>,
@@ -119,7 +120,7 @@ impl Array {
         let mut notices = catalog.notices();
         let services = setup::services(&options, &catalog, &mut notices)?;
         let inner = Arc::new(ArrayInner {
-            callbacks: Callbacks::new(options.platform.threads()),
+            callbacks: Arc::new(Callbacks::new(options.platform.threads())),
             clock: options.platform.clock(),
             services,
             catalog,

@@ -281,13 +281,14 @@ impl File {
     ) -> Result<()> {
         // Why there are no drive threads is said here; later it is only known that there are none.
         self.state.array().fleet()?;
+        let array = self.state.array();
         let mut pieces = pieces.peekable();
         while pieces.peek().is_some() {
             self.state.gate.enter_again();
             let operation = Operation::new(Arc::clone(&self.state), Vec::new(), None);
             // SAFETY: the memory is the caller's, who is held here until the operation has ended.
-            unsafe { operation.start(pieces.by_ref().take(WAVE_PIECES), span) };
-            operation.wait();
+            unsafe { operation.start(array, pieces.by_ref().take(WAVE_PIECES), span) };
+            operation.wait(array);
             operation.take()?;
         }
         Ok(())

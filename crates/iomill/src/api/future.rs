@@ -51,6 +51,8 @@ impl File {
         let array = Arc::clone(state.array());
         array.callbacks.run(Box::new(move || {
             let result = Inside::enter(&state).and_then(|_inside| state.sync());
+            // Before anybody is told, who may then close the file and delete it.
+            drop(state);
             let waker = {
                 let mut there = lock(&there);
                 there.result = Some(result);
@@ -121,7 +123,10 @@ impl File {
         }
         let operation = Operation::new(Arc::clone(&self.state), buffers, write);
         if let Some(callback) = callback {
-            operation.on_end(Box::new(move |operation| deliver(operation, callback)));
+            let callbacks = Arc::clone(&self.state.array().callbacks);
+            operation.on_end(Box::new(move |operation| {
+                callbacks.call(Box::new(move || callback(operation.take())));
+            }));
         }
         inside.stay();
         let pieces = extents
@@ -129,18 +134,12 @@ impl File {
             .flat_map(|&(op, extent)| Splitter::new(&self.state, op, self.class, std::iter::once(extent)));
         // SAFETY: the pieces' memory is on the heap, in buffers that the operation owns: moving a `Vec` does not move
         // what it points to.
-        unsafe { operation.start(pieces, (std::ptr::null(), 0)) };
+        unsafe { operation.start(self.state.array(), pieces, (std::ptr::null(), 0)) };
         Ok(operation)
     }
 }
 
 type Callback = Box<dyn FnOnce(Result<Buffers>) + Send>;
-
-/// Hands the outcome to a callback thread.
-fn deliver(operation: Arc<Operation>, callback: Callback) {
-    let array = Arc::clone(operation.file().array());
-    array.callbacks.call(Box::new(move || callback(operation.take())));
-}
 
 fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();

@@ -2,7 +2,8 @@
 //!
 //! Rules:
 //! 1. An operation belongs to itself: it holds its file and (unless a blocking call vouches for the caller's memory) its
-//!    buffers, and lives until its last share has ended, whatever becomes of the future or call that caused it.
+//!    buffers, and lives until its last share has ended, whatever becomes of the future or call that caused it. It lets
+//!    go of the file before anybody is told of the end: whoever is told may close the file and delete it.
 //! 2. `remaining` counts shares still out, plus one while they are being handed out. Whoever brings it to zero ends the
 //!    operation, once.
 //! 3. The buffers are touched by the kernel until then, and by the one that takes the result after.
@@ -11,10 +12,11 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use super::array::ArrayInner;
 use super::state::{FileState, Part};
 use crate::drive::serve::Owner;
 use crate::drive::{Failure, Piece};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
 
 /// The buffers of an operation: what it read, or what it wrote.
@@ -31,14 +33,17 @@ enum Listener {
 }
 
 struct Progress {
+    /// Until the end.
+    file: Option<Arc<FileState>>,
     done: bool,
     failure: Option<Failure>,
+    /// `failure` in words, from the end until it is taken.
+    error: Option<Error>,
     listener: Listener,
 }
 
 /// An operation in progress.
 pub struct Operation {
-    file: Arc<FileState>,
     remaining: AtomicUsize,
     progress: Mutex<Progress>,
     ended: Condvar,
@@ -56,18 +61,18 @@ impl Operation {
     /// An operation that has entered the file's gate and holds `buffers`.
     pub fn new(file: Arc<FileState>, buffers: Buffers, write: Option<(u64, Vec<u16>)>) -> Arc<Operation> {
         Arc::new(Operation {
-            file,
             remaining: AtomicUsize::new(1),
-            progress: Mutex::new(Progress { done: false, failure: None, listener: Listener::None }),
+            progress: Mutex::new(Progress {
+                file: Some(file),
+                done: false,
+                failure: None,
+                error: None,
+                listener: Listener::None,
+            }),
             ended: Condvar::new(),
             buffers: UnsafeCell::new(buffers),
             write,
         })
-    }
-
-    /// The file it works on.
-    pub fn file(&self) -> &FileState {
-        &self.file
     }
 
     /// Hands the shares to the drives, one message each.
@@ -75,8 +80,12 @@ impl Operation {
     /// # Safety
     /// The pieces' memory is the operation's own buffers, or memory that the caller keeps valid and untouched until
     /// the operation has ended.
-    pub unsafe fn start(self: &Arc<Self>, pieces: impl Iterator<Item = (u16, Piece)>, span: (*const u8, usize)) {
-        let array = self.file.array();
+    pub unsafe fn start(
+        self: &Arc<Self>,
+        array: &ArrayInner,
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        span: (*const u8, usize),
+    ) {
         let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); array.catalog.drives().len()];
         for (drive, piece) in pieces {
             shares[usize::from(drive)].push(piece);
@@ -92,8 +101,7 @@ impl Operation {
     }
 
     /// Blocks until the operation has ended.
-    pub fn wait(&self) {
-        let array = self.file.array();
+    pub fn wait(&self, array: &ArrayInner) {
         if !array.has_threads() {
             while !lock(&self.progress).done {
                 array.pause();
@@ -126,10 +134,10 @@ impl Operation {
 
     /// The outcome, once, after the end.
     pub fn take(&self) -> Result<Buffers> {
-        let progress = lock(&self.progress);
+        let mut progress = lock(&self.progress);
         assert!(progress.done, "an outcome is taken after the end");
-        if let Some(failure) = progress.failure {
-            return Err(self.file.error(failure));
+        if let Some(error) = progress.error.take() {
+            return Err(error);
         }
         // SAFETY: `done` is set, so no share is out and the kernel is finished with the memory (rule 3); the lock is
         // held, so no other `take` is here.
@@ -137,15 +145,22 @@ impl Operation {
     }
 
     fn end(self: Arc<Self>) {
+        let (file, failure) = {
+            let mut progress = lock(&self.progress);
+            (progress.file.take(), progress.failure)
+        };
+        let Some(file) = file else { unreachable!("an operation ends once (rule 2)") };
         if let Some((end, drives)) = &self.write {
             let touched = |part: &Part| drives.contains(&part.drive);
-            let failed = lock(&self.progress).failure.is_some();
-            if failed { self.file.wrote_in_part(*end, touched) } else { self.file.wrote(*end, touched) }
+            if failure.is_some() { file.wrote_in_part(*end, touched) } else { file.wrote(*end, touched) }
         }
-        self.file.gate.leave();
+        let error = failure.map(|failure| file.error(failure));
+        file.gate.leave();
+        drop(file);
         let listener = {
             let mut progress = lock(&self.progress);
             progress.done = true;
+            progress.error = error;
             self.ended.notify_all();
             std::mem::replace(&mut progress.listener, Listener::None)
         };
