@@ -105,6 +105,11 @@ impl Array {
             Some(weights) => weights.clone(),
             None => vec![1; drives.len()],
         };
+        if options.read_only {
+            return Err(Error::invalid("a new array for reading only", "it is empty; create it for writing"));
+        }
+        // Before there is anything on the drives that would be in the way of a second try.
+        setup::check(&options, drives.len(), true)?;
         let catalog = Catalog::create(&options.platform, &drives, &weights)?;
         Array::start(options, catalog)
     }
@@ -116,7 +121,7 @@ impl Array {
     }
 
     fn start(options: ArrayOptions, catalog: Catalog) -> Result<Array> {
-        setup::check(&options, &catalog)?;
+        setup::check(&options, catalog.drives().len(), catalog.is_writer())?;
         let mut notices = catalog.notices();
         let services = setup::services(&options, &catalog, &mut notices)?;
         let inner = Arc::new(ArrayInner {
@@ -381,7 +386,7 @@ impl ArrayInner {
         }
     }
 
-    /// Runs pieces to their ends, inline or by the drive threads, and returns when all have ended.
+    /// Runs pieces to their ends on the calling thread, and returns when all have ended. After a failure no more are started.
     ///
     /// # Safety
     /// The pieces' memory is valid until this returns; memory that is read into is touched by nobody else.

@@ -21,6 +21,8 @@ const WAVE_PIECES: usize = 8192;
 /// 4,096-byte pages at page offsets are fastest. Each page is read and written as a whole: it never tears. When calls that
 /// overlap run at the same time, which of them a page shows is not defined.
 ///
+/// A write past the end takes space for all that it skips; [`File::set_len`] makes a hole that takes none.
+///
 /// Dropping the last handle makes the file durable but cannot report errors; [`File::close`] does.
 #[derive(Clone, Debug)]
 pub struct File {
@@ -61,7 +63,8 @@ impl File {
         File { state, class: Class::Foreground, _handle: handle }
     }
 
-    /// A handle whose I/O gives way to that of other handles.
+    /// A handle whose I/O gives way to that of other handles in the queues of the drive threads: futures, callbacks, and with
+    /// [`Mode::DriveThreads`](super::Mode) all calls. Inline calls have a queue of their own, where nobody else waits.
     pub fn background(&self) -> File {
         File { class: Class::Background, ..self.clone() }
     }
@@ -124,11 +127,13 @@ impl File {
         callbacks::check_may_block("write_vectored_at")?;
         let total = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = self.state.range_end(offset, total)?;
+        // Nothing written is no reason to grow.
+        let end = if total > 0 { end } else { 0 };
         let inside = self.begin_write(end)?;
         let joined = Joined::new(bufs, offset);
         // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
         let result = unsafe { self.run(&inside, Op::Write, (std::ptr::null(), 0), joined.extents.iter().copied()) };
-        self.end_write(if total > 0 { end } else { 0 }, result)
+        self.end_write(end, result)
     }
 
     /// Gathers records of one length: the record at `offsets[i]` goes to `out[i * record_len..][..record_len]`. One call

@@ -12,23 +12,30 @@ use crate::sys::fs::{Access, OpenFile};
 /// Most slots per drive.
 const DEPTH_MAX: u32 = 1024;
 
+/// Most slots of one thread over all drives: what an io_uring takes.
+const IN_FLIGHT_MAX: usize = 65_000;
+
 /// Largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
-/// Options that make no sense together or alone.
-pub fn check(options: &ArrayOptions, catalog: &Catalog) -> Result<()> {
+/// Options that make no sense together or alone, for an array of so many drives.
+pub fn check(options: &ArrayOptions, drives: usize, writer: bool) -> Result<()> {
     if !(1..=DEPTH_MAX).contains(&options.depth) {
         return Err(Error::invalid(format!("depth {}", options.depth), format!("it is 1 to {DEPTH_MAX}")));
     }
-    if options.engine == Some(EngineKind::Null) && catalog.is_writer() {
+    if options.depth as usize * drives > IN_FLIGHT_MAX {
+        let what = format!("depth {} on {drives} drives", options.depth);
+        return Err(Error::invalid(what, format!("a thread has at most {IN_FLIGHT_MAX} I/Os in flight on all drives")));
+    }
+    if options.engine == Some(EngineKind::Null) && writer {
         let why = "it does no I/O at all, so it serves measurements of an array opened for reading only";
         return Err(Error::invalid("engine null", why));
     }
     if let Some(map) = &options.cpu_map
-        && map.len() != catalog.drives().len()
+        && map.len() != drives
     {
         let what = format!("a CPU map of {} entries", map.len());
-        return Err(Error::invalid(what, format!("the array has {} drives", catalog.drives().len())));
+        return Err(Error::invalid(what, format!("the array has {drives} drives")));
     }
     Ok(())
 }
@@ -81,6 +88,9 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         }
         if !align.is_direct() {
             notices.push(format!("drive {name}: its file system refuses direct I/O, so reads and writes are buffered"));
+        }
+        if options.poll && choice.kind == EngineKind::Aio {
+            notices.push(format!("drive {name}: libaio cannot poll, so completions come by interrupt"));
         }
         services.push(Service { kind: choice.kind, align, depth: options.depth, poll: options.poll });
     }
