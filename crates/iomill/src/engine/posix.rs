@@ -22,7 +22,8 @@ pub const DEFAULT_THREADS: usize = 4;
 pub struct PosixEngine {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// How many workers are wanted; they start with the first request that the caller does not serve itself.
+    /// How many workers are wanted; they start with the first request that the caller does not serve itself. None where
+    /// not even one could be started: then the caller serves all.
     threads: usize,
 }
 
@@ -72,13 +73,13 @@ impl PosixEngine {
     }
 
     /// Sees to it that workers serve what is pending, all but `own` requests, which the caller serves.
-    fn call_workers(&mut self, own: usize) -> io::Result<()> {
+    fn call_workers(&mut self, own: usize) {
         let (pending, idle) = {
             let state = self.shared.lock();
             (state.pending.len().saturating_sub(own), state.idle)
         };
         if pending == 0 {
-            return Ok(());
+            return;
         }
         for _ in 0..pending.min(idle) {
             self.shared.work.notify_one();
@@ -90,14 +91,20 @@ impl PosixEngine {
             let started = std::thread::Builder::new().name("iomill-posix".to_owned()).spawn(move || shared.serve());
             match started {
                 Ok(worker) => self.workers.push(worker),
-                Err(error) if self.workers.is_empty() => {
-                    return Err(io::Error::new(error.kind(), format!("cannot start a thread for posix I/O: {error}")));
-                }
                 // Fewer will do.
-                Err(_) => self.threads = self.workers.len(),
+                Err(_) => {
+                    self.threads = self.workers.len();
+                    break;
+                }
             }
         }
-        Ok(())
+    }
+
+    /// Takes the next request that the caller is to serve itself. Syncs take long, and would keep wakes waiting: they are
+    /// for the workers, where there are any.
+    fn take_own(&self, state: &mut State) -> Option<Request> {
+        let mine = state.pending.front().is_some_and(|request| request.op != Op::Sync || self.threads == 0);
+        if mine { state.pending.pop_front() } else { None }
     }
 }
 
@@ -197,7 +204,7 @@ impl Engine for PosixEngine {
 
     fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
         let mut deadline = Deadline::new(timeout);
-        self.call_workers(usize::from(min > 0))?;
+        self.call_workers(usize::from(min > 0));
         let wanted = done.len().saturating_add(min);
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
@@ -208,10 +215,7 @@ impl Engine for PosixEngine {
             if missing == 0 || left == Some(Duration::ZERO) || std::mem::take(&mut state.woken) {
                 break;
             }
-            // Syncs take long, and would keep wakes waiting: they are for the workers.
-            if state.pending.front().is_some_and(|request| request.op != Op::Sync)
-                && let Some(request) = state.pending.pop_front()
-            {
+            if let Some(request) = self.take_own(&mut state) {
                 drop(state);
                 done.push(shared.execute(&request));
                 state = shared.lock();
@@ -219,9 +223,9 @@ impl Engine for PosixEngine {
             }
             if !state.pending.is_empty() {
                 drop(state);
-                self.call_workers(0)?;
+                self.call_workers(0);
                 state = shared.lock();
-                if !state.ended.is_empty() || state.woken {
+                if !state.ended.is_empty() || state.woken || self.threads == 0 {
                     continue;
                 }
             }
@@ -235,7 +239,15 @@ impl Engine for PosixEngine {
         let left_over = !state.pending.is_empty();
         drop(state);
         // What this call leaves must not wait for the next one.
-        if left_over { self.call_workers(0) } else { Ok(()) }
+        if left_over {
+            self.call_workers(0);
+        }
+        if self.threads == 0 {
+            // Not one could be started.
+            let rest = std::mem::take(&mut shared.lock().pending);
+            done.extend(rest.iter().map(|request| shared.execute(request)));
+        }
+        Ok(())
     }
 
     fn waker(&self) -> Arc<dyn Wake> {
@@ -264,5 +276,39 @@ impl Drop for PosixEngine {
             let ended = worker.join();
             debug_assert!(ended.is_ok(), "a worker does system calls only");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::engine::{FileRef, NO_REGION};
+    use crate::sys::fs::Handle;
+
+    /// What is left where the system lets no thread start.
+    #[test]
+    fn without_a_thread_the_caller_serves_all() {
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        let file = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
+        let mut memory = [0; 32];
+        let buf = memory.as_mut_ptr();
+        let request = |slot, op| Request { slot, op, region: NO_REGION, len: 4, file, offset: 0, buf };
+        let requests = [request(0, Op::Sync), request(1, Op::Read), request(2, Op::Sync), request(3, Op::Read)];
+        for min in [0, 1, 4] {
+            let mut engine = PosixEngine::new(&EngineConfig { capacity: 4, poll: false, hold: Vec::new() });
+            engine.threads = 0;
+            // SAFETY: memory and file outlive the engine.
+            unsafe { engine.push(&requests) };
+            let mut done = Vec::new();
+            engine.wait(min, None, &mut done).unwrap();
+            done.sort_by_key(|completion| completion.slot);
+            let results: Vec<i32> = done.iter().map(|completion| completion.result).collect();
+            assert_eq!(results, [0, 4, 0, 4], "min {min}");
+            assert!(engine.workers.is_empty());
+        }
+        assert_eq!(&memory[..4], b"\x7fELF");
     }
 }
