@@ -73,7 +73,7 @@ pub struct Rates {
     pub short_read: u16,
     /// Engine writes that transfer only a part.
     pub short_write: u16,
-    /// Engine requests that end with EINTR or EAGAIN and have done nothing.
+    /// Engine requests that end with EINTR (not syncs) or EAGAIN and have done nothing.
     pub interrupted: u16,
 }
 
@@ -249,7 +249,9 @@ impl Rates {
         } else if strikes(short) {
             Verdict::Short
         } else if interrupted {
-            Verdict::Fail(if rng.bool() { libc::EINTR } else { libc::EAGAIN })
+            // A sync that a signal interrupts may have lost pages; one that was not begun has not.
+            let transfer = matches!(operation.kind, Kind::Read | Kind::Write);
+            Verdict::Fail(if rng.bool() && transfer { libc::EINTR } else { libc::EAGAIN })
         } else {
             Verdict::Go
         }

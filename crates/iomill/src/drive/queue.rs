@@ -326,7 +326,13 @@ impl Slot {
     fn advance(&mut self, result: i32, align: Alignment) -> Outcome {
         if result < 0 {
             let errno = -result;
-            if classify(errno) == errno::Class::Retry && self.retries < RETRIES {
+            // A sync that was begun is not tried again: the kernel reports the loss of a page once, perhaps to the call that
+            // ended with another error. Only EAGAIN says that nothing was begun.
+            let passing = match self.piece.op {
+                Op::Sync => errno == libc::EAGAIN,
+                Op::Read | Op::Write => classify(errno) == errno::Class::Retry,
+            };
+            if passing && self.retries < RETRIES {
                 self.retries += 1;
                 return Outcome::Again;
             }
