@@ -407,6 +407,21 @@ fn an_error_names_the_part_and_the_offset() {
     }
 }
 
+/// The kernel reports the loss of a page once: what comes after an error means nothing.
+#[test]
+fn a_sync_that_failed_is_not_tried_again_and_closing_the_array_tells() {
+    for errno in [libc::EIO, libc::ENOMEM, libc::EINTR] {
+        let (world, array, file, _) = plain(6, 2, Mode::Inline);
+        file.write_at(&[1; 100], 0).unwrap();
+        let hit = Injection::new(Kind::Sync, Fault::Errno(errno)).drive(0).path("parts/");
+        world.faults(|faults| faults.inject(hit));
+        assert_eq!(file.sync().unwrap_err().errno(), Some(errno));
+        assert!(matches!(array.close(), Err(Error::Poisoned { .. })));
+        drop(file);
+        assert_tidy(&world);
+    }
+}
+
 #[test]
 fn a_dead_drive_is_an_error_and_the_others_go_on() {
     for (death, mode) in [(Death::Empty, Mode::Inline), (Death::Error, Mode::DriveThreads), (Death::Empty, Mode::Auto)]

@@ -348,9 +348,10 @@ impl FileState {
 impl FileState {
     /// Keeps what was written and gives back what was allocated ahead, once. Nothing is in flight.
     pub fn finish(&self) -> Result<()> {
-        if self.finished.swap(true, Ordering::AcqRel) || !self.array.is_writer() || self.poison.get().is_some() {
+        if self.finished.swap(true, Ordering::AcqRel) || !self.array.is_writer() {
             return Ok(());
         }
+        // Where an earlier failure keeps the file from being made durable, this says so.
         self.sync()?;
         tail::trim(self)
     }
