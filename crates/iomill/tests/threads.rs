@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
@@ -416,6 +417,33 @@ fn a_callback_that_panics_takes_no_other_along() {
         called.sort_unstable();
         assert_eq!(called, (0..20).filter(|index| index % 3 > 0).collect::<Vec<u64>>());
         block_on(synced).unwrap();
+        array.close().unwrap();
+    });
+}
+
+/// A user's waker runs on a drive thread, which must outlive it.
+#[test]
+fn a_waker_that_panics_stops_nobody() {
+    struct Bomb;
+    impl Wake for Bomb {
+        fn wake(self: Arc<Self>) {
+            panic!("as it should");
+        }
+    }
+    ends(|| {
+        let rig = Rig::new(2);
+        let array = rig.create(Mode::Auto);
+        let file = array.create_file("file", Layout::default()).unwrap();
+        file.write_at(&vec![7; 1 << 20], 0).unwrap();
+        let waker = Waker::from(Arc::new(Bomb));
+        for _ in 0..20 {
+            let mut futures = [file.read(0, 1 << 20), file.read(0, 1 << 20)];
+            for future in &mut futures {
+                let _ = Pin::new(future).poll(&mut Context::from_waker(&waker));
+            }
+        }
+        file.submit(vec![Task::Read { offset: 0, len: 100 }], |outcome| drop(outcome.unwrap())).unwrap();
+        file.close().unwrap();
         array.close().unwrap();
     });
 }

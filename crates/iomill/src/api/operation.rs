@@ -8,6 +8,7 @@
 //! 3. The buffers are touched by the kernel until then, and by the one that takes the result after.
 
 use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -151,7 +152,8 @@ impl Operation {
         };
         match listener {
             Listener::None => {}
-            Listener::Waker(waker) => waker.wake(),
+            // A user's code: if it panics, a drive thread must not.
+            Listener::Waker(waker) => drop(catch_unwind(AssertUnwindSafe(|| waker.wake()))),
             Listener::Callback(callback) => callback(self),
         }
     }
