@@ -104,6 +104,11 @@ impl Array {
             Some(weights) => weights.clone(),
             None => vec![1; drives.len()],
         };
+        if options.read_only {
+            return Err(Error::invalid("a new array for reading only", "it is empty; create it for writing"));
+        }
+        // Before there is anything on the drives that would be in the way of a second try.
+        setup::check(&options, drives.len(), true)?;
         let catalog = Catalog::create(&options.platform, &drives, &weights)?;
         Array::start(options, catalog)
     }
@@ -115,7 +120,7 @@ impl Array {
     }
 
     fn start(options: ArrayOptions, catalog: Catalog) -> Result<Array> {
-        setup::check(&options, &catalog)?;
+        setup::check(&options, catalog.drives().len(), catalog.is_writer())?;
         let mut notices = catalog.notices();
         let services = setup::services(&options, &catalog, &mut notices)?;
         let inner = Arc::new(ArrayInner {

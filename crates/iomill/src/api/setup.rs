@@ -15,20 +15,20 @@ const DEPTH_MAX: u32 = 1024;
 /// Largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
-/// Options that make no sense together or alone.
-pub fn check(options: &ArrayOptions, catalog: &Catalog) -> Result<()> {
+/// Options that make no sense together or alone, for an array of so many drives.
+pub fn check(options: &ArrayOptions, drives: usize, writer: bool) -> Result<()> {
     if !(1..=DEPTH_MAX).contains(&options.depth) {
         return Err(Error::invalid(format!("depth {}", options.depth), format!("it is 1 to {DEPTH_MAX}")));
     }
-    if options.engine == Some(EngineKind::Null) && catalog.is_writer() {
+    if options.engine == Some(EngineKind::Null) && writer {
         let why = "it does no I/O at all, so it serves measurements of an array opened for reading only";
         return Err(Error::invalid("engine null", why));
     }
     if let Some(map) = &options.cpu_map
-        && map.len() != catalog.drives().len()
+        && map.len() != drives
     {
         let what = format!("a CPU map of {} entries", map.len());
-        return Err(Error::invalid(what, format!("the array has {} drives", catalog.drives().len())));
+        return Err(Error::invalid(what, format!("the array has {drives} drives")));
     }
     Ok(())
 }

@@ -1,0 +1,51 @@
+//! Arguments at the edge of sense, on real files: refused, or done, without a trace of what was not meant.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::IoSlice;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use iomill::engine::EngineKind;
+use iomill::{Array, ArrayOptions, Error, Layout};
+use tempfile::TempDir;
+
+fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let drives: Vec<PathBuf> = (0..count).map(|drive| dir.path().join(drive.to_string())).collect();
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    (dir, drives)
+}
+
+/// An option that cannot be granted leaves nothing behind that would be in the way of a second try.
+#[test]
+fn a_refused_creation_leaves_the_drives_free() {
+    let (_dir, drives) = drives(2);
+    let options = [
+        ArrayOptions::new().depth(0),
+        ArrayOptions::new().depth(1025),
+        ArrayOptions::new().engine(EngineKind::Null),
+        ArrayOptions::new().cpu_map(vec![vec![0]]),
+        ArrayOptions::new().read_only(true),
+    ];
+    for options in options {
+        let what = format!("{options:?}");
+        assert!(matches!(options.create(&drives), Err(Error::Invalid { .. })), "{what}");
+    }
+    Array::create(&drives).unwrap().close().unwrap();
+}
+
+#[test]
+fn writing_nothing_far_out_takes_no_room() {
+    let (_dir, drives) = drives(1);
+    let array = Array::create(&drives).unwrap();
+    let file = array.create_file("file", Layout::default()).unwrap();
+    let far = 64 << 20;
+    file.write_at(&[], far).unwrap();
+    file.write_vectored_at(&[], far).unwrap();
+    file.write_vectored_at(&[IoSlice::new(&[]), IoSlice::new(&[])], far).unwrap();
+    file.write_many(&[far, 2 * far], 0, &[]).unwrap();
+    assert_eq!(file.len(), 0);
+    let part = std::fs::read_dir(drives[0].join("iomill/parts")).unwrap().next().unwrap().unwrap();
+    assert_eq!(part.metadata().unwrap().blocks(), 0);
+}
