@@ -121,11 +121,13 @@ impl File {
         callbacks::check_may_block("write_vectored_at")?;
         let total = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = self.state.range_end(offset, total)?;
+        // Nothing written is no reason to grow.
+        let end = if total > 0 { end } else { 0 };
         let inside = self.begin_write(end)?;
         let joined = Joined::new(bufs, offset);
         // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
         let result = unsafe { self.run(&inside, Op::Write, (std::ptr::null(), 0), joined.extents.iter().copied()) };
-        self.end_write(if total > 0 { end } else { 0 }, result)
+        self.end_write(end, result)
     }
 
     /// Gathers records of one length: the record at `offsets[i]` goes to `out[i * record_len..][..record_len]`. One call
