@@ -401,11 +401,13 @@ fn allocate(part: &Part, has: u64, needs: u64) -> Result<u64> {
 }
 
 fn part_allocate(part: &Part, from: u64, to: u64) -> Result<()> {
-    let allocated = part.open.fs().allocate(part.open.handle(), from, to - from);
-    allocated.map_err(|source| Error::Io {
-        action: "make room in",
-        path: part.open.full_path(),
-        offset: Some(from),
-        source,
+    let (fs, handle) = (part.open.fs(), part.open.handle());
+    fs.allocate(handle, from, to - from).map_err(|source| {
+        // Some file systems keep what they took before they ran out, which is all that the drive had. If it cannot be given
+        // back now, the next opening does it.
+        if fs.len(handle).is_ok_and(|len| len > from) {
+            let _ = fs.set_len(handle, from);
+        }
+        Error::Io { action: "make room in", path: part.open.full_path(), offset: Some(from), source }
     })
 }
