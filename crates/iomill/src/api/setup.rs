@@ -12,6 +12,9 @@ use crate::sys::fs::{Access, OpenFile};
 /// Most slots per drive.
 const DEPTH_MAX: u32 = 1024;
 
+/// Most slots of one thread over all drives: what an io_uring takes.
+const IN_FLIGHT_MAX: usize = 65_000;
+
 /// Largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
@@ -19,6 +22,10 @@ const BLOCK_BYTES_MAX: u32 = 64 << 20;
 pub fn check(options: &ArrayOptions, drives: usize, writer: bool) -> Result<()> {
     if !(1..=DEPTH_MAX).contains(&options.depth) {
         return Err(Error::invalid(format!("depth {}", options.depth), format!("it is 1 to {DEPTH_MAX}")));
+    }
+    if options.depth as usize * drives > IN_FLIGHT_MAX {
+        let what = format!("depth {} on {drives} drives", options.depth);
+        return Err(Error::invalid(what, format!("a thread has at most {IN_FLIGHT_MAX} I/Os in flight on all drives")));
     }
     if options.engine == Some(EngineKind::Null) && writer {
         let why = "it does no I/O at all, so it serves measurements of an array opened for reading only";
@@ -81,6 +88,9 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         }
         if !align.is_direct() {
             notices.push(format!("drive {name}: its file system refuses direct I/O, so reads and writes are buffered"));
+        }
+        if options.poll && choice.kind == EngineKind::Aio {
+            notices.push(format!("drive {name}: libaio cannot poll, so completions come by interrupt"));
         }
         services.push(Service { kind: choice.kind, align, depth: options.depth, poll: options.poll });
     }
