@@ -377,7 +377,7 @@ impl ArrayInner {
         }
     }
 
-    /// Runs pieces to their ends, inline or by the drive threads, and returns when all have ended.
+    /// Runs pieces to their ends on the calling thread, and returns when all have ended. After a failure no more are started.
     ///
     /// # Safety
     /// The pieces' memory is valid until this returns; memory that is read into is touched by nobody else.

@@ -17,7 +17,7 @@ pub struct Buffer {
 }
 
 impl Array {
-    /// Allocates a zeroed buffer of at least `len` bytes, rounded up to whole pages.
+    /// Allocates a zeroed buffer of `len` bytes, not 0, that starts at a page.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         let memory = PageBuf::new(len);
         let mut memory =

@@ -21,6 +21,8 @@ const WAVE_PIECES: usize = 8192;
 /// 4,096-byte pages at page offsets are fastest. Each page is read and written as a whole: it never tears. When calls that
 /// overlap run at the same time, which of them a page shows is not defined.
 ///
+/// A write past the end takes space for all that it skips; [`File::set_len`] makes a hole that takes none.
+///
 /// Dropping the last handle makes the file durable but cannot report errors; [`File::close`] does.
 #[derive(Clone, Debug)]
 pub struct File {
@@ -58,7 +60,8 @@ impl File {
         File { state, class: Class::Foreground }
     }
 
-    /// A handle whose I/O gives way to that of other handles.
+    /// A handle whose I/O gives way to that of other handles in the queues of the drive threads: futures, callbacks, and with
+    /// [`Mode::DriveThreads`](super::Mode) all calls. Inline calls have a queue of their own, where nobody else waits.
     pub fn background(&self) -> File {
         File { state: Arc::clone(&self.state), class: Class::Background }
     }

@@ -19,12 +19,12 @@ pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
 /// Who drives the I/O of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Blocking calls inline, everything else by drive threads.
+    /// What is best for each kind of call: for now the same as `Inline`.
     #[default]
     Auto,
-    /// Blocking calls on the caller's own ring. Futures and callbacks still need the drive threads.
+    /// Blocking calls on the caller's own ring, futures and callbacks by drive threads.
     Inline,
-    /// Everything by one thread per drive.
+    /// All reads and writes by one thread per drive; `sync` still runs where it is called.
     DriveThreads,
 }
 
@@ -99,7 +99,8 @@ impl ArrayOptions {
         self
     }
 
-    /// Polls for completions instead of taking interrupts (io_uring on devices with polling queues).
+    /// Polls for completions instead of taking interrupts, where engine and device can: io_uring and posix, on devices with
+    /// polling queues. What cannot be polled is served as without this.
     pub fn poll(mut self, poll: bool) -> Self {
         self.poll = poll;
         self
