@@ -91,7 +91,7 @@ pub enum Engine {
     /// `io_submit`, for direct I/O
     #[value(name = "libaio")]
     Aio,
-    /// `preadv2` and `pwritev2` on a few threads: works everywhere
+    /// `pread` and `pwrite` on a few threads: works everywhere
     #[value(name = "posix")]
     Posix,
 }

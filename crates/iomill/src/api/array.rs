@@ -23,6 +23,7 @@ use crate::drive::{Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
+use crate::sys::fs::Alignment;
 use crate::sys::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock};
 
 /// How long to wait before something that another thread does is looked at again.
@@ -269,6 +270,11 @@ impl ArrayInner {
 
     pub fn has_threads(&self) -> bool {
         self.options.platform.threads()
+    }
+
+    /// What the queues of a drive take its parts to demand of I/O.
+    pub fn align(&self, drive: u16) -> Alignment {
+        self.services[usize::from(drive)].align
     }
 
     pub fn next_key(&self) -> u64 {

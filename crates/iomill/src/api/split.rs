@@ -116,7 +116,7 @@ mod tests {
                 prop_assert!(n > 0 && n <= left);
                 let first = offset as usize % PAGE_BYTES;
                 let pages = (first + n).next_multiple_of(PAGE_BYTES);
-                let direct = buffered || (first == 0 && n.is_multiple_of(PAGE_BYTES) && address % 512 == 0);
+                let direct = buffered || (first == 0 && n.is_multiple_of(PAGE_BYTES) && address.is_multiple_of(512));
                 if direct {
                     prop_assert!(n <= PIECE_BYTES);
                 } else {

@@ -38,7 +38,7 @@ pub struct Part {
     pub file: FileRef,
     /// Index of its drive in the array.
     pub drive: u16,
-    /// What I/O on it demands.
+    /// What its drive's queues take I/O on it to demand.
     pub align: Alignment,
     /// Bytes that the part is known to have: a multiple of the page. Written under `FileState::grow` only.
     pub reserved: AtomicU64,
@@ -394,9 +394,16 @@ fn open_part(array: &ArrayInner, record: &Record, drive: u16, access: Access) ->
     };
     let path = part_path(&record.id);
     let whole_path = || place.fs.location().join("iomill").join(&path);
-    let open = OpenFile::open(&place.fs, &path, access).map_err(|e| Error::io("open", whole_path(), e))?;
+    let mut open = OpenFile::open(&place.fs, &path, access).map_err(|e| Error::io("open", whole_path(), e))?;
+    let align = array.align(drive);
+    let own = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
+    if own != align {
+        // A file may differ from its drive's others (encrypted, journalled, inline). Buffered it takes what the queue, which
+        // goes by the drive, makes of the pieces.
+        let buffered = Access { direct: false, ..access };
+        open = OpenFile::open(&place.fs, &path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
+    }
     let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
-    let align = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
     let file = FileRef { handle: open.handle(), key: array.next_key() };
     Ok(Part { open, file, drive, align, reserved: AtomicU64::new(reserved), dirty: AtomicBool::new(false) })
 }

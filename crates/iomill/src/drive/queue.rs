@@ -211,6 +211,7 @@ impl Queue {
             }
             Op::Read | Op::Sync => (Phase::BounceRead, bounced_len(&piece)),
         };
+        assert!(phase == Phase::Direct || want as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         self.slots[index as usize] = Slot { piece, phase, hold, retries: 0, moved: 0, want };
         self.request(index);
     }

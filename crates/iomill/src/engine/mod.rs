@@ -87,7 +87,7 @@ pub enum EngineKind {
     Uring,
     /// libaio, `io_submit`.
     Aio,
-    /// `preadv2` and `pwritev2` on a few threads.
+    /// `pread` and `pwrite` on a few threads.
     Posix,
     /// Completes at once without doing anything: measures our own overhead. Reads leave the buffer as it was.
     Null,

@@ -242,9 +242,10 @@ impl Engine for PosixEngine {
         if left_over {
             self.call_workers(0);
         }
-        while self.threads == 0 {
-            let Some(request) = shared.lock().pending.pop_front() else { break };
-            done.push(shared.execute(&request));
+        if self.threads == 0 {
+            // Not one could be started.
+            let rest = std::mem::take(&mut shared.lock().pending);
+            done.extend(rest.iter().map(|request| shared.execute(request)));
         }
         Ok(())
     }
