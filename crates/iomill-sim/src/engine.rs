@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, NO_REGION, Op, Request, Wake};
-use iomill::sys::fs::Alignment;
 
-use crate::fault::{Death, Kind, Verdict};
+use crate::fault::{Death, Kind, Verdict, short_len};
+use crate::fs::is_misaligned;
 use crate::image::{PAGE_BYTES, SECTOR_BYTES, granules};
 use crate::state::{Event, State};
 use crate::trace::digest;
@@ -199,7 +199,9 @@ impl State {
             return Some(libc::EBADF);
         }
         let end = request.offset.checked_add(u64::from(request.len));
-        if end.is_none_or(|end| end > i64::MAX as u64) || misaligned(open.alignment, request) {
+        if end.is_none_or(|end| end > i64::MAX as u64)
+            || is_misaligned(open.alignment, request.offset, request.len.into(), request.buf)
+        {
             return Some(libc::EINVAL);
         }
         None
@@ -483,19 +485,6 @@ impl State {
         }
         Ok(done)
     }
-}
-
-fn misaligned(alignment: Alignment, request: &Request) -> bool {
-    let (unit, memory) = (u64::from(alignment.offset), alignment.memory as usize);
-    !request.offset.is_multiple_of(unit)
-        || !u64::from(request.len).is_multiple_of(unit)
-        || !(request.buf as usize).is_multiple_of(memory)
-}
-
-/// A part of `len` in whole units; all of it where it is one unit or less.
-fn short_len(rng: &mut fastrand::Rng, len: u32, unit: u32) -> u32 {
-    let units = len.div_ceil(unit);
-    if units < 2 { len } else { unit * rng.u32(1..units) }
 }
 
 /// An engine of a simulated machine.

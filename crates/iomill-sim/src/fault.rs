@@ -288,3 +288,8 @@ impl fmt::Display for Verdict {
         }
     }
 }
+/// A part of `len` in whole units; all of it where it is one unit or less.
+pub(crate) fn short_len(rng: &mut Rng, len: u32, unit: u32) -> u32 {
+    let units = len.div_ceil(unit);
+    if units < 2 { len } else { unit * rng.u32(1..units) }
+}

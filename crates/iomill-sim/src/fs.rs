@@ -70,18 +70,24 @@ impl SimFs {
 
     /// Refuses a transfer that is misaligned for an open file.
     fn check_aligned(&self, state: &State, handle: Handle, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let Alignment { offset: unit, memory } = state.opened(self.drive, handle)?.alignment;
+        let alignment = state.opened(self.drive, handle)?.alignment;
         check_end(offset, bytes.len() as u64)?;
-        let aligned = offset.is_multiple_of(u64::from(unit))
-            && bytes.len().is_multiple_of(unit as usize)
-            && (bytes.as_ptr() as usize).is_multiple_of(memory as usize);
-        if aligned { Ok(()) } else { Err(errno(libc::EINVAL)) }
+        let misaligned = is_misaligned(alignment, offset, bytes.len() as u64, bytes.as_ptr());
+        if misaligned { Err(errno(libc::EINVAL)) } else { Ok(()) }
     }
 
     /// Refuses a change of a file that is not open for writing.
     fn check_writable(&self, state: &State, handle: Handle) -> io::Result<()> {
         if state.opened(self.drive, handle)?.access.write { Ok(()) } else { Err(errno(libc::EBADF)) }
     }
+}
+
+/// Whether an open file refuses a transfer.
+pub(crate) fn is_misaligned(alignment: Alignment, offset: u64, len: u64, buf: *const u8) -> bool {
+    let unit = u64::from(alignment.offset);
+    !offset.is_multiple_of(unit)
+        || !len.is_multiple_of(unit)
+        || !(buf as usize).is_multiple_of(alignment.memory as usize)
 }
 
 fn check_end(offset: u64, len: u64) -> io::Result<u64> {

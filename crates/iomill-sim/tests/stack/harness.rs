@@ -32,7 +32,7 @@ fn round(test: &str, seed: u64, body: &impl Fn(&mut Round)) {
     let again = format!("IOMILL_SEED={seed} cargo test -p iomill-sim --test stack {test}");
     if std::env::var_os("IOMILL_SHOW").is_some() {
         // Not by `eprintln!`, which the test harness would hold back.
-        writeln!(std::io::stderr(), "{again}").unwrap();
+        std::io::stderr().write_all(format!("{again}\n").as_bytes()).unwrap();
     }
     let mut round = Round { rng: Rng::with_seed(seed), world: World::new(seed) };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(&mut round))) {
