@@ -1,5 +1,7 @@
 //! `iomill bench`: it measures what it says, leaves nothing behind, and refuses what makes no sense.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::fs;

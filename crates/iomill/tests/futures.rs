@@ -1,5 +1,7 @@
 //! Futures and callbacks on the machine: on tokio, on an executor of a few lines, dropped, and from within callbacks.
 
+#![allow(clippy::unwrap_used)]
+
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
