@@ -19,7 +19,7 @@ use crate::threads::{self, Count};
 use crate::workload::{Places, Workload};
 
 /// A batch holds this many times what is in flight over all drives.
-const BATCH_TURNS: u32 = 8;
+const BATCH_TURNS: u32 = 16;
 
 /// A batch is at most this long, in bytes of memory: larger ones fall out of the CPU's caches.
 const BATCH_BYTES_MAX: usize = 8 << 20;

@@ -348,8 +348,8 @@ pub struct BenchQuick {
     /// Where to make the array; removed afterwards [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Write the results there as one JSON document; `-` prints them instead of the table
-    #[arg(long, value_name = "FILE", help_heading = "Global options")]
+    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
     pub json: Option<PathBuf>,
 }
 
@@ -383,8 +383,8 @@ pub struct BenchAccess {
     /// Who else takes part: `all`, `none`, or names such as `uring-by-hand,fio-io_uring,pread`
     #[arg(long, value_name = "NAMES", default_value = "all")]
     pub rivals: Rivals,
-    /// Write the results there as one JSON document; `-` prints them instead of the table
-    #[arg(long, value_name = "FILE", help_heading = "Global options")]
+    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
     pub json: Option<PathBuf>,
 }
 

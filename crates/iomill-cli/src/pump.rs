@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -98,6 +99,7 @@ fn read_source(mut source: Source, free: &Receiver<Buffer>, full: &SyncSender<Ch
 }
 
 fn write_sink(mut sink: fs::File, place: String, full: &Receiver<Chunk>, free: &SyncSender<Buffer>) -> Result<()> {
+    let mut offset = 0;
     while let Ok(Chunk { buffer, len }) = full.recv() {
         if let Err(source) = sink.write_all(&buffer[..len]) {
             if source.kind() == std::io::ErrorKind::BrokenPipe {
@@ -105,6 +107,10 @@ fn write_sink(mut sink: fs::File, place: String, full: &Receiver<Chunk>, free: &
             }
             return Err(Failure::Local { action: "write to", place, source });
         }
+        // Has the kernel begin to write to the disk now, beside our reading, and not all at once when the file is synced.
+        // A pipe has no such thing, and does not need it.
+        let _ = rustix::fs::fadvise(&sink, offset, NonZeroU64::new(len as u64), rustix::fs::Advice::DontNeed);
+        offset += len as u64;
         give(free, buffer);
     }
     Ok(())

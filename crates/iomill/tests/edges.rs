@@ -49,3 +49,27 @@ fn writing_nothing_far_out_takes_no_room() {
     let part = std::fs::read_dir(drives[0].join("iomill/parts")).unwrap().next().unwrap().unwrap();
     assert_eq!(part.metadata().unwrap().blocks(), 0);
 }
+
+/// A write far past the end leaves a hole: a sparse file may be longer than its drives are large.
+#[test]
+fn a_write_far_out_takes_room_for_itself_only() {
+    let (_dir, drives) = drives(3);
+    let array = Array::create(&drives).unwrap();
+    for layout in [Layout::striping(), Layout::rotated(), Layout::hash()] {
+        let file = array.create_file("sparse", layout).unwrap();
+        let far = (8 << 40) + 12_345;
+        file.write_at(&[7; 10_000], far).unwrap();
+        file.write_at(&[3; 10], 5).unwrap();
+        let mut got = [1; 20_000];
+        assert_eq!(file.read_at(&mut got, far - 5_000).unwrap(), 15_000);
+        assert!(got[..5_000].iter().all(|&byte| byte == 0) && got[5_000..15_000].iter().all(|&byte| byte == 7));
+        assert_eq!(file.read_at(&mut got, 1 << 40).unwrap(), got.len());
+        assert!(got.iter().all(|&byte| byte == 0));
+        file.close().unwrap();
+        let parts = array.stat("sparse").unwrap().parts;
+        let taken: u64 = parts.iter().map(|(path, _)| path.metadata().unwrap().blocks() * 512).sum();
+        assert!(taken < 64 << 20, "{taken} bytes are taken");
+        array.delete("sparse").unwrap();
+    }
+    array.close().unwrap();
+}

@@ -400,8 +400,24 @@ impl ArrayInner {
         &self,
         file: &FileState,
         span: (*const u8, usize),
-        mut pieces: impl Iterator<Item = (u16, Piece)>,
+        pieces: impl Iterator<Item = (u16, Piece)>,
     ) -> Result<()> {
+        // SAFETY: the caller's promise is the same.
+        match unsafe { self.run_here(span, pieces) }? {
+            Some(failure) => Err(file.error(failure)),
+            None => Ok(()),
+        }
+    }
+
+    /// `run_blocking`, with the first failure as it was.
+    ///
+    /// # Safety
+    /// As for `run_blocking`; the pieces' files are open until this returns.
+    pub unsafe fn run_here(
+        &self,
+        span: (*const u8, usize),
+        mut pieces: impl Iterator<Item = (u16, Piece)>,
+    ) -> Result<Option<Failure>> {
         let cell = self.cell();
         if cell.any_to_forget.load(Ordering::Acquire) {
             self.forget_now(&cell);
@@ -413,7 +429,7 @@ impl ArrayInner {
         };
         let failure = std::cell::Cell::new(None);
         let until_failure = std::iter::from_fn(|| if failure.get().is_none() { pieces.next() } else { None });
-        // SAFETY: the caller's promise is the one that `run` asks for; the files are open while `file` is.
+        // SAFETY: the caller's promise is the one that `run` asks for.
         let result = unsafe {
             context.run(
                 &self.regions,
@@ -428,10 +444,7 @@ impl ArrayInner {
             )
         };
         result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })?;
-        match failure.get() {
-            Some(failure) => Err(file.error(failure)),
-            None => Ok(()),
-        }
+        Ok(failure.get())
     }
 
     fn new_context(&self) -> Result<Context> {
@@ -518,6 +531,24 @@ impl ArrayInner {
         };
         let fleet = Fleet::start(plan, &|notice| self.notice(notice))?;
         Ok(self.fleet.get_or_init(|| fleet))
+    }
+
+    /// Makes what an asynchronous call needs, so that its failure is the caller's to see.
+    pub fn get_ready(&self) -> Result<()> {
+        if !self.runs_inline() {
+            return self.fleet().map(|_started| ());
+        }
+        let cell = self.cell();
+        let mut context = lock(&cell.context);
+        if context.is_none() {
+            *context = Some(self.new_context()?);
+        }
+        Ok(())
+    }
+
+    /// Whether asynchronous calls, too, do their I/O on the caller's thread.
+    pub fn runs_inline(&self) -> bool {
+        self.options.mode == Mode::Inline
     }
 
     /// Whether blocking calls go to the drive threads.

@@ -129,7 +129,7 @@ impl File {
         let end = self.state.range_end(offset, total)?;
         // Nothing written is no reason to grow.
         let end = if total > 0 { end } else { 0 };
-        let inside = self.begin_write(end)?;
+        let inside = self.begin_write(offset, end)?;
         let joined = Joined::new(bufs, offset);
         // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
         let result = unsafe { self.run(&inside, Op::Write, (std::ptr::null(), 0), joined.extents.iter().copied()) };
@@ -191,11 +191,11 @@ impl File {
         self.sync()
     }
 
-    /// Enters for a write that ends at `end`, with room made for it.
-    pub(crate) fn begin_write(&self, end: u64) -> Result<Inside<'_>> {
+    /// Enters for a write within `start..end`, with room made for it.
+    pub(crate) fn begin_write(&self, start: u64, end: u64) -> Result<Inside<'_>> {
         let inside = Inside::enter(&self.state)?;
         self.state.check_writable()?;
-        self.state.reserve(end)?;
+        self.state.reserve(start, end)?;
         Ok(inside)
     }
 
@@ -222,11 +222,12 @@ impl File {
         bytes: &[u8],
     ) -> Result<()> {
         callbacks::check_may_block(call)?;
-        let mut end = 0;
+        let (mut start, mut end) = (u64::MAX, 0);
         for (offset, len) in ranges.clone().filter(|&(_, len)| len > 0) {
+            start = start.min(offset);
             end = end.max(self.state.range_end(offset, len as u64)?);
         }
-        let inside = self.begin_write(end)?;
+        let inside = self.begin_write(start, end)?;
         let span = (bytes.as_ptr(), bytes.len());
         let extents = extents(ranges, bytes.as_ptr().cast_mut());
         // SAFETY: `bytes` is borrowed for the whole call, as long as the ranges' sum, and writes only read it.

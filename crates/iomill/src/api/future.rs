@@ -83,16 +83,17 @@ impl File {
     }
 
     fn begin_tasks(&self, tasks: Vec<Task>, callback: Option<Callback>) -> Result<Arc<Operation>> {
-        let mut write_end = 0;
+        let (mut write_start, mut write_end) = (u64::MAX, 0);
         for task in &tasks {
             if let Task::Write { offset, bytes } = task
                 && !bytes.is_empty()
             {
+                write_start = write_start.min(*offset);
                 write_end = write_end.max(self.state.range_end(*offset, bytes.len() as u64)?);
             }
         }
         let writes = tasks.iter().any(|task| matches!(task, Task::Write { .. }));
-        let inside = if writes { self.begin_write(write_end)? } else { Inside::enter(&self.state)? };
+        let inside = if writes { self.begin_write(write_start, write_end)? } else { Inside::enter(&self.state)? };
         self.check_within(tasks.iter().filter_map(|task| match *task {
             Task::Read { offset, len } => Some((offset, len)),
             Task::Write { .. } => None,
@@ -110,7 +111,7 @@ impl File {
         callback: Option<Callback>,
     ) -> Result<Arc<Operation>> {
         // Errors of the drive threads' start are the caller's to see, here.
-        self.state.array().fleet()?;
+        self.state.array().get_ready()?;
         let mut buffers: Buffers = Vec::with_capacity(tasks.len());
         let mut extents: Vec<(Op, Extent)> = Vec::with_capacity(tasks.len());
         for task in tasks {

@@ -16,7 +16,8 @@ use std::task::{Poll, Waker};
 use super::array::ArrayInner;
 use super::state::{FileState, Part};
 use crate::drive::serve::Owner;
-use crate::drive::{Failure, Piece};
+use crate::drive::{Failure, Fault, Piece};
+use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
 
@@ -76,7 +77,7 @@ impl Operation {
         })
     }
 
-    /// Hands the shares to the drives, one message each.
+    /// Hands the shares to the drives, one message each; in the inline mode runs all of it here.
     ///
     /// # Safety
     /// The pieces' memory is the operation's own buffers, or memory that the caller keeps valid and untouched until
@@ -87,6 +88,20 @@ impl Operation {
         pieces: impl Iterator<Item = (u16, Piece)>,
         span: (*const u8, usize),
     ) {
+        if array.runs_inline() {
+            // SAFETY: the caller's promise holds until the operation has ended, which is after this.
+            let failure = match unsafe { array.run_here(span, pieces) } {
+                Ok(failure) => failure,
+                // The engine was there a moment ago (`get_ready`); what took it away comes as an errno at most.
+                Err(error) => Some(Failure {
+                    op: Op::Read,
+                    key: 0,
+                    offset: 0,
+                    fault: Fault::Errno(error.errno().unwrap_or(libc::EIO)),
+                }),
+            };
+            return self.end_share(failure);
+        }
         let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); array.catalog.drives().len()];
         for (drive, piece) in pieces {
             shares[usize::from(drive)].push(piece);

@@ -19,10 +19,10 @@ pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
 /// Who drives the I/O of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// What is best for each kind of call: for now the same as `Inline`.
+    /// Blocking calls on the caller's own ring, futures and callbacks by drive threads.
     #[default]
     Auto,
-    /// Blocking calls on the caller's own ring, futures and callbacks by drive threads.
+    /// All I/O on the caller's own ring and no thread per drive: a future has ended when the call that made it returns.
     Inline,
     /// All reads and writes by one thread per drive; `sync` still runs where it is called.
     DriveThreads,

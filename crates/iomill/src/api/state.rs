@@ -178,16 +178,21 @@ impl FileState {
         }
     }
 
-    /// Makes the parts long enough for a file of `end` bytes (rule 1).
-    pub fn reserve(&self, end: u64) -> Result<()> {
+    /// Makes the parts long enough for a write of `start..end` bytes (rule 1). What lies far before it stays a hole.
+    pub fn reserve(&self, start: u64, end: u64) -> Result<()> {
         if end <= self.len() {
             return Ok(());
         }
         let _grow = lock(&self.grow);
         for (index, part) in self.parts.iter().enumerate() {
             let needs = self.part_bytes(index, end).next_multiple_of(PAGE_BYTES as u64);
-            let has = part.reserved.load(Ordering::Relaxed);
+            let mut has = part.reserved.load(Ordering::Relaxed);
             if needs > has {
+                let before = self.part_bytes(index, start) & !(PAGE_BYTES as u64 - 1);
+                if before > has + GROW_MOST_BYTES {
+                    extend_part(part, before)?;
+                    has = before;
+                }
                 let target = allocate(part, has, needs)?;
                 part.reserved.store(target, Ordering::Relaxed);
                 part.dirty.store(true, Ordering::Release);
@@ -328,10 +333,7 @@ impl FileState {
         for (index, part) in self.parts.iter().enumerate() {
             let needs = self.part_bytes(index, len).next_multiple_of(PAGE_BYTES as u64);
             if needs > part.reserved.load(Ordering::Relaxed) {
-                let (fs, handle) = (part.open.fs(), part.open.handle());
-                fs.set_len(handle, needs).map_err(|e| Error::io("extend", part.open.full_path(), e))?;
-                part.reserved.store(needs, Ordering::Relaxed);
-                part.dirty.store(true, Ordering::Release);
+                extend_part(part, needs)?;
             }
         }
         Ok(())
@@ -418,6 +420,15 @@ fn allocate(part: &Part, has: u64, needs: u64) -> Result<u64> {
         Err(_) if target > needs => part_allocate(part, has, needs).map(|()| needs),
         Err(error) => Err(error),
     }
+}
+
+/// Lengthens a part by a hole.
+fn extend_part(part: &Part, to: u64) -> Result<()> {
+    let (fs, handle) = (part.open.fs(), part.open.handle());
+    fs.set_len(handle, to).map_err(|e| Error::io("extend", part.open.full_path(), e))?;
+    part.reserved.store(to, Ordering::Relaxed);
+    part.dirty.store(true, Ordering::Release);
+    Ok(())
 }
 
 fn part_allocate(part: &Part, from: u64, to: u64) -> Result<()> {

@@ -7,10 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::id::Id;
 use super::text::{self, FORMAT, Signature, TextError};
 
-/// Most drives of an array.
-pub const DRIVES_MAX: usize = 256;
-/// Greatest weight of a drive.
-pub const WEIGHT_MAX: u32 = 1000;
+pub use crate::layout::{DRIVES_MAX, WEIGHT_MAX};
 /// Largest label in bytes: 256 drives with paths of 4,096 bytes, escaped, fit.
 pub(super) const LABEL_MAX_BYTES: usize = 8 << 20;
 

@@ -23,6 +23,9 @@ pub(super) const BLOCKED_PAUSE: Duration = Duration::from_micros(50);
 /// drives that are ahead hold all of it and the others run dry (a quarter of the time at 2, one in twenty at 16).
 const LOOK_AHEAD: usize = 16;
 
+/// Bounce memory beyond this many bytes is not registered: registering pins all of it, for each thread that calls.
+const PINNED_BOUNCE_BYTES: usize = 8 << 20;
+
 /// How one drive is served.
 #[derive(Clone, Debug)]
 pub struct Service {
@@ -62,8 +65,11 @@ impl Lane {
         let poll = drives.iter().all(|d| d.poll);
         let mut engine = platform.engine(kind, &EngineConfig { capacity, poll, hold: hold.to_vec() })?;
         let mut bounce = PageBuf::new(capacity as usize * BOUNCE_BYTES)?;
-        // SAFETY: `bounce` lives in the lane, after the engine in drop order.
-        let region = unsafe { engine.register(bounce.as_mut_ptr(), bounce.len()) }.unwrap_or(NO_REGION);
+        let mut region = NO_REGION;
+        if bounce.len() <= PINNED_BOUNCE_BYTES {
+            // SAFETY: `bounce` lives in the lane, after the engine in drop order.
+            region = unsafe { engine.register(bounce.as_mut_ptr(), bounce.len()) }.unwrap_or(NO_REGION);
+        }
         let mut queues = Vec::with_capacity(drives.len());
         let mut owner = Vec::with_capacity(capacity as usize);
         for (index, drive) in drives.iter().enumerate() {
@@ -115,8 +121,8 @@ impl Lane {
         while self.in_flight() + self.parked() > 0 {
             self.dispatch();
             let pause = (self.blocked() > 0).then_some(BLOCKED_PAUSE);
-            if self.wait(self.in_flight(), pause, done).is_err() {
-                give_up_after(&mut failures);
+            if let Err(error) = self.wait(self.in_flight(), pause, done) {
+                give_up_after(&mut failures, &error);
             }
         }
     }
@@ -124,10 +130,14 @@ impl Lane {
 
 /// An engine that reports nothing any more while the kernel may still write to memory: nothing is safe after a while
 /// but to stop. This has no known cause on a working kernel.
-pub(super) fn give_up_after(failures: &mut u32) {
+pub(super) fn give_up_after(failures: &mut u32, error: &io::Error) {
+    /// A panic cannot leave here: it is said, and the process ends.
+    extern "C" fn give_up(error: &io::Error) {
+        panic!("iomill: an engine no longer reports the ends of I/O in flight ({error}); memory is not safe any more");
+    }
     *failures += 1;
-    if *failures > 1000 {
-        std::process::abort();
+    if *failures > 10_000 {
+        give_up(error);
     }
     std::thread::sleep(Duration::from_millis(1));
 }
@@ -210,8 +220,8 @@ impl Context {
             }
             // Refill in batches while there is more to start; at the end, wait once for all that is left.
             let min = if more || parked > 0 { (in_flight / 8).max(1) } else { in_flight };
-            if context.wait(min, &mut done).is_err() {
-                give_up_after(&mut failures);
+            if let Err(error) = context.wait(min, &mut done) {
+                give_up_after(&mut failures, &error);
             }
         }
     }

@@ -180,7 +180,7 @@ impl Server {
         });
         match result {
             Ok(()) => self.failures = 0,
-            Err(_) => give_up_after(&mut self.failures),
+            Err(error) => give_up_after(&mut self.failures, &error),
         }
     }
 

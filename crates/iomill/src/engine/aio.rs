@@ -261,8 +261,9 @@ impl Engine for AioEngine {
             }
             let sleep_for =
                 if shared && !self.watches { Some(left.map_or(GLANCE, |left| left.min(GLANCE))) } else { left };
-            // One wake must end the wait, and the kernel would go on counting.
-            self.collect(if shared { 1 } else { missing }, sleep_for, done)?;
+            // Where a wake is all that may come, one must end the wait, and the kernel would go on counting.
+            let want = if shared && missing > self.in_kernel { 1 } else { missing };
+            self.collect(want, sleep_for, done)?;
             looked = true;
         }
     }

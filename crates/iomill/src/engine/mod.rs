@@ -133,7 +133,9 @@ pub trait Engine: Send {
     unsafe fn push(&mut self, requests: &[Request]);
 
     /// Starts what was pushed, then waits until `min` completions are there, a wake comes, or `timeout` passes
-    /// (`None` waits for ever), and appends all that are there to `done`. With `min` 0 it does not wait.
+    /// (`None` waits for ever), and appends all that are there to `done`. With `min` 0 it does not wait. While at least
+    /// `min` requests are in flight, a wake may be heard only when that many have ended: they will, and one system call for
+    /// a batch is worth more.
     ///
     /// An error means that nothing more can be learnt from this engine; requests in flight may still be running.
     fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()>;

@@ -123,8 +123,9 @@ impl UringEngine {
             if shared && !self.armed {
                 self.arm()?;
             }
-            // One wake must end the wait, and the kernel would go on counting.
-            let want = if shared { 1 } else { u32::try_from(missing).unwrap_or(u32::MAX) };
+            // Where a wake is all that may come, one must end the wait, and the kernel would go on counting.
+            let want = if shared && missing > self.main.in_flight as usize { 1 } else { missing };
+            let want = u32::try_from(want).unwrap_or(u32::MAX);
             self.main.submit_and_wait(want, left)?;
         }
     }

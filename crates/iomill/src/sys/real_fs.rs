@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -222,7 +222,10 @@ impl DriveFs for RealFs {
         }
         // Punching returns the space too, and zeroes what it touches only in part.
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(retry(|| sys::fallocate(borrow(handle), punch, offset, len))?)
+        match retry(|| sys::fallocate(borrow(handle), punch, offset, len)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeroes(handle, offset, len),
+            result => Ok(result?),
+        }
     }
 
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
@@ -377,6 +380,20 @@ fn find_mount(table: &[u8], id: u64) -> Option<Mount> {
     let file_system = String::from_utf8_lossy(line.get(dash + 1)?).into_owned();
     let source = PathBuf::from(OsStr::from_bytes(line.get(dash + 2)?));
     Some(Mount { file_system, source })
+}
+
+/// Writes zeroes through a descriptor of its own: the given one may be open for direct I/O, which takes whole pages only.
+fn write_zeroes(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+    let file = fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", handle.0))?;
+    let zeroes = [0; 64 << 10];
+    let end = (offset + len).min(file.metadata()?.len());
+    let mut at = offset;
+    while at < end {
+        let n = (end - at).min(zeroes.len() as u64) as usize;
+        file.write_all_at(&zeroes[..n], at)?;
+        at += n as u64;
+    }
+    file.sync_data()
 }
 
 #[cfg(test)]
