@@ -1,6 +1,5 @@
 //! The array: its drives, its catalog, and the machinery that its files share.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -8,6 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::callbacks::Callbacks;
+use super::contexts::Cell;
 use super::file::File;
 use super::fleet::{Fleet, Plan};
 use super::info::{ArrayInfo, FileStat};
@@ -15,7 +15,7 @@ use super::options::{ArrayOptions, Layout, Mode};
 use super::setup;
 use super::state::FileState;
 use crate::catalog::{Catalog, FileSpec, Id, Record};
-use crate::drive::inline::{Context, Service};
+use crate::drive::inline::Service;
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
 use crate::drive::serve::{Message, Owner, Share};
@@ -32,26 +32,12 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// Tells arrays of this process apart in the threads' tables of contexts.
 static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-thread_local! {
-    /// This thread's contexts, by array instance. The thread owns them: a ring goes with its thread.
-    static CONTEXTS: RefCell<Vec<(u64, Arc<Cell>)>> = const { RefCell::new(Vec::new()) };
-}
-
 /// A set of drives used together, with one catalog of files.
 ///
 /// Clones share the array. Dropping the last clone and the last file closes it; [`Array::close`] also reports errors.
 #[derive(Clone, Debug)]
 pub struct Array {
     inner: Arc<ArrayInner>,
-}
-
-/// One thread's context, where the array can reach it.
-pub(crate) struct Cell {
-    /// `None` before first use and after the array has been closed.
-    context: Mutex<Option<Context>>,
-    /// Keys of files to let go of before the next use.
-    forget: Mutex<Vec<u64>>,
-    any_to_forget: AtomicBool,
 }
 
 type OpenFiles = BTreeMap<Id, Weak<FileState>>;
@@ -61,11 +47,11 @@ pub(crate) struct ArrayInner {
     pub options: ArrayOptions,
     pub catalog: Catalog,
     /// How each drive is served, by index.
-    services: Vec<Service>,
+    pub(super) services: Vec<Service>,
     pub regions: Arc<Regions>,
-    locks: Arc<BlockLocks>,
+    pub(super) locks: Arc<BlockLocks>,
     clock: Arc<dyn Clock>,
-    instance: u64,
+    pub(super) instance: u64,
     next_key: AtomicU64,
     closed: AtomicBool,
     notices: Mutex<Vec<String>>,
@@ -74,7 +60,7 @@ pub(crate) struct ArrayInner {
     starting: Mutex<()>,
     /// Shared with operations, which must not keep the array.
     pub callbacks: Arc<Callbacks>,
-    contexts: Mutex<Vec<Weak<Cell>>>,
+    pub(super) contexts: Mutex<Vec<Weak<Cell>>>,
     /// Held while a file is created, deleted or renamed, so that names stay as they were found. Taken before `open`.
     naming: Mutex<()>,
     /// Files that are open, or on their way in or out: an entry whose `Weak` is dead belongs to somebody who is still
@@ -388,110 +374,6 @@ impl ArrayInner {
             for drive in 0..self.services.len() {
                 // A fleet that has stopped has dropped its engines: nothing left to forget.
                 let _ = fleet.send(drive, Message::Forget(key), 0);
-            }
-        }
-    }
-
-    /// Runs pieces to their ends on the calling thread, and returns when all have ended. After a failure no more are started.
-    ///
-    /// # Safety
-    /// The pieces' memory is valid until this returns; memory that is read into is touched by nobody else.
-    pub unsafe fn run_blocking(
-        &self,
-        file: &FileState,
-        span: (*const u8, usize),
-        pieces: impl Iterator<Item = (u16, Piece)>,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise is the same.
-        match unsafe { self.run_here(span, pieces) }? {
-            Some(failure) => Err(file.error(failure)),
-            None => Ok(()),
-        }
-    }
-
-    /// `run_blocking`, with the first failure as it was.
-    ///
-    /// # Safety
-    /// As for `run_blocking`; the pieces' files are open until this returns.
-    pub unsafe fn run_here(
-        &self,
-        span: (*const u8, usize),
-        mut pieces: impl Iterator<Item = (u16, Piece)>,
-    ) -> Result<Option<Failure>> {
-        let cell = self.cell();
-        if cell.any_to_forget.load(Ordering::Acquire) {
-            self.forget_now(&cell);
-        }
-        let mut context = lock(&cell.context);
-        let context = match &mut *context {
-            Some(context) => context,
-            empty => empty.insert(self.new_context()?),
-        };
-        let failure = std::cell::Cell::new(None);
-        let until_failure = std::iter::from_fn(|| if failure.get().is_none() { pieces.next() } else { None });
-        // SAFETY: the caller's promise is the one that `run` asks for.
-        let result = unsafe {
-            context.run(
-                &self.regions,
-                span,
-                until_failure,
-                || self.pause_for_io(),
-                |done| {
-                    if let (Err(now), None) = (done.result, failure.get()) {
-                        failure.set(Some(now));
-                    }
-                },
-            )
-        };
-        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })?;
-        Ok(failure.get())
-    }
-
-    fn new_context(&self) -> Result<Context> {
-        let hold = self.catalog.lock_handles();
-        let context = Context::new(&*self.options.platform, &self.services, &self.locks, &hold);
-        context.map_err(|e| Error::Machine {
-            what: format!("an engine for thread {:?}", std::thread::current().name().unwrap_or("unnamed")),
-            why: format!("{e}; raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`)"),
-        })
-    }
-
-    /// This thread's cell.
-    fn cell(&self) -> Arc<Cell> {
-        let found = CONTEXTS.try_with(|contexts| {
-            let mut contexts = contexts.borrow_mut();
-            if let Some((_, cell)) = contexts.iter().find(|(instance, _)| *instance == self.instance) {
-                return Arc::clone(cell);
-            }
-            // Contexts of arrays that are closed hold nothing any more; their cells go when a new one comes.
-            contexts.retain(|(_, cell)| Arc::weak_count(cell) > 0);
-            let cell = self.new_cell();
-            contexts.push((self.instance, Arc::clone(&cell)));
-            cell
-        });
-        // A thread that is ending has no table any more: its last calls get a context for each.
-        found.unwrap_or_else(|_| self.new_cell())
-    }
-
-    fn new_cell(&self) -> Arc<Cell> {
-        let cell = Arc::new(Cell {
-            context: Mutex::new(None),
-            forget: Mutex::new(Vec::new()),
-            any_to_forget: AtomicBool::new(false),
-        });
-        let mut contexts = lock(&self.contexts);
-        contexts.retain(|cell| cell.strong_count() > 0);
-        contexts.push(Arc::downgrade(&cell));
-        cell
-    }
-
-    #[cold]
-    fn forget_now(&self, cell: &Cell) {
-        cell.any_to_forget.store(false, Ordering::Release);
-        let keys = std::mem::take(&mut *lock(&cell.forget));
-        if let Some(context) = &mut *lock(&cell.context) {
-            for key in keys {
-                context.forget(key);
             }
         }
     }

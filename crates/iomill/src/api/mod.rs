@@ -5,6 +5,7 @@ mod array;
 mod buffer;
 mod callbacks;
 mod check;
+mod contexts;
 mod cursor;
 mod file;
 mod fleet;

@@ -1,0 +1,135 @@
+//! Contexts: each calling thread's own engines over all drives of an array, for the inline way.
+//!
+//! The thread owns its context, so that a ring goes with its thread; the array reaches it by a `Weak`, to take it away when
+//! the array is closed.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::array::ArrayInner;
+use super::state::FileState;
+use crate::drive::inline::Context;
+use crate::drive::{Failure, Piece};
+use crate::error::{Error, Result};
+use crate::sys::sync::{Mutex, Ordering, lock};
+
+thread_local! {
+    /// This thread's contexts, by array instance. The thread owns them: a ring goes with its thread.
+    static CONTEXTS: RefCell<Vec<(u64, Arc<Cell>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One thread's context, where the array can reach it.
+pub(crate) struct Cell {
+    /// `None` before first use and after the array has been closed.
+    pub(super) context: Mutex<Option<Context>>,
+    /// Keys of files to let go of before the next use.
+    pub(super) forget: Mutex<Vec<u64>>,
+    pub(super) any_to_forget: AtomicBool,
+}
+
+impl ArrayInner {
+    /// Runs pieces to their ends on the calling thread, and returns when all have ended. After a failure no more are started.
+    ///
+    /// # Safety
+    /// The pieces' memory is valid until this returns; memory that is read into is touched by nobody else.
+    pub unsafe fn run_blocking(
+        &self,
+        file: &FileState,
+        span: (*const u8, usize),
+        pieces: impl Iterator<Item = (u16, Piece)>,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise is the same.
+        match unsafe { self.run_here(span, pieces) }? {
+            Some(failure) => Err(file.error(failure)),
+            None => Ok(()),
+        }
+    }
+
+    /// `run_blocking`, with the first failure as it was.
+    ///
+    /// # Safety
+    /// As for `run_blocking`; the pieces' files are open until this returns.
+    pub unsafe fn run_here(
+        &self,
+        span: (*const u8, usize),
+        mut pieces: impl Iterator<Item = (u16, Piece)>,
+    ) -> Result<Option<Failure>> {
+        let cell = self.cell();
+        if cell.any_to_forget.load(Ordering::Acquire) {
+            self.forget_now(&cell);
+        }
+        let mut context = lock(&cell.context);
+        let context = match &mut *context {
+            Some(context) => context,
+            empty => empty.insert(self.new_context()?),
+        };
+        let failure = std::cell::Cell::new(None);
+        let until_failure = std::iter::from_fn(|| if failure.get().is_none() { pieces.next() } else { None });
+        // SAFETY: the caller's promise is the one that `run` asks for.
+        let result = unsafe {
+            context.run(
+                &self.regions,
+                span,
+                until_failure,
+                || self.pause_for_io(),
+                |done| {
+                    if let (Err(now), None) = (done.result, failure.get()) {
+                        failure.set(Some(now));
+                    }
+                },
+            )
+        };
+        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })?;
+        Ok(failure.get())
+    }
+
+    pub(super) fn new_context(&self) -> Result<Context> {
+        let hold = self.catalog.lock_handles();
+        let context = Context::new(&*self.options.platform, &self.services, &self.locks, &hold);
+        context.map_err(|e| Error::Machine {
+            what: format!("an engine for thread {:?}", std::thread::current().name().unwrap_or("unnamed")),
+            why: format!("{e}; raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`)"),
+        })
+    }
+
+    /// This thread's cell.
+    pub(super) fn cell(&self) -> Arc<Cell> {
+        let found = CONTEXTS.try_with(|contexts| {
+            let mut contexts = contexts.borrow_mut();
+            if let Some((_, cell)) = contexts.iter().find(|(instance, _)| *instance == self.instance) {
+                return Arc::clone(cell);
+            }
+            // Contexts of arrays that are closed hold nothing any more; their cells go when a new one comes.
+            contexts.retain(|(_, cell)| Arc::weak_count(cell) > 0);
+            let cell = self.new_cell();
+            contexts.push((self.instance, Arc::clone(&cell)));
+            cell
+        });
+        // A thread that is ending has no table any more: its last calls get a context for each.
+        found.unwrap_or_else(|_| self.new_cell())
+    }
+
+    fn new_cell(&self) -> Arc<Cell> {
+        let cell = Arc::new(Cell {
+            context: Mutex::new(None),
+            forget: Mutex::new(Vec::new()),
+            any_to_forget: AtomicBool::new(false),
+        });
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|cell| cell.strong_count() > 0);
+        contexts.push(Arc::downgrade(&cell));
+        cell
+    }
+
+    #[cold]
+    fn forget_now(&self, cell: &Cell) {
+        cell.any_to_forget.store(false, Ordering::Release);
+        let keys = std::mem::take(&mut *lock(&cell.forget));
+        if let Some(context) = &mut *lock(&cell.context) {
+            for key in keys {
+                context.forget(key);
+            }
+        }
+    }
+}
