@@ -15,8 +15,8 @@ use super::array::ArrayInner;
 use super::gate::Gate;
 use super::tail;
 use crate::catalog::{LengthFile, Record, part_path};
-use crate::drive::{Class, Failure, Fault, PAGE_BYTES, Piece};
-use crate::engine::{FileRef, NO_REGION, Op};
+use crate::drive::{Failure, Fault, PAGE_BYTES, Piece};
+use crate::engine::{FileRef, Op};
 use crate::error::{Error, Result};
 use crate::layout::Map;
 use crate::sys::fs::{Access, Alignment, OpenFile};
@@ -240,22 +240,7 @@ impl FileState {
     /// The fdatasync pieces of the parts that need one, which are taken as clean.
     fn sync_pieces(&self) -> Vec<(u16, Piece)> {
         let dirty = self.parts.iter().filter(|part| part.dirty.swap(false, Ordering::AcqRel));
-        dirty
-            .map(|part| {
-                let piece = Piece {
-                    file: part.file,
-                    op: Op::Sync,
-                    class: Class::Foreground,
-                    region: NO_REGION,
-                    lock: 0,
-                    len: 0,
-                    token: 0,
-                    offset: 0,
-                    buf: std::ptr::null_mut(),
-                };
-                (part.drive, piece)
-            })
-            .collect()
+        dirty.map(|part| (part.drive, Piece::sync(part.file))).collect()
     }
 
     /// Makes every write that ended before this call durable, and the length (rule 3).

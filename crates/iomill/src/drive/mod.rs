@@ -12,7 +12,7 @@ pub mod queue;
 pub mod regions;
 pub mod serve;
 
-use crate::engine::{FileRef, Op};
+use crate::engine::{FileRef, NO_REGION, Op};
 
 /// The unit of direct I/O and of what is old or new as a whole, in bytes.
 pub const PAGE_BYTES: usize = 4096;
@@ -63,6 +63,23 @@ pub struct Piece {
 // SAFETY: a piece describes an I/O; whoever queues it vouches for the memory until the piece's end is reported
 // (`queue::Queue::push`), on whichever thread that is.
 unsafe impl Send for Piece {}
+
+impl Piece {
+    /// The fdatasync of a part.
+    pub fn sync(file: FileRef) -> Piece {
+        Piece {
+            file,
+            op: Op::Sync,
+            class: Class::Foreground,
+            region: NO_REGION,
+            lock: 0,
+            len: 0,
+            token: 0,
+            offset: 0,
+            buf: std::ptr::null_mut(),
+        }
+    }
+}
 
 /// Why a piece failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

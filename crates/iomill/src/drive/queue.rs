@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use super::locks::BlockLocks;
 use super::{BOUNCE_BYTES, Class, Done, Failure, Fault, PAGE_BYTES, Piece};
-use crate::engine::{Completion, Engine, NO_REGION, Op, Request};
+use crate::engine::{Completion, Engine, FileRef, Op, Request};
 use crate::sys::errno::{self, classify};
-use crate::sys::fs::Alignment;
+use crate::sys::fs::{Alignment, Handle};
 
 /// How often one transfer is tried again after a passing error before the error is handed up.
 const RETRIES: u16 = 1000;
@@ -95,17 +95,8 @@ impl Queue {
         bounce: *mut u8,
         bounce_region: u16,
     ) -> Queue {
-        let nothing = Piece {
-            file: crate::engine::FileRef { handle: crate::sys::fs::Handle(-1), key: 0 },
-            op: Op::Read,
-            class: Class::Foreground,
-            region: NO_REGION,
-            lock: 0,
-            len: 0,
-            token: 0,
-            offset: 0,
-            buf: std::ptr::null_mut(),
-        };
+        // A slot that is free holds a piece that nobody looks at.
+        let nothing = Piece::sync(FileRef { handle: Handle(-1), key: 0 });
         let slot = Slot { piece: nothing, phase: Phase::Free, hold: Hold::Nothing, retries: 0, moved: 0, want: 0 };
         Queue {
             align,
