@@ -3,8 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use iomill::engine::EngineKind;
-use iomill::{Error, LayoutKind, Result};
+use iomill::{ArrayOptions, Error, LayoutKind, Result};
 
 use crate::arena::{Arena, Shape};
 use crate::contender::{AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, MMAP, PREAD, URING_BY_HAND};
@@ -59,8 +58,8 @@ pub struct Settings {
     pub plan: Plan,
     /// Which ways of iomill, of the contenders' names.
     pub ways: Vec<&'static str>,
-    /// iomill's engine; the best of each drive by default.
-    pub engine: Option<EngineKind>,
+    /// How iomill opens the array; mode, depth and access are the measurement's own.
+    pub options: ArrayOptions,
     /// Who else.
     pub rivals: Rivals,
 }
@@ -105,7 +104,7 @@ fn measure(
     let machine = Machine::look(&target);
     let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
     for &way in &settings.ways {
-        contenders.push(Box::new(Iomill::new(way, arena, settings.engine)?));
+        contenders.push(Box::new(Iomill::new(way, arena, &settings.options)?));
     }
     contenders.extend(rivals::all(&target).into_iter().filter(|rival| match &settings.rivals {
         Rivals::All => true,
@@ -128,7 +127,7 @@ pub fn quick() -> Settings {
             warm_up: Duration::from_millis(400),
         },
         ways: Settings::all_ways(),
-        engine: None,
+        options: ArrayOptions::new(),
         rivals: Rivals::All,
     }
 }

@@ -37,12 +37,9 @@ pub struct Iomill {
 
 impl Iomill {
     /// Over the measured file of `arena`.
-    pub fn new(name: &'static str, arena: &Arena, engine: Option<EngineKind>) -> Result<Iomill> {
+    pub fn new(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Iomill> {
         let mode = if name == IOMILL_DRIVE_THREADS { Mode::DriveThreads } else { Mode::Inline };
-        let mut options = ArrayOptions::new().mode(mode);
-        if let Some(engine) = engine {
-            options = options.engine(engine);
-        }
+        let mut options = options.clone().mode(mode);
         if name == IOMILL_NULL {
             options = options.engine(EngineKind::Null);
         }

@@ -70,6 +70,9 @@ pub struct Global {
         help_heading = "Global options"
     )]
     pub depth: u32,
+    /// Poll for completions instead of taking interrupts, where a drive has queues for it
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub poll: bool,
     /// Parse the command line and do nothing
     #[arg(long, hide = true, global = true)]
     pub parse_only: bool,

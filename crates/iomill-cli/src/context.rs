@@ -28,11 +28,12 @@ impl<'a> Context<'a> {
 
     /// How arrays are opened.
     pub fn options(&self) -> ArrayOptions {
-        let options = ArrayOptions::new().depth(self.global.depth).mode(match self.global.mode {
-            Mode::Auto => iomill::Mode::Auto,
-            Mode::Inline => iomill::Mode::Inline,
-            Mode::DriveThreads => iomill::Mode::DriveThreads,
-        });
+        let options =
+            ArrayOptions::new().poll(self.global.poll).depth(self.global.depth).mode(match self.global.mode {
+                Mode::Auto => iomill::Mode::Auto,
+                Mode::Inline => iomill::Mode::Inline,
+                Mode::DriveThreads => iomill::Mode::DriveThreads,
+            });
         match self.global.engine {
             None => options,
             Some(engine) => options.engine(engine.kind()),

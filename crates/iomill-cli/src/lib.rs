@@ -3,7 +3,7 @@
 //! Goals: messages worth reading, output that a program can rely on (`--json`, `docs/json.md`), and no half-done work
 //! left behind. Non-goals: anything about arrays that the library does not do; this crate only says it in words.
 //!
-//! One file per command in [`commands`]; [`arguments`] is the one definition from which the parser, the help, the man
+//! One file per command in `commands`; [`arguments`] is the one definition from which the parser, the help, the man
 //! pages and the shells' completions come.
 
 pub mod arguments;

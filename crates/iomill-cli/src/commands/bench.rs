@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use iomill::engine::EngineKind;
 use iomill_bench::arena::{Arena, Shape};
 use iomill_bench::bench::{self, Settings, Stage};
 use iomill_bench::contender::{IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
@@ -14,7 +13,7 @@ use iomill_bench::rounds::Plan;
 use iomill_bench::workload::{Order, Workload};
 use serde_json::Value;
 
-use crate::arguments::{Bench, BenchAccess, BenchQuick, BenchWhat, Engine, Mode};
+use crate::arguments::{Bench, BenchAccess, BenchQuick, BenchWhat, Mode};
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -32,7 +31,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
 }
 
 fn quick(context: &Context<'_>, arguments: &BenchQuick) -> Result<Answer> {
-    let settings = Settings { engine: engine(context), ways: ways(context), ..bench::quick() };
+    let settings = Settings { options: context.options(), ways: ways(context), ..bench::quick() };
     let dir = arguments.dir.as_deref().unwrap_or(Path::new("."));
     let interrupt = Interrupt::install()?;
     let arena = fresh(context, dir)?;
@@ -59,7 +58,7 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         shape: Shape { len_bytes: arguments.size, layout },
         plan,
         ways: ways(context),
-        engine: engine(context),
+        options: context.options(),
         rivals: arguments.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
@@ -93,10 +92,6 @@ fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
     }
     context.note(info.notices);
     Ok(arena)
-}
-
-fn engine(context: &Context<'_>) -> Option<EngineKind> {
-    context.global.engine.map(Engine::kind)
 }
 
 /// The ways of iomill that take part.
