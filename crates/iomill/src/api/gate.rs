@@ -81,7 +81,7 @@ impl Drop for Closed<'_> {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, iomill_models))]
 mod models {
     use super::*;
     use crate::sys::sync::model;

@@ -103,7 +103,7 @@ impl<T> Inbox<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(iomill_models)))]
 mod tests {
     use super::*;
 
@@ -124,7 +124,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, iomill_models))]
 mod models {
     use super::*;
     use crate::sys::sync::model;

@@ -17,9 +17,9 @@ const EXCLUSIVE: u32 = 1 << 31;
 const WAITING: u32 = 1 << 30;
 const SHARERS: u32 = WAITING - 1;
 
-#[cfg(not(loom))]
+#[cfg(not(iomill_models))]
 const LOCKS: usize = 4096;
-#[cfg(loom)]
+#[cfg(iomill_models)]
 const LOCKS: usize = 1;
 
 /// The block locks of one array.
@@ -85,7 +85,7 @@ impl BlockLocks {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(iomill_models)))]
 mod tests {
     use super::*;
 
@@ -112,7 +112,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, iomill_models))]
 mod models {
     use super::*;
     use crate::sys::sync::model;

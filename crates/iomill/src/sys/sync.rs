@@ -1,14 +1,14 @@
 //! The synchronisation types that the lock-free and latched protocols use: std's, or loom's when a model runs
-//! (`RUSTFLAGS="--cfg loom"`).
+//! (`RUSTFLAGS="--cfg iomill_models"`; not `--cfg loom`, by which other crates change too).
 
-#[cfg(not(loom))]
+#[cfg(not(iomill_models))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-#[cfg(not(loom))]
+#[cfg(not(iomill_models))]
 pub use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-#[cfg(loom)]
+#[cfg(iomill_models)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-#[cfg(loom)]
+#[cfg(iomill_models)]
 pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// Locks a mutex whose data is valid at every moment (each holder changes it by whole steps), so that a panic of an
@@ -21,7 +21,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Explores a model with up to three preemptions, which finds nearly all that more would, in seconds.
-#[cfg(all(test, loom))]
+#[cfg(all(test, iomill_models))]
 pub fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
