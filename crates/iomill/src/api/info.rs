@@ -82,7 +82,8 @@ pub struct FileStat {
     pub weights: Vec<u32>,
     /// The key of the hash layout.
     pub key: u64,
-    /// Its parts, in the same order, and what each holds of the file in bytes.
+    /// Its parts, in the same order, and how long each must be at least for the file's length, in bytes. With the hash
+    /// layout these have gaps, and add up to more than the file.
     pub parts: Vec<(PathBuf, u64)>,
     /// How often its record was changed.
     pub generation: u64,

@@ -47,6 +47,14 @@ pub struct Part {
     pub dirty: AtomicBool,
 }
 
+impl Part {
+    /// The part has this many bytes now, which the next sync makes durable. Under `FileState::grow`.
+    fn grew(&self, to: u64) {
+        self.reserved.store(to, Ordering::Relaxed);
+        self.dirty.store(true, Ordering::Release);
+    }
+}
+
 /// An open virtual file.
 #[derive(Debug)]
 pub struct FileState {
@@ -193,9 +201,7 @@ impl FileState {
                     extend_part(part, before)?;
                     has = before;
                 }
-                let target = allocate(part, has, needs)?;
-                part.reserved.store(target, Ordering::Relaxed);
-                part.dirty.store(true, Ordering::Release);
+                part.grew(allocate(part, has, needs)?);
             }
         }
         Ok(())
@@ -209,8 +215,7 @@ impl FileState {
             let has = part.reserved.load(Ordering::Relaxed);
             if needs > has {
                 part_allocate(part, has, needs)?;
-                part.reserved.store(needs, Ordering::Relaxed);
-                part.dirty.store(true, Ordering::Release);
+                part.grew(needs);
             }
         }
         Ok(())
@@ -411,8 +416,7 @@ fn allocate(part: &Part, has: u64, needs: u64) -> Result<u64> {
 fn extend_part(part: &Part, to: u64) -> Result<()> {
     let (fs, handle) = (part.open.fs(), part.open.handle());
     fs.set_len(handle, to).map_err(|e| Error::io("extend", part.open.full_path(), e))?;
-    part.reserved.store(to, Ordering::Relaxed);
-    part.dirty.store(true, Ordering::Release);
+    part.grew(to);
     Ok(())
 }
 

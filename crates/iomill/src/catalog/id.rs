@@ -19,13 +19,6 @@ impl Id {
         fill_random(platform, &mut bytes)?;
         Ok(Id(bytes))
     }
-
-    /// The first 64 bits: for tables and seeds, not for telling ids apart.
-    pub fn low_u64(self) -> u64 {
-        let mut low = [0; 8];
-        low.copy_from_slice(&self.0[..8]);
-        u64::from_le_bytes(low)
-    }
 }
 
 /// Fills `bytes` with randomness, or says that the machine has none.
