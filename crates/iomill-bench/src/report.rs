@@ -113,7 +113,7 @@ impl Report {
     pub fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
-        table.set_header(["contender", "workload", "thr", "ops/s", "CPU/op", "p50", "p99", "ops ratio", "CPU ratio"]);
+        table.set_header(["contender", "workload", "thr", "ops/s", "CPU/op", "p50", "p99", "ops x", "CPU x"]);
         for row in &self.results {
             let time = |us: Option<f64>| us.map_or("-".to_owned(), human::time_us);
             let ratio = |value: Option<f64>| value.map_or("-".to_owned(), human::ratio);
@@ -133,7 +133,7 @@ impl Report {
             column.set_cell_alignment(CellAlignment::Right);
         }
         let mut lines = vec![self.machine.line(), table.trim_fmt()];
-        lines.push("Ratios are to the best rival, cold and direct among themselves, warm among themselves.".into());
+        lines.push("x: ratio to the best rival, cold and direct among themselves, warm among themselves.".into());
         lines.push("Direct I/O has no cache: there is no warm of it.".into());
         for out in &self.left_out {
             lines.push(format!("{} did not do {}: {}", label(&out.contender, &out.cache), out.workload, out.why));
