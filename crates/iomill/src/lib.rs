@@ -24,6 +24,7 @@
 //! simulator, and change without notice.
 
 pub mod api;
+pub mod cache;
 pub mod catalog;
 pub mod drive;
 pub mod engine;

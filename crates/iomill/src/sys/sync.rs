@@ -2,12 +2,12 @@
 //! (`RUSTFLAGS="--cfg iomill_models"`; not `--cfg loom`, by which other crates change too).
 
 #[cfg(not(iomill_models))]
-pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(iomill_models))]
 pub use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 #[cfg(iomill_models)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(iomill_models)]
 pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -18,6 +18,21 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         Ok(guard) => guard,
         Err(poisoned) => poisoned.into_inner(),
     }
+}
+
+/// Lets time pass for whoever spins on something that is held for less than a microsecond; `tries` counts.
+#[inline]
+pub fn spin_wait(tries: &mut u32) {
+    #[cfg(iomill_models)]
+    loom::thread::yield_now();
+    #[cfg(not(iomill_models))]
+    if *tries < 100 {
+        std::hint::spin_loop();
+    } else {
+        // The holder may have lost its CPU.
+        std::thread::yield_now();
+    }
+    *tries += 1;
 }
 
 /// Explores a model with up to three preemptions, which finds nearly all that more would, in seconds.

@@ -1,0 +1,214 @@
+//! The directory of the cache: which pages are in which frames. Sets, their policy, and their number, which may change while others
+//! look up.
+//!
+//! It knows nothing of memory or I/O, so that a simulation runs the very same code ([`Directory::touch`]).
+
+use super::key::{Hash, Key};
+use super::policy::{self, Policy, PolicyKind, Scale};
+use super::set::{HitRule, Locked, Seen, Set, Shape};
+use super::words::Words;
+use crate::error::{Error, Result};
+use crate::sys::sync::{AtomicU64, Ordering};
+
+/// What a directory is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Sets at the beginning: 1 at least.
+    pub sets: u32,
+    /// The most sets there may ever be.
+    pub sets_max: u32,
+    /// Ways of a set: a multiple of 4 from 4 to 32.
+    pub ways: usize,
+    /// The policy.
+    pub policy: PolicyKind,
+    /// Bits of the hash that count: all of them, but for tests that want a bad hash.
+    pub hash_mask: u64,
+}
+
+impl Plan {
+    /// A directory of a fixed number of pages, rounded up to whole sets.
+    pub fn fixed(pages: u64, ways: usize, policy: PolicyKind) -> Plan {
+        let sets = pages.div_ceil(ways.max(1) as u64).clamp(1, u64::from(u32::MAX / 4)) as u32;
+        Plan { sets, sets_max: sets, ways, policy, hash_mask: u64::MAX }
+    }
+}
+
+/// The directory.
+#[derive(Debug)]
+pub struct Directory {
+    shape: Shape,
+    words: Words,
+    hash_mask: u64,
+    sets_first: u32,
+    sets_max: u32,
+    /// Sets now (32 bits), and how often all have been split (in the high half). Changed only by who holds the lock of the set
+    /// that is split or joined, so whoever locks a set and still finds a page's place to be there is right.
+    size: AtomicU64,
+    hit_rule: HitRule,
+    wants_feed: bool,
+    policy: Box<dyn Policy>,
+}
+
+/// A page's place: the set's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(pub u32);
+
+impl Directory {
+    /// An empty directory.
+    pub fn new(plan: Plan) -> Result<Directory> {
+        let Some(shape) = Shape::new(plan.ways) else {
+            return Err(Error::invalid(format!("set size {}", plan.ways), "it is a multiple of 4, from 4 to 32"));
+        };
+        let no_memory = |e: std::io::Error| Error::Machine { what: "the cache's directory".into(), why: e.to_string() };
+        let sets_max = plan.sets_max.max(plan.sets).max(1);
+        let words = Words::new(sets_max as usize * shape.stride).map_err(no_memory)?;
+        let sets = plan.sets.max(1);
+        let scale = Scale { sets, ways: plan.ways, pages_max: u64::from(sets_max) * plan.ways as u64 };
+        let policy = policy::new(plan.policy, scale);
+        Ok(Directory {
+            shape,
+            words,
+            hash_mask: plan.hash_mask,
+            sets_first: sets,
+            sets_max,
+            size: AtomicU64::new(u64::from(sets)),
+            hit_rule: policy.on_hit(),
+            wants_feed: policy.wants_feed(),
+            policy,
+        })
+    }
+
+    /// Sets now.
+    pub fn sets(&self) -> u32 {
+        self.size.load(Ordering::Relaxed) as u32
+    }
+
+    /// The most sets there may be.
+    pub fn sets_max(&self) -> u32 {
+        self.sets_max
+    }
+
+    /// Ways of a set.
+    pub fn ways(&self) -> usize {
+        self.shape.ways
+    }
+
+    /// Pages that fit now.
+    pub fn pages(&self) -> u64 {
+        u64::from(self.sets()) * self.shape.ways as u64
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &dyn Policy {
+        &*self.policy
+    }
+
+    /// Whether the policy wants to be fed with what is asked for.
+    pub fn wants_feed(&self) -> bool {
+        self.wants_feed
+    }
+
+    /// A page's hash.
+    #[inline]
+    pub fn hash(&self, key: Key) -> Hash {
+        key.hash().masked(self.hash_mask)
+    }
+
+    /// A page's place as things are.
+    #[inline]
+    pub fn place(&self, hash: Hash) -> Place {
+        let size = self.size.load(Ordering::Acquire);
+        Place(hash.set(self.sets_first, size as u32, (size >> 32) as u32))
+    }
+
+    /// The set of a place.
+    #[inline]
+    pub fn set(&self, place: Place) -> Set<'_> {
+        let start = place.0 as usize * self.shape.stride;
+        // SAFETY: places come from `place` and from counting below `sets`, both below `sets_max`, for which there are words.
+        Set::new(self.shape, unsafe { self.words.all().get_unchecked(start..start + self.shape.stride) })
+    }
+
+    /// Looks a page up without a lock.
+    #[inline]
+    pub fn find(&self, key: Key, hash: Hash) -> Option<(Place, Seen)> {
+        let place = self.place(hash);
+        self.set(place).find(key, hash).map(|seen| (place, seen))
+    }
+
+    /// Takes note of a hit.
+    #[inline]
+    pub fn hit(&self, place: Place, way: usize) {
+        self.set(place).hit(way, self.hit_rule);
+    }
+
+    /// Locks the set that a page belongs to.
+    pub fn lock(&self, hash: Hash) -> (Place, Locked<'_>) {
+        loop {
+            let place = self.place(hash);
+            let locked = self.set(place).lock();
+            // The set may have been split while we waited for its lock.
+            if self.place(hash) == place {
+                return (place, locked);
+            }
+        }
+    }
+
+    /// One access of a simulation: whether the page was there; it is now. The policy is fed directly.
+    pub fn touch(&self, key: Key) -> bool {
+        let hash = self.hash(key);
+        if self.wants_feed {
+            self.policy.feed(&[hash]);
+        }
+        if let Some((place, seen)) = self.find(key, hash) {
+            self.hit(place, seen.way);
+            return true;
+        }
+        let (Place(index), mut set) = self.lock(hash);
+        self.policy.missed(index, &mut set, hash);
+        let way = match set.free() {
+            0 => {
+                let all = set.all();
+                let way = self.policy.victim(index, &mut set, all, hash);
+                self.policy.evicted(index, &mut set, way);
+                way
+            }
+            free => free.trailing_zeros() as usize,
+        };
+        set.set_present(way, key, hash);
+        self.policy.inserted(index, &mut set, way, hash);
+        false
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_come_and_the_least_recently_used_goes() {
+        for ways in [4, 8, 12, 16, 20, 32] {
+            let directory = Directory::new(Plan::fixed(ways as u64, ways, PolicyKind::Lru)).unwrap();
+            let key = |page| Key::new(1, page).unwrap();
+            for page in 0..ways as u64 {
+                assert!(!directory.touch(key(page)));
+            }
+            for page in 0..ways as u64 {
+                assert!(directory.touch(key(page)), "{ways} ways, page {page}");
+            }
+            for page in 1000..5000 {
+                assert!(!directory.touch(key(page)));
+                assert!(directory.touch(key(page)));
+                assert!(page < 1003 || directory.touch(key(page - 1)));
+                assert!(page < 1003 || directory.touch(key(page - 2)));
+            }
+        }
+    }
+
+    #[test]
+    fn odd_set_sizes_are_refused() {
+        for ways in [0, 1, 6, 36] {
+            assert!(Directory::new(Plan::fixed(100, ways, PolicyKind::Lru)).is_err());
+        }
+    }
+}

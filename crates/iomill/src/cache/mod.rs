@@ -1,0 +1,7 @@
+//! The page cache.
+
+pub mod directory;
+pub mod key;
+pub mod policy;
+pub mod set;
+mod words;

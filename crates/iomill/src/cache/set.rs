@@ -1,0 +1,479 @@
+//! One page set: its header in memory, found without a lock, changed under one.
+//!
+//! A header is some words, of which the first cache line serves hits. For sets of 12 it is four lines in all:
+//!
+//! ```text
+//! line 0   version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      what a hit reads
+//! line 1   masks: filling, dirty, flushing, marked; clock, hand, waiters, transit; metadata of the policy, 2 bytes a way
+//! line 2-3 keys (64 bits each), ghosts (16 bits each)
+//! ```
+//!
+//! Rules:
+//! 1. The version is odd while the set is locked and changes with every unlock. Whoever reads without the lock notes the
+//!    version, reads, and believes what it read only if the version is still the same and even.
+//! 2. Under the lock only its holder writes, except the policy's hit metadata (`META`), which hits change by compare-and-exchange
+//!    without the lock; it is advice and never decides what is correct.
+//! 3. A way is free (no tag, not filling), filling (no tag, its key set and its bit in `filling`) or present (tag and key set).
+//!    Look-ups go by tags, so they find present ways only.
+//! 4. Dirty, flushing and marked ways are present.
+
+use crate::cache::key::{Hash, Key};
+use crate::sys::sync::{AtomicU64, Ordering, fence, spin_wait};
+
+/// The fewest and the most ways of a set; a multiple of 4.
+pub const WAYS_MIN: usize = 4;
+/// See [`WAYS_MIN`].
+pub const WAYS_MAX: usize = 32;
+
+const LOCKED: u64 = 1;
+/// Adding this to a locked word unlocks it and counts the version up, within the low 32 bits.
+const VERSION: u64 = 0xFFFF_FFFF;
+
+/// Where things are in a header, in words from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Ways of a set.
+    pub ways: usize,
+    frames: usize,
+    state: usize,
+    meta: usize,
+    aux: usize,
+    keys: usize,
+    ghosts: usize,
+    /// Words from one header to the next: whole cache lines.
+    pub stride: usize,
+}
+
+impl Shape {
+    /// The shape of headers of sets of `ways`; `None` if that is not a multiple of 4 from 4 to 32.
+    pub fn new(ways: usize) -> Option<Shape> {
+        if !ways.is_multiple_of(4) || !(WAYS_MIN..=WAYS_MAX).contains(&ways) {
+            return None;
+        }
+        let frames = 1 + (ways - 4).div_ceil(8);
+        let state = frames + ways / 2;
+        let meta = state + 3;
+        let aux = meta + ways.div_ceil(8);
+        let keys = aux + ways.div_ceil(8);
+        let ghosts = keys + ways;
+        let stride = (ghosts + ways / 4).next_multiple_of(8);
+        Some(Shape { ways, frames, state, meta, aux, keys, ghosts, stride })
+    }
+
+    /// The mask of all ways.
+    #[inline]
+    pub fn all(&self) -> u32 {
+        u32::MAX >> (32 - self.ways)
+    }
+}
+
+/// What a look-up without the lock has seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// The way.
+    pub way: usize,
+    /// Its frame.
+    pub frame: u32,
+    version: u32,
+}
+
+/// A set's header.
+#[derive(Clone, Copy)]
+pub struct Set<'a> {
+    shape: Shape,
+    words: &'a [AtomicU64],
+}
+
+/// What a hit without the lock does to the way's byte of metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HitRule {
+    /// Nothing.
+    Nothing,
+    /// Notes the set's clock, and that there was a hit, in the lowest bit: recency, as coarse as the clock.
+    Stamp,
+    /// Counts up to this.
+    Count(u8),
+}
+
+impl<'a> Set<'a> {
+    /// The header in these words.
+    #[inline]
+    pub fn new(shape: Shape, words: &'a [AtomicU64]) -> Set<'a> {
+        debug_assert_eq!(words.len(), shape.stride);
+        Set { shape, words }
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> &'a AtomicU64 {
+        // SAFETY: every index is computed by `Shape::new`, below the stride, which is the number of words (`new`).
+        unsafe { self.words.get_unchecked(index) }
+    }
+
+    /// Looks a page up without the lock. `None`: it is not present, or the set is being changed.
+    #[inline]
+    pub fn find(&self, key: Key, hash: Hash) -> Option<Seen> {
+        let head = self.word(0).load(Ordering::Acquire);
+        if head & LOCKED != 0 {
+            return None;
+        }
+        let mut matches = self.tag_matches(head, hash.tag());
+        while matches != 0 {
+            let way = matches.trailing_zeros() as usize;
+            if self.word(self.shape.keys + way).load(Ordering::Relaxed) == key.word() {
+                let pair = self.word(self.shape.frames + way / 2).load(Ordering::Relaxed);
+                return Some(Seen { way, frame: (pair >> (way % 2 * 32)) as u32, version: head as u32 });
+            }
+            matches &= matches - 1;
+        }
+        None
+    }
+
+    /// Whether nothing has changed since `seen` was (rule 1). What was read between the two may be believed then.
+    #[inline]
+    pub fn is_still(&self, seen: Seen) -> bool {
+        fence(Ordering::Acquire);
+        self.word(0).load(Ordering::Relaxed) as u32 == seen.version
+    }
+
+    /// The ways whose tag is `tag`.
+    #[inline]
+    fn tag_matches(&self, head: u64, tag: u8) -> u32 {
+        let mut matches = equal_bytes(head >> 32, tag) & 0xF;
+        for index in 1..self.shape.frames {
+            let word = self.word(index).load(Ordering::Relaxed);
+            matches |= equal_bytes(word, tag) << (8 * index - 4);
+        }
+        matches & self.shape.all()
+    }
+
+    /// Takes note of a hit on a way (rule 2): nothing is stored unless the byte changes.
+    #[inline]
+    pub fn hit(&self, way: usize, rule: HitRule) {
+        let HitRule::Stamp = rule else { return self.count(way, rule) };
+        let clock = self.word(self.shape.state + 2).load(Ordering::Relaxed) as u8;
+        self.set_meta(way, clock << 1 | 1);
+    }
+
+    #[inline]
+    fn count(&self, way: usize, rule: HitRule) {
+        let HitRule::Count(most) = rule else { return };
+        let now = self.word(self.shape.meta + way / 8).load(Ordering::Relaxed) >> (way % 8 * 8);
+        if (now as u8) < most {
+            self.set_meta(way, now as u8 + 1);
+        }
+    }
+
+    #[inline]
+    fn set_meta(&self, way: usize, to: u8) {
+        let word = self.word(self.shape.meta + way / 8);
+        let before = word.load(Ordering::Relaxed);
+        let shift = way % 8 * 8;
+        let after = before & !(0xFF << shift) | u64::from(to) << shift;
+        if before != after {
+            // Whoever else changes the word at this moment wins: it is advice.
+            let _ = word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Locks the set, or not if it is locked.
+    pub fn try_lock(&self) -> Option<Locked<'a>> {
+        let head = self.word(0).load(Ordering::Relaxed);
+        if head & LOCKED != 0 {
+            return None;
+        }
+        let taken = self.word(0).compare_exchange(head, head | LOCKED, Ordering::Acquire, Ordering::Relaxed);
+        taken.ok()?;
+        // What is written under the lock is not to be seen before the odd version is (rule 1).
+        fence(Ordering::Release);
+        Some(Locked { set: *self })
+    }
+
+    /// Locks the set. Locks are held for less than a microsecond, except while a caller's memory is paged in.
+    pub fn lock(&self) -> Locked<'a> {
+        let mut tries = 0;
+        loop {
+            if let Some(locked) = self.try_lock() {
+                return locked;
+            }
+            spin_wait(&mut tries);
+        }
+    }
+
+    /// The address of a line of the header, to be fetched ahead of use.
+    #[inline]
+    pub fn line(&self, index: usize) -> *const u8 {
+        self.words.as_ptr().wrapping_add(index * 8).cast()
+    }
+}
+
+/// Bit i: byte i of the word is `byte`.
+#[inline]
+fn equal_bytes(word: u64, byte: u8) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe {
+        use core::arch::x86_64::*;
+        let equal = _mm_cmpeq_epi8(_mm_cvtsi64_si128(word as i64), _mm_set1_epi8(byte as i8));
+        _mm_movemask_epi8(equal) as u32 & 0xFF
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    (0..8).map(|i| u32::from((word >> (8 * i)) as u8 == byte) << i).sum()
+}
+
+/// A locked set. Dropping it unlocks.
+pub struct Locked<'a> {
+    set: Set<'a>,
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let word = self.set.word(0);
+        let head = word.load(Ordering::Relaxed);
+        let version = (head & VERSION).wrapping_add(1) & VERSION;
+        word.store(head & !VERSION | version, Ordering::Release);
+    }
+}
+
+impl<'a> Locked<'a> {
+    /// The ways of the set.
+    #[inline]
+    pub fn ways(&self) -> usize {
+        self.set.shape.ways
+    }
+
+    /// The mask of all ways.
+    #[inline]
+    pub fn all(&self) -> u32 {
+        self.set.shape.all()
+    }
+
+    #[inline]
+    fn get(&self, word: usize) -> u64 {
+        self.set.word(word).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn put(&mut self, word: usize, value: u64) {
+        self.set.word(word).store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn byte(&self, base: usize, way: usize) -> u8 {
+        (self.get(base + way / 8) >> (way % 8 * 8)) as u8
+    }
+
+    #[inline]
+    fn put_byte(&mut self, base: usize, way: usize, to: u8) {
+        let shift = way % 8 * 8;
+        let word = self.get(base + way / 8) & !(0xFF << shift) | u64::from(to) << shift;
+        self.put(base + way / 8, word);
+    }
+
+    #[inline]
+    fn half(&self, word: usize, high: usize) -> u32 {
+        (self.get(word) >> (32 * high)) as u32
+    }
+
+    #[inline]
+    fn put_half(&mut self, word: usize, high: usize, to: u32) {
+        let shift = 32 * high;
+        let value = self.get(word) & !(0xFFFF_FFFF << shift) | u64::from(to) << shift;
+        self.put(word, value);
+    }
+
+    /// The way of a page that is present or filling.
+    pub fn find(&self, key: Key, hash: Hash) -> Option<usize> {
+        let mut matches = self.set.tag_matches(self.get(0), hash.tag()) | self.filling();
+        while matches != 0 {
+            let way = matches.trailing_zeros() as usize;
+            if self.get(self.set.shape.keys + way) == key.word() {
+                return Some(way);
+            }
+            matches &= matches - 1;
+        }
+        None
+    }
+
+    /// The ways that are present.
+    pub fn present(&self) -> u32 {
+        !self.set.tag_matches(self.get(0), 0) & self.all()
+    }
+
+    /// The ways that are neither present nor filling.
+    pub fn free(&self) -> u32 {
+        self.set.tag_matches(self.get(0), 0) & !self.filling()
+    }
+
+    /// The page of a way that is not free.
+    pub fn key(&self, way: usize) -> Key {
+        Key::from_word(self.get(self.set.shape.keys + way))
+    }
+
+    /// The frame of a way.
+    pub fn frame(&self, way: usize) -> u32 {
+        self.half(self.set.shape.frames + way / 2, way % 2)
+    }
+
+    /// Gives a way another frame.
+    pub fn set_frame(&mut self, way: usize, frame: u32) {
+        self.put_half(self.set.shape.frames + way / 2, way % 2, frame);
+    }
+
+    fn set_tag(&mut self, way: usize, tag: u8) {
+        // Bytes 4 to 7 of word 0, then words 1 and on.
+        self.put_byte(0, way + 4, tag);
+    }
+
+    /// Makes a way that is free or filling present.
+    pub fn set_present(&mut self, way: usize, key: Key, hash: Hash) {
+        self.put(self.set.shape.keys + way, key.word());
+        self.set_filling(way, false);
+        self.set_tag(way, hash.tag());
+    }
+
+    /// Makes a free way filling: whoever looks for the page under the lock finds it, and waits.
+    pub fn begin_filling(&mut self, way: usize, key: Key) {
+        self.put(self.set.shape.keys + way, key.word());
+        self.set_filling(way, true);
+    }
+
+    /// Makes a way free, whatever it was.
+    pub fn set_free(&mut self, way: usize) {
+        self.set_tag(way, 0);
+        self.set_filling(way, false);
+        self.set_dirty(way, false);
+        self.set_flushing(way, false);
+        self.set_marked(way, false);
+    }
+
+    /// The set's clock, which the policy moves: 7 bits.
+    pub fn clock(&self) -> u8 {
+        self.byte(self.set.shape.state + 2, 0)
+    }
+
+    /// Sets the clock: below 128.
+    pub fn set_clock(&mut self, clock: u8) {
+        debug_assert!(clock < 128);
+        self.put_byte(self.set.shape.state + 2, 0, clock);
+    }
+
+    /// The policy's hand.
+    pub fn hand(&self) -> u8 {
+        self.byte(self.set.shape.state + 2, 1)
+    }
+
+    /// Moves the hand.
+    pub fn set_hand(&mut self, hand: u8) {
+        self.put_byte(self.set.shape.state + 2, 1, hand);
+    }
+
+    /// Whether somebody waits for something that happens in this set.
+    pub fn has_waiters(&self) -> bool {
+        self.byte(self.set.shape.state + 2, 2) != 0
+    }
+
+    /// Notes whether somebody waits.
+    pub fn set_waiters(&mut self, waiting: bool) {
+        self.put_byte(self.set.shape.state + 2, 2, u8::from(waiting));
+    }
+
+    /// Pages of this set that are in the transit table.
+    pub fn transit(&self) -> u8 {
+        self.byte(self.set.shape.state + 2, 3)
+    }
+
+    /// Notes how many there are.
+    pub fn set_transit(&mut self, count: u8) {
+        self.put_byte(self.set.shape.state + 2, 3, count);
+    }
+
+    /// 32 bits for the policy.
+    pub fn scratch(&self) -> u32 {
+        self.half(self.set.shape.state + 2, 1)
+    }
+
+    /// Sets them.
+    pub fn set_scratch(&mut self, to: u32) {
+        self.put_half(self.set.shape.state + 2, 1, to);
+    }
+
+    /// The byte of a way that hits change (see [`HitRule`]).
+    pub fn meta(&self, way: usize) -> u8 {
+        self.byte(self.set.shape.meta, way)
+    }
+
+    /// Sets it, for sure: a hit at the same moment loses.
+    pub fn set_meta(&mut self, way: usize, to: u8) {
+        let word = self.set.word(self.set.shape.meta + way / 8);
+        let shift = way % 8 * 8;
+        let mut before = word.load(Ordering::Relaxed);
+        loop {
+            let after = before & !(0xFF << shift) | u64::from(to) << shift;
+            match word.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => before = now,
+            }
+        }
+    }
+
+    /// A byte of a way that only lock holders change.
+    pub fn aux(&self, way: usize) -> u8 {
+        self.byte(self.set.shape.aux, way)
+    }
+
+    /// Sets it.
+    pub fn set_aux(&mut self, way: usize, to: u8) {
+        self.put_byte(self.set.shape.aux, way, to);
+    }
+
+    /// One of as many ghosts as there are ways: 16 bits each.
+    pub fn ghost(&self, index: usize) -> u16 {
+        (self.get(self.set.shape.ghosts + index / 4) >> (index % 4 * 16)) as u16
+    }
+
+    /// Sets it.
+    pub fn set_ghost(&mut self, index: usize, to: u16) {
+        let shift = index % 4 * 16;
+        let at = self.set.shape.ghosts + index / 4;
+        let word = self.get(at) & !(0xFFFF << shift) | u64::from(to) << shift;
+        self.put(at, word);
+    }
+}
+
+/// The masks of states: a getter of the whole mask and a setter of one way's bit each.
+macro_rules! mask {
+    ($(#[$doc:meta])* $get:ident, $set:ident, $word:expr, $high:expr) => {
+        impl Locked<'_> {
+            $(#[$doc])*
+            #[inline]
+            pub fn $get(&self) -> u32 {
+                self.half(self.set.shape.state + $word, $high)
+            }
+
+            /// Puts a way in or out.
+            #[inline]
+            pub fn $set(&mut self, way: usize, on: bool) {
+                let mask = self.$get() & !(1 << way) | u32::from(on) << way;
+                self.put_half(self.set.shape.state + $word, $high, mask);
+            }
+        }
+    };
+}
+
+mask! {
+    /// The ways that are being filled: their frames belong to whoever fills them.
+    filling, set_filling, 0, 0
+}
+mask! {
+    /// The ways whose pages differ from what the drives hold.
+    dirty, set_dirty, 0, 1
+}
+mask! {
+    /// The ways of which a copy is on its way to a drive: they stay findable until it has arrived.
+    flushing, set_flushing, 1, 0
+}
+mask! {
+    /// The ways whose frames may be pinned: they are not written to and not used again before pins were looked for.
+    marked, set_marked, 1, 1
+}

@@ -1,0 +1,64 @@
+//! The memory of all headers: zeroed words, for as many sets as there may ever be. What is never touched takes no memory.
+
+use std::io;
+
+use crate::sys::sync::AtomicU64;
+
+#[cfg(not(iomill_models))]
+mod memory {
+    use super::*;
+    use crate::sys::memory::PageBuf;
+
+    /// Zeroed words.
+    #[derive(Debug)]
+    pub struct Words {
+        /// Never looked at but through `all`.
+        _memory: PageBuf,
+        start: *const AtomicU64,
+        len: usize,
+    }
+
+    // SAFETY: the words are atomics, and the memory behind them is owned by this value.
+    unsafe impl Send for Words {}
+    // SAFETY: as above.
+    unsafe impl Sync for Words {}
+
+    impl Words {
+        /// Maps `len` words.
+        pub fn new(len: usize) -> io::Result<Words> {
+            let bytes = len.checked_mul(8).ok_or(io::ErrorKind::OutOfMemory)?;
+            let mut memory = PageBuf::new(bytes)?;
+            let start = memory.as_mut_ptr().cast_const().cast();
+            Ok(Words { _memory: memory, start, len })
+        }
+
+        /// The words.
+        #[inline]
+        pub fn all(&self) -> &[AtomicU64] {
+            // SAFETY: `len` words from `start` are mapped, zeroed and page-aligned as long as `_memory` lives, which is as
+            // long as `self`; nobody reaches them but as atomics, because `_memory` is never used again.
+            unsafe { std::slice::from_raw_parts(self.start, self.len) }
+        }
+    }
+}
+
+#[cfg(iomill_models)]
+mod memory {
+    use super::*;
+
+    /// Words that a model watches.
+    #[derive(Debug)]
+    pub struct Words(Vec<AtomicU64>);
+
+    impl Words {
+        pub fn new(len: usize) -> io::Result<Words> {
+            Ok(Words((0..len).map(|_| AtomicU64::new(0)).collect()))
+        }
+
+        pub fn all(&self) -> &[AtomicU64] {
+            &self.0
+        }
+    }
+}
+
+pub use memory::Words;
