@@ -1,7 +1,600 @@
-//! The page cache.
+//! The page cache: many small page sets over one slab of frames, in a fixed amount of memory.
+//!
+//! Goals: a hit costs about what a memory access costs and stores nothing that other processors read; one I/O per missing page
+//! however many ask; nothing that was written is lost. Non-goals: doing I/O and knowing files and drives (`api` does, with what is
+//! here), and deciding what goes (`policy` does).
+//!
+//! This room is a passive structure: whoever misses is given the page to fill ([`Cache::begin_fill`]), reads it by whatever way, and
+//! says how it ended ([`Cache::end_fill`]). So the same code serves blocking calls, drive threads and a simulation.
+//!
+//! Rules, cited by number where they are kept:
+//! 1. No `&[u8]` is formed over a frame that may change. Copies that race with changes go through `copy::copy_racing` and are
+//!    believed under the set's version. Reads never tear within a page.
+//! 2. Pinned frames are immutable: a write to such a page takes a new frame, and the pin keeps its snapshot. A page is copied
+//!    before its flush. A writer never waits for a pin.
+//! 3. Per page at most one of fill, flush and bypassing read is in flight, by its way's state or, when its set is full, in the
+//!    transit table (`wait`). A page stays findable until its flush has ended.
+//! 4. A thread that owns unfinished fills issues and reaps all of them before it waits for another's page or for room, or runs a user's code.
+//! 5. Nobody waits for a frame while holding fills: it bypasses, or splits its request. Pins may be held: they never fill a set,
+//!    because there are fewer than a share of the frames, and a set full of them is bypassed.
+//! 6. A fill belongs to the cache, not to the future or call that caused it: dropping, cancelling or panicking completes it.
+//! 7. A blocking call from inside a callback is an error, not a deadlock (`api::callbacks`).
 
+mod copy;
 pub mod directory;
+mod frames;
 pub mod key;
+mod pins;
 pub mod policy;
 pub mod set;
+mod wait;
 mod words;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+pub use pins::Block as PinBlock;
+pub use wait::{Outcome, Waiter};
+
+use crate::drive::PAGE_BYTES;
+use crate::error::{Error, Result};
+use crate::sys::sync::{AtomicU32, Ordering};
+use directory::{Directory, Place};
+use frames::Frames;
+use key::{Hash, Key};
+use policy::PolicyKind;
+use set::{Locked, Seen};
+use wait::Waiters;
+
+/// One frame in so many is more than the sets have ways: what pages are written to that are pinned.
+const SPARE_SHARE: u32 = 128;
+
+/// One frame in so many may be pinned.
+const PIN_SHARE: u32 = 8;
+
+/// What a cache is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Memory for pages in bytes.
+    pub bytes: u64,
+    /// Memory that it may be resized to, in bytes.
+    pub bytes_max: u64,
+    /// Ways of a set: a multiple of 4 from 4 to 32.
+    pub set_size: usize,
+    /// What decides which page goes.
+    pub policy: PolicyKind,
+    /// Bits of the hash that count; all but in tests.
+    pub hash_mask: u64,
+}
+
+/// A page that the caller is to fill. Every one ends in [`Cache::end_fill`].
+#[must_use = "a fill that is not ended keeps its page from everybody"]
+#[derive(Debug)]
+pub struct Fill {
+    /// The page.
+    pub key: Key,
+    /// Its frame, which is the owner's until the end.
+    pub frame: u32,
+    /// Whether another page had to go for it.
+    pub evicted: bool,
+}
+
+/// What became of asking for a page.
+#[derive(Debug)]
+pub enum Begun {
+    /// It is there.
+    Present,
+    /// Somebody else is at it: [`Cache::waiter`].
+    Busy,
+    /// It is the caller's to fill.
+    Yours(Fill),
+    /// Its set is full of pages that cannot go now.
+    Full,
+}
+
+/// What became of a write to a page.
+#[derive(Debug)]
+pub enum Wrote {
+    /// It is in the cache, with so many dirty pages in its set.
+    Done(u32),
+    /// Somebody else is at the page.
+    Busy,
+    /// The page has to be filled first, by the caller.
+    Yours(Fill),
+    /// Its set is full of pages that cannot go now.
+    Full,
+}
+
+/// A page cache.
+#[derive(Debug)]
+pub struct Cache {
+    directory: Directory,
+    frames: Frames,
+    waiters: Waiters,
+    /// Pages that are dirty or flushing.
+    dirty: AtomicU64,
+}
+
+impl Cache {
+    /// An empty cache.
+    pub fn new(plan: Plan) -> Result<Cache> {
+        let page = PAGE_BYTES as u64;
+        let ways = plan.set_size.max(1) as u64;
+        let sets = |bytes: u64| (bytes / page / ways).max(1);
+        let (now, most) = (sets(plan.bytes), sets(plan.bytes_max.max(plan.bytes)));
+        if most * ways > u64::from(u32::MAX / 2) {
+            let what = format!("a cache of {} bytes", plan.bytes_max.max(plan.bytes));
+            return Err(Error::invalid(what, "it has at most 2^31 pages, 8 TiB"));
+        }
+        let directory = Directory::new(directory::Plan {
+            sets: now as u32,
+            sets_max: most as u32,
+            ways: plan.set_size,
+            policy: plan.policy,
+            hash_mask: plan.hash_mask,
+        })?;
+        let (limit, most) = (with_spare(now * ways), with_spare(most * ways));
+        let frames = Frames::new(limit, most, limit / PIN_SHARE).map_err(|e| Error::Machine {
+            what: format!("address space for a cache of {} bytes", u64::from(most) * page),
+            why: format!("{e}; ask for a smaller one"),
+        })?;
+        Ok(Cache { directory, frames, waiters: Waiters::default(), dirty: AtomicU64::new(0) })
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// The memory of all frames: start and length in bytes.
+    pub fn span(&self) -> (*mut u8, usize) {
+        self.frames.span()
+    }
+
+    /// Pages that are dirty or on their way to a drive.
+    pub fn dirty(&self) -> u64 {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Copies bytes of a page out, if it is there.
+    ///
+    /// # Safety
+    /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
+    #[inline]
+    pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> bool {
+        for _ in 0..4 {
+            let Some((place, seen)) = self.directory.find(key, hash) else { return false };
+            // SAFETY: the caller's promise.
+            unsafe { self.frames.copy_out(seen.frame, within, to, len) };
+            if self.directory.set(place).is_still(seen) {
+                self.directory.hit(place, seen.way);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Asks for a page that was not found.
+    pub fn begin_fill(&self, key: Key, hash: Hash) -> Begun {
+        let (place, mut set) = self.directory.lock(hash);
+        if let Some(way) = set.find(key, hash) {
+            return if Locked::has(set.filling(), way) { Begun::Busy } else { Begun::Present };
+        }
+        if self.waiters.in_transit(&set, key) {
+            return Begun::Busy;
+        }
+        match self.room(place, &mut set, hash) {
+            Some(room) => Begun::Yours(self.fill(place, &mut set, key, hash, room)),
+            None => Begun::Full,
+        }
+    }
+
+    fn fill(&self, Place(index): Place, set: &mut Locked<'_>, key: Key, hash: Hash, room: Room) -> Fill {
+        set.begin_filling(room.way, key);
+        self.directory.policy().inserted(index, set, room.way, hash);
+        Fill { key, frame: set.frame(room.way), evicted: room.evicted }
+    }
+
+    /// A way for a page that comes in, with a frame. The set is locked, and the page neither in it nor in transit.
+    fn room(&self, place: Place, set: &mut Locked<'_>, incoming: Hash) -> Option<Room> {
+        let policy = self.directory.policy();
+        policy.missed(place.0, set, incoming);
+        let free = set.free();
+        if free != 0
+            && let Some(frame) = self.frames.take()
+        {
+            let way = free.trailing_zeros() as usize;
+            set.set_frame(way, frame);
+            return Some(Room { way, evicted: false });
+        }
+        let way = self.evict(place, set, incoming)?;
+        Some(Room { way, evicted: true })
+    }
+
+    /// Makes a way free that holds a clean page, and leaves it its frame, which is nobody else's then.
+    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, incoming: Hash) -> Option<usize> {
+        let settled = set.present() & !set.dirty() & !set.flushing();
+        let mut candidates = settled & !set.marked();
+        if candidates == 0 {
+            candidates = self.unmark(set, settled);
+        }
+        if candidates == 0 {
+            return None;
+        }
+        let policy = self.directory.policy();
+        let way = policy.victim(index, set, candidates, incoming);
+        debug_assert!(Locked::has(candidates, way));
+        policy.evicted(index, set, way);
+        set.set_free(way);
+        Some(way)
+    }
+
+    /// Unmarks those of the marked ways that nobody pins, and returns them (rule 2 of `pins`).
+    fn unmark(&self, set: &mut Locked<'_>, among: u32) -> u32 {
+        let marked = among & set.marked();
+        if marked == 0 {
+            return 0;
+        }
+        let pinned = self.frames.pins.pinned();
+        let mut unmarked = 0;
+        for way in (0..set.ways()).filter(|&way| Locked::has(marked, way)) {
+            if !pinned.contains(set.frame(way)) {
+                set.set_marked(way, false);
+                unmarked |= 1 << way;
+            }
+        }
+        unmarked
+    }
+
+    /// Ends a fill: the page is there for everybody, or, after a failure, it is not, and whoever waits is told why.
+    pub fn end_fill(&self, fill: Fill, outcome: Outcome, dirty: bool) -> u32 {
+        let hash = self.directory.hash(fill.key);
+        let (_, mut set) = self.directory.lock(hash);
+        let Some(way) = set.find(fill.key, hash) else { unreachable!("a filling way stays until its fill ends") };
+        debug_assert!(Locked::has(set.filling(), way) && set.frame(way) == fill.frame);
+        match outcome {
+            Ok(()) => {
+                set.set_present(way, fill.key, hash);
+                if dirty {
+                    self.soil(&mut set, way);
+                }
+            }
+            Err(_) => {
+                set.set_free(way);
+                self.frames.give(fill.frame);
+            }
+        }
+        self.waiters.tell(&mut set, fill.key, outcome);
+        set.dirty().count_ones()
+    }
+
+    /// The memory of a frame that is being filled.
+    pub fn filling(&self, fill: &Fill) -> *mut u8 {
+        self.frames.at(fill.frame)
+    }
+
+    /// What to wait on while somebody is at a page; `None` if nobody is. A page that is being flushed is busy only to those
+    /// who want to flush it.
+    pub fn waiter(&self, key: Key, hash: Hash, to_flush: bool) -> Option<Arc<Waiter>> {
+        let (_, mut set) = self.directory.lock(hash);
+        let busy = match set.find(key, hash) {
+            Some(way) => Locked::has(set.filling() | if to_flush { set.flushing() } else { 0 }, way),
+            None => self.waiters.in_transit(&set, key),
+        };
+        busy.then(|| self.waiters.enter(&mut set, key))
+    }
+
+    /// Begins to read a page past its full set; not if it is there by now, or somebody is at it.
+    pub fn begin_bypass(&self, key: Key, hash: Hash) -> bool {
+        let (_, mut set) = self.directory.lock(hash);
+        set.find(key, hash).is_none()
+            && !self.waiters.in_transit(&set, key)
+            && self.waiters.begin_transit(&mut set, key)
+    }
+
+    /// Ends that.
+    pub fn end_bypass(&self, key: Key, hash: Hash, outcome: Outcome) {
+        let (_, mut set) = self.directory.lock(hash);
+        self.waiters.end_transit(&mut set, key, outcome);
+    }
+}
+
+/// A free way with a frame.
+struct Room {
+    way: usize,
+    evicted: bool,
+}
+
+/// Frames for so many pages.
+fn with_spare(pages: u64) -> u32 {
+    let pages = pages as u32;
+    pages + (pages / SPARE_SHARE).max(4)
+}
+
+/// Writing, and what was written.
+impl Cache {
+    /// Writes to a page. `fresh` says that the page holds nothing yet but zeroes, so that it need not be read.
+    ///
+    /// # Safety
+    /// `within + len` is at most a page, and `from` is readable for `len` bytes.
+    pub unsafe fn write(&self, key: Key, hash: Hash, within: usize, from: *const u8, len: usize, fresh: bool) -> Wrote {
+        let (place, mut set) = self.directory.lock(hash);
+        if let Some(way) = set.find(key, hash) {
+            if Locked::has(set.filling(), way) {
+                return Wrote::Busy;
+            }
+            let Some(frame) = self.writable(place, &mut set, way, hash) else { return Wrote::Full };
+            // SAFETY: the caller's promise; the set is locked, so nobody else writes to its frames.
+            unsafe { self.frames.copy_in(frame, within, from, len) };
+            self.directory.hit(place, way);
+            self.soil(&mut set, way);
+            return Wrote::Done(set.dirty().count_ones());
+        }
+        if self.waiters.in_transit(&set, key) {
+            return Wrote::Busy;
+        }
+        let Some(room) = self.room(place, &mut set, hash) else { return Wrote::Full };
+        if len < PAGE_BYTES && !fresh {
+            return Wrote::Yours(self.fill(place, &mut set, key, hash, room));
+        }
+        let (way, frame) = (room.way, set.frame(room.way));
+        // SAFETY: as above; the frame of a way that is not present is the locker's.
+        unsafe {
+            self.frames.zero(frame, 0, within);
+            self.frames.copy_in(frame, within, from, len);
+            self.frames.zero(frame, within + len, PAGE_BYTES - within - len);
+        }
+        set.set_present(way, key, hash);
+        self.directory.policy().inserted(place.0, &mut set, way, hash);
+        self.soil(&mut set, way);
+        Wrote::Done(set.dirty().count_ones())
+    }
+
+    /// The frame of a present way, to be written to: another one if it is pinned (rule 2).
+    fn writable(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
+        let old = set.frame(way);
+        if !Locked::has(set.marked(), way) || self.unmark(set, 1 << way) != 0 {
+            return Some(old);
+        }
+        let new = self.frames.take().or_else(|| self.evict_for_frame(place, set, way, hash))?;
+        // SAFETY: both are whole frames; the old one is pinned, so nobody writes to it, and the new one is ours.
+        unsafe { self.frames.copy_in(new, 0, self.frames.at(old), PAGE_BYTES) };
+        set.set_frame(way, new);
+        set.set_marked(way, false);
+        self.frames.give_marked(old);
+        Some(new)
+    }
+
+    /// A frame of another page of the set, or of any set.
+    fn evict_for_frame(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
+        debug_assert!(Locked::has(set.marked(), way), "a marked way is no candidate");
+        if let Some(victim) = self.evict(place, set, hash) {
+            return Some(set.frame(victim));
+        }
+        let sets = self.directory.sets();
+        (1..sets).find_map(|step| {
+            let other = Place((place.0 + step) % sets);
+            // Trying only: we hold a lock.
+            let mut other_set = self.directory.set(other).try_lock()?;
+            let victim = self.evict(other, &mut other_set, hash)?;
+            Some(other_set.frame(victim))
+        })
+    }
+
+    /// Notes that a present page differs from what the drives hold.
+    fn soil(&self, set: &mut Locked<'_>, way: usize) {
+        if !Locked::has(set.dirty() | set.flushing(), way) {
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+        set.set_dirty(way, true);
+    }
+
+    /// Copies a dirty page, to be flushed by the caller; not if it is clean, or on its way already (rules 2 and 3).
+    ///
+    /// # Safety
+    /// `to` is writable for a page and nobody else's.
+    pub unsafe fn begin_flush(&self, key: Key, to: *mut u8) -> bool {
+        let hash = self.directory.hash(key);
+        let (_, mut set) = self.directory.lock(hash);
+        let Some(way) = set.find(key, hash) else { return false };
+        if !Locked::has(set.dirty() & !set.flushing(), way) {
+            return false;
+        }
+        // SAFETY: a whole frame, which nobody writes to while the set is locked; `to` by the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(self.frames.at(set.frame(way)), to, PAGE_BYTES) };
+        set.set_dirty(way, false);
+        set.set_flushing(way, true);
+        true
+    }
+
+    /// Ends a flush. A page that was written to meanwhile, or whose flush failed, is dirty still.
+    pub fn end_flush(&self, key: Key, outcome: Outcome) {
+        let hash = self.directory.hash(key);
+        let (_, mut set) = self.directory.lock(hash);
+        let Some(way) = set.find(key, hash) else { unreachable!("a page stays until its flush has ended (rule 3)") };
+        set.set_flushing(way, false);
+        if outcome.is_err() {
+            set.set_dirty(way, true);
+        }
+        if !Locked::has(set.dirty(), way) {
+            self.dirty.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.waiters.tell(&mut set, key, outcome);
+    }
+
+    /// Whether a page is dirty and not being flushed, as far as can be told without a lock.
+    pub fn is_dirty(&self, key: Key) -> bool {
+        let hash = self.directory.hash(key);
+        let found = self.directory.find(key, hash);
+        found.is_some_and(|(place, seen)| self.directory.set(place).is_dirty(seen))
+    }
+
+    /// The dirty pages of one set, or those being flushed too.
+    pub fn dirty_in(&self, place: Place, flushing_too: bool, keys: &mut Vec<Key>) {
+        let set = self.directory.set(place);
+        if !set.is_any_dirty() {
+            return;
+        }
+        let set = set.lock();
+        let mask = set.dirty() | if flushing_too { set.flushing() } else { 0 };
+        keys.extend((0..set.ways()).filter(|&way| Locked::has(mask, way)).map(|way| set.key(way)));
+    }
+
+    /// All pages of a file that are dirty or being flushed, in their order.
+    pub fn dirty_of(&self, file: u32) -> Vec<Key> {
+        let mut keys = Vec::new();
+        if self.dirty() == 0 {
+            return keys;
+        }
+        for index in 0..self.directory.sets() {
+            let before = keys.len();
+            self.dirty_in(Place(index), true, &mut keys);
+            if keys[before..].iter().any(|key| key.file() != file) {
+                let others = keys.split_off(before);
+                keys.extend(others.into_iter().filter(|key| key.file() == file));
+            }
+        }
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
+    pub fn discard(&self, file: u32, page: u64) {
+        for index in 0..self.directory.sets() {
+            let mut set = self.directory.set(Place(index)).lock();
+            for way in (0..set.ways()).filter(|&way| Locked::has(set.present(), way)).collect::<Vec<_>>() {
+                let key = set.key(way);
+                if key.file() == file && key.page() >= page {
+                    self.drop_page(&mut set, way);
+                }
+            }
+        }
+    }
+
+    fn drop_page(&self, set: &mut Locked<'_>, way: usize) {
+        if Locked::has(set.dirty() | set.flushing(), way) {
+            self.dirty.fetch_sub(1, Ordering::Relaxed);
+        }
+        let (frame, marked) = (set.frame(way), Locked::has(set.marked(), way));
+        set.set_free(way);
+        if marked { self.frames.give_marked(frame) } else { self.frames.give(frame) }
+    }
+}
+
+/// A page that is pinned.
+#[derive(Debug)]
+pub struct Held<'a> {
+    slot: &'a AtomicU32,
+    page: *const u8,
+}
+
+impl Held<'_> {
+    /// The page's bytes; they never change while this lives.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: a whole frame in the slab, which outlives the slot. It is pinned, and pinned frames are neither written to nor
+        // reused (rule 2), so it is immutable for as long as the slot holds its number, which is as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.page, PAGE_BYTES) }
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        pins::end(self.slot);
+    }
+}
+
+impl Cache {
+    /// A block of pin slots for the calling thread, unless as many pages are pinned as may be.
+    pub fn pin_block(&self) -> Option<Arc<PinBlock>> {
+        self.frames.pins.block()
+    }
+
+    /// Takes a thread's block back.
+    pub fn give_pin_block(&self, block: &Arc<PinBlock>) {
+        self.frames.pins.give(block);
+    }
+
+    /// Pages that may be pinned at a time.
+    pub fn pins_max(&self) -> u32 {
+        self.frames.pins.max()
+    }
+
+    /// Pins a page, if it is there, in an empty slot of the calling thread (rules of `pins`).
+    #[inline]
+    pub fn pin<'a>(&self, key: Key, hash: Hash, slot: &'a AtomicU32) -> Option<Held<'a>> {
+        loop {
+            let (place, seen) = self.directory.find(key, hash)?;
+            let set = self.directory.set(place);
+            if !set.is_marked(seen) {
+                self.mark(key, hash);
+                continue;
+            }
+            pins::announce(slot, seen.frame);
+            if set.is_still(seen) {
+                self.directory.hit(place, seen.way);
+                return Some(Held { slot, page: self.frames.at(seen.frame) });
+            }
+            pins::end(slot);
+        }
+    }
+
+    #[cold]
+    fn mark(&self, key: Key, hash: Hash) {
+        let (_, mut set) = self.directory.lock(hash);
+        if let Some(way) = set.find(key, hash)
+            && !Locked::has(set.filling(), way)
+        {
+            set.set_marked(way, true);
+        }
+    }
+
+    /// Fetches ahead what a look-up of the page will read.
+    #[inline]
+    pub fn prefetch(&self, hash: Hash) {
+        let set = self.directory.set(self.directory.place(hash));
+        for line in 0..4 {
+            prefetch(set.line(line * 8));
+        }
+    }
+
+    /// Looks a page up, and fetches the bytes ahead that will be copied.
+    #[inline]
+    pub fn find_ahead(&self, key: Key, hash: Hash, within: usize, len: usize) -> Option<(Place, Seen)> {
+        let found = self.directory.find(key, hash)?;
+        let start = self.frames.at(found.1.frame).wrapping_add(within);
+        let mut line = start as usize & !63;
+        while line < start as usize + len.min(256) {
+            prefetch(line as *const u8);
+            line += 64;
+        }
+        Some(found)
+    }
+
+    /// Copies what `find_ahead` found; whether it was still there.
+    ///
+    /// # Safety
+    /// As for [`Cache::read`].
+    #[inline]
+    pub unsafe fn copy_found(&self, (place, seen): (Place, Seen), within: usize, to: *mut u8, len: usize) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.frames.copy_out(seen.frame, within, to, len) };
+        let still = self.directory.set(place).is_still(seen);
+        if still {
+            self.directory.hit(place, seen.way);
+        }
+        still
+    }
+}
+
+#[inline]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which may name any address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

@@ -199,6 +199,23 @@ impl<'a> Set<'a> {
         }
     }
 
+    /// Whether a way that was seen may be pinned, or dirty: read without the lock, so to be believed only while `is_still`.
+    #[inline]
+    pub fn is_marked(&self, seen: Seen) -> bool {
+        self.word(self.shape.state + 1).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
+    }
+
+    /// As `is_marked`: whether it is dirty.
+    pub fn is_dirty(&self, seen: Seen) -> bool {
+        self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
+    }
+
+    /// As `is_marked`: whether any way is dirty or flushing.
+    pub fn is_any_dirty(&self) -> bool {
+        let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
+        states >> 32 != 0 || more as u32 != 0
+    }
+
     /// The address of a line of the header, to be fetched ahead of use.
     #[inline]
     pub fn line(&self, index: usize) -> *const u8 {
@@ -368,34 +385,43 @@ impl<'a> Locked<'a> {
         self.put_byte(self.set.shape.state + 2, 1, hand);
     }
 
-    /// Whether somebody waits for something that happens in this set.
-    pub fn has_waiters(&self) -> bool {
-        self.byte(self.set.shape.state + 2, 2) != 0
+    /// How many wait for something that happens to pages of this set.
+    pub fn waiters(&self) -> u16 {
+        (self.get(self.set.shape.state + 2) >> 16) as u16
     }
 
-    /// Notes whether somebody waits.
-    pub fn set_waiters(&mut self, waiting: bool) {
-        self.put_byte(self.set.shape.state + 2, 2, u8::from(waiting));
+    /// Notes how many.
+    pub fn set_waiters(&mut self, count: u16) {
+        let word = self.get(self.set.shape.state + 2) & !0xFFFF_0000;
+        self.put(self.set.shape.state + 2, word | u64::from(count) << 16);
     }
 
     /// Pages of this set that are in the transit table.
     pub fn transit(&self) -> u8 {
-        self.byte(self.set.shape.state + 2, 3)
+        self.byte(self.set.shape.state + 2, 4)
     }
 
     /// Notes how many there are.
     pub fn set_transit(&mut self, count: u8) {
-        self.put_byte(self.set.shape.state + 2, 3, count);
+        self.put_byte(self.set.shape.state + 2, 4, count);
     }
 
-    /// 32 bits for the policy.
+    /// 24 bits for the policy.
     pub fn scratch(&self) -> u32 {
-        self.half(self.set.shape.state + 2, 1)
+        (self.get(self.set.shape.state + 2) >> 40) as u32
     }
 
     /// Sets them.
     pub fn set_scratch(&mut self, to: u32) {
-        self.put_half(self.set.shape.state + 2, 1, to);
+        debug_assert!(to < 1 << 24);
+        let word = self.get(self.set.shape.state + 2) & !(0xFF_FFFF << 40);
+        self.put(self.set.shape.state + 2, word | u64::from(to) << 40);
+    }
+
+    /// Whether a way is in a mask.
+    #[inline]
+    pub fn has(mask: u32, way: usize) -> bool {
+        mask >> way & 1 == 1
     }
 
     /// The byte of a way that hits change (see [`HitRule`]).

@@ -1,0 +1,120 @@
+//! Pins: holds on pages that keep their frames as they are, at the price of two plain stores.
+//!
+//! A pin is a slot that holds the frame's number. Slots belong to threads, which take them without a lock and without a store
+//! that others' processors must hear of at once; in return whoever wants to change or reuse a frame that may be pinned looks through
+//! all slots, after a heavy fence. Only frames of ways that are marked can be pinned, so nobody looks where nobody pins.
+//!
+//! Rules (hazard pointers, Michael 2004, with a fence on one side only):
+//! 1. To pin: find the page in a marked way, without the lock; store the frame into a slot; light fence; look whether the set's
+//!    version is still the same. If it is not, empty the slot and begin again.
+//! 2. To change or reuse the frame of a marked way: hold the set's lock (so the version is odd); heavy fence; look through all
+//!    slots. If none holds the frame it is not pinned, and no pin that is under way will succeed, because its second look comes after
+//!    the fence and finds the version changed. Unmark the way before unlocking.
+//! 3. A slot is filled by its thread only, and emptied by whoever holds the pin, on any thread.
+
+use std::sync::Arc;
+
+use crate::sys::barrier;
+use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
+
+/// Pins that one thread takes room for at a time.
+const BLOCK_SLOTS: u32 = 16;
+
+/// Some slots of one thread.
+#[derive(Debug)]
+pub struct Block {
+    /// 0: empty; else a frame's number and one.
+    slots: Box<[AtomicU32]>,
+}
+
+/// All slots of a cache.
+#[derive(Debug)]
+pub struct Pins {
+    /// Every block that was ever made; they are used again and never freed, because pins refer to them.
+    blocks: Mutex<Vec<Owned>>,
+    slots_max: u32,
+}
+
+#[derive(Debug)]
+struct Owned {
+    block: Arc<Block>,
+    /// Whether a thread has it.
+    taken: bool,
+}
+
+/// The frames that were pinned at some moment.
+#[derive(Debug)]
+pub struct Pinned(Vec<u32>);
+
+impl Pinned {
+    /// Whether a frame is among them.
+    pub fn contains(&self, frame: u32) -> bool {
+        self.0.contains(&(frame + 1))
+    }
+}
+
+impl Pins {
+    /// At most `slots_max` pins at a time, rounded up to whole blocks.
+    pub fn new(slots_max: u32) -> Pins {
+        Pins { blocks: Mutex::new(Vec::new()), slots_max }
+    }
+
+    /// How many pins there may be.
+    pub fn max(&self) -> u32 {
+        self.slots_max.next_multiple_of(BLOCK_SLOTS)
+    }
+
+    /// A block for the calling thread, unless there are too many.
+    pub fn block(&self) -> Option<Arc<Block>> {
+        let mut blocks = lock(&self.blocks);
+        if let Some(owned) = blocks.iter_mut().find(|owned| !owned.taken) {
+            owned.taken = true;
+            return Some(Arc::clone(&owned.block));
+        }
+        if blocks.len() as u32 * BLOCK_SLOTS >= self.slots_max {
+            return None;
+        }
+        let block = Arc::new(Block { slots: (0..BLOCK_SLOTS).map(|_| AtomicU32::new(0)).collect() });
+        blocks.push(Owned { block: Arc::clone(&block), taken: true });
+        Some(block)
+    }
+
+    /// Takes a block back from a thread that ends; pins in it may go on (rule 3).
+    pub fn give(&self, block: &Arc<Block>) {
+        let mut blocks = lock(&self.blocks);
+        if let Some(owned) = blocks.iter_mut().find(|owned| Arc::ptr_eq(&owned.block, block)) {
+            owned.taken = false;
+        }
+    }
+
+    /// The frames that are pinned, after a heavy fence (rule 2).
+    pub fn pinned(&self) -> Pinned {
+        barrier::heavy();
+        let blocks = lock(&self.blocks);
+        let slots = blocks.iter().flat_map(|owned| &owned.block.slots);
+        Pinned(slots.map(|slot| slot.load(Ordering::Acquire)).filter(|&frame| frame != 0).collect())
+    }
+}
+
+impl Block {
+    /// An empty slot, if there is one.
+    #[inline]
+    pub fn empty(&self) -> Option<&AtomicU32> {
+        // An Acquire load, so that what this thread does with the frame it pins next comes after the last use of the slot's
+        // former pin, perhaps by another thread.
+        self.slots.iter().find(|slot| slot.load(Ordering::Acquire) == 0)
+    }
+}
+
+/// Announces a pin (rule 1): the set's version must be looked at after this.
+#[inline]
+pub fn announce(slot: &AtomicU32, frame: u32) {
+    slot.store(frame + 1, Ordering::Relaxed);
+    barrier::light();
+}
+
+/// Ends a pin. What was read through it was read before.
+#[inline]
+pub fn end(slot: &AtomicU32) {
+    slot.store(0, Ordering::Release);
+}

@@ -1,0 +1,130 @@
+//! Waiting for a page that somebody else is working on, and the pages that are read past a full set.
+//!
+//! Rules:
+//! 1. A waiter is entered while its page's set is locked and the page is seen to be worked on; whoever ends the work looks for waiters
+//!    under the same lock. So none is missed.
+//! 2. A waiter is told of the outcome, and a failure is its own too: it does not try again what has just failed for another.
+//! 3. While a page is in transit it has no way in its set; a fill or a new page of that name waits until it is not.
+
+use std::sync::Arc;
+
+use super::key::Key;
+use super::set::Locked;
+use crate::drive::Failure;
+use crate::sys::sync::{Condvar, Mutex, lock};
+
+#[cfg(not(iomill_models))]
+const STRIPES: usize = 64;
+#[cfg(iomill_models)]
+const STRIPES: usize = 1;
+
+/// Pages in transit at a time, at most, per stripe.
+const TRANSIT_MAX: usize = 64;
+
+/// How the work on a page ended.
+pub type Outcome = std::result::Result<(), Failure>;
+
+/// One that waits.
+#[derive(Debug, Default)]
+pub struct Waiter {
+    outcome: Mutex<Option<Outcome>>,
+    told: Condvar,
+}
+
+impl Waiter {
+    /// How it ended, if it has.
+    pub fn outcome(&self) -> Option<Outcome> {
+        *lock(&self.outcome)
+    }
+
+    /// Blocks until it has ended.
+    pub fn wait(&self) -> Outcome {
+        let mut outcome = lock(&self.outcome);
+        loop {
+            if let Some(outcome) = *outcome {
+                return outcome;
+            }
+            outcome = match self.told.wait(outcome) {
+                Ok(outcome) => outcome,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+    }
+
+    fn tell(&self, outcome: Outcome) {
+        *lock(&self.outcome) = Some(outcome);
+        self.told.notify_all();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    waiters: Vec<(Key, Arc<Waiter>)>,
+    transit: Vec<Key>,
+}
+
+/// All waiters of a cache, and the pages in transit, by set.
+#[derive(Debug)]
+pub struct Waiters {
+    stripes: Box<[Mutex<Stripe>]>,
+}
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Waiters { stripes: (0..STRIPES).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Waiters {
+    /// By key and not by set, so that a set may be split meanwhile.
+    fn stripe(&self, key: Key) -> &Mutex<Stripe> {
+        &self.stripes[(key.hash().0 >> 16) as usize % STRIPES]
+    }
+
+    /// Enters a waiter for a page that is being worked on (rule 1).
+    pub fn enter(&self, set: &mut Locked<'_>, key: Key) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter::default());
+        set.set_waiters(set.waiters() + 1);
+        lock(self.stripe(key)).waiters.push((key, Arc::clone(&waiter)));
+        waiter
+    }
+
+    /// Tells the waiters of a page that the work on it has ended.
+    pub fn tell(&self, set: &mut Locked<'_>, key: Key, outcome: Outcome) {
+        if set.waiters() == 0 {
+            return;
+        }
+        let mut told = 0;
+        lock(self.stripe(key)).waiters.retain(|(theirs, waiter)| {
+            if *theirs == key {
+                waiter.tell(outcome);
+                told += 1;
+            }
+            *theirs != key
+        });
+        set.set_waiters(set.waiters() - told);
+    }
+
+    /// Whether a page is in transit.
+    pub fn in_transit(&self, set: &Locked<'_>, key: Key) -> bool {
+        set.transit() > 0 && lock(self.stripe(key)).transit.contains(&key)
+    }
+
+    /// Begins a transit of a page that is neither in the set nor in transit; not if there are too many.
+    pub fn begin_transit(&self, set: &mut Locked<'_>, key: Key) -> bool {
+        let mut stripe = lock(self.stripe(key));
+        if stripe.transit.len() >= TRANSIT_MAX || set.transit() == u8::MAX {
+            return false;
+        }
+        stripe.transit.push(key);
+        set.set_transit(set.transit() + 1);
+        true
+    }
+
+    /// Ends it.
+    pub fn end_transit(&self, set: &mut Locked<'_>, key: Key, outcome: Outcome) {
+        lock(self.stripe(key)).transit.retain(|theirs| *theirs != key);
+        set.set_transit(set.transit() - 1);
+        self.tell(set, key, outcome);
+    }
+}
