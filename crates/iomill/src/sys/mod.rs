@@ -1,5 +1,6 @@
 //! The kernel's edge: memory, files, devices, CPUs. Nearly all `unsafe` code that is not an engine's lives here.
 
+pub mod barrier;
 pub mod block;
 pub mod clock;
 pub mod cpu;
