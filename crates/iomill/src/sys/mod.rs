@@ -6,6 +6,7 @@ pub mod clock;
 pub mod cpu;
 pub mod errno;
 pub mod fs;
+pub mod limits;
 pub mod memory;
 pub mod mounts;
 pub mod real_fs;
