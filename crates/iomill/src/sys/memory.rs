@@ -1,13 +1,17 @@
 //! Page-aligned memory.
 //!
-//! Goals: memory that direct I/O accepts, zeroed, errors instead of aborts when there is none. Non-goals: growing,
-//! pooling, placement on a node.
+//! Goals: memory that direct I/O accepts, zeroed, errors instead of aborts when there is none: a [`PageBuf`] of fixed size, a
+//! [`Slab`] that grows and shrinks within a reservation. Non-goals: pooling.
+
+mod slab;
 
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+pub use slab::{NodePolicy, SLAB_ALIGN_BYTES, Slab};
 
 /// From this size on the kernel is asked for huge pages: two of the usual ones, so that one is surely aligned.
 const HUGE_FROM_BYTES: usize = 4 << 20;

@@ -1,10 +1,12 @@
 //! The kernel's edge: memory, files, devices, CPUs. Nearly all `unsafe` code that is not an engine's lives here.
 
+pub mod barrier;
 pub mod block;
 pub mod clock;
 pub mod cpu;
 pub mod errno;
 pub mod fs;
+pub mod limits;
 pub mod memory;
 pub mod mounts;
 pub mod real_fs;

@@ -127,7 +127,7 @@ fn parse_mount(line: &str) -> Option<(PathBuf, &str)> {
 }
 
 /// Turns the kernel's `\040` back into the byte it stands for.
-fn unescape(text: &[u8]) -> Vec<u8> {
+pub(super) fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&first, tail)) = rest.split_first() {

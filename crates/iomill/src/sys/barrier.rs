@@ -1,0 +1,181 @@
+//! Fences of unequal weight, for protocols in which one side runs all the time and the other hardly ever.
+//!
+//! Such a protocol has both sides write one word and then read the other's: a reader announces what it uses and looks
+//! whether it may, a writer forbids and looks who uses. At least one of the two must see the other's write, and processors
+//! let a read overtake an earlier write, so each side needs a full fence between the two. A full fence costs the frequent
+//! side tens of cycles each time. The kernel can instead make every running thread of the process execute one
+//! (`membarrier`), so that the rare side pays for both.
+//!
+//! Rules:
+//! 1. Either both sides fence fully, or the frequent side has [`light`] and the rare side [`heavy`]. Two light fences order nothing.
+//! 2. Whether `membarrier` is used is decided once per process, before the first fence of either kind returns, and never
+//!    changes: a light fence that was nothing but a compiler's is only made up for by a heavy one of the kernel.
+//! 3. For every pair of a light and a heavy fence, either what came before the light one is seen by what comes after the heavy
+//!    one, or what came before the heavy one is seen by what comes after the light one. The kernel gives this: a thread that
+//!    runs at some moment within `membarrier` executes a full fence then, and one that does not passes through the scheduler,
+//!    which is one. The compiler's fence keeps the compiler from moving accesses over that point.
+//! 4. It holds within one process only: memory shared with another needs full fences on both sides.
+//!
+//! Under models (`--cfg iomill_models`) both are full fences, which loom knows; so a model checks that fences are where they must
+//! be, and rule 1 is for readers to check.
+
+pub use imp::{available, heavy, light};
+
+#[cfg(not(iomill_models))]
+mod imp {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{Ordering, compiler_fence, fence};
+
+    use rustix::io::Errno;
+    use rustix::thread::{MembarrierCommand, membarrier};
+
+    /// Rule 2.
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+
+    /// Whether the kernel's barrier is used. The first call asks the kernel, and registers the process with it.
+    #[inline]
+    pub fn available() -> bool {
+        *AVAILABLE.get_or_init(register)
+    }
+
+    /// Registration makes the expedited barrier an interrupt on the CPUs that run this process, microseconds, instead of a wait
+    /// for all CPUs to pass through their schedulers. Kernels before 4.14, and sandboxes, refuse.
+    #[cold]
+    fn register() -> bool {
+        membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok() && barrier().is_ok()
+    }
+
+    fn barrier() -> Result<(), Errno> {
+        loop {
+            match membarrier(MembarrierCommand::PrivateExpedited) {
+                // On machines with very many CPUs the kernel allocates a mask for the call.
+                Err(Errno::NOMEM) => std::thread::yield_now(),
+                result => return result,
+            }
+        }
+    }
+
+    /// The frequent side's fence: as good as free where the kernel does the work, else a full fence.
+    #[inline]
+    pub fn light() {
+        if available() {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// The rare side's fence, microseconds long: pairs with every [`light`] of every thread of the process, and with full fences.
+    pub fn heavy() {
+        // The kernel interrupts the other CPUs only; its own path is a full fence for this one, and the compiler sees a call
+        // that it cannot look into. Said all the same, for whoever reads, and free beside a system call.
+        fence(Ordering::SeqCst);
+        if available() {
+            let done = barrier();
+            // Light fences have been relied on: there is no other way to go on. The known cause is a filter of system
+            // calls that was put up after the first barrier.
+            assert!(done.is_ok(), "iomill: membarrier worked before and now fails: {done:?}");
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(iomill_models)]
+mod imp {
+    use loom::sync::atomic::{Ordering, fence};
+
+    /// A model knows full fences only.
+    pub fn available() -> bool {
+        false
+    }
+
+    /// A full fence.
+    pub fn light() {
+        fence(Ordering::SeqCst);
+    }
+
+    /// A full fence.
+    pub fn heavy() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+
+    use super::*;
+
+    #[test]
+    fn decided_once() {
+        let first = available();
+        heavy();
+        light();
+        assert!((0..3).all(|_| available() == first));
+    }
+
+    /// Waits until both sides have come `times` times. It spins, as sides that slept would not leave at the same moment.
+    fn meet(arrived: &AtomicU32, times: u32) {
+        arrived.fetch_add(1, AcqRel);
+        let mut spins = 0;
+        while arrived.load(Acquire) < 2 * times {
+            spins += 1;
+            if spins % 1000 == 0 {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Both sides write their word and read the other's; not both may read what was there before. Returns how often both did.
+    fn misses(rounds: u32, left: fn(), right: fn()) -> u32 {
+        let arrived = AtomicU32::new(0);
+        let words = [AtomicU32::new(0), AtomicU32::new(0)];
+        let seen = [AtomicU32::new(0), AtomicU32::new(0)];
+        let play = |me: usize, fence: fn()| {
+            let mut missed = 0;
+            for round in 1..=rounds {
+                meet(&arrived, 2 * round - 1);
+                words[me].store(round, Relaxed);
+                fence();
+                seen[me].store(words[1 - me].load(Relaxed), Relaxed);
+                meet(&arrived, 2 * round);
+                missed += u32::from(seen.iter().all(|seen| seen.load(Relaxed) < round));
+            }
+            missed
+        };
+        std::thread::scope(|scope| {
+            let left = scope.spawn(|| play(0, left));
+            play(1, right).max(left.join().expect("no side fails"))
+        })
+    }
+
+    #[test]
+    fn one_side_sees_the_other() {
+        assert_eq!(misses(3_000, light, heavy), 0);
+        assert_eq!(misses(3_000, heavy, heavy), 0);
+    }
+}
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use super::*;
+    use crate::sys::sync::{Arc, AtomicU32, Ordering::Relaxed, model};
+
+    #[test]
+    fn loom_one_side_sees_the_other() {
+        model(|| {
+            let words = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+            let theirs = Arc::clone(&words);
+            let thread = loom::thread::spawn(move || {
+                theirs[0].store(1, Relaxed);
+                light();
+                theirs[1].load(Relaxed)
+            });
+            words[1].store(1, Relaxed);
+            heavy();
+            let seen = words[0].load(Relaxed);
+            assert!(thread.join().unwrap() + seen > 0);
+        });
+    }
+}

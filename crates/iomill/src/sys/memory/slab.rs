@@ -1,0 +1,262 @@
+//! A large reservation of address space whose memory comes as it is touched and goes as it is released.
+//!
+//! Goals: an address that never moves for memory that grows and shrinks; errors instead of aborts. Non-goals: who uses
+//! which part of it, and references to it: the slab hands out a raw address only, since its bytes may be changing.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// The slab starts at a multiple of this, the size of a huge page of x86-64 and of arm64 with small pages of 4 KiB.
+pub const SLAB_ALIGN_BYTES: usize = 2 << 20;
+
+/// The most nodes that the kernel numbers.
+const NODES_MAX: u32 = 1024;
+
+/// How strictly memory keeps to its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePolicy {
+    /// From the node while it has memory, then from any other.
+    Preferred,
+    /// From the node alone: what it cannot give ends the process, as any lack of memory does.
+    Bind,
+}
+
+/// Reserved address space, readable and writable from end to end. Pages that were never touched, or were released, read
+/// as zero and cost nothing.
+///
+/// Nothing is unmapped while the slab lives: access to any part of it never faults (it may still run the machine out of memory).
+pub struct Slab {
+    /// Start of a mapping of `len` bytes that this value alone owns, a multiple of `SLAB_ALIGN_BYTES`.
+    start: NonNull<u8>,
+    /// Bytes mapped: whole pages, not zero.
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and any thread may unmap it.
+unsafe impl Send for Slab {}
+// SAFETY: methods on `&Slab` read two fields that never change, and call the kernel, which takes calls on one mapping from many
+// threads. Access to the memory is through the raw address, and whoever does it answers for it.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    /// Reserves `max_bytes`, rounded up to whole pages. Memory is not set aside for it: a slab may be larger than the
+    /// memory there is, unless the system forbids that (`vm.overcommit_memory` 2) or limits the process's address space.
+    pub fn new(max_bytes: usize) -> io::Result<Slab> {
+        let page = rustix::param::page_size();
+        let len = max_bytes.checked_next_multiple_of(page).filter(|len| *len > 0);
+        let mapped =
+            len.and_then(|len| len.checked_add(SLAB_ALIGN_BYTES)).filter(|bytes| *bytes <= isize::MAX as usize);
+        let (Some(len), Some(mapped)) = (len, mapped) else {
+            return Err(invalid(format!("cannot reserve {max_bytes} bytes of address space")));
+        };
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new private mapping at an address that the kernel chooses touches no memory that exists.
+        let raw = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, access, flags) }?;
+        let before = raw.addr().next_multiple_of(SLAB_ALIGN_BYTES) - raw.addr();
+        let start = raw.cast::<u8>().wrapping_add(before);
+        // What lies before and after is given back. Should the kernel refuse (it has run out of mappings), the address
+        // space stays taken, which hurts nobody.
+        for (edge, bytes) in [(raw.cast(), before), (start.wrapping_add(len), mapped - before - len)] {
+            if bytes > 0 {
+                // SAFETY: the range is whole pages of the mapping just made, outside of what the slab will hold.
+                let _trimmed = unsafe { rustix::mm::munmap(edge.cast(), bytes) };
+            }
+        }
+        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Slab { start, len })
+    }
+
+    /// The address of the first byte, a multiple of [`SLAB_ALIGN_BYTES`]. It stays the same and valid while `self` lives.
+    pub fn base(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Bytes reserved: what was asked for, rounded up to whole pages. Never 0.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Asks for huge pages in all of it. An error (a kernel without them answers `InvalidInput`) costs speed only.
+    pub fn advise_huge(&self) -> io::Result<()> {
+        // SAFETY: the range is the whole mapping, and the advice changes no byte of it.
+        Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxHugepage) }?)
+    }
+
+    /// Gives the memory behind a range of whole pages back to the system; it reads as zero afterwards. A part of a huge page
+    /// gives nothing back until the kernel splits the page, which it does when it needs memory.
+    ///
+    /// # Safety
+    /// While this runs nobody holds a reference to bytes in `range`, reads or writes them other than by atomic operations, or
+    /// has the kernel read or write them. No ring has the range registered: a ring holds the old pages and would go on
+    /// using them, while this process sees new ones.
+    pub unsafe fn release(&self, range: Range<usize>) -> io::Result<()> {
+        let (start, len) = self.pages(&range)?;
+        // SAFETY: the range lies in the mapping, and the caller promises that nobody counts on its bytes.
+        unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) }.map_err(|error| {
+            let error = io::Error::from(error);
+            io::Error::new(error.kind(), format!("cannot give {len} bytes of memory back: {error}"))
+        })
+    }
+
+    /// Has the memory of a range of whole pages come from a node from now on; pages that are there already stay where
+    /// they are. Call it before the range is touched.
+    pub fn bind(&self, range: Range<usize>, node: u32, policy: NodePolicy) -> io::Result<()> {
+        let (start, len) = self.pages(&range)?;
+        if node >= NODES_MAX {
+            return Err(invalid(format!("node {node} does not exist: the highest is {}", NODES_MAX - 1)));
+        }
+        let mut mask = [0u64; NODES_MAX as usize / 64];
+        mask[node as usize / 64] = 1 << (node % 64);
+        let mode = match policy {
+            NodePolicy::Preferred => libc::MPOL_PREFERRED,
+            NodePolicy::Bind => libc::MPOL_BIND,
+        };
+        // The kernel takes a count of bits that is one too large, and reads one bit less.
+        let bits = libc::c_ulong::from(NODES_MAX) + 1;
+        // SAFETY: the range lies in the mapping and no byte of it changes; the mask holds as many bits as the kernel reads.
+        let result =
+            unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0 as libc::c_uint) };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        Err(io::Error::new(error.kind(), format!("cannot take {len} bytes of memory from node {node}: {error}")))
+    }
+
+    /// Address and length of a range, which must be whole pages of the slab.
+    fn pages(&self, range: &Range<usize>) -> io::Result<(*mut u8, usize)> {
+        let page = rustix::param::page_size();
+        let whole = range.start.is_multiple_of(page) && range.end.is_multiple_of(page);
+        if !whole || range.start > range.end || range.end > self.len {
+            let len = self.len;
+            return Err(invalid(format!("{range:?} is no range of whole pages of {page} bytes within {len} bytes")));
+        }
+        Ok((self.base().wrapping_add(range.start), range.end - range.start))
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever uses its address promised to do so only while the slab lives.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "unmapping one's own memory cannot fail");
+    }
+}
+
+impl fmt::Debug for Slab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slab").field("start", &self.start).field("len", &self.len).finish()
+    }
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// Bytes of the slab that have memory behind them.
+    fn resident_bytes(slab: &Slab) -> usize {
+        let page = rustix::param::page_size();
+        let mut pages = vec![0u8; slab.len() / page];
+        // SAFETY: the range is the slab's mapping, and there is one byte of room for each of its pages.
+        let result = unsafe { libc::mincore(slab.base().cast(), slab.len(), pages.as_mut_ptr()) };
+        assert_eq!(result, 0);
+        pages.iter().filter(|page| **page & 1 == 1).count() * page
+    }
+
+    /// Resident memory of this process in bytes.
+    fn rss_bytes() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
+    }
+
+    fn fill(slab: &Slab, range: Range<usize>, byte: u8) {
+        // SAFETY: the range lies in the slab, which the test alone uses.
+        unsafe { slab.base().add(range.start).write_bytes(byte, range.len()) };
+    }
+
+    fn at(slab: &Slab, offset: usize) -> u8 {
+        assert!(offset < slab.len());
+        // SAFETY: the byte lies in the slab, which the test alone uses.
+        unsafe { slab.base().add(offset).read() }
+    }
+
+    #[test]
+    fn aligned_zeroed_and_free_until_touched() {
+        // More than any machine has: the reservation costs nothing.
+        let slab = Slab::new(16 << 40).unwrap();
+        assert_eq!(slab.base().addr() % SLAB_ALIGN_BYTES, 0);
+        assert_eq!(slab.len(), 16 << 40);
+        for offset in [0, 4096, slab.len() / 2, slab.len() - 1] {
+            assert_eq!(at(&slab, offset), 0);
+            fill(&slab, offset..offset + 1, 7);
+            assert_eq!(at(&slab, offset), 7);
+        }
+        assert_eq!(Slab::new(1).unwrap().len(), rustix::param::page_size());
+    }
+
+    #[test]
+    fn released_memory_is_gone_and_zero() {
+        let slab = Slab::new(64 * MIB).unwrap();
+        let _on_kernels_that_have_them = slab.advise_huge();
+        fill(&slab, 0..64 * MIB, 0xa5);
+        assert_eq!(resident_bytes(&slab), 64 * MIB);
+        let before = rss_bytes();
+        // SAFETY: the test alone uses the slab.
+        unsafe { slab.release(8 * MIB..64 * MIB) }.unwrap();
+        assert_eq!(resident_bytes(&slab), 8 * MIB);
+        // Other tests of this process take memory meanwhile, but not that much.
+        assert!(rss_bytes() + 16 * MIB < before, "{} -> {}", before, rss_bytes());
+        for (offset, byte) in [(0, 0xa5), (8 * MIB - 1, 0xa5), (8 * MIB, 0), (64 * MIB - 1, 0)] {
+            assert_eq!(at(&slab, offset), byte, "{offset}");
+        }
+        fill(&slab, 8 * MIB..9 * MIB, 1);
+        assert_eq!(at(&slab, 9 * MIB - 1), 1, "it can be used again");
+        // SAFETY: as above.
+        unsafe { slab.release(0..0) }.unwrap();
+    }
+
+    #[test]
+    fn senseless_ranges_and_sizes_are_errors() {
+        let slab = Slab::new(MIB).unwrap();
+        fill(&slab, 0..MIB, 3);
+        #[allow(clippy::reversed_empty_ranges)]
+        for range in [1..4096, 0..100, 0..2 * MIB, MIB..2 * MIB, 8192..4096, 0..usize::MAX] {
+            // SAFETY: the test alone uses the slab.
+            let error = unsafe { slab.release(range.clone()) }.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{range:?}");
+            assert_eq!(slab.bind(range, 0, NodePolicy::Bind).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+        assert_eq!(resident_bytes(&slab), MIB);
+        assert_eq!(Slab::new(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(Slab::new(usize::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(Slab::new(isize::MAX as usize - (8 << 20)).is_err(), "no address space is that large");
+    }
+
+    #[test]
+    fn nodes_are_bound_or_refused() {
+        let slab = Slab::new(4 * MIB).unwrap();
+        for node in [1023, 1024, u32::MAX] {
+            assert!(slab.bind(0..MIB, node, NodePolicy::Bind).is_err(), "no machine of ours has node {node}");
+        }
+        match slab.bind(0..MIB, 0, NodePolicy::Preferred) {
+            Ok(()) => slab.bind(MIB..2 * MIB, 0, NodePolicy::Bind).unwrap(),
+            // A sandbox may forbid it, and a kernel be built without.
+            Err(error) => {
+                assert!(matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported), "{error}")
+            }
+        }
+        fill(&slab, 0..4 * MIB, 9);
+        assert_eq!(resident_bytes(&slab), 4 * MIB);
+    }
+}
