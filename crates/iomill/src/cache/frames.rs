@@ -34,19 +34,21 @@ impl Frames {
     /// Room for `limit` frames now and `most` ever; `pins_max` of them may be pinned at a time.
     pub fn new(limit: u32, most: u32, pins_max: u32) -> io::Result<Frames> {
         let slab = Slab::new(most as usize * PAGE_BYTES)?;
+        // Without huge pages it works as well, only slower.
+        let _advised = slab.advise_huge();
         let state = State { limit, fresh: 0, free: Vec::new(), limbo: Vec::new() };
         Ok(Frames { slab, state: Mutex::new(state), most, pins: Pins::new(pins_max) })
     }
 
     /// Where the slab is: start and length in bytes.
     pub fn span(&self) -> (*mut u8, usize) {
-        (self.slab.start(), self.most as usize * PAGE_BYTES)
+        (self.slab.base(), self.most as usize * PAGE_BYTES)
     }
 
     /// A frame's memory.
     #[inline]
     pub fn at(&self, frame: u32) -> *mut u8 {
-        self.slab.start().wrapping_add(frame as usize * PAGE_BYTES)
+        self.slab.base().wrapping_add(frame as usize * PAGE_BYTES)
     }
 
     /// A free frame.
@@ -92,7 +94,8 @@ impl Frames {
     fn retire(&self, frame: u32) {
         let start = frame as usize * PAGE_BYTES;
         // Giving memory back is a kindness to others: where the kernel refuses, the frame stays unused all the same.
-        let _ = self.slab.release(start..start + PAGE_BYTES);
+        // SAFETY: the frame is in no set, neither pinned nor being filled, and never used again below this limit.
+        let _released = unsafe { self.slab.release(start..start + PAGE_BYTES) };
     }
 
     /// Takes back a frame that nobody can reach any more.

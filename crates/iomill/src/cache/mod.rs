@@ -554,7 +554,7 @@ impl Cache {
     #[inline]
     pub fn prefetch(&self, hash: Hash) {
         let set = self.directory.set(self.directory.place(hash));
-        for line in 0..4 {
+        for line in 0..2 {
             prefetch(set.line(line * 8));
         }
     }

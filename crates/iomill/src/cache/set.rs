@@ -3,9 +3,9 @@
 //! A header is some words, of which the first cache line serves hits. For sets of 12 it is four lines in all:
 //!
 //! ```text
-//! line 0   version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      what a hit reads
-//! line 1   masks: filling, dirty, flushing, marked; clock, hand, waiters, transit; metadata of the policy, 2 bytes a way
-//! line 2-3 keys (64 bits each), ghosts (16 bits each)
+//! line 0    version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      what a hit reads,
+//! line 1-2  12 keys (64 bits each)                                                  and one of these
+//! line 2-3  masks: filling, dirty, flushing, marked; clock, hand, waiters, transit; metadata of the policy, 2 bytes a way; ghosts
 //! ```
 //!
 //! Rules:
@@ -51,11 +51,11 @@ impl Shape {
             return None;
         }
         let frames = 1 + (ways - 4).div_ceil(8);
-        let state = frames + ways / 2;
+        let keys = frames + ways / 2;
+        let state = keys + ways;
         let meta = state + 3;
         let aux = meta + ways.div_ceil(8);
-        let keys = aux + ways.div_ceil(8);
-        let ghosts = keys + ways;
+        let ghosts = aux + ways.div_ceil(8);
         let stride = (ghosts + ways / 4).next_multiple_of(8);
         Some(Shape { ways, frames, state, meta, aux, keys, ghosts, stride })
     }
