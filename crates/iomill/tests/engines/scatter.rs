@@ -112,7 +112,7 @@ fn scattered_memory_works_where_nothing_need_be_aligned() {
     let dir = scratch();
     let path = dir.path().join("pages");
     for (name, mut engine) in engines(&config(4)) {
-        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
         fs::write(&path, &bytes).unwrap();
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let mut memory = PageBuf::new(2 * 64 * PAGE).unwrap();

@@ -1,5 +1,8 @@
 //! The queue over an engine that does what a test says: lists of scattered memory, and the background's share.
 
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
 use std::io;
 use std::time::Duration;
 
