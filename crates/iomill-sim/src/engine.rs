@@ -11,11 +11,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, NO_REGION, Op, Request, Wake};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, Memory, NO_REGION, Op, Request, Wake};
 
 use crate::fault::{Death, Kind, Verdict, short_len};
 use crate::fs::is_misaligned;
 use crate::image::{PAGE_BYTES, SECTOR_BYTES, granules};
+use crate::memory::Stretches;
 use crate::state::{Event, State};
 use crate::trace::digest;
 use crate::world::World;
@@ -56,6 +57,8 @@ pub(crate) struct Port {
 pub(crate) struct Flight {
     port: u64,
     request: Request,
+    /// Where the request's bytes are, as it was when the request came.
+    memory: Stretches,
     open: u64,
     drive: usize,
     file: u64,
@@ -84,15 +87,6 @@ impl Flight {
             Op::Sync => Kind::Sync,
         }
     }
-
-    /// Copies the bytes to write out of the caller's memory.
-    fn bytes(&self, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        // SAFETY: by the contract of `Engine::push` the memory is valid for the request's `len` bytes until the
-        // completion has come out of `wait`; flights are removed before that, and `len` is never above the request's.
-        unsafe { std::ptr::copy_nonoverlapping(self.request.buf.cast_const(), bytes.as_mut_ptr(), len) };
-        bytes
-    }
 }
 
 impl State {
@@ -104,31 +98,28 @@ impl State {
         }
     }
 
-    /// What is wrong with a request, by the contract of `Engine::push`.
-    fn breach(&self, port: &Port, request: &Request) -> Option<String> {
-        let (start, len) = (request.buf as usize, request.len as usize);
-        let transfers = request.op != Op::Sync;
-        if request.slot >= port.capacity {
-            return Some(format!("slot {} is not below the capacity {}", request.slot, port.capacity));
+    /// Where a request's bytes are, or what is wrong with it by the contract of `Engine::push`.
+    fn admit(&self, port: &Port, request: &Request) -> Result<Stretches, String> {
+        let slot = request.slot;
+        if slot >= port.capacity {
+            return Err(format!("slot {slot} is not below the capacity {}", port.capacity));
         }
-        if port.slots.contains(&request.slot) {
-            return Some(format!("slot {} is in flight already", request.slot));
+        if port.slots.contains(&slot) {
+            return Err(format!("slot {slot} is in flight already"));
         }
-        if transfers && request.region != NO_REGION {
-            let inside = |(first, size): (usize, usize)| start >= first && start + len <= first + size;
-            if !port.regions.get(&request.region).copied().is_some_and(inside) {
-                return Some(format!("the memory of slot {} is not within region {}", request.slot, request.region));
-            }
+        let memory = Stretches::of(request)?;
+        if let Memory::One { region, .. } = request.memory
+            && request.op != Op::Sync
+            && region != NO_REGION
+            && !port.regions.get(&region).is_some_and(|&(start, len)| memory.is_within(start, len))
+        {
+            return Err(format!("the memory of slot {slot} is not within region {region}"));
         }
-        let clash = self.flights.values().map(|flight| &flight.request).find(|other| {
-            let (other_start, other_len) = (other.buf as usize, other.len as usize);
-            transfers
-                && other.op != Op::Sync
-                && (request.op == Op::Read || other.op == Op::Read)
-                && start < other_start + other_len
-                && other_start < start + len
-        });
-        clash.map(|other| format!("the memory of slot {} is in use by slot {}", request.slot, other.slot))
+        let reads = |other: &Flight| request.op == Op::Read || other.request.op == Op::Read;
+        match self.flights.values().find(|other| reads(other) && memory.overlaps(&other.memory)) {
+            Some(other) => Err(format!("the memory of slot {slot} is in use by slot {}", other.request.slot)),
+            None => Ok(memory),
+        }
     }
 
     /// The open file of a request.
@@ -153,9 +144,10 @@ impl State {
     /// Takes a request.
     fn accept(&mut self, id: u64, request: Request) {
         let Some(port) = self.ports.get(&id) else { return };
-        if let Some(what) = self.breach(port, &request) {
-            return self.misuse(id, what);
-        }
+        let memory = match self.admit(port, &request) {
+            Ok(memory) => memory,
+            Err(what) => return self.misuse(id, what),
+        };
         let open = self.resolve(id, &request);
         let Some(port) = self.ports.get_mut(&id) else { return };
         port.slots.insert(request.slot);
@@ -170,6 +162,7 @@ impl State {
         let state = Flight {
             port: id,
             request,
+            memory,
             open,
             drive,
             file,
@@ -199,9 +192,8 @@ impl State {
             return Some(libc::EBADF);
         }
         let end = request.offset.checked_add(u64::from(request.len));
-        if end.is_none_or(|end| end > i64::MAX as u64)
-            || is_misaligned(open.alignment, request.offset, request.len.into(), request.buf)
-        {
+        let misaligned = |(start, len)| is_misaligned(open.alignment, request.offset, len as u64, start);
+        if end.is_none_or(|end| end > i64::MAX as u64) || flight.memory.each().any(misaligned) {
             return Some(libc::EINVAL);
         }
         None
@@ -293,7 +285,9 @@ impl State {
                 fits => Ok(fits),
             },
         };
-        let bytes = flight.bytes(flight.request.len as usize);
+        // SAFETY: by the contract of `Engine::push` the memory is valid until the completion has come out of `wait`; flights
+        // are removed before that.
+        let bytes = unsafe { flight.memory.bytes(flight.request.len as usize) };
         let dead = self.death(drive).is_some();
         let mut change = None;
         match result {
@@ -337,7 +331,8 @@ impl State {
         {
             return;
         }
-        let bytes = flight.bytes(len as usize);
+        // SAFETY: as in `take`.
+        let bytes = unsafe { flight.memory.bytes(len as usize) };
         let fits = self.fitting(drive, file, offset, bytes.len());
         let change = self.file(drive, file).ok().map(|found| found.write(offset, &bytes[..fits], true));
         if let Some(flight) = self.flights.get_mut(&id) {
@@ -349,6 +344,9 @@ impl State {
     /// The end of a request.
     pub fn end(&mut self, id: u64) {
         let Some(flight) = self.flights.remove(&id) else { return };
+        if Stretches::of(&flight.request).as_ref() != Ok(&flight.memory) {
+            self.misuse(flight.port, format!("the list of slot {} changed in flight", flight.request.slot));
+        }
         let result = match (flight.result, flight.request.op) {
             (Some(result), _) => result,
             (None, Op::Read) => self.end_read(&flight),
@@ -386,9 +384,9 @@ impl State {
         let mut bytes = vec![0; len as usize];
         let Ok(file) = self.file(flight.drive, flight.file) else { return -libc::EBADF };
         let read = file.now.read(flight.request.offset, &mut bytes);
-        // SAFETY: by the contract of `Engine::push` the memory is valid for the request's `len` bytes, which `read`
-        // does not exceed, and nobody else touches it until the completion has come out of `wait`, which is later.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), flight.request.buf, read) };
+        // SAFETY: by the contract of `Engine::push` the memory is valid and nobody else touches it until the completion has
+        // come out of `wait`, which is later.
+        unsafe { flight.memory.fill(&bytes[..read]) };
         self.note(&format!("read {read} at {}: {:x}", flight.request.offset, digest(&bytes[..read])));
         read as i32
     }
@@ -570,7 +568,8 @@ impl Engine for SimEngine {
 
     fn unregister(&mut self, region: u16) {
         let mut state = self.world.state();
-        let busy = |flight: &Flight| flight.port == self.id && flight.request.region == region;
+        let named = |memory| matches!(memory, Memory::One { region: name, .. } if name == region);
+        let busy = |flight: &Flight| flight.port == self.id && named(flight.request.memory);
         if region != NO_REGION && state.flights.values().any(busy) {
             state.misuse(self.id, format!("region {region} is taken back with requests in flight"));
         }

@@ -72,7 +72,7 @@ impl SimFs {
     fn check_aligned(&self, state: &State, handle: Handle, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let alignment = state.opened(self.drive, handle)?.alignment;
         check_end(offset, bytes.len() as u64)?;
-        let misaligned = is_misaligned(alignment, offset, bytes.len() as u64, bytes.as_ptr());
+        let misaligned = is_misaligned(alignment, offset, bytes.len() as u64, bytes.as_ptr().addr());
         if misaligned { Err(errno(libc::EINVAL)) } else { Ok(()) }
     }
 
@@ -83,11 +83,9 @@ impl SimFs {
 }
 
 /// Whether an open file refuses a transfer.
-pub(crate) fn is_misaligned(alignment: Alignment, offset: u64, len: u64, buf: *const u8) -> bool {
+pub(crate) fn is_misaligned(alignment: Alignment, offset: u64, len: u64, address: usize) -> bool {
     let unit = u64::from(alignment.offset);
-    !offset.is_multiple_of(unit)
-        || !len.is_multiple_of(unit)
-        || !(buf as usize).is_multiple_of(alignment.memory as usize)
+    !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) || !address.is_multiple_of(alignment.memory as usize)
 }
 
 fn check_end(offset: u64, len: u64) -> io::Result<u64> {

@@ -27,6 +27,7 @@ mod engine;
 mod fault;
 mod fs;
 mod image;
+mod memory;
 mod platform;
 mod state;
 mod trace;

@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::{PAGE, Rig, engine, memory};
-use iomill::engine::{EngineConfig, EngineKind, Op};
+use iomill::engine::{EngineConfig, EngineKind, Memory, Op, Request};
 use iomill::sys::fs::{Access, Alignment, Lock};
 use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
 
@@ -51,12 +51,14 @@ fn direct_files_demand_alignment() {
     let mut rig = Rig::new(1, DriveModel::default());
     assert_eq!(rig.fs.alignment(rig.file).unwrap(), Alignment { offset: 512, memory: 512 });
     let mut buf = memory(2, 1);
+    let start = buf.as_mut_ptr().cast::<u8>();
     let good = rig.request(0, Op::Write, 512, &mut buf);
     assert_eq!(rig.run(good).unwrap(), 2 * PAGE as i32);
     for (offset, len, shift) in [(1, 512, 0), (0, 100, 0), (0, 512, 8)] {
         for op in [Op::Read, Op::Write] {
             // The memory stays inside the buffer.
-            let bad = iomill::engine::Request { op, offset, len, buf: good.buf.wrapping_add(shift), ..good };
+            let memory = Memory::one(start.wrapping_add(shift));
+            let bad = Request { op, offset, len, memory, ..good };
             assert_eq!(rig.run(bad).unwrap(), -libc::EINVAL, "{offset} {len} {shift}");
         }
     }
@@ -254,7 +256,7 @@ fn what_would_wait_for_ever_is_an_error() {
 
 #[test]
 fn breaches_of_the_contract_are_found() {
-    let with = |requests: fn(&Rig, &mut [common::PageBuf]) -> Vec<iomill::engine::Request>| {
+    let with = |requests: fn(&Rig, &mut [common::PageBuf]) -> Vec<Request>| {
         let mut rig = Rig::new(1, DriveModel::default());
         let mut buf = memory(2, 1);
         let requests = requests(&rig, &mut buf);
@@ -273,7 +275,10 @@ fn breaches_of_the_contract_are_found() {
     assert!(twice.contains("in flight already"), "{twice}");
     let shared = with(|rig, buf| vec![rig.request(0, Op::Write, 0, buf), rig.request(1, Op::Read, 0, buf)]);
     assert!(shared.contains("in use by slot 0"), "{shared}");
-    let region = with(|rig, buf| vec![iomill::engine::Request { region: 3, ..rig.request(0, Op::Read, 0, buf) }]);
+    let region = with(|rig, buf| {
+        let memory = Memory::One { buf: buf.as_mut_ptr().cast(), region: 3 };
+        vec![Request { memory, ..rig.request(0, Op::Read, 0, buf) }]
+    });
     assert!(region.contains("region 3"), "{region}");
 }
 

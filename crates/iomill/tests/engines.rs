@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "engines/scatter.rs"]
+mod scatter;
+
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -16,7 +19,7 @@ use iomill::engine::aio::AioEngine;
 use iomill::engine::null::NullEngine;
 use iomill::engine::posix::PosixEngine;
 use iomill::engine::uring::UringEngine;
-use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, NO_REGION, Op, Request};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, Memory, NO_REGION, Op, Request};
 use iomill::sys::fs::Handle;
 use iomill::sys::memory::PageBuf;
 use tempfile::TempDir;
@@ -71,7 +74,13 @@ fn named(file: &File, key: u64) -> FileRef {
 /// A request for the page of memory that belongs to its slot.
 fn request(slot: u32, op: Op, file: FileRef, offset: u64, memory: &mut PageBuf) -> Request {
     let buf = memory.as_mut_slice()[slot as usize * PAGE..][..PAGE].as_mut_ptr();
-    Request { slot, op, region: NO_REGION, len: PAGE as u32, file, offset, buf }
+    Request { slot, op, len: PAGE as u32, file, offset, memory: Memory::one(buf) }
+}
+
+/// The same, with its memory known to the engine.
+fn in_region(request: Request, region: u16) -> Request {
+    let Memory::One { buf, .. } = request.memory else { panic!("memory in one place") };
+    Request { memory: Memory::One { buf, region }, ..request }
 }
 
 /// Pushes requests whose memory and files outlive the call, and returns their results by slot.
@@ -106,8 +115,7 @@ fn writes_reads_and_syncs() {
         let at = |page: u32| u64::from(page) * PAGE as u64;
         let writes: Vec<_> = (0..32).map(|i| request(i, Op::Write, named(&file, 1), at(i), &mut memory)).collect();
         assert_eq!(run(&mut *engine, &writes), vec![PAGE as i32; 32], "{name}");
-        let sync =
-            Request { len: 0, buf: std::ptr::null_mut(), ..request(0, Op::Sync, named(&file, 1), 0, &mut memory) };
+        let sync = Request { len: 0, memory: Memory::NONE, ..request(0, Op::Sync, named(&file, 1), 0, &mut memory) };
         assert_eq!(run(&mut *engine, &[sync]), [0], "{name}");
         memory.as_mut_slice().fill(0);
         let reads: Vec<_> = (0..32).map(|i| request(i, Op::Read, named(&file, 1), at(31 - i), &mut memory)).collect();
@@ -384,10 +392,8 @@ fn registered_memory_reads_and_writes() {
             let region = region.unwrap_or(NO_REGION);
             for op in [Op::Read, Op::Write, Op::Read] {
                 let batch: Vec<_> = (0..16)
-                    .map(|slot| Request {
-                        region,
-                        ..request(slot, op, named(&file, 1), u64::from(slot) * 4096, &mut memory)
-                    })
+                    .map(|slot| request(slot, op, named(&file, 1), u64::from(slot) * 4096, &mut memory))
+                    .map(|request| in_region(request, region))
                     .collect();
                 assert_eq!(run(&mut *engine, &batch), vec![PAGE as i32; 16], "{name}, {op:?}");
                 for slot in 0..16usize {
@@ -478,7 +484,7 @@ fn an_engine_may_move_before_its_first_use() {
         // SAFETY: the memory outlives the engine.
         let region = unsafe { engine.register(memory.as_mut_ptr(), memory.len()) }.unwrap_or(NO_REGION);
         let read = request(2, Op::Read, named(&file, 1), PAGE as u64, &mut memory);
-        let read = Request { region, ..read };
+        let read = in_region(read, region);
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let results = run(&mut *engine, &[read]);

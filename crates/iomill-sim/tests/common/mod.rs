@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, NO_REGION, Op, Request};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, Memory, Op, Request};
 use iomill::sys::fs::{Access, DriveFs, Handle};
 use iomill_sim::{DriveModel, World};
 
@@ -42,8 +42,8 @@ impl Rig {
 
     pub fn request(&self, slot: u32, op: Op, offset: u64, buf: &mut [PageBuf]) -> Request {
         let file = FileRef { handle: self.file, key: 1 };
-        let (buf, len) = (buf.as_mut_ptr().cast(), size_of_val(buf) as u32);
-        Request { slot, op, region: NO_REGION, len, file, offset, buf }
+        let (memory, len) = (Memory::one(buf.as_mut_ptr().cast()), size_of_val(buf) as u32);
+        Request { slot, op, len, file, offset, memory }
     }
 
     /// Runs one request to its end.

@@ -4,7 +4,7 @@
 use super::state::FileState;
 use crate::drive::locks::BlockLocks;
 use crate::drive::{BOUNCE_BYTES, Class, PAGE_BYTES, PIECE_BYTES, Piece};
-use crate::engine::{NO_REGION, Op};
+use crate::engine::{Memory, Op};
 use crate::sys::fs::Alignment;
 
 /// A range of a virtual file and the caller's memory for it.
@@ -57,12 +57,12 @@ impl<E: Iterator<Item = Extent>> Iterator for Splitter<'_, E> {
             file: part.file,
             op: self.op,
             class: self.class,
-            region: NO_REGION,
             lock,
             len: len as u32,
             token: 0,
+            tag: 0,
             offset: part_offset,
-            buf,
+            memory: Memory::one(buf),
         };
         Some((part.drive, piece))
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::locks::BlockLocks;
 use super::queue::Queue;
 use super::regions::{Known, Regions};
-use super::{BOUNCE_BYTES, Done, Piece};
+use super::{BOUNCE_BYTES, Class, Done, Piece};
 use crate::engine::platform::Platform;
 use crate::engine::{Completion, Engine, EngineConfig, EngineKind, NO_REGION};
 use crate::sys::fs::{Alignment, Handle};
@@ -76,7 +76,7 @@ impl Lane {
             let first = owner.len();
             let memory = bounce.as_mut_ptr().wrapping_add(first * BOUNCE_BYTES);
             // SAFETY: the slab has room for `capacity` slots and each queue gets a range of its own; it lives in
-            // the lane, which never drops with I/O in flight (`run`, and `Server`'s drain).
+            // the lane, as the queue does, and that never drops with I/O in flight (`run`, and `Server`'s drain).
             queues
                 .push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), memory, region) });
             owner.resize(first + drive.depth as usize, index as u16);
@@ -95,6 +95,10 @@ impl Lane {
 
     pub fn blocked(&self) -> usize {
         self.queues.iter().map(Queue::blocked).sum()
+    }
+
+    pub fn held_back(&self) -> usize {
+        self.queues.iter().map(Queue::held_back).sum()
     }
 
     pub fn dispatch(&mut self) {
@@ -182,8 +186,9 @@ impl Context {
 
     /// Runs all pieces to their ends and reports each end once.
     ///
-    /// `span` is memory that holds all pieces' memory, to be looked up among the registered regions once. `idle` is called
-    /// when all that is left waits for block locks that others hold: it lets them get on, and time pass.
+    /// `span` is memory that holds all pieces' memory but what lies in slabs, to be looked up among the registered regions
+    /// once. `idle` is called when all that is left waits for block locks that others hold: it lets them get on, and time
+    /// pass. The class of the pieces makes no difference: the caller waits for all of them, and nobody else is here.
     ///
     /// # Safety
     /// The memory and the files of all pieces are valid until this returns, and memory that is read into is touched by
@@ -197,8 +202,7 @@ impl Context {
         mut done: impl FnMut(Done),
     ) -> io::Result<()> {
         for lane in &mut self.lanes {
-            let number = lane.known.number(regions, &mut *lane.engine, span.0, span.1);
-            lane.known.current = number;
+            lane.known.begin(regions, &mut *lane.engine, span);
         }
         let drain = DrainOnUnwind { context: self };
         let context = &mut *drain.context;
@@ -234,7 +238,8 @@ impl Context {
             let Some((drive, mut piece)) = pieces.next() else { return false };
             let (lane, queue) = self.places[usize::from(drive)];
             let lane = &mut self.lanes[usize::from(lane)];
-            piece.region = lane.known.current;
+            piece.class = Class::Foreground;
+            lane.known.fill_in(&mut *lane.engine, &mut piece);
             // SAFETY: by the contract of `run`, which does not return before the piece has ended.
             unsafe { lane.queues[usize::from(queue)].push(piece) };
         }

@@ -1,6 +1,6 @@
 //! Drives: what stands between a batch of pieces and an engine.
 //!
-//! A [`Piece`] is one contiguous I/O on one part. A [`queue::Queue`] serves one drive: it bounds what is in flight,
+//! A [`Piece`] is one contiguous I/O on one part, into or out of memory that need not be contiguous. A [`queue::Queue`] serves one drive: it bounds what is in flight,
 //! checks every result, continues short transfers, retries, and takes unaligned ends through bounce pages. It is
 //! plain state that somebody advances: [`inline::Context`] for a blocking call on its own thread over all drives, or
 //! [`serve::Server`], the loop around one queue that a drive thread runs.
@@ -12,7 +12,7 @@ pub mod queue;
 pub mod regions;
 pub mod serve;
 
-use crate::engine::{FileRef, NO_REGION, Op};
+use crate::engine::{FileRef, MAX_SEGMENTS, Memory, Op};
 
 /// The unit of direct I/O and of what is old or new as a whole, in bytes.
 pub const PAGE_BYTES: usize = 4096;
@@ -20,6 +20,9 @@ pub const PAGE_BYTES: usize = 4096;
 /// The longest piece that does not need a bounce buffer, in bytes. Longer transfers gain nothing on any drive we
 /// know, and shorter ones share a drive better.
 pub const PIECE_BYTES: usize = 256 << 10;
+
+// A piece of scattered pages is never cut short by the length of its list.
+const _: () = assert!(MAX_SEGMENTS * PAGE_BYTES >= PIECE_BYTES);
 
 /// The bounce buffer of one slot in bytes: the longest piece that needs one, page edges included.
 pub const BOUNCE_BYTES: usize = 16 << 10;
@@ -30,7 +33,9 @@ pub enum Class {
     /// Somebody waits: served first.
     #[default]
     Foreground,
-    /// Nobody waits: served when the foreground leaves room, and at least once in eight turns.
+    /// Nobody waits: served when the foreground leaves room, and at least once in eight turns, but never with more than
+    /// a quarter of a drive's slots (at least one). So a read finds a slot free however much is written behind its
+    /// back. Whoever waits for background work to end asks for it as foreground.
     Background,
 }
 
@@ -38,6 +43,9 @@ pub enum Class {
 ///
 /// A read needs no alignment but is at most [`BOUNCE_BYTES`] with its page edges when it (or its memory) is not
 /// aligned as the drive demands. A write is either whole pages or lies within one page.
+///
+/// A piece with scattered memory is at most [`PIECE_BYTES`] of whole pages at a page's edge, and so is each of its segments,
+/// so that the drive takes it as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     /// The part.
@@ -46,21 +54,24 @@ pub struct Piece {
     pub op: Op,
     /// Who waits.
     pub class: Class,
-    /// Registered memory that holds `buf`, by the numbering of the engine that will run it.
-    pub region: u16,
     /// The block's lock (writes).
     pub lock: u32,
     /// Length in bytes.
     pub len: u32,
-    /// What the owner knows the piece by.
+    /// A server's own: which share the piece belongs to.
     pub token: u32,
+    /// The owner's own: comes back with the piece's end.
+    pub tag: u32,
     /// Offset in the part in bytes.
     pub offset: u64,
-    /// The caller's memory.
-    pub buf: *mut u8,
+    /// The owner's memory. Whoever runs the piece fills in the region.
+    pub memory: Memory,
 }
 
-// SAFETY: a piece describes an I/O; whoever queues it vouches for the memory until the piece's end is reported
+/// Pieces are copied from queue to queue: they fit a line of the processor's cache.
+const _: () = assert!(size_of::<Piece>() <= 64);
+
+// SAFETY: a piece describes an I/O; whoever queues it vouches for the memory and its list until the piece's end is reported
 // (`queue::Queue::push`), on whichever thread that is.
 unsafe impl Send for Piece {}
 
@@ -71,12 +82,12 @@ impl Piece {
             file,
             op: Op::Sync,
             class: Class::Foreground,
-            region: NO_REGION,
             lock: 0,
             len: 0,
             token: 0,
+            tag: 0,
             offset: 0,
-            buf: std::ptr::null_mut(),
+            memory: Memory::NONE,
         }
     }
 }
@@ -108,6 +119,8 @@ pub struct Failure {
 pub struct Done {
     /// The piece's token.
     pub token: u32,
+    /// The piece's tag.
+    pub tag: u32,
     /// Nothing, or what went wrong.
     pub result: Result<(), Failure>,
 }

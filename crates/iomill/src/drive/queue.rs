@@ -1,7 +1,8 @@
 //! The queue of one drive: plain state, advanced by `dispatch` and `complete` over whatever engine its owner brings.
 //!
 //! Goals: at most `depth` slots in flight and the rest parked; every result checked; short transfers continued; unaligned
-//! ends taken through bounce pages. Non-goals: knowing who waits (the owner does, by token), choosing an engine.
+//! ends taken through bounce pages; the background never in the foreground's way. Non-goals: knowing who waits (the owner
+//! does, by token and tag), choosing an engine.
 //!
 //! A slot's life:
 //!
@@ -17,15 +18,19 @@ use std::sync::Arc;
 
 use super::locks::BlockLocks;
 use super::{BOUNCE_BYTES, Class, Done, Failure, Fault, PAGE_BYTES, Piece};
-use crate::engine::{Completion, Engine, FileRef, Op, Request};
+use crate::engine::{Completion, Engine, FileRef, MAX_SEGMENTS, Memory, Op, Request, Segment};
 use crate::sys::errno::{self, classify};
 use crate::sys::fs::{Alignment, Handle};
 
 /// How often one transfer is tried again after a passing error before the error is handed up.
 const RETRIES: u16 = 1000;
 
-/// One background piece is served at least once in so many turns.
+/// One background piece is served at least once in so many turns, as long as the background has a slot left.
 const BACKGROUND_TURN: u32 = 8;
+
+/// The background holds at most one slot in so many (but one in any case): also while nobody else is there, because a slot
+/// that it holds cannot be taken back when somebody comes.
+const BACKGROUND_SHARE: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -69,9 +74,15 @@ pub struct Queue {
     background: VecDeque<Piece>,
     /// Pieces whose block was locked when their turn came; tried first at every dispatch.
     blocked: VecDeque<Piece>,
-    turn: u32,
+    /// Foreground pieces whose turn came since that of a background piece.
+    passed: u32,
+    /// Slots that background pieces hold; at most `background_share()`.
+    background_slots: usize,
     /// Requests to hand to the engine at the next dispatch.
     ready: Vec<Request>,
+    /// What short transfers left of their pieces' lists: `MAX_SEGMENTS` for each slot, or nothing before the first such
+    /// transfer. Then it never moves, and a slot's places change only while the slot has no request in flight.
+    rests: Vec<Segment>,
     /// `BOUNCE_BYTES` for each slot; owned by the owner of the engine, which outlives the I/O.
     bounce: *mut u8,
     bounce_region: u16,
@@ -86,7 +97,7 @@ impl Queue {
     ///
     /// # Safety
     /// `bounce` is page-aligned memory of `depth * BOUNCE_BYTES` bytes that nobody else uses and that outlives both
-    /// the queue and every I/O it starts.
+    /// the queue and every I/O it starts. The queue outlives those too.
     pub unsafe fn new(
         depth: u32,
         first_slot: u32,
@@ -107,8 +118,10 @@ impl Queue {
             foreground: VecDeque::new(),
             background: VecDeque::new(),
             blocked: VecDeque::new(),
-            turn: 0,
+            passed: 0,
+            background_slots: 0,
             ready: Vec::with_capacity(depth as usize),
+            rests: Vec::new(),
             bounce,
             bounce_region,
         }
@@ -117,9 +130,12 @@ impl Queue {
     /// Parks a piece.
     ///
     /// # Safety
-    /// The piece's memory stays valid, its file stays open, and for reads nobody else touches the memory, until the
-    /// piece's end has come out of `complete`.
+    /// The piece's memory stays valid, its list (if it has one) stays as it is and adds up to the piece's length, its file
+    /// stays open, and for reads nobody else touches the memory, until the piece's end has come out of `complete`.
     pub unsafe fn push(&mut self, piece: Piece) {
+        if let Memory::Scatter { count, .. } = piece.memory {
+            assert!((1..=MAX_SEGMENTS).contains(&usize::from(count)), "a list of {count} segments");
+        }
         match piece.class {
             Class::Foreground => self.foreground.push_back(piece),
             Class::Background => self.background.push_back(piece),
@@ -141,14 +157,31 @@ impl Queue {
         self.blocked.len()
     }
 
+    /// Pieces parked with slots free, because the background holds its share of them; some of its pieces are then in flight.
+    pub fn held_back(&self) -> usize {
+        let held = !self.free.is_empty() && self.background_slots >= self.background_share();
+        if held { self.background.len() } else { 0 }
+    }
+
+    fn background_share(&self) -> usize {
+        (self.slots.len() / BACKGROUND_SHARE).max(1)
+    }
+
+    /// Whether a piece may have one of the free slots.
+    fn may_start(&self, class: Class) -> bool {
+        class == Class::Foreground || self.background_slots < self.background_share()
+    }
+
     /// Starts as many parked pieces as there are free slots.
     pub fn dispatch(&mut self, engine: &mut dyn Engine) {
         for _ in 0..self.blocked.len() {
             if self.free.is_empty() {
                 break;
             }
-            if let Some(piece) = self.blocked.pop_front() {
-                self.start(piece);
+            match self.blocked.pop_front() {
+                Some(piece) if self.may_start(piece.class) => self.start(piece),
+                Some(piece) => self.blocked.push_back(piece),
+                None => break,
             }
         }
         while !self.free.is_empty() {
@@ -159,27 +192,39 @@ impl Queue {
         }
         if !self.ready.is_empty() {
             // SAFETY: the memory of each request is a piece's, valid by the contract of `push`, or the bounce buffer
-            // of a slot, valid by that of `new` and used by one request at a time because a slot has one. The owner
-            // made the engine for at least as many requests as there are slots.
+            // of a slot, valid by that of `new` and used by one request at a time because a slot has one. A list is a
+            // piece's too, or the slot's place in `rests`, which the queue keeps for as long. The owner made the engine
+            // for at least as many requests as there are slots.
             unsafe { engine.push(&self.ready) };
             self.ready.clear();
         }
     }
 
     fn next(&mut self) -> Option<Piece> {
-        self.turn = self.turn.wrapping_add(1);
-        if self.turn.is_multiple_of(BACKGROUND_TURN) && !self.background.is_empty() {
-            return self.background.pop_front();
+        let due = self.foreground.is_empty() || self.passed + 1 >= BACKGROUND_TURN;
+        if due
+            && self.may_start(Class::Background)
+            && let Some(piece) = self.background.pop_front()
+        {
+            self.passed = 0;
+            return Some(piece);
         }
-        self.foreground.pop_front().or_else(|| self.background.pop_front())
+        let piece = self.foreground.pop_front()?;
+        self.passed = (self.passed + 1).min(BACKGROUND_TURN);
+        Some(piece)
     }
 
     /// Whether the drive takes the piece as it is.
     fn is_direct(&self, piece: &Piece) -> bool {
         let unit = u64::from(self.align.offset);
+        let memory = match piece.memory {
+            Memory::One { buf, .. } => buf as usize,
+            // Whole pages at pages' edges, by what `Piece` demands.
+            Memory::Scatter { .. } => return true,
+        };
         piece.op == Op::Sync
             || ((piece.offset | u64::from(piece.len)) & (unit - 1) == 0
-                && piece.buf as usize & (self.align.memory as usize - 1) == 0)
+                && memory & (self.align.memory as usize - 1) == 0)
     }
 
     fn start(&mut self, piece: Piece) {
@@ -203,6 +248,7 @@ impl Queue {
             Op::Read | Op::Sync => (Phase::BounceRead, bounced_len(&piece)),
         };
         assert!(phase == Phase::Direct || want as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
+        self.background_slots += usize::from(piece.class == Class::Background);
         self.slots[index as usize] = Slot { piece, phase, hold, retries: 0, moved: 0, want };
         self.request(index);
     }
@@ -222,33 +268,48 @@ impl Queue {
         assert!(within + piece.len as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         // SAFETY: the piece's memory is readable for `len` bytes (contract of `push`); the bounce buffer of a slot
         // without a request in flight is ours, and the range fits it by the assertion.
-        unsafe { std::ptr::copy_nonoverlapping(piece.buf, self.bounce(index).add(within), piece.len as usize) };
+        unsafe { std::ptr::copy_nonoverlapping(whole(piece), self.bounce(index).add(within), piece.len as usize) };
     }
 
     fn copy_out(&mut self, index: u32, piece: &Piece) {
         let within = (piece.offset - Self::bounced_offset(piece)) as usize;
         assert!(within + piece.len as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         // SAFETY: as in `copy_in`, with the piece's memory writable because it is a read.
-        unsafe { std::ptr::copy_nonoverlapping(self.bounce(index).add(within), piece.buf, piece.len as usize) };
+        unsafe { std::ptr::copy_nonoverlapping(self.bounce(index).add(within), whole(piece), piece.len as usize) };
     }
 
     /// Queues the request for what the slot's phase has still to transfer.
     fn request(&mut self, index: u32) {
         let slot = &self.slots[index as usize];
-        let piece = &slot.piece;
-        let (start, buf, region) = match slot.phase {
-            Phase::Direct => (piece.offset, piece.buf, piece.region),
-            _ => (Self::bounced_offset(piece), self.bounce(index), self.bounce_region),
+        let (piece, moved) = (&slot.piece, slot.moved);
+        let from = |buf: *mut u8, region| Memory::One { buf: buf.wrapping_add(moved as usize), region };
+        let (start, memory) = match (slot.phase, piece.memory) {
+            (Phase::Direct, Memory::One { buf, region }) => (piece.offset, from(buf, region)),
+            (Phase::Direct, list) if moved == 0 => (piece.offset, list),
+            (Phase::Direct, Memory::Scatter { list, count }) => {
+                if self.rests.is_empty() {
+                    let nothing = Segment { buf: std::ptr::null_mut(), len: 0 };
+                    self.rests = vec![nothing; self.slots.len() * MAX_SEGMENTS];
+                }
+                // SAFETY: `index` is below the depth, so these are the slot's own places, and it has no request in flight.
+                // No reference to the places is made, because an engine may be reading those of other slots. The piece's
+                // list is valid by the contract of `push`.
+                let rest = unsafe {
+                    let places = self.rests.as_mut_ptr().add(index as usize * MAX_SEGMENTS);
+                    rest_of(list, count, moved as usize, places)
+                };
+                (piece.offset, rest)
+            }
+            _ => (Self::bounced_offset(piece), from(self.bounce(index), self.bounce_region)),
         };
         let op = if slot.phase == Phase::ModifyRead { Op::Read } else { piece.op };
         self.ready.push(Request {
             slot: self.first_slot + index,
             op,
-            region,
-            len: slot.want - slot.moved,
+            len: slot.want - moved,
             file: piece.file,
-            offset: start + u64::from(slot.moved),
-            buf: buf.wrapping_add(slot.moved as usize),
+            offset: start + u64::from(moved),
+            memory,
         });
     }
 
@@ -292,12 +353,44 @@ impl Queue {
             Hold::Nothing => {}
         }
         slot.phase = Phase::Free;
+        self.background_slots -= usize::from(slot.piece.class == Class::Background);
         let (piece, moved) = (slot.piece, slot.moved);
         self.free.push(index);
         let failure =
             |fault| Failure { op: piece.op, key: piece.file.key, offset: piece.offset + u64::from(moved), fault };
-        Done { token: piece.token, result: fault.map_or(Ok(()), |fault| Err(failure(fault))) }
+        Done { token: piece.token, tag: piece.tag, result: fault.map_or(Ok(()), |fault| Err(failure(fault))) }
     }
+}
+
+/// The memory of a piece that is bounced.
+fn whole(piece: &Piece) -> *mut u8 {
+    match piece.memory {
+        Memory::One { buf, .. } => buf,
+        Memory::Scatter { .. } => unreachable!("scattered memory is whole pages and never bounced"),
+    }
+}
+
+/// Writes to `places` what is left of a list after `moved` bytes.
+///
+/// # Safety
+/// The list is valid and names more bytes than `moved`; `places` has room for as many segments.
+unsafe fn rest_of(list: *const Segment, count: u16, moved: usize, places: *mut Segment) -> Memory {
+    let mut skip = moved;
+    let mut left = 0;
+    for i in 0..usize::from(count) {
+        // SAFETY: `i` is within the list.
+        let Segment { buf, len } = unsafe { list.add(i).read() };
+        if skip >= len {
+            skip -= len;
+            continue;
+        }
+        // SAFETY: `left` is at most `i`, and there is room for the whole list.
+        unsafe { places.add(usize::from(left)).write(Segment { buf: buf.wrapping_add(skip), len: len - skip }) };
+        skip = 0;
+        left += 1;
+    }
+    assert!(left > 0, "a list adds up to the length of its piece");
+    Memory::Scatter { list: places, count: left }
 }
 
 /// Length of the whole pages that a piece touches.
@@ -357,3 +450,6 @@ impl Slot {
         }
     }
 }
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests;

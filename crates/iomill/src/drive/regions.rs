@@ -1,9 +1,20 @@
 //! Memory that callers have registered with an array, and the numbers by which one engine knows it.
+//!
+//! Goals: a batch looks its own memory up once; a piece in a slab is found by arithmetic, without a lock; an array without
+//! slabs pays a branch. Non-goals: keeping memory mapped, which is its owner's.
+//!
+//! Rules:
+//! 1. Memory is added before the first piece that lies in it is queued, and removed after the last has ended.
+//! 2. Every change raises `version`. An engine looks at it at the start of a batch, and lets go of what was removed before it
+//!    looks anything up. So a number never stands for memory that was mapped anew: a batch in the new memory starts after the
+//!    removal of the old.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::RwLock;
 
-use crate::engine::{Engine, NO_REGION};
+use super::Piece;
+use crate::engine::{Engine, Memory, NO_REGION};
 use crate::sys::sync::{AtomicU64, Ordering};
 
 /// The registered memory of an array.
@@ -11,8 +22,19 @@ use crate::sys::sync::{AtomicU64, Ordering};
 pub struct Regions {
     /// Start address to (length, id). Ranges do not overlap; ids are never used again.
     ranges: RwLock<BTreeMap<usize, (usize, u64)>>,
+    slabs: RwLock<Vec<Slab>>,
     /// Grows with every change, so that engines notice. Zero: nothing was ever registered.
     version: AtomicU64,
+}
+
+/// Memory in which many small buffers lie: an engine registers those chunks of it that are used.
+#[derive(Clone, Debug)]
+struct Slab {
+    /// As of a range in `Regions`.
+    id: u64,
+    addresses: Range<usize>,
+    /// A chunk is two to this power of bytes; the last one may be shorter.
+    chunk_shift: u32,
 }
 
 impl Regions {
@@ -31,6 +53,26 @@ impl Regions {
         ranges.remove(&(start as usize));
     }
 
+    /// Adds a slab. Each engine registers a chunk of it when a piece first lies in that chunk, which fills the chunk with real
+    /// memory; a buffer that lies in two chunks counts as not registered.
+    ///
+    /// # Panics
+    /// When `chunk_bytes` is not a power of two.
+    pub fn add_slab(&self, start: *mut u8, len: usize, chunk_bytes: usize) {
+        assert!(chunk_bytes.is_power_of_two(), "chunks of {chunk_bytes} bytes");
+        let mut slabs = self.slabs.write().unwrap_or_else(|e| e.into_inner());
+        let id = self.version.fetch_add(1, Ordering::AcqRel) + 1;
+        let addresses = start as usize..start as usize + len;
+        slabs.push(Slab { id, addresses, chunk_shift: chunk_bytes.trailing_zeros() });
+    }
+
+    /// Removes a slab that is about to be unmapped, as [`Regions::remove`] does.
+    pub fn remove_slab(&self, start: *mut u8) {
+        let mut slabs = self.slabs.write().unwrap_or_else(|e| e.into_inner());
+        self.version.fetch_add(1, Ordering::AcqRel);
+        slabs.retain(|slab| slab.addresses.start != start as usize);
+    }
+
     /// The id and the range of the region that holds all of the memory.
     fn find(&self, start: *const u8, len: usize) -> Option<(u64, usize, usize)> {
         let ranges = self.ranges.read().unwrap_or_else(|e| e.into_inner());
@@ -47,33 +89,70 @@ impl Regions {
 #[derive(Debug)]
 pub struct Known {
     /// The engine's number for the memory of the batch that runs now.
-    pub current: u16,
+    current: u16,
     version: u64,
     /// Region id to the engine's number; [`NO_REGION`] where the engine refused it.
     numbers: Vec<(u64, u16)>,
+    slabs: Vec<KnownSlab>,
+}
+
+#[derive(Debug)]
+struct KnownSlab {
+    slab: Slab,
+    /// The engine's number for each chunk, [`NO_REGION`] where the engine refused it; `None` before its first use.
+    chunks: Vec<Option<u16>>,
 }
 
 impl Default for Known {
     fn default() -> Self {
-        Known { current: NO_REGION, version: 0, numbers: Vec::new() }
+        Known { current: NO_REGION, version: 0, numbers: Vec::new(), slabs: Vec::new() }
     }
 }
 
 impl Known {
+    /// Begins a batch (rule 2). `span` is memory that holds the memory of all its pieces but those in slabs.
+    pub fn begin(&mut self, regions: &Regions, engine: &mut dyn Engine, span: (*const u8, usize)) {
+        self.current = self.number(regions, engine, span.0, span.1);
+    }
+
+    /// Gives a piece of the batch the number of its memory.
+    #[inline]
+    pub fn fill_in(&mut self, engine: &mut dyn Engine, piece: &mut Piece) {
+        if let Memory::One { buf, region } = &mut piece.memory {
+            *region = self.current;
+            if !self.slabs.is_empty() {
+                self.fill_in_slab(engine, *buf as usize, piece.len as usize, region);
+            }
+        }
+    }
+
+    /// Changes `region` where the memory lies in a slab.
+    fn fill_in_slab(&mut self, engine: &mut dyn Engine, start: usize, len: usize, region: &mut u16) {
+        let Some(known) = self.slabs.iter_mut().find(|known| known.slab.addresses.contains(&start)) else { return };
+        let Range { start: first, end } = known.slab.addresses;
+        let chunk = (start - first) >> known.slab.chunk_shift;
+        let at = first + (chunk << known.slab.chunk_shift);
+        let chunk_end = at.saturating_add(1 << known.slab.chunk_shift).min(end);
+        if len > chunk_end - start {
+            *region = NO_REGION;
+            return;
+        }
+        let number = &mut known.chunks[chunk];
+        *region = *number.get_or_insert_with(|| {
+            // SAFETY: a slab is mapped until its owner has called `Regions::remove_slab`, which is after the end of the
+            // piece that is here now (rule 1). After that the engine still holds it for a while, as in `number`.
+            unsafe { engine.register(at as *mut u8, chunk_end - at) }.unwrap_or(NO_REGION)
+        });
+    }
+
     /// The engine's number for memory, registering it at first use.
-    pub fn number(&mut self, regions: &Regions, engine: &mut dyn Engine, start: *const u8, len: usize) -> u16 {
+    fn number(&mut self, regions: &Regions, engine: &mut dyn Engine, start: *const u8, len: usize) -> u16 {
         let version = regions.version.load(Ordering::Acquire);
         if version == 0 {
             return NO_REGION;
         }
         if version != self.version {
-            self.numbers.retain(|&(id, number)| {
-                let stays = regions.has(id);
-                if !stays && number != NO_REGION {
-                    engine.unregister(number);
-                }
-                stays
-            });
+            self.catch_up(regions, engine);
             self.version = version;
         }
         let Some((id, at, size)) = regions.find(start, len) else { return NO_REGION };
@@ -87,4 +166,37 @@ impl Known {
         self.numbers.push((id, number));
         number
     }
+
+    /// Lets go of what was removed and learns of new slabs.
+    fn catch_up(&mut self, regions: &Regions, engine: &mut dyn Engine) {
+        let mut unregister = |number: u16| {
+            if number != NO_REGION {
+                engine.unregister(number);
+            }
+        };
+        self.numbers.retain(|&(id, number)| {
+            let stays = regions.has(id);
+            if !stays {
+                unregister(number);
+            }
+            stays
+        });
+        let slabs = regions.slabs.read().unwrap_or_else(|e| e.into_inner());
+        self.slabs.retain(|known| {
+            let stays = slabs.iter().any(|slab| slab.id == known.slab.id);
+            if !stays {
+                known.chunks.iter().flatten().for_each(|&number| unregister(number));
+            }
+            stays
+        });
+        for slab in slabs.iter() {
+            if !self.slabs.iter().any(|known| known.slab.id == slab.id) {
+                let chunks = slab.addresses.len().div_ceil(1 << slab.chunk_shift);
+                self.slabs.push(KnownSlab { slab: slab.clone(), chunks: vec![None; chunks] });
+            }
+        }
+    }
 }
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests;

@@ -18,11 +18,16 @@ use crate::engine::platform::Platform;
 use crate::sys::clock::Clock;
 use crate::sys::fs::Handle;
 
-/// How many pieces an inbox holds before it pushes back, and how many a server parks before it takes more.
+/// How many pieces an inbox holds before it pushes back, and how many a server parks before it takes more. The background
+/// counts too: who sends it keeps fewer than that on their way to one drive, lest the foreground wait in the inbox.
 pub const INBOX_PIECES: usize = 4096;
 
 /// Learns that its share of a batch has ended on one drive.
 pub trait Owner: Send + Sync {
+    /// One piece has ended, the one of this tag: called once per piece, before `share_done`, on the drive thread. It must
+    /// not block.
+    fn piece_done(&self, _tag: u32, _result: Result<(), Failure>) {}
+
     /// All pieces of one share have ended; the first failure among them, if any. Called once per share, on the drive
     /// thread: it must not block.
     fn share_done(self: Arc<Self>, failure: Option<Failure>);
@@ -34,7 +39,7 @@ pub struct Share {
     pub owner: Arc<dyn Owner>,
     /// The pieces; not empty.
     pub pieces: Vec<Piece>,
-    /// Memory that holds all pieces' memory, to be looked up among the registered regions.
+    /// Memory that holds all pieces' memory but what lies in slabs, to be looked up among the registered regions.
     pub span: (*const u8, usize),
 }
 
@@ -130,7 +135,9 @@ impl Server {
         }
         self.lane.dispatch();
         let (in_flight, parked) = (self.lane.in_flight(), self.lane.parked());
-        if parked == 0 {
+        // What is held back keeps nobody from the slots that are free; some of its kind is in flight.
+        let waiting = parked - self.lane.held_back();
+        if waiting == 0 && parked < INBOX_PIECES {
             // With slots to spare a new message is worth being woken for. Nothing may have come since the look above.
             let again = self.inbox.take(&mut self.fetched, may_wait);
             closed = again.closed;
@@ -148,16 +155,16 @@ impl Server {
             // All of it waits for block locks that others hold.
             self.clock.sleep(BLOCKED_PAUSE);
         } else {
-            let (min, timeout) = self.patience(in_flight, parked, may_wait && !closed);
+            let (min, timeout) = self.patience(in_flight, waiting, may_wait && !closed);
             self.wait(min, timeout);
         }
         Turn::Busy
     }
 
     /// How long to wait: for a batch where a backlog makes throughput matter, for the next completion otherwise.
-    fn patience(&self, in_flight: usize, parked: usize, may_wait: bool) -> (usize, Option<Duration>) {
+    fn patience(&self, in_flight: usize, waiting: usize, may_wait: bool) -> (usize, Option<Duration>) {
         let blocked = self.lane.blocked() > 0;
-        let min = if parked > 0 && !blocked { (in_flight / 4).max(1) } else { 1 };
+        let min = if waiting > 0 && !blocked { (in_flight / 4).max(1) } else { 1 };
         (if may_wait || in_flight > 0 { min } else { 0 }, blocked.then_some(BLOCKED_PAUSE))
     }
 
@@ -168,6 +175,7 @@ impl Server {
                 unreachable!("a token is free only after all its pieces have ended")
             };
             share.left -= 1;
+            share.owner.piece_done(done.tag, done.result);
             if let Err(failure) = done.result {
                 share.failure.get_or_insert(failure);
             }
@@ -196,17 +204,20 @@ impl Server {
     }
 
     fn accept_share(&mut self, share: Share) {
-        let region = self.lane.known.number(&self.regions, &mut *self.lane.engine, share.span.0, share.span.1);
+        let Lane { engine, queues, known, .. } = &mut self.lane;
+        known.begin(&self.regions, &mut **engine, share.span);
         let left = share.pieces.len();
         let token = self.free.pop().unwrap_or_else(|| {
             self.active.push(None);
             self.active.len() as u32 - 1
         });
         self.active[token as usize] = Some(Active { owner: share.owner, left, failure: None });
-        for piece in share.pieces {
+        for mut piece in share.pieces {
+            piece.token = token;
+            known.fill_in(&mut **engine, &mut piece);
             // SAFETY: the share's owner keeps memory and files alive until it is told that the share has ended,
             // which is after the last of its pieces.
-            unsafe { self.lane.queues[0].push(Piece { token, region, ..piece }) };
+            unsafe { queues[0].push(piece) };
         }
     }
 }

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::wake::{Deadline, EventWake};
-use super::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
+use super::{Completion, Engine, EngineConfig, EngineKind, Memory, Op, Request, Wake};
 
 const CMD_PREAD: u16 = 0;
 const CMD_PWRITE: u16 = 1;
 const CMD_FDSYNC: u16 = 3;
 const CMD_POLL: u16 = 5;
+const CMD_PREADV: u16 = 7;
+const CMD_PWRITEV: u16 = 8;
 
 /// The data of the wake's poll; slots are 32 bits.
 const WAKE: u64 = u64::MAX;
@@ -226,10 +228,14 @@ impl Engine for AioEngine {
             };
             let control =
                 Control { data: u64::from(request.slot), fd: request.file.handle.0 as u32, ..Control::default() };
-            let transfer = Control { buf: request.buf as u64, len: u64::from(request.len), offset, ..control };
+            let (read, write, buf, len) = match request.memory {
+                Memory::One { buf, .. } => (CMD_PREAD, CMD_PWRITE, buf as u64, u64::from(request.len)),
+                Memory::Scatter { list, count } => (CMD_PREADV, CMD_PWRITEV, list as u64, u64::from(count)),
+            };
+            let transfer = Control { buf, len, offset, ..control };
             let control = match request.op {
-                Op::Read => Control { opcode: CMD_PREAD, ..transfer },
-                Op::Write => Control { opcode: CMD_PWRITE, ..transfer },
+                Op::Read => Control { opcode: read, ..transfer },
+                Op::Write => Control { opcode: write, ..transfer },
                 // The kernel insists on zeroes elsewhere.
                 Op::Sync => Control { opcode: CMD_FDSYNC, ..control },
             };

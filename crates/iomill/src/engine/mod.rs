@@ -22,11 +22,11 @@ use crate::sys::fs::Handle;
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Read `len` bytes at `offset` into `buf`.
+    /// Read `len` bytes at `offset` into the memory.
     Read,
-    /// Write `len` bytes from `buf` at `offset`.
+    /// Write `len` bytes from the memory at `offset`.
     Write,
-    /// `fdatasync` of the file; `offset`, `buf` and `len` are not used.
+    /// `fdatasync` of the file; `offset`, `memory` and `len` are not used.
     Sync,
 }
 
@@ -39,8 +39,72 @@ pub struct FileRef {
     pub key: u64,
 }
 
-/// No registered memory: see [`Request::region`].
+/// No registered memory: see [`Memory::One`].
 pub const NO_REGION: u16 = u16::MAX;
+
+/// The longest list of [`Memory::Scatter`]. Every kernel takes more.
+pub const MAX_SEGMENTS: usize = 64;
+
+/// One stretch of scattered memory, laid out as the kernel's `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it begins.
+    pub buf: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+const _: () = assert!(
+    size_of::<Segment>() == size_of::<libc::iovec>()
+        && std::mem::offset_of!(Segment, buf) == std::mem::offset_of!(libc::iovec, iov_base)
+        && std::mem::offset_of!(Segment, len) == std::mem::offset_of!(libc::iovec, iov_len)
+);
+
+// SAFETY: a segment is a description; the memory it names is governed by the contract of `Engine::push`, which does not
+// depend on the thread.
+unsafe impl Send for Segment {}
+
+// SAFETY: as above; nothing is changed through a shared segment.
+unsafe impl Sync for Segment {}
+
+/// Where the bytes of a request are.
+#[derive(Clone, Copy, Debug)]
+pub enum Memory {
+    /// In one place.
+    One {
+        /// Where it begins.
+        buf: *mut u8,
+        /// Registered memory that holds all of it, as [`Engine::register`] numbered it, or [`NO_REGION`].
+        region: u16,
+    },
+    /// In several places, in the order of the list.
+    Scatter {
+        /// The list, which stays where it is and as it is for as long as the memory must.
+        list: *const Segment,
+        /// Its length, from 1 to [`MAX_SEGMENTS`]; the segments' lengths add up to the request's.
+        count: u16,
+    },
+}
+
+impl Memory {
+    /// For requests that have none.
+    pub const NONE: Memory = Memory::One { buf: std::ptr::null_mut(), region: NO_REGION };
+
+    /// Memory in one place that is not registered.
+    pub fn one(buf: *mut u8) -> Memory {
+        Memory::One { buf, region: NO_REGION }
+    }
+
+    /// Memory in several places.
+    ///
+    /// # Panics
+    /// When the list is empty or longer than [`MAX_SEGMENTS`].
+    pub fn scatter(list: &[Segment]) -> Memory {
+        assert!((1..=MAX_SEGMENTS).contains(&list.len()), "a list of {} segments", list.len());
+        Memory::Scatter { list: list.as_ptr(), count: list.len() as u16 }
+    }
+}
 
 /// One I/O on one part; plain data.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +113,6 @@ pub struct Request {
     pub slot: u32,
     /// What to do.
     pub op: Op,
-    /// Registered memory that holds all of `buf`, as [`Engine::register`] numbered it, or [`NO_REGION`].
-    pub region: u16,
     /// Length in bytes.
     pub len: u32,
     /// The part.
@@ -58,10 +120,10 @@ pub struct Request {
     /// Offset in the part in bytes.
     pub offset: u64,
     /// The memory.
-    pub buf: *mut u8,
+    pub memory: Memory,
 }
 
-// SAFETY: a request is a description; the memory behind `buf` is governed by the contract of `Engine::push`, which
+// SAFETY: a request is a description; the memory that it names is governed by the contract of `Engine::push`, which
 // does not depend on the thread.
 unsafe impl Send for Request {}
 
@@ -128,8 +190,8 @@ pub trait Engine: Send {
     /// Takes a batch of requests. They may start now, and have started when `wait` has been called.
     ///
     /// # Safety
-    /// The memory of every request stays valid and (for reads) is touched by nobody else, and its file stays open,
-    /// until its completion has come out of [`Engine::wait`]. No more than the capacity are in flight.
+    /// The memory of every request stays valid and (for reads) is touched by nobody else, its list (if it has one) stays
+    /// as it is, and its file stays open, until its completion has come out of [`Engine::wait`]. No more than the capacity are in flight.
     unsafe fn push(&mut self, requests: &[Request]);
 
     /// Starts what was pushed, then waits until `min` completions are there, a wake comes, or `timeout` passes

@@ -1,4 +1,4 @@
-//! The posix engine: `pread`, `pwrite` and `fdatasync` on a few threads.
+//! The posix engine: `pread`, `pwrite`, their kin for scattered memory and `fdatasync` on a few threads.
 //!
 //! Goals: works everywhere, on every file. A caller that waits serves requests itself rather than sleep, so that one
 //! request at a time costs no change of threads; a wake or timeout then waits for the end of that one request.
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::wake::Deadline;
-use super::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
+use super::{Completion, Engine, EngineConfig, EngineKind, Memory, Op, Request, Wake};
 
 /// Threads per engine, beside the caller's.
 pub const DEFAULT_THREADS: usize = 4;
@@ -150,17 +150,24 @@ impl Shared {
 /// As for `Engine::push`.
 unsafe fn transfer(request: &Request, poll: bool) -> io::Result<i32> {
     let fd: RawFd = request.file.handle.0;
-    let (buf, len) = (request.buf.cast(), request.len as usize);
     let Ok(offset) = libc::off_t::try_from(request.offset) else {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     };
+    let one;
+    let (list, count): (*const libc::iovec, libc::c_int) = match request.memory {
+        Memory::One { buf, .. } => {
+            one = libc::iovec { iov_base: buf.cast(), iov_len: request.len as usize };
+            (&raw const one, 1)
+        }
+        // A segment is laid out as the kernel's vector.
+        Memory::Scatter { list, count } => (list.cast(), libc::c_int::from(count)),
+    };
     if poll && request.op != Op::Sync {
-        let memory = libc::iovec { iov_base: buf, iov_len: len };
-        // SAFETY: the vector describes the request's memory, which the caller vouches for.
+        // SAFETY: the vectors describe the request's memory, which the caller vouches for.
         let polled = check(unsafe {
             match request.op {
-                Op::Write => libc::pwritev2(fd, &raw const memory, 1, offset, libc::RWF_HIPRI),
-                _ => libc::preadv2(fd, &raw const memory, 1, offset, libc::RWF_HIPRI),
+                Op::Write => libc::pwritev2(fd, list, count, offset, libc::RWF_HIPRI),
+                _ => libc::preadv2(fd, list, count, offset, libc::RWF_HIPRI),
             }
         });
         let refused = polled.as_ref().err().and_then(io::Error::raw_os_error);
@@ -168,12 +175,14 @@ unsafe fn transfer(request: &Request, poll: bool) -> io::Result<i32> {
             return polled;
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise, and the vectors describe the request's memory.
     check(unsafe {
-        match request.op {
-            Op::Read => libc::pread(fd, buf, len, offset),
-            Op::Write => libc::pwrite(fd, buf, len, offset),
-            Op::Sync => libc::fdatasync(fd) as libc::ssize_t,
+        match (request.op, request.memory) {
+            (Op::Read, Memory::One { buf, .. }) => libc::pread(fd, buf.cast(), request.len as usize, offset),
+            (Op::Write, Memory::One { buf, .. }) => libc::pwrite(fd, buf.cast(), request.len as usize, offset),
+            (Op::Read, Memory::Scatter { .. }) => libc::preadv(fd, list, count, offset),
+            (Op::Write, Memory::Scatter { .. }) => libc::pwritev(fd, list, count, offset),
+            (Op::Sync, _) => libc::fdatasync(fd) as libc::ssize_t,
         }
     })
 }
@@ -285,7 +294,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::engine::{FileRef, NO_REGION};
+    use crate::engine::FileRef;
     use crate::sys::fs::Handle;
 
     /// What is left where the system lets no thread start.
@@ -294,8 +303,8 @@ mod tests {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
         let file = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
         let mut memory = [0; 32];
-        let buf = memory.as_mut_ptr();
-        let request = |slot, op| Request { slot, op, region: NO_REGION, len: 4, file, offset: 0, buf };
+        let start = Memory::one(memory.as_mut_ptr());
+        let request = |slot, op| Request { slot, op, len: 4, file, offset: 0, memory: start };
         let requests = [request(0, Op::Sync), request(1, Op::Read), request(2, Op::Sync), request(3, Op::Read)];
         for min in [0, 1, 4] {
             let mut engine = PosixEngine::new(&EngineConfig { capacity: 4, poll: false, hold: Vec::new() });

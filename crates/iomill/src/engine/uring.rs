@@ -289,7 +289,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::engine::{FileRef, NO_REGION};
+    use crate::engine::{FileRef, Memory};
     use crate::sys::fs::Handle;
     use crate::sys::memory::PageBuf;
 
@@ -322,8 +322,8 @@ mod tests {
                 for round in 0..100 {
                     for slot in 0..8 {
                         let buf = memory.as_mut_slice()[slot as usize * 4096..].as_mut_ptr();
-                        let (op, region) = (Op::Read, NO_REGION);
-                        let request = Request { slot, op, region, len: 4096, file, offset: 0, buf };
+                        let (op, memory) = (Op::Read, Memory::one(buf));
+                        let request = Request { slot, op, len: 4096, file, offset: 0, memory };
                         // SAFETY: memory and file stay until everything has completed.
                         unsafe { engine.push(&[request]) };
                     }

@@ -1,0 +1,90 @@
+//! Where the bytes of a request are: one stretch of memory, or the several of its list.
+//!
+//! Goals: the engine is the same for both; a list that is wrong, or changes in flight, is found. Non-goals: judging what
+//! overlaps or is misaligned, which is the engine's.
+
+use iomill::engine::{MAX_SEGMENTS, Memory, Op, Request};
+
+/// Start and length of each stretch of a request's memory, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stretches(Vec<(usize, usize)>);
+
+impl Stretches {
+    /// Where the bytes of a request are now, or what is wrong with its list. The request is in flight, or about to be, so that
+    /// its list can be read.
+    pub fn of(request: &Request) -> Result<Stretches, String> {
+        let slot = request.slot;
+        match request.memory {
+            _ if request.op == Op::Sync => Ok(Stretches(Vec::new())),
+            Memory::One { buf, .. } => Ok(Stretches(vec![(buf.expose_provenance(), request.len as usize)])),
+            Memory::Scatter { count, .. } if !(1..=MAX_SEGMENTS).contains(&usize::from(count)) => {
+                Err(format!("the list of slot {slot} has {count} segments"))
+            }
+            Memory::Scatter { list, count } => {
+                // SAFETY: by the contract of `Engine::push` the list is valid until the completion has come out of `wait`.
+                let list = unsafe { std::slice::from_raw_parts(list, usize::from(count)) };
+                let stretches: Vec<_> = list.iter().map(|at| (at.buf.expose_provenance(), at.len)).collect();
+                let sum: usize = stretches.iter().map(|&(_, len)| len).sum();
+                if sum != request.len as usize {
+                    return Err(format!("the list of slot {slot} adds up to {sum}, not to {} bytes", request.len));
+                }
+                let twice = (1..stretches.len()).any(|at| overlap(&stretches[..at], &stretches[at..=at]));
+                if request.op == Op::Read && twice {
+                    return Err(format!("the list of slot {slot} reads into the same memory twice"));
+                }
+                Ok(Stretches(stretches))
+            }
+        }
+    }
+
+    /// Start and length of each.
+    pub fn each(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.0.iter().copied()
+    }
+
+    /// Whether all of it lies in this memory.
+    pub fn is_within(&self, first: usize, size: usize) -> bool {
+        self.each().all(|(start, len)| start >= first && start + len <= first + size)
+    }
+
+    /// Whether it shares a byte with other memory.
+    pub fn overlaps(&self, other: &Stretches) -> bool {
+        overlap(&self.0, &other.0)
+    }
+
+    /// Copies the first `len` bytes out of the memory.
+    ///
+    /// # Safety
+    /// The memory is readable.
+    pub unsafe fn bytes(&self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let mut rest = &mut bytes[..];
+        for (start, stretch) in self.each() {
+            let (now, later) = rest.split_at_mut(stretch.min(rest.len()));
+            let start = std::ptr::with_exposed_provenance::<u8>(start);
+            // SAFETY: `now` is no longer than the stretch, which is readable.
+            unsafe { std::ptr::copy_nonoverlapping(start, now.as_mut_ptr(), now.len()) };
+            rest = later;
+        }
+        bytes
+    }
+
+    /// Copies bytes into the beginning of the memory.
+    ///
+    /// # Safety
+    /// The memory is writable and nobody else's.
+    pub unsafe fn fill(&self, bytes: &[u8]) {
+        let mut rest = bytes;
+        for (start, stretch) in self.each() {
+            let (now, later) = rest.split_at(stretch.min(rest.len()));
+            let start = std::ptr::with_exposed_provenance_mut::<u8>(start);
+            // SAFETY: `now` is no longer than the stretch, which is writable.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), start, now.len()) };
+            rest = later;
+        }
+    }
+}
+
+fn overlap(one: &[(usize, usize)], other: &[(usize, usize)]) -> bool {
+    one.iter().any(|&(start, len)| other.iter().any(|&(at, size)| start < at + size && at < start + len))
+}

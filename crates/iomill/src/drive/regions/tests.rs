@@ -1,0 +1,128 @@
+//! What an engine is asked to register, and the numbers that pieces get.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::engine::{Completion, EngineKind, FileRef, Op, Request, Segment, Wake};
+use crate::sys::fs::Handle;
+
+/// Gives numbers from 10 on, up to a limit, and remembers what for.
+struct Table {
+    asked: Vec<(usize, usize)>,
+    taken_back: Vec<u16>,
+    limit: usize,
+}
+
+impl Engine for Table {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Simulated
+    }
+    unsafe fn push(&mut self, _: &[Request]) {}
+    fn wait(&mut self, _: usize, _: Option<Duration>, _: &mut Vec<Completion>) -> io::Result<()> {
+        Ok(())
+    }
+    fn waker(&self) -> Arc<dyn Wake> {
+        unreachable!("nobody sleeps")
+    }
+    fn forget(&mut self, _: u64) {}
+    unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
+        self.asked.push((start as usize, len));
+        (self.asked.len() <= self.limit).then_some(9 + self.asked.len() as u16)
+    }
+    fn unregister(&mut self, region: u16) {
+        self.taken_back.push(region);
+    }
+}
+
+fn table(limit: usize) -> Table {
+    Table { asked: Vec::new(), taken_back: Vec::new(), limit }
+}
+
+/// The number that a piece at this address gets.
+fn number(known: &mut Known, table: &mut Table, at: usize, len: u32) -> u16 {
+    let file = FileRef { handle: Handle(0), key: 1 };
+    let memory = Memory::one(std::ptr::without_provenance_mut(at));
+    let mut piece = Piece { op: Op::Read, len, memory, ..Piece::sync(file) };
+    known.fill_in(table, &mut piece);
+    let Memory::One { region, .. } = piece.memory else { panic!("memory in one place") };
+    region
+}
+
+fn at(address: usize) -> *mut u8 {
+    std::ptr::without_provenance_mut(address)
+}
+
+const MIB: usize = 1 << 20;
+const SLAB: usize = 100 * MIB;
+
+#[test]
+fn chunks_of_a_slab_are_registered_at_first_use() {
+    let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(100));
+    regions.add(at(MIB), MIB);
+    regions.add_slab(at(SLAB), 10 * MIB, 4 * MIB);
+    known.begin(&regions, &mut table, (at(MIB), 4096));
+    assert_eq!(table.asked, [(MIB, MIB)], "a slab is not registered before it is used");
+    assert_eq!(number(&mut known, &mut table, MIB, 4096), 10);
+    assert_eq!(number(&mut known, &mut table, SLAB + 5 * MIB, 4096), 11);
+    assert_eq!(number(&mut known, &mut table, SLAB + 9 * MIB, 4096), 12);
+    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 4096), 11);
+    assert_eq!(number(&mut known, &mut table, SLAB + 8 * MIB - 1, 1), 11);
+    assert_eq!(number(&mut known, &mut table, MIB, 4096), 10);
+    assert_eq!(table.asked[1..], [(SLAB + 4 * MIB, 4 * MIB), (SLAB + 8 * MIB, 2 * MIB)], "the last chunk is shorter");
+    assert_eq!(number(&mut known, &mut table, SLAB + 8 * MIB - 1, 2), NO_REGION, "in two chunks");
+    assert_eq!(number(&mut known, &mut table, SLAB + 10 * MIB - 1, 2), NO_REGION, "beyond the slab");
+    // Outside: that of the batch.
+    assert_eq!(number(&mut known, &mut table, SLAB + 10 * MIB, 1), 10);
+    assert_eq!(number(&mut known, &mut table, SLAB - 1, 1), 10);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    assert_eq!(number(&mut known, &mut table, SLAB - 1, 1), NO_REGION);
+    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 4096), 11);
+    assert_eq!(table.asked.len(), 3);
+}
+
+#[test]
+fn scattered_memory_has_no_number() {
+    let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(100));
+    regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    let list = [Segment { buf: at(SLAB), len: 4096 }];
+    let mut piece = Piece { memory: Memory::scatter(&list), ..Piece::sync(FileRef { handle: Handle(0), key: 1 }) };
+    known.fill_in(&mut table, &mut piece);
+    assert!(matches!(piece.memory, Memory::Scatter { count: 1, .. }));
+    assert_eq!(table.asked, []);
+}
+
+#[test]
+fn a_refusal_is_remembered() {
+    let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(1));
+    regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    for _ in 0..3 {
+        assert_eq!(number(&mut known, &mut table, SLAB, 1), 10);
+        assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), NO_REGION);
+    }
+    assert_eq!(table.asked.len(), 2);
+    regions.remove_slab(at(SLAB));
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    assert_eq!(table.taken_back, [10], "only what was registered");
+}
+
+#[test]
+fn a_slab_that_is_gone_is_let_go_before_its_addresses_are_used_again() {
+    let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(100));
+    regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
+    regions.add_slab(at(2 * SLAB), 8 * MIB, 8 * MIB);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    assert_eq!(number(&mut known, &mut table, SLAB, 1), 10);
+    assert_eq!(number(&mut known, &mut table, 2 * SLAB, 1), 11);
+    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), 12);
+    regions.remove_slab(at(SLAB));
+    regions.add_slab(at(SLAB), 4 * MIB, 4 * MIB);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    assert_eq!(table.taken_back, [10, 12]);
+    assert_eq!(number(&mut known, &mut table, SLAB, 1), 13, "new memory, new number");
+    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), NO_REGION);
+    assert_eq!(number(&mut known, &mut table, 2 * SLAB, 1), 11, "the other stays as it was");
+}
