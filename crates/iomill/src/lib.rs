@@ -25,6 +25,7 @@
 
 pub mod api;
 pub mod catalog;
+pub mod counters;
 pub mod drive;
 pub mod engine;
 pub mod error;
@@ -32,5 +33,6 @@ pub mod layout;
 pub mod sys;
 
 pub use api::*;
+pub use counters::{Counters, DriveCounters};
 pub use engine::EngineKind;
 pub use error::{Error, Result};

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::locks::BlockLocks;
 use super::{BOUNCE_BYTES, Class, Done, Failure, Fault, PAGE_BYTES, Piece};
+use crate::counters::Probe;
 use crate::engine::{Completion, Engine, FileRef, Op, Request};
 use crate::sys::errno::{self, classify};
 use crate::sys::fs::{Alignment, Handle};
@@ -54,6 +55,8 @@ struct Slot {
     moved: u32,
     /// Bytes this phase transfers in all.
     want: u32,
+    /// When it started, if it is timed (`Probe::start`).
+    stamp: u64,
 }
 
 /// The queue of one drive.
@@ -75,6 +78,7 @@ pub struct Queue {
     /// `BOUNCE_BYTES` for each slot; owned by the owner of the engine, which outlives the I/O.
     bounce: *mut u8,
     bounce_region: u16,
+    probe: Option<Probe>,
 }
 
 // SAFETY: the queue owns what it points to as far as threads go: `bounce` belongs to the same owner as the queue
@@ -97,7 +101,8 @@ impl Queue {
     ) -> Queue {
         // A slot that is free holds a piece that nobody looks at.
         let nothing = Piece::sync(FileRef { handle: Handle(-1), key: 0 });
-        let slot = Slot { piece: nothing, phase: Phase::Free, hold: Hold::Nothing, retries: 0, moved: 0, want: 0 };
+        let slot =
+            Slot { piece: nothing, phase: Phase::Free, hold: Hold::Nothing, retries: 0, moved: 0, want: 0, stamp: 0 };
         Queue {
             align,
             locks,
@@ -111,7 +116,13 @@ impl Queue {
             ready: Vec::with_capacity(depth as usize),
             bounce,
             bounce_region,
+            probe: None,
         }
+    }
+
+    /// Counts from now on what it does.
+    pub fn count(&mut self, probe: Probe) {
+        self.probe = Some(probe);
     }
 
     /// Parks a piece.
@@ -163,6 +174,9 @@ impl Queue {
             // made the engine for at least as many requests as there are slots.
             unsafe { engine.push(&self.ready) };
             self.ready.clear();
+            if let Some(probe) = &self.probe {
+                probe.tally.set_in_flight(self.in_flight());
+            }
         }
     }
 
@@ -203,7 +217,8 @@ impl Queue {
             Op::Read | Op::Sync => (Phase::BounceRead, bounced_len(&piece)),
         };
         assert!(phase == Phase::Direct || want as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
-        self.slots[index as usize] = Slot { piece, phase, hold, retries: 0, moved: 0, want };
+        let stamp = self.probe.as_mut().map_or(0, Probe::start);
+        self.slots[index as usize] = Slot { piece, phase, hold, retries: 0, moved: 0, want, stamp };
         self.request(index);
     }
 
@@ -292,8 +307,20 @@ impl Queue {
             Hold::Nothing => {}
         }
         slot.phase = Phase::Free;
-        let (piece, moved) = (slot.piece, slot.moved);
+        let (piece, moved, stamp) = (slot.piece, slot.moved, slot.stamp);
         self.free.push(index);
+        if let Some(probe) = &self.probe {
+            probe.tally.set_in_flight(self.in_flight());
+            match piece.op {
+                _ if fault.is_some() => probe.tally.failed(),
+                Op::Read => probe.tally.read(piece.len.into()),
+                Op::Write => probe.tally.wrote(piece.len.into()),
+                Op::Sync => probe.tally.synced(),
+            }
+            if fault.is_none() && piece.op != Op::Sync {
+                probe.stop(stamp);
+            }
+        }
         let failure =
             |fault| Failure { op: piece.op, key: piece.file.key, offset: piece.offset + u64::from(moved), fault };
         Done { token: piece.token, result: fault.map_or(Ok(()), |fault| Err(failure(fault))) }
