@@ -26,6 +26,7 @@
 pub mod api;
 pub mod cache;
 pub mod catalog;
+pub mod counters;
 pub mod drive;
 pub mod engine;
 pub mod error;
@@ -33,5 +34,6 @@ pub mod layout;
 pub mod sys;
 
 pub use api::*;
+pub use counters::{Counters, DriveCounters};
 pub use engine::EngineKind;
 pub use error::{Error, Result};

@@ -15,6 +15,7 @@ use super::options::{ArrayOptions, Layout, Mode};
 use super::setup;
 use super::state::FileState;
 use crate::catalog::{Catalog, FileSpec, Id, Record};
+use crate::counters::{self, Board, Counters, Meter};
 use crate::drive::inline::Service;
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
@@ -51,6 +52,8 @@ pub(crate) struct ArrayInner {
     pub regions: Arc<Regions>,
     pub(super) locks: Arc<BlockLocks>,
     clock: Arc<dyn Clock>,
+    /// What is counted: `board.tally()` is the calling thread's part of it.
+    pub board: Arc<Board>,
     pub(super) instance: u64,
     next_key: AtomicU64,
     closed: AtomicBool,
@@ -110,10 +113,15 @@ impl Array {
     fn start(options: ArrayOptions, catalog: Catalog) -> Result<Array> {
         setup::check(&options, catalog.drives().len(), catalog.is_writer())?;
         let mut notices = catalog.notices();
-        let services = setup::services(&options, &catalog, &mut notices)?;
+        let mut services = setup::services(&options, &catalog, &mut notices)?;
+        let (board, clock) = (setup::board(&options, &catalog, &mut notices)?, options.platform.clock());
+        for (drive, service) in services.iter_mut().enumerate() {
+            service.meter = Some(Meter::new(&board, drive as u16, &clock));
+        }
         let inner = Arc::new(ArrayInner {
             callbacks: Arc::new(Callbacks::new(options.platform.threads())),
-            clock: options.platform.clock(),
+            clock,
+            board,
             services,
             catalog,
             options,
@@ -222,6 +230,16 @@ impl Array {
         lock(&self.inner.notices).clone()
     }
 
+    /// What this process has done on the array since it was opened.
+    pub fn counters(&self) -> Counters {
+        self.inner.board.counters()
+    }
+
+    /// The counters as a page that Prometheus reads (text format 0.0.4), for a program to serve.
+    pub fn metrics(&self) -> String {
+        self.counters().metrics()
+    }
+
     pub(crate) fn regions(&self) -> &Arc<Regions> {
         &self.inner.regions
     }
@@ -261,6 +279,15 @@ impl ArrayInner {
     /// What the queues of a drive take its parts to demand of I/O.
     pub fn align(&self, drive: u16) -> Alignment {
         self.services[usize::from(drive)].align
+    }
+
+    /// Counts what a call is to read or write.
+    pub fn count_bytes(&self, op: Op, bytes: u64) {
+        match op {
+            Op::Read => self.board.tally().add(counters::Id::BytesRead, bytes),
+            Op::Write => self.board.tally().add(counters::Id::BytesWritten, bytes),
+            Op::Sync => {}
+        }
     }
 
     pub fn next_key(&self) -> u64 {
@@ -463,6 +490,7 @@ impl ArrayInner {
         for cell in lock(&self.contexts).drain(..).filter_map(|cell| cell.upgrade()) {
             *lock(&cell.context) = None;
         }
+        self.board.close();
         keep(self.catalog.close());
         first
     }

@@ -268,14 +268,18 @@ impl File {
         span: (*const u8, usize),
         extents: impl Iterator<Item = Extent>,
     ) -> Result<()> {
+        let bytes = std::cell::Cell::new(0);
+        let extents = extents.inspect(|extent| bytes.set(bytes.get() + extent.len as u64));
         let pieces = Splitter::new(&self.state, op, self.class, extents);
-        if self.state.array().blocks_on_threads() {
+        let result = if self.state.array().blocks_on_threads() {
             // SAFETY: the caller's promise; `run_on_threads` returns only after the operations have ended.
             unsafe { self.run_on_threads(span, pieces) }
         } else {
             // SAFETY: the caller's promise.
             unsafe { self.state.array().run_blocking(&self.state, span, pieces) }
-        }
+        };
+        self.state.array().count_bytes(op, bytes.get());
+        result
     }
 
     /// # Safety

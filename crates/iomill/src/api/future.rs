@@ -119,6 +119,7 @@ impl File {
                 Task::Read { offset, len } => (Op::Read, offset, zeroed(len)?),
                 Task::Write { offset, bytes } => (Op::Write, offset, bytes),
             };
+            self.state.array().count_bytes(op, bytes.len() as u64);
             extents.push((op, Extent { offset, len: bytes.len(), buf: bytes.as_mut_ptr() }));
             buffers.push(bytes);
         }

@@ -32,6 +32,11 @@ impl Peek {
         ArrayInfo::new(&self.catalog, &services, notices)
     }
 
+    /// The array's id.
+    pub fn id(&self) -> String {
+        self.catalog.id().to_string()
+    }
+
     /// What a user should know of.
     pub fn notices(&self) -> Vec<String> {
         self.catalog.notices()

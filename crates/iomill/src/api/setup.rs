@@ -1,7 +1,10 @@
 //! What is checked and chosen when an array or a file is opened.
 
+use std::sync::Arc;
+
 use super::options::ArrayOptions;
 use crate::catalog::Catalog;
+use crate::counters::{Board, Subject};
 use crate::drive::PAGE_BYTES;
 use crate::drive::inline::Service;
 use crate::engine::EngineKind;
@@ -92,9 +95,21 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         if options.poll && choice.kind == EngineKind::Aio {
             notices.push(format!("drive {name}: libaio cannot poll, so completions come by interrupt"));
         }
-        services.push(Service { kind: choice.kind, align, depth: options.depth, poll: options.poll });
+        services.push(Service { kind: choice.kind, align, depth: options.depth, poll: options.poll, meter: None });
     }
     Ok(services)
+}
+
+/// The counters of an array of a process, in memory that others can read where the platform has such.
+pub fn board(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String>) -> Result<Arc<Board>> {
+    let platform = &*options.platform;
+    let machine = |what: &str, e: std::io::Error| Error::Machine { what: what.to_owned(), why: e.to_string() };
+    let mut salt = [0; 8];
+    platform.random(&mut salt).map_err(|e| machine("random bytes", e))?;
+    let drives = catalog.drives().iter().map(|drive| drive.fs.location().display().to_string()).collect();
+    let subject = Subject { array: catalog.id().0, drives };
+    let board = Board::new(&subject, &platform.counter_directories(), u64::from_le_bytes(salt), notices);
+    board.map_err(|e| machine("memory for counters", e))
 }
 
 /// The CPUs of each drive's thread: as mapped, or those near the drive, as far as this process may use them. Empty where

@@ -11,6 +11,7 @@ use super::locks::BlockLocks;
 use super::queue::Queue;
 use super::regions::{Known, Regions};
 use super::{BOUNCE_BYTES, Class, Done, Piece};
+use crate::counters::Meter;
 use crate::engine::platform::Platform;
 use crate::engine::{Completion, Engine, EngineConfig, EngineKind, NO_REGION};
 use crate::sys::fs::{Alignment, Handle};
@@ -37,6 +38,8 @@ pub struct Service {
     pub depth: u32,
     /// Poll for completions.
     pub poll: bool,
+    /// Where its queues count, if anywhere.
+    pub meter: Option<Meter>,
 }
 
 /// One engine with the queues that it serves.
@@ -79,6 +82,9 @@ impl Lane {
             // the lane, as the queue does, and that never drops with I/O in flight (`run`, and `Server`'s drain).
             queues
                 .push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), memory, region) });
+            if let (Some(queue), Some(meter)) = (queues.last_mut(), &drive.meter) {
+                queue.count(meter.probe());
+            }
             owner.resize(first + drive.depth as usize, index as u16);
         }
         let completions = Vec::with_capacity(capacity as usize);

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::locks::BlockLocks;
 use super::{BOUNCE_BYTES, Class, Done, Failure, Fault, PAGE_BYTES, Piece};
+use crate::counters::Probe;
 use crate::engine::{Completion, Engine, FileRef, MAX_SEGMENTS, Memory, Op, Request, Segment};
 use crate::sys::errno::{self, classify};
 use crate::sys::fs::{Alignment, Handle};
@@ -59,6 +60,8 @@ struct Slot {
     moved: u32,
     /// Bytes this phase transfers in all.
     want: u32,
+    /// When it started, if it is timed (`Probe::start`).
+    stamp: u64,
 }
 
 /// The queue of one drive.
@@ -86,6 +89,7 @@ pub struct Queue {
     /// `BOUNCE_BYTES` for each slot; owned by the owner of the engine, which outlives the I/O.
     bounce: *mut u8,
     bounce_region: u16,
+    probe: Option<Probe>,
 }
 
 // SAFETY: the queue owns what it points to as far as threads go: `bounce` belongs to the same owner as the queue
@@ -108,7 +112,8 @@ impl Queue {
     ) -> Queue {
         // A slot that is free holds a piece that nobody looks at.
         let nothing = Piece::sync(FileRef { handle: Handle(-1), key: 0 });
-        let slot = Slot { piece: nothing, phase: Phase::Free, hold: Hold::Nothing, retries: 0, moved: 0, want: 0 };
+        let slot =
+            Slot { piece: nothing, phase: Phase::Free, hold: Hold::Nothing, retries: 0, moved: 0, want: 0, stamp: 0 };
         Queue {
             align,
             locks,
@@ -124,7 +129,13 @@ impl Queue {
             rests: Vec::new(),
             bounce,
             bounce_region,
+            probe: None,
         }
+    }
+
+    /// Counts from now on what it does.
+    pub fn count(&mut self, probe: Probe) {
+        self.probe = Some(probe);
     }
 
     /// Parks a piece.
@@ -197,6 +208,9 @@ impl Queue {
             // for at least as many requests as there are slots.
             unsafe { engine.push(&self.ready) };
             self.ready.clear();
+            if let Some(probe) = &self.probe {
+                probe.tally.set_in_flight(self.in_flight());
+            }
         }
     }
 
@@ -249,7 +263,8 @@ impl Queue {
         };
         assert!(phase == Phase::Direct || want as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         self.background_slots += usize::from(piece.class == Class::Background);
-        self.slots[index as usize] = Slot { piece, phase, hold, retries: 0, moved: 0, want };
+        let stamp = self.probe.as_mut().map_or(0, Probe::start);
+        self.slots[index as usize] = Slot { piece, phase, hold, retries: 0, moved: 0, want, stamp };
         self.request(index);
     }
 
@@ -354,8 +369,20 @@ impl Queue {
         }
         slot.phase = Phase::Free;
         self.background_slots -= usize::from(slot.piece.class == Class::Background);
-        let (piece, moved) = (slot.piece, slot.moved);
+        let (piece, moved, stamp) = (slot.piece, slot.moved, slot.stamp);
         self.free.push(index);
+        if let Some(probe) = &self.probe {
+            probe.tally.set_in_flight(self.in_flight());
+            match piece.op {
+                _ if fault.is_some() => probe.tally.failed(),
+                Op::Read => probe.tally.read(piece.len.into()),
+                Op::Write => probe.tally.wrote(piece.len.into()),
+                Op::Sync => probe.tally.synced(),
+            }
+            if fault.is_none() && piece.op != Op::Sync {
+                probe.stop(stamp);
+            }
+        }
         let failure =
             |fault| Failure { op: piece.op, key: piece.file.key, offset: piece.offset + u64::from(moved), fault };
         Done { token: piece.token, tag: piece.tag, result: fault.map_or(Ok(()), |fault| Err(failure(fault))) }

@@ -41,6 +41,12 @@ pub trait Platform: Send + Sync + fmt::Debug {
     /// Fills `bytes` with randomness: ids and names of temporary files.
     fn random(&self, bytes: &mut [u8]) -> io::Result<()>;
 
+    /// Directories in which counters are shown to other processes, the preferred one first. A simulation has none, and counts
+    /// in memory of its own.
+    fn counter_directories(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     /// Whether threads may be started. A simulation says no; then drive queues advance only when somebody waits
     /// (or steps the array), all on one thread.
     fn threads(&self) -> bool;

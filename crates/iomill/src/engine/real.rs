@@ -15,6 +15,7 @@ use super::platform::{Choice, Platform};
 use super::posix::PosixEngine;
 use super::uring::UringEngine;
 use super::{Engine, EngineConfig, EngineKind};
+use crate::counters;
 use crate::sys::clock::{Clock, MonotonicClock};
 use crate::sys::fs::{DriveFs, Handle};
 use crate::sys::memory::PageBuf;
@@ -73,6 +74,10 @@ impl Platform for RealPlatform {
             rest = &mut rest[count..];
         }
         Ok(())
+    }
+
+    fn counter_directories(&self) -> Vec<PathBuf> {
+        counters::directories()
     }
 
     fn threads(&self) -> bool {

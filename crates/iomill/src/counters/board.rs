@@ -1,0 +1,303 @@
+//! The board: all rows of one array, in memory that other processes can read where there is such.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::published::{CACHE_WORD, USED_WORD, encode, header_bytes};
+use super::runtime::{self, OwnFile};
+use super::snapshot::{Counters, load};
+use super::{DriveTally, KIND_DRIVE, KIND_THREAD, KIND_WORD, Owned, ROW_BYTES, ROW_WORDS, Row, Tally};
+use crate::sys::memory::Slab;
+
+/// Most rows on a board; owners that come later count in plain memory.
+pub(super) const ROWS_MAX: usize = 1 << 14;
+
+/// Memory of the board is made ready in steps of so many bytes: a page.
+const STEP_BYTES: usize = 4096;
+
+/// Tells boards of this process apart in the threads' tables.
+static INSTANCES: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// This thread's tallies, by board.
+    static TALLIES: RefCell<Vec<(u64, Rc<Tally>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a board is about.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The array's id.
+    pub array: [u8; 16],
+    /// The drives' directories, by index.
+    pub drives: Vec<String>,
+}
+
+/// All counters of one array in this process.
+pub struct Board {
+    instance: u64,
+    drives: u16,
+    area: Area,
+    pool: Mutex<Pool>,
+    /// Nobody needs to find it any more.
+    closed: AtomicBool,
+}
+
+/// Where rows come from.
+struct Pool {
+    /// The file behind the area, until the board is closed.
+    file: Option<OwnFile>,
+    /// Rows of the area that have a kind: the first so many.
+    used: usize,
+    /// Rows of the area that may be touched: the first so many (`runtime`, rule 3).
+    ready: usize,
+    /// Rows without an owner, by kind (rule 2).
+    free: BTreeMap<u64, Vec<NonNull<Row>>>,
+    /// Rows beyond the area. Each is a leaked box that the board gets back when it ends.
+    extra: Vec<NonNull<Row>>,
+}
+
+/// The header and `ROWS_MAX` rows.
+enum Area {
+    Plain(Slab),
+    Shared(Mapping),
+}
+
+impl Area {
+    fn base(&self) -> *mut u8 {
+        match self {
+            Area::Plain(slab) => slab.base(),
+            Area::Shared(mapping) => mapping.start.as_ptr(),
+        }
+    }
+}
+
+/// A shared mapping of a file.
+struct Mapping {
+    /// Start of a mapping of `len` bytes that this value alone owns.
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no owner lives any more: each holds the board.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "unmapping one's own memory cannot fail");
+    }
+}
+
+// SAFETY: what the pointers lead to is atomics that live as long as the board and belong to no thread; the pool is locked.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+impl Board {
+    /// A board in the first of `directories` that can be used, or in plain memory. Where there are directories and none can be
+    /// used, a notice says why. `salt` makes the file's name hard to guess.
+    pub fn new(
+        subject: &Subject,
+        directories: &[PathBuf],
+        salt: u64,
+        notices: &mut Vec<String>,
+    ) -> io::Result<Arc<Board>> {
+        let header = encode(&subject.array, std::process::id(), &subject.drives);
+        let len = header.len() + ROWS_MAX * ROW_BYTES;
+        let mut reasons = Vec::new();
+        let mut shown = None;
+        for path in directories {
+            match show(path, subject, salt, &header, len) {
+                Ok(found) => {
+                    shown = Some(found);
+                    break;
+                }
+                Err(error) => reasons.push(format!("{}: {error}", path.display())),
+            }
+        }
+        if shown.is_none() && !reasons.is_empty() {
+            notices.push(format!("`iomill top` cannot watch this process: {}", reasons.join("; ")));
+        }
+        let (area, file) = match shown {
+            Some((mapping, file)) => (Area::Shared(mapping), Some(file)),
+            None => {
+                let slab = Slab::new(len)?;
+                // SAFETY: the slab is longer than the header and nobody else has it.
+                unsafe { slab.base().copy_from_nonoverlapping(header.as_ptr(), header.len()) };
+                (Area::Plain(slab), None)
+            }
+        };
+        let ready = if file.is_some() { 0 } else { ROWS_MAX };
+        let pool = Pool { file, used: 0, ready, free: BTreeMap::new(), extra: Vec::new() };
+        Ok(Arc::new(Board {
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            drives: subject.drives.len() as u16,
+            area,
+            pool: Mutex::new(pool),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    /// The calling thread's counters. The thread keeps them, so that this is a look at a short list; whoever counts much in
+    /// one call asks once.
+    #[inline]
+    pub fn tally(self: &Arc<Self>) -> Rc<Tally> {
+        let found = TALLIES.try_with(|tallies| {
+            let found =
+                tallies.borrow().iter().find(|(instance, _)| *instance == self.instance).map(|(_, t)| Rc::clone(t));
+            found.unwrap_or_else(|| self.enter(&mut tallies.borrow_mut()))
+        });
+        // A thread that is ending has no table any more: its last calls take a row for each.
+        found.unwrap_or_else(|_| Rc::new(self.take_thread()))
+    }
+
+    #[cold]
+    fn enter(self: &Arc<Self>, tallies: &mut Vec<(u64, Rc<Tally>)>) -> Rc<Tally> {
+        tallies.retain(|(_, tally)| !tally.0.board.closed.load(Ordering::Relaxed));
+        let tally = Rc::new(self.take_thread());
+        tallies.push((self.instance, Rc::clone(&tally)));
+        tally
+    }
+
+    /// Counters for an owner of its own, such as a worker that serves many threads.
+    pub fn take_thread(self: &Arc<Self>) -> Tally {
+        Tally(self.take(KIND_THREAD))
+    }
+
+    /// Counters for a queue of a drive.
+    pub fn take_drive(self: &Arc<Self>, drive: u16) -> DriveTally {
+        assert!(drive < self.drives, "drive {drive} of {}", self.drives);
+        DriveTally(self.take(KIND_DRIVE + u64::from(drive)))
+    }
+
+    fn take(self: &Arc<Self>, kind: u64) -> Owned {
+        let mut pool = self.pool();
+        let freed = pool.free.get_mut(&kind).and_then(Vec::pop);
+        let row = freed.unwrap_or_else(|| self.begin(&mut pool, kind));
+        Owned { board: Arc::clone(self), row, not_sync: PhantomData }
+    }
+
+    /// A row that nobody has had.
+    fn begin(&self, pool: &mut Pool, kind: u64) -> NonNull<Row> {
+        if pool.used == pool.ready && pool.used < ROWS_MAX {
+            let offset = header_bytes(self.drives) + pool.ready * ROW_BYTES;
+            let allocated = pool.file.as_ref().map(|file| file.allocate(offset as u64, STEP_BYTES as u64));
+            // Where there is no memory for more, or the file has been closed, this process at least counts on.
+            if matches!(allocated, Some(Ok(()))) {
+                pool.ready += STEP_BYTES / ROW_BYTES;
+            }
+        }
+        if pool.used < pool.ready {
+            let row = self.row(pool.used);
+            pool.used += 1;
+            // SAFETY: the row lies within the area and may be touched.
+            unsafe { row.as_ref() }.0[KIND_WORD].store(kind, Ordering::Relaxed);
+            // After the kind, which a reader needs.
+            self.header(USED_WORD).store(pool.used as u64, Ordering::Release);
+            return row;
+        }
+        let words: [AtomicU64; ROW_WORDS] = std::array::from_fn(|_| AtomicU64::new(0));
+        words[KIND_WORD].store(kind, Ordering::Relaxed);
+        let row = NonNull::from(Box::leak(Box::new(Row(words))));
+        pool.extra.push(row);
+        row
+    }
+
+    pub(super) fn give_back(&self, row: NonNull<Row>) {
+        // SAFETY: the row lives as long as the board.
+        let kind = unsafe { row.as_ref() }.0[KIND_WORD].load(Ordering::Relaxed);
+        self.pool().free.entry(kind).or_default().push(row);
+    }
+
+    /// Says how much memory caches pages.
+    pub fn set_cache_bytes(&self, cache_bytes: u64) {
+        self.header(CACHE_WORD).store(cache_bytes, Ordering::Relaxed);
+    }
+
+    /// The sums now.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters::new(self.drives);
+        counters.cache_bytes = self.header(CACHE_WORD).load(Ordering::Relaxed);
+        let pool = self.pool();
+        let rows = (0..pool.used).map(|index| self.row(index)).chain(pool.extra.iter().copied());
+        for row in rows {
+            // SAFETY: rows in use may be touched and live as long as the board.
+            let known = counters.add_row(&load(unsafe { row.as_ref() }));
+            debug_assert!(known, "rows are given out for drives of the board only");
+        }
+        counters
+    }
+
+    /// Takes the board away from other processes; counting goes on.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.pool().file = None;
+    }
+
+    /// Rows that have ever had an owner.
+    #[cfg(test)]
+    pub(super) fn rows_in_use(&self) -> usize {
+        let pool = self.pool();
+        pool.used + pool.extra.len()
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        // The pool is valid at every moment, so a panic of an earlier holder is no reason to stop.
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn header(&self, word: usize) -> &AtomicU64 {
+        // SAFETY: the header lies at the start of the area, aligned, and is made ready before the board is. Its words that change
+        // are reached as atomics only.
+        unsafe { AtomicU64::from_ptr(self.area.base().cast::<u64>().add(word)) }
+    }
+
+    fn row(&self, index: usize) -> NonNull<Row> {
+        assert!(index < ROWS_MAX, "the board has no row {index}");
+        // SAFETY: the area has `ROWS_MAX` rows after its header and is not null; both are multiples of a row's alignment.
+        unsafe { NonNull::new_unchecked(self.area.base().add(header_bytes(self.drives) + index * ROW_BYTES).cast()) }
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        let pool = self.pool.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for row in pool.extra.drain(..) {
+            // SAFETY: it is a box that `begin` leaked, and no owner lives any more: each holds the board.
+            drop(unsafe { Box::from_raw(row.as_ptr()) });
+        }
+    }
+}
+
+impl fmt::Debug for Board {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Board").field("instance", &self.instance).field("drives", &self.drives).finish_non_exhaustive()
+    }
+}
+
+/// Makes the file, maps it, fills in the header, and lets it be found.
+fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) -> io::Result<(Mapping, OwnFile)> {
+    let directory = runtime::open_directory(path, true)?;
+    // Dead processes cannot remove their files.
+    runtime::living(&directory)?;
+    let name = runtime::file_name(&subject.array, std::process::id(), salt);
+    let file = runtime::create(directory, name, len as u64)?;
+    file.allocate(0, header.len() as u64)?;
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping at an address that the kernel chooses touches no memory that exists.
+    let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, flags, &file.file, 0) }?;
+    let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+    let mapping = Mapping { start, len };
+    // SAFETY: the mapping is longer than the header, which has memory behind it; nobody else knows the file yet.
+    unsafe { start.as_ptr().copy_from_nonoverlapping(header.as_ptr(), header.len()) };
+    file.show()?;
+    Ok((mapping, file))
+}

@@ -1,0 +1,268 @@
+//! Counters: what an array has done, cheap to count and always there.
+//!
+//! Goals: counting costs the hot path a plain load, add and store; sums never go back; another process can watch
+//! (`iomill top`). Non-goals: an instant at which all counters agree: each is right by itself.
+//!
+//! Rules:
+//! 1. A row is some words in memory that belongs to the array's [`Board`]. One owner at a time writes to it, a
+//!    [`Tally`] of a thread or a [`DriveTally`] of a drive queue, so that adding needs no locked instruction. Anybody reads.
+//! 2. A row is never cleared. When its owner ends, the next owner of the same kind goes on where it stopped; so the sum
+//!    over all rows never goes back.
+//! 3. The words are std's atomics also under models: they lie in memory that other processes map, and no protocol hangs
+//!    on them.
+
+mod board;
+mod latency;
+mod metrics;
+mod published;
+mod runtime;
+mod snapshot;
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sys::clock::Clock;
+
+pub use board::{Board, Subject};
+pub use latency::{BUCKETS, Latency};
+pub use published::{Published, find};
+pub use runtime::directories;
+pub use snapshot::{Counters, DriveCounters};
+
+/// Words of a row. With them a row is eight pairs of cache lines, and no two rows share one.
+const ROW_WORDS: usize = 128;
+const ROW_BYTES: usize = ROW_WORDS * 8;
+
+/// In every row, what it counts for: 0 is nothing yet.
+const KIND_WORD: usize = 0;
+const KIND_THREAD: u64 = 1;
+/// The kind of drive 0's rows; drive 1's is one more, and so on.
+const KIND_DRIVE: u64 = 2;
+/// The first word of the histogram in a drive's row.
+const LATENCY_WORD: usize = 16;
+
+/// One request in so many is timed. It is odd so as not to keep step with batches, whose sizes are powers of two.
+pub const TIMED_ONE_IN: u32 = 17;
+
+#[repr(C, align(1024))]
+struct Row([AtomicU64; ROW_WORDS]);
+
+/// What a thread counts for an array. The numbers are part of the published format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Id {
+    /// Pages found in the cache.
+    Hits = 1,
+    /// Pages asked for and not found in the cache.
+    Misses = 2,
+    /// Pages read into frames.
+    Fills = 3,
+    /// Pages that gave up their frame to another.
+    Evictions = 4,
+    /// Pages written from frames to their drives.
+    Flushes = 5,
+    /// Pages read or written past the cache.
+    Bypasses = 6,
+    /// Times that a call waited for a page that another was working on.
+    Waits = 7,
+    /// Pins taken.
+    Pins = 8,
+    /// Bytes that calls have read, or have begun to.
+    BytesRead = 9,
+    /// Bytes that calls have written, or have begun to.
+    BytesWritten = 10,
+}
+
+impl Id {
+    /// All of them.
+    pub const ALL: [Id; 10] = [
+        Id::Hits,
+        Id::Misses,
+        Id::Fills,
+        Id::Evictions,
+        Id::Flushes,
+        Id::Bypasses,
+        Id::Waits,
+        Id::Pins,
+        Id::BytesRead,
+        Id::BytesWritten,
+    ];
+}
+
+/// What a drive queue counts. The numbers are part of the published format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+enum DriveId {
+    Reads = 1,
+    Writes = 2,
+    Syncs = 3,
+    ReadBytes = 4,
+    WriteBytes = 5,
+    Errors = 6,
+    InFlight = 7,
+    LatencySumNs = 8,
+}
+
+/// One owner's row. `Send` and not `Sync`: whoever holds it is the only one to write (rule 1).
+struct Owned {
+    board: Arc<Board>,
+    /// Lives as long as the board.
+    row: NonNull<Row>,
+    /// Keeps `&Owned` on one thread.
+    not_sync: PhantomData<Cell<u64>>,
+}
+
+// SAFETY: the row is atomics in memory that the board keeps and that belongs to no thread. Ownership moves with its owner, and
+// handing it to another thread orders its old owner's stores before the new one's.
+unsafe impl Send for Owned {}
+
+impl Owned {
+    fn words(&self) -> &[AtomicU64; ROW_WORDS] {
+        // SAFETY: the row lives as long as the board, which `self` holds, and is atomics, which may be shared.
+        unsafe { &self.row.as_ref().0 }
+    }
+
+    #[inline(always)]
+    fn add(&self, word: usize, amount: u64) {
+        let word = &self.words()[word];
+        // Nobody else writes (rule 1), so nothing is lost between the two.
+        word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    fn set(&self, word: usize, value: u64) {
+        self.words()[word].store(value, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.board.give_back(self.row);
+    }
+}
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owned").field(&self.row).finish()
+    }
+}
+
+/// A thread's counters for one array: [`Board::tally`] finds it.
+#[derive(Debug)]
+pub struct Tally(Owned);
+
+impl Tally {
+    /// Counts.
+    #[inline(always)]
+    pub fn add(&self, id: Id, amount: u64) {
+        self.0.add(id as usize, amount);
+    }
+}
+
+/// A drive queue's counters.
+#[derive(Debug)]
+pub struct DriveTally(Owned);
+
+impl DriveTally {
+    /// A read has ended well.
+    #[inline]
+    pub fn read(&self, bytes: u64) {
+        self.0.add(DriveId::Reads as usize, 1);
+        self.0.add(DriveId::ReadBytes as usize, bytes);
+    }
+
+    /// A write has ended well.
+    #[inline]
+    pub fn wrote(&self, bytes: u64) {
+        self.0.add(DriveId::Writes as usize, 1);
+        self.0.add(DriveId::WriteBytes as usize, bytes);
+    }
+
+    /// A sync has ended well.
+    pub fn synced(&self) {
+        self.0.add(DriveId::Syncs as usize, 1);
+    }
+
+    /// A read, write or sync has failed for good.
+    #[cold]
+    pub fn failed(&self) {
+        self.0.add(DriveId::Errors as usize, 1);
+    }
+
+    /// So many are in flight now.
+    #[inline]
+    pub fn set_in_flight(&self, count: usize) {
+        self.0.set(DriveId::InFlight as usize, count as u64);
+    }
+
+    /// A timed read or write took so long.
+    pub fn took(&self, latency_ns: u64) {
+        self.0.add(LATENCY_WORD + latency::bucket(latency_ns), 1);
+        self.0.add(DriveId::LatencySumNs as usize, latency_ns);
+    }
+}
+
+impl Drop for DriveTally {
+    fn drop(&mut self) {
+        // A queue ends with nothing in flight, but its row goes on.
+        self.set_in_flight(0);
+    }
+}
+
+/// Where the queues of one drive count.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    board: Arc<Board>,
+    drive: u16,
+    clock: Arc<dyn Clock>,
+}
+
+impl Meter {
+    /// A meter of one drive; times are the clock's.
+    pub fn new(board: &Arc<Board>, drive: u16, clock: &Arc<dyn Clock>) -> Meter {
+        Meter { board: Arc::clone(board), drive, clock: Arc::clone(clock) }
+    }
+
+    /// What one queue counts with.
+    pub fn probe(&self) -> Probe {
+        let tally = self.board.take_drive(self.drive);
+        Probe { tally, clock: Arc::clone(&self.clock), until_timed: TIMED_ONE_IN }
+    }
+}
+
+/// What one queue counts with: its counters, and a stopwatch for some of its requests.
+#[derive(Debug)]
+pub struct Probe {
+    /// The counters.
+    pub tally: DriveTally,
+    clock: Arc<dyn Clock>,
+    until_timed: u32,
+}
+
+impl Probe {
+    /// When a request starts: a stamp for [`Probe::stop`], 0 if it is not timed.
+    #[inline]
+    pub fn start(&mut self) -> u64 {
+        self.until_timed -= 1;
+        if self.until_timed > 0 {
+            return 0;
+        }
+        self.until_timed = TIMED_ONE_IN;
+        // A clock may begin at 0, which stands for "not timed".
+        self.clock.now_ns().max(1)
+    }
+
+    /// When a request has ended well.
+    #[inline]
+    pub fn stop(&self, stamp: u64) {
+        if stamp != 0 {
+            self.tally.took(self.clock.now_ns().saturating_sub(stamp));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

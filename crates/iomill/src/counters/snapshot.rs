@@ -1,0 +1,163 @@
+//! Sums of counters at some moment.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::latency::{BUCKETS, Latency};
+use super::{DriveId, Id, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD, ROW_WORDS, Row};
+
+/// What an array has done since it was opened, summed over all threads. None but the gauges ever goes back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Memory for cached pages, in bytes; 0 without a cache. A gauge.
+    pub cache_bytes: u64,
+    /// Pages found in the cache.
+    pub hits: u64,
+    /// Pages asked for and not found in the cache.
+    pub misses: u64,
+    /// Pages read into frames.
+    pub fills: u64,
+    /// Pages that gave up their frame to another.
+    pub evictions: u64,
+    /// Pages written from frames to their drives.
+    pub flushes: u64,
+    /// Pages read or written past the cache.
+    pub bypasses: u64,
+    /// Times that a call waited for a page that another was working on.
+    pub waits: u64,
+    /// Pins taken.
+    pub pins: u64,
+    /// Bytes that calls have read, or have begun to.
+    pub bytes_read: u64,
+    /// Bytes that calls have written, or have begun to.
+    pub bytes_written: u64,
+    /// By drive index.
+    pub drives: Vec<DriveCounters>,
+}
+
+/// What the queues of one drive have done. A request is what the layout cut a call into; pages that are read only to be changed
+/// are not counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriveCounters {
+    /// Reads that ended well.
+    pub reads: u64,
+    /// Writes that ended well.
+    pub writes: u64,
+    /// Syncs of parts that ended well.
+    pub syncs: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Reads, writes and syncs that failed for good.
+    pub errors: u64,
+    /// Requests that the drive has now. A gauge.
+    pub in_flight: u64,
+    /// How long reads and writes took from their start to their end, of one in [`TIMED_ONE_IN`](super::TIMED_ONE_IN).
+    pub latency: Latency,
+}
+
+/// A row as it was at some moment.
+pub(super) type Words = [u64; ROW_WORDS];
+
+pub(super) fn load(row: &Row) -> Words {
+    std::array::from_fn(|word| AtomicU64::load(&row.0[word], Ordering::Relaxed))
+}
+
+impl Counters {
+    /// All zero.
+    pub(super) fn new(drives: u16) -> Counters {
+        Counters { drives: vec![DriveCounters::default(); usize::from(drives)], ..Counters::default() }
+    }
+
+    /// Adds a row; `false` if it makes no sense.
+    pub(super) fn add_row(&mut self, words: &Words) -> bool {
+        match words[KIND_WORD] {
+            KIND_THREAD => self.add_thread(words),
+            kind => {
+                let drive = kind.checked_sub(KIND_DRIVE).and_then(|drive| usize::try_from(drive).ok());
+                let Some(drive) = drive.and_then(|drive| self.drives.get_mut(drive)) else { return false };
+                drive.add(words);
+            }
+        }
+        true
+    }
+
+    fn add_thread(&mut self, words: &Words) {
+        for id in Id::ALL {
+            let sum = self.get_mut(id);
+            // A damaged file may hold anything.
+            *sum = sum.wrapping_add(words[id as usize]);
+        }
+    }
+
+    fn get_mut(&mut self, id: Id) -> &mut u64 {
+        match id {
+            Id::Hits => &mut self.hits,
+            Id::Misses => &mut self.misses,
+            Id::Fills => &mut self.fills,
+            Id::Evictions => &mut self.evictions,
+            Id::Flushes => &mut self.flushes,
+            Id::Bypasses => &mut self.bypasses,
+            Id::Waits => &mut self.waits,
+            Id::Pins => &mut self.pins,
+            Id::BytesRead => &mut self.bytes_read,
+            Id::BytesWritten => &mut self.bytes_written,
+        }
+    }
+
+    /// What was counted after `earlier`, with the gauges as they are now.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        let mut passed = self.clone();
+        let mut earlier = earlier.clone();
+        for id in Id::ALL {
+            let before = *earlier.get_mut(id);
+            let sum = passed.get_mut(id);
+            *sum = sum.saturating_sub(before);
+        }
+        for (drive, before) in passed.drives.iter_mut().zip(&earlier.drives) {
+            *drive = drive.since(before);
+        }
+        passed
+    }
+
+    /// The share of pages asked for that were in the cache, 0 to 1; `None` if none was asked for.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let (hits, misses) = (self.hits as f64, self.misses as f64);
+        (hits + misses > 0.0).then(|| hits / (hits + misses))
+    }
+}
+
+impl DriveCounters {
+    fn add(&mut self, words: &Words) {
+        let sums = [
+            (&mut self.reads, DriveId::Reads),
+            (&mut self.writes, DriveId::Writes),
+            (&mut self.syncs, DriveId::Syncs),
+            (&mut self.read_bytes, DriveId::ReadBytes),
+            (&mut self.write_bytes, DriveId::WriteBytes),
+            (&mut self.errors, DriveId::Errors),
+            (&mut self.in_flight, DriveId::InFlight),
+            (&mut self.latency.sum_ns, DriveId::LatencySumNs),
+        ];
+        for (sum, id) in sums {
+            *sum = sum.wrapping_add(words[id as usize]);
+        }
+        for bucket in 0..BUCKETS {
+            let sum = &mut self.latency.counts[bucket];
+            *sum = sum.wrapping_add(words[LATENCY_WORD + bucket]);
+        }
+    }
+
+    fn since(&self, earlier: &DriveCounters) -> DriveCounters {
+        DriveCounters {
+            reads: self.reads.saturating_sub(earlier.reads),
+            writes: self.writes.saturating_sub(earlier.writes),
+            syncs: self.syncs.saturating_sub(earlier.syncs),
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            write_bytes: self.write_bytes.saturating_sub(earlier.write_bytes),
+            errors: self.errors.saturating_sub(earlier.errors),
+            in_flight: self.in_flight,
+            latency: self.latency.since(&earlier.latency),
+        }
+    }
+}

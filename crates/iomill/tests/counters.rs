@@ -1,0 +1,91 @@
+//! What arrays on real files count, and show to others.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use iomill::counters::{self, TIMED_ONE_IN};
+use iomill::{Array, ArrayOptions, Layout, Mode};
+use tempfile::TempDir;
+
+const PAGE: usize = 4096;
+
+fn array(directory: &Path, drives: usize, mode: Mode) -> Array {
+    let drives: Vec<_> = (0..drives).map(|drive| directory.join(format!("d{drive}"))).collect();
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    ArrayOptions::new().mode(mode).create(drives).unwrap()
+}
+
+/// On a disk where the test runs on one: the system's directory of temporary files may be in memory.
+fn directory() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+#[test]
+fn every_way_of_io_is_counted_once() {
+    for mode in [Mode::Inline, Mode::DriveThreads, Mode::Auto] {
+        let directory = directory();
+        let array = array(directory.path(), 2, mode);
+        let file = array.create_file("f", Layout::default().block_bytes(PAGE as u32)).unwrap();
+        file.write_at(&vec![7; 200 * PAGE], 0).unwrap();
+        let wrote = array.counters();
+        assert_eq!(wrote.bytes_written, 200 * PAGE as u64, "{mode:?}");
+        for drive in &wrote.drives {
+            assert_eq!((drive.write_bytes, drive.writes), (100 * PAGE as u64, 100), "{mode:?}");
+            assert_eq!((drive.read_bytes, drive.errors, drive.in_flight), (0, 0, 0), "{mode:?}");
+            let timed = drive.latency.count();
+            assert!(timed > 0 && timed <= drive.writes.div_ceil(TIMED_ONE_IN.into()), "{mode:?}: {timed}");
+            assert!(drive.latency.sum_ns > 0 && drive.latency.quantile_us(0.5).unwrap() > 0.0);
+        }
+        // Unaligned, from another thread, and asynchronously: what was asked for counts, not what it took.
+        let mut bytes = [0; 100];
+        std::thread::scope(|scope| scope.spawn(|| file.read_at(&mut bytes, 10).unwrap()).join().unwrap());
+        let (tell, told) = std::sync::mpsc::channel();
+        let task = iomill::Task::Read { offset: PAGE as u64, len: 50 };
+        file.submit(vec![task], move |result| tell.send(result.unwrap()[0].clone()).unwrap()).unwrap();
+        assert_eq!(told.recv().unwrap(), [7; 50]);
+        let read = array.counters().since(&wrote);
+        assert_eq!((read.bytes_read, read.bytes_written), (150, 0), "{mode:?}");
+        assert_eq!((read.drives[0].reads, read.drives[0].read_bytes), (1, 100), "{mode:?}");
+        assert_eq!((read.drives[1].reads, read.drives[1].read_bytes), (1, 50), "{mode:?}");
+        assert!(array.metrics().contains("\niomill_drive_read_bytes_total{drive=\"1\"} 50\n"));
+        drop(file);
+        array.close().unwrap();
+    }
+}
+
+#[test]
+fn threads_that_end_leave_their_counts() {
+    let directory = directory();
+    let array = array(directory.path(), 1, Mode::Inline);
+    let file = array.create_file("f", Layout::default()).unwrap();
+    file.write_at(&[1; PAGE], 0).unwrap();
+    for round in 1..=20 {
+        std::thread::scope(|scope| scope.spawn(|| file.read_at(&mut [0; PAGE], 0).unwrap()).join().unwrap());
+        let counters = array.counters();
+        assert_eq!((counters.drives[0].reads, counters.bytes_read), (round, round * PAGE as u64));
+    }
+}
+
+#[test]
+fn others_see_an_open_array() {
+    let directory = directory();
+    let array = array(directory.path(), 3, Mode::Auto);
+    let id = array.info().unwrap().id;
+    let mine = || {
+        let (found, notices) = counters::find(&counters::directories());
+        assert_eq!(notices, [""; 0]);
+        found.into_iter().find(|board| board.array_id() == id)
+    };
+    let board = mine().unwrap();
+    assert_eq!(board.pid(), std::process::id());
+    assert!(board.drives()[2].ends_with("d2"), "{:?}", board.drives());
+    let file = array.create_file("f", Layout::default()).unwrap();
+    file.write_at(&[1; PAGE], 0).unwrap();
+    assert_eq!(board.read().unwrap().unwrap(), array.counters());
+    assert_eq!(array.counters().bytes_written, PAGE as u64);
+    drop(file);
+    array.close().unwrap();
+    assert!(mine().is_none());
+    assert_eq!(board.read().unwrap(), None);
+}
