@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use super::cached::Cached;
 use super::callbacks::Callbacks;
 use super::contexts::Cell;
 use super::file::File;
@@ -52,6 +53,8 @@ pub(crate) struct ArrayInner {
     pub regions: Arc<Regions>,
     pub(super) locks: Arc<BlockLocks>,
     clock: Arc<dyn Clock>,
+    /// The page cache, unless it is switched off.
+    pub cached: Option<Arc<Cached>>,
     /// What is counted: `board.tally()` is the calling thread's part of it.
     pub board: Arc<Board>,
     pub(super) instance: u64,
@@ -118,16 +121,19 @@ impl Array {
         for (drive, service) in services.iter_mut().enumerate() {
             service.meter = Some(Meter::new(&board, drive as u16, &clock));
         }
+        let (regions, instance) = (Arc::<Regions>::default(), INSTANCES.fetch_add(1, Ordering::Relaxed));
+        let cached = Cached::new(&options, instance, &regions, &board)?;
         let inner = Arc::new(ArrayInner {
+            cached,
             callbacks: Arc::new(Callbacks::new(options.platform.threads())),
             clock,
             board,
             services,
             catalog,
             options,
-            regions: Arc::default(),
+            regions,
             locks: Arc::default(),
-            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            instance,
             next_key: AtomicU64::new(1),
             closed: AtomicBool::new(false),
             notices: Mutex::new(notices),
@@ -331,6 +337,9 @@ impl ArrayInner {
             };
             if let Ok(Some(state)) = opened {
                 let state = Arc::new(state);
+                if let Some(cached) = &self.cached {
+                    cached.enter(&state);
+                }
                 lock(&self.open).insert(id, Arc::downgrade(&state));
                 self.open_changed.notify_all();
                 return Ok(state);
@@ -468,6 +477,9 @@ impl ArrayInner {
     fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Err(Error::Closed);
+        }
+        if let Some(cached) = &self.cached {
+            cached.flusher.stop();
         }
         let files = self.settled_files();
         let mut first = Ok(());

@@ -48,12 +48,14 @@ impl Callbacks {
 
     /// Has a user's callback called.
     pub fn call(&self, callback: Job) {
-        self.run(Box::new(move || {
-            INSIDE.with(|inside| inside.set(true));
-            let reset = Reset;
-            callback();
-            drop(reset);
-        }));
+        self.run(Box::new(move || Self::call_here(callback)));
+    }
+
+    /// Calls a user's callback on this thread.
+    pub fn call_here<R>(callback: impl FnOnce() -> R) -> R {
+        INSIDE.with(|inside| inside.set(true));
+        let _reset = Reset;
+        callback()
     }
 
     /// Runs work of our own that blocks, such as a sync for a future.

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use super::array::ArrayInner;
 use super::state::FileState;
 use crate::drive::inline::Context;
-use crate::drive::{Failure, Piece};
+use crate::drive::{Done, Failure, Piece};
 use crate::error::{Error, Result};
 use crate::sys::sync::{Mutex, Ordering, lock};
 
@@ -55,6 +55,28 @@ impl ArrayInner {
         span: (*const u8, usize),
         mut pieces: impl Iterator<Item = (u16, Piece)>,
     ) -> Result<Option<Failure>> {
+        let failure = std::cell::Cell::new(None);
+        let until_failure = std::iter::from_fn(|| if failure.get().is_none() { pieces.next() } else { None });
+        let keep_first = |done: Done| {
+            if let (Err(now), None) = (done.result, failure.get()) {
+                failure.set(Some(now));
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.run_inline(span, until_failure, keep_first) }?;
+        Ok(failure.get())
+    }
+
+    /// Runs pieces to their ends on the calling thread and reports each. An error means that none was begun.
+    ///
+    /// # Safety
+    /// As for `run_here`.
+    pub unsafe fn run_inline(
+        &self,
+        span: (*const u8, usize),
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        done: impl FnMut(Done),
+    ) -> Result<()> {
         let cell = self.cell();
         if cell.any_to_forget.load(Ordering::Acquire) {
             self.forget_now(&cell);
@@ -64,24 +86,9 @@ impl ArrayInner {
             Some(context) => context,
             empty => empty.insert(self.new_context()?),
         };
-        let failure = std::cell::Cell::new(None);
-        let until_failure = std::iter::from_fn(|| if failure.get().is_none() { pieces.next() } else { None });
         // SAFETY: the caller's promise is the one that `run` asks for.
-        let result = unsafe {
-            context.run(
-                &self.regions,
-                span,
-                until_failure,
-                || self.pause_for_io(),
-                |done| {
-                    if let (Err(now), None) = (done.result, failure.get()) {
-                        failure.set(Some(now));
-                    }
-                },
-            )
-        };
-        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })?;
-        Ok(failure.get())
+        let result = unsafe { context.run(&self.regions, span, pieces, || self.pause_for_io(), done) };
+        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
     }
 
     pub(super) fn new_context(&self) -> Result<Context> {

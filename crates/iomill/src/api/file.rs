@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use super::array::ArrayInner;
+use super::cached::Paged;
 use super::callbacks;
 use super::operation::Operation;
 use super::split::{Extent, Splitter};
@@ -88,6 +89,9 @@ impl File {
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         callbacks::check_may_block("read_at")?;
         self.state.range_end(offset, buf.len() as u64)?;
+        if let Some(paged) = &self.state.paged {
+            return self.read_paged(paged, buf, offset);
+        }
         let inside = Inside::enter(&self.state)?;
         let len = self.state.len().saturating_sub(offset).min(buf.len() as u64) as usize;
         let span = (buf.as_ptr(), buf.len());
@@ -117,6 +121,12 @@ impl File {
             done += len;
             extent
         });
+        if let Some(paged) = &self.state.paged {
+            let extents: Vec<Extent> = extents.collect();
+            // SAFETY: the buffers are ours for the whole call.
+            unsafe { self.gather_inside(paged, extents.into_iter()) }?;
+            return Ok(all as usize);
+        }
         // SAFETY: the buffers are ours for the whole call, and `run` returns only after all I/O on them has ended.
         unsafe { self.run(&inside, Op::Read, (std::ptr::null(), 0), extents) }?;
         Ok(all as usize)
@@ -131,6 +141,11 @@ impl File {
         let end = if total > 0 { end } else { 0 };
         let inside = self.begin_write(offset, end)?;
         let joined = Joined::new(bufs, offset);
+        if let Some(paged) = &self.state.paged {
+            // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
+            let result = unsafe { self.state.write_paged(paged, joined.extents.iter().copied(), end, self.class) };
+            return self.end_paged_write(end, result);
+        }
         // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
         let result = unsafe { self.run(&inside, Op::Write, (std::ptr::null(), 0), joined.extents.iter().copied()) };
         self.end_write(end, result)
@@ -199,6 +214,46 @@ impl File {
         Ok(inside)
     }
 
+    /// Reads through the cache: what it holds without any lock, the rest inside the gate.
+    fn read_paged(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.state.array().check_open()?;
+        let extent = |len: u64, buf: &mut [u8]| {
+            let len = len.saturating_sub(offset).min(buf.len() as u64) as usize;
+            Extent { offset, len, buf: buf.as_mut_ptr() }
+        };
+        let mut missing = Vec::new();
+        let all = extent(self.state.len(), buf);
+        // SAFETY: `buf` is ours for the whole call.
+        unsafe { paged.read(all, &mut missing) };
+        if missing.is_empty() {
+            return Ok(all.len);
+        }
+        let _inside = Inside::enter(&self.state)?;
+        let now = extent(self.state.len(), buf);
+        if now.len < all.len {
+            // It has shrunk meanwhile: all is looked at again, as it is now.
+            missing.clear();
+            // SAFETY: as above.
+            unsafe { paged.read(now, &mut missing) };
+        }
+        // SAFETY: as above; `complete` returns only after all I/O has ended.
+        unsafe { self.state.complete(paged, Op::Read, missing, 0, self.class) }?;
+        Ok(now.len.min(all.len))
+    }
+
+    /// Reads extents through the cache, inside the gate.
+    ///
+    /// # Safety
+    /// The extents' memory is writable, and nobody else's until this returns.
+    pub(super) unsafe fn gather_inside(&self, paged: &Paged, extents: impl Iterator<Item = Extent>) -> Result<()> {
+        let mut missing = Vec::new();
+        // SAFETY: the caller's promise, for both.
+        unsafe {
+            paged.read_many(extents, &mut missing);
+            self.state.complete(paged, Op::Read, missing, 0, self.class)
+        }
+    }
+
     fn gather(
         &self,
         call: &'static str,
@@ -206,10 +261,26 @@ impl File {
         out: &mut [u8],
     ) -> Result<()> {
         callbacks::check_may_block(call)?;
+        let start = out.as_mut_ptr();
+        if let Some(paged) = &self.state.paged {
+            self.state.array().check_open()?;
+            self.check_within(ranges.clone())?;
+            let mut missing = Vec::new();
+            // SAFETY: `out` is ours for the whole call, as long as the ranges' sum.
+            unsafe { paged.read_many(extents(ranges.clone(), start), &mut missing) };
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let _inside = Inside::enter(&self.state)?;
+            // It may have shrunk before we were inside.
+            self.check_within(ranges)?;
+            // SAFETY: as above; `complete` returns only after all I/O has ended.
+            return unsafe { self.state.complete(paged, Op::Read, missing, 0, self.class) };
+        }
         let inside = Inside::enter(&self.state)?;
         self.check_within(ranges.clone())?;
         let span = (out.as_ptr(), out.len());
-        let extents = extents(ranges, out.as_mut_ptr());
+        let extents = extents(ranges, start);
         // SAFETY: `out` is ours for the whole call, as long as the ranges' sum, and `run` returns only after all I/O on
         // it has ended.
         unsafe { self.run(&inside, Op::Read, span, extents) }
@@ -230,9 +301,26 @@ impl File {
         let inside = self.begin_write(start, end)?;
         let span = (bytes.as_ptr(), bytes.len());
         let extents = extents(ranges, bytes.as_ptr().cast_mut());
-        // SAFETY: `bytes` is borrowed for the whole call, as long as the ranges' sum, and writes only read it.
-        let result = unsafe { self.run(&inside, Op::Write, span, extents) };
+        let result = match &self.state.paged {
+            // SAFETY: `bytes` is borrowed for the whole call, as long as the ranges' sum, and writes only read it.
+            Some(paged) => unsafe { self.state.write_paged(paged, extents, end, self.class) },
+            // SAFETY: as above.
+            None => unsafe { self.run(&inside, Op::Write, span, extents) },
+        };
+        if self.state.paged.is_some() {
+            return self.end_paged_write(end, result);
+        }
         self.end_write(end, result)
+    }
+
+    /// Takes note of a write through the cache up to `end`, 0 if it was empty. Parts are marked when they are flushed.
+    fn end_paged_write(&self, end: u64, result: Result<()>) -> Result<()> {
+        match &result {
+            _ if end == 0 => {}
+            Ok(()) => self.state.wrote(end, |_| false),
+            Err(_) => self.state.wrote_in_part(end, |_| true),
+        }
+        result
     }
 
     /// Takes note of a write up to `end`, 0 if it was empty.
@@ -295,7 +383,7 @@ impl File {
         let mut pieces = pieces.peekable();
         while pieces.peek().is_some() {
             self.state.gate.enter_again();
-            let operation = Operation::new(Arc::clone(&self.state), Vec::new(), None);
+            let operation = Operation::new(Arc::clone(&self.state), Vec::new(), None, None);
             // SAFETY: the memory is the caller's, who is held here until the operation has ended.
             unsafe { operation.start(array, pieces.by_ref().take(WAVE_PIECES), span) };
             operation.wait(array);

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::cached::Work;
 use super::file::{File, Inside};
 use super::operation::{Buffers, Operation};
 use super::split::{Extent, Splitter};
@@ -123,7 +124,17 @@ impl File {
             extents.push((op, Extent { offset, len: bytes.len(), buf: bytes.as_mut_ptr() }));
             buffers.push(bytes);
         }
-        let operation = Operation::new(Arc::clone(&self.state), buffers, write);
+        let work = self.state.paged.as_ref().and_then(|paged| {
+            let spans = |wanted| {
+                let wanted = extents.iter().filter(move |(op, _)| *op == wanted);
+                wanted.flat_map(|&(_, extent)| super::cached::spans(extent)).collect()
+            };
+            let end = write.as_ref().map_or(0, |(end, _)| *end);
+            let fresh_from = paged.written_to(end);
+            // SAFETY: the memory is in `buffers`, on the heap, which the operation owns until it has ended.
+            unsafe { Work::begin(&self.state, paged, spans(Op::Read), spans(Op::Write), fresh_from, self.class) }
+        });
+        let operation = Operation::new(Arc::clone(&self.state), buffers, write, work);
         if let Some(callback) = callback {
             let callbacks = Arc::clone(&self.state.array().callbacks);
             operation.on_end(Box::new(move |operation| {
@@ -131,6 +142,11 @@ impl File {
             }));
         }
         inside.stay();
+        if self.state.paged.is_some() {
+            // SAFETY: as above for the spans; the frames are the fills', which are the operation's until it has ended.
+            unsafe { operation.start_work(self.state.array(), &self.state) };
+            return Ok(operation);
+        }
         let pieces = extents
             .iter()
             .flat_map(|&(op, extent)| Splitter::new(&self.state, op, self.class, std::iter::once(extent)));

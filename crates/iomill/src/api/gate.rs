@@ -31,8 +31,9 @@ impl Gate {
         }
     }
 
+    /// Enters unless the gate is closed.
     #[inline]
-    fn try_enter(&self) -> bool {
+    pub fn try_enter(&self) -> bool {
         // The first look keeps those who wait from disturbing the closer's count.
         if self.state.load(Ordering::Relaxed) & CLOSED != 0 {
             return false;

@@ -3,6 +3,7 @@
 
 mod array;
 mod buffer;
+mod cached;
 mod callbacks;
 mod check;
 mod contexts;
@@ -15,11 +16,13 @@ mod info;
 mod operation;
 mod options;
 mod peek;
+mod pin;
 mod setup;
 mod split;
 mod state;
 mod tail;
 
+pub use crate::cache::policy::PolicyKind;
 pub use array::Array;
 pub use buffer::Buffer;
 pub use check::{Problem, Report, Severity};
@@ -29,4 +32,5 @@ pub use future::{Reading, Syncing, Task, Writing};
 pub use info::{ArrayInfo, DriveInfo, FileStat};
 pub use options::{ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, Layout, LayoutKind, Mode};
 pub use peek::Peek;
+pub use pin::{Pages, Pin};
 pub use state::MAX_FILE_BYTES;

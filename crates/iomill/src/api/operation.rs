@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::array::ArrayInner;
+use super::cached::Work;
 use super::state::{FileState, Part};
 use crate::drive::serve::Owner;
-use crate::drive::{Failure, Fault, Piece};
+use crate::drive::{Done, Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
@@ -53,6 +54,8 @@ pub struct Operation {
     buffers: UnsafeCell<Buffers>,
     /// Where a write ends, and which array drives it touches; `None` for a read.
     write: Option<(u64, Vec<u16>)>,
+    /// What goes through the cache; its spans' memory is in `buffers`.
+    work: Option<Work>,
 }
 
 // SAFETY: everything but `buffers` is `Sync` by itself. `buffers` is reached through `UnsafeCell` by `take` alone, which
@@ -61,7 +64,12 @@ unsafe impl Sync for Operation {}
 
 impl Operation {
     /// An operation that has entered the file's gate and holds `buffers`.
-    pub fn new(file: Arc<FileState>, buffers: Buffers, write: Option<(u64, Vec<u16>)>) -> Arc<Operation> {
+    pub fn new(
+        file: Arc<FileState>,
+        buffers: Buffers,
+        write: Option<(u64, Vec<u16>)>,
+        work: Option<Work>,
+    ) -> Arc<Operation> {
         Arc::new(Operation {
             remaining: AtomicUsize::new(1),
             progress: Mutex::new(Progress {
@@ -74,6 +82,7 @@ impl Operation {
             ended: Condvar::new(),
             buffers: UnsafeCell::new(buffers),
             write,
+            work,
         })
     }
 
@@ -90,17 +99,7 @@ impl Operation {
     ) {
         if array.runs_inline() {
             // SAFETY: the caller's promise holds until the operation has ended, which is after this.
-            let failure = match unsafe { array.run_here(span, pieces) } {
-                Ok(failure) => failure,
-                // The engine was there a moment ago (`get_ready`); what took it away comes as an errno at most.
-                Err(error) => Some(Failure {
-                    op: Op::Read,
-                    key: 0,
-                    offset: 0,
-                    fault: Fault::Errno(error.errno().unwrap_or(libc::EIO)),
-                }),
-            };
-            return self.end_share(failure);
+            return self.end_share(unsafe { self.run_here(array, pieces, span) });
         }
         let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); array.catalog.drives().len()];
         for (drive, piece) in pieces {
@@ -108,12 +107,58 @@ impl Operation {
         }
         for (drive, pieces) in shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty()) {
             self.remaining.fetch_add(1, Ordering::Relaxed);
+            let tags: Vec<u32> = self.work.iter().flat_map(|_| pieces.iter().map(|piece| piece.tag)).collect();
             let owner = Arc::clone(self) as Arc<dyn Owner>;
             if let Err(failure) = array.send_share(drive, owner, pieces, span) {
+                tags.into_iter().for_each(|tag| self.piece_done(tag, Err(failure)));
                 self.end_share(Some(failure));
             }
         }
         self.end_share(None);
+    }
+
+    /// `start` for what goes through the cache.
+    ///
+    /// # Safety
+    /// As for `start`.
+    pub unsafe fn start_work(self: &Arc<Self>, array: &ArrayInner, file: &FileState) {
+        let pieces = self.work.iter().flat_map(|work| work.pieces(file));
+        // SAFETY: the caller's promise, and the lists of scattered pieces are in `work`.
+        unsafe { self.start(array, pieces, (std::ptr::null(), 0)) };
+    }
+
+    /// Runs all pieces on the calling thread; the first failure.
+    ///
+    /// # Safety
+    /// As for `start`.
+    unsafe fn run_here(
+        &self,
+        array: &ArrayInner,
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        span: (*const u8, usize),
+    ) -> Option<Failure> {
+        let ran = match &self.work {
+            // SAFETY: the caller's promise holds until the operation has ended, which is after this.
+            None => unsafe { array.run_here(span, pieces) },
+            Some(work) => {
+                let mut first = None;
+                let done = |end: Done| {
+                    work.piece_done(end.tag, end.result);
+                    first = first.or(end.result.err());
+                };
+                // SAFETY: as above.
+                unsafe { array.run_inline(span, pieces, done) }.map(|()| first)
+            }
+        };
+        // The engine was there a moment ago (`get_ready`); what took it away comes as an errno at most.
+        ran.unwrap_or_else(|error| {
+            let fault = Fault::Errno(error.errno().unwrap_or(libc::EIO));
+            let failure = Failure { op: Op::Read, key: 0, offset: 0, fault };
+            if let Some(work) = &self.work {
+                work.fail(Err(failure));
+            }
+            Some(failure)
+        })
     }
 
     /// Blocks until the operation has ended.
@@ -160,17 +205,36 @@ impl Operation {
         Ok(std::mem::take(unsafe { &mut *self.buffers.get() }))
     }
 
+    /// All shares have ended.
     fn end(self: Arc<Self>) {
         let (file, failure) = {
             let mut progress = lock(&self.progress);
             (progress.file.take(), progress.failure)
         };
         let Some(file) = file else { unreachable!("an operation ends once (rule 2)") };
-        if let Some((end, drives)) = &self.write {
-            let touched = |part: &Part| drives.contains(&part.drive);
-            if failure.is_some() { file.wrote_in_part(*end, touched) } else { file.wrote(*end, touched) }
+        if let Some(failure) = failure {
+            let error = file.error(failure);
+            return self.conclude(file, Some(error));
         }
-        let error = failure.map(|failure| file.error(failure));
+        if !self.work.as_ref().is_some_and(Work::has_rest) {
+            return self.conclude(file, None);
+        }
+        let (array, callbacks) = (Arc::clone(file.array()), Arc::clone(&file.array().callbacks));
+        let finish = move || {
+            // SAFETY: the spans' memory is in `buffers`, which nobody takes before the end.
+            let result = self.work.as_ref().map_or(Ok(()), |work| unsafe { work.finish(&file) });
+            self.conclude(file, result.err());
+        };
+        // What is left waits for others, which a drive thread must not.
+        if array.runs_inline() { finish() } else { callbacks.run(Box::new(finish)) }
+    }
+
+    fn conclude(self: Arc<Self>, file: Arc<FileState>, error: Option<Error>) {
+        if let Some((end, drives)) = &self.write {
+            // What goes through the cache is marked when it is flushed.
+            let touched = |part: &Part| self.work.is_none() && drives.contains(&part.drive);
+            if error.is_some() { file.wrote_in_part(*end, |_| true) } else { file.wrote(*end, touched) }
+        }
         file.gate.leave();
         drop(file);
         let listener = {
@@ -205,6 +269,12 @@ impl Operation {
 
 /// A share holds its operation by this.
 impl Owner for Operation {
+    fn piece_done(&self, tag: u32, result: std::result::Result<(), Failure>) {
+        if let Some(work) = &self.work {
+            work.piece_done(tag, result);
+        }
+    }
+
     fn share_done(self: Arc<Self>, failure: Option<Failure>) {
         if self.count_down(failure) {
             self.end();

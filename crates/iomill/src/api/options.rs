@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Array;
+use crate::cache::policy::PolicyKind;
 use crate::engine::EngineKind;
 use crate::engine::platform::Platform;
 use crate::engine::real::RealPlatform;
@@ -12,6 +13,9 @@ pub use crate::layout::LayoutKind;
 
 /// Slots per drive unless told otherwise: enough to reach the best throughput of every SSD the original was tried on.
 pub const DEFAULT_DEPTH: u32 = 32;
+
+/// Pages of a set of the cache.
+pub const DEFAULT_SET_SIZE: usize = 12;
 
 /// Block size unless told otherwise, in bytes: 16 pages.
 pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
@@ -45,6 +49,11 @@ pub struct ArrayOptions {
     pub(crate) depth: u32,
     pub(crate) poll: bool,
     pub(crate) cpu_map: Option<Vec<Vec<usize>>>,
+    pub(crate) cache_bytes: Option<u64>,
+    pub(crate) cache_bytes_max: Option<u64>,
+    pub(crate) set_size: usize,
+    pub(crate) policy: PolicyKind,
+    pub(crate) hash_mask: u64,
 }
 
 impl Default for ArrayOptions {
@@ -65,6 +74,11 @@ impl ArrayOptions {
             depth: DEFAULT_DEPTH,
             poll: false,
             cpu_map: None,
+            cache_bytes: None,
+            cache_bytes_max: None,
+            set_size: DEFAULT_SET_SIZE,
+            policy: PolicyKind::default(),
+            hash_mask: u64::MAX,
         }
     }
 
@@ -109,6 +123,33 @@ impl ArrayOptions {
     /// The CPUs of each drive's thread, by drive index, instead of those near the drive.
     pub fn cpu_map(mut self, cpus: Vec<Vec<usize>>) -> Self {
         self.cpu_map = Some(cpus);
+        self
+    }
+
+    /// Memory for cached pages in bytes; 0 for no cache. By default 512 MiB, and at most a quarter of the memory that the process
+    /// may use. It is taken as pages come in.
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.cache_bytes = Some(bytes);
+        self
+    }
+
+    /// Pages of a set of the cache, among which a page that comes in takes the place of another: a multiple of 4 from 4 to 32, 12
+    /// by default.
+    pub fn set_size(mut self, pages: usize) -> Self {
+        self.set_size = pages;
+        self
+    }
+
+    /// Which page goes when another comes.
+    pub fn policy(mut self, policy: PolicyKind) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Only these bits of the cache's hash count. For tests, which want a bad hash, so that sets really fill.
+    #[doc(hidden)]
+    pub fn cache_hash_mask(mut self, mask: u64) -> Self {
+        self.hash_mask = mask;
         self
     }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use super::array::ArrayInner;
+use super::cached::Paged;
 use super::gate::Gate;
 use super::tail;
 use crate::catalog::{LengthFile, Record, part_path};
@@ -64,6 +65,8 @@ pub struct FileState {
     pub parts: Vec<Part>,
     /// I/O enters; `set_len` closes it.
     pub gate: Gate,
+    /// Its part of the cache, if there is one.
+    pub paged: Option<Arc<Paged>>,
     array: Arc<ArrayInner>,
     /// Current length in bytes, durable or not.
     len: AtomicU64,
@@ -104,13 +107,14 @@ impl FileState {
         for &drive in &record.drives {
             parts.push(open_part(array, &record, drive, access)?);
         }
-        let state = FileState {
+        let mut state = FileState {
             finished: AtomicBool::new(true),
             handles: Arc::new(()),
             block_bytes: u64::from(record.block_bytes),
             map,
             parts,
             gate: Gate::default(),
+            paged: None,
             array: Arc::clone(array),
             len: AtomicU64::new(len),
             grow: Mutex::new(()),
@@ -123,6 +127,7 @@ impl FileState {
         if array.is_writer() {
             tail::clean(&state, len)?;
         }
+        state.paged = array.cached.as_ref().map(|cached| Arc::new(Paged::new(cached, len)));
         state.finished.store(false, Ordering::Release);
         Ok(state)
     }
@@ -254,6 +259,10 @@ impl FileState {
             return Ok(());
         }
         self.check_writable()?;
+        if let Some(paged) = &self.paged {
+            // What fails here stays dirty, and may be tried again.
+            self.flush_all(paged)?;
+        }
         let mut durable = lock(&self.durable);
         let len = self.len();
         let pieces = self.sync_pieces();
@@ -288,6 +297,9 @@ impl FileState {
         if len < self.len() {
             self.sync()?;
             self.len.store(len, Ordering::Release);
+            if let Some(paged) = &self.paged {
+                paged.cut(len);
+            }
             self.sync()?;
             return self.clean_tail(len);
         }
@@ -371,6 +383,9 @@ impl Drop for FileState {
         }
         if let Err(error) = self.finish() {
             self.array.notice(format!("closing {:?}: {error}", self.record.name));
+        }
+        if let Some(paged) = &self.paged {
+            paged.cached.leave(paged.number);
         }
         for part in &self.parts {
             self.array.forget(part.file.key);

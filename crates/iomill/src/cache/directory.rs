@@ -3,6 +3,7 @@
 //!
 //! It knows nothing of memory or I/O, so that a simulation runs the very same code ([`Directory::touch`]).
 
+use super::feeder::Feeder;
 use super::key::{Hash, Key};
 use super::policy::{self, Policy, PolicyKind, Scale};
 use super::set::{HitRule, Locked, Seen, Set, Shape};
@@ -154,18 +155,24 @@ impl Directory {
         }
     }
 
-    /// One access of a simulation: whether the page was there; it is now. The policy is fed directly.
-    pub fn touch(&self, key: Key) -> bool {
-        let hash = self.hash(key);
+    /// Tells the policy of a page that is not there and about to come in.
+    pub fn missed(&self, Place(index): Place, set: &mut Locked<'_>, hash: Hash) {
         if self.wants_feed {
             self.policy.feed(&[hash]);
         }
+        self.policy.missed(index, set, hash);
+    }
+
+    /// One access of a simulation: whether the page was there; it is now. `feeder` is the thread's, as in the real cache.
+    pub fn touch(&self, feeder: &mut Feeder, key: Key) -> bool {
+        let hash = self.hash(key);
         if let Some((place, seen)) = self.find(key, hash) {
-            self.hit(place, seen.way);
+            feeder.push(place, seen.way, hash);
             return true;
         }
+        feeder.drain(self);
         let (Place(index), mut set) = self.lock(hash);
-        self.policy.missed(index, &mut set, hash);
+        self.missed(Place(index), &mut set, hash);
         let way = match set.free() {
             0 => {
                 let all = set.all();
@@ -189,18 +196,18 @@ mod tests {
     fn pages_come_and_the_least_recently_used_goes() {
         for ways in [4, 8, 12, 16, 20, 32] {
             let directory = Directory::new(Plan::fixed(ways as u64, ways, PolicyKind::Lru)).unwrap();
-            let key = |page| Key::new(1, page).unwrap();
+            let (key, mut feeder) = (|page| Key::new(1, page).unwrap(), Feeder::default());
             for page in 0..ways as u64 {
-                assert!(!directory.touch(key(page)));
+                assert!(!directory.touch(&mut feeder, key(page)));
             }
             for page in 0..ways as u64 {
-                assert!(directory.touch(key(page)), "{ways} ways, page {page}");
+                assert!(directory.touch(&mut feeder, key(page)), "{ways} ways, page {page}");
             }
             for page in 1000..5000 {
-                assert!(!directory.touch(key(page)));
-                assert!(directory.touch(key(page)));
-                assert!(page < 1003 || directory.touch(key(page - 1)));
-                assert!(page < 1003 || directory.touch(key(page - 2)));
+                assert!(!directory.touch(&mut feeder, key(page)));
+                assert!(directory.touch(&mut feeder, key(page)));
+                assert!(page < 1003 || directory.touch(&mut feeder, key(page - 1)));
+                assert!(page < 1003 || directory.touch(&mut feeder, key(page - 2)));
             }
         }
     }

@@ -22,6 +22,7 @@
 
 mod copy;
 pub mod directory;
+pub mod feeder;
 mod frames;
 pub mod key;
 mod pins;
@@ -39,7 +40,8 @@ pub use wait::{Outcome, Waiter};
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicU32, Ordering};
-use directory::{Directory, Place};
+use directory::Directory;
+pub use directory::Place;
 use frames::Frames;
 use key::{Hash, Key};
 use policy::PolicyKind;
@@ -78,6 +80,9 @@ pub struct Fill {
     /// Whether another page had to go for it.
     pub evicted: bool,
 }
+
+/// Where a page was found: its set, its way and frame.
+pub type Found = (Place, Seen);
 
 /// What became of asking for a page.
 #[derive(Debug)]
@@ -156,22 +161,26 @@ impl Cache {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Copies bytes of a page out, if it is there.
+    /// Copies bytes of a page out, if it is there, and says where it was.
     ///
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
     #[inline]
-    pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> Option<Found> {
         for _ in 0..4 {
-            let Some((place, seen)) = self.directory.find(key, hash) else { return false };
+            let found = self.find(key, hash)?;
             // SAFETY: the caller's promise.
-            unsafe { self.frames.copy_out(seen.frame, within, to, len) };
-            if self.directory.set(place).is_still(seen) {
-                self.directory.hit(place, seen.way);
-                return true;
+            if unsafe { self.copy_found(found, within, to, len) } {
+                return Some(found);
             }
         }
-        false
+        None
+    }
+
+    /// Looks a page up.
+    #[inline]
+    pub fn find(&self, key: Key, hash: Hash) -> Option<Found> {
+        self.directory.find(key, hash)
     }
 
     /// Asks for a page that was not found.
@@ -197,8 +206,7 @@ impl Cache {
 
     /// A way for a page that comes in, with a frame. The set is locked, and the page neither in it nor in transit.
     fn room(&self, place: Place, set: &mut Locked<'_>, incoming: Hash) -> Option<Room> {
-        let policy = self.directory.policy();
-        policy.missed(place.0, set, incoming);
+        self.directory.missed(place, set, incoming);
         let free = set.free();
         if free != 0
             && let Some(frame) = self.frames.take()
@@ -521,9 +529,12 @@ impl Cache {
         self.frames.pins.max()
     }
 
-    /// Pins a page, if it is there, in an empty slot of the calling thread (rules of `pins`).
+    /// Pins a page, if it is there, in an empty slot of the calling thread (rules of `pins`), and says where it was.
+    ///
+    /// # Safety
+    /// The slot is in a block that this cache gave to the calling thread ([`Cache::pin_block`]).
     #[inline]
-    pub fn pin<'a>(&self, key: Key, hash: Hash, slot: &'a AtomicU32) -> Option<Held<'a>> {
+    pub unsafe fn pin<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Found)> {
         loop {
             let (place, seen) = self.directory.find(key, hash)?;
             let set = self.directory.set(place);
@@ -533,8 +544,10 @@ impl Cache {
             }
             pins::announce(slot, seen.frame);
             if set.is_still(seen) {
-                self.directory.hit(place, seen.way);
-                return Some(Held { slot, page: self.frames.at(seen.frame) });
+                // SAFETY: blocks are kept by `Pins` and never freed before it, that is before the cache, which is
+                // borrowed for 'a.
+                let slot = unsafe { &*std::ptr::from_ref(slot) };
+                return Some((Held { slot, page: self.frames.at(seen.frame) }, (place, seen)));
             }
             pins::end(slot);
         }
@@ -559,32 +572,27 @@ impl Cache {
         }
     }
 
-    /// Looks a page up, and fetches the bytes ahead that will be copied.
+    /// Fetches ahead the bytes of a page that was found.
     #[inline]
-    pub fn find_ahead(&self, key: Key, hash: Hash, within: usize, len: usize) -> Option<(Place, Seen)> {
-        let found = self.directory.find(key, hash)?;
-        let start = self.frames.at(found.1.frame).wrapping_add(within);
+    pub fn prefetch_found(&self, (_, seen): Found, within: usize, len: usize) {
+        let start = self.frames.at(seen.frame).wrapping_add(within);
         let mut line = start as usize & !63;
+        // Of a long range the processor fetches the rest by itself.
         while line < start as usize + len.min(256) {
             prefetch(line as *const u8);
             line += 64;
         }
-        Some(found)
     }
 
-    /// Copies what `find_ahead` found; whether it was still there.
+    /// Copies what was found; whether it was still there.
     ///
     /// # Safety
     /// As for [`Cache::read`].
     #[inline]
-    pub unsafe fn copy_found(&self, (place, seen): (Place, Seen), within: usize, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn copy_found(&self, (place, seen): Found, within: usize, to: *mut u8, len: usize) -> bool {
         // SAFETY: the caller's promise.
         unsafe { self.frames.copy_out(seen.frame, within, to, len) };
-        let still = self.directory.set(place).is_still(seen);
-        if still {
-            self.directory.hit(place, seen.way);
-        }
-        still
+        self.directory.set(place).is_still(seen)
     }
 }
 

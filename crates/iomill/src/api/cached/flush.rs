@@ -1,0 +1,340 @@
+//! Flushing: taking dirty pages to their drives.
+//!
+//! A page is copied under its set's lock and written from the copy, so that it may be read and written meanwhile. Dirty pages that
+//! lie side by side in a block go in one write. Who flushes: a background thread, sets that have too many dirty pages; a writer, when its
+//! set is full of them or the whole cache has too many; `sync`, all of a file.
+//!
+//! A flush that fails leaves its pages dirty. One in the background is not tried again until somebody syncs or writes have to
+//! make room, who then hear of it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use super::read::wait;
+use super::{Cached, Paged};
+use crate::api::array::ArrayInner;
+use crate::api::state::FileState;
+use crate::cache::Outcome;
+use crate::cache::key::{Hash, Key};
+use crate::counters::Id;
+use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES};
+use crate::engine::{Memory, Op};
+use crate::error::{Error, Result};
+use crate::sys::memory::PageBuf;
+use crate::sys::sync::{Condvar, Mutex, Ordering, lock};
+
+/// Pages that one flush copies at a time at most.
+const COPY_PAGES: usize = 256;
+/// Sets that wait for the flusher at most.
+const QUEUE_SETS: usize = 4096;
+/// Sets that the flusher takes at a time.
+const BATCH_SETS: usize = 64;
+
+/// The background thread, and the sets that wait for it.
+#[derive(Debug, Default)]
+pub struct Flusher {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A page of each set that has too many dirty pages.
+    queue: VecDeque<Key>,
+    running: bool,
+    stop: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Pages that go in one write.
+struct Run {
+    first: Key,
+    count: usize,
+    /// Where they are in the copy, in bytes.
+    at: usize,
+}
+
+impl FileState {
+    /// Takes note that the sets of some pages have too many dirty pages.
+    ///
+    /// `may_flush` says that the caller has no unfinished fills, so that it may do I/O (rule 4 of the cache).
+    pub(super) fn note_dirty(&self, paged: &Paged, pages: &[u64], may_flush: bool) {
+        if pages.is_empty() {
+            return;
+        }
+        let keys = pages.iter().filter_map(|&page| paged.key(page).map(|(key, _)| key));
+        let too_many = paged.cached.cache.dirty() > paged.cached.limits.dirty_pages;
+        if self.array().has_threads() && !(too_many && may_flush) {
+            paged.cached.flusher.push(self.array(), keys);
+        } else if may_flush {
+            // Without threads, or when the flusher does not keep up, whoever writes flushes. What fails stays dirty, and
+            // `sync` says so.
+            let hashes: Vec<Hash> = keys.map(|key| paged.cached.cache.directory().hash(key)).collect();
+            for hash in hashes {
+                let _later = self.flush_set(paged, hash);
+            }
+        }
+    }
+
+    /// Notes that the part of a page holds something new.
+    pub(super) fn note_written(&self, page: u64) {
+        let placement = self.map.place(page * PAGE_BYTES as u64 / self.block_bytes);
+        let part = &self.parts[usize::from(placement.drive)];
+        if !part.dirty.load(Ordering::Relaxed) {
+            part.dirty.store(true, Ordering::Release);
+        }
+    }
+
+    /// Flushes the dirty pages of one set, of this and other files; whether any were flushed.
+    pub(super) fn flush_set(&self, paged: &Paged, hash: Hash) -> Result<bool> {
+        let mut keys = Vec::new();
+        let directory = paged.cached.cache.directory();
+        paged.cached.cache.dirty_in(directory.place(hash), false, &mut keys);
+        keys.sort_unstable();
+        let mut any = false;
+        for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
+            if keys[0].file() == paged.number {
+                self.flush(paged, keys, Class::Foreground)?;
+                any = true;
+            } else if let Some(other) = paged.cached.file(keys[0].file()) {
+                any |= paged.cached.flush_other(&other, keys, Class::Foreground)?;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Flushes all dirty pages of the file, and waits for those that others are flushing.
+    pub fn flush_all(&self, paged: &Paged) -> Result<()> {
+        let mut keys = paged.cached.cache.dirty_of(paged.number);
+        while !keys.is_empty() {
+            self.flush(paged, &keys, Class::Foreground)?;
+            let mut again = Vec::new();
+            for key in keys {
+                if let Some(waiter) = paged.waiter(key.page(), true) {
+                    wait(self.array(), &waiter).map_err(|failure| self.error(failure))?;
+                    // What was flushed may have been older than what this sync is to cover.
+                    again.push(key);
+                }
+            }
+            keys = again;
+        }
+        Ok(())
+    }
+
+    /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours.
+    fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> Result<()> {
+        let mut copy = paged.cached.flusher_copy()?;
+        let mut keys = keys.iter().copied().peekable();
+        let mut result = Ok(());
+        while keys.peek().is_some() && result.is_ok() {
+            let mut runs = Vec::new();
+            let mut used = 0;
+            while let Some(&key) = keys.peek()
+                && used < copy.len()
+            {
+                // Nothing copied: it is clean, or on its way. Otherwise it is looked at again, since a neighbour that was
+                // cleaned meanwhile ends a run early.
+                match self.copy_run(paged, key, &mut copy, used, &mut runs) {
+                    0 => drop(keys.next()),
+                    copied => used += copied,
+                }
+            }
+            result = self.write_runs(paged, &runs, &mut copy, class);
+        }
+        paged.cached.give_copy(copy);
+        result
+    }
+
+    /// Copies a dirty page with its dirty neighbours before and after it in its block; how many bytes they are.
+    fn copy_run(&self, paged: &Paged, key: Key, copy: &mut PageBuf, at: usize, runs: &mut Vec<Run>) -> usize {
+        let cache = &paged.cached.cache;
+        let block_pages = self.block_bytes / PAGE_BYTES as u64;
+        let block = key.page() - key.page() % block_pages;
+        let room = ((copy.len() - at) / PAGE_BYTES).min(PIECE_BYTES / PAGE_BYTES) as u64;
+        let name = |page: u64| paged.key(page).map(|(key, _)| key);
+        let wanted = key.page();
+        let mut first = wanted;
+        while first > block && wanted - first + 1 < room && name(first - 1).is_some_and(|key| cache.is_dirty(key)) {
+            first -= 1;
+        }
+        let (mut page, mut copied) = (first, 0);
+        while page < block + block_pages && copied < room {
+            let to = copy.as_mut_ptr().wrapping_add(at + copied as usize * PAGE_BYTES);
+            // SAFETY: `room` pages fit the copy from `at` on, which is ours.
+            let begun = name(page).is_some_and(|key| unsafe { cache.begin_flush(key, to) });
+            if begun {
+                copied += 1;
+            } else if copied > 0 || page >= wanted {
+                break;
+            } else {
+                // A neighbour before it has just been flushed by somebody else.
+                first = page + 1;
+            }
+            page += 1;
+        }
+        if copied > 0
+            && let Some(first) = name(first)
+        {
+            runs.push(Run { first, count: copied as usize, at });
+        }
+        copied as usize * PAGE_BYTES
+    }
+
+    fn write_runs(&self, paged: &Paged, runs: &[Run], copy: &mut PageBuf, class: Class) -> Result<()> {
+        let start = copy.as_mut_ptr();
+        let pieces = runs.iter().enumerate().map(|(tag, run)| {
+            let (memory, len) = (Memory::one(start.wrapping_add(run.at)), run.count * PAGE_BYTES);
+            let (drive, piece) = self.page_piece(Op::Write, class, run.first.page(), len, memory);
+            (drive, crate::drive::Piece { tag: tag as u32, ..piece })
+        });
+        let mut first = Ok(());
+        let mut flushed = 0;
+        // SAFETY: the copy lives until this returns, and nobody else has it.
+        let begun = unsafe {
+            self.array().run_each((start, copy.len()), pieces, |tag, outcome| {
+                let run = &runs[tag as usize];
+                self.end_run(paged, run, outcome);
+                flushed += run.count as u64;
+                if first.is_ok() {
+                    first = outcome;
+                }
+            })
+        };
+        if let Err(error) = begun {
+            let outcome = Err(super::run::failure(Op::Write, error.errno().unwrap_or(libc::EIO)));
+            runs.iter().for_each(|run| self.end_run(paged, run, outcome));
+            return Err(error);
+        }
+        paged.cached.with_seat(|seat| seat.tally.add(Id::Flushes, flushed));
+        first.map_err(|failure| self.error(failure))
+    }
+
+    fn end_run(&self, paged: &Paged, run: &Run, outcome: Outcome) {
+        // Before the pages are clean, so that a sync which finds them clean covers them.
+        self.note_written(run.first.page());
+        for page in run.first.page()..run.first.page() + run.count as u64 {
+            if let Some((key, _)) = paged.key(page) {
+                paged.cached.cache.end_flush(key, outcome);
+            }
+        }
+    }
+}
+
+impl Cached {
+    /// Memory for copies.
+    fn flusher_copy(&self) -> Result<PageBuf> {
+        if let Some(copy) = lock(&self.copies).pop() {
+            return Ok(copy);
+        }
+        let pages = (self.cache.directory().pages() as usize / 64).clamp(4, COPY_PAGES);
+        let what = || format!("memory to flush {pages} pages");
+        PageBuf::new(pages * PAGE_BYTES).map_err(|e| Error::Machine { what: what(), why: e.to_string() })
+    }
+
+    fn give_copy(&self, copy: PageBuf) {
+        lock(&self.copies).push(copy);
+    }
+
+    /// Flushes pages of a file, unless somebody is changing its length; whether it did.
+    fn flush_other(&self, file: &FileState, keys: &[Key], class: Class) -> Result<bool> {
+        let Some(paged) = &file.paged else { return Ok(false) };
+        if !file.gate.try_enter() {
+            return Ok(false);
+        }
+        let result = file.flush(paged, keys, class);
+        file.gate.leave();
+        result.map(|()| true)
+    }
+
+    /// One round of the flusher: the sets of these pages.
+    fn flush_sets(&self, pages: &[Key]) {
+        let mut keys = Vec::new();
+        for page in pages {
+            let directory = self.cache.directory();
+            self.cache.dirty_in(directory.place(directory.hash(*page)), false, &mut keys);
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
+            let Some(file) = self.file(keys[0].file()) else { continue };
+            if let Err(error) = self.flush_other(&file, keys, Class::Background) {
+                file.array().notice(format!("flushing {:?}: {error}", file.record.name));
+            }
+        }
+    }
+}
+
+impl Flusher {
+    fn push(&self, array: &Arc<ArrayInner>, keys: impl Iterator<Item = Key>) {
+        let mut state = lock(&self.state);
+        if state.stop {
+            return;
+        }
+        for key in keys {
+            if state.queue.len() < QUEUE_SETS {
+                state.queue.push_back(key);
+            }
+        }
+        if state.thread.is_none() {
+            state.thread = start(array);
+        }
+        if !state.running {
+            self.work.notify_one();
+        }
+    }
+
+    /// The next pages whose sets are to be flushed; `None` at the end.
+    fn next(&self) -> Option<Vec<Key>> {
+        let mut state = lock(&self.state);
+        state.running = false;
+        loop {
+            if state.stop {
+                return None;
+            }
+            if !state.queue.is_empty() {
+                let count = state.queue.len().min(BATCH_SETS);
+                state.running = true;
+                return Some(state.queue.drain(..count).collect());
+            }
+            state = match self.work.wait(state) {
+                Ok(state) => state,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+    }
+
+    /// Ends the thread; what it has not flushed stays dirty.
+    pub fn stop(&self) {
+        let thread = {
+            let mut state = lock(&self.state);
+            state.stop = true;
+            state.queue.clear();
+            self.work.notify_all();
+            state.thread.take()
+        };
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // Should it have panicked, its message is out, and what it held is dirty or flushing still.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts the thread that flushes in the background. Without it writers flush when their sets are full.
+pub fn start(array: &Arc<ArrayInner>) -> Option<JoinHandle<()>> {
+    let cached: Weak<Cached> = Arc::downgrade(array.cached.as_ref()?);
+    let thread = std::thread::Builder::new().name("iomill-flush".into()).spawn(move || {
+        loop {
+            // Held only while there is work, and while asleep through the flusher's own end: `stop` comes first.
+            let Some(cached) = cached.upgrade() else { return };
+            let Some(pages) = cached.flusher.next() else { return };
+            cached.flush_sets(&pages);
+        }
+    });
+    if let Err(error) = &thread {
+        array.notice(format!("no thread to flush in the background: {error}"));
+    }
+    thread.ok()
+}

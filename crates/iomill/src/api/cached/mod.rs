@@ -1,0 +1,249 @@
+//! Files through the page cache: what `cache` and `drive` do, put together for calls.
+//!
+//! A call is cut into spans of pages. What is in the cache is copied at once (`read`, `write`); of what is not, the pages become
+//! the caller's to fill, in waves of bounded size, adjacent ones by one I/O (`fill`). What somebody else is working on is waited for after
+//! one's own fills have ended (rule 4 of the cache), and what finds its set full goes past the cache. Dirty pages are flushed by
+//! a thread in the background, by whoever writes too much, and by `sync` (`flush`).
+
+mod fill;
+mod flush;
+mod read;
+mod run;
+mod seat;
+mod work;
+mod write;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, RwLock, Weak};
+
+use super::options::ArrayOptions;
+use super::split::Extent;
+use super::state::FileState;
+use crate::cache::key::{Hash, Key};
+use crate::cache::{Cache, Plan};
+use crate::counters::Board;
+use crate::drive::PAGE_BYTES;
+use crate::drive::regions::Regions;
+use crate::error::{Error, Result};
+use crate::sys::limits::{default_cache_bytes, memory_limit_bytes};
+use crate::sys::memory::PageBuf;
+use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use flush::Flusher;
+
+pub use fill::Fills;
+pub use seat::Seat;
+pub use work::Work;
+
+/// Frames are registered with engines in chunks of so many bytes.
+const CHUNK_BYTES: usize = 64 << 20;
+
+/// Pages of one wave of fills at most.
+const WAVE_PAGES: usize = 1024;
+
+/// An array's cache, and what flushes it.
+#[derive(Debug)]
+pub struct Cached {
+    pub cache: Cache,
+    /// Tells caches of this process apart in the threads' tables.
+    instance: u64,
+    /// The open files, by their number in the cache.
+    files: RwLock<BTreeMap<u32, Weak<FileState>>>,
+    next_number: AtomicU32,
+    pub flusher: Flusher,
+    limits: Limits,
+    board: Arc<Board>,
+    /// Pages that came in, roughly: changes tell threads that have only hits that a policy has to choose.
+    taken: AtomicU64,
+    /// Spans that went past the cache.
+    bypassed: AtomicU64,
+    /// Memory for the copies that are flushed, used again.
+    copies: Mutex<Vec<PageBuf>>,
+}
+
+/// Bounds that follow from the cache's size.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Pages of one wave of fills (rule 5 of the cache).
+    wave_pages: usize,
+    /// A set with more dirty pages than that is flushed.
+    set_dirty: u32,
+    /// With more dirty pages than that writers flush themselves.
+    dirty_pages: u64,
+}
+
+impl Cached {
+    /// The cache that the options ask for, if they do.
+    pub fn new(
+        options: &ArrayOptions,
+        instance: u64,
+        regions: &Regions,
+        board: &Arc<Board>,
+    ) -> Result<Option<Arc<Cached>>> {
+        let cache_bytes = match options.cache_bytes {
+            Some(bytes) => bytes,
+            None => default_cache_bytes(memory_limit_bytes(Path::new("/")).unwrap_or(0)),
+        };
+        if cache_bytes == 0 {
+            return Ok(None);
+        }
+        board.set_cache_bytes(cache_bytes);
+        let ways = options.set_size;
+        let least = (ways * PAGE_BYTES) as u64;
+        if cache_bytes < least {
+            let what = format!("a cache of {cache_bytes} bytes");
+            return Err(Error::invalid(
+                what,
+                format!("it holds at least one set of {ways} pages, {least} bytes; 0 is none"),
+            ));
+        }
+        let cache = Cache::new(Plan {
+            bytes: cache_bytes,
+            bytes_max: options.cache_bytes_max.unwrap_or(0).max(cache_bytes),
+            set_size: ways,
+            policy: options.policy,
+            hash_mask: options.hash_mask,
+        })?;
+        let (start, len) = cache.span();
+        regions.add_slab(start, len, CHUNK_BYTES);
+        let pages = cache.directory().pages() as usize;
+        Ok(Some(Arc::new(Cached {
+            limits: Limits {
+                wave_pages: (pages / 4).clamp(1, WAVE_PAGES),
+                set_dirty: ways as u32 / 2,
+                dirty_pages: pages as u64 * 5 / 8,
+            },
+            board: Arc::clone(board),
+            taken: AtomicU64::new(0),
+            bypassed: AtomicU64::new(0),
+            copies: Mutex::default(),
+            cache,
+            instance,
+            files: RwLock::default(),
+            next_number: AtomicU32::new(0),
+            flusher: Flusher::default(),
+        })))
+    }
+
+    /// A number for a file that is being opened. Numbers come again after 16 million files, when the pages of the earlier one are gone.
+    fn number(&self) -> u32 {
+        loop {
+            let drawn = self.next_number.fetch_add(1, Ordering::Relaxed);
+            let number = drawn % crate::cache::key::FILE_MAX + 1;
+            if self.files.read().unwrap_or_else(|e| e.into_inner()).contains_key(&number) {
+                continue;
+            }
+            if drawn >= crate::cache::key::FILE_MAX {
+                self.cache.discard(number, 0);
+            }
+            return number;
+        }
+    }
+
+    /// Makes a file known, so that its pages can be flushed.
+    pub fn enter(&self, file: &Arc<FileState>) {
+        if let Some(paged) = &file.paged {
+            let mut files = self.files.write().unwrap_or_else(|e| e.into_inner());
+            files.insert(paged.number, Arc::downgrade(file));
+        }
+    }
+
+    /// The file is gone. Its clean pages age away; dirty ones, whose flush has failed and been reported, go now.
+    pub fn leave(&self, number: u32) {
+        self.files.write().unwrap_or_else(|e| e.into_inner()).remove(&number);
+        if !self.cache.dirty_of(number).is_empty() {
+            self.cache.discard(number, 0);
+        }
+    }
+
+    /// How often something went past the cache because its set was full.
+    pub fn bypasses(&self) -> u64 {
+        self.bypassed.load(Ordering::Relaxed)
+    }
+
+    fn file(&self, number: u32) -> Option<Arc<FileState>> {
+        self.files.read().unwrap_or_else(|e| e.into_inner()).get(&number).and_then(Weak::upgrade)
+    }
+}
+
+/// A file's part of the cache.
+#[derive(Debug)]
+pub struct Paged {
+    pub cached: Arc<Cached>,
+    /// The file's number in keys.
+    pub number: u32,
+    /// Pages from here on have never been written, not even in part: they hold zeroes and need not be read before they are written to.
+    /// A multiple of the page in bytes, never below the length.
+    pub fresh_from: AtomicU64,
+}
+
+/// A range within one page, and the caller's memory for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// The page's number in its file.
+    pub page: u64,
+    /// Where the range begins in it, in bytes.
+    pub within: u16,
+    /// Length in bytes: at most to the page's end.
+    pub len: u16,
+    /// The memory.
+    pub buf: *mut u8,
+}
+
+// SAFETY: a span describes memory; whoever passes it to another thread vouches for it, as for a piece.
+unsafe impl Send for Span {}
+
+impl Span {
+    /// Offset in the file in bytes.
+    pub fn offset(&self) -> u64 {
+        self.page * PAGE_BYTES as u64 + u64::from(self.within)
+    }
+
+    /// The same as an extent.
+    pub fn extent(&self) -> Extent {
+        Extent { offset: self.offset(), len: usize::from(self.len), buf: self.buf }
+    }
+}
+
+/// Cuts an extent at page edges.
+#[inline]
+pub fn spans(extent: Extent) -> impl Iterator<Item = Span> + Clone {
+    let mut rest = extent;
+    std::iter::from_fn(move || {
+        if rest.len == 0 {
+            return None;
+        }
+        let within = rest.offset as usize % PAGE_BYTES;
+        let len = rest.len.min(PAGE_BYTES - within);
+        let span =
+            Span { page: rest.offset / PAGE_BYTES as u64, within: within as u16, len: len as u16, buf: rest.buf };
+        rest = Extent { offset: rest.offset + len as u64, len: rest.len - len, buf: rest.buf.wrapping_add(len) };
+        Some(span)
+    })
+}
+
+impl Paged {
+    /// The part of a file that is being opened, `len` bytes long.
+    pub fn new(cached: &Arc<Cached>, len: u64) -> Paged {
+        let fresh_from = AtomicU64::new(len.next_multiple_of(PAGE_BYTES as u64));
+        Paged { cached: Arc::clone(cached), number: cached.number(), fresh_from }
+    }
+
+    /// Takes note that a write up to `end` bytes is to begin; where pages began before that hold nothing yet.
+    pub fn written_to(&self, end: u64) -> u64 {
+        self.fresh_from.fetch_max(end.next_multiple_of(PAGE_BYTES as u64), Ordering::AcqRel)
+    }
+
+    /// Forgets what is cached from a length on, the page that it falls into included. Nobody writes or fills.
+    pub fn cut(&self, len: u64) {
+        self.cached.cache.discard(self.number, len / PAGE_BYTES as u64);
+        self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
+    }
+
+    /// The name of a page, unless the page is too far out to be cached.
+    #[inline]
+    pub fn key(&self, page: u64) -> Option<(Key, Hash)> {
+        let key = Key::new(self.number, page)?;
+        Some((key, self.cached.cache.directory().hash(key)))
+    }
+}

@@ -1,0 +1,305 @@
+//! Reading through the cache.
+
+use super::{Fills, Paged, Seat, Span};
+use crate::api::array::ArrayInner;
+use crate::api::split::{Extent, Splitter};
+use crate::api::state::FileState;
+use crate::cache::key::{Hash, Key};
+use crate::cache::{Begun, Found, Outcome, Waiter, Wrote};
+use crate::counters::Id;
+use crate::drive::{Class, PAGE_BYTES};
+use crate::engine::Op;
+use crate::error::Result;
+use crate::sys::sync::Ordering;
+
+/// Look-ups of a batch that overlap.
+const OVERLAP: usize = 16;
+
+/// What became of one span at first sight.
+pub(super) enum Asked {
+    Done,
+    /// Somebody is at the page.
+    Busy,
+    Yours(crate::cache::Fill),
+    /// The set is full.
+    Full,
+}
+
+impl Paged {
+    /// Copies what the cache holds of one extent; what it does not is appended to `missing`.
+    ///
+    /// # Safety
+    /// The extent's memory is writable and nobody else's.
+    #[inline]
+    pub unsafe fn read(&self, extent: Extent, missing: &mut Vec<Span>) {
+        self.cached.with_seat(|seat| {
+            for span in super::spans(extent) {
+                // SAFETY: the caller's promise.
+                if !unsafe { self.read_span(seat, span) } {
+                    missing.push(span);
+                }
+            }
+        });
+    }
+
+    /// # Safety
+    /// As for `read`.
+    #[inline]
+    unsafe fn read_span(&self, seat: &Seat, span: Span) -> bool {
+        let Some((key, hash)) = self.key(span.page) else { return false };
+        // SAFETY: a span is within its page, and its memory is the caller's.
+        let found = unsafe { self.cached.cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
+        if let Some(found) = found {
+            seat.hit(&self.cached, found, hash);
+        }
+        found.is_some()
+    }
+
+    /// As `read`, for many extents: the processor's cache misses of several look-ups overlap.
+    ///
+    /// # Safety
+    /// As for `read`.
+    pub unsafe fn read_many(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
+        let cache = &self.cached.cache;
+        let mut spans = extents.flat_map(super::spans);
+        self.cached.with_seat(|seat| {
+            loop {
+                let mut batch: [Option<(Span, Key, Hash)>; OVERLAP] = [None; OVERLAP];
+                let mut found: [Option<Found>; OVERLAP] = [None; OVERLAP];
+                let mut count = 0;
+                while count < OVERLAP
+                    && let Some(span) = spans.next()
+                {
+                    let Some((key, hash)) = self.key(span.page) else {
+                        missing.push(span);
+                        continue;
+                    };
+                    cache.prefetch(hash);
+                    batch[count] = Some((span, key, hash));
+                    count += 1;
+                }
+                if count == 0 {
+                    return;
+                }
+                for (slot, place) in batch[..count].iter().zip(&mut found) {
+                    let Some((span, key, hash)) = slot else { continue };
+                    *place = cache.find(*key, *hash);
+                    if let Some(found) = *place {
+                        cache.prefetch_found(found, span.within.into(), span.len.into());
+                    }
+                }
+                for (slot, place) in batch[..count].iter().zip(&found) {
+                    let Some((span, _, hash)) = slot else { continue };
+                    let copied = place.is_some_and(|found| {
+                        // SAFETY: a span is within its page, and its memory is the caller's.
+                        let still = unsafe { cache.copy_found(found, span.within.into(), span.buf, span.len.into()) };
+                        if still {
+                            seat.hit(&self.cached, found, *hash);
+                        }
+                        still
+                    });
+                    if !copied {
+                        missing.push(*span);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Asks for one page, for reading into or writing from a span's memory.
+    ///
+    /// # Safety
+    /// The span's memory is valid, and (for reads) nobody else's.
+    unsafe fn ask(&self, seat: &Seat, op: Op, span: Span, fresh_from: u64) -> (Asked, u32) {
+        let Some((key, hash)) = self.key(span.page) else { return (Asked::Full, 0) };
+        let cache = &self.cached.cache;
+        if op == Op::Read {
+            // SAFETY: the caller's promise.
+            if unsafe { self.read_span(seat, span) } {
+                return (Asked::Done, 0);
+            }
+            return match cache.begin_fill(key, hash) {
+                // It goes and comes: the next round looks again.
+                Begun::Present | Begun::Busy => (Asked::Busy, 0),
+                Begun::Yours(fill) => (Asked::Yours(fill), 0),
+                Begun::Full => (Asked::Full, 0),
+            };
+        }
+        let fresh = span.page * PAGE_BYTES as u64 >= fresh_from;
+        // SAFETY: a span is within its page, and its memory is the caller's.
+        let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
+        match wrote {
+            Wrote::Done(dirty) => (Asked::Done, dirty),
+            Wrote::Busy => (Asked::Busy, 0),
+            Wrote::Yours(fill) => (Asked::Yours(fill), 0),
+            Wrote::Full => (Asked::Full, 0),
+        }
+    }
+
+    /// What to wait on while somebody is at a page.
+    pub(super) fn waiter(&self, page: u64, to_flush: bool) -> Option<std::sync::Arc<Waiter>> {
+        let (key, hash) = self.key(page)?;
+        self.cached.cache.waiter(key, hash, to_flush)
+    }
+}
+
+/// Waits as the platform can: a simulation steps.
+pub(super) fn wait(array: &ArrayInner, waiter: &Waiter) -> Outcome {
+    if array.has_threads() {
+        return waiter.wait();
+    }
+    loop {
+        if let Some(outcome) = waiter.outcome() {
+            return outcome;
+        }
+        array.pause_for_io();
+    }
+}
+
+/// Spans by what became of them.
+#[derive(Default)]
+struct Sorted {
+    busy: Vec<Span>,
+    full: Vec<Span>,
+}
+
+impl FileState {
+    /// Does what could not be done from the cache alone, to the end: fills, waits, bypasses. The caller is inside the gate.
+    ///
+    /// `fresh_from` is where pages begin that hold nothing yet, in bytes; for reads it does not matter.
+    ///
+    /// # Safety
+    /// The spans' memory is valid until this returns, and (for reads) nobody else's.
+    pub unsafe fn complete(
+        &self,
+        paged: &Paged,
+        op: Op,
+        mut todo: Vec<Span>,
+        fresh_from: u64,
+        class: Class,
+    ) -> Result<()> {
+        while !todo.is_empty() {
+            let count = todo.len().min(paged.cached.limits.wave_pages);
+            let mut fills = Fills::new(op);
+            // SAFETY: the caller's promise.
+            let sorted = unsafe { self.begin_wave(paged, op, todo.drain(..count), fresh_from, &mut fills) };
+            // SAFETY: the caller's promise.
+            unsafe { self.run_fills(paged, fills, class)? };
+            for span in &sorted.full {
+                // SAFETY: the caller's promise.
+                if !unsafe { self.pass_full(paged, op, *span, class)? } {
+                    todo.push(*span);
+                }
+            }
+            // Nothing of ours is unfinished: we may wait for others (rule 4 of the cache).
+            for span in sorted.busy {
+                if let Some(waiter) = paged.waiter(span.page, false) {
+                    paged.cached.with_seat(|seat| seat.tally.add(Id::Waits, 1));
+                    wait(self.array(), &waiter).map_err(|failure| self.error(failure))?;
+                }
+                todo.push(span);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the pages of a wave: what is there is done, what is ours to fill goes into `fills`.
+    ///
+    /// # Safety
+    /// As for `complete`.
+    unsafe fn begin_wave(
+        &self,
+        paged: &Paged,
+        op: Op,
+        spans: impl Iterator<Item = Span>,
+        fresh_from: u64,
+        fills: &mut Fills,
+    ) -> Sorted {
+        let mut sorted = Sorted::default();
+        let mut over = Vec::new();
+        paged.cached.with_seat(|seat| {
+            seat.tell(&paged.cached);
+            for span in spans {
+                // SAFETY: the caller's promise.
+                let (asked, dirty) = unsafe { paged.ask(seat, op, span, fresh_from) };
+                if dirty > paged.cached.limits.set_dirty {
+                    over.push(span.page);
+                }
+                match asked {
+                    Asked::Done => {}
+                    Asked::Busy => sorted.busy.push(span),
+                    Asked::Full => sorted.full.push(span),
+                    Asked::Yours(fill) => {
+                        seat.tally.add(Id::Evictions, u64::from(fill.evicted));
+                        seat.tally.add(Id::Misses, 1);
+                        fills.push(fill, span);
+                    }
+                }
+            }
+        });
+        self.note_dirty(paged, &over, fills.is_empty());
+        sorted
+    }
+
+    /// `begin_wave` for an operation that does not wait: what is left for later.
+    ///
+    /// # Safety
+    /// As for `complete`, until the operation has ended.
+    pub(super) unsafe fn begin_some(
+        &self,
+        paged: &Paged,
+        op: Op,
+        spans: impl Iterator<Item = Span>,
+        fresh_from: u64,
+        fills: &mut Fills,
+    ) -> Vec<Span> {
+        // SAFETY: the caller's promise.
+        let Sorted { mut busy, full } = unsafe { self.begin_wave(paged, op, spans, fresh_from, fills) };
+        busy.extend(full);
+        paged.cached.taken.fetch_add(fills.len() as u64, Ordering::Relaxed);
+        paged.cached.with_seat(|seat| seat.tally.add(Id::Fills, fills.len() as u64));
+        busy
+    }
+
+    /// Does one span past its full set, or makes room there; `false` asks for another round.
+    ///
+    /// # Safety
+    /// As for `complete`.
+    unsafe fn pass_full(&self, paged: &Paged, op: Op, span: Span, class: Class) -> Result<bool> {
+        let key = paged.key(span.page);
+        if op == Op::Write
+            && let Some((_, hash)) = key
+            && self.flush_set(paged, hash)?
+        {
+            return Ok(false);
+        }
+        if let Some((key, hash)) = key
+            && !paged.cached.cache.begin_bypass(key, hash)
+        {
+            // There by now, or somebody is at it, or too many are in transit.
+            self.array().pause_for_io();
+            return Ok(false);
+        }
+        paged.cached.with_seat(|seat| seat.tally.add(Id::Bypasses, 1));
+        paged.cached.bypassed.fetch_add(1, Ordering::Relaxed);
+        let pieces = Splitter::new(self, op, class, std::iter::once(span.extent()));
+        let mut outcome = Ok(());
+        // SAFETY: the caller's promise.
+        let begun = unsafe {
+            self.array().run_each((std::ptr::null(), 0), pieces, |_, end| {
+                if outcome.is_ok() {
+                    outcome = end;
+                }
+            })
+        };
+        if op == Op::Write {
+            self.note_written(span.page);
+        }
+        if let Some((key, hash)) = key {
+            paged.cached.cache.end_bypass(key, hash, outcome);
+        }
+        begun?;
+        outcome.map_err(|failure| self.error(failure))?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,104 @@
+//! Running pieces and hearing of each one's end, inline or on the drive threads.
+
+use std::sync::Arc;
+
+use crate::api::array::ArrayInner;
+use crate::cache::Outcome;
+use crate::drive::serve::Owner;
+use crate::drive::{Failure, Fault, Piece};
+use crate::engine::Op;
+use crate::error::Result;
+use crate::sys::sync::{Condvar, Mutex, lock};
+
+/// Collects the ends of pieces that drive threads run.
+#[derive(Default)]
+struct Ends {
+    state: Mutex<State>,
+    told: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ends: Vec<(u32, Outcome)>,
+    /// Shares that have not ended.
+    shares: usize,
+}
+
+impl Owner for Ends {
+    fn piece_done(&self, tag: u32, result: std::result::Result<(), Failure>) {
+        lock(&self.state).ends.push((tag, result));
+    }
+
+    fn share_done(self: Arc<Self>, _failure: Option<Failure>) {
+        lock(&self.state).shares -= 1;
+        self.told.notify_all();
+    }
+}
+
+/// A failure that stands for an error before the drives were asked.
+pub fn failure(op: Op, errno: i32) -> Failure {
+    Failure { op, key: 0, offset: 0, fault: Fault::Errno(errno) }
+}
+
+impl ArrayInner {
+    /// Runs pieces to their ends, all of them whatever becomes of some, and tells `done` of each end by the piece's tag. An error
+    /// means that none was begun.
+    ///
+    /// # Safety
+    /// The pieces' memory and files are valid until this returns; memory that is read into is touched by nobody else.
+    pub unsafe fn run_each(
+        &self,
+        span: (*const u8, usize),
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        mut done: impl FnMut(u32, Outcome),
+    ) -> Result<()> {
+        if !self.blocks_on_threads() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_inline(span, pieces, |end| done(end.tag, end.result)) };
+        }
+        self.fleet()?;
+        let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); self.catalog.drives().len()];
+        for (drive, piece) in pieces {
+            shares[usize::from(drive)].push(piece);
+        }
+        let ends = Arc::new(Ends::default());
+        for (drive, pieces) in shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty()) {
+            let tags: Vec<u32> = pieces.iter().map(|piece| piece.tag).collect();
+            lock(&ends.state).shares += 1;
+            let owner = Arc::clone(&ends) as Arc<dyn Owner>;
+            if let Err(failure) = self.send_share(drive, owner, pieces, span) {
+                let mut state = lock(&ends.state);
+                state.shares -= 1;
+                state.ends.extend(tags.into_iter().map(|tag| (tag, Err(failure))));
+            }
+        }
+        loop {
+            let (over, now) = {
+                let mut state = lock(&ends.state);
+                (state.shares == 0, std::mem::take(&mut state.ends))
+            };
+            let none = now.is_empty();
+            now.into_iter().for_each(|(tag, outcome)| done(tag, outcome));
+            if over {
+                return Ok(());
+            }
+            if none {
+                ends.pause(self);
+            }
+        }
+    }
+}
+
+impl Ends {
+    /// Waits for a share to end.
+    fn pause(&self, array: &ArrayInner) {
+        if !array.has_threads() {
+            return array.pause_for_io();
+        }
+        let state = lock(&self.state);
+        if state.shares > 0 && state.ends.is_empty() {
+            // A poisoned lock is found again by the next look.
+            let _waited = self.told.wait(state);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a thread keeps for a cache, so that its hits need nothing that is shared: counters, the hits that the policy has still to
+//! be told of, and slots for pins.
+//!
+//! Telling later costs nothing that counts: a policy is asked when a page must go, and whoever needs room tells first. A thread that has
+//! only hits tells too, once in a ring full of them, when others have taken room meanwhile; in a cache where all fits nobody tells,
+//! and nothing shared is stored to.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+
+use super::Cached;
+use crate::cache::feeder::Feeder;
+use crate::cache::key::{Hash, Key};
+use crate::cache::{Found, Held, PinBlock};
+use crate::counters::{Id, Tally};
+use crate::error::{Error, Result};
+use crate::sys::sync::Ordering;
+
+thread_local! {
+    /// This thread's seats, by cache. A seat goes when its cache is gone.
+    static SEATS: RefCell<Vec<Rc<Seat>>> = const { RefCell::new(Vec::new()) };
+    /// The instance of the seat that was used last, and the seat, which is in `SEATS`.
+    static LAST: Cell<(u64, *const Seat)> = const { Cell::new((u64::MAX, std::ptr::null())) };
+}
+
+/// One thread's seat at a cache.
+pub struct Seat {
+    instance: u64,
+    cached: Weak<Cached>,
+    /// Where the thread counts.
+    pub tally: Rc<Tally>,
+    pins: RefCell<Vec<Arc<PinBlock>>>,
+    feeder: RefCell<Feeder>,
+    /// `Cached::taken` when this thread told last.
+    taken_seen: Cell<u64>,
+}
+
+impl Cached {
+    /// Calls `f` with the calling thread's seat.
+    #[inline]
+    pub fn with_seat<R>(self: &Arc<Self>, f: impl FnOnce(&Seat) -> R) -> R {
+        if let Ok((instance, seat)) = LAST.try_with(Cell::get)
+            && instance == self.instance
+        {
+            // SAFETY: `LAST` names a seat in this thread's `SEATS`, where it stays until its cache is gone (`find`), and
+            // `self` is its cache.
+            return f(unsafe { &*seat });
+        }
+        self.with_found_seat(f)
+    }
+
+    #[cold]
+    fn with_found_seat<R>(self: &Arc<Self>, f: impl FnOnce(&Seat) -> R) -> R {
+        // A thread that is ending has no table any more: its last calls get a seat for each.
+        let seat =
+            SEATS.try_with(|seats| self.find(&mut seats.borrow_mut())).unwrap_or_else(|_| Rc::new(self.new_seat()));
+        f(&seat)
+    }
+
+    fn find(self: &Arc<Self>, seats: &mut Vec<Rc<Seat>>) -> Rc<Seat> {
+        let found = seats.iter().find(|seat| seat.instance == self.instance).map(Rc::clone);
+        let seat = found.unwrap_or_else(|| {
+            seats.retain(|seat| seat.cached.strong_count() > 0);
+            let seat = Rc::new(self.new_seat());
+            seats.push(Rc::clone(&seat));
+            seat
+        });
+        // Where it cannot be noted, it is found again the long way.
+        let _noted = LAST.try_with(|last| last.set((self.instance, Rc::as_ptr(&seat))));
+        seat
+    }
+
+    fn new_seat(self: &Arc<Self>) -> Seat {
+        Seat {
+            instance: self.instance,
+            cached: Arc::downgrade(self),
+            tally: self.board.tally(),
+            pins: RefCell::default(),
+            feeder: RefCell::default(),
+            taken_seen: Cell::new(0),
+        }
+    }
+}
+
+impl Seat {
+    /// Takes note of a hit.
+    #[inline]
+    pub fn hit(&self, cached: &Cached, (place, seen): Found, hash: Hash) {
+        let full = self.feeder.borrow_mut().push(place, seen.way, hash);
+        self.tally.add(Id::Hits, 1);
+        if full {
+            self.full(cached);
+        }
+    }
+
+    /// The ring is full: others may need to hear of it.
+    #[cold]
+    fn full(&self, cached: &Cached) {
+        let taken = cached.taken.load(Ordering::Relaxed);
+        if self.taken_seen.replace(taken) != taken {
+            self.tell(cached);
+        }
+    }
+
+    /// Tells the policy of the hits there were, before it has to choose.
+    pub fn tell(&self, cached: &Cached) {
+        self.feeder.borrow_mut().drain(cached.cache.directory());
+    }
+
+    /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there.
+    #[inline]
+    pub fn pin<'a>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Result<Option<Held<'a>>> {
+        let mut pins = self.pins.borrow_mut();
+        let slot = match pins.iter().find_map(|block| block.empty()) {
+            Some(slot) => slot,
+            None => {
+                let Some(block) = cached.cache.pin_block() else { return Err(too_many(cached)) };
+                pins.push(block);
+                let Some(slot) = pins.last().and_then(|block| block.empty()) else { return Err(too_many(cached)) };
+                slot
+            }
+        };
+        // SAFETY: the blocks in `pins` are this thread's, from this cache.
+        let pinned = unsafe { cached.cache.pin(key, hash, slot) };
+        Ok(pinned.map(|(held, found)| {
+            self.tally.add(Id::Pins, 1);
+            self.hit(cached, found, hash);
+            held
+        }))
+    }
+}
+
+#[cold]
+fn too_many(cached: &Cached) -> Error {
+    let why = format!(
+        "{} pages may be pinned at a time; drop some pins first, or open a larger cache",
+        cached.cache.pins_max()
+    );
+    Error::Machine { what: "one more pin".into(), why }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Where the cache is gone, so are its blocks.
+        let Some(cached) = self.cached.upgrade() else { return };
+        for block in self.pins.borrow().iter() {
+            cached.cache.give_pin_block(block);
+        }
+    }
+}
