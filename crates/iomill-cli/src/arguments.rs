@@ -4,6 +4,7 @@
 //! machine.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -189,6 +190,10 @@ pub enum Command {
         after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB"
     )]
     Bench(Bench),
+    /// Watch the processes that use an array: its cache, its drives
+    #[command(after_help = "Example:\n  iomill -a /mnt/ssd0 top\n  iomill top --interval 10s --count 6 --json\n\n\
+                            It shows processes of the same user only. On a terminal, q ends it.")]
+    Top(Top),
     /// Print completions for a shell
     #[command(after_help = "Example:\n  iomill completions bash > ~/.local/share/bash-completion/completions/iomill")]
     Completions(Completions),
@@ -213,6 +218,7 @@ impl Command {
             Command::Truncate(_) => "truncate",
             Command::Check(_) => "check",
             Command::Bench(_) => "bench",
+            Command::Top(_) => "top",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
         }
@@ -391,6 +397,20 @@ pub struct BenchAccess {
     pub json: Option<PathBuf>,
 }
 
+/// Arguments of `top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Only this process, whatever array it uses [default: all that use the array, or any array if none is named]
+    #[arg(long, value_name = "PID", conflicts_with = "array")]
+    pub pid: Option<u32>,
+    /// Time from page to page, 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+    /// End after so many pages [default: go on]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+}
+
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
 pub struct Completions {
@@ -422,6 +442,22 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
         _ => Err("give a number of seconds from 0.1 to 600".to_owned()),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let unit = match unit {
+        "ms" => 0.001,
+        "s" | "" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("give a time such as 500ms, 1s, 5m or 1h".to_owned()),
+    };
+    match number.parse::<f64>().map(|number| number * unit) {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give a time from 100ms to 1h, such as 500ms, 1s or 5m".to_owned()),
     }
 }
 
@@ -457,6 +493,12 @@ mod tests {
     }
 
     #[test]
+    fn times_have_units() {
+        let ms = |text| interval(text).unwrap().as_millis();
+        assert_eq!(["500ms", "1s", "2", "0.5", "1.5m", "1h"].map(ms), [500, 1000, 2000, 500, 90_000, 3_600_000]);
+    }
+
+    #[test]
     fn sizes_that_make_no_sense_are_refused() {
         for bad in [
             vec!["put", "a", "--block-size", "5G"],
@@ -468,6 +510,12 @@ mod tests {
             vec!["--depth", "0", "info"],
             vec!["--engine", "null", "info"],
             vec!["attr", "a", "k", "--remove", "k"],
+            vec!["top", "--interval", "50ms"],
+            vec!["top", "--interval", "2h"],
+            vec!["top", "--interval", "inf"],
+            vec!["top", "--interval", "1x"],
+            vec!["top", "--count", "0"],
+            vec!["-a", "x", "top", "--pid", "1"],
             vec!["rm"],
             vec![],
         ] {

@@ -56,6 +56,15 @@ impl<'a> Context<'a> {
         Err(Failure::Usage(why.to_owned()))
     }
 
+    /// The drives that name the array, or none where nothing does.
+    pub fn starts_if_named(&self) -> Result<Option<Vec<PathBuf>>> {
+        match self.starts() {
+            Ok(starts) => Ok(Some(starts)),
+            Err(Failure::Usage(_)) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Runs a piece of work on the array, opened for writing, and closes it.
     pub fn with_writer<T>(&self, work: impl FnOnce(&Array) -> Result<T>) -> Result<T> {
         let array = self.options().open_at(self.starts()?)?;

@@ -18,6 +18,7 @@ mod progress;
 mod pump;
 mod source;
 mod table;
+mod terminal;
 
 use std::ffi::OsString;
 

@@ -13,6 +13,7 @@ mod mv;
 mod put;
 mod rm;
 mod stat;
+mod top;
 mod truncate;
 
 use serde_json::{Value, json};
@@ -37,6 +38,7 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Truncate(arguments) => truncate::run(context, arguments),
         Command::Check(arguments) => check::run(context, arguments),
         Command::Bench(arguments) => bench::run(context, arguments),
+        Command::Top(arguments) => top::run(context, arguments),
         Command::Completions(arguments) => completions::run(arguments),
         Command::Man(arguments) => man::run(arguments),
     }

@@ -65,15 +65,28 @@ pub struct Site {
 impl Site {
     /// An array of so many drives.
     pub fn new(drives: usize) -> Site {
-        let site = Site::bare(drives);
-        let paths: Vec<PathBuf> = (0..drives).map(|drive| site.drive(drive)).collect();
+        Site::bare(drives).init()
+    }
+
+    /// The same in memory, where there is a file system for it: for tests that count how much is done in some time.
+    pub fn in_memory(drives: usize) -> Site {
+        let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")));
+        Site::bare_in(root.unwrap(), drives).init()
+    }
+
+    fn init(self) -> Site {
+        let site = self;
+        let paths: Vec<PathBuf> = (0..site.drives).map(|drive| site.drive(drive)).collect();
         site.run_bare([OsStr::new("init")].into_iter().chain(paths.iter().map(|path| path.as_os_str()))).good();
         site
     }
 
     /// Directories that are no drives yet.
     pub fn bare(drives: usize) -> Site {
-        let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        Site::bare_in(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), drives)
+    }
+
+    fn bare_in(root: TempDir, drives: usize) -> Site {
         let site = Site { root, drives };
         (0..drives).for_each(|drive| fs::create_dir(site.drive(drive)).unwrap());
         site

@@ -104,11 +104,15 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
 pub fn board(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String>) -> Result<Arc<Board>> {
     let platform = &*options.platform;
     let machine = |what: &str, e: std::io::Error| Error::Machine { what: what.to_owned(), why: e.to_string() };
+    let directories = platform.counter_directories();
     let mut salt = [0; 8];
-    platform.random(&mut salt).map_err(|e| machine("random bytes", e))?;
+    // A simulation keeps its randomness for what it simulates.
+    if !directories.is_empty() {
+        platform.random(&mut salt).map_err(|e| machine("random bytes", e))?;
+    }
     let drives = catalog.drives().iter().map(|drive| drive.fs.location().display().to_string()).collect();
     let subject = Subject { array: catalog.id().0, drives };
-    let board = Board::new(&subject, &platform.counter_directories(), u64::from_le_bytes(salt), notices);
+    let board = Board::new(&subject, &directories, u64::from_le_bytes(salt), notices);
     board.map_err(|e| machine("memory for counters", e))
 }
 
