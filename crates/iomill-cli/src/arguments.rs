@@ -3,6 +3,8 @@
 //! Goals: what can be refused without looking at an array is refused here. Non-goals: defaults that depend on the
 //! machine.
 
+mod replay;
+
 use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser;
@@ -12,6 +14,8 @@ use iomill::engine::EngineKind;
 use iomill_bench::bench::Rivals;
 use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
+
+pub use replay::Replay;
 
 /// Many commodity SSDs as one very fast file.
 #[derive(Debug, Parser)]
@@ -189,6 +193,11 @@ pub enum Command {
         after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB"
     )]
     Bench(Bench),
+    /// Repeat recorded accesses on an array, or see what caches would make of them
+    #[command(after_help = "Example:\n  iomill replay oltp.csv.xz -a /mnt/ssd0 --threads 4\n  \
+                            iomill replay --simulate *.csv.xz --svg hits.svg\n\n\
+                            Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or what blkparse prints.")]
+    Replay(Replay),
     /// Print completions for a shell
     #[command(after_help = "Example:\n  iomill completions bash > ~/.local/share/bash-completion/completions/iomill")]
     Completions(Completions),
@@ -213,6 +222,7 @@ impl Command {
             Command::Truncate(_) => "truncate",
             Command::Check(_) => "check",
             Command::Bench(_) => "bench",
+            Command::Replay(_) => "replay",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
         }

@@ -42,7 +42,7 @@ pub struct Survey {
     pub write_bytes: u64,
     /// The longest request, in bytes.
     pub longest_bytes: u32,
-    /// Where the last device ends when they are laid end to end, rounded up to whole pages, in bytes.
+    /// Where the last device ends when they are laid end to end, in bytes.
     pub end_bytes: u64,
     /// Where each device begins, in bytes.
     bases: Vec<u64>,
@@ -70,7 +70,7 @@ impl Survey {
         for end in ends {
             let base = survey.end_bytes.next_multiple_of(DEVICE_UNIT_BYTES);
             survey.bases.push(base);
-            survey.end_bytes = base + end.next_multiple_of(PAGE_BYTES);
+            survey.end_bytes = base + end;
             if survey.end_bytes > END_BYTES_MAX {
                 let why = "its devices together are longer than 64 PiB; split it by devices".to_owned();
                 return Err(TraceError::Whole { path: reader.path().to_owned(), why });
@@ -364,7 +364,7 @@ mod tests {
     fn replay(text: &str, array: &Array, name: &str, manner: Manner) -> Result<(Figures, File)> {
         let survey = Survey::of(&mut reader(TRACE), u64::MAX)?;
         let file = array.create_file(name, iomill::Layout::default())?;
-        file.set_len(survey.end_bytes)?;
+        file.set_len(survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
         let (settings, done) = (Settings { threads: 3, manner, limit: u64::MAX }, AtomicU64::new(0));
         let figures = run(reader(text), (array, &file), &survey, settings, &done, &NEVER)?;
         Ok((figures, file))
@@ -386,7 +386,7 @@ mod tests {
             read_bytes: 4096 + 100 + 512,
             write_bytes: 512 + 12_288,
             longest_bytes: 12_288,
-            end_bytes: DEVICE_UNIT_BYTES + 8192,
+            end_bytes: DEVICE_UNIT_BYTES + 5120,
             bases: vec![0, DEVICE_UNIT_BYTES],
         };
         assert_eq!(survey, expected);
