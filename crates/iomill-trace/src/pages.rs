@@ -61,7 +61,7 @@ impl Pages {
             }
             let (first, last) = (request.offset / PAGE_BYTES, (request.end() - 1) / PAGE_BYTES);
             for page in first..=last {
-                loader.access(u64::from(request.device) << DEVICE_SHIFT | page, request.op == Op::Write);
+                loader.access((u64::from(request.device) << DEVICE_SHIFT) | page, request.op == Op::Write);
             }
             if loader.memory_bytes() > memory_bytes || loader.is_full() {
                 let why = format!(

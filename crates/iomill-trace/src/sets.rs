@@ -24,7 +24,7 @@ impl Simulated for Lru {
     #[inline]
     fn access(&mut self, access: Access) -> bool {
         let sets = (self.pages.len() / self.set_size) as u64;
-        let set = (u128::from(mixed(access.page)) * u128::from(sets) >> 64) as usize;
+        let set = ((u128::from(mixed(access.page)) * u128::from(sets)) >> 64) as usize;
         let set = &mut self.pages[set * self.set_size..][..self.set_size];
         let found = set.iter().position(|page| *page == access.page);
         set[..=found.unwrap_or(self.set_size - 1)].rotate_right(1);
@@ -37,9 +37,9 @@ impl Simulated for Lru {
 #[inline]
 fn mixed(page: u64) -> u64 {
     let mut hash = page.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ hash >> 31
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
 }
 
 #[cfg(test)]
