@@ -21,16 +21,16 @@ fn a_simulation_prints_an_object_per_combination() {
     let site = Site::bare(0);
     site.file("small.csv", TRACE.as_bytes());
     site.file("other.spc", b"0,0,4096,r,0\n0,0,4096,w,1\n");
-    let line = "replay --simulate small.csv other.spc --json --policy lru,global-lru --cache-pages 2,30 --set-size 1,4";
+    let line = "replay --simulate small.csv other.spc --json --policy lru,global-lru --cache-pages 2,30 --set-size 4,8";
     let found = lines(site.run_bare(line.split(' ')).good().text());
     assert_eq!(found.len(), 2 * (2 * 2 + 2));
     let first = &found[0];
     assert_eq!((&first["trace"], &first["policy"]), (&"small".into(), &"lru".into()));
     assert_eq!(
         (&first["cache_pages"], &first["cache_pages_used"], &first["set_size"]),
-        (&2.into(), &2.into(), &1.into())
+        (&2.into(), &4.into(), &4.into())
     );
-    assert_eq!((&found[3]["cache_pages"], &found[3]["cache_pages_used"]), (&30.into(), &28.into()));
+    assert_eq!((&found[3]["cache_pages"], &found[3]["cache_pages_used"]), (&30.into(), &24.into()));
     assert_eq!((&found[5]["policy"], &found[5]["set_size"]), (&"global-lru".into(), &Value::Null));
     // Pages 0, 2, 3, 1, 0, 24, 25: of all one hits, and it is in the second half.
     assert_eq!((&found[5]["hit_rate_whole"], &found[5]["hit_rate_warm"]), (&(1.0 / 7.0).into(), &0.25.into()));
@@ -87,7 +87,7 @@ fn bad_traces_and_arguments_are_refused() {
         (vec!["good.csv", "--simulate", "--file", "f"], "--file"),
         (vec!["good.csv", "--simulate", "--policy", "lru,best"], "global-lru"),
         (vec!["good.csv", "--simulate", "--cache-pages", "0"], "0"),
-        (vec!["good.csv", "--simulate", "--set-size", "1025"], "1025"),
+        (vec!["good.csv", "--simulate", "--set-size", "6"], "12"),
         (vec!["good.csv", "--format", "xml"], "blkparse"),
         (vec!["good.csv", "--limit", "0"], "0"),
         (vec!["good.csv", "--threads", "0"], "0"),

@@ -117,10 +117,14 @@ fn count(pages: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::{Case, Policy};
+    use crate::simulate::{Case, Policy, SetPolicy};
 
     fn outcomes() -> Vec<Outcome> {
-        let policies = [(Policy::GlobalLru, None), (Policy::Lru, Some(4)), (Policy::Lru, Some(12))];
+        let policies = [
+            (Policy::GlobalLru, None),
+            (Policy::Sets(SetPolicy::Lru), Some(4)),
+            (Policy::Sets(SetPolicy::Lru), Some(12)),
+        ];
         let cases = policies
             .into_iter()
             .flat_map(|(policy, set_size)| [9600, 96].map(|cache_pages| Case { policy, cache_pages, set_size }));

@@ -9,8 +9,8 @@ use std::str::FromStr;
 /// Sectors in SPC and blkparse traces, in bytes, whatever the device's are.
 const SECTOR_BYTES: u64 = 512;
 
-/// No request reaches this offset, in bytes (64 PiB).
-pub(crate) const END_BYTES_MAX: u64 = 1 << 56;
+/// Requests end at this offset at most, in bytes (4 PiB): what the cache has room for in the names of pages.
+pub(crate) const END_BYTES_MAX: u64 = 1 << 52;
 
 /// Longest request in bytes.
 pub(crate) const REQUEST_BYTES_MAX: u64 = 1 << 30;
@@ -233,7 +233,7 @@ fn request(op: Op, device: &[u8], offset: u64, len: u64) -> Result<Parsed<'_>, B
         return Err(format!("a request of {len} bytes is longer than {REQUEST_BYTES_MAX} (1 GiB)"));
     }
     if offset > END_BYTES_MAX - len {
-        return Err(format!("a request of {len} bytes at offset {offset} ends beyond 64 PiB"));
+        return Err(format!("a request of {len} bytes at offset {offset} ends beyond 4 PiB"));
     }
     Ok(Parsed { op, device, offset, len: len as u32 })
 }
@@ -258,7 +258,7 @@ fn seconds(text: &[u8]) -> Result<f64, Bad> {
 }
 
 fn sectors(count: u64) -> Result<u64, Bad> {
-    count.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("{count} sectors are more than 64 PiB"))
+    count.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("{count} sectors are more than 4 PiB"))
 }
 
 /// Whether a word is a device's numbers, such as `8,0`.
@@ -364,12 +364,12 @@ mod tests {
             (Format::Csv, "r,+1,2", "offset \"+1\""),
             (Format::Csv, "r,18446744073709551616,2", "not a whole number"),
             (Format::Csv, "r,1,1073741825", "longer than"),
-            (Format::Csv, "r,72057594037927936,1", "beyond 64 PiB"),
-            (Format::Csv, "r,18446744073709551615,1", "beyond 64 PiB"),
+            (Format::Csv, "r,4503599627370496,1", "beyond 4 PiB"),
+            (Format::Csv, "r,18446744073709551615,1", "beyond 4 PiB"),
             (Format::Csv, "r,\u{663},1", "not a whole number"),
             (Format::Spc, "0,1,2,r", "fewer than 5"),
             (Format::Spc, "a,1,2,r,0", "ASU \"a\""),
-            (Format::Spc, "0,18446744073709551615,2,r,0", "64 PiB"),
+            (Format::Spc, "0,18446744073709551615,2,r,0", "4 PiB"),
             (Format::Spc, "0,1,2,r,nan", "timestamp"),
             (Format::Spc, "0,1,2,r,soon", "timestamp"),
             (Format::Msr, "1,hm,1,Trim,1,2,3", "neither Read nor Write"),

@@ -11,8 +11,8 @@ use crate::reader::Reader;
 /// Unit of caching, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Each device has so many bits of page numbers to itself: offsets are below 2^56.
-const DEVICE_SHIFT: u32 = 44;
+/// Each device has so many bits of page numbers to itself: offsets are below 2^52.
+pub(crate) const DEVICE_SHIFT: u32 = 40;
 
 /// Marks writes among the accesses; the other bits are the page's index.
 const WRITE: u32 = 1 << 31;
@@ -32,7 +32,7 @@ const MEMORY_BYTES_DEFAULT: usize = 4 << 30;
 pub struct Access {
     /// The page's index among the pages of the trace, in the order of their first accesses.
     pub index: u32,
-    /// The page's number in the trace.
+    /// The page's number in the trace: that on its device, and from bit 40 on the device's.
     pub page: u64,
     /// Whether it is written.
     pub write: bool,
@@ -174,7 +174,7 @@ mod tests {
     fn devices_share_no_page() {
         let pages = load("0,0,512,r,0\n1,0,512,r,0\n0,1,512,r,0\n", u64::MAX, 1 << 20).unwrap();
         assert_eq!(pages.indices().collect::<Vec<_>>(), [0, 1, 0]);
-        let far = "0,140737488355327,512,r,0\n1,0,512,r,0\n";
+        let far = "0,8796093022207,512,r,0\n1,0,512,r,0\n";
         assert_eq!(load(far, u64::MAX, 1 << 20).unwrap().unique(), 2);
     }
 

@@ -23,7 +23,7 @@ pub struct Request {
     pub op: Op,
     /// Which device, counted from 0 in the order of their first requests: an index into [`Reader::devices`].
     pub device: u32,
-    /// Offset on that device in bytes; with the length below 2^56.
+    /// Offset on that device in bytes; with the length at most 2^52.
     pub offset: u64,
     /// Length in bytes, at most 2^30; may be 0.
     pub len: u32,

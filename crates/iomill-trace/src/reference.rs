@@ -145,7 +145,7 @@ pub fn distances(reference: &Reference, outcomes: &[(&str, Outcome)]) -> Vec<Dis
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::Case;
+    use crate::simulate::{Case, SetPolicy};
 
     const HEADING: &str = "trace,cache_pages,fraction,policy,method,hit_rate,tool\n";
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn outcome(cache_pages: u64, hit_rate_warm: f64) -> Outcome {
-        let case = Case { policy: Policy::Lru, cache_pages, set_size: Some(12) };
+        let case = Case { policy: Policy::Sets(SetPolicy::Lru), cache_pages, set_size: Some(12) };
         Outcome { case, hit_rate_warm, hit_rate_whole: 0.0 }
     }
 

@@ -72,7 +72,7 @@ impl Survey {
             survey.bases.push(base);
             survey.end_bytes = base + end;
             if survey.end_bytes > END_BYTES_MAX {
-                let why = "its devices together are longer than 64 PiB; split it by devices".to_owned();
+                let why = "its devices together are longer than 4 PiB; split it by devices".to_owned();
                 return Err(TraceError::Whole { path: reader.path().to_owned(), why });
             }
         }
@@ -392,10 +392,10 @@ mod tests {
         assert_eq!(survey, expected);
         assert_eq!(Survey::of(&mut reader(TRACE), 1).unwrap().end_bytes, 4096);
         assert!(Survey::of(&mut reader("op,offset,length\n"), 9).unwrap_err().to_string().contains("no requests"));
-        let far = "r,72057594037927935,1\n";
+        let far = "r,4503599627370495,1\n";
         assert_eq!(Survey::of(&mut reader(far), 1).unwrap().end_bytes, END_BYTES_MAX);
-        let far = "0,140737488355326,512,r,0\n1,0,512,r,0\n";
-        assert!(Survey::of(&mut reader(far), 2).unwrap_err().to_string().contains("64 PiB"));
+        let far = "0,8796093022206,512,r,0\n1,0,512,r,0\n";
+        assert!(Survey::of(&mut reader(far), 2).unwrap_err().to_string().contains("4 PiB"));
     }
 
     #[test]

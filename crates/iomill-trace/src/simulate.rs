@@ -11,8 +11,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use crate::error::Result;
+use crate::global;
 use crate::pages::{Access, Pages};
-use crate::{global, sets};
+use crate::sets::Sets;
 
 /// Shares of a trace's pages that caches have where their sizes are not given, in thousandths.
 pub const PER_MILLE: [u64; 6] = [1, 10, 50, 100, 200, 400];
@@ -26,6 +28,8 @@ pub const SET_SIZE_DEFAULT: u32 = 12;
 /// How often a simulation looks whether it is still wanted, in accesses.
 const LOOK: usize = 1 << 20;
 
+pub use crate::sets::SetPolicy;
+
 /// A cache that takes accesses one by one.
 pub trait Simulated {
     /// Takes an access; whether it hit. What missed is in the cache afterwards.
@@ -35,8 +39,8 @@ pub trait Simulated {
 /// Which page goes when another one comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// In each page set the one not used for longest.
-    Lru,
+    /// In page sets, by one of the cache's policies.
+    Sets(SetPolicy),
     /// Of all pages the one not used for longest.
     GlobalLru,
     /// Adaptive replacement over all pages.
@@ -47,12 +51,15 @@ pub enum Policy {
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 4] = [Policy::Lru, Policy::GlobalLru, Policy::GlobalArc, Policy::Optimum];
+    pub fn all() -> Vec<Policy> {
+        let sets = SetPolicy::ALL.into_iter().map(Policy::Sets);
+        sets.chain([Policy::GlobalLru, Policy::GlobalArc, Policy::Optimum]).collect()
+    }
 
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
-            Policy::Lru => "lru",
+            Policy::Sets(policy) => policy.name(),
             Policy::GlobalLru => "global-lru",
             Policy::GlobalArc => "global-arc",
             Policy::Optimum => "optimum",
@@ -61,7 +68,7 @@ impl Policy {
 
     /// Whether it works in page sets; others have no use for a set's size.
     pub fn has_sets(self) -> bool {
-        matches!(self, Policy::Lru)
+        matches!(self, Policy::Sets(_))
     }
 }
 
@@ -74,10 +81,11 @@ impl fmt::Display for Policy {
 impl FromStr for Policy {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Policy, String> {
-        Policy::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
-            let names = Policy::ALL.map(Policy::name).join(", ");
-            format!("there is no policy {text:?}; there are {names}")
+    fn from_str(text: &str) -> std::result::Result<Policy, String> {
+        let all = Policy::all();
+        all.iter().copied().find(|policy| policy.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|policy| policy.name()).collect();
+            format!("there is no policy {text:?}; there are {}", names.join(", "))
         })
     }
 }
@@ -141,15 +149,21 @@ pub struct Outcome {
 
 /// Runs combinations over a trace, as many at a time as there are CPUs. `done` hears how many are done. `None` if it was
 /// cancelled.
-pub fn run(pages: &Pages, cases: &[Case], cancel: &AtomicBool, done: &(dyn Fn(usize) + Sync)) -> Option<Vec<Outcome>> {
+pub fn run(
+    pages: &Pages,
+    cases: &[Case],
+    cancel: &AtomicBool,
+    done: &(dyn Fn(usize) + Sync),
+) -> Result<Option<Vec<Outcome>>> {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(cases.len());
-    let outcomes = Mutex::new(vec![None; cases.len()]);
+    let results = Mutex::new(cases.iter().map(|_| Ok(None)).collect::<Vec<_>>());
     let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(outcome) = cases.get(at).and_then(|case| one(pages, *case, cancel)) else { return };
-            outcomes.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(outcome);
+            let Some(case) = cases.get(at) else { return };
+            let result = one(pages, *case, cancel);
+            results.lock().unwrap_or_else(PoisonError::into_inner)[at] = result;
             done(finished.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
@@ -157,25 +171,27 @@ pub fn run(pages: &Pages, cases: &[Case], cancel: &AtomicBool, done: &(dyn Fn(us
         // Where no thread is to be had, this one does the work.
         let helpers =
             (1..threads).map(|_| thread::Builder::new().name("simulate".to_owned()).spawn_scoped(scope, work));
-        let _helpers: Vec<_> = helpers.map_while(Result::ok).collect();
+        let _helpers: Vec<_> = helpers.map_while(std::io::Result::ok).collect();
         work();
     });
-    outcomes.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
+    let outcomes: Result<Vec<Option<Outcome>>> =
+        results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect();
+    Ok(outcomes?.into_iter().collect())
 }
 
-fn one(pages: &Pages, case: Case, cancel: &AtomicBool) -> Option<Outcome> {
+fn one(pages: &Pages, case: Case, cancel: &AtomicBool) -> Result<Option<Outcome>> {
     // More room than there are pages is of no use to caches without sets, and would be memory.
     let capacity = usize::try_from(case.pages_used()).unwrap_or(usize::MAX);
     let most = capacity.min(pages.unique());
-    match case.policy {
-        Policy::Lru => {
-            let set_size = case.set_size.unwrap_or(SET_SIZE_DEFAULT) as usize;
-            count(pages, case, sets::Lru::new(capacity / set_size, set_size), cancel)
+    Ok(match case.policy {
+        Policy::Sets(policy) => {
+            let set_size = case.set_size.unwrap_or(SET_SIZE_DEFAULT);
+            count(pages, case, Sets::new(policy, case.pages_used() / u64::from(set_size), set_size)?, cancel)
         }
         Policy::GlobalLru => count(pages, case, global::Lru::new(pages.unique(), most), cancel),
         Policy::GlobalArc => count(pages, case, global::Arc::new(pages.unique(), capacity), cancel),
         Policy::Optimum => count(pages, case, global::Optimum::new(pages, most), cancel),
-    }
+    })
 }
 
 fn count(pages: &Pages, case: Case, mut cache: impl Simulated, cancel: &AtomicBool) -> Option<Outcome> {
@@ -205,6 +221,8 @@ fn count(pages: &Pages, case: Case, mut cache: impl Simulated, cancel: &AtomicBo
 mod tests {
     use super::*;
 
+    const LRU: Policy = Policy::Sets(SetPolicy::Lru);
+
     static NEVER: AtomicBool = AtomicBool::new(false);
 
     /// A page twice in a row, then others that come once.
@@ -215,24 +233,25 @@ mod tests {
     #[test]
     fn the_first_half_warms() {
         let case = Case { policy: Policy::GlobalLru, cache_pages: 1, set_size: None };
-        let outcomes = run(&pages(), &[case], &NEVER, &|_| {}).unwrap();
+        let outcomes = run(&pages(), &[case], &NEVER, &|_| {}).unwrap().unwrap();
         assert_eq!(outcomes, [Outcome { case, hit_rate_warm: 0.25, hit_rate_whole: 3.0 / 8.0 }]);
     }
 
     #[test]
     fn combinations_come_once_each_and_in_order() {
-        let policies = [Policy::Lru, Policy::GlobalLru, Policy::Lru];
+        let policies = [LRU, Policy::GlobalLru, LRU];
         let cases = cases(&policies, &[10, 100], &[4, 12]);
         assert_eq!(cases.len(), 2 * 2 + 2);
-        assert_eq!(cases[0], Case { policy: Policy::Lru, cache_pages: 10, set_size: Some(4) });
+        assert_eq!(cases[0], Case { policy: LRU, cache_pages: 10, set_size: Some(4) });
         assert_eq!(cases[5], Case { policy: Policy::GlobalLru, cache_pages: 100, set_size: None });
         assert_eq!(cases.iter().map(Case::pages_used).collect::<Vec<_>>(), [8, 100, 12, 96, 10, 100]);
         let many = Pages::of((0..3_000_000).map(|at| at % 70_000));
         let done = AtomicUsize::new(0);
-        let outcomes = run(&many, &cases, &NEVER, &|count| _ = done.fetch_max(count, Ordering::Relaxed)).unwrap();
+        let outcomes =
+            run(&many, &cases, &NEVER, &|count| _ = done.fetch_max(count, Ordering::Relaxed)).unwrap().unwrap();
         assert_eq!(outcomes.iter().map(|outcome| outcome.case).collect::<Vec<_>>(), cases);
         assert_eq!(done.into_inner(), cases.len());
-        assert!(run(&many, &cases, &AtomicBool::new(true), &|_| {}).is_none());
+        assert!(run(&many, &cases, &AtomicBool::new(true), &|_| {}).unwrap().is_none());
     }
 
     #[test]
@@ -240,12 +259,13 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(2);
         let pages = Pages::of((0..50_000).map(|_| random.u64(0..random.clone().u64(1..3000))));
         let unique = pages.unique() as u64;
-        let outcomes = run(&pages, &cases(&Policy::ALL, &[100, unique, 20 * unique], &[12]), &NEVER, &|_| {}).unwrap();
+        let outcomes =
+            run(&pages, &cases(&Policy::all(), &[100, unique, 20 * unique], &[12]), &NEVER, &|_| {}).unwrap().unwrap();
         let rate = |policy, cache_pages| {
             let found = outcomes.iter().find(|o| (o.case.policy, o.case.cache_pages) == (policy, cache_pages));
             found.unwrap().hit_rate_whole
         };
-        for policy in Policy::ALL {
+        for policy in Policy::all() {
             assert!(rate(policy, 100) > 0.05 && rate(policy, 100) <= rate(Policy::Optimum, 100), "{policy}");
             assert_eq!(rate(policy, 20 * unique), 1.0 - unique as f64 / pages.len() as f64, "{policy}");
         }
@@ -260,7 +280,7 @@ mod tests {
 
     #[test]
     fn names_go_back_and_forth() {
-        for policy in Policy::ALL {
+        for policy in Policy::all() {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
         assert!("LRU".parse::<Policy>().unwrap_err().contains("global-lru"));

@@ -40,10 +40,10 @@ pub struct Replay {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', requires = "simulate", help_heading = "Simulation",
           value_parser = clap::value_parser!(u64).range(1..=CACHE_PAGES_MAX))]
     pub cache_pages: Vec<u64>,
-    /// Pages per set, 1 to 1024; a cache has whole sets only, and is so much smaller than asked for
+    /// Pages per set, a multiple of 4 up to 32; a cache has whole sets only, and is so much smaller than asked for
     #[arg(long = "set-size", value_name = "S,S,...", value_delimiter = ',', requires = "simulate",
           help_heading = "Simulation", default_values_t = [SET_SIZE_DEFAULT],
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
+          value_parser = set_size)]
     pub set_sizes: Vec<u32>,
     /// Draw hit rate against size, a panel per trace
     #[arg(long, value_name = "FILE", requires = "simulate", help_heading = "Simulation")]
@@ -67,4 +67,11 @@ pub struct Replay {
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "simulate",
           value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Replay on an array")]
     pub threads: u16,
+}
+
+fn set_size(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(size @ 4..=32) if size % 4 == 0 => Ok(size),
+        _ => Err("a set has 4, 8, 12, 16, 20, 24, 28 or 32 pages".to_owned()),
+    }
 }

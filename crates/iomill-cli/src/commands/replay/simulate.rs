@@ -33,7 +33,7 @@ struct Traced {
 pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
     let reference = arguments.reference.as_deref().map(Reference::open).transpose()?;
     let interrupt = Interrupt::install()?;
-    let mut traces = Vec::new();
+    let (mut traces, all) = (Vec::new(), Policy::all());
     for path in &arguments.traces {
         let name = trace_name(path);
         let bar = Bar::new(context, &name);
@@ -41,9 +41,9 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
         let pages = Pages::load(&mut reader, arguments.limit, pages::memory_bytes())?;
         interrupt.check()?;
         let sizes = sizes(arguments, reference.as_ref(), &name, &pages)?;
-        let policies = if arguments.policies.is_empty() { &Policy::ALL[..] } else { &arguments.policies };
+        let policies = if arguments.policies.is_empty() { &all[..] } else { &arguments.policies };
         let cases = simulate::cases(policies, &sizes, &arguments.set_sizes);
-        let outcomes = simulate::run(&pages, &cases, interrupt.flag(), &|done| bar.show(done, cases.len()));
+        let outcomes = simulate::run(&pages, &cases, interrupt.flag(), &|done| bar.show(done, cases.len()))?;
         interrupt.check()?;
         let reuse = 1.0 - pages.unique() as f64 / pages.len() as f64;
         traces.push(Traced { name, outcomes: outcomes.unwrap_or_default(), has_reuse: reuse >= REUSE_MIN });
