@@ -3,6 +3,8 @@
 //! Goals: what can be refused without looking at an array is refused here. Non-goals: defaults that depend on the
 //! machine.
 
+mod replay;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use iomill::engine::EngineKind;
 use iomill_bench::bench::Rivals;
 use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
+
+pub use replay::Replay;
 
 /// Many commodity SSDs as one very fast file.
 #[derive(Debug, Parser)]
@@ -190,10 +194,18 @@ pub enum Command {
         after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB"
     )]
     Bench(Bench),
+<<<<<<< HEAD
     /// Watch the processes that use an array: its cache, its drives
     #[command(after_help = "Example:\n  iomill -a /mnt/ssd0 top\n  iomill top --interval 10s --count 6 --json\n\n\
                             It shows processes of the same user only. On a terminal, q ends it.")]
     Top(Top),
+=======
+    /// Repeat recorded accesses on an array, or see what caches would make of them
+    #[command(after_help = "Example:\n  iomill replay oltp.csv.xz -a /mnt/ssd0 --threads 4\n  \
+                            iomill replay --simulate *.csv.xz --svg hits.svg\n\n\
+                            Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or what blkparse prints.")]
+    Replay(Replay),
+>>>>>>> replay
     /// Print completions for a shell
     #[command(after_help = "Example:\n  iomill completions bash > ~/.local/share/bash-completion/completions/iomill")]
     Completions(Completions),
@@ -218,7 +230,11 @@ impl Command {
             Command::Truncate(_) => "truncate",
             Command::Check(_) => "check",
             Command::Bench(_) => "bench",
+<<<<<<< HEAD
             Command::Top(_) => "top",
+=======
+            Command::Replay(_) => "replay",
+>>>>>>> replay
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
         }

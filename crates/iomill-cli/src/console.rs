@@ -16,6 +16,8 @@ pub struct Answer {
     pub text: String,
     /// For programs: the keys of one object.
     pub json: Map<String, Value>,
+    /// For programs, where there is more than one thing to tell: an object each, in a line each, instead of `json`.
+    pub lines: Option<Vec<Value>>,
     /// What failed although the command went on.
     pub failures: Vec<Failure>,
     /// The standard output was used for something else.
@@ -30,6 +32,11 @@ impl Answer {
             other => Map::from_iter([("result".to_owned(), other)]),
         };
         Answer { text: text.into(), json, ..Answer::default() }
+    }
+
+    /// An answer of several objects. All of `lines` are objects.
+    pub fn lines(text: impl Into<String>, lines: Vec<Value>) -> Answer {
+        Answer { text: text.into(), lines: Some(lines), ..Answer::default() }
     }
 }
 
@@ -75,8 +82,12 @@ impl Console {
             return Ok(());
         }
         if self.json {
-            answer.json.insert("notices".to_owned(), json!(notices));
-            answer.text = format!("{}\n", Value::Object(answer.json));
+            let documents = answer.lines.unwrap_or_else(|| vec![Value::Object(answer.json)]);
+            let lines = documents.into_iter().map(|mut document| {
+                document["notices"] = json!(notices);
+                format!("{document}\n")
+            });
+            answer.text = lines.collect();
         }
         let mut out = io::stdout().lock();
         out.write_all(answer.text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::stdout)

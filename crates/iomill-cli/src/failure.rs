@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use iomill::Error;
+use iomill_trace::TraceError;
 use rustix::io::Errno;
 
 /// Why a command failed.
@@ -12,6 +13,9 @@ pub enum Failure {
     /// The library's answer.
     #[error("{0}")]
     Library(#[from] Error),
+    /// A trace, or what goes with it.
+    #[error("{0}")]
+    Trace(TraceError),
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(String),
@@ -56,6 +60,15 @@ pub enum Failure {
     },
 }
 
+impl From<TraceError> for Failure {
+    fn from(error: TraceError) -> Failure {
+        match error {
+            TraceError::Array(error) => Failure::Library(error),
+            error => Failure::Trace(error),
+        }
+    }
+}
+
 /// A result of this crate.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -96,6 +109,7 @@ impl Failure {
     pub fn kind(&self) -> &'static str {
         match self {
             Failure::Library(error) => library_kind(error),
+            Failure::Trace(_) => "trace",
             Failure::Usage(_) => "usage",
             Failure::Exists { .. } => "exists",
             Failure::NoAttribute(_) => "not_found",

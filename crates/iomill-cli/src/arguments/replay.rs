@@ -1,0 +1,77 @@
+//! Arguments of `replay`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use iomill_trace::Format;
+use iomill_trace::simulate::{Policy, SET_SIZE_DEFAULT};
+
+/// Largest simulated cache in pages (256 GiB): the simulation has a table of as many entries.
+const CACHE_PAGES_MAX: u64 = 1 << 26;
+
+/// Arguments of `replay`.
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// Recorded accesses, plain or compressed (gzip, xz, zstd); more than one with --simulate
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Form of the traces: csv, spc, msr or blkparse [default: what the first line shows]
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// Take only the first N requests of each trace
+    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: u64,
+
+    /// Do no I/O: print the hit rates that caches would have
+    #[arg(long, help_heading = "Simulation")]
+    pub simulate: bool,
+    /// Policies of the caches [default: all]
+    #[arg(
+        long = "policy",
+        value_name = "P,P,...",
+        value_delimiter = ',',
+        requires = "simulate",
+        help_heading = "Simulation"
+    )]
+    pub policies: Vec<Policy>,
+    /// Sizes of the caches in pages of 4 KiB, at most 67108864 [default: 0.1%, 1%, 5%, 10%, 20% and 40% of a trace's
+    /// pages, from 64 pages on]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', requires = "simulate", help_heading = "Simulation",
+          value_parser = clap::value_parser!(u64).range(1..=CACHE_PAGES_MAX))]
+    pub cache_pages: Vec<u64>,
+    /// Pages per set, a multiple of 4 up to 32; a cache has whole sets only, and is so much smaller than asked for
+    #[arg(long = "set-size", value_name = "S,S,...", value_delimiter = ',', requires = "simulate",
+          help_heading = "Simulation", default_values_t = [SET_SIZE_DEFAULT],
+          value_parser = set_size)]
+    pub set_sizes: Vec<u32>,
+    /// Draw hit rate against size, a panel per trace
+    #[arg(long, value_name = "FILE", requires = "simulate", help_heading = "Simulation")]
+    pub svg: Option<PathBuf>,
+    /// Compare with hit rates that others found: a CSV file with the columns trace, cache_pages, policy, method, hit_rate
+    /// and tool; its sizes are the default ones then
+    #[arg(long, value_name = "CSV", requires = "simulate", help_heading = "Simulation")]
+    pub reference: Option<PathBuf>,
+
+    /// Replay on this file of the array [default: a temporary one, removed afterwards]
+    #[arg(long, value_name = "NAME", conflicts_with = "simulate", help_heading = "Replay on an array")]
+    pub file: Option<String>,
+    /// Let the trace's writes overwrite what FILE holds; without it they are left out
+    #[arg(long, requires = "file", conflicts_with = "simulate", help_heading = "Replay on an array")]
+    pub writes: bool,
+    /// Leave the temporary file empty, instead of first writing all pages that the trace touches: reads of holes
+    /// then never reach a drive
+    #[arg(long, conflicts_with_all = ["file", "simulate"], help_heading = "Replay on an array")]
+    pub sparse: bool,
+    /// Threads, which take the requests in turn
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "simulate",
+          value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Replay on an array")]
+    pub threads: u16,
+}
+
+fn set_size(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(size @ 4..=32) if size % 4 == 0 => Ok(size),
+        _ => Err("a set has 4, 8, 12, 16, 20, 24, 28 or 32 pages".to_owned()),
+    }
+}

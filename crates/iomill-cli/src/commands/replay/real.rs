@@ -1,0 +1,183 @@
+//! `iomill replay` on an array: the requests of a trace on a file, in order.
+//!
+//! Unless a file is named, they go to a temporary one, which is removed. A named file is changed only with `--writes`. What a
+//! killed replay leaves behind has a name like that of an unfinished `put`, which `check` knows.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use iomill::{Array, File};
+use iomill_bench::human;
+use iomill_trace::pages::PAGE_BYTES;
+use iomill_trace::replay::{self, Figures, Manner, Settings, Survey};
+use iomill_trace::{Reader, TraceError};
+use serde_json::{Value, json};
+
+use super::trace_name;
+use crate::arguments::Replay;
+use crate::console::Answer;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::naming;
+use crate::progress::Progress;
+use crate::table::Table;
+
+/// How often the progress is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A replay that can begin.
+struct Task<'a> {
+    context: &'a Context<'a>,
+    arguments: &'a Replay,
+    path: &'a Path,
+    survey: Survey,
+    interrupt: Interrupt,
+}
+
+pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
+    let [path] = &arguments.traces[..] else {
+        let why = "one trace at a time is replayed on an array; --simulate takes several";
+        return Err(Failure::Usage(why.to_owned()));
+    };
+    // Before a long look at the trace.
+    context.starts()?;
+    let kind = std::fs::metadata(path).map_err(Failure::local("read", path))?;
+    if !kind.is_file() {
+        let why = "it is no regular file; a trace is read more than once, so write it to one first".to_owned();
+        return Err(TraceError::Whole { path: path.display().to_string(), why }.into());
+    }
+    let interrupt = Interrupt::install()?;
+    let survey = Survey::of(&mut Reader::open(path, arguments.format)?, arguments.limit)?;
+    interrupt.check()?;
+    let task = Task { context, arguments, path, survey, interrupt };
+    match &arguments.file {
+        None => context.with_writer(|array| task.on_temporary(array)),
+        Some(name) if task.writes() => context.with_writer(|array| task.on_file(array, name)),
+        Some(name) => context.with_reader(|array| task.on_file(array, name)),
+    }
+}
+
+impl Task<'_> {
+    /// Whether a named file is to be changed.
+    fn writes(&self) -> bool {
+        self.arguments.writes && self.survey.writes > 0
+    }
+
+    fn on_file(&self, array: &Array, name: &str) -> Result<Answer> {
+        let file = array.open_file(name)?;
+        if file.len() < self.survey.end_bytes {
+            let why = format!(
+                "it has {} bytes, and the trace goes to {}; choose a longer file, or `iomill truncate {name} {}` makes a \
+                 hole at its end",
+                file.len(),
+                self.survey.end_bytes,
+                self.survey.end_bytes
+            );
+            return Err(iomill::Error::Invalid { what: format!("file {name:?}"), why }.into());
+        }
+        let manner = if self.arguments.writes { Manner::AsRecorded } else { Manner::ReadsOnly };
+        let left_out = if self.arguments.writes { 0 } else { self.survey.writes };
+        if left_out > 0 {
+            let many = human::count(left_out as f64);
+            self.context.note([format!("{many} writes are left out; --writes lets them change {name:?}")]);
+        }
+        let figures = self.replay(array, &file, manner, "")?;
+        file.close()?;
+        self.answer(&figures, Some(name), left_out)
+    }
+
+    fn on_temporary(&self, array: &Array) -> Result<Answer> {
+        let name = naming::unfinished("replay")?;
+        let file = array.create_file(&name, iomill::Layout::default())?;
+        let replayed = self.on_new(array, file);
+        let removed = array.delete(&name);
+        match (replayed, removed) {
+            (Ok(figures), Ok(())) => self.answer(&figures, None, 0),
+            (Ok(_), Err(error)) => Err(Failure::from(error).and(remains(&name))),
+            (Err(failure), Ok(())) => Err(failure),
+            (Err(failure), Err(error)) => Err(failure.and(format!("{error}; {}", remains(&name)))),
+        }
+    }
+
+    /// On a new file, which is closed when this returns.
+    fn on_new(&self, array: &Array, file: File) -> Result<Figures> {
+        // Preparing writes whole pages.
+        file.set_len(self.survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
+        if self.arguments.sparse {
+            self.context
+                .note(["the file is empty: reads of what the trace has not written before meet holes, and no drive"
+                    .to_owned()]);
+        } else {
+            self.replay(array, &file, Manner::Prepare, "preparing")?;
+            file.sync()?;
+        }
+        self.replay(array, &file, Manner::AsRecorded, "")
+    }
+
+    /// Runs over the trace once, and shows how far it is.
+    fn replay(&self, array: &Array, file: &File, manner: Manner, what: &'static str) -> Result<Figures> {
+        let settings = Settings { threads: self.arguments.threads.into(), manner, limit: self.arguments.limit };
+        let reader = Reader::open(self.path, self.arguments.format)?;
+        let written = if manner == Manner::ReadsOnly { 0 } else { self.survey.write_bytes };
+        let mut progress = Progress::new(self.context.global, Some(self.survey.read_bytes + written));
+        progress.say(what);
+        let done = AtomicU64::new(0);
+        let (cancel, survey) = (self.interrupt.flag(), &self.survey);
+        let figures = thread::scope(|scope| {
+            let work = || replay::run(reader, (array, file), survey, settings, &done, cancel);
+            let work = match thread::Builder::new().name("replay".to_owned()).spawn_scoped(scope, work) {
+                Ok(work) => work,
+                Err(error) => return Err(machine(&error.to_string())),
+            };
+            let mut shown = 0;
+            while !work.is_finished() {
+                thread::sleep(LOOK);
+                let now = done.load(Ordering::Relaxed);
+                progress.advance(now - shown);
+                shown = now;
+            }
+            work.join().map_err(|_| machine("it panicked; its message is above"))
+        });
+        self.interrupt.check()?;
+        Ok(figures??)
+    }
+
+    fn answer(&self, figures: &Figures, file: Option<&str>, left_out: u64) -> Result<Answer> {
+        let (p50, p99) = (figures.latency_us(50.0), figures.latency_us(99.0));
+        let mut table = Table::new(&["trace", ">requests", ">op/s", ">bytes/s", ">p50", ">p99"]);
+        table.row([
+            trace_name(self.path),
+            human::count((figures.reads + figures.writes) as f64),
+            human::count(figures.ops_per_s()),
+            human::rate(figures.bytes_per_s()),
+            human::time_us(p50),
+            human::time_us(p99),
+        ]);
+        let document: Value = json!({
+            "trace": trace_name(self.path),
+            "file": file,
+            "threads": self.arguments.threads,
+            "reads": figures.reads,
+            "writes": figures.writes,
+            "writes_left_out": left_out,
+            "bytes": figures.bytes,
+            "seconds": figures.wall.as_secs_f64(),
+            "ops_per_s": figures.ops_per_s(),
+            "bytes_per_s": figures.bytes_per_s(),
+            "p50_us": p50,
+            "p99_us": p99,
+        });
+        Ok(Answer::new(table.render(), document))
+    }
+}
+
+fn machine(why: &str) -> Failure {
+    iomill::Error::Machine { what: "the thread that replays".to_owned(), why: why.to_owned() }.into()
+}
+
+fn remains(name: &str) -> String {
+    format!("the temporary file {name:?} remains; `iomill check --repair` removes it once it can")
+}

@@ -1,0 +1,144 @@
+//! `iomill replay`: simulated caches, and requests on an array that leave nothing behind.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+
+use common::{Site, bytes};
+use serde_json::Value;
+
+const TRACE: &str = "op,offset,length\nr,0,4096\nw,8192,8192\nr,4096,1\nr,0,512\nR,100000,5000\n";
+
+/// Objects of a line each.
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_simulation_prints_an_object_per_combination() {
+    let site = Site::bare(0);
+    site.file("small.csv", TRACE.as_bytes());
+    site.file("other.spc", b"0,0,4096,r,0\n0,0,4096,w,1\n");
+    let line = "replay --simulate small.csv other.spc --json --policy lru,global-lru --cache-pages 2,30 --set-size 4,8";
+    let found = lines(site.run_bare(line.split(' ')).good().text());
+    assert_eq!(found.len(), 2 * (2 * 2 + 2));
+    let first = &found[0];
+    assert_eq!((&first["trace"], &first["policy"]), (&"small".into(), &"lru".into()));
+    assert_eq!(
+        (&first["cache_pages"], &first["cache_pages_used"], &first["set_size"]),
+        (&2.into(), &4.into(), &4.into())
+    );
+    assert_eq!((&found[3]["cache_pages"], &found[3]["cache_pages_used"]), (&30.into(), &24.into()));
+    assert_eq!((&found[5]["policy"], &found[5]["set_size"]), (&"global-lru".into(), &Value::Null));
+    // Pages 0, 2, 3, 1, 0, 24, 25: of all one hits, and it is in the second half.
+    assert_eq!((&found[5]["hit_rate_whole"], &found[5]["hit_rate_warm"]), (&(1.0 / 7.0).into(), &0.25.into()));
+    assert_eq!(found[11]["trace"], "other");
+    assert_eq!(found[11]["hit_rate_whole"], 0.5);
+    assert!(found.iter().all(|object| object["notices"].as_array().is_some_and(Vec::is_empty)));
+}
+
+#[test]
+fn a_simulation_has_a_table_a_picture_and_a_comparison() {
+    let site = Site::bare(0);
+    let trace: String = (0..2000u64).map(|at| format!("r,{},4096\n", at * at % 997 * 4096)).collect();
+    site.file("t.csv", trace.as_bytes());
+    let table = site.run_bare(["replay", "--simulate", "t.csv", "--svg", "t.svg"]).good();
+    for said in ["optimum", "global-arc", "set size", "used"] {
+        assert!(table.text().contains(said), "{}", table.text());
+    }
+    assert!(fs::read_to_string(site.path("t.svg")).unwrap().contains("</svg>"));
+    let heading = "trace,cache_pages,fraction,policy,method,hit_rate,tool\n";
+    let rows = "t,100,0.1,LRU,warm,0.25,x\nt,100,0.1,ARC,warm,0.125,x\n";
+    site.file("ref.csv", format!("{heading}{rows}").as_bytes());
+    let line = ["replay", "--simulate", "t.csv", "--reference", "ref.csv"];
+    let compared = site.run_bare(line).good();
+    assert!(compared.text().contains("over ARC") && compared.text().contains("25.00"), "{}", compared.text());
+    let found = lines(site.run_bare([&line[..], &["--json"]].concat()).good().text());
+    assert!(found.iter().all(|object| object["cache_pages"] == 100 && object["reference"]["LRU"] == 0.25));
+    site.run_bare(["replay", "--simulate", "t.csv", "--reference", "t.csv"]).failed(1, &["t.csv, line 1", "no column"]);
+    site.file("u.csv", trace.as_bytes());
+    site.run_bare(["replay", "--simulate", "u.csv", "--reference", "ref.csv"]).failed(2, &["\"u\"", "--cache-pages"]);
+}
+
+#[test]
+fn bad_traces_and_arguments_are_refused() {
+    let site = Site::new(1);
+    site.file("bad.csv", b"r,0,4096\nr,x,1\n");
+    site.file("good.csv", b"r,0,4096\n");
+    site.file("odd", b"hello\n");
+    let expected = ["bad.csv, line 2", "offset \"x\"", "op,offset,length"];
+    site.run_bare(["replay", "--simulate", "bad.csv"]).failed(1, &expected);
+    site.run(["replay", "bad.csv"]).failed(1, &expected);
+    site.run(["replay", "odd"]).failed(1, &["odd", "--format"]);
+    site.run(["replay", "odd", "--format", "spc"]).failed(1, &["odd, line 1", "fewer than 5 fields"]);
+    site.run(["replay", "nowhere"]).failed(1, &["nowhere"]);
+    site.run(["replay", "/dev/null"]).failed(1, &["no regular file"]);
+    let json = site.run(["replay", "bad.csv", "--json"]).failed(1, &["\"kind\":\"trace\""]);
+    assert_eq!(json.text(), "");
+    for (arguments, said) in [
+        (vec![], "TRACE"),
+        (vec!["good.csv", "good.csv"], "--simulate"),
+        (vec!["good.csv", "--policy", "lru"], "--simulate"),
+        (vec!["good.csv", "--svg", "x"], "--simulate"),
+        (vec!["good.csv", "--writes"], "--file"),
+        (vec!["good.csv", "--sparse", "--file", "f"], "--file"),
+        (vec!["good.csv", "--simulate", "--file", "f"], "--file"),
+        (vec!["good.csv", "--simulate", "--policy", "lru,best"], "global-lru"),
+        (vec!["good.csv", "--simulate", "--cache-pages", "0"], "0"),
+        (vec!["good.csv", "--simulate", "--set-size", "6"], "12"),
+        (vec!["good.csv", "--format", "xml"], "blkparse"),
+        (vec!["good.csv", "--limit", "0"], "0"),
+        (vec!["good.csv", "--threads", "0"], "0"),
+        (vec!["good.csv", "--file", "none"], "none"),
+    ] {
+        let ended = site.run([vec!["replay"], arguments.clone()].concat());
+        assert!(ended.code == 1 || ended.code == 2, "{arguments:?}: {}", ended.code);
+        assert!(ended.err.contains(said), "{arguments:?}: {}", ended.err);
+    }
+    assert_eq!(site.names(), Vec::<String>::new());
+}
+
+#[test]
+fn a_replay_on_a_temporary_file_leaves_nothing() {
+    let site = Site::new(3);
+    site.file("t.csv", TRACE.as_bytes());
+    for more in [&["--threads", "3"][..], &["--sparse"], &["--mode", "drive-threads"], &["--limit", "3"]] {
+        let figures = site.run([&["replay", "t.csv", "--json"], more].concat()).good().json();
+        let (reads, bytes) = if more[0] == "--limit" { (2, 4096 + 8192 + 1) } else { (4, 17_801) };
+        assert_eq!((&figures["trace"], &figures["file"]), (&"t".into(), &Value::Null));
+        assert_eq!(
+            (&figures["reads"], &figures["writes"], &figures["bytes"]),
+            (&reads.into(), &1.into(), &bytes.into())
+        );
+        assert_eq!(figures["writes_left_out"], 0);
+        for key in ["seconds", "ops_per_s", "bytes_per_s", "p50_us", "p99_us", "threads"] {
+            assert!(figures[key].as_f64().unwrap() > 0.0, "{key}: {figures}");
+        }
+        let is_sparse =
+            figures["notices"].as_array().unwrap().iter().any(|note| note.as_str().unwrap().contains("holes"));
+        assert_eq!(is_sparse, more[0] == "--sparse");
+        assert_eq!(site.names(), Vec::<String>::new());
+    }
+    assert!(site.run(["replay", "t.csv"]).good().text().contains("p99"));
+}
+
+#[test]
+fn a_named_file_is_changed_only_when_that_is_asked_for() {
+    let site = Site::new(2);
+    site.file("t.csv", TRACE.as_bytes());
+    let content = bytes(105_000);
+    site.feed(["put", "-", "data"], &content).good();
+    let replay = site.run(["replay", "t.csv", "--file", "data", "--json"]).good().json();
+    assert_eq!((&replay["reads"], &replay["writes"], &replay["writes_left_out"]), (&4.into(), &0.into(), &1.into()));
+    assert!(replay["notices"][0].as_str().unwrap().contains("--writes"));
+    assert_eq!(site.content("data"), content);
+    let replay = site.run(["replay", "t.csv", "--file", "data", "--writes", "--json"]).good().json();
+    assert_eq!((&replay["writes"], &replay["file"]), (&1.into(), &"data".into()));
+    let changed = site.content("data");
+    assert!(changed.len() == content.len() && changed[8192..16_384] != content[8192..16_384]);
+    assert!(changed[..8192] == content[..8192] && changed[16_384..] == content[16_384..]);
+    site.feed(["put", "-", "short"], b"abc").good();
+    site.run(["replay", "t.csv", "--file", "short"]).failed(2, &["short", "105000", "truncate"]);
+}

@@ -1,0 +1,11 @@
+//! Caches that may keep any page anywhere: what others are measured by. They run over the indices of a trace's pages, so that
+//! their tables are plain arrays.
+
+mod arc;
+mod lists;
+mod lru;
+mod optimum;
+
+pub(crate) use arc::Arc;
+pub(crate) use lru::Lru;
+pub(crate) use optimum::Optimum;

@@ -1,0 +1,24 @@
+//! Recorded accesses to storage: read in the forms they are published in, run through caches without I/O, and repeated
+//! on an array.
+//!
+//! A trace is read by a [`Reader`], one [`Request`] after the other, in bounded memory. [`Pages`] holds one as page
+//! accesses, which [`simulate`] runs through caches and [`reference`] compares with known hit rates; [`replay`] does the
+//! requests on a file of an array.
+
+pub mod chart;
+mod decompress;
+mod error;
+mod format;
+mod global;
+mod lines;
+pub mod pages;
+mod reader;
+pub mod reference;
+pub mod replay;
+mod sets;
+pub mod simulate;
+
+pub use error::{Result, TraceError};
+pub use format::{Format, Op};
+pub use pages::{Access, Pages};
+pub use reader::{Reader, Request};
