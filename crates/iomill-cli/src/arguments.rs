@@ -3,6 +3,8 @@
 //! Goals: what can be refused without looking at an array is refused here. Non-goals: defaults that depend on the
 //! machine.
 
+mod cached;
+
 use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser;
@@ -10,8 +12,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use iomill::LayoutKind;
 use iomill::engine::EngineKind;
 use iomill_bench::bench::Rivals;
+use iomill_bench::contender::Task;
 use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
+
+pub use cached::{BenchCold, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
 
 /// Many commodity SSDs as one very fast file.
 #[derive(Debug, Parser)]
@@ -186,7 +191,8 @@ pub enum Command {
     Check(Check),
     /// Measure iomill beside its rivals, on the same bytes
     #[command(
-        after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB"
+        after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB\n  \
+                      iomill bench warm --json warm.json"
     )]
     Bench(Bench),
     /// Print completions for a shell
@@ -343,6 +349,17 @@ pub enum BenchWhat {
     Random(BenchAccess),
     /// Sequential requests on an array
     Sequential(BenchAccess),
+    /// Small random reads of what is all in memory: what a hit costs
+    Warm(BenchWarm),
+    /// Random reads of far more than fits in memory: what a miss costs
+    Cold(BenchCold),
+    /// Random reads of which given shares hit, and a key-value load
+    Mixed(BenchMixed),
+    /// Small unaligned writes, and the sync after them
+    SmallWrites(BenchSmallWrites),
+    /// Do what a measurement says on the standard input, in the memory that it gives
+    #[command(hide = true)]
+    Held,
 }
 
 /// Arguments of `bench quick`.
