@@ -61,6 +61,11 @@ impl Arena {
         Arena { drives: drives.to_owned(), file_name: String::new(), remove_dir: None, remove_file: false }
     }
 
+    /// A measured file that somebody else makes and removes.
+    pub(crate) fn named(drives: &[PathBuf], file_name: &str) -> Arena {
+        Arena { drives: drives.to_owned(), file_name: file_name.to_owned(), remove_dir: None, remove_file: false }
+    }
+
     /// Writes the measured file. `progress` is told the bytes written so far and in all.
     pub fn fill(&mut self, shape: &Shape, cancel: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let len = shape.len_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
@@ -96,6 +101,13 @@ impl Arena {
     /// The measured file's name.
     pub fn file_name(&self) -> &str {
         &self.file_name
+    }
+
+    /// Where a plain file beside the array's own may be made for the measurement: on its first drive.
+    pub fn flat_path(&self) -> Result<PathBuf> {
+        let lacks = || Error::invalid("an array without drives", "name one of them");
+        let drive = self.drives.first().ok_or_else(lacks)?;
+        Ok(drive.join(format!("iomill-bench-{}.flat", std::process::id())))
     }
 
     /// The measured file as plain files, one per drive.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use iomill::{ArrayOptions, Error, LayoutKind, Result};
 
 use crate::arena::{Arena, Shape};
-use crate::contender::{AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, MMAP, PREAD, URING_BY_HAND};
+use crate::contender::{AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, FOYER, MMAP, MOKA, PREAD, PWRITE};
 use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
+use crate::contender::{QUICK_CACHE, URING_BY_HAND};
 use crate::iomill::Iomill;
 use crate::machine::Machine;
 use crate::report::Report;
@@ -15,7 +16,8 @@ use crate::rivals;
 use crate::rounds::{self, Plan, Progress};
 
 /// Names that a choice of rivals may contain.
-pub const RIVALS: [&str; 6] = [URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP];
+pub const RIVALS: [&str; 10] =
+    [URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP, QUICK_CACHE, MOKA, FOYER, PWRITE];
 
 /// Who takes part beside iomill.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,17 @@ pub enum Rivals {
     None,
     /// These, of [`RIVALS`].
     Some(Vec<String>),
+}
+
+impl Rivals {
+    /// Whether that contender takes part; iomill always does.
+    pub fn include(&self, name: &str) -> bool {
+        match self {
+            Rivals::All => true,
+            Rivals::None => name.starts_with("iomill-"),
+            Rivals::Some(names) => name.starts_with("iomill-") || names.iter().any(|one| one == name),
+        }
+    }
 }
 
 impl std::str::FromStr for Rivals {
@@ -106,11 +119,7 @@ fn measure(
     for &way in &settings.ways {
         contenders.push(Box::new(Iomill::new(way, arena, &settings.options)?));
     }
-    contenders.extend(rivals::all(&target).into_iter().filter(|rival| match &settings.rivals {
-        Rivals::All => true,
-        Rivals::None => false,
-        Rivals::Some(names) => names.iter().any(|name| name == rival.name()),
-    }));
+    contenders.extend(rivals::all(&target).into_iter().filter(|rival| settings.rivals.include(rival.name())));
     let measured = rounds::run(&mut contenders, &settings.plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
     Ok(Report::new(machine, &[measured]))
 }

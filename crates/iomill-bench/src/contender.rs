@@ -3,6 +3,7 @@
 //! Goals: one short trait, so that whoever reads and writes the target's bytes can be measured beside the others.
 //! Non-goals: order of turns and statistics ([`crate::rounds`]).
 
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -27,6 +28,14 @@ pub const PREAD: &str = "pread";
 pub const MMAP: &str = "mmap";
 /// fio's io_uring engine as it is usually run: direct, with an I/O depth.
 pub const FIO_IO_URING: &str = "fio-io_uring";
+/// The crate quick_cache as a cache of pages.
+pub const QUICK_CACHE: &str = "quick_cache";
+/// The crate moka as a cache of pages.
+pub const MOKA: &str = "moka";
+/// The crate foyer as a cache of pages.
+pub const FOYER: &str = "foyer";
+/// `pwrite` through the page cache.
+pub const PWRITE: &str = "pwrite";
 /// fio's io_uring engine with all that makes it cheaper: registered files and buffers, batches, no time stamps.
 pub const FIO_IO_URING_TUNED: &str = "fio-io_uring-tuned";
 
@@ -39,6 +48,8 @@ pub enum Cache {
     Cold,
     /// A cache that holds all bytes before each slice.
     Warm,
+    /// A cache of a given size, full when a slice begins, that what is asked for does not fit in.
+    Held,
 }
 
 impl Cache {
@@ -48,6 +59,7 @@ impl Cache {
             Cache::Direct => "direct",
             Cache::Cold => "cold",
             Cache::Warm => "warm",
+            Cache::Held => "held",
         }
     }
 }
@@ -76,6 +88,8 @@ pub struct Sample {
     pub wall: Duration,
     /// User and system time of all threads that took part, in that time.
     pub cpu_us: f64,
+    /// Bytes that came from drives for them; `None` where the kernel does not tell.
+    pub fetched_bytes: Option<u64>,
     /// Latencies of a sample of the operations in nanoseconds.
     pub latency_ns: Histogram<u64>,
 }
@@ -83,7 +97,14 @@ pub struct Sample {
 impl Sample {
     /// A sample of nothing.
     pub fn empty() -> Result<Sample> {
-        Ok(Sample { ops: 0, bytes: 0, wall: Duration::ZERO, cpu_us: 0.0, latency_ns: latencies()? })
+        Ok(Sample {
+            ops: 0,
+            bytes: 0,
+            wall: Duration::ZERO,
+            cpu_us: 0.0,
+            fetched_bytes: None,
+            latency_ns: latencies()?,
+        })
     }
 
     /// Operations per second.
@@ -103,8 +124,19 @@ pub fn latencies() -> Result<Histogram<u64>> {
         .map_err(|e| Error::Machine { what: "a histogram of latencies".into(), why: e.to_string() })
 }
 
+/// What a measurement asks of everybody who takes part.
+pub trait Task: fmt::Display + Copy {
+    /// Checks the numbers. Its `Display` is the stable name in reports.
+    fn check(&self) -> Result<()>;
+
+    /// Bytes that a drive gives for an operation that finds nothing in memory, where operations may find something.
+    fn miss_bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
 /// One that takes part.
-pub trait Contender {
+pub trait Contender<T = Workload> {
     /// Its name in reports; one of the constants of this module.
     fn name(&self) -> &'static str;
 
@@ -113,7 +145,7 @@ pub trait Contender {
 
     /// Gets ready for a workload; called once before its slices. `Ok(Some(why))` leaves the contender out: it cannot
     /// do this, or not in a way that compares.
-    fn prepare(&mut self, workload: &Workload) -> Result<Option<String>>;
+    fn prepare(&mut self, workload: &T) -> Result<Option<String>>;
 
     /// One slice of what was prepared, after [`crate::target::Target::drop_cached`] unless it is warm. An error is a failed or wrong I/O, and ends the measurement.
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;

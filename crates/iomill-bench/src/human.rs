@@ -81,10 +81,12 @@ pub fn rate(bytes_per_second: f64) -> String {
     format!("{}/s", size(bytes_per_second.max(0.0) as u64))
 }
 
-/// A time: `0.82 µs`, `2.90 µs`, `12.3 µs`, `310 µs`, `4.1 ms`, `2.0 s`.
+/// A time: `26.4 ns`, `816 ns`, `2.90 µs`, `12.3 µs`, `310 µs`, `4.1 ms`, `2.0 s`.
 pub fn time_us(us: f64) -> String {
     match us {
         us if !us.is_finite() => "-".to_owned(),
+        us if us < 0.09995 => format!("{:.1} ns", us * 1e3),
+        us if us < 0.9995 => format!("{:.0} ns", us * 1e3),
         us if us < 9.995 => format!("{us:.2} µs"),
         us if us < 99.95 => format!("{us:.1} µs"),
         us if us < 999.5 => format!("{us:.0} µs"),
@@ -204,13 +206,16 @@ mod tests {
         assert_eq!(iops(310_000.0), "310k IOPS");
         assert_eq!(rate(1.25 * 1024.0 * 1024.0 * 1024.0), "1.2 GiB/s");
         for (us, text) in [
-            (0.816, "0.82 µs"),
+            (0.0264, "26.4 ns"),
+            (0.816, "816 ns"),
+            (1.816, "1.82 µs"),
             (2.9, "2.90 µs"),
             (12.34, "12.3 µs"),
             (310.0, "310 µs"),
             (4_100.0, "4.1 ms"),
             (64_000.0, "64.0 ms"),
             (310_000.0, "310 ms"),
+            (463_691.8, "464 ms"),
             (2e6, "2.0 s"),
         ] {
             assert_eq!(time_us(us), text);

@@ -12,7 +12,7 @@ use ::iomill::engine::EngineKind;
 use ::iomill::{Array, ArrayOptions, Buffer, Error, File, Mode, Result};
 
 use crate::arena::{Arena, SEED};
-use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_NULL, Sample, Slice};
+use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_NULL, Sample, Slice, Task};
 use crate::pattern::{self, PAGE_BYTES};
 use crate::target::Target;
 use crate::threads::{self, Count};

@@ -3,18 +3,26 @@
 //! A measurement goes through these rooms: a [`target::Target`] holds known bytes, a [`workload::Workload`] says what
 //! to do with them, several [`contender::Contender`]s do it in turns ([`rounds`]), and [`report`] makes figures of it.
 
+mod access;
 pub mod arena;
 pub mod bench;
 pub mod contender;
+mod draw;
+pub mod flat;
+pub mod held;
 pub mod human;
 pub mod iomill;
+pub mod limited;
 pub mod machine;
 mod memory;
 pub mod pattern;
+pub mod records;
 pub mod report;
 pub mod rivals;
 pub mod rounds;
 mod slots;
+mod small_writes;
 pub mod target;
 mod threads;
+pub mod warm;
 pub mod workload;

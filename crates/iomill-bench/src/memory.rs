@@ -41,12 +41,17 @@ impl Region {
 
     /// The first `len` bytes of a file, for reading, without read-ahead. A file that is cut later raises SIGBUS.
     pub(crate) fn file(file: &File, len: usize) -> Result<Region, Errno> {
+        let region = Region::file_as_it_comes(file, len)?;
+        // SAFETY: the range is this region's own, and the advice changes no bytes.
+        unsafe { madvise(region.start.cast(), len, Advice::Random) }?;
+        Ok(region)
+    }
+
+    /// The same without any advice to the kernel.
+    pub(crate) fn file_as_it_comes(file: &File, len: usize) -> Result<Region, Errno> {
         // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), 0) }?;
-        let region = Region { start: start.cast(), len };
-        // SAFETY: the range is this region's own, and the advice changes no bytes.
-        unsafe { madvise(start, len, Advice::Random) }?;
-        Ok(region)
+        Ok(Region { start: start.cast(), len })
     }
 
     /// Maps all pages for reading now.

@@ -51,6 +51,27 @@ pub fn fill_page(seed: u64, page: u64, bytes: &mut [u8]) {
     }
 }
 
+/// Writes the pattern of `bytes.len()` bytes that begin anywhere in a file.
+pub fn fill_bytes(seed: u64, offset: u64, bytes: &mut [u8]) {
+    let mut page = [0; PAGE_BYTES];
+    let (mut at, mut left) = (offset, bytes);
+    while !left.is_empty() {
+        let within = (at % PAGE_BYTES as u64) as usize;
+        let (now, rest) = left.split_at_mut((PAGE_BYTES - within).min(left.len()));
+        fill_page(seed, at / PAGE_BYTES as u64, &mut page);
+        now.copy_from_slice(&page[within..within + now.len()]);
+        at += now.len() as u64;
+        left = rest;
+    }
+}
+
+/// Whether bytes that were read at `offset` are the pattern, all of them.
+pub fn holds(seed: u64, offset: u64, bytes: &[u8]) -> bool {
+    let mut expected = vec![0; bytes.len()];
+    fill_bytes(seed, offset, &mut expected);
+    expected == bytes
+}
+
 /// The stamp that a page holds; `None` where fewer than 8 bytes are there.
 pub fn stamp_in(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk::<8>().map(|first| u64::from_le_bytes(*first))
@@ -69,6 +90,21 @@ mod tests {
                 assert!(seen.insert(stamp(seed, page)), "seed {seed} page {page}");
             }
         }
+    }
+
+    #[test]
+    fn any_stretch_of_the_pattern_can_be_checked() {
+        let mut whole = vec![0; 3 * PAGE_BYTES];
+        for (index, page) in whole.chunks_mut(PAGE_BYTES).enumerate() {
+            fill_page(7, 10 + index as u64, page);
+        }
+        let base = 10 * PAGE_BYTES as u64;
+        for (start, len) in [(0, 1), (128, 128), (4000, 200), (5, 3 * PAGE_BYTES - 5), (4096, 4096), (77, 0)] {
+            assert!(holds(7, base + start as u64, &whole[start..start + len]), "{start} {len}");
+        }
+        whole[5000] ^= 1;
+        assert!(!holds(7, base + 4990, &whole[4990..5010]) && !holds(8, base, &whole[..8]));
+        assert!(holds(7, base + 5001, &whole[5001..5500]));
     }
 
     #[test]

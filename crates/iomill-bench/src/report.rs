@@ -3,14 +3,16 @@
 //! Goals: the median over the rounds with the least and the most beside it; keys that stay what they are. Non-goals:
 //! plots.
 
+use std::collections::BTreeMap;
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use iomill::{Error, Result};
 use serde::Serialize;
 
-use crate::contender::{Cache, IOMILL_NULL, Sample};
+use crate::contender::{Cache, IOMILL_NULL, Sample, Task};
 use crate::human;
 use crate::machine::Machine;
-use crate::rounds::{Measured, Outcome};
+use crate::rounds::{Measured, Outcome, Plan};
 
 /// Widest table, in columns of a terminal.
 const TABLE_WIDTH: u16 = 100;
@@ -26,6 +28,9 @@ pub struct Report {
     pub left_out: Vec<LeftOut>,
     /// It was cancelled before all rounds were done.
     pub cancelled: bool,
+    /// Contenders that the table compares with, instead of the best rival.
+    #[serde(skip)]
+    pub baselines: &'static [&'static str],
 }
 
 /// The figures of one contender in one workload.
@@ -55,6 +60,12 @@ pub struct Row {
     pub min_cpu_us_per_op: f64,
     /// The most of the rounds.
     pub max_cpu_us_per_op: f64,
+    /// The median in nanoseconds.
+    pub cpu_ns_per_op: f64,
+    /// Bytes that came from drives per operation, the median; null where the kernel does not tell.
+    pub fetched_bytes_per_op: Option<f64>,
+    /// Share of operations that found their bytes in memory, from the bytes fetched; null where none can.
+    pub hit_percent: Option<f64>,
     /// Median latency in microseconds, the median of the rounds; null where none was timed.
     pub p50_us: Option<f64>,
     /// 99th percentile of latency likewise.
@@ -68,6 +79,10 @@ pub struct Row {
     pub cpu_ratio_to_best_rival: Option<f64>,
     /// That rival.
     pub best_rival_cpu: Option<String>,
+    /// Operations per second over those of each other contender of the same kind.
+    pub ops_ratio_to: BTreeMap<String, f64>,
+    /// CPU time per operation over that of each other contender of the same kind.
+    pub cpu_ratio_to: BTreeMap<String, f64>,
     /// What a reader should know.
     pub notes: Vec<String>,
 }
@@ -87,12 +102,13 @@ pub struct LeftOut {
 
 impl Report {
     /// Makes figures of measurements, one per workload.
-    pub fn new(machine: Machine, measured: &[Measured]) -> Report {
-        let mut report = Report { machine, results: Vec::new(), left_out: Vec::new(), cancelled: false };
+    pub fn new<T: Task>(machine: Machine, measured: &[Measured<T>]) -> Report {
+        let mut report =
+            Report { machine, results: Vec::new(), left_out: Vec::new(), cancelled: false, baselines: &[] };
         for one in measured {
             report.cancelled |= one.cancelled;
             let workload = one.plan.workload.to_string();
-            let mut rows: Vec<Row> = one.outcomes.iter().map(|o| row(o, &workload, one.plan.threads)).collect();
+            let mut rows: Vec<Row> = one.outcomes.iter().map(|o| row(o, &one.plan)).collect();
             compare(&mut rows);
             report.results.append(&mut rows);
             for (contender, cache, why) in &one.left_out {
@@ -113,28 +129,21 @@ impl Report {
     pub fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
-        table.set_header(["contender", "workload", "thr", "ops/s", "CPU/op", "p50", "p99", "ops x", "CPU x"]);
+        let columns = self.columns();
+        table.set_header(columns.iter().map(|column| &column.0));
         for row in &self.results {
-            let time = |us: Option<f64>| us.map_or("-".to_owned(), human::time_us);
-            let ratio = |value: Option<f64>| value.map_or("-".to_owned(), human::ratio);
-            table.add_row([
-                label(&row.contender, &row.cache),
-                row.workload.clone(),
-                row.threads.to_string(),
-                human::count(row.ops_per_s),
-                human::time_us(row.cpu_us_per_op),
-                time(row.p50_us),
-                time(row.p99_us),
-                ratio(row.ratio_to_best_rival),
-                ratio(row.cpu_ratio_to_best_rival),
-            ]);
+            table.add_row(columns.iter().map(|column| (column.1)(row)));
         }
         for column in table.column_iter_mut().skip(2) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         let mut lines = vec![self.machine.line(), table.trim_fmt()];
-        lines.push("x: ratio to the best rival, cold and direct among themselves, warm among themselves.".into());
-        lines.push("Direct I/O has no cache: there is no warm of it.".into());
+        if self.baselines.is_empty() {
+            lines.push("x: ratio to the best rival, cold and direct among themselves, warm among themselves.".into());
+            lines.push("Direct I/O has no cache: there is no warm of it.".into());
+        } else {
+            lines.push("x: CPU time per operation over that of the contender named; below 1 is less.".into());
+        }
         for out in &self.left_out {
             lines.push(format!("{} did not do {}: {}", label(&out.contender, &out.cache), out.workload, out.why));
         }
@@ -145,23 +154,58 @@ impl Report {
     }
 }
 
+/// What a column shows: its head, and a cell of it.
+type Column = (String, Box<dyn Fn(&Row) -> String>);
+
+impl Report {
+    /// The columns that say something about these rows.
+    fn columns(&self) -> Vec<Column> {
+        let ratio = |value: Option<f64>| value.map_or("-".to_owned(), human::ratio);
+        let time = |us: Option<f64>| us.map_or("-".to_owned(), human::time_us);
+        let mut columns: Vec<Column> = Vec::new();
+        let mut add = |head: &str, cell: Box<dyn Fn(&Row) -> String>| columns.push((head.to_owned(), cell));
+        add("contender", Box::new(|row| label(&row.contender, &row.cache)));
+        add("workload", Box::new(|row| row.workload.clone()));
+        add("thr", Box::new(|row| row.threads.to_string()));
+        if self.results.iter().any(|row| row.hit_percent.is_some()) {
+            add("hits", Box::new(|row| row.hit_percent.map_or("-".to_owned(), |percent| format!("{percent:.1}%"))));
+        }
+        add("ops/s", Box::new(|row| human::count(row.ops_per_s)));
+        add("CPU/op", Box::new(|row| human::time_us(row.cpu_us_per_op)));
+        if self.baselines.is_empty() {
+            add("p50", Box::new(move |row| time(row.p50_us)));
+            add("p99", Box::new(move |row| time(row.p99_us)));
+            add("ops x", Box::new(move |row| ratio(row.ratio_to_best_rival)));
+            add("CPU x", Box::new(move |row| ratio(row.cpu_ratio_to_best_rival)));
+        }
+        for &to in self.baselines {
+            add(&format!("x {to}"), Box::new(move |row| ratio(row.cpu_ratio_to.get(to).copied())));
+        }
+        columns
+    }
+}
+
 fn label(contender: &str, cache: &str) -> String {
     if cache == Cache::Direct.name() { contender.to_owned() } else { format!("{contender} ({cache})") }
 }
 
-fn row(outcome: &Outcome, workload: &str, threads: usize) -> Row {
+fn row<T: Task>(outcome: &Outcome, plan: &Plan<T>) -> Row {
     let ops = Spread::of(&outcome.samples, Sample::ops_per_s);
     let cpu = Spread::of(&outcome.samples, Sample::cpu_us_per_op);
     let bytes = Spread::of(&outcome.samples, |s| s.bytes as f64 / s.wall.as_secs_f64().max(1e-9));
     let timed: Vec<&Sample> = outcome.samples.iter().filter(|sample| !sample.latency_ns.is_empty()).collect();
+    let fetched: Option<Vec<f64>> =
+        outcome.samples.iter().map(|s| Some(s.fetched_bytes? as f64 / s.ops.max(1) as f64)).collect();
+    let fetched_bytes_per_op = fetched.map(median);
+    let missed = plan.workload.miss_bytes().and_then(|bytes| Some(fetched_bytes_per_op? / bytes as f64));
     let latency = |quantile: f64| {
         let us = |sample: &&Sample| sample.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
         (!timed.is_empty()).then(|| median(timed.iter().map(us).collect()))
     };
     Row {
         contender: outcome.contender.to_owned(),
-        workload: workload.to_owned(),
-        threads,
+        workload: plan.workload.to_string(),
+        threads: plan.threads,
         cache: outcome.cache.name().to_owned(),
         rounds: outcome.samples.len(),
         ops_per_s: ops.median,
@@ -171,12 +215,17 @@ fn row(outcome: &Outcome, workload: &str, threads: usize) -> Row {
         cpu_us_per_op: cpu.median,
         min_cpu_us_per_op: cpu.min,
         max_cpu_us_per_op: cpu.max,
+        cpu_ns_per_op: cpu.median * 1e3,
+        fetched_bytes_per_op,
+        hit_percent: missed.map(|share| (100.0 * (1.0 - share)).clamp(0.0, 100.0)),
         p50_us: latency(0.5),
         p99_us: latency(0.99),
         ratio_to_best_rival: None,
         best_rival: None,
         cpu_ratio_to_best_rival: None,
         best_rival_cpu: None,
+        ops_ratio_to: BTreeMap::new(),
+        cpu_ratio_to: BTreeMap::new(),
         notes: outcome.notes.clone(),
     }
 }
@@ -184,12 +233,21 @@ fn row(outcome: &Outcome, workload: &str, threads: usize) -> Row {
 /// Fills in the ratios of the rows of one workload.
 fn compare(rows: &mut [Row]) {
     let is_warm = |row: &Row| row.cache == Cache::Warm.name();
+    let does_io = |row: &Row| row.contender != IOMILL_NULL;
     for warm in [false, true] {
-        let rivals = || rows.iter().filter(|row| is_warm(row) == warm && !row.contender.starts_with("iomill-"));
+        let kin: Vec<Row> = rows.iter().filter(|row| is_warm(row) == warm && does_io(row)).cloned().collect();
+        for row in rows.iter_mut().filter(|row| is_warm(row) == warm && does_io(row)) {
+            for other in kin.iter().filter(|other| other.contender != row.contender) {
+                let name = || other.contender.clone();
+                row.ops_ratio_to.extend(quotient(row.ops_per_s, other.ops_per_s).map(|ratio| (name(), ratio)));
+                row.cpu_ratio_to.extend(quotient(row.cpu_us_per_op, other.cpu_us_per_op).map(|ratio| (name(), ratio)));
+            }
+        }
+        let rivals = || kin.iter().filter(|row| !row.contender.starts_with("iomill-"));
         let most = rivals().max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s)).cloned();
         let least = rivals().min_by(|a, b| a.cpu_us_per_op.total_cmp(&b.cpu_us_per_op)).cloned();
         let (Some(most), Some(least)) = (most, least) else { continue };
-        for row in rows.iter_mut().filter(|row| is_warm(row) == warm && row.contender != IOMILL_NULL) {
+        for row in rows.iter_mut().filter(|row| is_warm(row) == warm && does_io(row)) {
             row.ratio_to_best_rival = quotient(row.ops_per_s, most.ops_per_s);
             row.cpu_ratio_to_best_rival = quotient(row.cpu_us_per_op, least.cpu_us_per_op);
             row.best_rival = Some(most.contender.clone());
@@ -234,7 +292,6 @@ fn median(mut values: Vec<f64>) -> f64 {
 mod tests {
     use super::*;
     use crate::contender::{FIO_IO_URING, IOMILL_INLINE, MMAP, PREAD, URING_BY_HAND};
-    use crate::rounds::Plan;
     use crate::workload::Workload;
     use std::time::Duration;
 
@@ -280,6 +337,10 @@ mod tests {
         assert_eq!(report.results[3].cpu_ratio_to_best_rival, Some(3.6), "cold compares with direct");
         assert_eq!(report.results[4].ratio_to_best_rival, Some(1.0), "warm compares with warm");
         assert_eq!(report.results[5].ratio_to_best_rival, None, "what does no I/O does not compare");
+        assert_eq!(report.results[0].cpu_ratio_to[FIO_IO_URING], 0.5);
+        assert_eq!(report.results[1].ops_ratio_to.keys().collect::<Vec<_>>(), [FIO_IO_URING, IOMILL_INLINE, PREAD]);
+        assert!(report.results[5].cpu_ratio_to.is_empty());
+        assert_eq!((report.results[0].cpu_ns_per_op, report.results[0].hit_percent), (2000.0, None));
         assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.5);
         assert_eq!(median(Vec::new()), 0.0);
     }
@@ -294,7 +355,11 @@ mod tests {
         let rows = value["results"].as_array().unwrap();
         assert_eq!(rows.len(), 6);
         for row in rows {
-            for key in ["ops_per_s", "cpu_us_per_op", "p50_us", "p99_us", "min_ops_per_s", "max_ops_per_s"] {
+            assert!(row["ops_ratio_to"].is_object() && row["cpu_ratio_to"].is_object());
+            assert!(row["hit_percent"].is_null() && row["fetched_bytes_per_op"].is_null());
+            for key in
+                ["ops_per_s", "cpu_us_per_op", "cpu_ns_per_op", "p50_us", "p99_us", "min_ops_per_s", "max_ops_per_s"]
+            {
                 assert!(row[key].is_f64(), "{key}: {}", row[key]);
             }
             assert!(row["threads"].is_u64() && row["rounds"].is_u64());
@@ -303,6 +368,15 @@ mod tests {
         assert!(rows[0]["ratio_to_best_rival"].is_f64() && rows[5]["ratio_to_best_rival"].is_null());
         assert_eq!(value["left_out"][0]["why"], "no room");
         assert_eq!(value["cancelled"], false);
+    }
+
+    #[test]
+    fn a_table_with_baselines_compares_with_them() {
+        let table = Report { baselines: &[URING_BY_HAND, PREAD], ..report() }.table();
+        let line = table.lines().find(|line| line.trim_start().starts_with(FIO_IO_URING)).unwrap();
+        assert!(table.contains("x uring-by-hand") && table.contains("x pread"), "{table}");
+        assert!(line.contains("1.60x") && line.contains("0.44x"), "{line}");
+        assert!(table.lines().skip(1).all(|line| line.chars().count() <= usize::from(TABLE_WIDTH)), "{table}");
     }
 
     #[test]

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use iomill::{Error, Result};
 
-use crate::contender::{Cache, Contender, Sample, Slice};
+use crate::contender::{Cache, Contender, Sample, Slice, Task};
 use crate::workload::Workload;
 
 /// How to measure.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct Plan<T = Workload> {
     /// What to do.
-    pub workload: Workload,
+    pub workload: T,
     /// Threads per contender.
     pub threads: usize,
     /// Timed slices per contender.
@@ -52,9 +52,9 @@ pub struct Outcome {
 
 /// What a measurement yielded.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct Measured<T = Workload> {
     /// What was done.
-    pub plan: Plan,
+    pub plan: Plan<T>,
     /// One per contender that took part, in the order given; none has an empty list of samples.
     pub outcomes: Vec<Outcome>,
     /// Who did not take part, and why.
@@ -66,12 +66,12 @@ pub struct Measured {
 }
 
 /// Measures. `progress` is called before each slice and at the end; setting `cancel` ends it soon.
-pub fn run(
-    contenders: &mut [Box<dyn Contender + '_>],
-    plan: &Plan,
+pub fn run<T: Task>(
+    contenders: &mut [Box<dyn Contender<T> + '_>],
+    plan: &Plan<T>,
     progress: &mut dyn FnMut(Progress),
     cancel: &AtomicBool,
-) -> Result<Measured> {
+) -> Result<Measured<T>> {
     check(plan)?;
     let mut measured =
         Measured { plan: *plan, outcomes: Vec::new(), left_out: Vec::new(), cancelled: false, spoilt: false };
@@ -84,7 +84,7 @@ pub fn run(
     }
     let total = taking_part.len() * (plan.rounds + 1);
     let mut done = 0;
-    let mut turn = |contender: &mut Box<dyn Contender + '_>, slice: &Slice<'_>| -> Result<Option<Sample>> {
+    let mut turn = |contender: &mut Box<dyn Contender<T> + '_>, slice: &Slice<'_>| -> Result<Option<Sample>> {
         if cancel.load(Ordering::Relaxed) {
             return Ok(None);
         }
@@ -130,7 +130,7 @@ pub fn run(
     Ok(measured)
 }
 
-fn check(plan: &Plan) -> Result<()> {
+fn check<T: Task>(plan: &Plan<T>) -> Result<()> {
     plan.workload.check()?;
     if plan.rounds == 0 || plan.threads == 0 || plan.threads > 1024 {
         let what = format!("{} rounds with {} threads", plan.rounds, plan.threads);

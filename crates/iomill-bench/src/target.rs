@@ -110,6 +110,33 @@ impl Target {
         Ok(())
     }
 
+    /// Checks all of the bytes that were read at any place.
+    pub fn verify_bytes(&self, part: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut expected = vec![0; bytes.len()];
+        self.fill_bytes(part, offset, &mut expected);
+        match expected.iter().zip(bytes).position(|(expected, got)| expected != got) {
+            None => Ok(()),
+            Some(at) => {
+                let at = offset + at as u64;
+                let why = format!("the byte at offset {at} is not what was written; write the file anew and run again");
+                Err(Error::Corrupt { path: self.path(part).to_owned(), why })
+            }
+        }
+    }
+
+    /// The bytes that belong at any place.
+    pub fn fill_bytes(&self, part: usize, offset: u64, mut bytes: &mut [u8]) {
+        let mut at = offset;
+        while !bytes.is_empty() {
+            let within = at % PAGE_BYTES as u64;
+            let (now, rest) = bytes.split_at_mut(((PAGE_BYTES as u64 - within) as usize).min(bytes.len()));
+            let page = (self.page_map)(part, at / PAGE_BYTES as u64);
+            pattern::fill_bytes(self.seed, page * PAGE_BYTES as u64 + within, now);
+            at += now.len() as u64;
+            bytes = rest;
+        }
+    }
+
     /// Puts the right stamp on every page of a block that is about to be written.
     pub fn put_stamps(&self, part: usize, offset: u64, bytes: &mut [u8]) {
         for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
@@ -218,7 +245,10 @@ mod tests {
         target.verify(1, 0, &bytes).unwrap();
         assert!(target.verify(0, 0, &bytes).is_err(), "another part");
         assert!(target.verify(1, 4096, &bytes).is_err(), "another place");
+        target.verify_bytes(1, 4000, &bytes[4000..5000]).unwrap();
         bytes[5 * 4096] ^= 1;
+        let error = target.verify_bytes(1, 5 * 4096 - 20, &bytes[5 * 4096 - 20..6 * 4096]).unwrap_err().to_string();
+        assert!(error.contains("offset 20480"), "{error}");
         let error = target.verify(1, 0, &bytes).unwrap_err().to_string();
         assert!(error.contains("offset 20480"), "{error}");
         target.put_stamps(1, 0, &mut bytes);

@@ -3,6 +3,7 @@
 //! Goals: what is set up before and torn down after is not in the figures; the clock is not read in anybody's loop; a
 //! thread that fails, panics or cannot be started ends the slice with an error, never with a hang.
 
+use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -98,13 +99,15 @@ pub(crate) fn run<W>(
             }
         }
         course.start.wait_for(threads);
+        let fetched_before = process_fetched_bytes();
         let (start, cpu_before) = (Instant::now(), process_cpu_us());
         course.start.open();
         wait_for_end(slice, start, course, threads);
         course.end.wait_for(threads);
         let cpu_us = cpu_before.and_then(|before| Ok(process_cpu_us()? - before));
+        let fetched_bytes = fetched_before.and_then(|before| process_fetched_bytes()?.checked_sub(before));
         course.end.open();
-        let mut sample = Sample { cpu_us: cpu_us?, ..Sample::empty()? };
+        let mut sample = Sample { cpu_us: cpu_us?, fetched_bytes, ..Sample::empty()? };
         for thread in spawned {
             let (count, end) = thread.join().map_err(|_| panicked())??;
             sample.ops += count.ops;
@@ -168,6 +171,12 @@ pub(crate) fn process_cpu_us() -> Result<f64> {
     let usage = unsafe { usage.assume_init() };
     let us = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
     Ok(us(usage.ru_utime) + us(usage.ru_stime))
+}
+
+/// Bytes that all threads of this process had drives fetch so far; `None` on kernels that do not count them.
+fn process_fetched_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/io").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::fmt;
 
 use iomill::{Error, Result};
 
+use crate::contender::Task;
 use crate::human;
 use crate::pattern::{PAGE_BYTES, Rng, mix};
 
@@ -37,8 +38,14 @@ impl Workload {
     pub const RANDOM_READ: Workload =
         Workload { order: Order::Random, block_bytes: PAGE_BYTES as u32, read_percent: 100, depth: 32 };
 
-    /// Checks the numbers.
-    pub fn check(&self) -> Result<()> {
+    /// Whether some operations are writes.
+    pub fn writes(&self) -> bool {
+        self.read_percent < 100
+    }
+}
+
+impl Task for Workload {
+    fn check(&self) -> Result<()> {
         if self.block_bytes == 0 || !(self.block_bytes as usize).is_multiple_of(PAGE_BYTES) {
             let what = format!("block of {} bytes", self.block_bytes);
             return Err(Error::invalid(what, "give a multiple of 4096: the unit of direct I/O"));
@@ -53,11 +60,6 @@ impl Workload {
             return Err(Error::invalid(format!("depth {}", self.depth), "give 1 to 1024 per drive"));
         }
         Ok(())
-    }
-
-    /// Whether some operations are writes.
-    pub fn writes(&self) -> bool {
-        self.read_percent < 100
     }
 }
 
@@ -209,7 +211,7 @@ fn next_in_order(walk: &mut Walk, blocks: &[u64]) -> Option<(usize, u64)> {
 }
 
 /// A permutation of `0..total`: a bijection on the next power of two, walked until it lands inside.
-fn shuffled(index: u64, total: u64) -> u64 {
+pub(crate) fn shuffled(index: u64, total: u64) -> u64 {
     let bits = (64 - total.saturating_sub(1).leading_zeros()).max(2);
     let mask = u64::MAX >> (64 - bits);
     let mut value = index;

@@ -3,7 +3,11 @@
 //! Goals: what can be refused without looking at an array is refused here. Non-goals: defaults that depend on the
 //! machine.
 
+<<<<<<< HEAD
 mod replay;
+=======
+mod cached;
+>>>>>>> bench3
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,10 +17,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use iomill::LayoutKind;
 use iomill::engine::EngineKind;
 use iomill_bench::bench::Rivals;
+use iomill_bench::contender::Task;
 use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
 
+<<<<<<< HEAD
 pub use replay::Replay;
+=======
+pub use cached::{BenchCold, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
+>>>>>>> bench3
 
 /// Many commodity SSDs as one very fast file.
 #[derive(Debug, Parser)]
@@ -191,7 +200,8 @@ pub enum Command {
     Check(Check),
     /// Measure iomill beside its rivals, on the same bytes
     #[command(
-        after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB"
+        after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB\n  \
+                      iomill bench warm --json warm.json"
     )]
     Bench(Bench),
 <<<<<<< HEAD
@@ -365,6 +375,17 @@ pub enum BenchWhat {
     Random(BenchAccess),
     /// Sequential requests on an array
     Sequential(BenchAccess),
+    /// Small random reads of what is all in memory: what a hit costs
+    Warm(BenchWarm),
+    /// Random reads of far more than fits in memory: what a miss costs
+    Cold(BenchCold),
+    /// Random reads of which given shares hit, and a key-value load
+    Mixed(BenchMixed),
+    /// Small unaligned writes, and the sync after them
+    SmallWrites(BenchSmallWrites),
+    /// Do what a measurement says on the standard input, in the memory that it gives
+    #[command(hide = true)]
+    Held,
 }
 
 /// Arguments of `bench quick`.

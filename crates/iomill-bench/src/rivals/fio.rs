@@ -16,7 +16,7 @@ use iomill::{Error, Result};
 use serde_json::Value;
 
 use super::BATCH;
-use crate::contender::{Cache, Contender, FIO_IO_URING, FIO_IO_URING_TUNED, Sample, Slice};
+use crate::contender::{Cache, Contender, FIO_IO_URING, FIO_IO_URING_TUNED, Sample, Slice, Task};
 use crate::target::Target;
 use crate::workload::{Order, Workload};
 

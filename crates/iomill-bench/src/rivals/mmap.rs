@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use iomill::{Error, Result};
 
 use super::pread;
-use crate::contender::{Cache, Contender, MMAP, Sample, Slice};
+use crate::contender::{Cache, Contender, MMAP, Sample, Slice, Task};
 use crate::memory::Region;
 use crate::slots::Timer;
 use crate::target::Target;

@@ -1,9 +1,11 @@
 //! The rivals: each as good as its interface allows, since beating a badly made one proves nothing.
 
 pub mod aio;
+pub mod caches;
 pub mod fio;
 pub mod mmap;
 pub mod pread;
+pub mod resident;
 pub mod uring;
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use iomill::{Error, Result};
 use rustix::fs::Advice;
 
-use crate::contender::{Cache, Contender, PREAD, Sample, Slice};
+use crate::contender::{Cache, Contender, PREAD, Sample, Slice, Task};
 use crate::machine;
 use crate::slots::Timer;
 use crate::target::{Target, advise};

@@ -1,5 +1,7 @@
 //! `iomill bench`: iomill beside its rivals on the same bytes.
 
+mod cached;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,6 +29,11 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Quick(arguments) => quick(context, arguments),
         BenchWhat::Random(arguments) => access(context, arguments, Order::Random),
         BenchWhat::Sequential(arguments) => access(context, arguments, Order::Sequential),
+        BenchWhat::Warm(arguments) => cached::warm(context, arguments),
+        BenchWhat::Cold(arguments) => cached::cold(context, arguments),
+        BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
+        BenchWhat::SmallWrites(arguments) => cached::small_writes(context, arguments),
+        BenchWhat::Held => cached::held(),
     }
 }
 
@@ -62,12 +69,16 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         rivals: arguments.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
-    let arena = match context.starts() {
-        Ok(starts) => Arena::existing(&starts),
-        // No array is named: one is made, as `bench quick` does.
-        Err(_) => fresh(context, Path::new("."))?,
-    };
+    let arena = named_or_fresh(context, Path::new("."))?;
     measure(context, arena, &settings, &interrupt)
+}
+
+/// The array that is named; if none is, one is made below `dir`, as `bench quick` does.
+fn named_or_fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
+    match context.starts() {
+        Ok(starts) => Ok(Arena::existing(&starts)),
+        Err(_) => fresh(context, dir),
+    }
 }
 
 /// An array in a new directory below `dir`, with a word on what lies under it.
@@ -104,8 +115,17 @@ fn ways(context: &Context<'_>) -> Vec<&'static str> {
 }
 
 fn measure(context: &Context<'_>, arena: Arena, settings: &Settings, interrupt: &Interrupt) -> Result<Answer> {
+    watched(context, interrupt, |stage| bench::run(arena, settings, interrupt.flag(), stage))
+}
+
+/// Runs a measurement, shows how far it has come, and answers with its report.
+fn watched(
+    context: &Context<'_>,
+    interrupt: &Interrupt,
+    measure: impl FnOnce(&mut dyn FnMut(Stage)) -> iomill::Result<Report>,
+) -> Result<Answer> {
     let bar = Bar::new(context);
-    let measured = bench::run(arena, settings, interrupt.flag(), &mut |stage| bar.show(stage));
+    let measured = measure(&mut |stage| bar.show(stage));
     drop(bar);
     // Everything that was made is removed by now.
     interrupt.check()?;

@@ -1,0 +1,119 @@
+//! Random accesses to bytes of which only a part fits in memory.
+//!
+//! Goals: one description for whoever works here and for whoever works in a process of its own. Non-goals: sequences;
+//! nothing here comes in order.
+
+use std::fmt;
+
+use iomill::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::contender::Task;
+use crate::draw::{Choice, Draws, ZIPF_EXPONENT};
+use crate::human;
+use crate::pattern::PAGE_BYTES;
+
+/// What to do, the same for every contender.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Access {
+    /// Which slots are asked for.
+    pub choice: Choice,
+    /// Distance between slots: a divisor of a page, so that no slot crosses pages.
+    pub slot_bytes: u32,
+    /// Bytes per operation, from the start of a slot.
+    pub op_bytes: u32,
+    /// Share of reads among the operations; the others write.
+    pub read_percent: u8,
+    /// Memory for what was read, in bytes.
+    pub cache_bytes: u64,
+    /// Operations in one call of those contenders that take many.
+    pub batch: u32,
+}
+
+impl Access {
+    /// Whether some operations are writes.
+    pub fn writes(&self) -> bool {
+        self.read_percent < 100
+    }
+
+    /// The operations of one thread, on `slots` slots.
+    pub fn draws(&self, slots: u64, thread: usize, threads: usize) -> Draws {
+        Draws::new(self.choice, slots, self.cache_bytes / u64::from(self.slot_bytes), thread, threads)
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.choice {
+            Choice::Uniform => write!(f, "random")?,
+            Choice::Zipf => write!(f, "zipf{ZIPF_EXPONENT}")?,
+            Choice::Hits(percent) => write!(f, "{percent}%hit")?,
+        }
+        let size = human::size(self.op_bytes.into()).replace(' ', "");
+        match self.read_percent {
+            100 => write!(f, "-read-{size}"),
+            percent => write!(f, "-{percent}%read-{size}"),
+        }
+    }
+}
+
+impl Task for Access {
+    fn check(&self) -> Result<()> {
+        let page = PAGE_BYTES as u32;
+        let divides = |slot: u32| slot > 0 && page.is_multiple_of(slot);
+        if !divides(self.slot_bytes) || self.op_bytes == 0 || self.op_bytes > self.slot_bytes {
+            let what = format!("{} bytes in every {}", self.op_bytes, self.slot_bytes);
+            return Err(Error::invalid(what, "slots divide a page, and an operation stays in its slot"));
+        }
+        if self.read_percent > 100 || matches!(self.choice, Choice::Hits(101..)) {
+            return Err(Error::invalid("a share above 100 percent", "give 0 to 100"));
+        }
+        if self.cache_bytes < 1 << 20 {
+            let what = format!("a cache of {}", human::size(self.cache_bytes));
+            return Err(Error::invalid(what, "give at least 1MiB"));
+        }
+        if self.batch == 0 || self.batch > 1 << 16 {
+            return Err(Error::invalid(format!("a batch of {} operations", self.batch), "give 1 to 65536"));
+        }
+        Ok(())
+    }
+
+    fn miss_bytes(&self) -> Option<u64> {
+        Some(PAGE_BYTES as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_stable_and_nonsense_is_refused() {
+        let good = Access {
+            choice: Choice::Uniform,
+            slot_bytes: 4096,
+            op_bytes: 4096,
+            read_percent: 100,
+            cache_bytes: 1 << 20,
+            batch: 1,
+        };
+        good.check().unwrap();
+        assert_eq!(good.to_string(), "random-read-4KiB");
+        let values = Access { choice: Choice::Zipf, slot_bytes: 1024, op_bytes: 1000, read_percent: 95, ..good };
+        assert_eq!(values.to_string(), "zipf0.99-95%read-1000B");
+        assert_eq!(Access { choice: Choice::Hits(80), op_bytes: 1000, ..good }.to_string(), "80%hit-read-1000B");
+        for bad in [
+            Access { slot_bytes: 0, ..good },
+            Access { slot_bytes: 1000, op_bytes: 1000, ..good },
+            Access { slot_bytes: 8192, ..good },
+            Access { op_bytes: 4097, ..good },
+            Access { op_bytes: 0, ..good },
+            Access { read_percent: 101, ..good },
+            Access { choice: Choice::Hits(101), ..good },
+            Access { cache_bytes: 4096, ..good },
+            Access { batch: 0, ..good },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A memory cgroup: what a process and the page cache that it fills may take together.
+//!
+//! Goals: both versions of cgroups, found where they are mounted; removed on drop. Non-goals: any other controller;
+//! changing what the system has set up (a v2 hierarchy whose root does not hand the memory controller down is left so).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use iomill::{Error, Result};
+
+/// How often, and how long apart, removal is tried: a process that has just ended leaves its group a moment later.
+const REMOVALS: u32 = 100;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
+
+/// Which kind of group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// A group of its own.
+#[derive(Debug)]
+pub(crate) struct MemoryGroup {
+    /// Made here, and empty of groups.
+    dir: PathBuf,
+    version: Version,
+}
+
+impl MemoryGroup {
+    /// Makes a group without a limit. `Ok(Err(why))`: there cannot be one here.
+    pub(crate) fn make() -> Result<std::result::Result<MemoryGroup, String>> {
+        let read = |path: &str| fs::read_to_string(path).map_err(|e| Error::io("read", path, e));
+        let (mounts, own) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
+        let mut whys = Vec::new();
+        for (version, parent) in parents(&mounts, &own) {
+            match MemoryGroup::below(&parent, version) {
+                Ok(group) => return Ok(Ok(group)),
+                Err(why) => whys.push(why),
+            }
+        }
+        let none = "no memory cgroup hierarchy is mounted".to_owned();
+        Ok(Err(if whys.is_empty() { none } else { whys.join("; ") }))
+    }
+
+    fn below(parent: &Path, version: Version) -> std::result::Result<MemoryGroup, String> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let dir = parent.join(format!("iomill-bench-{}-{number}", std::process::id()));
+        fs::create_dir(&dir).map_err(|e| format!("cannot make {} ({e}); it takes root", dir.display()))?;
+        let group = MemoryGroup { dir, version };
+        // A v2 group lacks the files of controllers that its parent does not hand down.
+        match group.usage_bytes() {
+            Ok(_) => Ok(group),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// What it is, for the reader of figures.
+    pub(crate) fn describe(&self) -> &'static str {
+        match self.version {
+            Version::V1 => "memory cgroup v1",
+            Version::V2 => "memory cgroup v2",
+        }
+    }
+
+    /// Moves a process in. What it has touched before stays where it was counted.
+    pub(crate) fn take_in(&self, process: u32) -> Result<()> {
+        self.write("cgroup.procs", &process.to_string())
+    }
+
+    /// Memory that is counted against the group now.
+    pub(crate) fn usage_bytes(&self) -> Result<u64> {
+        let file = match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        let path = self.dir.join(file);
+        let text = fs::read_to_string(&path).map_err(|e| Error::io("read", &path, e))?;
+        let odd = |e: std::num::ParseIntError| Error::Machine { what: path.display().to_string(), why: e.to_string() };
+        text.trim().parse().map_err(odd)
+    }
+
+    /// Sets the most that the group may take.
+    pub(crate) fn limit(&self, bytes: u64) -> Result<()> {
+        let file = match self.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        };
+        self.write(file, &bytes.to_string())
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.dir.join(file);
+        fs::write(&path, text).map_err(|e| Error::io("write", &path, e))
+    }
+}
+
+impl Drop for MemoryGroup {
+    /// An empty group that stays costs next to nothing, and nobody is left to be told.
+    fn drop(&mut self) {
+        for _ in 0..REMOVALS {
+            match fs::remove_dir(&self.dir) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => thread::sleep(REMOVAL_PAUSE),
+                _ => break,
+            }
+        }
+    }
+}
+
+/// Where a group could be made, best first: below the own group, so that a limit of ours holds on, then at the root
+/// of the hierarchy. A v2 group that holds processes has no groups below it with controllers, so there it is the root.
+fn parents(mountinfo: &str, own: &str) -> Vec<(Version, PathBuf)> {
+    let mut parents = Vec::new();
+    for line in mountinfo.lines() {
+        let (Some(point), Some((_, after))) = (line.split(' ').nth(4), line.split_once(" - ")) else { continue };
+        let mut fields = after.split(' ');
+        let (kind, options) = (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
+        let point = PathBuf::from(point);
+        match kind {
+            "cgroup" if options.split(',').any(|option| option == "memory") => {
+                let own = own.lines().find_map(|line| {
+                    let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+                    controllers.split(',').any(|name| name == "memory").then_some(path)
+                });
+                if let Some(path) = own.map(|path| path.trim_start_matches('/')).filter(|path| !path.is_empty()) {
+                    parents.push((Version::V1, point.join(path)));
+                }
+                parents.push((Version::V1, point));
+            }
+            "cgroup2" => parents.push((Version::V2, point)),
+            _ => {}
+        }
+    }
+    // Where both are mounted, the memory controller is in v1, or else its hierarchy would not be there.
+    parents.sort_by_key(|(version, _)| *version == Version::V2);
+    parents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_for_a_group_are_found() {
+        let v1 = "30 29 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+                  31 29 0:27 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
+                  32 29 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let root = Path::new("/sys/fs/cgroup/memory");
+        let found = parents(v1, "8:pids:/\n4:memory:/a/b\n0::/\n");
+        let v2 = (Version::V2, PathBuf::from("/sys/fs/cgroup/unified"));
+        assert_eq!(found, [(Version::V1, root.join("a/b")), (Version::V1, root.to_owned()), v2.clone()]);
+        assert_eq!(parents(v1, "4:memory:/\n"), [(Version::V1, root.to_owned()), v2]);
+        let only_v2 = "32 29 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+        assert_eq!(parents(only_v2, "0::/user.slice\n"), [(Version::V2, PathBuf::from("/sys/fs/cgroup"))]);
+        assert!(parents("24 1 0:22 / /proc rw - proc proc rw\n", "").is_empty());
+    }
+
+    #[test]
+    fn a_group_is_made_limited_and_removed_or_the_reason_is_said() {
+        match MemoryGroup::make().unwrap() {
+            Ok(group) => {
+                group.limit(64 << 20).unwrap();
+                assert!(group.usage_bytes().unwrap() < 64 << 20 && group.describe().contains("cgroup"));
+                assert!(group.take_in(u32::MAX).is_err(), "there is no such process");
+                let dir = group.dir.clone();
+                drop(group);
+                assert!(!dir.exists());
+            }
+            Err(why) => assert!(why.contains("cgroup") || why.contains("root"), "{why}"),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Contenders that may take only so much memory: each works in a process of its own, in a memory cgroup, because the
+//! page cache is counted against the process that fills it.
+//!
+//! What the process takes for itself is measured once it is ready, and comes on top of the memory for the cache. Rules:
+//! H1 the process touches no measured byte before its group has its limit; H2 the pages that others have left in the page
+//! cache go before each slice, since they would count for nobody here. Non-goals: limiting anything but memory.
+
+mod child;
+mod group;
+mod protocol;
+mod reads;
+mod writes;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use iomill::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+pub use child::serve;
+use group::MemoryGroup;
+pub(crate) use protocol::Job;
+use protocol::{Answer, Request};
+
+use crate::contender::{Cache, Contender, Sample, Slice, Task};
+use crate::human;
+
+/// How often a waiting measurement looks whether it was cancelled.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// A command that calls [`serve`] with its standard streams.
+#[derive(Clone, Debug)]
+pub struct Helper {
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// What somebody does in limited memory.
+pub(crate) trait HeldTask: Task {
+    /// Memory for the cache.
+    fn cache_bytes(&self) -> u64;
+
+    /// Whether it leaves other bytes than the pattern behind.
+    fn spoils(&self) -> bool;
+}
+
+/// A contender in a process of its own.
+pub(crate) struct Held<T> {
+    name: &'static str,
+    helper: Helper,
+    job: Box<dyn Fn(&T) -> Job>,
+    running: Option<Running>,
+    spoils: bool,
+    notes: Vec<String>,
+}
+
+impl<T> fmt::Debug for Held<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("name", &self.name).field("running", &self.running).finish_non_exhaustive()
+    }
+}
+
+impl<T: HeldTask> Held<T> {
+    /// One that does what `job` makes of a task.
+    pub(crate) fn new(name: &'static str, helper: &Helper, job: impl Fn(&T) -> Job + 'static) -> Held<T> {
+        let (helper, job) = (helper.clone(), Box::new(job));
+        Held { name, helper, job, running: None, spoils: false, notes: Vec::new() }
+    }
+}
+
+impl<T: HeldTask> Contender<T> for Held<T> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cache(&self) -> Cache {
+        Cache::Held
+    }
+
+    fn prepare(&mut self, task: &T) -> Result<Option<String>> {
+        task.check()?;
+        self.spoils = task.spoils();
+        // The last task's process goes first, with its memory.
+        self.running = None;
+        let group = match MemoryGroup::make()? {
+            Ok(group) => group,
+            Err(why) => return Ok(Some(format!("its memory cannot be limited: {why}"))),
+        };
+        let mut running = Running::start(self.name, &self.helper, group)?;
+        let answer = running.ask(&Request::Prepare((self.job)(task)), None)?;
+        match answer {
+            Some(Answer::Ready) => {}
+            Some(Answer::LeftOut(why)) => return Ok(Some(why)),
+            other => return Err(running.odd(other)),
+        }
+        let own = running.group.usage_bytes()?;
+        running.group.limit(own + task.cache_bytes())?;
+        self.notes = vec![format!(
+            "a process in a {}: {} for the page cache and {} for itself",
+            running.group.describe(),
+            human::size(task.cache_bytes()),
+            human::size(own)
+        )];
+        self.running = Some(running);
+        Ok(None)
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        let unprepared = || Error::Machine { what: self.name.to_owned(), why: "it has not been prepared".into() };
+        let running = self.running.as_mut().ok_or_else(unprepared)?;
+        let duration_us = slice.duration.as_micros() as u64;
+        let request = Request::Run { threads: slice.threads, duration_us, verify: slice.verify };
+        match running.ask(&request, Some(slice.cancel))? {
+            Some(Answer::Sample(sample)) => sample.into_sample(),
+            // Cancelled: what is handed back is worthless, and so is the process, which works on.
+            None => {
+                self.running = None;
+                Sample::empty()
+            }
+            other => Err(running.odd(other)),
+        }
+    }
+
+    fn spoils(&self) -> bool {
+        self.spoils
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+}
+
+/// The process.
+#[derive(Debug)]
+struct Running {
+    name: &'static str,
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    /// Goes after the process: fields are dropped after `drop` has waited for it.
+    group: MemoryGroup,
+}
+
+impl Running {
+    fn start(name: &'static str, helper: &Helper, group: MemoryGroup) -> Result<Running> {
+        let mut command = Command::new(&helper.program);
+        command.args(&helper.arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| Error::io("start", &helper.program, e))?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(to), Some(from)) => {
+                // H1: until it is asked it waits for its standard input.
+                let running = Running { name, child, to, from: BufReader::new(from), group };
+                running.group.take_in(running.child.id())?;
+                Ok(running)
+            }
+            _ => Err(Error::Machine { what: format!("the process of {name}"), why: "it has no pipes".into() }),
+        }
+    }
+
+    /// Asks, and waits for the answer; `None` when `cancel` was set first.
+    fn ask(&mut self, request: &Request, cancel: Option<&AtomicBool>) -> Result<Option<Answer>> {
+        let mut line = request.line()?;
+        line.push('\n');
+        if let Err(error) = self.to.write_all(line.as_bytes()) {
+            return Err(self.lost(&error.to_string()));
+        }
+        let is_cancelled = || cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed));
+        while self.from.buffer().is_empty() {
+            let mut waited = [PollFd::new(self.from.get_ref(), PollFlags::IN)];
+            let ready = poll(&mut waited, Some(&TICK));
+            match ready {
+                _ if is_cancelled() => return Ok(None),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => break,
+                Err(error) => return Err(self.lost(&error.to_string())),
+            }
+        }
+        let mut line = String::new();
+        match self.from.read_line(&mut line) {
+            // A signal that ends the measurement has reached the process too.
+            Ok(0) if is_cancelled() => Ok(None),
+            Ok(0) => {
+                Err(self.lost("it has ended; if the kernel killed it for lack of memory, ask for a larger --cache"))
+            }
+            Ok(_) => Answer::parse(&line).map(Some),
+            Err(error) => Err(self.lost(&error.to_string())),
+        }
+    }
+
+    fn lost(&self, why: &str) -> Error {
+        Error::Machine { what: format!("the process of {}", self.name), why: why.to_owned() }
+    }
+
+    fn odd(&self, answer: Option<Answer>) -> Error {
+        match answer {
+            Some(Answer::Failed(why)) => self.lost(&why),
+            other => self.lost(&format!("it answered with something else than was asked: {other:?}")),
+        }
+    }
+}
+
+impl Drop for Running {
+    /// It may have ended by itself; waiting makes sure that its group is empty.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

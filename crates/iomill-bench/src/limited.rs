@@ -1,0 +1,252 @@
+//! Measurements of data that does not fit in memory: cold reads, reads of which a share hits, small writes.
+//!
+//! Goals: everybody has the same memory for what was read or written; who cannot be held to it is left out with the reason.
+//! Non-goals: what fits in memory ([`crate::warm`]).
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use iomill::{Error, Layout, Result};
+
+use crate::access::Access;
+use crate::arena::{Arena, SEED, Shape};
+use crate::bench::{Rivals, Stage};
+use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, Task, URING_BY_HAND};
+use crate::draw::Choice;
+use crate::flat::FlatFile;
+use crate::held::{Held, HeldTask, Helper, Job};
+use crate::human;
+use crate::machine::Machine;
+use crate::pattern::PAGE_BYTES;
+use crate::report::Report;
+use crate::rivals::uring::Uring;
+use crate::rounds::{self, Measured, Plan};
+use crate::small_writes::SmallWrites;
+use crate::target::{Part, Target};
+use crate::workload::Workload;
+
+/// Bytes of a value, and of the slot that it lies in.
+const VALUE_BYTES: u32 = 1000;
+const VALUE_SLOT_BYTES: u32 = 1024;
+/// The file's length over the memory, at least: below, what was read once would often still be there.
+const SIZE_OVER_CACHE_MIN: u64 = 2;
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Length of the measured file in bytes.
+    pub size_bytes: u64,
+    /// Memory for what was read or written, in bytes, the same for everybody.
+    pub cache_bytes: u64,
+    /// Threads per contender.
+    pub threads: usize,
+    /// Operations per call of those that take many.
+    pub batch: u32,
+    /// Timed slices per contender.
+    pub rounds: usize,
+    /// Length of a slice.
+    pub slice: Duration,
+    /// Who takes part beside iomill.
+    pub rivals: Rivals,
+    /// Who is held to its memory works in a process made by this.
+    pub helper: Helper,
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Random reads of single pages.
+    Cold,
+    /// Reads of values with these shares of hits, each 0 to 99 percent; then a key-value load, reads only and with updates.
+    Mixed(Vec<u8>),
+    /// Small writes.
+    SmallWrites,
+}
+
+/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
+pub fn run(
+    mut arena: Arena,
+    what: &What,
+    settings: &Settings,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Report> {
+    let result = check(settings).and_then(|()| match what {
+        What::SmallWrites => small_writes(&arena, settings, cancel, stage),
+        What::Cold => accesses(&mut arena, settings, &[settings.cold()], cancel, stage),
+        What::Mixed(percents) => accesses(&mut arena, settings, &settings.mixed(percents), cancel, stage),
+    });
+    let cleaned = arena.clean_up();
+    let report = result?;
+    cleaned?;
+    Ok(report)
+}
+
+fn check(settings: &Settings) -> Result<()> {
+    if settings.size_bytes / SIZE_OVER_CACHE_MIN < settings.cache_bytes {
+        let (size, cache) = (human::size(settings.size_bytes), human::size(settings.cache_bytes));
+        let why =
+            format!("give a --size of at least {SIZE_OVER_CACHE_MIN} times --cache, or what is read stays in memory");
+        return Err(Error::invalid(format!("a file of {size} with a cache of {cache}"), why));
+    }
+    Ok(())
+}
+
+impl Settings {
+    fn plan<T: Task>(&self, workload: T) -> Plan<T> {
+        let warm_up = self.slice.min(Duration::from_millis(300));
+        Plan { workload, threads: self.threads, rounds: self.rounds, slice: self.slice, warm_up }
+    }
+
+    fn cold(&self) -> Access {
+        let page = PAGE_BYTES as u32;
+        Access {
+            choice: Choice::Uniform,
+            slot_bytes: page,
+            op_bytes: page,
+            read_percent: 100,
+            cache_bytes: self.cache_bytes,
+            batch: self.batch,
+        }
+    }
+
+    /// The load with updates comes last: it leaves other bytes behind than can be verified.
+    fn mixed(&self, percents: &[u8]) -> Vec<Access> {
+        let hits = percents.iter().map(|&percent| {
+            let choice = Choice::Hits(percent);
+            Access { choice, op_bytes: VALUE_BYTES, ..self.cold() }
+        });
+        // Memory for a tenth of the values, or less where the file is smaller than that.
+        let cache_bytes = self.cache_bytes.min(self.size_bytes / 10);
+        let (slot_bytes, op_bytes) = (VALUE_SLOT_BYTES, VALUE_BYTES);
+        let values = Access { choice: Choice::Zipf, slot_bytes, op_bytes, cache_bytes, ..self.cold() };
+        hits.chain([values, Access { read_percent: 95, ..values }]).collect()
+    }
+}
+
+fn accesses(
+    arena: &mut Arena,
+    settings: &Settings,
+    tasks: &[Access],
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Report> {
+    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
+    arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
+    let target = arena.target()?;
+    let machine = Machine::look(&target);
+    let mut contenders: Vec<Box<dyn Contender<Access>>> = Vec::new();
+    let compares = tasks.iter().any(Direct::compares);
+    if compares {
+        contenders.push(Box::new(Direct(Uring::new(target))));
+    }
+    for (name, mapped) in [(PREAD, false), (MMAP, true)] {
+        let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
+        let job = move |access: &Access| {
+            let (drives, file_name) = (drives.clone(), file_name.clone());
+            Job::Access { mapped, drives, file_name, access: *access }
+        };
+        contenders.push(Box::new(Held::new(name, &settings.helper, job)));
+    }
+    let measured = in_turns(&mut contenders, settings, tasks, cancel, stage)?;
+    let baselines: &[&str] = if compares { &[URING_BY_HAND, PREAD, MMAP] } else { &[PREAD, MMAP] };
+    Ok(Report { baselines, ..Report::new(machine, &measured) })
+}
+
+fn small_writes(
+    arena: &Arena,
+    settings: &Settings,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Report> {
+    let mut filling = |done, total| stage(Stage::Filling(done, total));
+    let flat = FlatFile::write(arena.flat_path()?, settings.size_bytes, SEED, cancel, &mut filling)?;
+    let part = Part { path: flat.path().to_owned(), len_bytes: flat.len_bytes() };
+    let machine = Machine::look(&Target::new(vec![part], SEED, Target::striped(1, 1))?);
+    let task = SmallWrites { op_bytes: VALUE_BYTES, cache_bytes: settings.cache_bytes, len_bytes: flat.len_bytes() };
+    let path = flat.path().to_owned();
+    let job = move |writes: &SmallWrites| Job::Write { path: path.clone(), writes: *writes };
+    let mut contenders: Vec<Box<dyn Contender<SmallWrites>>> = vec![Box::new(Held::new(PWRITE, &settings.helper, job))];
+    let measured = in_turns(&mut contenders, settings, &[task], cancel, stage)?;
+    Ok(Report { baselines: &[PWRITE], ..Report::new(machine, &measured) })
+}
+
+fn in_turns<T: Task>(
+    contenders: &mut Vec<Box<dyn Contender<T>>>,
+    settings: &Settings,
+    tasks: &[T],
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Vec<Measured<T>>> {
+    contenders.retain(|contender| settings.rivals.include(contender.name()));
+    if contenders.is_empty() {
+        return Err(Error::invalid("that choice of rivals", "nobody would take part; give `all` or other names"));
+    }
+    let mut measured = Vec::new();
+    for &task in tasks {
+        let plan = settings.plan(task);
+        let one = rounds::run(contenders, &plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
+        let cancelled = one.cancelled;
+        measured.push(one);
+        if cancelled {
+            break;
+        }
+    }
+    Ok(measured)
+}
+
+impl HeldTask for Access {
+    fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
+    }
+
+    fn spoils(&self) -> bool {
+        self.writes()
+    }
+}
+
+impl HeldTask for SmallWrites {
+    fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
+    }
+
+    fn spoils(&self) -> bool {
+        true
+    }
+}
+
+/// io_uring by hand among those who have a cache: it reads whole pages, and finds none in memory.
+#[derive(Debug)]
+struct Direct(Uring);
+
+impl Direct {
+    fn compares(access: &Access) -> bool {
+        access.choice == Choice::Uniform && access.op_bytes as usize == PAGE_BYTES && !access.writes()
+    }
+}
+
+impl Contender<Access> for Direct {
+    fn name(&self) -> &'static str {
+        URING_BY_HAND
+    }
+
+    fn cache(&self) -> Cache {
+        Cache::Direct
+    }
+
+    fn prepare(&mut self, access: &Access) -> Result<Option<String>> {
+        access.check()?;
+        if !Direct::compares(access) {
+            return Ok(Some("it has no cache: only cold reads of pages compare".to_owned()));
+        }
+        Contender::<Workload>::prepare(&mut self.0, &Workload::RANDOM_READ)
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        Contender::<Workload>::run(&mut self.0, slice)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Contender::<Workload>::notes(&self.0)
+    }
+}

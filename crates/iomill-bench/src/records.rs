@@ -1,0 +1,214 @@
+//! Reads of small records from bytes that are all in memory: what a hit costs.
+//!
+//! Goals: everybody does the same work and nothing else is timed: the records are listed before the slice, everybody
+//! goes through the same list, copies each record into a buffer and uses it. Non-goals: latency; looking at the clock
+//! costs as much as a read.
+
+use std::fmt;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use iomill::{Error, Result};
+
+use crate::contender::{Sample, Slice, Task};
+use crate::draw::{Choice, Draws, ZIPF_EXPONENT};
+use crate::pattern::{self, PAGE_BYTES};
+use crate::threads::{self, Count};
+
+/// Length of a record. Records do not cross pages.
+pub const RECORD_BYTES: usize = 128;
+
+/// Records in a list: large enough that what they touch does not stay in the CPU's caches, gone through in order, so that
+/// the list itself costs next to nothing.
+const LISTED: usize = 4 << 20;
+
+pub(crate) type Record = [u8; RECORD_BYTES];
+
+/// Which records are popular.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skew {
+    /// All alike.
+    Uniform,
+    /// A few of them, by a zipf law.
+    Zipf,
+}
+
+/// Random reads of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordReads {
+    /// Which records.
+    pub skew: Skew,
+    /// Records in one call of those contenders that take many, at least one.
+    pub batch: u32,
+}
+
+impl fmt::Display for RecordReads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.skew {
+            Skew::Uniform => write!(f, "uniform-read-{RECORD_BYTES}B"),
+            Skew::Zipf => write!(f, "zipf{ZIPF_EXPONENT}-read-{RECORD_BYTES}B"),
+        }
+    }
+}
+
+impl Task for RecordReads {
+    fn check(&self) -> Result<()> {
+        if self.batch == 0 || self.batch > 1 << 16 {
+            return Err(Error::invalid(format!("a batch of {} records", self.batch), "give 1 to 65536"));
+        }
+        Ok(())
+    }
+}
+
+/// The bytes that are read: a plain file of pattern, as long as whatever else holds the same bytes.
+#[derive(Debug)]
+pub struct Data {
+    path: PathBuf,
+    pages: u64,
+    seed: u64,
+    uniform: Arc<[u32]>,
+    zipf: Arc<[u32]>,
+}
+
+impl Data {
+    /// The pattern with that seed in `pages` pages, which the file at `path` holds.
+    pub fn new(path: PathBuf, pages: u64, seed: u64) -> Result<Data> {
+        let records = pages * (PAGE_BYTES / RECORD_BYTES) as u64;
+        if records < 2 || u32::try_from(records).is_err() {
+            let what = format!("{pages} pages of records");
+            return Err(Error::invalid(what, "give at least one page and less than 512 GiB"));
+        }
+        let list = |choice| {
+            let mut draws = Draws::new(choice, records, 0, 0, 1);
+            (0..LISTED).map(|_| draws.draw() as u32).collect()
+        };
+        Ok(Data { path, pages, seed, uniform: list(Choice::Uniform), zipf: list(Choice::Zipf) })
+    }
+
+    /// The plain file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its length in pages.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.pages * PAGE_BYTES as u64
+    }
+
+    /// The pattern's seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn list(&self, skew: Skew) -> &[u32] {
+        match skew {
+            Skew::Uniform => &self.uniform,
+            Skew::Zipf => &self.zipf,
+        }
+    }
+
+    /// Checks all bytes of a record.
+    pub(crate) fn check(&self, offset: u64, record: &[u8]) -> Result<()> {
+        if pattern::holds(self.seed, offset, record) {
+            return Ok(());
+        }
+        let why = format!("the record at offset {offset} is not what was written; write the file anew and run again");
+        Err(Error::Corrupt { path: self.path.clone(), why })
+    }
+}
+
+/// Reads records, as many as it is given.
+pub(crate) trait Reader {
+    /// Reads each of `records`, and uses its bytes.
+    fn read<const VERIFY: bool>(&mut self, records: &[u32], data: &Data) -> Result<()>;
+}
+
+/// Reads one record.
+pub(crate) trait Copier {
+    /// Copies the record at `offset`.
+    fn copy(&mut self, offset: u64, record: &mut Record) -> Result<()>;
+}
+
+/// A reader that takes one record after the other.
+pub(crate) struct OneByOne<C>(pub(crate) C);
+
+impl<C: Copier> Reader for OneByOne<C> {
+    #[inline(always)]
+    fn read<const VERIFY: bool>(&mut self, records: &[u32], data: &Data) -> Result<()> {
+        let mut record = [0; RECORD_BYTES];
+        for &index in records {
+            let offset = u64::from(index) * RECORD_BYTES as u64;
+            self.0.copy(offset, &mut record)?;
+            // Otherwise the copy would be dropped as unused.
+            black_box(&record);
+            if VERIFY {
+                data.check(offset, &record)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One slice of a reader; `set_up` makes one per thread.
+pub(crate) fn run<R: Reader>(
+    slice: &Slice<'_>,
+    reads: &RecordReads,
+    data: &Data,
+    set_up: impl Fn() -> Result<R> + Sync,
+) -> Result<Sample> {
+    let list = data.list(reads.skew);
+    let batch = reads.batch as usize;
+    threads::run(
+        slice,
+        |thread| Ok((set_up()?, list.len() / slice.threads.max(1) * thread)),
+        |(reader, at), stop| match slice.verify {
+            true => work::<R, true>(reader, at, list, batch, data, stop),
+            false => work::<R, false>(reader, at, list, batch, data, stop),
+        },
+    )
+}
+
+fn work<R: Reader, const VERIFY: bool>(
+    reader: &mut R,
+    at: &mut usize,
+    list: &[u32],
+    batch: usize,
+    data: &Data,
+    stop: &AtomicBool,
+) -> Result<Count> {
+    let mut count = Count::new()?;
+    while !stop.load(Ordering::Relaxed) {
+        let records = &list[*at..list.len().min(*at + batch)];
+        reader.read::<VERIFY>(records, data)?;
+        *at = if *at + batch < list.len() { *at + batch } else { 0 };
+        count.ops += records.len() as u64;
+    }
+    count.bytes = count.ops * RECORD_BYTES as u64;
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn lists_cover_the_data_and_differ_in_skew() {
+        let data = Data::new("none".into(), 1024, 1).unwrap();
+        let distinct = |skew| data.list(skew)[..100_000].iter().collect::<HashSet<_>>().len();
+        assert!(distinct(Skew::Uniform) > 30_000 && distinct(Skew::Zipf) < 24_000);
+        for skew in [Skew::Uniform, Skew::Zipf] {
+            assert!(data.list(skew).iter().all(|&record| u64::from(record) < 1024 * 32));
+        }
+        assert!(Data::new("none".into(), 0, 1).is_err() && Data::new("none".into(), 1 << 27, 1).is_err());
+        assert!(RecordReads { skew: Skew::Zipf, batch: 0 }.check().is_err());
+        assert_eq!(RecordReads { skew: Skew::Zipf, batch: 64 }.to_string(), "zipf0.99-read-128B");
+    }
+}

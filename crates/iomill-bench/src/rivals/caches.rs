@@ -1,0 +1,251 @@
+//! Caches from crates.io as caches of pages: page numbers for keys, pages for values, a record copied out of each.
+//!
+//! Each gets what makes it cheaper: a hash of one multiplication chain instead of its own, room for half as many entries
+//! again, so that it never evicts, and foyer S3-FIFO, whose hits take a shared lock only. All three share one set of
+//! pages, which costs them nothing and saves memory. Non-goals: misses; these crates do no I/O.
+
+use std::fmt;
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher};
+use std::io::Read;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use iomill::{Error, Result};
+
+use crate::contender::{Cache, Contender, FOYER, MOKA, QUICK_CACHE, Sample, Slice, Task};
+use crate::pattern::{self, PAGE_BYTES};
+use crate::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Record, RecordReads, Skew};
+
+type Page = Arc<[u8; PAGE_BYTES]>;
+
+/// The pages of the data, each in an allocation of its own, read in when they are first wanted.
+#[derive(Debug, Default)]
+pub struct Pages(Mutex<Option<Arc<[Page]>>>);
+
+impl Pages {
+    fn of(&self, data: &Data) -> Result<Arc<[Page]>> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pages) = &*held {
+            return Ok(pages.clone());
+        }
+        let mut file = File::open(data.path()).map_err(|e| Error::io("open", data.path(), e))?;
+        let mut page = [0; PAGE_BYTES];
+        let mut pages = Vec::with_capacity(data.pages() as usize);
+        for _ in 0..data.pages() {
+            file.read_exact(&mut page).map_err(|e| Error::io("read", data.path(), e))?;
+            pages.push(Arc::new(page));
+        }
+        Ok(held.insert(pages.into()).clone())
+    }
+}
+
+/// A hash for page numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mixing(u64);
+
+impl BuildHasher for Mixing {
+    type Hasher = Mixing;
+
+    fn build_hasher(&self) -> Mixing {
+        Mixing(0)
+    }
+}
+
+impl Hasher for Mixing {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    #[inline(always)]
+    fn write_u64(&mut self, value: u64) {
+        self.0 = pattern::mix(self.0 ^ value);
+    }
+
+    #[inline(always)]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// What takes part of such a crate.
+pub trait PageCache: Clone + Send + Sync {
+    /// Its contender's name.
+    const NAME: &'static str;
+    /// How it is set up, for the reader of its figures.
+    const NOTE: &'static str;
+
+    /// An empty one with room for so many pages.
+    fn with_room(pages: usize) -> Self;
+
+    /// Puts a page in.
+    fn put(&self, number: u64, page: Page);
+
+    /// Called when all is in.
+    fn settle(&self) {}
+
+    /// Copies a record out of a page; whether the page is there.
+    fn copy(&self, number: u64, start: usize, record: &mut Record) -> bool;
+}
+
+#[inline(always)]
+fn copy_out(page: &[u8; PAGE_BYTES], start: usize, record: &mut Record) -> bool {
+    record.copy_from_slice(&page[start..start + RECORD_BYTES]);
+    true
+}
+
+/// quick_cache.
+#[derive(Clone)]
+pub struct QuickCache(Arc<quick_cache::sync::Cache<u64, Page, quick_cache::UnitWeighter, Mixing>>);
+
+impl PageCache for QuickCache {
+    const NAME: &'static str = QUICK_CACHE;
+    const NOTE: &'static str =
+        "the crate quick_cache 0.7, page numbers to shared pages, with a faster hash than its own";
+
+    fn with_room(pages: usize) -> QuickCache {
+        let (weighter, hasher) = (quick_cache::UnitWeighter, Mixing::default());
+        QuickCache(Arc::new(quick_cache::sync::Cache::with(pages, pages as u64, weighter, hasher, Default::default())))
+    }
+
+    fn put(&self, number: u64, page: Page) {
+        self.0.insert(number, page);
+    }
+
+    #[inline(always)]
+    fn copy(&self, number: u64, start: usize, record: &mut Record) -> bool {
+        self.0.get(&number).is_some_and(|page| copy_out(&page, start, record))
+    }
+}
+
+/// moka.
+#[derive(Clone)]
+pub struct Moka(moka::sync::Cache<u64, Page, Mixing>);
+
+impl PageCache for Moka {
+    const NAME: &'static str = MOKA;
+    const NOTE: &'static str =
+        "the crate moka 0.12 (sync), page numbers to shared pages, with a faster hash than its own";
+
+    fn with_room(pages: usize) -> Moka {
+        let builder = moka::sync::Cache::builder().max_capacity(pages as u64).initial_capacity(pages);
+        Moka(builder.build_with_hasher(Mixing::default()))
+    }
+
+    fn put(&self, number: u64, page: Page) {
+        self.0.insert(number, page);
+    }
+
+    fn settle(&self) {
+        self.0.run_pending_tasks();
+    }
+
+    #[inline(always)]
+    fn copy(&self, number: u64, start: usize, record: &mut Record) -> bool {
+        self.0.get(&number).is_some_and(|page| copy_out(&page, start, record))
+    }
+}
+
+/// foyer's memory part.
+#[derive(Clone)]
+pub struct Foyer(foyer_memory::Cache<u64, Page, Mixing>);
+
+impl PageCache for Foyer {
+    const NAME: &'static str = FOYER;
+    const NOTE: &'static str =
+        "the crate foyer-memory 0.22 with S3-FIFO, page numbers to shared pages, with a faster hash than its own";
+
+    fn with_room(pages: usize) -> Foyer {
+        let builder =
+            foyer_memory::CacheBuilder::new(pages).with_eviction_config(foyer_memory::S3FifoConfig::default());
+        Foyer(builder.with_hash_builder(Mixing::default()).build())
+    }
+
+    fn put(&self, number: u64, page: Page) {
+        self.0.insert(number, page);
+    }
+
+    #[inline(always)]
+    fn copy(&self, number: u64, start: usize, record: &mut Record) -> bool {
+        self.0.get(&number).is_some_and(|entry| copy_out(entry.value(), start, record))
+    }
+}
+
+/// A crate's cache that holds all of the data.
+pub struct Cached<C> {
+    data: Arc<Data>,
+    pages: Arc<Pages>,
+    reads: RecordReads,
+    /// Full once the contender is prepared.
+    cache: Option<C>,
+}
+
+impl<C> fmt::Debug for Cached<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cached").field("data", &self.data.path()).finish_non_exhaustive()
+    }
+}
+
+impl<C: PageCache> Cached<C> {
+    /// Over the data, with pages that others share.
+    pub fn new(data: Arc<Data>, pages: Arc<Pages>) -> Cached<C> {
+        Cached { data, pages, reads: RecordReads { skew: Skew::Uniform, batch: 1 }, cache: None }
+    }
+
+    fn fill(&self) -> Result<C> {
+        let pages = self.pages.of(&self.data)?;
+        let cache = C::with_room(pages.len() + pages.len() / 2 + 1024);
+        for (number, page) in (0..).zip(pages.iter()) {
+            cache.put(number, page.clone());
+        }
+        cache.settle();
+        let mut record = [0; RECORD_BYTES];
+        match (0..pages.len() as u64).find(|&number| !cache.copy(number, 0, &mut record)) {
+            Some(number) => Err(gone(C::NAME, number)),
+            None => Ok(cache),
+        }
+    }
+}
+
+#[cold]
+fn gone(name: &str, number: u64) -> Error {
+    let why = format!("it has not kept page {number}, although there is room for all");
+    Error::Machine { what: name.to_owned(), why }
+}
+
+impl<C: PageCache> Contender<RecordReads> for Cached<C> {
+    fn name(&self) -> &'static str {
+        C::NAME
+    }
+
+    fn cache(&self) -> Cache {
+        Cache::Warm
+    }
+
+    fn prepare(&mut self, reads: &RecordReads) -> Result<Option<String>> {
+        reads.check()?;
+        self.reads = *reads;
+        if self.cache.is_none() {
+            self.cache = Some(self.fill()?);
+        }
+        Ok(None)
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        let cache = self.cache.as_ref().ok_or_else(|| gone(C::NAME, 0))?;
+        records::run(slice, &self.reads, &self.data, || Ok(OneByOne(Lookup(cache.clone()))))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![C::NOTE.to_owned()]
+    }
+}
+
+struct Lookup<C>(C);
+
+impl<C: PageCache> Copier for Lookup<C> {
+    #[inline(always)]
+    fn copy(&mut self, offset: u64, record: &mut Record) -> Result<()> {
+        let (number, start) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
+        if self.0.copy(number, start, record) { Ok(()) } else { Err(gone(C::NAME, number)) }
+    }
+}

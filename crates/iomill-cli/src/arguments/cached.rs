@@ -1,0 +1,125 @@
+//! Arguments of the measurements of caches: `bench warm`, `bench cold`, `bench mixed`, `bench small-writes`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use iomill_bench::bench::Rivals;
+use iomill_bench::records::Skew;
+
+use super::{seconds, size};
+
+/// What all of them have.
+#[derive(Debug, Args)]
+pub struct BenchTurns {
+    /// Length of one contender's turn, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Turns of each contender; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Who else takes part: `all`, `none`, or names such as `mmap,pread,quick_cache`
+    #[arg(long, value_name = "NAMES", default_value = "all")]
+    pub rivals: Rivals,
+    /// Operations per call of those who take many, 1 to 65536
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub batch: u32,
+    /// Where to make an array if none is named; removed afterwards [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `bench warm`.
+#[derive(Debug, Args)]
+pub struct BenchWarm {
+    /// Bytes that are read from; three times that is in memory
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
+    pub size: u64,
+    /// How many threads read at the same time; one measurement each
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "1,2",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    pub threads: Vec<u16>,
+    /// Which records are popular; one measurement each
+    #[arg(long, value_enum, value_name = "NAMES", default_value = "uniform,zipf", value_delimiter = ',')]
+    pub skew: Vec<SkewName>,
+    /// What all of them have.
+    #[command(flatten)]
+    pub turns: BenchTurns,
+}
+
+/// Which records are popular.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SkewName {
+    /// All alike
+    Uniform,
+    /// A few, by a zipf law with exponent 0.99
+    Zipf,
+}
+
+impl SkewName {
+    /// The measurement's word for it.
+    pub fn skew(self) -> Skew {
+        match self {
+            SkewName::Uniform => Skew::Uniform,
+            SkewName::Zipf => Skew::Zipf,
+        }
+    }
+}
+
+/// Arguments of `bench cold`.
+#[derive(Debug, Args)]
+pub struct BenchCold {
+    /// Memory for what was read, the same for everybody
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    pub cache: u64,
+    /// Length of the measured file, which is removed afterwards [default: 8 times the cache]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// Threads that read at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// What all of them have.
+    #[command(flatten)]
+    pub turns: BenchTurns,
+}
+
+/// Arguments of `bench mixed`.
+#[derive(Debug, Args)]
+pub struct BenchMixed {
+    /// Shares of the reads that find their page in memory, 0 to 99; one measurement each
+    #[arg(
+        long,
+        value_name = "PERCENT,...",
+        default_value = "0,20,40,60,80,90,95,99",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u8).range(0..=99)
+    )]
+    pub hit_percent: Vec<u8>,
+    /// Memory, length and threads as of `bench cold`.
+    #[command(flatten)]
+    pub cold: BenchCold,
+}
+
+/// Arguments of `bench small-writes`.
+#[derive(Debug, Args)]
+pub struct BenchSmallWrites {
+    /// Memory for what was written, the same for everybody
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    pub cache: u64,
+    /// Length of the measured file, which is removed afterwards [default: 4 times the cache]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// Threads that write at the same time
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// What all of them have.
+    #[command(flatten)]
+    pub turns: BenchTurns,
+}

@@ -1,0 +1,147 @@
+//! `iomill bench warm`, `cold`, `mixed` and `small-writes`: the keys that are promised, the memory that is kept to, nothing
+//! left behind.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+
+use common::Site;
+use serde_json::Value;
+
+/// A measurement of some 100 ms per contender.
+const SHORT: [&str; 6] = ["--rounds", "1", "--seconds", "0.1", "--json", "out.json"];
+
+fn entries(site: &Site) -> Vec<String> {
+    let names = fs::read_dir(site.root()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("iomill-bench-")).collect()
+}
+
+fn document(site: &Site, arguments: &[&str]) -> (Value, String) {
+    let line = [&["bench"], arguments, &SHORT[..]].concat();
+    let table = site.run(line).good().text().to_owned();
+    (serde_json::from_str(&fs::read_to_string(site.path("out.json")).unwrap()).unwrap(), table)
+}
+
+fn names<'a>(rows: &'a Value, workload: &str) -> Vec<&'a str> {
+    let rows = rows.as_array().unwrap().iter().filter(|row| row["workload"] == workload);
+    rows.map(|row| row["contender"].as_str().unwrap()).collect()
+}
+
+/// Those that a memory cgroup holds take part, or say why not.
+fn held_or_explained(document: &Value, workload: &str, name: &str) -> bool {
+    if names(&document["results"], workload).contains(&name) {
+        return true;
+    }
+    let left_out = document["left_out"].as_array().unwrap();
+    let out = left_out.iter().find(|out| out["contender"] == name && out["workload"] == workload).unwrap();
+    assert!(out["why"].as_str().unwrap().contains("cannot be limited"), "{out}");
+    assert_eq!(out["cache"], "held");
+    false
+}
+
+#[test]
+fn warm_has_everybody_and_its_keys() {
+    let site = Site::new(2);
+    let (document, table) = document(&site, &["warm", "--size", "8MiB", "--threads", "1,2"]);
+    for workload in ["uniform-read-128B", "zipf0.99-read-128B"] {
+        let mut found = names(&document["results"], workload);
+        found.sort_unstable();
+        let both = |name| [name, name];
+        let rivals = [both("foyer"), both("mmap"), both("moka"), both("pread"), both("quick_cache")].concat();
+        found.retain(|name| !name.starts_with("iomill-"));
+        assert_eq!(found, rivals, "{workload}");
+    }
+    for row in document["results"].as_array().unwrap() {
+        assert!(row["cpu_ns_per_op"].as_f64().unwrap() > 0.0 && row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["contender"] == "mmap" || row["cpu_ratio_to"]["mmap"].is_f64(), "{row}");
+        assert!(row["contender"] == "pread" || row["ops_ratio_to"]["pread"].is_f64(), "{row}");
+        assert_eq!((&row["cache"], &row["hit_percent"]), (&Value::from("warm"), &Value::Null));
+    }
+    assert!(table.contains("x mmap"), "{table}");
+    assert_eq!(site.run(["ls"]).good().text(), "");
+}
+
+#[test]
+fn cold_misses_and_is_held_to_its_memory() {
+    let site = Site::new(2);
+    let (document, table) = document(&site, &["cold", "--cache", "8MiB", "--size", "64MiB"]);
+    let rows = document["results"].as_array().unwrap();
+    assert!(names(&document["results"], "random-read-4KiB").contains(&"uring-by-hand"));
+    assert!(table.contains("x uring-by-hand"), "{table}");
+    for name in ["pread", "mmap"] {
+        if !held_or_explained(&document, "random-read-4KiB", name) {
+            continue;
+        }
+        let row = rows.iter().find(|row| row["contender"] == name).unwrap();
+        // Memory for an eighth, and what the kernel keeps for it besides.
+        assert!(row["hit_percent"].as_f64().unwrap() < 30.0, "{row}");
+        assert!(row["cpu_ratio_to"]["uring-by-hand"].is_f64() && row["p99_us"].is_f64(), "{row}");
+        assert!(row["notes"][0].as_str().unwrap().contains("8 MiB for the page cache"), "{row}");
+    }
+    assert_eq!(site.run(["ls"]).good().text(), "", "the measured file is gone");
+}
+
+#[test]
+fn mixed_hits_as_often_as_asked() {
+    let site = Site::new(2);
+    let arguments = ["mixed", "--cache", "8MiB", "--size", "64MiB", "--hit-percent", "0,80", "--rivals", "pread,mmap"];
+    let (document, _) = document(&site, &arguments);
+    for (percent, workload) in [(0.0, "0%hit-read-1000B"), (80.0, "80%hit-read-1000B")] {
+        for name in ["pread", "mmap"] {
+            if held_or_explained(&document, workload, name) {
+                let rows = document["results"].as_array().unwrap();
+                let row = rows.iter().find(|row| row["contender"] == name && row["workload"] == workload).unwrap();
+                let hits = row["hit_percent"].as_f64().unwrap();
+                assert!((hits - percent).abs() < 10.0, "{workload}: {row}");
+            }
+        }
+    }
+    held_or_explained(&document, "zipf0.99-read-1000B", "mmap");
+    held_or_explained(&document, "zipf0.99-95%read-1000B", "pread");
+    let left_out = document["left_out"].as_array().unwrap();
+    assert!(left_out.iter().any(|out| out["contender"] == "mmap" && out["workload"] == "zipf0.99-95%read-1000B"));
+}
+
+#[test]
+fn small_writes_without_an_array() {
+    let site = Site::bare(0);
+    let line = ["bench", "small-writes", "--cache", "16MiB", "--threads", "4"];
+    let ended = site.run_bare([&line, &SHORT[..]].concat()).good();
+    let document: Value = serde_json::from_str(&fs::read_to_string(site.path("out.json")).unwrap()).unwrap();
+    if held_or_explained(&document, "unaligned-write-1000B", "pwrite") {
+        let row = &document["results"][0];
+        assert!(row["ops_per_s"].as_f64().unwrap() > 0.0 && row["threads"] == 4, "{row}");
+        assert!(ended.text().contains("pwrite (held)"), "{}", ended.text());
+    }
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let site = Site::bare(0);
+    for (arguments, said) in [
+        (vec!["warm", "--rivals", "nobody"], "quick_cache"),
+        (vec!["warm", "--threads", "0"], "0"),
+        (vec!["warm", "--threads", "1,x"], "x"),
+        (vec!["warm", "--skew", "normal"], "uniform"),
+        (vec!["warm", "--batch", "0"], "0"),
+        (vec!["warm", "--size", "1000"], "at least one page"),
+        (vec!["warm", "--size", "1P"], "smaller --size"),
+        (vec!["warm", "--size", "1MiB", "--rivals", "pwrite"], "nobody would take part"),
+        (vec!["cold", "--cache", "1000", "--size", "8MiB"], "at least 1MiB"),
+        (vec!["cold", "--cache", "64MiB", "--size", "65MiB"], "2 times --cache"),
+        (vec!["cold", "--cache", "1MiB", "--rivals", "moka"], "nobody would take part"),
+        (vec!["mixed", "--hit-percent", "100"], "100"),
+        (vec!["mixed", "--hit-percent", ""], "hit-percent"),
+        (vec!["small-writes", "--threads", "2000"], "2000"),
+        (vec!["cold", "--dir", "/nonexistent"], "/nonexistent"),
+    ] {
+        let line: Vec<&str> = [vec!["bench"], arguments].concat();
+        let ended = site.run_bare(line.clone());
+        assert!(ended.code == 1 || ended.code == 2, "{line:?}: {}", ended.code);
+        assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
+    }
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
+}
