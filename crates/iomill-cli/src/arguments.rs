@@ -3,11 +3,8 @@
 //! Goals: what can be refused without looking at an array is refused here. Non-goals: defaults that depend on the
 //! machine.
 
-<<<<<<< HEAD
-mod replay;
-=======
 mod cached;
->>>>>>> bench3
+mod replay;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,11 +18,8 @@ use iomill_bench::contender::Task;
 use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
 
-<<<<<<< HEAD
-pub use replay::Replay;
-=======
 pub use cached::{BenchCold, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
->>>>>>> bench3
+pub use replay::Replay;
 
 /// Many commodity SSDs as one very fast file.
 #[derive(Debug, Parser)]
@@ -204,18 +198,15 @@ pub enum Command {
                       iomill bench warm --json warm.json"
     )]
     Bench(Bench),
-<<<<<<< HEAD
     /// Watch the processes that use an array: its cache, its drives
     #[command(after_help = "Example:\n  iomill -a /mnt/ssd0 top\n  iomill top --interval 10s --count 6 --json\n\n\
                             It shows processes of the same user only. On a terminal, q ends it.")]
     Top(Top),
-=======
     /// Repeat recorded accesses on an array, or see what caches would make of them
     #[command(after_help = "Example:\n  iomill replay oltp.csv.xz -a /mnt/ssd0 --threads 4\n  \
                             iomill replay --simulate *.csv.xz --svg hits.svg\n\n\
                             Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or what blkparse prints.")]
     Replay(Replay),
->>>>>>> replay
     /// Print completions for a shell
     #[command(after_help = "Example:\n  iomill completions bash > ~/.local/share/bash-completion/completions/iomill")]
     Completions(Completions),
@@ -240,11 +231,8 @@ impl Command {
             Command::Truncate(_) => "truncate",
             Command::Check(_) => "check",
             Command::Bench(_) => "bench",
-<<<<<<< HEAD
             Command::Top(_) => "top",
-=======
             Command::Replay(_) => "replay",
->>>>>>> replay
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
         }

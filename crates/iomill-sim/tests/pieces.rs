@@ -136,7 +136,7 @@ struct Stage {
 fn stage(seed: u64, alignment: Alignment, inline: bool) -> Stage {
     let rig = Rig::new(seed, DriveModel { alignment, channels: 4, ..DriveModel::default() });
     rig.fs.set_len(rig.file, (BLOCKS * BLOCK) as u64).unwrap();
-    let service = Service { kind: EngineKind::Simulated, align: alignment, depth: 8, poll: false };
+    let service = Service { kind: EngineKind::Simulated, align: alignment, depth: 8, poll: false, meter: None };
     let (platform, locks, regions) = (rig.world.platform(), Arc::default(), Arc::default());
     let driver = match inline {
         true => Driver::Inline(Context::new(&*platform, &[service], &locks, &[]).unwrap()),

@@ -39,11 +39,8 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Truncate(arguments) => truncate::run(context, arguments),
         Command::Check(arguments) => check::run(context, arguments),
         Command::Bench(arguments) => bench::run(context, arguments),
-<<<<<<< HEAD
         Command::Top(arguments) => top::run(context, arguments),
-=======
         Command::Replay(arguments) => replay::run(context, arguments),
->>>>>>> replay
         Command::Completions(arguments) => completions::run(arguments),
         Command::Man(arguments) => man::run(arguments),
     }
