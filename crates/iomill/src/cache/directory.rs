@@ -3,6 +3,7 @@
 //!
 //! It knows nothing of memory or I/O, so that a simulation runs the very same code ([`Directory::touch`]).
 
+use super::feeder::Feeder;
 use super::key::{Hash, Key};
 use super::policy::{self, Policy, PolicyKind, Scale};
 use super::set::{HitRule, Locked, Seen, Set, Shape};
@@ -63,8 +64,9 @@ impl Directory {
         let sets_max = plan.sets_max.max(plan.sets).max(1);
         let words = Words::new(sets_max as usize * shape.stride).map_err(no_memory)?;
         let sets = plan.sets.max(1);
-        let scale = Scale { sets, ways: plan.ways, pages_max: u64::from(sets_max) * plan.ways as u64 };
-        let policy = policy::new(plan.policy, scale);
+        let pages_max = u64::from(sets_max) * plan.ways as u64;
+        let scale = Scale { sets, ways: plan.ways, pages_max, hash_mask: plan.hash_mask };
+        let policy = policy::new(plan.policy, scale).map_err(no_memory)?;
         Ok(Directory {
             shape,
             words,
@@ -154,15 +156,18 @@ impl Directory {
         }
     }
 
-    /// One access of a simulation: whether the page was there; it is now. The policy is fed directly.
-    pub fn touch(&self, key: Key) -> bool {
+    /// One access of a simulation: whether the page was there; it is now. `feeder` is the thread's, as in the real cache.
+    pub fn touch(&self, feeder: &mut Feeder, key: Key) -> bool {
         let hash = self.hash(key);
         if self.wants_feed {
-            self.policy.feed(&[hash]);
+            feeder.push(hash);
         }
         if let Some((place, seen)) = self.find(key, hash) {
             self.hit(place, seen.way);
             return true;
+        }
+        if self.wants_feed {
+            feeder.drain(|hashes| self.policy.feed(hashes));
         }
         let (Place(index), mut set) = self.lock(hash);
         self.policy.missed(index, &mut set, hash);
@@ -189,18 +194,18 @@ mod tests {
     fn pages_come_and_the_least_recently_used_goes() {
         for ways in [4, 8, 12, 16, 20, 32] {
             let directory = Directory::new(Plan::fixed(ways as u64, ways, PolicyKind::Lru)).unwrap();
-            let key = |page| Key::new(1, page).unwrap();
+            let (key, mut feeder) = (|page| Key::new(1, page).unwrap(), Feeder::default());
             for page in 0..ways as u64 {
-                assert!(!directory.touch(key(page)));
+                assert!(!directory.touch(&mut feeder, key(page)));
             }
             for page in 0..ways as u64 {
-                assert!(directory.touch(key(page)), "{ways} ways, page {page}");
+                assert!(directory.touch(&mut feeder, key(page)), "{ways} ways, page {page}");
             }
             for page in 1000..5000 {
-                assert!(!directory.touch(key(page)));
-                assert!(directory.touch(key(page)));
-                assert!(page < 1003 || directory.touch(key(page - 1)));
-                assert!(page < 1003 || directory.touch(key(page - 2)));
+                assert!(!directory.touch(&mut feeder, key(page)));
+                assert!(directory.touch(&mut feeder, key(page)));
+                assert!(page < 1003 || directory.touch(&mut feeder, key(page - 1)));
+                assert!(page < 1003 || directory.touch(&mut feeder, key(page - 2)));
             }
         }
     }
@@ -209,6 +214,23 @@ mod tests {
     fn odd_set_sizes_are_refused() {
         for ways in [0, 1, 6, 36] {
             assert!(Directory::new(Plan::fixed(100, ways, PolicyKind::Lru)).is_err());
+        }
+    }
+
+    /// When everything fits, hits come to store nothing, under any policy.
+    #[test]
+    fn a_warm_cache_is_only_read() {
+        for kind in PolicyKind::ALL {
+            let directory = Directory::new(Plan::fixed(1200, 12, kind)).unwrap();
+            let mut feeder = Feeder::default();
+            let mut round =
+                || (0..600).filter(|&page| directory.touch(&mut feeder, Key::new(1, page).unwrap())).count();
+            let rounds: Vec<usize> = (0..300).map(|_| round()).collect();
+            assert_eq!(rounds[299], 600, "{kind}");
+            let words = || directory.words.all().iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
+            let before = words();
+            assert_eq!(round(), 600);
+            assert_eq!(words(), before, "{kind}");
         }
     }
 }
