@@ -64,8 +64,9 @@ impl Directory {
         let sets_max = plan.sets_max.max(plan.sets).max(1);
         let words = Words::new(sets_max as usize * shape.stride).map_err(no_memory)?;
         let sets = plan.sets.max(1);
-        let scale = Scale { sets, ways: plan.ways, pages_max: u64::from(sets_max) * plan.ways as u64 };
-        let policy = policy::new(plan.policy, scale);
+        let pages_max = u64::from(sets_max) * plan.ways as u64;
+        let scale = Scale { sets, ways: plan.ways, pages_max, hash_mask: plan.hash_mask };
+        let policy = policy::new(plan.policy, scale).map_err(no_memory)?;
         Ok(Directory {
             shape,
             words,
@@ -216,6 +217,23 @@ mod tests {
     fn odd_set_sizes_are_refused() {
         for ways in [0, 1, 6, 36] {
             assert!(Directory::new(Plan::fixed(100, ways, PolicyKind::Lru)).is_err());
+        }
+    }
+
+    /// When everything fits, hits come to store nothing, under any policy.
+    #[test]
+    fn a_warm_cache_is_only_read() {
+        for kind in PolicyKind::ALL {
+            let directory = Directory::new(Plan::fixed(1200, 12, kind)).unwrap();
+            let mut feeder = Feeder::default();
+            let mut round =
+                || (0..600).filter(|&page| directory.touch(&mut feeder, Key::new(1, page).unwrap())).count();
+            let rounds: Vec<usize> = (0..300).map(|_| round()).collect();
+            assert_eq!(rounds[299], 600, "{kind}");
+            let words = || directory.words.all().iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
+            let before = words();
+            assert_eq!(round(), 600);
+            assert_eq!(words(), before, "{kind}");
         }
     }
 }

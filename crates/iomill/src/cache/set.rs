@@ -24,6 +24,8 @@ use crate::sys::sync::{AtomicU64, Ordering, fence, spin_wait};
 pub const WAYS_MIN: usize = 4;
 /// See [`WAYS_MIN`].
 pub const WAYS_MAX: usize = 32;
+/// Ways of a set unless told otherwise: four whole cache lines, the first of which serves hits. `docs/cache.md` has the figures.
+pub const WAYS_DEFAULT: usize = 12;
 
 const LOCKED: u64 = 1;
 /// Adding this to a locked word unlocks it and counts the version up, within the low 32 bits.
@@ -441,6 +443,24 @@ impl<'a> Locked<'a> {
                 Err(now) => before = now,
             }
         }
+    }
+
+    /// The bytes of [`Locked::meta`] of all ways. Those beyond the last way mean nothing.
+    pub fn metas(&self) -> [u8; WAYS_MAX] {
+        self.bytes(self.set.shape.meta)
+    }
+
+    /// The bytes of [`Locked::aux`] of all ways. Those beyond the last way mean nothing.
+    pub fn auxes(&self) -> [u8; WAYS_MAX] {
+        self.bytes(self.set.shape.aux)
+    }
+
+    fn bytes(&self, base: usize) -> [u8; WAYS_MAX] {
+        let mut bytes = [0; WAYS_MAX];
+        for (index, eight) in bytes.chunks_exact_mut(8).enumerate().take(self.ways().div_ceil(8)) {
+            eight.copy_from_slice(&self.get(base + index).to_le_bytes());
+        }
+        bytes
     }
 
     /// A byte of a way that only lock holders change.

@@ -1,0 +1,55 @@
+//! CLOCK (Corbató 1968) and GCLOCK (Smith 1978): a hand goes round the ways, takes the first page without a hit, and takes a hit off
+//! the others. CLOCK notes one hit, GCLOCK some.
+
+use super::stamps::ways_of;
+use super::{HitRule, Locked, Policy};
+use crate::cache::key::Hash;
+
+/// `aux` of a page that goes next, wherever the hand is.
+const DEMOTED: u8 = 1;
+
+/// The hits' byte counts; the hand is the way that is looked at next.
+#[derive(Debug)]
+pub struct Clock {
+    /// The most hits that are noted.
+    pub most: u8,
+}
+
+impl Policy for Clock {
+    fn on_hit(&self) -> HitRule {
+        HitRule::Count(self.most)
+    }
+
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+        let (ways, counts, flags) = (set.ways(), set.metas(), set.auxes());
+        if let Some(way) = ways_of(candidates).find(|&way| flags[way] == DEMOTED && counts[way] == 0) {
+            return way;
+        }
+        let mut way = usize::from(set.hand()) % ways;
+        // So many turns take all hits off everybody, unless new ones come in meanwhile.
+        for _ in 0..=ways * usize::from(self.most) + ways {
+            let next = (way + 1) % ways;
+            if candidates >> way & 1 == 1 {
+                let hits = set.meta(way);
+                if hits == 0 {
+                    set.set_hand(next as u8);
+                    return way;
+                }
+                set.set_meta(way, hits - 1);
+                set.set_aux(way, 0);
+            }
+            way = next;
+        }
+        ways_of(candidates).min_by_key(|&way| set.meta(way)).unwrap_or(0)
+    }
+
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: Hash) {
+        set.set_meta(way, 0);
+        set.set_aux(way, 0);
+    }
+
+    fn demote(&self, set: &mut Locked<'_>, way: usize) {
+        set.set_meta(way, 0);
+        set.set_aux(way, DEMOTED);
+    }
+}

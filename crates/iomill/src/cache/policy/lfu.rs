@@ -1,0 +1,56 @@
+//! Least frequently used, with ageing (as in LFU-Aging, Arlitt, Friedrich, Jin 1999, but by halving): pages count their hits, and
+//! all counts of a set are halved whenever a few sets full of pages have come in. Without that, pages that were popular once would
+//! never go.
+
+use super::stamps::{Field, ways_of};
+use super::{HitRule, Locked, Policy};
+use crate::cache::key::Hash;
+
+/// Sets full of pages that come in from one halving to the next.
+const PERIOD: u32 = 4;
+
+/// The hits' byte counts; `aux` says when the page came in, which decides between equal counts; the scratch counts the pages that
+/// have come in since the counts were halved.
+#[derive(Debug)]
+pub struct Lfu;
+
+impl Policy for Lfu {
+    fn on_hit(&self) -> HitRule {
+        HitRule::Count(u8::MAX)
+    }
+
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+        let (counts, stamps) = (set.metas(), set.auxes());
+        ways_of(candidates).min_by_key(|&way| (counts[way], stamps[way])).unwrap_or(0)
+    }
+
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: Hash) {
+        let clock = Field::Aux.tick(set);
+        set.set_aux(way, clock << 1);
+        set.set_meta(way, 0);
+        let came = set.scratch() + 1;
+        if came < PERIOD * set.ways() as u32 {
+            return set.set_scratch(came);
+        }
+        set.set_scratch(0);
+        for way in 0..set.ways() {
+            let count = set.meta(way);
+            set.set_meta(way, count / 2);
+            if count > 0 {
+                // One that was to go next and was hit instead is not to go next any more.
+                let stamp = set.aux(way).max(2);
+                set.set_aux(way, stamp);
+            }
+        }
+    }
+
+    fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
+        Field::Aux.carry(from, from_way, to, to_way);
+        to.set_meta(to_way, from.meta(from_way));
+    }
+
+    fn demote(&self, set: &mut Locked<'_>, way: usize) {
+        set.set_meta(way, 0);
+        set.set_aux(way, 0);
+    }
+}

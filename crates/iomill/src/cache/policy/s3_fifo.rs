@@ -1,0 +1,110 @@
+//! S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi, SOSP 2023), within a set: a small queue that new pages pass through, from which only pages
+//! that were hit reach the main one, and ghosts of pages that left the small one: who comes back in time goes to the main queue at
+//! once.
+
+use super::stamps::{Field, ways_of};
+use super::{HitRule, Locked, Policy};
+use crate::cache::key::Hash;
+
+/// Hits that are noted.
+const HITS_MAX: u8 = 3;
+/// The flag of `aux`: the page is in the main queue.
+const MAIN: u8 = 1;
+
+/// The hits' byte counts; `aux` has the place in the queue, and which; the scratch is where the next ghost goes.
+#[derive(Debug)]
+pub struct S3Fifo {
+    /// See [`super::Scale::hash_mask`].
+    pub hash_mask: u64,
+}
+
+/// What a ghost remembers of a page: never 0.
+fn ghost_of(hash: Hash) -> u16 {
+    ((hash.0 >> 8) as u16).max(1)
+}
+
+/// Ways for the small queue: a fifth. The paper's tenth loses more to pages that are used again soon.
+fn small_ways(ways: usize) -> u32 {
+    (ways / 5).max(1) as u32
+}
+
+fn remember(set: &mut Locked<'_>, hash: Hash) {
+    let next = set.scratch() as usize % set.ways();
+    set.set_ghost(next, ghost_of(hash));
+    set.set_scratch(next as u32 + 1);
+}
+
+/// Whether there is a ghost of a page; it is gone then.
+fn recall(set: &mut Locked<'_>, hash: Hash) -> bool {
+    let found = (0..set.ways()).find(|&index| set.ghost(index) == ghost_of(hash));
+    if let Some(index) = found {
+        set.set_ghost(index, 0);
+    }
+    found.is_some()
+}
+
+/// Puts a way at the end of a queue, with some hits.
+fn enqueue(set: &mut Locked<'_>, way: usize, queue: u8, hits: u8) {
+    let clock = Field::Aux.tick(set);
+    set.set_aux(way, clock << 1 | queue);
+    set.set_meta(way, hits);
+}
+
+impl Policy for S3Fifo {
+    fn on_hit(&self) -> HitRule {
+        HitRule::Count(HITS_MAX)
+    }
+
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+        let stamps = set.auxes();
+        let demoted = ways_of(candidates).find(|&way| stamps[way] >> 1 == 0 && set.meta(way) == 0);
+        if let Some(way) = demoted {
+            return way;
+        }
+        // Each turn brings a page to the main queue or takes a hit off one there; so many do, unless new ones come in meanwhile.
+        for _ in 0..set.ways() * usize::from(HITS_MAX + 1) {
+            let stamps = set.auxes();
+            let small =
+                ways_of(set.present()).filter(|&way| stamps[way] & MAIN == 0).fold(0u32, |mask, way| mask | 1 << way);
+            let is_small_full = small.count_ones() >= small_ways(set.ways());
+            let (from_small, from_main) = (small & candidates, candidates & !small);
+            if from_main == 0 || is_small_full && from_small != 0 {
+                let way = Field::Aux.oldest(set, from_small);
+                if set.meta(way) == 0 {
+                    return way;
+                }
+                enqueue(set, way, MAIN, 0);
+            } else {
+                let way = Field::Aux.oldest(set, from_main);
+                let hits = set.meta(way);
+                if hits == 0 {
+                    return way;
+                }
+                enqueue(set, way, MAIN, hits - 1);
+            }
+        }
+        Field::Aux.oldest(set, candidates)
+    }
+
+    fn evicted(&self, _index: u32, set: &mut Locked<'_>, way: usize) {
+        if set.aux(way) & MAIN == 0 {
+            let hash = set.key(way).hash().masked(self.hash_mask);
+            remember(set, hash);
+        }
+    }
+
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, incoming: Hash) {
+        let queue = if recall(set, incoming) { MAIN } else { 0 };
+        enqueue(set, way, queue, 0);
+    }
+
+    fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
+        Field::Aux.carry(from, from_way, to, to_way);
+        to.set_meta(to_way, from.meta(from_way));
+    }
+
+    fn demote(&self, set: &mut Locked<'_>, way: usize) {
+        set.set_meta(way, 0);
+        set.set_aux(way, set.aux(way) & MAIN);
+    }
+}

@@ -1,0 +1,61 @@
+//! SIEVE (Zhang, Yang, Yue, Vigfusson, Rashmi, NSDI 2024): pages stand in the order in which they came. A hand goes from the oldest
+//! to the newest, takes the first page that has not been visited, and makes the others unvisited, where they stand. Unlike CLOCK's,
+//! its hand does not come by new pages soon, so that pages of one use go quickly and visited ones stay.
+
+use super::stamps::{Field, ways_of};
+use super::{HitRule, Locked, Policy};
+use crate::cache::key::Hash;
+
+/// The hits' byte says "visited"; `aux` says when the page came in; the hand is the stamp that it looks at next.
+#[derive(Debug)]
+pub struct Sieve;
+
+impl Policy for Sieve {
+    fn on_hit(&self) -> HitRule {
+        HitRule::Count(1)
+    }
+
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+        let stamps = set.auxes();
+        let demoted = ways_of(candidates).find(|&way| stamps[way] >> 1 == 0 && set.meta(way) == 0);
+        if let Some(way) = demoted {
+            return way;
+        }
+        // Two rounds do: the first leaves nobody visited.
+        let mut left = candidates;
+        for _ in 0..=2 * set.ways() {
+            let hand = set.hand();
+            let next = ways_of(left).filter(|&way| stamps[way] >> 1 >= hand).min_by_key(|&way| stamps[way]);
+            let Some(way) = next else {
+                set.set_hand(0);
+                left = candidates;
+                continue;
+            };
+            set.set_hand(stamps[way] >> 1);
+            if set.meta(way) == 0 {
+                return way;
+            }
+            set.set_meta(way, 0);
+            // One that was to go next and was hit instead is not to go next any more.
+            set.set_aux(way, stamps[way].max(2));
+            left &= !(1 << way);
+        }
+        Field::Aux.oldest(set, candidates)
+    }
+
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: Hash) {
+        let clock = Field::Aux.tick(set);
+        set.set_aux(way, clock << 1);
+        set.set_meta(way, 0);
+    }
+
+    fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
+        Field::Aux.carry(from, from_way, to, to_way);
+        to.set_meta(to_way, from.meta(from_way));
+    }
+
+    fn demote(&self, set: &mut Locked<'_>, way: usize) {
+        set.set_meta(way, 0);
+        set.set_aux(way, 0);
+    }
+}

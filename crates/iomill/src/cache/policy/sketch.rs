@@ -1,0 +1,191 @@
+//! How often pages were asked for lately: a count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that grows old.
+//!
+//! A block of the sketch is one cache line, chosen by the same bits of the hash that choose the base set, so that the pages of
+//! a set are counted side by side and grow old together: only their counts are ever compared. A block halves its counts after so
+//! many accesses of its own, which its first row tells. So there is no lock, no count that all threads share and no moment at which
+//! the whole sketch is gone through. Counting is relaxed loads and stores, of which some are lost when two threads meet in a word:
+//! counts are advice. A page whose counts are saturated is left alone.
+
+use std::io;
+
+use crate::cache::key::Hash;
+use crate::cache::words::Words;
+use crate::sys::sync::{AtomicU64, Ordering};
+
+/// Words of a block; two are a row, of 32 counters.
+const BLOCK_WORDS: usize = 8;
+const ROWS: usize = 4;
+/// Pages of the cache to a block, when it is as large as it may become; up to twice as many while it is smaller.
+const BLOCK_PAGES: u64 = 8;
+/// Accesses per page of the cache from nothing to the first halving; from one halving to the next it is half of that.
+const PERIOD: u64 = 10;
+const COUNT_MAX: u8 = 15;
+/// Where half a counter's upper bit would go to its neighbour.
+const HALVES: u64 = 0x7777_7777_7777_7777;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Sketch {
+    words: Words,
+    /// Blocks when the cache is as large as it may become.
+    blocks: u64,
+    /// So many bits of a block's number are left out as the cache is smaller than it may become (low 8 bits), and the sum of a
+    /// block's first row that has it halved.
+    now: AtomicU64,
+}
+
+impl Sketch {
+    /// A sketch for at most so many pages. It has 8 bytes for each; those that are not used yet take no memory.
+    pub fn new(pages_max: u64) -> io::Result<Sketch> {
+        let blocks = pages_max.div_ceil(BLOCK_PAGES).max(1);
+        let words = Words::new(blocks as usize * BLOCK_WORDS)?;
+        let sketch = Sketch { words, blocks, now: AtomicU64::new(0) };
+        sketch.resize(pages_max);
+        Ok(sketch)
+    }
+
+    /// The cache has so many pages now. Where that has a block share with a neighbour, or part from it, counts are not moved: they
+    /// come anew soon.
+    pub fn resize(&self, pages: u64) {
+        let needed = pages.div_ceil(BLOCK_PAGES).clamp(1, self.blocks);
+        let shift = (self.blocks / needed).ilog2();
+        let period = (PERIOD * pages.max(1) / (self.blocks >> shift).max(1)).max(PERIOD);
+        self.now.store(period << 8 | u64::from(shift), Ordering::Relaxed);
+    }
+
+    fn block(&self, hash: Hash, now: u64) -> &[AtomicU64] {
+        let index = ((hash.0 >> 32) * self.blocks >> 32) >> (now & 0xFF);
+        let start = index as usize * BLOCK_WORDS;
+        &self.words.all()[start..start + BLOCK_WORDS]
+    }
+
+    /// The counter of a page in each row: which word of the block, and how far from its lowest bit.
+    fn counters(hash: Hash) -> [(usize, u32); ROWS] {
+        // The high half chose the block.
+        let mixed = (hash.0 & 0xFFFF_FFFF).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        std::array::from_fn(|row| {
+            let bits = (mixed >> (44 + 5 * row)) as u32;
+            (2 * row + (bits >> 4 & 1) as usize, (bits & 0xF) * 4)
+        })
+    }
+
+    /// Counts an access.
+    pub fn add(&self, hash: Hash) {
+        let now = self.now.load(Ordering::Relaxed);
+        let block = self.block(hash, now);
+        let counters = Sketch::counters(hash);
+        if least(block, counters) == COUNT_MAX {
+            return;
+        }
+        for (word, shift) in counters {
+            let before = block[word].load(Ordering::Relaxed);
+            if (before >> shift & 0xF) as u8 != COUNT_MAX {
+                block[word].store(before + (1 << shift), Ordering::Relaxed);
+            }
+        }
+        let sum = sum_of(block[0].load(Ordering::Relaxed)) + sum_of(block[1].load(Ordering::Relaxed));
+        if sum >= now >> 8 {
+            for word in block {
+                word.store(word.load(Ordering::Relaxed) >> 1 & HALVES, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How often a page was asked for lately: 0 to 15, more often too high than too low.
+    pub fn count(&self, hash: Hash) -> u8 {
+        least(self.block(hash, self.now.load(Ordering::Relaxed)), Sketch::counters(hash))
+    }
+}
+
+fn least(block: &[AtomicU64], counters: [(usize, u32); ROWS]) -> u8 {
+    let count = |(word, shift): (usize, u32)| (block[word].load(Ordering::Relaxed) >> shift & 0xF) as u8;
+    counters.into_iter().map(count).min().unwrap_or(0)
+}
+
+/// The sum of the 16 counters of a word.
+fn sum_of(word: u64) -> u64 {
+    const EVEN: u64 = 0x0F0F_0F0F_0F0F_0F0F;
+    ((word & EVEN) + (word >> 4 & EVEN)).wrapping_mul(0x0101_0101_0101_0101) >> 56
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+    use crate::cache::key::Key;
+
+    fn hash(page: u64) -> Hash {
+        Key::new(1, page).unwrap().hash()
+    }
+
+    /// `sum_of` adds sums of pairs up in a byte: 16 full counters make 240.
+    #[test]
+    fn sums_do_not_overflow() {
+        assert_eq!(sum_of(u64::MAX), 240);
+        assert_eq!(sum_of(0x1000_0000_0000_0002), 3);
+    }
+
+    #[test]
+    fn frequent_pages_count_more() {
+        let sketch = Sketch::new(10_000).unwrap();
+        for page in 0..10_000 {
+            sketch.add(hash(page));
+        }
+        for _ in 0..5 {
+            (0..1000).for_each(|page| sketch.add(hash(page)));
+        }
+        assert!((0..1000).all(|page| sketch.count(hash(page)) >= 6));
+        let too_high = (1000..10_000).filter(|&page| sketch.count(hash(page)) > 3).count();
+        assert!(too_high < 500, "{too_high}");
+        let never = (20_000..30_000).filter(|&page| sketch.count(hash(page)) > 1).count();
+        assert!(never < 500, "{never}");
+    }
+
+    /// What is not asked for any more is forgotten as other pages of its block are asked for.
+    #[test]
+    fn counts_grow_old() {
+        let sketch = Sketch::new(BLOCK_PAGES).unwrap();
+        (0..8).for_each(|_| sketch.add(hash(0)));
+        assert_eq!(sketch.count(hash(0)), 8);
+        let mut page = 1;
+        let mut seen = vec![8];
+        while *seen.last().unwrap() > 1 {
+            sketch.add(hash(page % 5000 + 1));
+            page += 1;
+            let count = sketch.count(hash(0));
+            if count < *seen.last().unwrap() {
+                seen.push(count);
+            }
+            assert!(page < 1000, "{seen:?}");
+        }
+        assert!(seen.len() >= 2 && page > 40, "{seen:?} after {page}");
+    }
+
+    #[test]
+    fn a_saturated_page_is_left_alone() {
+        let sketch = Sketch::new(1000).unwrap();
+        (0..15).for_each(|_| sketch.add(hash(7)));
+        assert_eq!(sketch.count(hash(7)), COUNT_MAX);
+        let words = |sketch: &Sketch| sketch.words.all().iter().map(|w| w.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        let before = words(&sketch);
+        (0..10_000).for_each(|_| sketch.add(hash(7)));
+        assert_eq!(words(&sketch), before);
+    }
+
+    /// A cache that may grow far is counted in as many blocks as it needs now, each of which lasts for some accesses per page.
+    #[test]
+    fn a_small_cache_uses_few_blocks() {
+        let sketch = Sketch::new(1 << 20).unwrap();
+        for pages in [1, 7, 100, 5000, 1 << 20] {
+            sketch.resize(pages);
+            let now = sketch.now.load(Ordering::Relaxed);
+            let blocks = sketch.blocks >> (now & 0xFF);
+            assert!(
+                blocks * BLOCK_PAGES * 2 >= pages && blocks <= pages.div_ceil(BLOCK_PAGES) * 2,
+                "{pages}: {blocks}"
+            );
+            assert!((PERIOD..=PERIOD * BLOCK_PAGES * 2).contains(&(now >> 8)), "{pages}: {}", now >> 8);
+            (0..5).for_each(|_| sketch.add(hash(pages)));
+            assert!(sketch.count(hash(pages)) >= 5);
+        }
+    }
+}

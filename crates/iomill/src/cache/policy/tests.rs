@@ -1,0 +1,303 @@
+//! What policies are known for, and what all of them owe their caller.
+
+use proptest::prelude::*;
+
+use super::lru::Lru;
+use super::*;
+use crate::cache::directory::{Directory, Plan};
+use crate::cache::feeder::Feeder;
+use crate::cache::key::Key;
+use crate::cache::set::{Set, Shape};
+use crate::cache::words::Words;
+
+struct Cache {
+    directory: Directory,
+    feeder: Feeder,
+}
+
+impl Cache {
+    fn new(sets: u64, ways: usize, kind: PolicyKind) -> Cache {
+        let directory = Directory::new(Plan::fixed(sets * ways as u64, ways, kind)).unwrap();
+        Cache { directory, feeder: Feeder::default() }
+    }
+
+    fn touch(&mut self, page: u64) -> bool {
+        self.directory.touch(&mut self.feeder, Key::new(1, page).unwrap())
+    }
+
+    /// The share of hits of some accesses.
+    fn hit_rate(&mut self, pages: impl Iterator<Item = u64>) -> f64 {
+        let (mut hits, mut all) = (0, 0);
+        for page in pages {
+            hits += u32::from(self.touch(page));
+            all += 1;
+        }
+        f64::from(hits) / f64::from(all)
+    }
+}
+
+/// The share of hits on 300 hot pages while pages that are asked for once go by, four for each of them, in a cache of 600.
+fn hits_beside_a_scan(kind: PolicyKind) -> f64 {
+    let mut cache = Cache::new(50, 12, kind);
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..20_000 {
+        cache.touch(random.u64(..300));
+    }
+    let (mut hits, mut scan) = (0, 1_000_000);
+    for _ in 0..20_000 {
+        hits += u32::from(cache.touch(random.u64(..300)));
+        for _ in 0..4 {
+            cache.touch(scan);
+            scan += 1;
+        }
+    }
+    f64::from(hits) / 20_000.0
+}
+
+#[test]
+fn a_scan_does_not_flush_hot_pages() {
+    let lru = hits_beside_a_scan(PolicyKind::Lru);
+    assert!(lru < 0.6, "{lru}: the scan is too weak");
+    for kind in [PolicyKind::Lfu, PolicyKind::Sieve, PolicyKind::S3Fifo, PolicyKind::WTinyLfu, PolicyKind::Duel] {
+        let rate = hits_beside_a_scan(kind);
+        assert!(rate > lru + 0.2, "{kind}: {rate}, lru: {lru}");
+    }
+    assert!(hits_beside_a_scan(PolicyKind::Gclock) > lru + 0.05);
+}
+
+/// In a set of four: pages 0 to 3 come in and are hit so often; the next page that comes in takes the place of one.
+fn who_goes(kind: PolicyKind, hits: [usize; 4]) -> u64 {
+    let mut cache = Cache::new(1, 4, kind);
+    (0..4).for_each(|page| assert!(!cache.touch(page)));
+    for (page, &hits) in hits.iter().enumerate() {
+        (0..hits).for_each(|_| assert!(cache.touch(page as u64)));
+    }
+    cache.touch(100);
+    let gone: Vec<u64> = (0..4).filter(|&page| cache.directory.find(key(page), key(page).hash()).is_none()).collect();
+    assert_eq!(gone.len(), 1, "{kind}: {gone:?}");
+    gone[0]
+}
+
+fn key(page: u64) -> Key {
+    Key::new(1, page).unwrap()
+}
+
+#[test]
+fn each_takes_the_page_that_it_should() {
+    // In the order of hits: all four pages are used in the same tick, so only who was not is known.
+    assert_eq!(who_goes(PolicyKind::Lru, [1, 1, 0, 1]), 2);
+    assert_eq!(who_goes(PolicyKind::Lfu, [9, 3, 4, 8]), 1);
+    assert_eq!(who_goes(PolicyKind::Lfu, [3, 2, 2, 2]), 1, "the oldest of equals");
+    assert_eq!(who_goes(PolicyKind::Clock, [5, 1, 0, 0]), 2);
+    assert_eq!(who_goes(PolicyKind::Clock, [5, 1, 1, 1]), 0, "all had one chance");
+    assert_eq!(who_goes(PolicyKind::Gclock, [5, 1, 2, 3]), 1);
+    assert_eq!(who_goes(PolicyKind::Sieve, [1, 0, 1, 0]), 1);
+    assert_eq!(who_goes(PolicyKind::S3Fifo, [1, 0, 1, 1]), 1);
+}
+
+/// SIEVE's hand stays where it was: who is new is looked at only after all who are older. CLOCK's replaces in place, so that its
+/// hand comes to new pages a round later as well, but to old ones that were hit once more too.
+#[test]
+fn sieve_looks_at_new_pages_last() {
+    let mut cache = Cache::new(1, 4, PolicyKind::Sieve);
+    (0..4).for_each(|page| assert!(!cache.touch(page)));
+    assert!(cache.touch(0) && cache.touch(1));
+    // 0 and 1 are made unvisited, 2 goes; then 3, then 10, the next in order, though 0 and 1 are older and unvisited.
+    for (incoming, gone) in [(10, 2), (11, 3), (12, 10), (13, 11)] {
+        cache.touch(incoming);
+        assert!(cache.directory.find(key(gone), key(gone).hash()).is_none(), "{gone} stays");
+    }
+    assert!(cache.touch(0) && cache.touch(1));
+}
+
+#[test]
+fn s3_fifo_remembers_who_left() {
+    let mut cache = Cache::new(1, 12, PolicyKind::S3Fifo);
+    (0..13).for_each(|page| assert!(!cache.touch(page)));
+    // Page 0 left, comes back to the main queue and outlives pages of one use.
+    assert!(!cache.touch(0));
+    (100..150).for_each(|page| assert!(!cache.touch(page)));
+    assert!(cache.touch(0));
+    assert!(!cache.touch(5));
+}
+
+/// Pages that are asked for again a few times soon, and then never.
+fn recent(random: &mut fastrand::Rng, at: u64, span: u64) -> u64 {
+    at / 4 + random.u64(..span)
+}
+
+/// The duel comes close to the better of the two wherever one is much better, with two sets and with many.
+#[test]
+fn the_duel_follows_the_better() {
+    for sets in [2, 3, 6, 20, 100] {
+        let pages = sets * 12;
+        let rate = |kind, is_loop: bool| {
+            let mut cache = Cache::new(sets, 12, kind);
+            let mut random = fastrand::Rng::with_seed(3);
+            let len = pages * 100;
+            let mut access = |at| if is_loop { at % (pages * 3 / 2) } else { recent(&mut random, at, pages * 3 / 4) };
+            cache.hit_rate((0..len / 2).map(&mut access));
+            cache.hit_rate((len / 2..len).map(&mut access))
+        };
+        // With few sets the leaders of the other are a good part of all.
+        let share = 1.0 - 1.0 / sets.min(8) as f64;
+        for is_loop in [true, false] {
+            let (lru, tiny) = (rate(PolicyKind::Lru, is_loop), rate(PolicyKind::WTinyLfu, is_loop));
+            let duel = rate(PolicyKind::Duel, is_loop);
+            assert!((tiny - lru).abs() > 0.05 && (tiny > lru) == is_loop, "{sets} sets, loop {is_loop}: {lru} {tiny}");
+            let least = lru.min(tiny) + (lru - tiny).abs() * share * 0.8;
+            assert!(duel > least, "{sets} sets, loop {is_loop}: lru {lru}, w-tinylfu {tiny}, duel {duel}");
+        }
+    }
+}
+
+/// Two sets of a policy, as the cache has them.
+struct World {
+    shape: Shape,
+    words: Words,
+    policy: Box<dyn Policy>,
+    next: u64,
+    /// The ways of each set of which one is to go next.
+    demoted: [u32; 2],
+}
+
+impl World {
+    fn new(kind: PolicyKind, ways: usize) -> World {
+        let shape = Shape::new(ways).unwrap();
+        let scale = Scale { sets: 2, ways, pages_max: 2 * ways as u64, hash_mask: u64::MAX };
+        let words = Words::new(2 * shape.stride).unwrap();
+        World { shape, words, policy: new(kind, scale).unwrap(), next: 0, demoted: [0; 2] }
+    }
+
+    fn set(&self, index: u32) -> Set<'_> {
+        let start = index as usize * self.shape.stride;
+        Set::new(self.shape, &self.words.all()[start..start + self.shape.stride])
+    }
+
+    fn miss(&mut self, index: u32, mask: u32) -> Result<(), TestCaseError> {
+        // Some pages come again.
+        self.next += 1;
+        let key = key(if mask & 1 == 1 { self.next } else { self.next.saturating_sub(u64::from(mask % 64)) });
+        self.policy.feed(&[key.hash()]);
+        let mut set = self.set(index).lock();
+        if set.find(key, key.hash()).is_some() {
+            return Ok(());
+        }
+        self.policy.missed(index, &mut set, key.hash());
+        let candidates = if mask & set.present() == 0 { set.present() } else { mask & set.present() };
+        let way = if set.free() != 0 {
+            set.free().trailing_zeros() as usize
+        } else {
+            let way = self.policy.victim(index, &mut set, candidates, key.hash());
+            prop_assert!(way < 32 && candidates >> way & 1 == 1, "way {way} of {candidates:#b}");
+            let demoted = self.demoted[index as usize] & candidates;
+            prop_assert!(demoted == 0 || demoted >> way & 1 == 1, "way {way} before {demoted:#b}");
+            self.policy.evicted(index, &mut set, way);
+            way
+        };
+        set.set_present(way, key, key.hash());
+        self.policy.inserted(index, &mut set, way, key.hash());
+        drop(set);
+        self.forget(index, way);
+        Ok(())
+    }
+
+    fn forget(&mut self, index: u32, way: usize) {
+        self.demoted[index as usize] &= !(1 << way);
+    }
+
+    fn step(&mut self, what: u8, index: u32, mask: u32) -> Result<(), TestCaseError> {
+        let way = mask as usize % self.shape.ways;
+        let is_present = self.set(index).lock().present() >> way & 1 == 1;
+        match what {
+            0..6 => self.miss(index, mask)?,
+            6 if is_present => {
+                self.set(index).hit(way, self.policy.on_hit());
+                self.forget(index, way);
+            }
+            7 if is_present => {
+                let mut set = self.set(index).lock();
+                self.policy.demote(&mut set, way);
+                drop(set);
+                self.demoted[index as usize] |= 1 << way;
+            }
+            8 if is_present => {
+                self.set(index).lock().set_free(way);
+                self.forget(index, way);
+            }
+            9 if is_present => self.shift(index, way),
+            _ => {}
+        }
+        for index in 0..2 {
+            let set = self.set(index).lock();
+            prop_assert!(set.clock() < 128 && set.hand() < 128);
+            prop_assert!(
+                (0..set.ways()).all(|way| set.meta(way) >> 1 <= set.clock() || self.policy.on_hit() != HitRule::Stamp)
+            );
+        }
+        Ok(())
+    }
+
+    /// Moves a page to a free way of the other set, if there is one.
+    fn shift(&mut self, index: u32, way: usize) {
+        let (mut from, mut to) = (self.set(index).lock(), self.set(1 - index).lock());
+        if to.free() == 0 {
+            return;
+        }
+        let (to_way, key) = (to.free().trailing_zeros() as usize, from.key(way));
+        to.set_present(to_way, key, key.hash());
+        self.policy.moved(&mut from, way, &mut to, to_way);
+        from.set_free(way);
+        drop((from, to));
+        let is_demoted = self.demoted[index as usize] >> way & 1;
+        self.demoted[1 - index as usize] |= is_demoted << to_way;
+        self.forget(index, way);
+    }
+}
+
+proptest! {
+    #[test]
+    fn victims_are_candidates_and_notes_stay_in_range(
+        ways in 1usize..=8,
+        kind in proptest::sample::select(PolicyKind::ALL.to_vec()),
+        steps in proptest::collection::vec((0u8..10, 0u32..2, any::<u32>()), 1..600),
+    ) {
+        let mut world = World::new(kind, 4 * ways);
+        for (what, index, mask) in steps {
+            world.step(what, index, mask)?;
+        }
+    }
+}
+
+/// Pages that move to an empty set go in the order in which they would have gone.
+#[test]
+fn order_survives_a_move() {
+    for kind in [PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::Sieve, PolicyKind::WTinyLfu, PolicyKind::Duel] {
+        let mut world = World::new(kind, 12);
+        (0..300).for_each(|_| world.miss(0, u32::MAX).unwrap());
+        (0..12).for_each(|way| world.shift(0, way));
+        let mut set = world.set(1).lock();
+        let mut went = Vec::new();
+        while set.present() != 0 {
+            let candidates = set.present();
+            let way = Lru.victim(1, &mut set, candidates, Hash(0));
+            let by_kind = if matches!(kind, PolicyKind::Lru | PolicyKind::WTinyLfu | PolicyKind::Duel) {
+                way
+            } else {
+                world.policy.victim(1, &mut set, candidates, Hash(0))
+            };
+            went.push(set.key(by_kind).page());
+            set.set_free(by_kind);
+        }
+        assert!(went.is_sorted() && went.len() == 12, "{kind}: {went:?}");
+    }
+}
+
+#[test]
+fn names_are_read_back() {
+    for kind in PolicyKind::ALL {
+        assert_eq!(kind.name().parse::<PolicyKind>().unwrap(), kind);
+    }
+    let error = "mru".parse::<PolicyKind>().unwrap_err().to_string();
+    assert!(error.contains("mru") && error.contains("w-tinylfu"), "{error}");
+}
