@@ -106,7 +106,7 @@ fn hit_rate(keys: &[Key], pages: u64, ways: usize, kind: PolicyKind, feed: Feed)
         for &key in keys {
             hits += u64::from(directory.touch(&mut feeder, key));
             if feed == Feed::Direct {
-                feeder.drain(|hashes| directory.policy().feed(hashes));
+                feeder.drain(&directory);
             }
         }
         hits
