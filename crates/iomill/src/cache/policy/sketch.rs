@@ -54,7 +54,7 @@ impl Sketch {
     }
 
     fn block(&self, hash: Hash, now: u64) -> &[AtomicU64] {
-        let index = ((hash.0 >> 32) * self.blocks >> 32) >> (now & 0xFF);
+        let index = (((hash.0 >> 32) * self.blocks) >> 32) >> (now & 0xFF);
         let start = index as usize * BLOCK_WORDS;
         &self.words.all()[start..start + BLOCK_WORDS]
     }
@@ -114,7 +114,7 @@ mod tests {
     use crate::cache::key::Key;
 
     fn hash(page: u64) -> Hash {
-        Key::new(1, page).unwrap().hash()
+        Key::new(1, page).expect("small pages have keys").hash()
     }
 
     /// `sum_of` adds sums of pairs up in a byte: 16 full counters make 240.
