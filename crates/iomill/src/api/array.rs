@@ -268,7 +268,12 @@ impl ArrayInner {
     }
 
     pub fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+        if self.is_open() { Ok(()) } else { Err(Error::Closed) }
+    }
+
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
     }
 
     pub fn check_writer(&self) -> Result<()> {

@@ -21,7 +21,13 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Refuses a call that blocks when a callback makes it: it would wait for I/O whose callbacks it holds up (rule 7 of the
 /// page cache: an error, not a deadlock).
 pub fn check_may_block(call: &'static str) -> Result<()> {
-    if INSIDE.with(Cell::get) { Err(Error::WouldBlock { call }) } else { Ok(()) }
+    if may_block() { Ok(()) } else { Err(Error::WouldBlock { call }) }
+}
+
+/// Whether this is not a callback.
+#[inline]
+pub fn may_block() -> bool {
+    !INSIDE.with(Cell::get)
 }
 
 /// The callback threads of an array.

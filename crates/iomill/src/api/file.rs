@@ -86,7 +86,33 @@ impl File {
     }
 
     /// Reads at an offset in bytes; how many bytes were read: fewer than asked for only at the end of the file.
+    #[inline]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        if self.read_page(buf, offset) { Ok(buf.len()) } else { self.read_any(buf, offset) }
+    }
+
+    /// Reads within one page of the file, if the cache has it.
+    #[inline]
+    fn read_page(&self, buf: &mut [u8], offset: u64) -> bool {
+        let within = offset as usize % PAGE_BYTES;
+        let Some(paged) = &self.state.paged else { return false };
+        let Some(room) = self.state.len().checked_sub(offset) else { return false };
+        if buf.len() > PAGE_BYTES - within || buf.len() as u64 > room || !self.is_ready() {
+            return false;
+        }
+        // SAFETY: `buf` is ours for the whole call, and the range is within a page.
+        unsafe { paged.read_page(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
+    }
+
+    /// Whether a call that may block may be made now.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        callbacks::may_block() && self.state.array().is_open()
+    }
+
+    /// `read_at` for what is not one page in the cache.
+    #[inline(never)]
+    fn read_any(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         callbacks::check_may_block("read_at")?;
         self.state.range_end(offset, buf.len() as u64)?;
         if let Some(paged) = &self.state.paged {

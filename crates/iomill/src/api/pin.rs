@@ -69,14 +69,31 @@ impl Pages<'_> {
 impl File {
     /// Pins a page, by its number: bytes `page * 4096` and on. The file's last page may be shorter. Takes as long as a short read
     /// where the page is in the cache, and reads it where it is not.
+    #[inline]
     pub fn pin(&self, page: u64) -> Result<Pin<'_>> {
+        if let Some(pin) = self.pin_found(page) {
+            return Ok(pin);
+        }
         callbacks::check_may_block("pin")?;
         let paged = self.paged("pin")?;
         self.state.array().check_open()?;
         self.pin_page(paged, page)
     }
 
+    /// Pins a page that is in the cache.
     #[inline]
+    fn pin_found(&self, page: u64) -> Option<Pin<'_>> {
+        let paged = self.state.paged.as_ref()?;
+        let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
+        let (key, hash) = paged.key(page)?;
+        if !self.is_ready() {
+            return None;
+        }
+        let held = paged.cached.last_seat()?.pin_found(&paged.cached, key, hash)?;
+        Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
+    }
+
+    #[inline(never)]
     fn pin_page<'a>(&'a self, paged: &'a Paged, page: u64) -> Result<Pin<'a>> {
         loop {
             let start = page.saturating_mul(PAGE_BYTES as u64);

@@ -6,7 +6,7 @@
 /// # Safety
 /// `len` bytes are readable at `from` and writable at `to`, and the two do not overlap. All accesses to them by other threads
 /// that may happen at the same time are made by this function or by the kernel.
-#[inline]
+#[inline(always)]
 pub unsafe fn copy_racing(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: the caller's promise.
@@ -26,7 +26,7 @@ pub unsafe fn copy_racing(from: *const u8, to: *mut u8, len: usize) {
 /// # Safety
 /// As for [`copy_racing`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
+#[inline(always)]
 unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
     use core::arch::asm;
     /// From here on the string instruction is the faster way.

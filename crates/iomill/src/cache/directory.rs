@@ -111,28 +111,28 @@ impl Directory {
     }
 
     /// A page's hash.
-    #[inline]
+    #[inline(always)]
     pub fn hash(&self, key: Key) -> Hash {
         key.hash().masked(self.hash_mask)
     }
 
     /// A page's place as things are.
-    #[inline]
+    #[inline(always)]
     pub fn place(&self, hash: Hash) -> Place {
         let size = self.size.load(Ordering::Acquire);
         Place(hash.set(self.sets_first, size as u32, (size >> 32) as u32))
     }
 
     /// The set of a place.
-    #[inline]
+    #[inline(always)]
     pub fn set(&self, place: Place) -> Set<'_> {
         let start = place.0 as usize * self.shape.stride;
         // SAFETY: places come from `place` and from counting below `sets`, both below `sets_max`, for which there are words.
-        Set::new(self.shape, unsafe { self.words.all().get_unchecked(start..start + self.shape.stride) })
+        Set::new(&self.shape, unsafe { self.words.all().get_unchecked(start..start + self.shape.stride) })
     }
 
     /// Looks a page up without a lock.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, key: Key, hash: Hash) -> Option<(Place, Seen)> {
         let place = self.place(hash);
         self.set(place).find(key, hash).map(|seen| (place, seen))

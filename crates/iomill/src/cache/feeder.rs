@@ -26,7 +26,7 @@ impl Default for Feeder {
 
 impl Feeder {
     /// Takes note of a hit; `true` once in [`FEEDER_LEN`] of them.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, place: Place, way: usize, hash: Hash) -> bool {
         self.hits[self.count % FEEDER_LEN] = (place, way as u32, hash);
         self.count += 1;

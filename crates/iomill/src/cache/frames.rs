@@ -113,7 +113,7 @@ impl Frames {
     ///
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn copy_out(&self, frame: u32, within: usize, to: *mut u8, len: usize) {
         debug_assert!(frame < self.most && within + len <= PAGE_BYTES);
         // SAFETY: the frame is in the slab, which stays mapped; frames are changed by `copy_in` and the kernel only.

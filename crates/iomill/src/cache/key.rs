@@ -11,6 +11,9 @@ pub const FILE_MAX: u32 = (1 << (u64::BITS - PAGE_BITS)) - 1;
 pub struct Key(u64);
 
 impl Key {
+    /// No page's key.
+    pub const NOTHING: Key = Key(0);
+
     /// The key of a page. `None` beyond 2^40 pages (4 PiB) of a file, which are never cached.
     #[inline]
     pub fn new(file: u32, page: u64) -> Option<Key> {
@@ -42,7 +45,7 @@ impl Key {
 
     /// The key's hash: a multiplication folded on itself, twice, so that neighbouring pages and files part in all bits that
     /// are used (runs of pages that met in one set cost 11 points of hit rate in a simulation).
-    #[inline]
+    #[inline(always)]
     pub fn hash(self) -> Hash {
         let fold = |word: u64, by: u64| {
             let wide = u128::from(word) * u128::from(by);
@@ -73,7 +76,7 @@ impl Hash {
     /// The set of a directory that began with `first_sets` sets and has `sets` now: linear hashing (Litwin 1980). Sets beyond the
     /// first come from splitting sets 0, 1, 2... in order, again and again, by one more bit of the hash each time round.
     /// `rounds` is how often all of them have been split.
-    #[inline]
+    #[inline(always)]
     pub fn set(self, first_sets: u32, sets: u32, rounds: u32) -> u32 {
         let base = ((self.0 >> 32) * u64::from(first_sets)) >> 32;
         let split = self.0 & ((2 << rounds) - 1);

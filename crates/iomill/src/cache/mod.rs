@@ -165,7 +165,7 @@ impl Cache {
     ///
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> Option<Found> {
         for _ in 0..4 {
             let found = self.find(key, hash)?;
@@ -178,7 +178,7 @@ impl Cache {
     }
 
     /// Looks a page up.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, key: Key, hash: Hash) -> Option<Found> {
         self.directory.find(key, hash)
     }
@@ -533,24 +533,40 @@ impl Cache {
     ///
     /// # Safety
     /// The slot is in a block that this cache gave to the calling thread ([`Cache::pin_block`]).
-    #[inline]
     pub unsafe fn pin<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Found)> {
         loop {
-            let (place, seen) = self.directory.find(key, hash)?;
-            let set = self.directory.set(place);
+            let (_, seen) = self.directory.find(key, hash)?;
             if !seen.is_marked {
                 self.mark(key, hash);
                 continue;
             }
-            pins::announce(slot, seen.frame);
-            if set.is_still(seen) {
-                // SAFETY: blocks are kept by `Pins` and never freed before it, that is before the cache, which is
-                // borrowed for 'a.
-                let slot = unsafe { &*std::ptr::from_ref(slot) };
-                return Some((Held { slot, page: self.frames.at(seen.frame) }, (place, seen)));
+            // SAFETY: the caller's promise.
+            let pinned = unsafe { self.pin_found(key, hash, slot) };
+            if pinned.is_some() {
+                return pinned;
             }
-            pins::end(slot);
         }
+    }
+
+    /// Pins a page that is there and marked already.
+    ///
+    /// # Safety
+    /// As for [`Cache::pin`].
+    #[inline(always)]
+    pub unsafe fn pin_found<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Found)> {
+        let (place, seen) = self.directory.find(key, hash)?;
+        if !seen.is_marked {
+            return None;
+        }
+        pins::announce(slot, seen.frame);
+        if !self.directory.set(place).is_still(seen) {
+            pins::end(slot);
+            return None;
+        }
+        // SAFETY: blocks are kept by `Pins` and never freed before it, that is before the cache, which is borrowed for
+        // 'a.
+        let slot = unsafe { &*std::ptr::from_ref(slot) };
+        Some((Held { slot, page: self.frames.at(seen.frame) }, (place, seen)))
     }
 
     #[cold]
@@ -588,7 +604,7 @@ impl Cache {
     ///
     /// # Safety
     /// As for [`Cache::read`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn copy_found(&self, (place, seen): Found, within: usize, to: *mut u8, len: usize) -> bool {
         // SAFETY: the caller's promise.
         unsafe { self.frames.copy_out(seen.frame, within, to, len) };

@@ -48,6 +48,8 @@ pub struct Shape {
     ghosts: usize,
     /// Words from one header to the next: whole cache lines.
     pub stride: usize,
+    /// The mask of all ways.
+    all: u32,
 }
 
 impl Shape {
@@ -63,13 +65,14 @@ impl Shape {
         let aux = meta + ways.div_ceil(8);
         let ghosts = aux + ways.div_ceil(8);
         let stride = (ghosts + ways / 4).next_multiple_of(8);
-        Some(Shape { ways, frames, state, meta, aux, keys, ghosts, stride })
+        let all = u32::MAX >> (32 - ways);
+        Some(Shape { all, ways, frames, state, meta, aux, keys, ghosts, stride })
     }
 
     /// The mask of all ways.
     #[inline]
     pub fn all(&self) -> u32 {
-        u32::MAX >> (32 - self.ways)
+        self.all
     }
 }
 
@@ -88,7 +91,7 @@ pub struct Seen {
 /// A set's header.
 #[derive(Clone, Copy)]
 pub struct Set<'a> {
-    shape: Shape,
+    shape: &'a Shape,
     words: &'a [AtomicU64],
 }
 
@@ -106,19 +109,19 @@ pub enum HitRule {
 impl<'a> Set<'a> {
     /// The header in these words.
     #[inline]
-    pub fn new(shape: Shape, words: &'a [AtomicU64]) -> Set<'a> {
+    pub fn new(shape: &'a Shape, words: &'a [AtomicU64]) -> Set<'a> {
         debug_assert_eq!(words.len(), shape.stride);
         Set { shape, words }
     }
 
-    #[inline]
+    #[inline(always)]
     fn word(&self, index: usize) -> &'a AtomicU64 {
         // SAFETY: every index is computed by `Shape::new`, below the stride, which is the number of words (`new`).
         unsafe { self.words.get_unchecked(index) }
     }
 
     /// Looks a page up without the lock. `None`: it is not present, or the set is being changed.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, key: Key, hash: Hash) -> Option<Seen> {
         let head = self.word(0).load(Ordering::Acquire);
         if head & LOCKED != 0 {
@@ -139,21 +142,26 @@ impl<'a> Set<'a> {
     }
 
     /// Whether nothing has changed since `seen` was (rule 1). What was read between the two may be believed then.
-    #[inline]
+    #[inline(always)]
     pub fn is_still(&self, seen: Seen) -> bool {
         fence(Ordering::Acquire);
         self.word(0).load(Ordering::Relaxed) as u32 == seen.version
     }
 
     /// The ways whose tag is `tag`.
-    #[inline]
+    #[inline(always)]
     fn tag_matches(&self, head: u64, tag: u8) -> u32 {
-        let mut matches = equal_bytes(head >> 32, tag) & 0xF;
-        for index in 1..self.shape.frames {
-            let word = self.word(index).load(Ordering::Relaxed);
-            matches |= equal_bytes(word, tag) << (8 * index - 4);
+        // Sets of up to 12 ways have their tags in two words; of fewer, what follows is masked away.
+        let mut matches = equal_bytes(head, self.word(1).load(Ordering::Relaxed), tag) >> 4;
+        if self.shape.frames > 2 {
+            matches |= self.more_tag_matches(tag);
         }
         matches & self.shape.all()
+    }
+
+    fn more_tag_matches(&self, tag: u8) -> u32 {
+        let words = (2..self.shape.frames).map(|index| (index, self.word(index).load(Ordering::Relaxed)));
+        words.map(|(index, word)| (equal_bytes(word, 0, tag) & 0xFF) << (8 * index - 4)).sum()
     }
 
     /// Takes note of a hit on a way (rule 2): nothing is stored unless the byte changes.
@@ -227,18 +235,18 @@ impl<'a> Set<'a> {
     }
 }
 
-/// Bit i: byte i of the word is `byte`.
-#[inline]
-fn equal_bytes(word: u64, byte: u8) -> u32 {
+/// Bit i: byte i of the two words is `byte`.
+#[inline(always)]
+fn equal_bytes(low: u64, high: u64, byte: u8) -> u32 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE2 is part of x86-64.
     unsafe {
         use core::arch::x86_64::*;
-        let equal = _mm_cmpeq_epi8(_mm_cvtsi64_si128(word as i64), _mm_set1_epi8(byte as i8));
-        _mm_movemask_epi8(equal) as u32 & 0xFF
+        let equal = _mm_cmpeq_epi8(_mm_set_epi64x(high as i64, low as i64), _mm_set1_epi8(byte as i8));
+        _mm_movemask_epi8(equal) as u32
     }
     #[cfg(not(target_arch = "x86_64"))]
-    (0..8).map(|i| u32::from((word >> (8 * i)) as u8 == byte) << i).sum()
+    (0..16).map(|i| u32::from((if i < 8 { low } else { high } >> (i % 8 * 8)) as u8 == byte) << i).sum()
 }
 
 /// A locked set. Dropping it unlocks.

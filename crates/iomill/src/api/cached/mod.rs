@@ -241,7 +241,7 @@ impl Paged {
     }
 
     /// The name of a page, unless the page is too far out to be cached.
-    #[inline]
+    #[inline(always)]
     pub fn key(&self, page: u64) -> Option<(Key, Hash)> {
         let key = Key::new(self.number, page)?;
         Some((key, self.cached.cache.directory().hash(key)))

@@ -15,6 +15,10 @@ use crate::sys::sync::Ordering;
 /// Look-ups of a batch that overlap.
 const OVERLAP: usize = 16;
 
+/// Fills the places of a batch that is not full.
+const NOTHING: (Span, Key, Hash) =
+    (Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() }, Key::NOTHING, Hash(0));
+
 /// What became of one span at first sight.
 pub(super) enum Asked {
     Done,
@@ -30,9 +34,9 @@ impl Paged {
     ///
     /// # Safety
     /// The extent's memory is writable and nobody else's.
-    #[inline]
     pub unsafe fn read(&self, extent: Extent, missing: &mut Vec<Span>) {
         self.cached.with_seat(|seat| {
+            seat.tally.add(Id::BytesRead, extent.len as u64);
             for span in super::spans(extent) {
                 // SAFETY: the caller's promise.
                 if !unsafe { self.read_span(seat, span) } {
@@ -42,9 +46,27 @@ impl Paged {
         });
     }
 
+    /// Copies a range within one page, if the cache has it.
+    ///
+    /// # Safety
+    /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
+    #[inline(always)]
+    pub unsafe fn read_page(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
+        // A thread's first read takes the longer way.
+        let (Some((key, hash)), Some(seat)) = (self.key(page), self.cached.last_seat()) else { return false };
+        let Some(found) = self.cached.cache.find(key, hash) else { return false };
+        // SAFETY: the caller's promise.
+        let copied = unsafe { self.cached.cache.copy_found(found, within, to, len) };
+        if copied {
+            seat.hit(&self.cached, found, hash);
+            seat.tally.add(Id::BytesRead, len as u64);
+        }
+        copied
+    }
+
     /// # Safety
     /// As for `read`.
-    #[inline]
+    #[inline(always)]
     unsafe fn read_span(&self, seat: &Seat, span: Span) -> bool {
         let Some((key, hash)) = self.key(span.page) else { return false };
         // SAFETY: a span is within its page, and its memory is the caller's.
@@ -61,35 +83,35 @@ impl Paged {
     /// As for `read`.
     pub unsafe fn read_many(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
         let cache = &self.cached.cache;
+        let mut bytes = 0;
         let mut spans = extents.flat_map(super::spans);
         self.cached.with_seat(|seat| {
             loop {
-                let mut batch: [Option<(Span, Key, Hash)>; OVERLAP] = [None; OVERLAP];
+                let mut batch = [NOTHING; OVERLAP];
                 let mut found: [Option<Found>; OVERLAP] = [None; OVERLAP];
                 let mut count = 0;
                 while count < OVERLAP
                     && let Some(span) = spans.next()
                 {
+                    bytes += u64::from(span.len);
                     let Some((key, hash)) = self.key(span.page) else {
                         missing.push(span);
                         continue;
                     };
                     cache.prefetch(hash);
-                    batch[count] = Some((span, key, hash));
+                    batch[count] = (span, key, hash);
                     count += 1;
                 }
                 if count == 0 {
-                    return;
+                    break;
                 }
-                for (slot, place) in batch[..count].iter().zip(&mut found) {
-                    let Some((span, key, hash)) = slot else { continue };
+                for ((span, key, hash), place) in batch[..count].iter().zip(&mut found) {
                     *place = cache.find(*key, *hash);
                     if let Some(found) = *place {
                         cache.prefetch_found(found, span.within.into(), span.len.into());
                     }
                 }
-                for (slot, place) in batch[..count].iter().zip(&found) {
-                    let Some((span, _, hash)) = slot else { continue };
+                for ((span, _, hash), place) in batch[..count].iter().zip(&found) {
                     let copied = place.is_some_and(|found| {
                         // SAFETY: a span is within its page, and its memory is the caller's.
                         let still = unsafe { cache.copy_found(found, span.within.into(), span.buf, span.len.into()) };
@@ -103,6 +125,7 @@ impl Paged {
                     }
                 }
             }
+            seat.tally.add(Id::BytesRead, bytes);
         });
     }
 

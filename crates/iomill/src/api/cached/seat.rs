@@ -37,17 +37,22 @@ pub struct Seat {
 }
 
 impl Cached {
+    /// The calling thread's seat, if it was the last that the thread used.
+    #[inline(always)]
+    pub fn last_seat(self: &Arc<Self>) -> Option<&Seat> {
+        let (instance, seat) = LAST.try_with(Cell::get).ok()?;
+        // SAFETY: `LAST` names a seat in this thread's `SEATS`, where it stays until its cache is gone (`find`); this is
+        // its cache, which is borrowed for as long.
+        (instance == self.instance).then(|| unsafe { &*seat })
+    }
+
     /// Calls `f` with the calling thread's seat.
-    #[inline]
+    #[inline(always)]
     pub fn with_seat<R>(self: &Arc<Self>, f: impl FnOnce(&Seat) -> R) -> R {
-        if let Ok((instance, seat)) = LAST.try_with(Cell::get)
-            && instance == self.instance
-        {
-            // SAFETY: `LAST` names a seat in this thread's `SEATS`, where it stays until its cache is gone (`find`), and
-            // `self` is its cache.
-            return f(unsafe { &*seat });
+        match self.last_seat() {
+            Some(seat) => f(seat),
+            None => self.with_found_seat(f),
         }
-        self.with_found_seat(f)
     }
 
     #[cold]
@@ -85,7 +90,7 @@ impl Cached {
 
 impl Seat {
     /// Takes note of a hit.
-    #[inline]
+    #[inline(always)]
     pub fn hit(&self, cached: &Cached, (place, seen): Found, hash: Hash) {
         let full = self.feeder.borrow_mut().push(place, seen.way, hash);
         self.tally.add(Id::Hits, 1);
@@ -106,6 +111,18 @@ impl Seat {
     /// Tells the policy of the hits there were, before it has to choose.
     pub fn tell(&self, cached: &Cached) {
         self.feeder.borrow_mut().drain(cached.cache.directory());
+    }
+
+    /// Pins a page, if that takes no more than a look: the page is there and has been pinned before, and a slot is free.
+    #[inline(always)]
+    pub fn pin_found<'a>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Option<Held<'a>> {
+        let pins = self.pins.borrow();
+        let slot = pins.first()?.empty()?;
+        // SAFETY: the blocks in `pins` are this thread's, from this cache.
+        let (held, found) = unsafe { cached.cache.pin_found(key, hash, slot) }?;
+        self.tally.add(Id::Pins, 1);
+        self.hit(cached, found, hash);
+        Some(held)
     }
 
     /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there.

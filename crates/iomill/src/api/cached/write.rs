@@ -3,6 +3,7 @@
 use super::{Paged, Span};
 use crate::api::split::Extent;
 use crate::api::state::FileState;
+use crate::counters::Id;
 use crate::drive::Class;
 use crate::engine::Op;
 use crate::error::Result;
@@ -20,6 +21,8 @@ impl FileState {
         class: Class,
     ) -> Result<()> {
         let spans: Vec<Span> = extents.flat_map(super::spans).collect();
+        let bytes = spans.iter().map(|span| u64::from(span.len)).sum();
+        paged.cached.with_seat(|seat| seat.tally.add(Id::BytesWritten, bytes));
         let fresh_from = paged.written_to(end);
         // SAFETY: the caller's promise.
         unsafe { self.complete(paged, Op::Write, spans, fresh_from, class) }
