@@ -173,7 +173,7 @@ impl World {
 
     fn set(&self, index: u32) -> Set<'_> {
         let start = index as usize * self.shape.stride;
-        Set::new(self.shape, &self.words.all()[start..start + self.shape.stride])
+        Set::new(&self.shape, &self.words.all()[start..start + self.shape.stride])
     }
 
     fn miss(&mut self, index: u32, mask: u32) -> Result<(), TestCaseError> {
