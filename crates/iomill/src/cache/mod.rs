@@ -27,6 +27,7 @@ mod frames;
 pub mod key;
 mod pins;
 pub mod policy;
+mod resize;
 pub mod set;
 mod wait;
 mod words;
@@ -35,11 +36,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 pub use pins::Block as PinBlock;
+pub use resize::{Resize, Step};
 pub use wait::{Outcome, Waiter};
 
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::sys::sync::{AtomicU32, Ordering};
+use crate::sys::sync::{AtomicU32, Mutex, Ordering, RwLock};
 use directory::Directory;
 pub use directory::Place;
 use frames::Frames;
@@ -118,6 +120,10 @@ pub struct Cache {
     waiters: Waiters,
     /// Pages that are dirty or flushing.
     dirty: AtomicU64,
+    /// Held by who resizes.
+    resizing: Mutex<()>,
+    /// Written to by who moves pages between sets; read by who goes through all sets, so that no page moves past it.
+    moves: RwLock<()>,
 }
 
 impl Cache {
@@ -125,7 +131,7 @@ impl Cache {
     pub fn new(plan: Plan) -> Result<Cache> {
         let page = PAGE_BYTES as u64;
         let ways = plan.set_size.max(1) as u64;
-        let sets = |bytes: u64| (bytes / page / ways).max(1);
+        let sets = |bytes: u64| sets_of(bytes, ways);
         let (now, most) = (sets(plan.bytes), sets(plan.bytes_max.max(plan.bytes)));
         if most * ways > u64::from(u32::MAX / 2) {
             let what = format!("a cache of {} bytes", plan.bytes_max.max(plan.bytes));
@@ -143,7 +149,14 @@ impl Cache {
             what: format!("address space for a cache of {} bytes", u64::from(most) * page),
             why: format!("{e}; ask for a smaller one"),
         })?;
-        Ok(Cache { directory, frames, waiters: Waiters::default(), dirty: AtomicU64::new(0) })
+        Ok(Cache {
+            directory,
+            frames,
+            waiters: Waiters::default(),
+            dirty: AtomicU64::new(0),
+            resizing: Mutex::new(()),
+            moves: RwLock::new(()),
+        })
     }
 
     /// The directory.
@@ -313,6 +326,11 @@ struct Room {
     evicted: bool,
 }
 
+/// Sets in so much memory.
+fn sets_of(bytes: u64, ways: u64) -> u64 {
+    (bytes / PAGE_BYTES as u64 / ways).max(1)
+}
+
 /// Frames for so many pages.
 fn with_spare(pages: u64) -> u32 {
     let pages = pages as u32;
@@ -454,6 +472,7 @@ impl Cache {
         if self.dirty() == 0 {
             return keys;
         }
+        let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
         for index in 0..self.directory.sets() {
             let before = keys.len();
             self.dirty_in(Place(index), true, &mut keys);
@@ -468,6 +487,7 @@ impl Cache {
 
     /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
     pub fn discard(&self, file: u32, page: u64) {
+        let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
         for index in 0..self.directory.sets() {
             let mut set = self.directory.set(Place(index)).lock();
             for way in (0..set.ways()).filter(|&way| Locked::has(set.present(), way)).collect::<Vec<_>>() {

@@ -44,7 +44,7 @@ impl Work {
         let mut fills = [(Op::Read, Fills::new(Op::Read)), (Op::Write, Fills::new(Op::Write))];
         let mut rest = [Vec::new(), Vec::new()];
         for (((op, fills), rest), spans) in fills.iter_mut().zip(&mut rest).zip([reads, writes]) {
-            let first = spans.len().min(paged.cached.limits.wave_pages);
+            let first = spans.len().min(paged.cached.limits().wave_pages);
             // SAFETY: the caller's promise.
             *rest = unsafe { file.begin_some(paged, *op, spans[..first].iter().copied(), fresh_from, fills) };
             rest.extend_from_slice(&spans[first..]);
