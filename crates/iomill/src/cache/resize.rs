@@ -146,7 +146,9 @@ impl Cache {
         to.set_scratch(0);
         (0..to.ways()).for_each(|index| to.set_ghost(index, 0));
         let goes = |key: Key| directory.place_of(directory.hash(key), new + 1) == Place(new);
-        for (free, way) in ways_of(taken(&from), &from).into_iter().filter(|&way| goes(from.key(way))).enumerate().collect::<Vec<_>>() {
+        for (free, way) in
+            ways_of(taken(&from), &from).into_iter().filter(|&way| goes(from.key(way))).enumerate().collect::<Vec<_>>()
+        {
             self.move_page(&mut from, way, &mut to, free);
         }
         if from.waiters() > 0 || from.transit() > 0 {
@@ -180,7 +182,8 @@ impl Cache {
             return false;
         }
         for _ in 0..over {
-            let of_from = may_go(&to) == 0 || may_go(&from) != 0 && taken(&from).count_ones() >= taken(&to).count_ones();
+            let of_from =
+                may_go(&to) == 0 || may_go(&from) != 0 && taken(&from).count_ones() >= taken(&to).count_ones();
             let (place, set) = if of_from { (Place(last), &mut from) } else { (origin, &mut to) };
             let candidates = may_go(set);
             self.let_go(place, set, candidates);

@@ -68,13 +68,7 @@ impl Regions {
         let id = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         let addresses = start as usize..start as usize + len;
         let dropped = vec![0; len.div_ceil(chunk_bytes)];
-        slabs.push(Slab {
-            id,
-            used_end: addresses.end,
-            addresses,
-            chunk_shift: chunk_bytes.trailing_zeros(),
-            dropped,
-        });
+        slabs.push(Slab { id, used_end: addresses.end, addresses, chunk_shift: chunk_bytes.trailing_zeros(), dropped });
     }
 
     /// Says that the slab at `start` is in use up to so many bytes. Chunks that are registered stay as they are; what is used of one

@@ -99,7 +99,8 @@ impl Cached {
         };
         board.set_cache_bytes(sizes.now);
         let (start, len) = cache.span();
-        let chunk_bytes = (sizes.now / CHUNK_SHARE).next_power_of_two().clamp(CHUNK_MIN_BYTES, CHUNK_MAX_BYTES) as usize;
+        let chunk_bytes =
+            (sizes.now / CHUNK_SHARE).next_power_of_two().clamp(CHUNK_MIN_BYTES, CHUNK_MAX_BYTES) as usize;
         regions.add_slab(start, len, chunk_bytes);
         regions.use_slab(start, cache.used_bytes());
         Ok(Some(Arc::new(Cached {

@@ -178,8 +178,12 @@ impl FileState {
         fresh_from: u64,
         class: Class,
     ) -> Result<()> {
+        let mut untried = todo.len();
         while !todo.is_empty() {
             let count = todo.len().min(paged.cached.limits().wave_pages);
+            // What is tried again held nothing when the call began; others may have written to it since.
+            let fresh_from = if untried >= count { fresh_from } else { u64::MAX };
+            untried = untried.saturating_sub(count);
             let mut fills = Fills::new(op);
             // SAFETY: the caller's promise.
             let sorted = unsafe { self.begin_wave(paged, op, todo.drain(..count), fresh_from, &mut fills) };

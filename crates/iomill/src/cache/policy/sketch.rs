@@ -57,7 +57,7 @@ impl Sketch {
     }
 
     fn block(&self, hash: Hash, now: u64) -> &[AtomicU64] {
-        let index = (u64::from(hash.position(self.first_sets)) * self.blocks >> 32) >> (now & 0xFF);
+        let index = ((u64::from(hash.position(self.first_sets)) * self.blocks) >> 32) >> (now & 0xFF);
         let start = index as usize * BLOCK_WORDS;
         &self.words.all()[start..start + BLOCK_WORDS]
     }
@@ -113,6 +113,8 @@ fn sum_of(word: u64) -> u64 {
 
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use crate::cache::key::Key;
 

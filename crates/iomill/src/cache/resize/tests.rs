@@ -1,5 +1,7 @@
 //! Pages through splits and joins, and frames that are vacated.
 
+#![allow(clippy::unwrap_used)]
+
 use super::*;
 use crate::cache::key::Hash;
 use crate::cache::policy::PolicyKind;
