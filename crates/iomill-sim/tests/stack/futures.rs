@@ -21,6 +21,17 @@ enum Pending {
 
 /// Starts one call for each of some ranges: asynchronous ones go on while blocking ones run; some futures are dropped.
 pub fn mixed(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
+    mixed_with(rng, array, file, model, |_, _| {});
+}
+
+/// The same, with something else that happens now and then; it is told when all calls that are waited for have ended.
+pub fn mixed_with(
+    rng: &mut Rng,
+    array: &Array,
+    file: &File,
+    model: &mut Vec<u8>,
+    mut meanwhile: impl FnMut(&mut Rng, bool),
+) {
     let old_len = model.len();
     let end = if rng.bool() { old_len } else { old_len + 60_000 };
     let mut pending = Vec::new();
@@ -40,6 +51,7 @@ pub fn mixed(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
             }
         }
         (0..rng.u8(0..4)).for_each(|_| array.step());
+        meanwhile(rng, false);
         if rng.bool() && !pending.is_empty() {
             let index = rng.usize(0..pending.len());
             poll_once(&mut pending, index);
@@ -47,6 +59,7 @@ pub fn mixed(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
     }
     rng.shuffle(&mut pending);
     pending.into_iter().for_each(|pending| finish(array, pending));
+    meanwhile(rng, true);
     // A dropped write goes on; a change of the length waits for all there is.
     file.set_len(model.len() as u64).unwrap();
     assert_eq!(file.len(), model.len() as u64);

@@ -16,6 +16,7 @@ mod harness;
 mod heap;
 mod model;
 mod regressions;
+mod resizing;
 mod script;
 mod sharing;
 mod versions;

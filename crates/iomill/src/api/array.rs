@@ -255,6 +255,23 @@ impl Array {
         self.inner.pause();
     }
 
+    /// Changes the size of the page cache, in bytes, while it is used: step by step, each of which holds others up for microseconds.
+    /// [`Counters`] show how far it has come. It returns when the size is reached.
+    ///
+    /// It grows up to what [`ArrayOptions::cache_bytes_max`] said. When it shrinks, pages that do not fit go; dirty ones are
+    /// written first, and an error in that leaves the cache at a size between. Memory goes back to the system in chunks of a
+    /// 16th of the first size, and at least 2 MiB; what is pinned keeps its chunk until the next resize after its pin has ended.
+    /// A chunk that is registered with an io_uring is free for others once the ring was used again.
+    pub fn resize_cache(&self, bytes: u64) -> Result<()> {
+        super::callbacks::check_may_block("resize_cache")?;
+        self.inner.check_open()?;
+        let Some(cached) = &self.inner.cached else {
+            let why = "the array was opened without one; open it with `ArrayOptions::cache_bytes`";
+            return Err(Error::invalid("resizing the cache", why));
+        };
+        cached.resize(&self.inner, bytes)
+    }
+
     /// Closes the array: waits for I/O in flight, makes every open file durable and gives the lock back. Handles that
     /// are still about answer with [`Error::Closed`]. The first error is returned, after everything was tried.
     pub fn close(self) -> Result<()> {

@@ -133,6 +133,14 @@ impl ArrayOptions {
         self
     }
 
+    /// How far [`Array::resize_cache`] may grow the cache, in bytes: at least what it begins with. It costs address space, and memory
+    /// only when the cache grows. By default it is four times the size that the cache begins with, or twice, or the same, as far as
+    /// the process may use so much memory.
+    pub fn cache_bytes_max(mut self, bytes: u64) -> Self {
+        self.cache_bytes_max = Some(bytes);
+        self
+    }
+
     /// Pages of a set of the cache, among which a page that comes in takes the place of another: a multiple of 4 from 4 to 32, 12
     /// by default.
     pub fn set_size(mut self, pages: usize) -> Self {

@@ -4,7 +4,7 @@
 //! It knows nothing of memory or I/O, so that a simulation runs the very same code ([`Directory::touch`]).
 
 use super::feeder::Feeder;
-use super::key::{Hash, Key};
+use super::key::{self, Hash, Key};
 use super::policy::{self, Policy, PolicyKind, Scale};
 use super::set::{HitRule, Locked, Seen, Set, Shape};
 use super::words::Words;
@@ -40,10 +40,10 @@ pub struct Directory {
     shape: Shape,
     words: Words,
     hash_mask: u64,
-    sets_first: u32,
+    first_sets: u32,
     sets_max: u32,
-    /// Sets now (32 bits), and how often all have been split (in the high half). Changed only by who holds the lock of the set
-    /// that is split or joined, so whoever locks a set and still finds a page's place to be there is right.
+    /// Sets now (32 bits), and how often all have been split (in the high half). Changed only by who holds the locks of the set
+    /// that is split or joined and of the other one, so whoever locks a set and still finds a page's place to be there is right.
     size: AtomicU64,
     hit_rule: HitRule,
     wants_feed: bool,
@@ -65,15 +65,16 @@ impl Directory {
         let words = Words::new(sets_max as usize * shape.stride).map_err(no_memory)?;
         let sets = plan.sets.max(1);
         let pages_max = u64::from(sets_max) * plan.ways as u64;
-        let scale = Scale { sets, ways: plan.ways, pages_max, hash_mask: plan.hash_mask };
+        let first_sets = key::first_sets(sets);
+        let scale = Scale { sets, first_sets, ways: plan.ways, pages_max, hash_mask: plan.hash_mask };
         let policy = policy::new(plan.policy, scale).map_err(no_memory)?;
         Ok(Directory {
             shape,
             words,
             hash_mask: plan.hash_mask,
-            sets_first: sets,
+            first_sets,
             sets_max,
-            size: AtomicU64::new(u64::from(sets)),
+            size: AtomicU64::new(size_word(first_sets, sets)),
             hit_rule: policy.on_hit(),
             wants_feed: policy.wants_feed(),
             policy,
@@ -83,6 +84,22 @@ impl Directory {
     /// Sets now.
     pub fn sets(&self) -> u32 {
         self.size.load(Ordering::Relaxed) as u32
+    }
+
+    /// Changes the number of sets by one. The caller holds the locks of the last set, which comes or goes, and of its origin.
+    pub(super) fn set_sets(&self, sets: u32) {
+        debug_assert!((1..=self.sets_max).contains(&sets) && sets.abs_diff(self.sets()) == 1);
+        self.size.store(size_word(self.first_sets, sets), Ordering::Release);
+    }
+
+    /// The place that a page has when there are so many sets.
+    pub(super) fn place_of(&self, hash: Hash, sets: u32) -> Place {
+        Place(hash.set(self.first_sets, sets, key::rounds(self.first_sets, sets)))
+    }
+
+    /// The set that another, which is not the first, is split from or joined with.
+    pub(super) fn origin(&self, set: u32) -> Place {
+        Place(key::origin(self.first_sets, set))
     }
 
     /// The most sets there may be.
@@ -120,7 +137,7 @@ impl Directory {
     #[inline(always)]
     pub fn place(&self, hash: Hash) -> Place {
         let size = self.size.load(Ordering::Acquire);
-        Place(hash.set(self.sets_first, size as u32, (size >> 32) as u32))
+        Place(hash.set(self.first_sets, size as u32, (size >> 32) as u32))
     }
 
     /// The set of a place.
@@ -187,6 +204,10 @@ impl Directory {
         self.policy.inserted(index, &mut set, way, hash);
         false
     }
+}
+
+fn size_word(first_sets: u32, sets: u32) -> u64 {
+    u64::from(key::rounds(first_sets, sets)) << 32 | u64::from(sets)
 }
 
 #[cfg(all(test, not(iomill_models)))]

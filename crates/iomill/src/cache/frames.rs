@@ -1,6 +1,7 @@
 //! The memory of the pages: a slab of frames, those that are free, and those that wait for a pin to end.
 
 use std::io;
+use std::ops::Range;
 
 use super::copy::copy_racing;
 use super::pins::Pins;
@@ -20,12 +21,15 @@ pub struct Frames {
 
 #[derive(Debug)]
 struct State {
-    /// Frames in use or free: those below it. Memory above it is given back.
+    /// Frames that may be taken: those below it.
     limit: u32,
-    /// Frames that never were in use begin here; so that memory which is not needed is not touched.
+    /// Frames that were not in use since their memory was given back, if they ever were, begin here; so that memory which is not
+    /// needed is not touched.
     fresh: u32,
-    /// Frames that were in use and are free. All are below `limit`.
+    /// Frames below `fresh` that are free. All are below `limit`.
     free: Vec<u32>,
+    /// The same at or above `limit`, which are not taken.
+    retired: Vec<u32>,
     /// Frames that left their set while they may have been pinned.
     limbo: Vec<u32>,
 }
@@ -36,7 +40,7 @@ impl Frames {
         let slab = Slab::new(most as usize * PAGE_BYTES)?;
         // Without huge pages it works as well, only slower.
         let _advised = slab.advise_huge();
-        let state = State { limit, fresh: 0, free: Vec::new(), limbo: Vec::new() };
+        let state = State { limit, fresh: 0, free: Vec::new(), retired: Vec::new(), limbo: Vec::new() };
         Ok(Frames { slab, state: Mutex::new(state), most, pins: Pins::new(pins_max) })
     }
 
@@ -83,19 +87,71 @@ impl Frames {
     }
 
     fn put(&self, state: &mut State, frame: u32) {
-        // A frame above a limit that has sunk is not used again.
         if frame < state.limit {
             state.free.push(frame);
         } else {
-            self.retire(frame);
+            state.retired.push(frame);
         }
     }
 
-    fn retire(&self, frame: u32) {
-        let start = frame as usize * PAGE_BYTES;
-        // Giving memory back is a kindness to others: where the kernel refuses, the frame stays unused all the same.
-        // SAFETY: the frame is in no set, neither pinned nor being filled, and never used again below this limit.
-        let _released = unsafe { self.slab.release(start..start + PAGE_BYTES) };
+    /// Frames that may be taken: those below it.
+    pub fn limit(&self) -> u32 {
+        lock(&self.state).limit
+    }
+
+    /// Changes that. Frames at or above it stay with whoever has them, and are not taken again when they come back.
+    pub fn set_limit(&self, limit: u32) {
+        debug_assert!(limit <= self.most);
+        let mut state = lock(&self.state);
+        state.limit = limit;
+        let mut all = std::mem::take(&mut state.free);
+        all.append(&mut state.retired);
+        (state.free, state.retired) = all.into_iter().partition(|frame| *frame < limit);
+    }
+
+    /// Gives memory of frames above the limit back to the system, in whole chunks that have no other frames; how many bytes. `let_go` is
+    /// told of each range first, in bytes, and sees to it that no ring begins to use it any more. The limit is not changed meanwhile.
+    pub fn release(&self, chunk_bytes: usize, let_go: impl Fn(Range<usize>)) -> io::Result<u64> {
+        let ranges = self.idle_chunks((chunk_bytes / PAGE_BYTES) as u32);
+        let mut released = 0;
+        for range in ranges {
+            let bytes = range.start as usize * PAGE_BYTES..range.end as usize * PAGE_BYTES;
+            let_go(bytes.clone());
+            released += bytes.len() as u64;
+            // SAFETY: the frames are above the limit and free, so they are in no set and not pinned, nobody fills them and nobody
+            // takes them. Readers that looked at a set before it changed copy by `copy_racing`, and do not believe what they
+            // copied. No ring uses its registration of the range for anything that begins from now on (`let_go`), and what began
+            // in these frames has ended.
+            unsafe { self.slab.release(bytes) }?;
+        }
+        Ok(released)
+    }
+
+    /// Ends what limbo there is, and finds the chunks, next to each other in one range, whose frames are all retired. The last frames
+    /// count as fresh from now on if they are retired.
+    fn idle_chunks(&self, chunk: u32) -> Vec<Range<u32>> {
+        let mut state = lock(&self.state);
+        self.end_limbo(&mut state);
+        state.retired.sort_unstable();
+        let mut ranges: Vec<Range<u32>> = Vec::new();
+        let first = state.limit.div_ceil(chunk) * chunk;
+        for start in (first..state.fresh).step_by(chunk as usize) {
+            let end = start.saturating_add(chunk).min(self.most);
+            let used_end = end.min(state.fresh);
+            let retired = |frame| state.retired.partition_point(|retired| *retired < frame) as u32;
+            if retired(used_end) - retired(start) < used_end - start {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
+            }
+        }
+        while state.retired.last().is_some_and(|frame| frame + 1 == state.fresh) {
+            state.retired.pop();
+            state.fresh -= 1;
+        }
+        ranges
     }
 
     /// Takes back a frame that nobody can reach any more.

@@ -3,6 +3,9 @@
 /// Bits of a key that hold the page's number; the rest hold the file's.
 const PAGE_BITS: u32 = 40;
 
+/// The first sets are at least two to this power, if there are as many.
+const FIRST_BITS: u32 = 8;
+
 /// The highest number that a file may have in the cache. File numbers begin at 1, so that no key is 0.
 pub const FILE_MAX: u32 = (1 << (u64::BITS - PAGE_BITS)) - 1;
 
@@ -73,9 +76,10 @@ impl Hash {
         ((self.0 >> 24) as u8).max(1)
     }
 
-    /// The set of a directory that began with `first_sets` sets and has `sets` now: linear hashing (Litwin 1980). Sets beyond the
-    /// first come from splitting sets 0, 1, 2... in order, again and again, by one more bit of the hash each time round.
-    /// `rounds` is how often all of them have been split.
+    /// The set of a directory of `sets` sets, of which the first `first_sets` are spread over evenly: linear hashing (Litwin 1980).
+    /// Sets beyond the first come from splitting sets 0, 1, 2... in order, again and again, by one more bit of the hash each time
+    /// round. `rounds` is how often all of them have been split. Where there are fewer than the first, each that is missing is
+    /// joined with the one whose number has one bit less, the highest.
     #[inline(always)]
     pub fn set(self, first_sets: u32, sets: u32, rounds: u32) -> u32 {
         let base = ((self.0 >> 32) * u64::from(first_sets)) >> 32;
@@ -84,8 +88,41 @@ impl Hash {
         if set < u64::from(sets) {
             return set as u32;
         }
-        (base + u64::from(first_sets) * (split & ((1 << rounds) - 1))) as u32
+        let set = (base + u64::from(first_sets) * (split & ((1 << rounds) - 1))) as u32;
+        if set < sets { set } else { fold(set, sets) }
     }
+
+    /// Where the hash lies from 0 to 2^32, such that the hashes of every set there may be are an interval.
+    pub fn position(self, first_sets: u32) -> u32 {
+        let first = u64::from(first_sets);
+        let base = ((self.0 >> 32) * first) >> 32;
+        ((base << 32 | u64::from((self.0 as u32).reverse_bits())) / first) as u32
+    }
+}
+
+/// The set that a missing one among the first is joined with.
+#[cold]
+fn fold(mut set: u32, sets: u32) -> u32 {
+    while set >= sets {
+        set -= 1 << set.ilog2();
+    }
+    set
+}
+
+/// How many of so many sets are the first ones: few, so that the directory may shrink far by halves; and such that the sets are at
+/// most a 256th more than the first ones doubled some times, so that all are about as full.
+pub fn first_sets(sets: u32) -> u32 {
+    sets >> sets.max(1).ilog2().saturating_sub(FIRST_BITS)
+}
+
+/// How often all sets have been split when there are so many.
+pub fn rounds(first_sets: u32, sets: u32) -> u32 {
+    (sets / first_sets).max(1).ilog2()
+}
+
+/// The set that a set, not the first, is split from, and joined with when it goes.
+pub fn origin(first_sets: u32, set: u32) -> u32 {
+    if set < first_sets { set - (1 << set.ilog2()) } else { set - (first_sets << (set / first_sets).ilog2()) }
 }
 
 #[cfg(test)]
@@ -121,17 +158,38 @@ mod tests {
     /// Growing by one set moves pages of one set only, and only to the new one.
     #[test]
     fn growing_splits_one_set() {
-        let first = 5;
-        for sets in first..100 {
-            let rounds = |sets: u32| (sets / first).ilog2();
-            let from = sets - (first << rounds(sets));
-            for page in 0..2000 {
-                let hash = Key::new(1, page).unwrap().hash();
-                let before = hash.set(first, sets, rounds(sets));
-                let after = hash.set(first, sets + 1, rounds(sets + 1));
-                assert!(before < sets);
-                assert!(after == before || (before == from && after == sets), "{sets}: {before} -> {after}");
+        for first in [1, 2, 5, 8, 37] {
+            for sets in 1..100 {
+                let from = origin(first, sets);
+                for page in 0..2000 {
+                    let hash = Key::new(1, page).unwrap().hash();
+                    let before = hash.set(first, sets, rounds(first, sets));
+                    let after = hash.set(first, sets + 1, rounds(first, sets + 1));
+                    assert!(before < sets);
+                    assert!(after == before || (before == from && after == sets), "{sets}: {before} -> {after}");
+                }
             }
+        }
+    }
+
+    /// Where the first sets were doubled some times, all are about as full, and each has an interval of positions.
+    #[test]
+    fn all_sets_are_as_full() {
+        for (sets, pages) in [(300, 60_000), (1000, 200_000), (4096, 800_000)] {
+            let first = first_sets(sets);
+            assert!((256..512).contains(&first) && sets - (first << rounds(first, sets)) <= sets / 256);
+            let even = first << rounds(first, sets);
+            let mut in_set = vec![(0, u32::MAX, 0); even as usize];
+            for page in 0..pages {
+                let hash = Key::new(1, page).unwrap().hash();
+                let (count, low, high) = &mut in_set[hash.set(first, even, rounds(first, even)) as usize];
+                let position = hash.position(first);
+                (*count, *low, *high) = (*count + 1, position.min(*low), position.max(*high));
+            }
+            let width = u64::from(u32::MAX) / u64::from(even) + 1;
+            assert!(in_set.iter().all(|(_, low, high)| u64::from(high - low) <= width), "{sets}");
+            // 200 and more in the mean, so the deviation is 14 and more.
+            assert!(in_set.iter().all(|(count, ..)| (100..310).contains(count)), "{sets}");
         }
     }
 }

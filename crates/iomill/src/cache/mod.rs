@@ -24,9 +24,11 @@ mod copy;
 pub mod directory;
 pub mod feeder;
 mod frames;
+mod held;
 pub mod key;
 mod pins;
 pub mod policy;
+mod resize;
 pub mod set;
 mod wait;
 mod words;
@@ -34,12 +36,14 @@ mod words;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+pub use held::Held;
 pub use pins::Block as PinBlock;
+pub use resize::{Resize, Step};
 pub use wait::{Outcome, Waiter};
 
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::sys::sync::{AtomicU32, Ordering};
+use crate::sys::sync::{Mutex, Ordering, RwLock};
 use directory::Directory;
 pub use directory::Place;
 use frames::Frames;
@@ -118,6 +122,10 @@ pub struct Cache {
     waiters: Waiters,
     /// Pages that are dirty or flushing.
     dirty: AtomicU64,
+    /// Held by who resizes.
+    resizing: Mutex<()>,
+    /// Written to by who moves pages between sets; read by who goes through all sets, so that no page moves past it.
+    moves: RwLock<()>,
 }
 
 impl Cache {
@@ -125,7 +133,7 @@ impl Cache {
     pub fn new(plan: Plan) -> Result<Cache> {
         let page = PAGE_BYTES as u64;
         let ways = plan.set_size.max(1) as u64;
-        let sets = |bytes: u64| (bytes / page / ways).max(1);
+        let sets = |bytes: u64| sets_of(bytes, ways);
         let (now, most) = (sets(plan.bytes), sets(plan.bytes_max.max(plan.bytes)));
         if most * ways > u64::from(u32::MAX / 2) {
             let what = format!("a cache of {} bytes", plan.bytes_max.max(plan.bytes));
@@ -143,7 +151,14 @@ impl Cache {
             what: format!("address space for a cache of {} bytes", u64::from(most) * page),
             why: format!("{e}; ask for a smaller one"),
         })?;
-        Ok(Cache { directory, frames, waiters: Waiters::default(), dirty: AtomicU64::new(0) })
+        Ok(Cache {
+            directory,
+            frames,
+            waiters: Waiters::default(),
+            dirty: AtomicU64::new(0),
+            resizing: Mutex::new(()),
+            moves: RwLock::new(()),
+        })
     }
 
     /// The directory.
@@ -313,6 +328,11 @@ struct Room {
     evicted: bool,
 }
 
+/// Sets in so much memory.
+fn sets_of(bytes: u64, ways: u64) -> u64 {
+    (bytes / PAGE_BYTES as u64 / ways).max(1)
+}
+
 /// Frames for so many pages.
 fn with_spare(pages: u64) -> u32 {
     let pages = pages as u32;
@@ -454,6 +474,7 @@ impl Cache {
         if self.dirty() == 0 {
             return keys;
         }
+        let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
         for index in 0..self.directory.sets() {
             let before = keys.len();
             self.dirty_in(Place(index), true, &mut keys);
@@ -468,6 +489,7 @@ impl Cache {
 
     /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
     pub fn discard(&self, file: u32, page: u64) {
+        let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
         for index in 0..self.directory.sets() {
             let mut set = self.directory.set(Place(index)).lock();
             for way in (0..set.ways()).filter(|&way| Locked::has(set.present(), way)).collect::<Vec<_>>() {
@@ -489,96 +511,8 @@ impl Cache {
     }
 }
 
-/// A page that is pinned.
-#[derive(Debug)]
-pub struct Held<'a> {
-    slot: &'a AtomicU32,
-    page: *const u8,
-}
-
-impl Held<'_> {
-    /// The page's bytes; they never change while this lives.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: a whole frame in the slab, which outlives the slot. It is pinned, and pinned frames are neither written to nor
-        // reused (rule 2), so it is immutable for as long as the slot holds its number, which is as long as `self` lives.
-        unsafe { std::slice::from_raw_parts(self.page, PAGE_BYTES) }
-    }
-}
-
-impl Drop for Held<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        pins::end(self.slot);
-    }
-}
-
+/// Looking ahead, and copying what was found.
 impl Cache {
-    /// A block of pin slots for the calling thread, unless as many pages are pinned as may be.
-    pub fn pin_block(&self) -> Option<Arc<PinBlock>> {
-        self.frames.pins.block()
-    }
-
-    /// Takes a thread's block back.
-    pub fn give_pin_block(&self, block: &Arc<PinBlock>) {
-        self.frames.pins.give(block);
-    }
-
-    /// Pages that may be pinned at a time.
-    pub fn pins_max(&self) -> u32 {
-        self.frames.pins.max()
-    }
-
-    /// Pins a page, if it is there, in an empty slot of the calling thread (rules of `pins`), and says where it was.
-    ///
-    /// # Safety
-    /// The slot is in a block that this cache gave to the calling thread ([`Cache::pin_block`]).
-    pub unsafe fn pin<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Found)> {
-        loop {
-            let (_, seen) = self.directory.find(key, hash)?;
-            if !seen.is_marked {
-                self.mark(key, hash);
-                continue;
-            }
-            // SAFETY: the caller's promise.
-            let pinned = unsafe { self.pin_found(key, hash, slot) };
-            if pinned.is_some() {
-                return pinned;
-            }
-        }
-    }
-
-    /// Pins a page that is there and marked already.
-    ///
-    /// # Safety
-    /// As for [`Cache::pin`].
-    #[inline(always)]
-    pub unsafe fn pin_found<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Found)> {
-        let (place, seen) = self.directory.find(key, hash)?;
-        if !seen.is_marked {
-            return None;
-        }
-        pins::announce(slot, seen.frame);
-        if !self.directory.set(place).is_still(seen) {
-            pins::end(slot);
-            return None;
-        }
-        // SAFETY: blocks are kept by `Pins` and never freed before it, that is before the cache, which is borrowed for
-        // 'a.
-        let slot = unsafe { &*std::ptr::from_ref(slot) };
-        Some((Held { slot, page: self.frames.at(seen.frame) }, (place, seen)))
-    }
-
-    #[cold]
-    fn mark(&self, key: Key, hash: Hash) {
-        let (_, mut set) = self.directory.lock(hash);
-        if let Some(way) = set.find(key, hash)
-            && !Locked::has(set.filling(), way)
-        {
-            set.set_marked(way, true);
-        }
-    }
-
     /// Fetches ahead what a look-up of the page will read.
     #[inline]
     pub fn prefetch(&self, hash: Hash) {

@@ -32,7 +32,7 @@ pub struct Block {
 pub struct Pins {
     /// Every block that was ever made; they are used again and never freed, because pins refer to them.
     blocks: Mutex<Vec<Owned>>,
-    slots_max: u32,
+    slots_max: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -56,12 +56,17 @@ impl Pinned {
 impl Pins {
     /// At most `slots_max` pins at a time, rounded up to whole blocks.
     pub fn new(slots_max: u32) -> Pins {
-        Pins { blocks: Mutex::new(Vec::new()), slots_max }
+        Pins { blocks: Mutex::new(Vec::new()), slots_max: AtomicU32::new(slots_max) }
     }
 
     /// How many pins there may be.
     pub fn max(&self) -> u32 {
-        self.slots_max.next_multiple_of(BLOCK_SLOTS)
+        self.slots_max.load(Ordering::Relaxed).next_multiple_of(BLOCK_SLOTS)
+    }
+
+    /// Changes that. Threads keep the room that they have taken.
+    pub fn set_max(&self, slots_max: u32) {
+        self.slots_max.store(slots_max, Ordering::Relaxed);
     }
 
     /// A block for the calling thread, unless there are too many.
@@ -71,7 +76,7 @@ impl Pins {
             owned.taken = true;
             return Some(Arc::clone(&owned.block));
         }
-        if blocks.len() as u32 * BLOCK_SLOTS >= self.slots_max {
+        if blocks.len() as u32 * BLOCK_SLOTS >= self.max() {
             return None;
         }
         let block = Arc::new(Block { slots: (0..BLOCK_SLOTS).map(|_| AtomicU32::new(0)).collect() });

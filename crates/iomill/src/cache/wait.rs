@@ -110,6 +110,18 @@ impl Waiters {
         set.transit() > 0 && lock(self.stripe(key)).transit.contains(&key)
     }
 
+    /// Tells how many waiters and pages in transit there are of pages that `chosen` picks. It picks pages of locked sets only.
+    pub fn count(&self, chosen: impl Fn(Key) -> bool) -> (u16, u8) {
+        let (mut waiters, mut transit) = (0, 0);
+        for stripe in &self.stripes {
+            let stripe = lock(stripe);
+            waiters += stripe.waiters.iter().filter(|(key, _)| chosen(*key)).count();
+            transit += stripe.transit.iter().filter(|key| chosen(**key)).count();
+        }
+        // Of one set there are not more, because they are counted there.
+        (waiters as u16, transit as u8)
+    }
+
     /// Begins a transit of a page that is neither in the set nor in transit; not if there are too many.
     pub fn begin_transit(&self, set: &mut Locked<'_>, key: Key) -> bool {
         let mut stripe = lock(self.stripe(key));

@@ -35,6 +35,10 @@ struct Slab {
     addresses: Range<usize>,
     /// A chunk is two to this power of bytes; the last one may be shorter.
     chunk_shift: u32,
+    /// Memory from this address on is not in use: what is registered ends before it.
+    used_end: usize,
+    /// Per chunk, the version at which its memory was last given back; 0 if it never was.
+    dropped: Vec<u64>,
 }
 
 impl Regions {
@@ -63,7 +67,29 @@ impl Regions {
         let mut slabs = self.slabs.write().unwrap_or_else(|e| e.into_inner());
         let id = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         let addresses = start as usize..start as usize + len;
-        slabs.push(Slab { id, addresses, chunk_shift: chunk_bytes.trailing_zeros() });
+        let dropped = vec![0; len.div_ceil(chunk_bytes)];
+        slabs.push(Slab { id, used_end: addresses.end, addresses, chunk_shift: chunk_bytes.trailing_zeros(), dropped });
+    }
+
+    /// Says that the slab at `start` is in use up to so many bytes. Chunks that are registered stay as they are; what is used of one
+    /// beyond its end then counts as not registered.
+    pub fn use_slab(&self, start: *mut u8, len: usize) {
+        let mut slabs = self.slabs.write().unwrap_or_else(|e| e.into_inner());
+        self.version.fetch_add(1, Ordering::AcqRel);
+        for slab in slabs.iter_mut().filter(|slab| slab.addresses.start == start as usize) {
+            slab.used_end = slab.addresses.end.min(start as usize + len);
+        }
+    }
+
+    /// Has engines let go of the chunks that touch a range of the slab at `start`, in bytes from there, before they next use any
+    /// region. Rule 1 holds for the chunks as for removed memory: no piece in them is unfinished.
+    pub fn drop_chunks(&self, start: *mut u8, range: Range<usize>) {
+        let mut slabs = self.slabs.write().unwrap_or_else(|e| e.into_inner());
+        let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
+        for slab in slabs.iter_mut().filter(|slab| slab.addresses.start == start as usize) {
+            let chunks = range.start >> slab.chunk_shift..range.end.div_ceil(1 << slab.chunk_shift);
+            slab.dropped[chunks].fill(version);
+        }
     }
 
     /// Removes a slab that is about to be unmapped, as [`Regions::remove`] does.
@@ -99,8 +125,9 @@ pub struct Known {
 #[derive(Debug)]
 struct KnownSlab {
     slab: Slab,
-    /// The engine's number for each chunk, [`NO_REGION`] where the engine refused it; `None` before its first use.
-    chunks: Vec<Option<u16>>,
+    /// The engine's number for each chunk, [`NO_REGION`] where the engine refused it, and the address up to which it is
+    /// registered; `None` before its first use.
+    chunks: Vec<Option<(u16, usize)>>,
 }
 
 impl Default for Known {
@@ -137,12 +164,19 @@ impl Known {
             *region = NO_REGION;
             return;
         }
-        let number = &mut known.chunks[chunk];
-        *region = *number.get_or_insert_with(|| {
-            // SAFETY: a slab is mapped until its owner has called `Regions::remove_slab`, which is after the end of the
-            // piece that is here now (rule 1). After that the engine still holds it for a while, as in `number`.
-            unsafe { engine.register(at as *mut u8, chunk_end - at) }.unwrap_or(NO_REGION)
-        });
+        let used_end = chunk_end.min(known.slab.used_end);
+        let (number, registered_end) = match known.chunks[chunk] {
+            Some(known) => known,
+            // In use for so short a time that this batch has not heard of it.
+            None if used_end < start + len => (NO_REGION, chunk_end),
+            None => {
+                // SAFETY: a slab is mapped until its owner has called `Regions::remove_slab`, which is after the end of the
+                // piece that is here now (rule 1). After that the engine still holds it for a while, as in `number`.
+                let number = unsafe { engine.register(at as *mut u8, used_end - at) }.unwrap_or(NO_REGION);
+                *known.chunks[chunk].insert((number, used_end))
+            }
+        };
+        *region = if start + len <= registered_end { number } else { NO_REGION };
     }
 
     /// The engine's number for memory, registering it at first use.
@@ -185,12 +219,19 @@ impl Known {
         self.slabs.retain(|known| {
             let stays = slabs.iter().any(|slab| slab.id == known.slab.id);
             if !stays {
-                known.chunks.iter().flatten().for_each(|&number| unregister(number));
+                known.chunks.iter().flatten().for_each(|&(number, _)| unregister(number));
             }
             stays
         });
         for slab in slabs.iter() {
-            if !self.slabs.iter().any(|known| known.slab.id == slab.id) {
+            if let Some(known) = self.slabs.iter_mut().find(|known| known.slab.id == slab.id) {
+                for (chunk, (now, before)) in slab.dropped.iter().zip(&known.slab.dropped).enumerate() {
+                    if now != before {
+                        known.chunks[chunk].take().into_iter().for_each(|(number, _)| unregister(number));
+                    }
+                }
+                known.slab = slab.clone();
+            } else {
                 let chunks = slab.addresses.len().div_ceil(1 << slab.chunk_shift);
                 self.slabs.push(KnownSlab { slab: slab.clone(), chunks: vec![None; chunks] });
             }

@@ -4,12 +4,12 @@
 #[cfg(not(iomill_models))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(iomill_models))]
-pub use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 
 #[cfg(iomill_models)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(iomill_models)]
-pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 
 /// Locks a mutex whose data is valid at every moment (each holder changes it by whole steps), so that a panic of an
 /// earlier holder is no reason to stop.

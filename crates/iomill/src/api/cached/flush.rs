@@ -64,7 +64,7 @@ impl FileState {
             return;
         }
         let keys = pages.iter().filter_map(|&page| paged.key(page).map(|(key, _)| key));
-        let too_many = paged.cached.cache.dirty() > paged.cached.limits.dirty_pages;
+        let too_many = paged.cached.cache.dirty() > paged.cached.limits().dirty_pages;
         if self.array().has_threads() && !(too_many && may_flush) {
             paged.cached.flusher.push(self.array(), keys);
         } else if may_flush {
@@ -237,7 +237,7 @@ impl Cached {
     }
 
     /// Flushes pages of a file, unless somebody is changing its length; whether it did.
-    fn flush_other(&self, file: &FileState, keys: &[Key], class: Class) -> Result<bool> {
+    pub(super) fn flush_other(&self, file: &FileState, keys: &[Key], class: Class) -> Result<bool> {
         let Some(paged) = &file.paged else { return Ok(false) };
         if !file.gate.try_enter() {
             return Ok(false);

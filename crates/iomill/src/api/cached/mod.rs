@@ -8,13 +8,13 @@
 mod fill;
 mod flush;
 mod read;
+mod resize;
 mod run;
 mod seat;
 mod work;
 mod write;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, RwLock, Weak};
 
 use super::options::ArrayOptions;
@@ -25,8 +25,7 @@ use crate::cache::{Cache, Plan};
 use crate::counters::Board;
 use crate::drive::PAGE_BYTES;
 use crate::drive::regions::Regions;
-use crate::error::{Error, Result};
-use crate::sys::limits::{default_cache_bytes, memory_limit_bytes};
+use crate::error::Result;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use flush::Flusher;
@@ -35,8 +34,11 @@ pub use fill::Fills;
 pub use seat::Seat;
 pub use work::Work;
 
-/// Frames are registered with engines in chunks of so many bytes.
-const CHUNK_BYTES: usize = 64 << 20;
+/// Frames are registered with engines in chunks, which are also how memory goes back to the system: a sixteenth of the cache or a
+/// little more, within these bounds, in bytes.
+const CHUNK_MIN_BYTES: u64 = 2 << 20;
+const CHUNK_MAX_BYTES: u64 = 64 << 20;
+const CHUNK_SHARE: u64 = 16;
 
 /// Pages of one wave of fills at most.
 const WAVE_PAGES: usize = 1024;
@@ -51,7 +53,6 @@ pub struct Cached {
     files: RwLock<BTreeMap<u32, Weak<FileState>>>,
     next_number: AtomicU32,
     pub flusher: Flusher,
-    limits: Limits,
     board: Arc<Board>,
     /// Pages that came in, roughly: changes tell threads that have only hits that a policy has to choose.
     taken: AtomicU64,
@@ -59,6 +60,9 @@ pub struct Cached {
     bypassed: AtomicU64,
     /// Memory for the copies that are flushed, used again.
     copies: Mutex<Vec<PageBuf>>,
+    regions: Arc<Regions>,
+    /// See [`CHUNK_MIN_BYTES`].
+    chunk_bytes: usize,
 }
 
 /// Bounds that follow from the cache's size.
@@ -77,52 +81,52 @@ impl Cached {
     pub fn new(
         options: &ArrayOptions,
         instance: u64,
-        regions: &Regions,
+        regions: &Arc<Regions>,
         board: &Arc<Board>,
     ) -> Result<Option<Arc<Cached>>> {
-        let cache_bytes = match options.cache_bytes {
-            Some(bytes) => bytes,
-            None => default_cache_bytes(memory_limit_bytes(Path::new("/")).unwrap_or(0)),
-        };
-        if cache_bytes == 0 {
-            return Ok(None);
-        }
-        board.set_cache_bytes(cache_bytes);
-        let ways = options.set_size;
-        let least = (ways * PAGE_BYTES) as u64;
-        if cache_bytes < least {
-            let what = format!("a cache of {cache_bytes} bytes");
-            return Err(Error::invalid(
-                what,
-                format!("it holds at least one set of {ways} pages, {least} bytes; 0 is none"),
-            ));
-        }
-        let cache = Cache::new(Plan {
-            bytes: cache_bytes,
-            bytes_max: options.cache_bytes_max.unwrap_or(0).max(cache_bytes),
-            set_size: ways,
+        let Some(sizes) = resize::sizes(options)? else { return Ok(None) };
+        let plan = |bytes_max| Plan {
+            bytes: sizes.now,
+            bytes_max,
+            set_size: options.set_size,
             policy: options.policy,
             hash_mask: options.hash_mask,
-        })?;
+        };
+        let cache = match Cache::new(plan(sizes.most)) {
+            // Where address space is counted as memory, a cache that cannot grow is better than none.
+            Err(_) if options.cache_bytes_max.is_none() => Cache::new(plan(sizes.now))?,
+            cache => cache?,
+        };
+        board.set_cache_bytes(sizes.now);
         let (start, len) = cache.span();
-        regions.add_slab(start, len, CHUNK_BYTES);
-        let pages = cache.directory().pages() as usize;
+        let chunk_bytes =
+            (sizes.now / CHUNK_SHARE).next_power_of_two().clamp(CHUNK_MIN_BYTES, CHUNK_MAX_BYTES) as usize;
+        regions.add_slab(start, len, chunk_bytes);
+        regions.use_slab(start, cache.used_bytes());
         Ok(Some(Arc::new(Cached {
-            limits: Limits {
-                wave_pages: (pages / 4).clamp(1, WAVE_PAGES),
-                set_dirty: ways as u32 / 2,
-                dirty_pages: pages as u64 * 5 / 8,
-            },
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
             bypassed: AtomicU64::new(0),
             copies: Mutex::default(),
+            regions: Arc::clone(regions),
+            chunk_bytes,
             cache,
             instance,
             files: RwLock::default(),
             next_number: AtomicU32::new(0),
             flusher: Flusher::default(),
         })))
+    }
+
+    /// What follows from the cache's size now.
+    fn limits(&self) -> Limits {
+        let directory = self.cache.directory();
+        let pages = directory.pages();
+        Limits {
+            wave_pages: (pages as usize / 4).clamp(1, WAVE_PAGES),
+            set_dirty: directory.ways() as u32 / 2,
+            dirty_pages: pages * 5 / 8,
+        }
     }
 
     /// A number for a file that is being opened. Numbers come again after 16 million files, when the pages of the earlier one are gone.

@@ -201,8 +201,12 @@ impl FileState {
         fresh_from: u64,
         class: Class,
     ) -> Result<()> {
+        let mut untried = todo.len();
         while !todo.is_empty() {
-            let count = todo.len().min(paged.cached.limits.wave_pages);
+            let count = todo.len().min(paged.cached.limits().wave_pages);
+            // What is tried again held nothing when the call began; others may have written to it since.
+            let fresh_from = if untried >= count { fresh_from } else { u64::MAX };
+            untried = untried.saturating_sub(count);
             let mut fills = Fills::new(op);
             // SAFETY: the caller's promise.
             let sorted = unsafe { self.begin_wave(paged, op, todo.drain(..count), fresh_from, &mut fills) };
@@ -240,12 +244,13 @@ impl FileState {
     ) -> Sorted {
         let mut sorted = Sorted::default();
         let mut over = Vec::new();
+        let set_dirty = paged.cached.limits().set_dirty;
         paged.cached.with_seat(|seat| {
             seat.tell(&paged.cached);
             for span in spans {
                 // SAFETY: the caller's promise.
                 let (asked, dirty) = unsafe { paged.ask(seat, op, span, fresh_from) };
-                if dirty > paged.cached.limits.set_dirty {
+                if dirty > set_dirty {
                     over.push(span.page);
                 }
                 match asked {

@@ -19,9 +19,8 @@ pub struct Work {
     paged: Arc<Paged>,
     /// Reads and writes, each with fills of its own: (what to do, fills).
     fills: [(Op, Fills); 2],
-    /// What is left for later, and where pages begin that hold nothing yet, in bytes.
+    /// What is left for later. None of its pages counts as one that holds nothing yet: others may write to them first.
     rest: [Vec<Span>; 2],
-    fresh_from: u64,
     class: Class,
 }
 
@@ -44,14 +43,14 @@ impl Work {
         let mut fills = [(Op::Read, Fills::new(Op::Read)), (Op::Write, Fills::new(Op::Write))];
         let mut rest = [Vec::new(), Vec::new()];
         for (((op, fills), rest), spans) in fills.iter_mut().zip(&mut rest).zip([reads, writes]) {
-            let first = spans.len().min(paged.cached.limits.wave_pages);
+            let first = spans.len().min(paged.cached.limits().wave_pages);
             // SAFETY: the caller's promise.
             *rest = unsafe { file.begin_some(paged, *op, spans[..first].iter().copied(), fresh_from, fills) };
             rest.extend_from_slice(&spans[first..]);
             fills.plan(file, paged);
         }
         let all = fills.iter().all(|(_, fills)| fills.is_empty()) && rest.iter().all(Vec::is_empty);
-        (!all).then(|| Work { paged: Arc::clone(paged), fills, rest, fresh_from, class })
+        (!all).then(|| Work { paged: Arc::clone(paged), fills, rest, class })
     }
 
     /// The pieces that fill its pages.
@@ -89,7 +88,7 @@ impl Work {
     pub unsafe fn finish(&self, file: &FileState) -> Result<()> {
         for ((op, _), rest) in self.fills.iter().zip(&self.rest) {
             // SAFETY: the caller's promise.
-            unsafe { file.complete(&self.paged, *op, rest.clone(), self.fresh_from, self.class)? };
+            unsafe { file.complete(&self.paged, *op, rest.clone(), u64::MAX, self.class)? };
         }
         Ok(())
     }

@@ -138,7 +138,8 @@ mod tests {
     #[test]
     fn both_have_leaders() {
         for sets in (2..1000).chain([50_000]) {
-            let duel = Duel::new(Scale { sets: 1, ways: 12, pages_max: 100, hash_mask: u64::MAX }).unwrap();
+            let duel =
+                Duel::new(Scale { sets: 1, first_sets: 1, ways: 12, pages_max: 100, hash_mask: u64::MAX }).unwrap();
             duel.resized(sets, 12);
             let count = |role| (0..sets).filter(|&index| duel.role(index) == role).count() as u32;
             let (lru, tiny) = (count(Role::LeadsLru), count(Role::LeadsTiny));

@@ -98,6 +98,8 @@ impl FromStr for PolicyKind {
 pub struct Scale {
     /// Sets at the beginning.
     pub sets: u32,
+    /// How many of them are the first of linear hashing (`key::first_sets`).
+    pub first_sets: u32,
     /// Ways of a set.
     pub ways: usize,
     /// The most pages there may ever be.

@@ -1,6 +1,6 @@
 //! How often pages were asked for lately: a count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that grows old.
 //!
-//! A block of the sketch is one cache line, chosen by the same bits of the hash that choose the base set, so that the pages of
+//! A block of the sketch is one cache line, chosen by the hash's position ([`Hash::position`]), so that the pages of
 //! a set are counted side by side and grow old together: only their counts are ever compared. A block halves its counts after so
 //! many accesses of its own, which its first row tells. So there is no lock, no count that all threads share and no moment at which
 //! the whole sketch is gone through. Counting is relaxed loads and stores, of which some are lost when two threads meet in a word:
@@ -29,17 +29,20 @@ pub struct Sketch {
     words: Words,
     /// Blocks when the cache is as large as it may become.
     blocks: u64,
+    /// The directory's first sets.
+    first_sets: u32,
     /// So many bits of a block's number are left out as the cache is smaller than it may become (low 8 bits), and the sum of a
     /// block's first row that has it halved.
     now: AtomicU64,
 }
 
 impl Sketch {
-    /// A sketch for at most so many pages. It has 8 bytes for each; those that are not used yet take no memory.
-    pub fn new(pages_max: u64) -> io::Result<Sketch> {
+    /// A sketch for at most so many pages of a directory with so many first sets. It has 8 bytes for each page; those that are not
+    /// used yet take no memory.
+    pub fn new(pages_max: u64, first_sets: u32) -> io::Result<Sketch> {
         let blocks = pages_max.div_ceil(BLOCK_PAGES).max(1);
         let words = Words::new(blocks as usize * BLOCK_WORDS)?;
-        let sketch = Sketch { words, blocks, now: AtomicU64::new(0) };
+        let sketch = Sketch { words, blocks, first_sets, now: AtomicU64::new(0) };
         sketch.resize(pages_max);
         Ok(sketch)
     }
@@ -54,15 +57,15 @@ impl Sketch {
     }
 
     fn block(&self, hash: Hash, now: u64) -> &[AtomicU64] {
-        let index = (((hash.0 >> 32) * self.blocks) >> 32) >> (now & 0xFF);
+        let index = ((u64::from(hash.position(self.first_sets)) * self.blocks) >> 32) >> (now & 0xFF);
         let start = index as usize * BLOCK_WORDS;
         &self.words.all()[start..start + BLOCK_WORDS]
     }
 
     /// The counter of a page in each row: which word of the block, and how far from its lowest bit.
     fn counters(hash: Hash) -> [(usize, u32); ROWS] {
-        // The high half chose the block.
-        let mixed = (hash.0 & 0xFFFF_FFFF).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        // Bits of both halves chose the block; so all are mixed.
+        let mixed = hash.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         std::array::from_fn(|row| {
             let bits = (mixed >> (44 + 5 * row)) as u32;
             (2 * row + (bits >> 4 & 1) as usize, (bits & 0xF) * 4)
@@ -110,6 +113,8 @@ fn sum_of(word: u64) -> u64 {
 
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use crate::cache::key::Key;
 
@@ -126,7 +131,7 @@ mod tests {
 
     #[test]
     fn frequent_pages_count_more() {
-        let sketch = Sketch::new(10_000).unwrap();
+        let sketch = Sketch::new(10_000, 7).unwrap();
         for page in 0..10_000 {
             sketch.add(hash(page));
         }
@@ -143,7 +148,7 @@ mod tests {
     /// What is not asked for any more is forgotten as other pages of its block are asked for.
     #[test]
     fn counts_grow_old() {
-        let sketch = Sketch::new(BLOCK_PAGES).unwrap();
+        let sketch = Sketch::new(BLOCK_PAGES, 7).unwrap();
         (0..8).for_each(|_| sketch.add(hash(0)));
         assert_eq!(sketch.count(hash(0)), 8);
         let mut page = 1;
@@ -162,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_saturated_page_is_left_alone() {
-        let sketch = Sketch::new(1000).unwrap();
+        let sketch = Sketch::new(1000, 7).unwrap();
         (0..15).for_each(|_| sketch.add(hash(7)));
         assert_eq!(sketch.count(hash(7)), COUNT_MAX);
         let words = |sketch: &Sketch| sketch.words.all().iter().map(|w| w.load(Ordering::Relaxed)).collect::<Vec<_>>();
@@ -174,7 +179,7 @@ mod tests {
     /// A cache that may grow far is counted in as many blocks as it needs now, each of which lasts for some accesses per page.
     #[test]
     fn a_small_cache_uses_few_blocks() {
-        let sketch = Sketch::new(1 << 20).unwrap();
+        let sketch = Sketch::new(1 << 20, 7).unwrap();
         for pages in [1, 7, 100, 5000, 1 << 20] {
             sketch.resize(pages);
             let now = sketch.now.load(Ordering::Relaxed);

@@ -166,7 +166,7 @@ struct World {
 impl World {
     fn new(kind: PolicyKind, ways: usize) -> World {
         let shape = Shape::new(ways).unwrap();
-        let scale = Scale { sets: 2, ways, pages_max: 2 * ways as u64, hash_mask: u64::MAX };
+        let scale = Scale { sets: 2, first_sets: 2, ways, pages_max: 2 * ways as u64, hash_mask: u64::MAX };
         let words = Words::new(2 * shape.stride).unwrap();
         World { shape, words, policy: new(kind, scale).unwrap(), next: 0, demoted: [0; 2] }
     }

@@ -53,7 +53,7 @@ impl WTinyLfu {
         // A window of a hundredth, as in the paper, is less than a page of a set. A quarter loses less to pages that are used again
         // soon than it gives up otherwise.
         let window_ways = (scale.ways as u32 / 4).max(1);
-        let sketch = Sketch::new(scale.pages_max)?;
+        let sketch = Sketch::new(scale.pages_max, scale.first_sets)?;
         sketch.resize(u64::from(scale.sets) * scale.ways as u64);
         let protected_ways = (scale.ways as u32 - window_ways) * 4 / 5;
         Ok(WTinyLfu { sketch, hash_mask: scale.hash_mask, window_ways, protected_ways })

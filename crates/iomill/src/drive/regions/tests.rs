@@ -126,3 +126,37 @@ fn a_slab_that_is_gone_is_let_go_before_its_addresses_are_used_again() {
     assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), NO_REGION);
     assert_eq!(number(&mut known, &mut table, 2 * SLAB, 1), 11, "the other stays as it was");
 }
+
+#[test]
+fn chunks_that_are_dropped_are_let_go_and_the_others_stay() {
+    let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(100));
+    regions.add_slab(at(SLAB), 16 * MIB, 4 * MIB);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    for (chunk, expected) in [(0, 10), (1, 11), (2, 12)] {
+        assert_eq!(number(&mut known, &mut table, SLAB + chunk * 4 * MIB, 1), expected);
+    }
+    regions.drop_chunks(at(SLAB), 4 * MIB..16 * MIB);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    assert_eq!(table.taken_back, [11, 12]);
+    assert_eq!(number(&mut known, &mut table, SLAB, 1), 10, "it was not dropped");
+    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), 13, "new memory, new number");
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    assert_eq!(table.taken_back, [11, 12], "once");
+}
+
+#[test]
+fn only_what_is_in_use_is_registered() {
+    let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(100));
+    regions.add_slab(at(SLAB), 16 * MIB, 4 * MIB);
+    regions.use_slab(at(SLAB), 6 * MIB);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), 10);
+    assert_eq!(table.asked, [(SLAB + 4 * MIB, 2 * MIB)]);
+    assert_eq!(number(&mut known, &mut table, SLAB + 6 * MIB, 1), NO_REGION);
+    assert_eq!(number(&mut known, &mut table, SLAB + 12 * MIB, 1), NO_REGION);
+    regions.use_slab(at(SLAB), 16 * MIB);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    assert_eq!(number(&mut known, &mut table, SLAB + 6 * MIB, 1), NO_REGION, "beyond what is registered of the chunk");
+    assert_eq!(number(&mut known, &mut table, SLAB + 12 * MIB, 1), 11);
+    assert_eq!(number(&mut known, &mut table, SLAB + 5 * MIB, 1), 10);
+}

@@ -1,0 +1,73 @@
+//! The cache's size changes while calls of every kind are under way.
+
+use iomill::ArrayOptions;
+use iomill::cache::policy::PolicyKind;
+use iomill_sim::Rates;
+
+use crate::futures::mixed_with;
+use crate::harness::{Round, assert_same, assert_tidy, drive, layout, options, rounds};
+
+/// Pages of a set.
+const WAYS: u64 = 4;
+const SET_BYTES: u64 = WAYS * 4096;
+
+/// Seeds that once showed a bug.
+const ONCE_FAILED: &[u64] = &[1179998709006811502];
+
+#[test]
+fn a_cache_is_resized_beside_calls() {
+    rounds("a_cache_is_resized_beside_calls", 60, ONCE_FAILED, run);
+}
+
+fn run(round: &mut Round) {
+    let drives = round.rng.usize(1..4);
+    for index in 0..drives {
+        let model = drive(&mut round.rng);
+        round.world.add_drive(format!("/sim/{index}"), model);
+    }
+    let (rng, world) = (&mut round.rng, &round.world);
+    let rates = Rates { short_read: 100, short_write: 100, interrupted: 100, ..Rates::default() };
+    let rates = if rng.bool() { rates } else { Rates::default() };
+    world.faults(|faults| faults.rates = rates);
+    // A bad hash fills sets, so that calls go past them, and have to wait.
+    let mask = [u64::MAX, u64::MAX, 0x7000_0000_0000_0007][rng.usize(0..3)];
+    let sets_max = rng.u64(1..200);
+    let sets = rng.u64(1..=sets_max);
+    let policies = PolicyKind::ALL;
+    let array = options(rng, world)
+        .cache_bytes(sets * SET_BYTES)
+        .cache_bytes_max(sets_max * SET_BYTES)
+        .set_size(WAYS as usize)
+        .policy(policies[rng.usize(0..policies.len())])
+        .cache_hash_mask(mask)
+        .create(world.paths())
+        .unwrap();
+    let file = array.create_file("file", layout(rng, drives)).unwrap();
+    let mut model = Vec::new();
+    for _ in 0..rng.usize(3..12) {
+        mixed_with(rng, &array, &file, &mut model, |rng, ended| {
+            // What a dropped write could not do at once is done by a callback thread, that is by a step; nothing else runs it
+            // while the length changes.
+            (0..if ended { 2000 } else { 0 }).for_each(|_| array.step());
+            if rng.u8(0..3) == 0 {
+                let sets = rng.u64(1..=sets_max);
+                array.resize_cache(sets * SET_BYTES).unwrap();
+                assert_eq!(array.counters().cache_bytes, sets * SET_BYTES);
+            }
+        });
+        assert_eq!(world.violations(), Vec::<String>::new());
+    }
+    let mut got = vec![0; model.len()];
+    assert_eq!(file.read_at(&mut got, 0).unwrap(), model.len());
+    assert_same(&got, &model, || "the file".to_owned());
+    array.resize_cache(SET_BYTES).unwrap();
+    drop(file);
+    array.close().unwrap();
+    let array = ArrayOptions::new().platform(world.platform()).cache_bytes(0).open(world.path(0)).unwrap();
+    let file = array.open_file("file").unwrap();
+    assert_eq!(file.read_at(&mut got, 0).unwrap(), model.len());
+    assert_same(&got, &model, || "what the drives have".to_owned());
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(world);
+}

@@ -1,0 +1,115 @@
+//! The cache's size: as it is opened, and as it is changed while files are read and written.
+
+use std::path::Path;
+
+use super::Cached;
+use crate::api::array::ArrayInner;
+use crate::api::options::ArrayOptions;
+use crate::cache::Step;
+use crate::cache::key::Key;
+use crate::drive::{Class, PAGE_BYTES};
+use crate::error::{Error, Result};
+use crate::sys::limits::{default_cache_bytes, memory_limit_bytes};
+
+/// How far a cache may grow unless told otherwise: by so many doublings, as far as there is memory.
+const DOUBLINGS: u32 = 2;
+
+/// Sets that a resize changes at a time, before it looks whether the array is still open.
+const STEP_SETS: u32 = 64;
+
+/// Sizes in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub now: u64,
+    /// What it may be resized to.
+    pub most: u64,
+}
+
+/// The sizes that options ask for; `None` for no cache.
+pub fn sizes(options: &ArrayOptions) -> Result<Option<Sizes>> {
+    // Where it cannot be found out there is no cache unless somebody names its size, and none that grows unless told how far.
+    let memory_bytes = memory_limit_bytes(Path::new("/")).unwrap_or(0);
+    let most = options.cache_bytes_max;
+    let now = match options.cache_bytes {
+        Some(bytes) => bytes,
+        None => default_cache_bytes(memory_bytes).min(most.unwrap_or(u64::MAX)),
+    };
+    if now == 0 {
+        return Ok(None);
+    }
+    check_least(options.set_size, now)?;
+    if let Some(most) = most
+        && most < now
+    {
+        let what = format!("a cache of {now} bytes that may grow to {most} bytes");
+        return Err(Error::invalid(what, "`cache_bytes_max` is at least `cache_bytes`"));
+    }
+    let fits = |doublings: &u32| now.checked_shl(*doublings).is_some_and(|bytes| bytes <= memory_bytes);
+    let most = most.unwrap_or_else(|| now << (0..=DOUBLINGS).rev().find(fits).unwrap_or(0));
+    Ok(Some(Sizes { now, most }))
+}
+
+fn check_least(ways: usize, bytes: u64) -> Result<()> {
+    let least = (ways * PAGE_BYTES) as u64;
+    if bytes < least {
+        let why = format!("it holds at least one set of {ways} pages, {least} bytes; 0 is none");
+        return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
+    }
+    Ok(())
+}
+
+impl Cached {
+    /// Changes the size, step by step, and waits for what is in the way. An error leaves it at a size between.
+    pub fn resize(&self, array: &ArrayInner, bytes: u64) -> Result<()> {
+        let directory = self.cache.directory();
+        if bytes == 0 {
+            let why = "an open array keeps its cache; shrink it to one set at least, or open the array without one";
+            return Err(Error::invalid("a cache of 0 bytes", why));
+        }
+        check_least(directory.ways(), bytes)?;
+        let page_bytes = PAGE_BYTES as u64;
+        let most = u64::from(directory.sets_max()) * directory.ways() as u64 * page_bytes;
+        // Up to a set more is the same number of whole sets.
+        if bytes / page_bytes / directory.ways() as u64 > u64::from(directory.sets_max()) {
+            let why = format!(
+                "it was opened to grow to {most} bytes; close the array and open it with `cache_bytes_max({bytes})`"
+            );
+            return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
+        }
+        let start = self.cache.span().0;
+        let mut resize = self.cache.begin_resize(bytes);
+        self.regions.use_slab(start, self.cache.used_bytes());
+        let mut dirty = Vec::new();
+        loop {
+            let step = resize.go_on(STEP_SETS, &mut dirty);
+            self.board.set_cache_bytes(self.cache.bytes());
+            array.check_open()?;
+            match step {
+                Step::Done => break,
+                Step::More => {}
+                Step::Blocked if self.flush_out(&mut dirty)? => {}
+                Step::Blocked => array.pause_for_io(),
+            }
+        }
+        self.regions.use_slab(start, self.cache.used_bytes());
+        let released = resize.release(self.chunk_bytes, |range| self.regions.drop_chunks(start, range));
+        self.board.set_cache_bytes(bytes);
+        released.map(drop).map_err(|e| Error::Machine {
+            what: "memory of a cache that has shrunk".into(),
+            why: format!("{e}; it is used again when the cache grows"),
+        })
+    }
+
+    /// Flushes pages that are in the way, and forgets them; whether there were any that could be.
+    fn flush_out(&self, dirty: &mut Vec<Key>) -> Result<bool> {
+        dirty.sort_unstable();
+        let mut any = false;
+        for keys in dirty.chunk_by(|a, b| a.file() == b.file()) {
+            if let Some(file) = self.file(keys[0].file()) {
+                any |= self.flush_other(&file, keys, Class::Foreground)?;
+            }
+        }
+        dirty.clear();
+        Ok(any)
+    }
+}

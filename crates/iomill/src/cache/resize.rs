@@ -1,0 +1,264 @@
+//! Resizing: sets are split and joined one at a time, while others read and write, and pages leave the frames that are to go.
+//!
+//! Goals: every page stays findable with its bytes and its state, dirty or being filled; steps so small that nobody notices them. Non-goals:
+//! I/O (a step that meets dirty pages in its way names them, for the caller to flush), and registrations of memory.
+//!
+//! Rules:
+//! 1. A set is split or joined with its lock and its origin's held, the origin's first. The number of sets changes before either is
+//!    given up. Who looked without a lock finds the version changed, or does not find the page; who then locks finds the page's
+//!    place changed and looks there (`Directory::lock`).
+//! 2. Who works on a page (a fill, a flush) finds it again by its key; a frame being filled stays the page's frame.
+//! 3. The limit of frames is raised before sets come and lowered after sets have gone, so there are always more frames below it than
+//!    pages. A frame above it that a page has is exchanged under the lock of the page's set; one that may be pinned stays as
+//!    it is until its pins end, and the page goes on without it (rule 2 of the cache).
+
+use super::directory::Place;
+use super::key::Key;
+use super::set::Locked;
+use super::{Cache, PIN_SHARE, sets_of, with_spare};
+use crate::drive::PAGE_BYTES;
+use crate::sys::sync::{MutexGuard, lock};
+
+/// How far a resize has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// To its end.
+    Done,
+    /// There is more to do.
+    More,
+    /// Something is in the way: dirty pages that the caller is to flush, or work that somebody else is to end.
+    Blocked,
+}
+
+/// A resize under way. There is one at a time. Dropping it leaves the cache at the size that it has reached.
+#[derive(Debug)]
+pub struct Resize<'a> {
+    cache: &'a Cache,
+    target: u32,
+    /// The set whose frames are looked at next, once there are as many sets as wanted.
+    cursor: u32,
+    /// Whether this round over all sets has left something.
+    left: bool,
+    _one: MutexGuard<'a, ()>,
+}
+
+impl Cache {
+    /// Begins to resize to so many bytes, after those who are at it. More than the cache was planned for is taken for that.
+    pub fn begin_resize(&self, bytes: u64) -> Resize<'_> {
+        let one = lock(&self.resizing);
+        let ways = self.directory.ways() as u64;
+        let target = sets_of(bytes, ways).min(u64::from(self.directory.sets_max())) as u32;
+        let limit = with_spare(u64::from(target) * ways);
+        if limit > self.frames.limit() {
+            self.frames.set_limit(limit);
+        }
+        Resize { cache: self, target, cursor: 0, left: false, _one: one }
+    }
+
+    /// Bytes of frames from the first to the last that may be in use.
+    pub fn used_bytes(&self) -> usize {
+        self.frames.limit() as usize * PAGE_BYTES
+    }
+
+    /// Bytes of the pages that fit now.
+    pub fn bytes(&self) -> u64 {
+        self.directory.pages() * PAGE_BYTES as u64
+    }
+}
+
+impl Resize<'_> {
+    /// Goes on by at most so many sets. Dirty pages that are in the way are appended to `dirty`.
+    pub fn go_on(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Step {
+        let cache = self.cache;
+        for _ in 0..sets {
+            let now = cache.directory.sets();
+            let gone_on = match now.cmp(&self.target) {
+                std::cmp::Ordering::Less => {
+                    cache.split(now);
+                    true
+                }
+                std::cmp::Ordering::Greater => cache.join(now - 1, dirty),
+                std::cmp::Ordering::Equal => return self.settle(sets, dirty),
+            };
+            if !gone_on {
+                return Step::Blocked;
+            }
+        }
+        Step::More
+    }
+
+    /// Goes through sets for frames above the limit, once the number of sets is right.
+    fn settle(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Step {
+        let cache = self.cache;
+        if self.cursor == 0 {
+            let limit = with_spare(cache.directory.pages());
+            cache.frames.set_limit(limit);
+            cache.frames.pins.set_max(limit / PIN_SHARE);
+            self.left = false;
+        }
+        let end = self.cursor.saturating_add(sets).min(self.target);
+        for index in self.cursor..end {
+            self.left |= !cache.vacate(Place(index), dirty);
+        }
+        self.cursor = if end == self.target { 0 } else { end };
+        match (end == self.target, self.left) {
+            (false, _) => Step::More,
+            (true, true) => Step::Blocked,
+            (true, false) => Step::Done,
+        }
+    }
+
+    /// Gives back the memory of chunks that have no frame in use: see `Frames::release`. What pins keep in use stays, until another
+    /// resize ends.
+    pub fn release(&self, chunk_bytes: usize, let_go: impl Fn(std::ops::Range<usize>)) -> std::io::Result<u64> {
+        self.cache.frames.release(chunk_bytes, let_go)
+    }
+}
+
+impl Drop for Resize<'_> {
+    fn drop(&mut self) {
+        let directory = &self.cache.directory;
+        directory.policy().resized(directory.sets(), directory.ways());
+    }
+}
+
+/// The ways of a set that are present or filling.
+fn taken(set: &Locked<'_>) -> u32 {
+    set.present() | set.filling()
+}
+
+fn ways_of(mask: u32, set: &Locked<'_>) -> Vec<usize> {
+    (0..set.ways()).filter(|&way| Locked::has(mask, way)).collect()
+}
+
+impl Cache {
+    /// Adds a set: takes over the pages from its origin that belong there.
+    fn split(&self, new: u32) {
+        let _moves = self.moves.write().unwrap_or_else(|e| e.into_inner());
+        let directory = &self.directory;
+        let origin = directory.origin(new);
+        let mut from = directory.set(origin).lock();
+        let mut to = directory.set(Place(new)).lock();
+        debug_assert!(taken(&to) == 0 && to.waiters() == 0 && to.transit() == 0);
+        // It may have been a set before, of other pages.
+        to.set_clock(0);
+        to.set_hand(0);
+        to.set_scratch(0);
+        (0..to.ways()).for_each(|index| to.set_ghost(index, 0));
+        let goes = |key: Key| directory.place_of(directory.hash(key), new + 1) == Place(new);
+        for (free, way) in
+            ways_of(taken(&from), &from).into_iter().filter(|&way| goes(from.key(way))).enumerate().collect::<Vec<_>>()
+        {
+            self.move_page(&mut from, way, &mut to, free);
+        }
+        if from.waiters() > 0 || from.transit() > 0 {
+            let (waiters, transit) = self.waiters.count(goes);
+            to.set_waiters(waiters);
+            to.set_transit(transit);
+            from.set_waiters(from.waiters() - waiters);
+            from.set_transit(from.transit() - transit);
+        }
+        directory.set_sets(new + 1);
+    }
+
+    /// Takes the last set away: its pages go to its origin, and what does not fit there goes. Not if too few can go.
+    fn join(&self, last: u32, dirty: &mut Vec<Key>) -> bool {
+        let _moves = self.moves.write().unwrap_or_else(|e| e.into_inner());
+        let origin = self.directory.origin(last);
+        let mut to = self.directory.set(origin).lock();
+        let mut from = self.directory.set(Place(last)).lock();
+        let (Some(waiters), Some(transit)) =
+            (to.waiters().checked_add(from.waiters()), to.transit().checked_add(from.transit()))
+        else {
+            return false;
+        };
+        let may_go = |set: &Locked<'_>| set.present() & !set.dirty() & !set.flushing();
+        let count = taken(&from).count_ones() + taken(&to).count_ones();
+        let over = count.saturating_sub(to.ways() as u32);
+        if (may_go(&from).count_ones() + may_go(&to).count_ones()) < over {
+            for set in [&from, &to] {
+                dirty.extend(ways_of(set.dirty() & !set.flushing(), set).into_iter().map(|way| set.key(way)));
+            }
+            return false;
+        }
+        for _ in 0..over {
+            let of_from =
+                may_go(&to) == 0 || may_go(&from) != 0 && taken(&from).count_ones() >= taken(&to).count_ones();
+            let (place, set) = if of_from { (Place(last), &mut from) } else { (origin, &mut to) };
+            let candidates = may_go(set);
+            self.let_go(place, set, candidates);
+        }
+        for way in ways_of(taken(&from), &from) {
+            let free = to.free().trailing_zeros() as usize;
+            self.move_page(&mut from, way, &mut to, free);
+        }
+        to.set_waiters(waiters);
+        to.set_transit(transit);
+        from.set_waiters(0);
+        from.set_transit(0);
+        self.directory.set_sets(last);
+        true
+    }
+
+    /// Drops one of the candidates, which are clean, as the policy chooses; rather one that cannot be pinned.
+    fn let_go(&self, Place(index): Place, set: &mut Locked<'_>, candidates: u32) {
+        let unmarked = candidates & !set.marked();
+        let candidates = if unmarked != 0 { unmarked } else { candidates };
+        let policy = self.directory.policy();
+        let some = self.directory.hash(set.key(candidates.trailing_zeros() as usize));
+        let way = policy.victim(index, set, candidates, some);
+        policy.evicted(index, set, way);
+        self.drop_page(set, way);
+    }
+
+    /// Moves a page, whatever its state (rule 2), to a free way of another set.
+    fn move_page(&self, from: &mut Locked<'_>, way: usize, to: &mut Locked<'_>, free: usize) {
+        let key = from.key(way);
+        to.set_frame(free, from.frame(way));
+        if Locked::has(from.filling(), way) {
+            to.begin_filling(free, key);
+        } else {
+            to.set_present(free, key, self.directory.hash(key));
+        }
+        to.set_dirty(free, Locked::has(from.dirty(), way));
+        to.set_flushing(free, Locked::has(from.flushing(), way));
+        to.set_marked(free, Locked::has(from.marked(), way));
+        self.directory.policy().moved(from, way, to, free);
+        from.set_free(way);
+    }
+
+    /// Gives the pages of a set frames below the limit (rule 3); whether all have such now.
+    fn vacate(&self, place: Place, dirty: &mut Vec<Key>) -> bool {
+        let mut set = self.directory.set(place).lock();
+        let limit = self.frames.limit();
+        let mut all = true;
+        for way in ways_of(taken(&set), &set) {
+            let old = set.frame(way);
+            if old < limit {
+                continue;
+            }
+            if Locked::has(set.filling(), way) {
+                all = false;
+                continue;
+            }
+            if let Some(new) = self.frames.take() {
+                // SAFETY: both are whole frames; the set is locked, so nobody writes to the old one, and the new one is ours.
+                unsafe { self.frames.copy_in(new, 0, self.frames.at(old), PAGE_BYTES) };
+                set.set_frame(way, new);
+                let marked = Locked::has(set.marked(), way);
+                set.set_marked(way, false);
+                if marked { self.frames.give_marked(old) } else { self.frames.give(old) }
+            } else if !Locked::has(set.dirty() | set.flushing(), way) {
+                // Pins have the frames that were to spare.
+                self.let_go(place, &mut set, 1 << way);
+            } else {
+                all = false;
+                dirty.push(set.key(way));
+            }
+        }
+        all
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests;

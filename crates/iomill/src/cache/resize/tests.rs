@@ -1,0 +1,231 @@
+//! Pages through splits and joins, and frames that are vacated.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::cache::key::Hash;
+use crate::cache::policy::PolicyKind;
+use crate::cache::{Begun, Plan, Wrote};
+
+const SET_BYTES: u64 = 4 * PAGE_BYTES as u64;
+
+/// A cache of sets of 4, that may have 200.
+fn cache(sets: u64, policy: PolicyKind) -> Cache {
+    let plan = Plan { bytes: sets * SET_BYTES, bytes_max: 200 * SET_BYTES, set_size: 4, policy, hash_mask: u64::MAX };
+    Cache::new(plan).unwrap()
+}
+
+fn key(page: u64) -> (Key, Hash) {
+    let key = Key::new(1, page).unwrap();
+    (key, key.hash())
+}
+
+fn bytes(page: u64) -> [u8; PAGE_BYTES] {
+    let mut bytes = [page as u8 ^ 0x5A; PAGE_BYTES];
+    bytes[..8].copy_from_slice(&page.to_le_bytes());
+    bytes[PAGE_BYTES - 8..].copy_from_slice(&page.to_le_bytes());
+    bytes
+}
+
+fn write(cache: &Cache, page: u64) -> Wrote {
+    let (key, hash) = key(page);
+    let from = bytes(page);
+    // SAFETY: a whole page of ours.
+    unsafe { cache.write(key, hash, 0, from.as_ptr(), PAGE_BYTES, true) }
+}
+
+fn flush(cache: &Cache, key: Key) {
+    let mut copy = [0; PAGE_BYTES];
+    // SAFETY: a whole page of ours.
+    assert!(unsafe { cache.begin_flush(key, copy.as_mut_ptr()) });
+    assert_eq!(copy, bytes(key.page()));
+    cache.end_flush(key, Ok(()));
+}
+
+fn write_clean(cache: &Cache, page: u64) {
+    assert!(matches!(write(cache, page), Wrote::Done(_)), "page {page}");
+    flush(cache, key(page).0);
+}
+
+/// Whether a page is there; its bytes are right then.
+fn is_there(cache: &Cache, page: u64) -> bool {
+    let (key, hash) = key(page);
+    let mut to = [0; PAGE_BYTES];
+    // SAFETY: a whole page of ours.
+    let found = unsafe { cache.read(key, hash, 0, to.as_mut_ptr(), PAGE_BYTES) };
+    assert!(found.is_none() || to == bytes(page), "page {page}");
+    found.is_some()
+}
+
+fn resize(cache: &Cache, sets: u64) {
+    let (mut resize, mut dirty) = (cache.begin_resize(sets * SET_BYTES), Vec::new());
+    loop {
+        match resize.go_on(3, &mut dirty) {
+            Step::Done => break,
+            Step::More => assert!(dirty.is_empty()),
+            Step::Blocked => {
+                assert!(!dirty.is_empty(), "nobody else is here");
+                dirty.drain(..).for_each(|key| flush(cache, key));
+            }
+        }
+    }
+    assert_eq!(u64::from(cache.directory.sets()), sets);
+}
+
+/// Every page that is there has a frame below the limit, no two have the same, and is in its place.
+fn check_frames(cache: &Cache) -> usize {
+    let mut frames = Vec::new();
+    for index in 0..cache.directory.sets_max() {
+        let set = cache.directory.set(Place(index)).lock();
+        for way in ways_of(taken(&set), &set) {
+            assert_eq!(cache.directory.place(cache.directory.hash(set.key(way))), Place(index));
+            frames.push(set.frame(way));
+        }
+    }
+    let count = frames.len();
+    frames.sort_unstable();
+    frames.dedup();
+    assert_eq!(frames.len(), count);
+    assert!(frames.last().is_none_or(|frame| *frame < cache.frames.limit()));
+    count
+}
+
+#[test]
+fn pages_stay_through_growing_and_shrinking() {
+    for policy in PolicyKind::ALL {
+        for sets in [1, 7, 40] {
+            let cache = cache(sets, policy);
+            (0..1000).for_each(|page| write_clean(&cache, page));
+            let there = |cache: &Cache| (0..2000).filter(|&page| is_there(cache, page)).collect::<Vec<_>>();
+            let before = there(&cache);
+            for to in [sets + 1, sets + 2, 3 * sets, 111, 200] {
+                resize(&cache, to);
+                assert_eq!(there(&cache), before, "{policy}: {sets} -> {to}");
+                check_frames(&cache);
+            }
+            // The new sets are used.
+            (1000..2000).for_each(|page| write_clean(&cache, page));
+            assert!(check_frames(&cache) > 500, "{policy}");
+            let mut before = there(&cache);
+            for to in [199, 120, 39, 6, 2, 1, 200] {
+                resize(&cache, to);
+                let after = there(&cache);
+                assert!(after.iter().all(|page| before.contains(page)));
+                assert!(after.len() >= (to as usize * 4).min(before.len()) / 2, "{policy}: {} at {to}", after.len());
+                assert_eq!(check_frames(&cache), after.len());
+                before = after;
+            }
+        }
+    }
+}
+
+/// What is dirty stays dirty, or is named, to be flushed.
+#[test]
+fn dirty_pages_are_not_lost() {
+    let cache = cache(50, PolicyKind::Lru);
+    let mut written = Vec::new();
+    for page in 0..200 {
+        match write(&cache, page) {
+            Wrote::Done(_) => written.push(page),
+            Wrote::Full => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let dirty = |cache: &Cache| cache.dirty_of(1).iter().map(|key| key.page()).collect::<Vec<_>>();
+    assert_eq!((dirty(&cache), cache.dirty()), (written.clone(), written.len() as u64));
+    resize(&cache, 173);
+    assert_eq!((dirty(&cache), cache.dirty()), (written.clone(), written.len() as u64));
+    // `resize` flushes what is in the way, and no more.
+    resize(&cache, 20);
+    let left = dirty(&cache);
+    assert!(!left.is_empty() && left.len() < written.len());
+    assert_eq!(left.len() as u64, cache.dirty());
+    assert!(left.iter().all(|&page| is_there(&cache, page)));
+    cache.discard(1, 0);
+    assert_eq!((cache.dirty(), check_frames(&cache)), (0, 0));
+}
+
+/// Fills, flushes and bypasses go on through a resize, and whoever waits is told.
+#[test]
+fn work_under_way_ends_well() {
+    for (from, to) in [(1, 150), (150, 9), (5, 90), (90, 5)] {
+        let cache = cache(from, PolicyKind::Duel);
+        let mut dirty = Vec::new();
+        let fills: Vec<_> = (0..4)
+            .filter_map(|page| match cache.begin_fill(key(page).0, key(page).1) {
+                Begun::Yours(fill) => Some((page, fill)),
+                _ => None,
+            })
+            .collect();
+        let passing: Vec<_> = (10..20).filter(|&page| cache.begin_bypass(key(page).0, key(page).1)).collect();
+        let flushing = (20..40).find(|&page| matches!(write(&cache, page), Wrote::Done(_)));
+        let mut copy = [0; PAGE_BYTES];
+        if let Some(page) = flushing {
+            // SAFETY: a whole page of ours.
+            assert!(unsafe { cache.begin_flush(key(page).0, copy.as_mut_ptr()) });
+        }
+        let pages = fills.iter().map(|(page, _)| *page).chain(passing.iter().copied()).chain(flushing);
+        let waiters: Vec<_> = pages.map(|page| cache.waiter(key(page).0, key(page).1, true).unwrap()).collect();
+        assert_eq!(passing.len(), 10);
+
+        let mut resize = cache.begin_resize(to * SET_BYTES);
+        for _ in 0..100 {
+            if resize.go_on(10, &mut dirty) == Step::Done {
+                break;
+            }
+        }
+        assert_eq!(dirty, [], "nothing is dirty and not flushing");
+        assert!(u64::from(cache.directory.sets()) == to, "{from} -> {to}: there is room for all");
+        for (page, fill) in fills {
+            // SAFETY: the frame is a page, and ours.
+            unsafe { std::ptr::copy_nonoverlapping(bytes(page).as_ptr(), cache.filling(&fill), PAGE_BYTES) };
+            cache.end_fill(fill, Ok(()), false);
+            assert!(is_there(&cache, page));
+        }
+        for page in passing {
+            assert!(!cache.begin_bypass(key(page).0, key(page).1), "it is in transit");
+            cache.end_bypass(key(page).0, key(page).1, Ok(()));
+            assert!(cache.waiter(key(page).0, key(page).1, true).is_none());
+        }
+        flushing.into_iter().for_each(|page| cache.end_flush(key(page).0, Ok(())));
+        assert!(waiters.iter().all(|waiter| waiter.outcome() == Some(Ok(()))));
+        while resize.go_on(100, &mut dirty) != Step::Done {}
+        for index in 0..cache.directory.sets_max() {
+            let set = cache.directory.set(Place(index)).lock();
+            assert_eq!((set.waiters(), set.transit(), set.filling() | set.flushing()), (0, 0, 0));
+        }
+        check_frames(&cache);
+    }
+}
+
+/// A pin keeps its bytes, where the page's frame goes too; the frame comes back when the pin has ended.
+#[test]
+fn pinned_pages_leave_their_frames() {
+    const CHUNK: usize = 16 * PAGE_BYTES;
+    let cache = cache(100, PolicyKind::Lru);
+    (0..300).for_each(|page| write_clean(&cache, page));
+    let block = cache.pin_block().unwrap();
+    let pinned = (0..300).rev().filter(|&page| is_there(&cache, page)).take(10).collect::<Vec<_>>();
+    let pins: Vec<_> = pinned
+        .iter()
+        // SAFETY: the block is ours.
+        .map(|&page| unsafe { cache.pin(key(page).0, key(page).1, block.empty().unwrap()) }.unwrap().0)
+        .collect();
+    resize(&cache, 4);
+    check_frames(&cache);
+    let resizing = cache.begin_resize(4 * SET_BYTES);
+    let let_go = |range: std::ops::Range<usize>| assert!(range.start >= cache.used_bytes());
+    let before = resizing.release(CHUNK, let_go).unwrap();
+    for (pin, &page) in pins.iter().zip(&pinned) {
+        assert_eq!(*pin.bytes(), bytes(page));
+        is_there(&cache, page);
+    }
+    drop(pins);
+    let after = resizing.release(CHUNK, let_go).unwrap();
+    assert!(before > 0 && after > before, "{before} {after}: what was pinned is free now");
+    assert_eq!(resizing.release(CHUNK, let_go).unwrap(), 0, "it is free once");
+    drop(resizing);
+    resize(&cache, 100);
+    (0..300).for_each(|page| write_clean(&cache, page));
+    assert!(check_frames(&cache) > 250);
+}
