@@ -371,8 +371,8 @@ impl Cache {
         let new = self.frames.take().or_else(|| self.evict_for_frame(place, set, way, hash))?;
         // SAFETY: both are whole frames; the old one is pinned, so nobody writes to it, and the new one is ours.
         unsafe { self.frames.copy_in(new, 0, self.frames.at(old), PAGE_BYTES) };
-        set.set_frame(way, new);
         set.set_marked(way, false);
+        set.set_frame(way, new);
         self.frames.give_marked(old);
         Some(new)
     }
@@ -542,7 +542,7 @@ impl Cache {
         loop {
             let (place, seen) = self.directory.find(key, hash)?;
             let set = self.directory.set(place);
-            if !set.is_marked(seen) {
+            if !seen.is_marked {
                 self.mark(key, hash);
                 continue;
             }

@@ -28,6 +28,10 @@ pub const WAYS_MAX: usize = 32;
 pub const WAYS_DEFAULT: usize = 12;
 
 const LOCKED: u64 = 1;
+
+/// In a way's frame: the way is marked. It repeats the mask, so that a pin need not look at one more line.
+const MARK: u32 = 1 << 31;
+
 /// Adding this to a locked word unlocks it and counts the version up, within the low 32 bits.
 const VERSION: u64 = 0xFFFF_FFFF;
 
@@ -76,6 +80,8 @@ pub struct Seen {
     pub way: usize,
     /// Its frame.
     pub frame: u32,
+    /// Whether it may be pinned.
+    pub is_marked: bool,
     version: u32,
 }
 
@@ -123,7 +129,9 @@ impl<'a> Set<'a> {
             let way = matches.trailing_zeros() as usize;
             if self.word(self.shape.keys + way).load(Ordering::Relaxed) == key.word() {
                 let pair = self.word(self.shape.frames + way / 2).load(Ordering::Relaxed);
-                return Some(Seen { way, frame: (pair >> (way % 2 * 32)) as u32, version: head as u32 });
+                let frame = (pair >> (way % 2 * 32)) as u32;
+                let version = head as u32;
+                return Some(Seen { way, frame: frame & !MARK, is_marked: frame & MARK != 0, version });
             }
             matches &= matches - 1;
         }
@@ -201,18 +209,12 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Whether a way that was seen may be pinned, or dirty: read without the lock, so to be believed only while `is_still`.
-    #[inline]
-    pub fn is_marked(&self, seen: Seen) -> bool {
-        self.word(self.shape.state + 1).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
-    }
-
-    /// As `is_marked`: whether it is dirty.
+    /// Whether a way that was seen is dirty: read without the lock, so to be believed only while `is_still`.
     pub fn is_dirty(&self, seen: Seen) -> bool {
         self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
     }
 
-    /// As `is_marked`: whether any way is dirty or flushing.
+    /// As `is_dirty`: whether any way is dirty or flushing.
     pub fn is_any_dirty(&self) -> bool {
         let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
         states >> 32 != 0 || more as u32 != 0
@@ -331,12 +333,20 @@ impl<'a> Locked<'a> {
 
     /// The frame of a way.
     pub fn frame(&self, way: usize) -> u32 {
-        self.half(self.set.shape.frames + way / 2, way % 2)
+        self.half(self.set.shape.frames + way / 2, way % 2) & !MARK
     }
 
-    /// Gives a way another frame.
+    /// Gives a way that is not marked another frame.
     pub fn set_frame(&mut self, way: usize, frame: u32) {
+        debug_assert!(frame & MARK == 0 && !Locked::has(self.marked(), way));
         self.put_half(self.set.shape.frames + way / 2, way % 2, frame);
+    }
+
+    /// Marks a way: its frame may be pinned, so it is not written to and not used again before pins were looked for.
+    pub fn set_marked(&mut self, way: usize, on: bool) {
+        let frame = self.frame(way) | if on { MARK } else { 0 };
+        self.put_half(self.set.shape.frames + way / 2, way % 2, frame);
+        self.set_mark(way, on);
     }
 
     fn set_tag(&mut self, way: usize, tag: u8) {
@@ -521,5 +531,5 @@ mask! {
 }
 mask! {
     /// The ways whose frames may be pinned: they are not written to and not used again before pins were looked for.
-    marked, set_marked, 1, 1
+    marked, set_mark, 1, 1
 }

@@ -114,7 +114,7 @@ mod tests {
     use crate::cache::key::Key;
 
     fn hash(page: u64) -> Hash {
-        Key::new(1, page).unwrap().hash()
+        Key::new(1, page).expect("small pages have keys").hash()
     }
 
     /// `sum_of` adds sums of pairs up in a byte: 16 full counters make 240.

@@ -1,5 +1,7 @@
 //! What policies are known for, and what all of them owe their caller.
 
+#![allow(clippy::unwrap_used)]
+
 use proptest::prelude::*;
 
 use super::lru::Lru;
