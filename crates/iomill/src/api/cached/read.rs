@@ -286,7 +286,10 @@ impl FileState {
             self.array().pause_for_io();
             return Ok(false);
         }
-        paged.cached.with_seat(|seat| seat.tally.add(Id::Bypasses, 1));
+        paged.cached.with_seat(|seat| {
+            seat.tally.add(Id::Misses, 1);
+            seat.tally.add(Id::Bypasses, 1);
+        });
         paged.cached.bypassed.fetch_add(1, Ordering::Relaxed);
         let pieces = Splitter::new(self, op, class, std::iter::once(span.extent()));
         let mut outcome = Ok(());
