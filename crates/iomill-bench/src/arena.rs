@@ -72,7 +72,8 @@ impl Arena {
         if len == 0 {
             return Err(Error::invalid(format!("a file of {} bytes", shape.len_bytes), "give at least one page, 4KiB"));
         }
-        let array = ArrayOptions::new().open_at(&self.drives)?;
+        // Nothing is looked at twice.
+        let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
         self.file_name = format!("iomill-bench-{}", std::process::id());
         let file = array.create_file(&self.file_name, shape.layout.clone())?;
         self.remove_file = self.remove_dir.is_none();

@@ -18,6 +18,14 @@ pub const IOMILL_INLINE: &str = "iomill-inline";
 pub const IOMILL_DRIVE_THREADS: &str = "iomill-drive-threads";
 /// iomill over an engine that does nothing: its own overhead.
 pub const IOMILL_NULL: &str = "iomill-null";
+/// iomill with its cache, a call for each read.
+pub const IOMILL_READ_AT: &str = "iomill-read_at";
+/// iomill with its cache, a pin for each read.
+pub const IOMILL_PIN: &str = "iomill-pin";
+/// iomill with its cache, gathers.
+pub const IOMILL_READ_MANY: &str = "iomill-read_many";
+/// iomill with its cache, a call for each write.
+pub const IOMILL_WRITE_AT: &str = "iomill-write_at";
 /// io_uring by hand.
 pub const URING_BY_HAND: &str = "uring-by-hand";
 /// libaio by hand.

@@ -1,4 +1,4 @@
-//! iomill itself: gathers and scatters in batches, inline, by drive threads, and over the null engine.
+//! iomill itself past its cache: gathers and scatters in batches, inline, by drive threads, and over the null engine.
 //!
 //! Goals: the calls a user would write, in a loop. A batch is several times what is in flight, so that the drives do not
 //! run dry at its end. Non-goals: an array of its own; it opens the one that the target belongs to, for the length of
@@ -39,7 +39,8 @@ impl Iomill {
     /// Over the measured file of `arena`.
     pub fn new(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Iomill> {
         let mode = if name == IOMILL_DRIVE_THREADS { Mode::DriveThreads } else { Mode::Inline };
-        let mut options = options.clone().mode(mode);
+        // What is measured is the way to the drives.
+        let mut options = options.clone().mode(mode).cache_bytes(0);
         if name == IOMILL_NULL {
             options = options.engine(EngineKind::Null);
         }

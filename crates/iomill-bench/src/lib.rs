@@ -6,6 +6,7 @@
 mod access;
 pub mod arena;
 pub mod bench;
+pub mod cached;
 pub mod contender;
 mod draw;
 pub mod flat;

@@ -6,11 +6,12 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use iomill::{Error, Layout, Result};
+use iomill::{ArrayOptions, Error, Layout, Result};
 
 use crate::access::Access;
 use crate::arena::{Arena, SEED, Shape};
 use crate::bench::{Rivals, Stage};
+use crate::cached::{Accesses, WriteAt};
 use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, Task, URING_BY_HAND};
 use crate::draw::Choice;
 use crate::flat::FlatFile;
@@ -38,6 +39,8 @@ pub struct Settings {
     pub size_bytes: u64,
     /// Memory for what was read or written, in bytes, the same for everybody.
     pub cache_bytes: u64,
+    /// How iomill opens the array; the cache's size and access are the measurement's own.
+    pub options: ArrayOptions,
     /// Threads per contender.
     pub threads: usize,
     /// Operations per call of those that take many.
@@ -72,7 +75,7 @@ pub fn run(
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
     let result = check(settings).and_then(|()| match what {
-        What::SmallWrites => small_writes(&arena, settings, cancel, stage),
+        What::SmallWrites => small_writes(&mut arena, settings, cancel, stage),
         What::Cold => accesses(&mut arena, settings, &[settings.cold()], cancel, stage),
         What::Mixed(percents) => accesses(&mut arena, settings, &settings.mixed(percents), cancel, stage),
     });
@@ -135,7 +138,10 @@ fn accesses(
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let target = arena.target()?;
     let machine = Machine::look(&target);
-    let mut contenders: Vec<Box<dyn Contender<Access>>> = Vec::new();
+    let mut contenders: Vec<Box<dyn Contender<Access>>> = vec![
+        Box::new(Accesses::in_batches(arena, &settings.options)?),
+        Box::new(Accesses::one_by_one(arena, &settings.options)?),
+    ];
     let compares = tasks.iter().any(Direct::compares);
     if compares {
         contenders.push(Box::new(Direct(Uring::new(target))));
@@ -154,19 +160,24 @@ fn accesses(
 }
 
 fn small_writes(
-    arena: &Arena,
+    arena: &mut Arena,
     settings: &Settings,
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
     let mut filling = |done, total| stage(Stage::Filling(done, total));
     let flat = FlatFile::write(arena.flat_path()?, settings.size_bytes, SEED, cancel, &mut filling)?;
+    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
+    arena.fill(&shape, cancel, &mut filling)?;
     let part = Part { path: flat.path().to_owned(), len_bytes: flat.len_bytes() };
     let machine = Machine::look(&Target::new(vec![part], SEED, Target::striped(1, 1))?);
     let task = SmallWrites { op_bytes: VALUE_BYTES, cache_bytes: settings.cache_bytes, len_bytes: flat.len_bytes() };
     let path = flat.path().to_owned();
     let job = move |writes: &SmallWrites| Job::Write { path: path.clone(), writes: *writes };
-    let mut contenders: Vec<Box<dyn Contender<SmallWrites>>> = vec![Box::new(Held::new(PWRITE, &settings.helper, job))];
+    let mut contenders: Vec<Box<dyn Contender<SmallWrites>>> = vec![
+        Box::new(WriteAt::new(arena, &settings.options, task)?),
+        Box::new(Held::new(PWRITE, &settings.helper, job)),
+    ];
     let measured = in_turns(&mut contenders, settings, &[task], cancel, stage)?;
     Ok(Report { baselines: &[PWRITE], ..Report::new(machine, &measured) })
 }
@@ -179,9 +190,6 @@ fn in_turns<T: Task>(
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Vec<Measured<T>>> {
     contenders.retain(|contender| settings.rivals.include(contender.name()));
-    if contenders.is_empty() {
-        return Err(Error::invalid("that choice of rivals", "nobody would take part; give `all` or other names"));
-    }
     let mut measured = Vec::new();
     for &task in tasks {
         let plan = settings.plan(task);

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use iomill::{Error, Result};
+use iomill::{ArrayOptions, Error, Layout, Result};
 
-use crate::arena::{Arena, SEED};
+use crate::arena::{Arena, SEED, Shape};
 use crate::bench::{Rivals, Stage};
+use crate::cached::{self, Whole};
 use crate::contender::{Contender, MMAP};
 use crate::flat::FlatFile;
 use crate::machine::{self, Machine};
@@ -25,11 +26,20 @@ use crate::target::{Part, Target};
 /// How often all bytes are in memory at once: in the page cache, as pages of the crates, and in iomill's cache.
 const COPIES: u64 = 3;
 
+/// iomill's cache over the data, where its size is not given. A page has one set to be in; in a cache as large as the data many
+/// sets would be too small for their pages, in this one a set has room for four times as many as it gets on average, and next to
+/// none is too small. Memory is taken for pages only.
+pub const CACHE_OVER_SIZE: u64 = 4;
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Bytes that are read from, all of them in memory.
     pub size_bytes: u64,
+    /// Size of iomill's cache in bytes, [`CACHE_OVER_SIZE`] times the data if it is not given.
+    pub cache_bytes: Option<u64>,
+    /// How iomill opens the array; the cache's size and access are the measurement's own.
+    pub options: ArrayOptions,
     /// Which records; one measurement each.
     pub skews: Vec<Skew>,
     /// How many threads; one measurement each.
@@ -58,15 +68,20 @@ impl Settings {
 }
 
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
-pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
-    let result = measure(&arena, settings, cancel, stage);
+pub fn run(mut arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
+    let result = measure(&mut arena, settings, cancel, stage);
     let cleaned = arena.clean_up();
     let report = result?;
     cleaned?;
     Ok(report)
 }
 
-fn measure(arena: &Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
+fn measure(
+    arena: &mut Arena,
+    settings: &Settings,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Report> {
     let (needed, there) = (settings.size_bytes.saturating_mul(COPIES), machine::available_memory_bytes()?);
     if needed > there / 10 * 9 {
         let (needed, there) = (crate::human::size(needed), crate::human::size(there));
@@ -77,14 +92,15 @@ fn measure(arena: &Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut 
     let path = arena.flat_path()?;
     let mut filling = |done, total| stage(Stage::Filling(done, total));
     let flat = FlatFile::write(path, settings.size_bytes, SEED, cancel, &mut filling)?;
+    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
+    arena.fill(&shape, cancel, &mut filling)?;
     let part = Part { path: flat.path().to_owned(), len_bytes: flat.len_bytes() };
     let machine = Machine::look(&Target::new(vec![part], SEED, Target::striped(1, 1))?);
     let data = Arc::new(Data::new(flat.path().to_owned(), flat.len_bytes() / PAGE_BYTES as u64, SEED)?);
-    let mut contenders = contenders(&data);
+    let cache_bytes = settings.cache_bytes.unwrap_or(settings.size_bytes.saturating_mul(CACHE_OVER_SIZE));
+    let whole = Arc::new(Whole::new(arena, &settings.options, cache_bytes));
+    let mut contenders = contenders(&data, &whole);
     contenders.retain(|contender| settings.rivals.include(contender.name()));
-    if contenders.is_empty() {
-        return Err(Error::invalid("that choice of rivals", "nobody would take part; give `all` or other names"));
-    }
     let mut measured = Vec::new();
     for plan in settings.plans() {
         let one = rounds::run(&mut contenders, &plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
@@ -98,29 +114,46 @@ fn measure(arena: &Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut 
 }
 
 /// Everybody who takes part.
-pub fn contenders(data: &Arc<Data>) -> Vec<Box<dyn Contender<RecordReads>>> {
+pub fn contenders(data: &Arc<Data>, whole: &Arc<Whole>) -> Vec<Box<dyn Contender<RecordReads>>> {
     let pages = Arc::new(Pages::default());
-    vec![
+    let mut contenders = cached::warm(data, whole);
+    let rivals: [Box<dyn Contender<RecordReads>>; 5] = [
         Box::new(Resident::mmap(data.clone())),
         Box::new(Resident::pread(data.clone())),
         Box::new(Cached::<QuickCache>::new(data.clone(), pages.clone())),
         Box::new(Cached::<Moka>::new(data.clone(), pages.clone())),
         Box::new(Cached::<Foyer>::new(data.clone(), pages)),
-    ]
+    ];
+    contenders.extend(rivals);
+    contenders
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contender::{FOYER, MOKA, PREAD, QUICK_CACHE, Slice};
+    use crate::contender::{FOYER, IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, MOKA, PREAD, QUICK_CACHE, Slice};
 
     static NEVER: AtomicBool = AtomicBool::new(false);
 
-    fn setting(seed_read: u64) -> (tempfile::TempDir, FlatFile, Vec<Box<dyn Contender<RecordReads>>>) {
-        let dir = tempfile::tempdir().unwrap();
-        let flat = FlatFile::write(dir.path().join("f"), 2 << 20, 3, &NEVER, &mut |_, _| ()).unwrap();
+    const LEN_BYTES: u64 = 2 << 20;
+
+    /// What goes when it is dropped: the contenders before the array.
+    struct Setting {
+        contenders: Vec<Box<dyn Contender<RecordReads>>>,
+        _flat: FlatFile,
+        _arena: Arena,
+        _dir: tempfile::TempDir,
+    }
+
+    fn setting(seed_read: u64, cache_bytes: u64) -> Setting {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut arena = Arena::fresh(&dir.path().join("array"), 2).unwrap();
+        let shape = Shape { len_bytes: LEN_BYTES, layout: Layout::default() };
+        arena.fill(&shape, &NEVER, &mut |_, _| ()).unwrap();
+        let flat = FlatFile::write(dir.path().join("f"), LEN_BYTES, SEED, &NEVER, &mut |_, _| ()).unwrap();
         let data = Arc::new(Data::new(flat.path().to_owned(), 512, seed_read).unwrap());
-        (dir, flat, contenders(&data))
+        let whole = Arc::new(Whole::new(&arena, &ArrayOptions::new(), cache_bytes));
+        Setting { contenders: contenders(&data, &whole), _flat: flat, _arena: arena, _dir: dir }
     }
 
     fn slice(verify: bool) -> Slice<'static> {
@@ -129,9 +162,10 @@ mod tests {
 
     #[test]
     fn everybody_reads_the_right_records() {
-        let (_dir, _flat, mut contenders) = setting(3);
+        let mut setting = setting(SEED, LEN_BYTES * CACHE_OVER_SIZE);
+        let contenders = &mut setting.contenders;
         for skew in [Skew::Uniform, Skew::Zipf] {
-            for contender in &mut contenders {
+            for contender in &mut *contenders {
                 assert_eq!(contender.prepare(&RecordReads { skew, batch: 100 }).unwrap(), None);
                 for verify in [true, false] {
                     let sample = contender.run(&slice(verify)).unwrap();
@@ -141,16 +175,30 @@ mod tests {
             }
         }
         let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
-        assert_eq!(names, [MMAP, PREAD, QUICK_CACHE, MOKA, FOYER]);
+        let iomill = [IOMILL_READ_AT, IOMILL_PIN, IOMILL_READ_MANY];
+        assert_eq!(names[..3], iomill);
+        assert_eq!(names[3..], [MMAP, PREAD, QUICK_CACHE, MOKA, FOYER]);
+        for contender in &contenders[..3] {
+            assert!(contender.notes()[0].contains("8 MiB, in which 100.0000%"), "{:?}", contender.notes());
+        }
     }
 
     #[test]
     fn everybody_notices_wrong_bytes() {
-        let (_dir, _flat, mut contenders) = setting(4);
-        for contender in &mut contenders {
+        let mut setting = setting(SEED + 1, LEN_BYTES * CACHE_OVER_SIZE);
+        for contender in &mut setting.contenders {
             contender.prepare(&RecordReads { skew: Skew::Uniform, batch: 1 }).unwrap();
             let error = contender.run(&slice(true)).unwrap_err().to_string();
             assert!(error.contains("is not what was written"), "{}: {error}", contender.name());
+        }
+    }
+
+    #[test]
+    fn a_cache_that_does_not_hold_the_data_is_left_out() {
+        let mut setting = setting(SEED, LEN_BYTES);
+        for contender in &mut setting.contenders[..3] {
+            let why = contender.prepare(&RecordReads { skew: Skew::Uniform, batch: 1 }).unwrap().unwrap();
+            assert!(why.contains("a cache of 2 MiB keeps") && why.contains("larger --cache"), "{why}");
         }
     }
 }

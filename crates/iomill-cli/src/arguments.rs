@@ -3,6 +3,7 @@
 //! Goals: what can be refused without looking at an array is refused here. Non-goals: defaults that depend on the
 //! machine.
 
+mod cache;
 mod cached;
 mod replay;
 
@@ -18,6 +19,7 @@ use iomill_bench::contender::Task;
 use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
 
+pub use cache::CacheKind;
 pub use cached::{BenchCold, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
 pub use replay::Replay;
 
@@ -540,7 +542,7 @@ mod tests {
             vec!["top", "--interval", "inf"],
             vec!["top", "--interval", "1x"],
             vec!["top", "--count", "0"],
-            vec!["-a", "x", "top", "--pid", "1"],
+            vec!["top", "-a", "x", "--pid", "1"],
             vec!["rm"],
             vec![],
         ] {

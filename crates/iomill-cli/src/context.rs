@@ -26,8 +26,13 @@ impl<'a> Context<'a> {
         Context { global, notices: RefCell::default() }
     }
 
-    /// How arrays are opened.
+    /// How arrays are opened: without a cache, since commands stream and look at nothing twice.
     pub fn options(&self) -> ArrayOptions {
+        self.cached_options().cache_bytes(0)
+    }
+
+    /// How arrays are opened by who does look twice: with the default cache.
+    pub fn cached_options(&self) -> ArrayOptions {
         let options =
             ArrayOptions::new().poll(self.global.poll).depth(self.global.depth).mode(match self.global.mode {
                 Mode::Auto => iomill::Mode::Auto,

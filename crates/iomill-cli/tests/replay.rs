@@ -80,7 +80,13 @@ fn bad_traces_and_arguments_are_refused() {
     for (arguments, said) in [
         (vec![], "TRACE"),
         (vec!["good.csv", "good.csv"], "--simulate"),
-        (vec!["good.csv", "--policy", "lru"], "--simulate"),
+        (vec!["good.csv", "--policy", "lru,lfu"], "one policy; --simulate"),
+        (vec!["good.csv", "--policy", "optimum"], "gclock"),
+        (vec!["good.csv", "--set-size", "4,8"], "one set size; --simulate"),
+        (vec!["good.csv", "--cache", "40000"], "49152 bytes; 0 is none"),
+        (vec!["good.csv", "--cache", "9TiB"], "at most 2^31 pages"),
+        (vec!["good.csv", "--cache", "lots"], "64KiB"),
+        (vec!["good.csv", "--simulate", "--cache", "1MiB"], "--cache"),
         (vec!["good.csv", "--svg", "x"], "--simulate"),
         (vec!["good.csv", "--writes"], "--file"),
         (vec!["good.csv", "--sparse", "--file", "f"], "--file"),
@@ -141,4 +147,41 @@ fn a_named_file_is_changed_only_when_that_is_asked_for() {
     assert!(changed[..8192] == content[..8192] && changed[16_384..] == content[16_384..]);
     site.feed(["put", "-", "short"], b"abc").good();
     site.run(["replay", "t.csv", "--file", "short"]).failed(2, &["short", "105000", "truncate"]);
+}
+
+/// Reads and writes of all lengths to pages of which some are wanted often.
+fn mixed_trace() -> String {
+    let mut text = String::new();
+    let mut random = 1u64;
+    for at in 0..6000u64 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (often, any) = ((random >> 33) % 300, (random >> 13) % 3000);
+        let page = if at % 3 == 0 { any } else { often };
+        let op = if random >> 60 < 5 { 'w' } else { 'r' };
+        text += &format!("{op},{},{}\n", page * 4096 + (random >> 40) % 4096, 1 + (random >> 20) % 9000);
+    }
+    text
+}
+
+#[test]
+fn the_array_s_cache_hits_as_often_as_the_simulated_one() {
+    let site = Site::new(2);
+    site.file("t.csv", mixed_trace().as_bytes());
+    for (policy, set_size) in [("lru", "8"), ("duel", "12"), ("s3-fifo", "16")] {
+        let line = ["replay", "--simulate", "t.csv", "--json", "--cache-pages", "480", "--policy", policy];
+        let simulated = site.run_bare([&line[..], &["--set-size", set_size]].concat()).good().json();
+        let line = ["replay", "t.csv", "--json", "--cache", "1920KiB", "--policy", policy, "--set-size", set_size];
+        let real = site.run(line).good().json();
+        assert_eq!((&real["cache_bytes"], &real["file"]), (&(480 * 4096).into(), &Value::Null));
+        for key in ["hit_rate_warm", "hit_rate_whole"] {
+            let (ours, theirs) = (real[key].as_f64().unwrap(), simulated[key].as_f64().unwrap());
+            assert!(theirs > 0.2 && theirs < 0.9, "{policy}, {key}: {theirs}");
+            // The real one lets clean pages go before dirty ones.
+            assert!((ours - theirs).abs() < 0.03, "{policy}, {key}: {ours}, simulated {theirs}");
+        }
+    }
+    let none = site.run(["replay", "t.csv", "--json", "--cache", "0"]).good().json();
+    assert_eq!((&none["cache_bytes"], &none["hit_rate_warm"]), (&0.into(), &Value::Null));
+    assert!(site.run(["replay", "t.csv"]).good().text().contains("warm hits"));
+    assert_eq!(site.names(), Vec::<String>::new());
 }

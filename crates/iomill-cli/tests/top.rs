@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Ended, Site};
-use iomill::{Array, Layout};
+use iomill::{Array, ArrayOptions, Layout};
 use serde_json::Value;
 
 /// Works on an array until it is dropped. It is this process.
@@ -41,7 +41,8 @@ fn lines(ended: &Ended) -> Vec<Value> {
 #[test]
 fn a_busy_process_has_rates() {
     let site = Site::in_memory(2);
-    let array = Array::open(site.drive(0)).unwrap();
+    // Without a cache all that is asked for reaches the drives.
+    let array = ArrayOptions::new().cache_bytes(0).open(site.drive(0)).unwrap();
     let top = ["top", "--json", "--count", "2", "--interval", "300ms"];
     // A disk that others keep busy may do nothing for a while: then look again.
     let is_busy = |page: &Value| page["processes"][0]["read_bytes_per_s"].as_f64().is_some_and(|rate| rate > 1e5);
@@ -74,6 +75,7 @@ fn a_busy_process_has_rates() {
     }
     // By process, and as a table.
     let pid = std::process::id().to_string();
+    site.run_bare(["-a", "x", "top", "--pid", &pid]).failed(2, &["--pid", "--array"]);
     let text = with_work_text(&site, &pid);
     assert!(text.contains(&format!("process {pid}, array ")) && text.contains("p99.9"), "{text}");
     array.close().unwrap();

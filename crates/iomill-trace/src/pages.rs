@@ -3,6 +3,9 @@
 //! Goals: a few bytes per access, and an error before memory runs out. Non-goals: lengths and offsets within pages.
 
 use std::collections::HashMap;
+use std::path::Path;
+
+use iomill::sys::limits::memory_limit_bytes;
 
 use crate::error::{Result, TraceError};
 use crate::format::Op;
@@ -25,7 +28,7 @@ const ACCESS_COST_BYTES: usize = 3 * size_of::<u32>();
 const PAGE_COST_BYTES: usize = 3 * (8 + 2 * 16);
 
 /// Where memory cannot be asked about.
-const MEMORY_BYTES_DEFAULT: usize = 4 << 30;
+const MEMORY_BYTES_DEFAULT: usize = 8 << 30;
 
 /// One access to one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,12 +120,15 @@ impl Pages {
     }
 }
 
-/// Half of the memory that is free now, in bytes.
+/// Half of the memory that this process may take now, in bytes.
 pub fn memory_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<usize>().ok());
-    kib.map_or(MEMORY_BYTES_DEFAULT, |kib| (kib << 10) / 2)
+    let free = kib.map_or(MEMORY_BYTES_DEFAULT, |kib| kib << 10);
+    // A control group may allow less than the machine has. Where its limit cannot be read, what is free is all there is to go by.
+    let allowed = memory_limit_bytes(Path::new("/")).ok().and_then(|bytes| usize::try_from(bytes).ok());
+    free.min(allowed.unwrap_or(usize::MAX)) / 2
 }
 
 #[derive(Default)]

@@ -4,14 +4,14 @@
 //! a call took, measured around it. Non-goals: the times between requests as they were recorded; the array and the file,
 //! which are the caller's.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use iomill::{Array, Buffer, Error, File};
+use iomill::{Array, Buffer, Counters, Error, File};
 
 use crate::error::{Result, TraceError};
 use crate::format::{END_BYTES_MAX, Op};
@@ -40,6 +40,10 @@ pub struct Survey {
     pub read_bytes: u64,
     /// Bytes that are written.
     pub write_bytes: u64,
+    /// Page accesses of reads: a request touches every page that it overlaps.
+    pub read_pages: u64,
+    /// Those of writes.
+    pub write_pages: u64,
     /// The longest request, in bytes.
     pub longest_bytes: u32,
     /// Where the last device ends when they are laid end to end, in bytes.
@@ -54,11 +58,12 @@ impl Survey {
         let (mut survey, mut ends) = (Survey::default(), Vec::<u64>::new());
         for _ in 0..limit {
             let Some(request) = reader.next_request()? else { break };
-            let (count, bytes) = match request.op {
-                Op::Read => (&mut survey.reads, &mut survey.read_bytes),
-                Op::Write => (&mut survey.writes, &mut survey.write_bytes),
+            let (count, bytes, pages) = match request.op {
+                Op::Read => (&mut survey.reads, &mut survey.read_bytes, &mut survey.read_pages),
+                Op::Write => (&mut survey.writes, &mut survey.write_bytes, &mut survey.write_pages),
             };
             *count += 1;
+            *pages += page_count(request);
             *bytes += u64::from(request.len);
             survey.longest_bytes = survey.longest_bytes.max(request.len);
             let device = request.device as usize;
@@ -88,6 +93,11 @@ impl Survey {
         self.reads + self.writes
     }
 
+    /// Page accesses of a replay in that manner.
+    fn pages(&self, manner: Manner) -> u64 {
+        self.read_pages + if manner == Manner::ReadsOnly { 0 } else { self.write_pages }
+    }
+
     /// Where a request lies in the file, in bytes. A trace that is not the one that was looked at goes beyond it.
     fn place(&self, request: Request, path: &str) -> Result<u64> {
         let base = self.bases.get(request.device as usize);
@@ -99,6 +109,14 @@ impl Survey {
                 Err(TraceError::Whole { path: path.to_owned(), why })
             }
         }
+    }
+}
+
+/// Pages that a request overlaps. Devices begin at whole pages, so where they lie does not matter.
+fn page_count(request: Request) -> u64 {
+    match request.len {
+        0 => 0,
+        _ => (request.end() - 1) / PAGE_BYTES - request.offset / PAGE_BYTES + 1,
     }
 }
 
@@ -135,6 +153,11 @@ pub struct Figures {
     pub bytes: u64,
     /// From the first request to the end of the last one.
     pub wall: Duration,
+    /// What the array counted meanwhile.
+    pub whole: Counters,
+    /// What it counted from the request on that half of the page accesses come before: the first half warms the cache. With several
+    /// threads it is a little more or less than half.
+    pub warm: Counters,
     latency_ns: Histogram<u64>,
 }
 
@@ -142,7 +165,8 @@ impl Figures {
     fn new() -> Result<Figures> {
         let latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS);
         let latency_ns = latency_ns.map_err(|error| machine("a table of latencies", &error.to_string()))?;
-        Ok(Figures { reads: 0, writes: 0, bytes: 0, wall: Duration::ZERO, latency_ns })
+        let (whole, warm) = Default::default();
+        Ok(Figures { reads: 0, writes: 0, bytes: 0, wall: Duration::ZERO, whole, warm, latency_ns })
     }
 
     /// Requests per second.
@@ -177,6 +201,10 @@ struct Course<'a> {
     path: String,
     /// Requests that were read and not yet taken: the rest of a batch, and the batches after it.
     coming: Mutex<(std::vec::IntoIter<Request>, Receiver<Vec<Request>>)>,
+    /// Page accesses of the first half that are still to come; below 0 in the second.
+    to_half: AtomicI64,
+    /// The counters when the second half began.
+    at_half: OnceLock<Counters>,
     /// Bytes done, for who watches.
     done_bytes: &'a AtomicU64,
     cancel: &'a AtomicBool,
@@ -202,11 +230,13 @@ pub fn run(
         settings,
         path: reader.path().to_owned(),
         coming: Mutex::new((Vec::new().into_iter(), take)),
+        to_half: AtomicI64::new((survey.pages(settings.manner) / 2) as i64),
+        at_half: OnceLock::new(),
         done_bytes,
         cancel,
         stop: AtomicBool::new(false),
     };
-    let started = Instant::now();
+    let (started, before) = (Instant::now(), array.counters());
     let mut figures = Figures::new()?;
     thread::scope(|scope| {
         let course = &course;
@@ -238,6 +268,9 @@ pub fn run(
         read.and(result)
     })?;
     figures.wall = started.elapsed();
+    let after = array.counters();
+    figures.whole = after.since(&before);
+    figures.warm = after.since(course.at_half.get().unwrap_or(&before));
     Ok(figures)
 }
 
@@ -300,6 +333,15 @@ impl Course<'_> {
         }
     }
 
+    /// Before a request to so many pages: takes down the counters if the second half of all page accesses begins with it, or
+    /// within it.
+    fn look_for_half(&self, pages: u64) {
+        let left = self.to_half.fetch_sub(pages as i64, Ordering::Relaxed);
+        if left >= 0 && left < pages as i64 {
+            let _first_here = self.at_half.set(self.array.counters());
+        }
+    }
+
     fn one(&self, request: Request, buffer: &mut Buffer, content: &[u8], figures: &mut Figures) -> Result<()> {
         let (mut offset, mut op) = (self.survey.place(request, &self.path)?, request.op);
         let mut len = request.len as usize;
@@ -313,6 +355,7 @@ impl Course<'_> {
                 (op, len) = (Op::Write, (end - offset) as usize);
             }
         }
+        self.look_for_half(page_count(request));
         let begin = Instant::now();
         match op {
             Op::Read => {
@@ -385,6 +428,8 @@ mod tests {
             writes: 2,
             read_bytes: 4096 + 100 + 512,
             write_bytes: 512 + 12_288,
+            read_pages: 3,
+            write_pages: 4,
             longest_bytes: 12_288,
             end_bytes: DEVICE_UNIT_BYTES + 5120,
             bases: vec![0, DEVICE_UNIT_BYTES],

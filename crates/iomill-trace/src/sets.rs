@@ -1,77 +1,44 @@
-//! Page sets: a page may be kept in one small set only, which its hash names.
+//! Page sets: the directory of iomill's cache, with its policies, without memory for pages and without I/O.
 
 use iomill::Error;
+use iomill::cache::directory::{Directory, Plan};
+use iomill::cache::feeder::Feeder;
+use iomill::cache::key::Key;
 
 use crate::error::Result;
-use crate::pages::Access;
+use crate::pages::{Access, DEVICE_SHIFT};
 use crate::simulate::Simulated;
 
-/// Free.
-const NONE: u64 = u64::MAX;
-
 /// What goes within a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SetPolicy {
-    /// The page not used for longest.
-    Lru,
-}
+pub use iomill::cache::policy::PolicyKind as SetPolicy;
 
-impl SetPolicy {
-    /// All of them.
-    pub const ALL: [SetPolicy; 1] = [SetPolicy::Lru];
-
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            SetPolicy::Lru => "lru",
-        }
-    }
-}
-
-/// Sets in which the least recently used page goes.
+/// A directory, and what its one thread has hit lately.
 #[derive(Debug)]
 pub(crate) struct Sets {
-    /// The sets, one after the other; in each the page used last is first, and free places are last.
-    pages: Vec<u64>,
-    set_size: usize,
+    directory: Directory,
+    feeder: Feeder,
 }
 
 impl Sets {
     /// Empty sets.
     pub(crate) fn new(policy: SetPolicy, sets: u64, set_size: u32) -> Result<Sets> {
-        let SetPolicy::Lru = policy;
-        let (len, mut pages) = (sets.saturating_mul(set_size.into()), Vec::new());
-        let reserved = usize::try_from(len).ok().and_then(|len| pages.try_reserve_exact(len).ok().map(|()| len));
-        let Some(len) = reserved else {
-            let (what, why) =
-                (format!("a cache of {len} pages"), "there is not enough memory to simulate it".to_owned());
-            return Err(Error::Machine { what, why }.into());
+        let Ok(sets) = u32::try_from(sets) else {
+            let what = format!("a cache of {sets} sets");
+            return Err(Error::invalid(what, "it has at most 2^32; ask for fewer pages").into());
         };
-        pages.resize(len, NONE);
-        Ok(Sets { pages, set_size: set_size as usize })
+        // Not `Plan::fixed`, which rounds up: a cache of so many bytes has no more pages than they hold.
+        let plan = Plan { sets, sets_max: sets, ways: set_size as usize, policy, hash_mask: u64::MAX };
+        Ok(Sets { directory: Directory::new(plan)?, feeder: Feeder::default() })
     }
 }
 
 impl Simulated for Sets {
     #[inline]
     fn access(&mut self, access: Access) -> bool {
-        let sets = (self.pages.len() / self.set_size) as u64;
-        let set = ((u128::from(mixed(access.page)) * u128::from(sets)) >> 64) as usize;
-        let set = &mut self.pages[set * self.set_size..][..self.set_size];
-        let found = set.iter().position(|page| *page == access.page);
-        set[..=found.unwrap_or(self.set_size - 1)].rotate_right(1);
-        set[0] = access.page;
-        found.is_some()
+        let (device, page) = (access.page >> DEVICE_SHIFT, access.page & ((1 << DEVICE_SHIFT) - 1));
+        // Devices stand for files, whose numbers begin at 1. What is too far out is never cached.
+        Key::new(1 + device as u32, page).is_some_and(|key| self.directory.touch(&mut self.feeder, key))
     }
-}
-
-/// A number whose every bit depends on every bit of the page's.
-#[inline]
-fn mixed(page: u64) -> u64 {
-    let mut hash = page.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
 }
 
 #[cfg(test)]
@@ -81,20 +48,27 @@ mod tests {
     use crate::global;
 
     #[test]
-    fn one_set_is_global_and_many_are_nearly() {
+    fn one_set_is_nearly_global_and_so_are_many() {
         let mut random = fastrand::Rng::with_seed(11);
         let pages = Pages::of((0..100_000).map(|_| random.u64(0..random.clone().u64(1..5000))));
         let hits = |cache: &mut dyn Simulated| pages.accesses().filter(|access| cache.access(*access)).count() as f64;
-        let sets = |sets, size| Sets::new(SetPolicy::Lru, sets, size).unwrap();
-        let global = hits(&mut global::Lru::new(pages.unique(), 600));
-        assert_eq!(hits(&mut sets(1, 600)), global);
-        let many = hits(&mut sets(50, 12));
-        assert!((many / global - 1.0).abs() < 0.05 && many != global, "{many} {global}");
+        for (sets, size) in [(1, 32), (50, 12)] {
+            let global = hits(&mut global::Lru::new(pages.unique(), sets * size));
+            let ours = hits(&mut Sets::new(SetPolicy::Lru, sets as u64, size as u32).unwrap());
+            assert!((ours / global - 1.0).abs() < 0.05, "{sets} sets of {size}: {ours} {global}");
+        }
     }
 
     #[test]
-    fn what_no_memory_holds_is_refused() {
-        let error = Sets::new(SetPolicy::Lru, u64::MAX / 2, 12).unwrap_err().to_string();
-        assert!(error.contains("not enough memory"), "{error}");
+    fn pages_of_devices_differ() {
+        let mut sets = Sets::new(SetPolicy::Duel, 10, 4).unwrap();
+        let mut access = |page| sets.access(Access { index: 0, page, write: false });
+        assert!(!access(7) && !access(1 << DEVICE_SHIFT | 7) && access(7) && access(1 << DEVICE_SHIFT | 7));
+    }
+
+    #[test]
+    fn what_no_cache_can_be_is_refused() {
+        assert!(Sets::new(SetPolicy::Lru, u64::MAX / 2, 12).unwrap_err().to_string().contains("2^32"));
+        assert!(Sets::new(SetPolicy::Lru, 10, 6).unwrap_err().to_string().contains("multiple of 4"));
     }
 }

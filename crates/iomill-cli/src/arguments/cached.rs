@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use iomill_bench::bench::Rivals;
 use iomill_bench::records::Skew;
 
-use super::{seconds, size};
+use super::{CacheKind, seconds, size};
 
 /// What all of them have.
 #[derive(Debug, Args)]
@@ -23,6 +23,9 @@ pub struct BenchTurns {
     /// Operations per call of those who take many, 1 to 65536
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub batch: u32,
+    /// Iomill's cache.
+    #[command(flatten)]
+    pub kind: CacheKind,
     /// Where to make an array if none is named; removed afterwards [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -37,6 +40,10 @@ pub struct BenchWarm {
     /// Bytes that are read from; three times that is in memory
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
     pub size: u64,
+    /// Size of iomill's cache, which must hold all of that: a page has one small set to be in, so that a cache of the same size
+    /// could not; memory is taken for pages that are there [default: 4 times the size]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub cache: Option<u64>,
     /// How many threads read at the same time; one measurement each
     #[arg(
         long,

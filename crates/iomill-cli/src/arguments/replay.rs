@@ -6,6 +6,9 @@ use clap::Args;
 use iomill_trace::Format;
 use iomill_trace::simulate::{Policy, SET_SIZE_DEFAULT};
 
+use super::cache::set_size;
+use super::size;
+
 /// Largest simulated cache in pages (256 GiB): the simulation has a table of as many entries.
 const CACHE_PAGES_MAX: u64 = 1 << 26;
 
@@ -22,29 +25,24 @@ pub struct Replay {
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
+    /// Which page goes when another comes: of the array's cache one of lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu and
+    /// duel; with --simulate several, and global-lru, global-arc and optimum too [default: duel; with --simulate all]
+    #[arg(long = "policy", value_name = "P,P,...", value_delimiter = ',')]
+    pub policies: Vec<Policy>,
+    /// Pages per set, a multiple of 4 up to 32, with --simulate several; a cache has whole sets only, and is so much smaller
+    /// than asked for
+    #[arg(long = "set-size", value_name = "S,S,...", value_delimiter = ',', default_values_t = [SET_SIZE_DEFAULT],
+          value_parser = set_size)]
+    pub set_sizes: Vec<u32>,
 
     /// Do no I/O: print the hit rates that caches would have
     #[arg(long, help_heading = "Simulation")]
     pub simulate: bool,
-    /// Policies of the caches [default: all]
-    #[arg(
-        long = "policy",
-        value_name = "P,P,...",
-        value_delimiter = ',',
-        requires = "simulate",
-        help_heading = "Simulation"
-    )]
-    pub policies: Vec<Policy>,
     /// Sizes of the caches in pages of 4 KiB, at most 67108864 [default: 0.1%, 1%, 5%, 10%, 20% and 40% of a trace's
     /// pages, from 64 pages on]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', requires = "simulate", help_heading = "Simulation",
           value_parser = clap::value_parser!(u64).range(1..=CACHE_PAGES_MAX))]
     pub cache_pages: Vec<u64>,
-    /// Pages per set, a multiple of 4 up to 32; a cache has whole sets only, and is so much smaller than asked for
-    #[arg(long = "set-size", value_name = "S,S,...", value_delimiter = ',', requires = "simulate",
-          help_heading = "Simulation", default_values_t = [SET_SIZE_DEFAULT],
-          value_parser = set_size)]
-    pub set_sizes: Vec<u32>,
     /// Draw hit rate against size, a panel per trace
     #[arg(long, value_name = "FILE", requires = "simulate", help_heading = "Simulation")]
     pub svg: Option<PathBuf>,
@@ -53,6 +51,10 @@ pub struct Replay {
     #[arg(long, value_name = "CSV", requires = "simulate", help_heading = "Simulation")]
     pub reference: Option<PathBuf>,
 
+    /// Memory for the array's cache; 0 is none [default: 512 MiB, and at most a quarter of the memory]
+    #[arg(long, value_name = "SIZE", conflicts_with = "simulate", help_heading = "Replay on an array",
+          value_parser = size)]
+    pub cache: Option<u64>,
     /// Replay on this file of the array [default: a temporary one, removed afterwards]
     #[arg(long, value_name = "NAME", conflicts_with = "simulate", help_heading = "Replay on an array")]
     pub file: Option<String>,
@@ -67,11 +69,4 @@ pub struct Replay {
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "simulate",
           value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Replay on an array")]
     pub threads: u16,
-}
-
-fn set_size(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(size @ 4..=32) if size % 4 == 0 => Ok(size),
-        _ => Err("a set has 4, 8, 12, 16, 20, 24, 28 or 32 pages".to_owned()),
-    }
 }

@@ -75,6 +75,11 @@ struct Wish {
 impl Wish {
     fn new(context: &Context<'_>, arguments: &Top) -> Result<Wish> {
         if arguments.pid.is_some() {
+            // The parser sees this only where both stand after the command's name.
+            if !context.global.array.is_empty() {
+                let why = "--pid names a process, whatever array it uses; leave out either it or --array";
+                return Err(Failure::Usage(why.to_owned()));
+            }
             return Ok(Wish { pid: arguments.pid, array: None });
         }
         let Some(starts) = context.starts_if_named()? else { return Ok(Wish { pid: None, array: None }) };

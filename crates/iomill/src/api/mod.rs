@@ -30,7 +30,7 @@ pub use cursor::Cursor;
 pub use file::File;
 pub use future::{Reading, Syncing, Task, Writing};
 pub use info::{ArrayInfo, DriveInfo, FileStat};
-pub use options::{ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, Layout, LayoutKind, Mode};
+pub use options::{ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_SET_SIZE, Layout, LayoutKind, Mode};
 pub use peek::Peek;
 pub use pin::{Pages, Pin};
 pub use state::MAX_FILE_BYTES;

@@ -104,8 +104,13 @@ pub enum Begun {
 /// What became of a write to a page.
 #[derive(Debug)]
 pub enum Wrote {
-    /// It is in the cache, with so many dirty pages in its set.
-    Done(u32),
+    /// It is in the cache.
+    Done {
+        /// Dirty pages in its set now.
+        dirty: u32,
+        /// Where it was; if it has just come in, whether another had to go for it.
+        was: std::result::Result<(Place, usize), bool>,
+    },
     /// Somebody else is at the page.
     Busy,
     /// The page has to be filled first, by the caller.
@@ -354,9 +359,8 @@ impl Cache {
             let Some(frame) = self.writable(place, &mut set, way, hash) else { return Wrote::Full };
             // SAFETY: the caller's promise; the set is locked, so nobody else writes to its frames.
             unsafe { self.frames.copy_in(frame, within, from, len) };
-            self.directory.hit(place, way);
             self.soil(&mut set, way);
-            return Wrote::Done(set.dirty().count_ones());
+            return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok((place, way)) };
         }
         if self.waiters.in_transit(&set, key) {
             return Wrote::Busy;
@@ -375,7 +379,7 @@ impl Cache {
         set.set_present(way, key, hash);
         self.directory.policy().inserted(place.0, &mut set, way, hash);
         self.soil(&mut set, way);
-        Wrote::Done(set.dirty().count_ones())
+        Wrote::Done { dirty: set.dirty().count_ones(), was: Err(room.evicted) }
     }
 
     /// The frame of a present way, to be written to: another one if it is pinned (rule 2).

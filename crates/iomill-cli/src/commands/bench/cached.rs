@@ -23,6 +23,8 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
     let turns = &arguments.turns;
     let settings = warm::Settings {
         size_bytes: arguments.size,
+        cache_bytes: arguments.cache,
+        options: turns.kind.apply(context.options()),
         skews: arguments.skew.iter().map(|skew| skew.skew()).collect(),
         threads: arguments.threads.iter().map(|&threads| threads.into()).collect(),
         batch: turns.batch,
@@ -36,17 +38,17 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
 }
 
 pub fn cold(context: &Context<'_>, arguments: &BenchCold) -> Result<Answer> {
-    limited(context, &What::Cold, &cold_settings(arguments)?, &arguments.turns)
+    limited(context, &What::Cold, &cold_settings(context, arguments)?, &arguments.turns)
 }
 
 pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
     let what = What::Mixed(arguments.hit_percent.clone());
-    limited(context, &what, &cold_settings(&arguments.cold)?, &arguments.cold.turns)
+    limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)
 }
 
 pub fn small_writes(context: &Context<'_>, arguments: &BenchSmallWrites) -> Result<Answer> {
     let size = arguments.size.unwrap_or(arguments.cache.saturating_mul(WRITES_SIZE_OVER_CACHE));
-    let settings = settings(size, arguments.cache, arguments.threads, &arguments.turns)?;
+    let settings = settings(context, size, arguments.cache, arguments.threads, &arguments.turns)?;
     limited(context, &What::SmallWrites, &settings, &arguments.turns)
 }
 
@@ -56,16 +58,23 @@ pub fn held() -> Result<Answer> {
     Ok(Answer { is_silent: true, ..Answer::default() })
 }
 
-fn cold_settings(arguments: &BenchCold) -> Result<limited::Settings> {
+fn cold_settings(context: &Context<'_>, arguments: &BenchCold) -> Result<limited::Settings> {
     let size = arguments.size.unwrap_or(arguments.cache.saturating_mul(COLD_SIZE_OVER_CACHE));
-    settings(size, arguments.cache, arguments.threads, &arguments.turns)
+    settings(context, size, arguments.cache, arguments.threads, &arguments.turns)
 }
 
-fn settings(size_bytes: u64, cache_bytes: u64, threads: u16, turns: &BenchTurns) -> Result<limited::Settings> {
+fn settings(
+    context: &Context<'_>,
+    size_bytes: u64,
+    cache_bytes: u64,
+    threads: u16,
+    turns: &BenchTurns,
+) -> Result<limited::Settings> {
     let program = std::env::current_exe().map_err(Failure::local("find", Path::new("this executable")))?;
     Ok(limited::Settings {
         size_bytes,
         cache_bytes,
+        options: turns.kind.apply(context.options()),
         threads: threads.into(),
         batch: turns.batch,
         rounds: turns.rounds.into(),

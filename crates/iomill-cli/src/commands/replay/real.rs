@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use iomill::{Array, File};
+use iomill::{Array, ArrayOptions, File, PolicyKind};
 use iomill_bench::human;
 use iomill_trace::pages::PAGE_BYTES;
 use iomill_trace::replay::{self, Figures, Manner, Settings, Survey};
+use iomill_trace::simulate::Policy;
 use iomill_trace::{Reader, TraceError};
 use serde_json::{Value, json};
 
@@ -35,6 +36,8 @@ struct Task<'a> {
     path: &'a Path,
     survey: Survey,
     interrupt: Interrupt,
+    /// With the cache that was asked for.
+    options: ArrayOptions,
 }
 
 pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
@@ -44,6 +47,7 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
     };
     // Before a long look at the trace.
     context.starts()?;
+    let options = with_cache(context, arguments)?;
     let kind = std::fs::metadata(path).map_err(Failure::local("read", path))?;
     if !kind.is_file() {
         let why = "it is no regular file; a trace is read more than once, so write it to one first".to_owned();
@@ -52,12 +56,44 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
     let interrupt = Interrupt::install()?;
     let survey = Survey::of(&mut Reader::open(path, arguments.format)?, arguments.limit)?;
     interrupt.check()?;
-    let task = Task { context, arguments, path, survey, interrupt };
+    let task = Task { context, arguments, path, survey, interrupt, options };
     match &arguments.file {
-        None => context.with_writer(|array| task.on_temporary(array)),
-        Some(name) if task.writes() => context.with_writer(|array| task.on_file(array, name)),
-        Some(name) => context.with_reader(|array| task.on_file(array, name)),
+        None => task.on_temporary(),
+        Some(name) => {
+            let array = task.options.clone().read_only(!task.writes()).open_at(context.starts()?)?;
+            context.with(array, |array| task.on_file(array, name))
+        }
     }
+}
+
+/// How the array is opened for the replay itself.
+fn with_cache(context: &Context<'_>, arguments: &Replay) -> Result<ArrayOptions> {
+    let one = |what: &str| Failure::Usage(format!("an array's cache has one {what}; --simulate takes several"));
+    let policy = match arguments.policies[..] {
+        [] => PolicyKind::default(),
+        [Policy::Sets(policy)] => policy,
+        [policy] => {
+            let why = format!("{policy} is there for comparison with --simulate; an array's cache has {}", names());
+            return Err(Failure::Usage(why));
+        }
+        _ => return Err(one("policy")),
+    };
+    let [set_size] = arguments.set_sizes[..] else { return Err(one("set size")) };
+    let mut options = context.cached_options().policy(policy).set_size(set_size as usize);
+    if let Some(bytes) = arguments.cache {
+        // The library would say so too, after the file has been prepared.
+        let least = u64::from(set_size) * PAGE_BYTES;
+        if (1..least).contains(&bytes) {
+            let why = format!("a cache has at least one set of {set_size} pages, {least} bytes; 0 is none");
+            return Err(Failure::Usage(why));
+        }
+        options = options.cache_bytes(bytes);
+    }
+    Ok(options)
+}
+
+fn names() -> String {
+    PolicyKind::ALL.map(PolicyKind::name).join(", ")
 }
 
 impl Task<'_> {
@@ -89,21 +125,34 @@ impl Task<'_> {
         self.answer(&figures, Some(name), left_out)
     }
 
-    fn on_temporary(&self, array: &Array) -> Result<Answer> {
+    /// On a file that is made, and prepared past the cache, which is empty when the replay begins.
+    fn on_temporary(&self) -> Result<Answer> {
         let name = naming::unfinished("replay")?;
-        let file = array.create_file(&name, iomill::Layout::default())?;
-        let replayed = self.on_new(array, file);
-        let removed = array.delete(&name);
-        match (replayed, removed) {
-            (Ok(figures), Ok(())) => self.answer(&figures, None, 0),
-            (Ok(_), Err(error)) => Err(Failure::from(error).and(remains(&name))),
-            (Err(failure), Ok(())) => Err(failure),
-            (Err(failure), Err(error)) => Err(failure.and(format!("{error}; {}", remains(&name)))),
-        }
+        self.context.with_writer(|array| {
+            let file = array.create_file(&name, iomill::Layout::default())?;
+            self.prepare(array, file).map_err(|failure| match array.delete(&name) {
+                Ok(()) => failure,
+                Err(error) => failure.and(format!("{error}; {}", remains(&name))),
+            })
+        })?;
+        let opened = self.context.starts().and_then(|starts| Ok(self.options.clone().open_at(starts)?));
+        let array = opened.map_err(|failure| match self.context.with_writer(|array| Ok(array.delete(&name)?)) {
+            Ok(()) => failure,
+            Err(other) => failure.and(format!("{other}; {}", remains(&name))),
+        })?;
+        self.context.with(array, |array| {
+            let replayed = self.replay_on(array, &name);
+            match (replayed, array.delete(&name)) {
+                (Ok(figures), Ok(())) => self.answer(&figures, None, 0),
+                (Ok(_), Err(error)) => Err(Failure::from(error).and(remains(&name))),
+                (Err(failure), Ok(())) => Err(failure),
+                (Err(failure), Err(error)) => Err(failure.and(format!("{error}; {}", remains(&name)))),
+            }
+        })
     }
 
-    /// On a new file, which is closed when this returns.
-    fn on_new(&self, array: &Array, file: File) -> Result<Figures> {
+    /// Makes a new file as long as the trace needs it, with something in all pages that it touches. It is closed when this returns.
+    fn prepare(&self, array: &Array, file: File) -> Result<()> {
         // Preparing writes whole pages.
         file.set_len(self.survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
         if self.arguments.sparse {
@@ -112,9 +161,16 @@ impl Task<'_> {
                     .to_owned()]);
         } else {
             self.replay(array, &file, Manner::Prepare, "preparing")?;
-            file.sync()?;
         }
-        self.replay(array, &file, Manner::AsRecorded, "")
+        Ok(file.close()?)
+    }
+
+    /// On a file that is closed when this returns.
+    fn replay_on(&self, array: &Array, name: &str) -> Result<Figures> {
+        let file = array.open_file(name)?;
+        let figures = self.replay(array, &file, Manner::AsRecorded, "")?;
+        file.close()?;
+        Ok(figures)
     }
 
     /// Runs over the trace once, and shows how far it is.
@@ -147,7 +203,10 @@ impl Task<'_> {
 
     fn answer(&self, figures: &Figures, file: Option<&str>, left_out: u64) -> Result<Answer> {
         let (p50, p99) = (figures.latency_us(50.0), figures.latency_us(99.0));
-        let mut table = Table::new(&["trace", ">requests", ">op/s", ">bytes/s", ">p50", ">p99"]);
+        let headings = ["trace", ">requests", ">op/s", ">bytes/s", ">p50", ">p99", ">warm hits, %", ">all hits, %"];
+        let mut table = Table::new(&headings);
+        let (warm, whole) = (figures.warm.hit_rate(), figures.whole.hit_rate());
+        let percent = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{:.2}", 100.0 * rate));
         table.row([
             trace_name(self.path),
             human::count((figures.reads + figures.writes) as f64),
@@ -155,6 +214,8 @@ impl Task<'_> {
             human::rate(figures.bytes_per_s()),
             human::time_us(p50),
             human::time_us(p99),
+            percent(warm),
+            percent(whole),
         ]);
         let document: Value = json!({
             "trace": trace_name(self.path),
@@ -169,6 +230,9 @@ impl Task<'_> {
             "bytes_per_s": figures.bytes_per_s(),
             "p50_us": p50,
             "p99_us": p99,
+            "cache_bytes": figures.whole.cache_bytes,
+            "hit_rate_warm": warm,
+            "hit_rate_whole": whole,
         });
         Ok(Answer::new(table.render(), document))
     }

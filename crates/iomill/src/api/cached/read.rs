@@ -152,7 +152,14 @@ impl Paged {
         // SAFETY: a span is within its page, and its memory is the caller's.
         let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
         match wrote {
-            Wrote::Done(dirty) => (Asked::Done, dirty),
+            Wrote::Done { dirty, was: Ok((place, way)) } => {
+                seat.hit_at(&self.cached, place, way, hash);
+                (Asked::Done, dirty)
+            }
+            Wrote::Done { dirty, was: Err(evicted) } => {
+                seat.came(evicted);
+                (Asked::Done, dirty)
+            }
             Wrote::Busy => (Asked::Busy, 0),
             Wrote::Yours(fill) => (Asked::Yours(fill), 0),
             Wrote::Full => (Asked::Full, 0),
@@ -258,8 +265,7 @@ impl FileState {
                     Asked::Busy => sorted.busy.push(span),
                     Asked::Full => sorted.full.push(span),
                     Asked::Yours(fill) => {
-                        seat.tally.add(Id::Evictions, u64::from(fill.evicted));
-                        seat.tally.add(Id::Misses, 1);
+                        seat.came(fill.evicted);
                         fills.push(fill, span);
                     }
                 }
@@ -308,7 +314,10 @@ impl FileState {
             self.array().pause_for_io();
             return Ok(false);
         }
-        paged.cached.with_seat(|seat| seat.tally.add(Id::Bypasses, 1));
+        paged.cached.with_seat(|seat| {
+            seat.tally.add(Id::Misses, 1);
+            seat.tally.add(Id::Bypasses, 1);
+        });
         paged.cached.bypassed.fetch_add(1, Ordering::Relaxed);
         let pieces = Splitter::new(self, op, class, std::iter::once(span.extent()));
         let mut outcome = Ok(());

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use super::Cached;
 use crate::cache::feeder::Feeder;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Found, Held, PinBlock};
+use crate::cache::{Found, Held, PinBlock, Place};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
 use crate::sys::sync::Ordering;
@@ -92,11 +92,23 @@ impl Seat {
     /// Takes note of a hit.
     #[inline(always)]
     pub fn hit(&self, cached: &Cached, (place, seen): Found, hash: Hash) {
-        let full = self.feeder.borrow_mut().push(place, seen.way, hash);
+        self.hit_at(cached, place, seen.way, hash);
+    }
+
+    /// The same, in that way of that set.
+    #[inline]
+    pub fn hit_at(&self, cached: &Cached, place: Place, way: usize, hash: Hash) {
+        let full = self.feeder.borrow_mut().push(place, way, hash);
         self.tally.add(Id::Hits, 1);
         if full {
             self.full(cached);
         }
+    }
+
+    /// Counts a page that was not there and comes in, and the one that had to go for it.
+    pub fn came(&self, evicted: bool) {
+        self.tally.add(Id::Misses, 1);
+        self.tally.add(Id::Evictions, u64::from(evicted));
     }
 
     /// The ring is full: others may need to hear of it.

@@ -1,0 +1,262 @@
+//! Accesses to a file of which a part fits in iomill's cache: one call for each, or gathers and scatters.
+//!
+//! A slice begins with a full cache, as it does for others: the array is opened anew, and each thread asks for what fills it.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use iomill::{ArrayOptions, Error, File, Result};
+
+use super::{Hits, Opened, Place, Since, fetched_bytes};
+use crate::access::Access;
+use crate::arena::{Arena, SEED};
+use crate::contender::{Cache, Contender, IOMILL_READ_AT, IOMILL_READ_MANY, Sample, Slice, Task};
+use crate::draw::{Choice, Draws};
+use crate::pattern::{self, PAGE_BYTES, Rng};
+use crate::slots::Timer;
+use crate::target::Target;
+use crate::threads::{self, Count};
+
+/// Random bytes that writes are taken from.
+const POOL_BYTES: usize = 1 << 16;
+
+/// Pages in one call of those that fill the cache.
+const WARM_UP_BATCH: usize = 4096;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Accesses {
+    name: &'static str,
+    place: Place,
+    /// What others may have in the page cache.
+    target: Target,
+    access: Access,
+    /// Of the timed slices since the contender was prepared.
+    hits: Hits,
+}
+
+impl Accesses {
+    /// One call for each operation.
+    pub(crate) fn one_by_one(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+        Accesses::new(IOMILL_READ_AT, arena, options)
+    }
+
+    /// Calls of a batch each.
+    pub(crate) fn in_batches(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+        Accesses::new(IOMILL_READ_MANY, arena, options)
+    }
+
+    fn new(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+        let page = PAGE_BYTES as u32;
+        let access = Access {
+            choice: Choice::Uniform,
+            slot_bytes: page,
+            op_bytes: page,
+            read_percent: 100,
+            cache_bytes: 1 << 20,
+            batch: 1,
+        };
+        let (place, target) = (Place::new(arena, options), arena.target()?);
+        Ok(Accesses { name, place, target, access, hits: Hits::default() })
+    }
+
+    fn in_turn(&self) -> bool {
+        self.name == IOMILL_READ_AT
+    }
+}
+
+impl Contender<Access> for Accesses {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cache(&self) -> Cache {
+        Cache::Held
+    }
+
+    fn prepare(&mut self, access: &Access) -> Result<Option<String>> {
+        access.check()?;
+        (self.access, self.hits) = (*access, Hits::default());
+        Ok(None)
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        // What others left in the page cache would slow direct I/O down.
+        self.target.drop_cached()?;
+        let opened = self.place.open(self.access.cache_bytes, self.access.writes())?;
+        let since = Since::default();
+        let mut sample = threads::run(
+            slice,
+            |thread| {
+                let mut worker = Worker::new(&opened, self.access, thread, slice.threads);
+                worker.fill_cache()?;
+                Ok(worker)
+            },
+            |worker, stop| {
+                since.begin(&opened.array);
+                match (self.in_turn(), slice.verify) {
+                    (true, true) => worker.work::<true>(stop),
+                    (true, false) => worker.work::<false>(stop),
+                    (false, verify) => worker.work_in_batches(verify, stop),
+                }
+            },
+        )?;
+        let counted = since.end(&opened.array);
+        sample.fetched_bytes = Some(fetched_bytes(&counted));
+        if !slice.verify {
+            self.hits.add(&counted);
+        }
+        opened.close()?;
+        Ok(sample)
+    }
+
+    fn spoils(&self) -> bool {
+        self.access.writes()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec![self.hits.note(self.access.cache_bytes)];
+        if !self.in_turn() {
+            notes.push(format!("latency is that of a whole call, a batch of {} operations", self.access.batch));
+        }
+        notes
+    }
+}
+
+struct Worker<'a> {
+    file: &'a File,
+    access: Access,
+    draws: Draws,
+    /// Chooses which operations write, and what.
+    rng: Rng,
+    pool: Vec<u8>,
+    /// A batch of operations.
+    buffer: Vec<u8>,
+    reads: Vec<u64>,
+    writes: Vec<u64>,
+}
+
+impl Worker<'_> {
+    fn new(opened: &Opened, access: Access, thread: usize, threads: usize) -> Worker<'_> {
+        let slots = opened.file.len() / u64::from(access.slot_bytes);
+        let mut rng = Rng::new(thread as u64);
+        let pool = (0..POOL_BYTES).map(|_| rng.draw() as u8).collect();
+        Worker {
+            file: &opened.file,
+            access,
+            draws: access.draws(slots, thread, threads),
+            rng,
+            pool,
+            buffer: vec![0; access.batch as usize * access.op_bytes as usize],
+            reads: Vec::new(),
+            writes: Vec::new(),
+        }
+    }
+
+    fn fill_cache(&mut self) -> Result<()> {
+        let slot_bytes = u64::from(self.access.slot_bytes);
+        let mut bytes = [0; WARM_UP_BATCH];
+        for slots in self.draws.warm_up().chunks(WARM_UP_BATCH) {
+            self.reads.clear();
+            self.reads.extend(slots.iter().map(|slot| slot * slot_bytes));
+            self.file.read_many(&self.reads, 1, &mut bytes[..slots.len()])?;
+        }
+        Ok(())
+    }
+
+    /// Where the next operation goes, and the number that says whether it writes.
+    #[inline(always)]
+    fn draw(&mut self) -> (u64, u64) {
+        let offset = self.draws.draw() * u64::from(self.access.slot_bytes);
+        (offset, if self.access.writes() { self.rng.draw() } else { 0 })
+    }
+
+    fn reads(&self, chosen: u64) -> bool {
+        !self.access.writes() || chosen % 100 < u64::from(self.access.read_percent)
+    }
+
+    fn work<const VERIFY: bool>(&mut self, stop: &AtomicBool) -> Result<Count> {
+        let (mut count, mut timer) = (Count::new()?, Timer::new());
+        let len = self.access.op_bytes as usize;
+        while !stop.load(Ordering::Relaxed) {
+            let (offset, chosen) = self.draw();
+            let reads = self.reads(chosen);
+            let (file, buffer, pool) = (self.file, &mut self.buffer[..len], &self.pool);
+            if reads {
+                timer.time(&mut count, || {
+                    let read = file.read_at(buffer, offset)?;
+                    black_box(&*buffer);
+                    if read == len { Ok(()) } else { Err(wrong(offset)) }
+                })?;
+                if VERIFY && !pattern::holds(SEED, offset, buffer) {
+                    return Err(wrong(offset));
+                }
+            } else if VERIFY {
+                // Nobody could check anything else than the pattern.
+                pattern::fill_bytes(SEED, offset, buffer);
+                file.write_at(buffer, offset)?;
+            } else {
+                let start = (chosen >> 32) as usize % (POOL_BYTES - PAGE_BYTES);
+                timer.time(&mut count, || file.write_at(&pool[start..start + len], offset))?;
+            }
+            count.ops += 1;
+        }
+        count.bytes = count.ops * len as u64;
+        Ok(count)
+    }
+
+    fn work_in_batches(&mut self, verify: bool, stop: &AtomicBool) -> Result<Count> {
+        let mut count = Count::new()?;
+        while !stop.load(Ordering::Relaxed) {
+            self.reads.clear();
+            self.writes.clear();
+            for _ in 0..self.access.batch {
+                let (offset, chosen) = self.draw();
+                if self.reads(chosen) { self.reads.push(offset) } else { self.writes.push(offset) }
+            }
+            let start = Instant::now();
+            self.gather(verify)?;
+            self.scatter(verify)?;
+            count.record(start.elapsed());
+            count.ops += u64::from(self.access.batch);
+        }
+        count.bytes = count.ops * u64::from(self.access.op_bytes);
+        Ok(count)
+    }
+
+    fn gather(&mut self, verify: bool) -> Result<()> {
+        let len = self.access.op_bytes as usize;
+        let out = &mut self.buffer[..self.reads.len() * len];
+        self.file.read_many(&self.reads, len, out)?;
+        black_box(&*out);
+        let mut read = self.reads.iter().zip(out.chunks_exact(len));
+        match read.find(|(offset, bytes)| verify && !pattern::holds(SEED, **offset, bytes)) {
+            Some((&offset, _)) => Err(wrong(offset)),
+            None => Ok(()),
+        }
+    }
+
+    fn scatter(&mut self, verify: bool) -> Result<()> {
+        if self.writes.is_empty() {
+            return Ok(());
+        }
+        let len = self.access.op_bytes as usize;
+        let bytes = &mut self.buffer[..self.writes.len() * len];
+        for (&offset, bytes) in self.writes.iter().zip(bytes.chunks_exact_mut(len)) {
+            if verify {
+                pattern::fill_bytes(SEED, offset, bytes);
+            } else {
+                let start = self.rng.draw() as usize % (POOL_BYTES - PAGE_BYTES);
+                bytes.copy_from_slice(&self.pool[start..start + len]);
+            }
+        }
+        self.file.write_many(&self.writes, len, bytes)
+    }
+}
+
+#[cold]
+fn wrong(offset: u64) -> Error {
+    let what = format!("the bytes at offset {offset} of the measured file");
+    Error::Machine { what, why: "they are not what was written: a wrong read".into() }
+}

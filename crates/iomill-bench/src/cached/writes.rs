@@ -1,0 +1,80 @@
+//! Small writes to a file of an array, through iomill's cache. What flushes it in the background is in the CPU time: it works in
+//! this process.
+
+use iomill::{ArrayOptions, Error, File, Result};
+
+use super::{Place, fetched_bytes};
+use crate::arena::{Arena, SEED};
+use crate::contender::{Cache, Contender, IOMILL_WRITE_AT, Sample, Slice, Task};
+use crate::human;
+use crate::small_writes::{self, SmallWrites, Writer};
+use crate::target::Target;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct WriteAt {
+    place: Place,
+    target: Target,
+    writes: SmallWrites,
+}
+
+impl WriteAt {
+    /// To the file of an arena that has been filled.
+    pub(crate) fn new(arena: &Arena, options: &ArrayOptions, writes: SmallWrites) -> Result<WriteAt> {
+        Ok(WriteAt { place: Place::new(arena, options), target: arena.target()?, writes })
+    }
+}
+
+impl Contender<SmallWrites> for WriteAt {
+    fn name(&self) -> &'static str {
+        IOMILL_WRITE_AT
+    }
+
+    fn cache(&self) -> Cache {
+        Cache::Held
+    }
+
+    fn prepare(&mut self, writes: &SmallWrites) -> Result<Option<String>> {
+        writes.check()?;
+        self.writes = *writes;
+        Ok(None)
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        // What others left in the page cache would slow direct I/O down.
+        self.target.drop_cached()?;
+        let opened = self.place.open(self.writes.cache_bytes, true)?;
+        let before = opened.array.counters();
+        let file = &opened.file;
+        let mut sample = small_writes::run(slice, &self.writes, SEED + 1, || Ok(Called(file)), || file.sync())?;
+        sample.fetched_bytes = Some(fetched_bytes(&opened.array.counters().since(&before)));
+        opened.close()?;
+        Ok(sample)
+    }
+
+    fn spoils(&self) -> bool {
+        true
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!("a cache of {}", human::size(self.writes.cache_bytes))]
+    }
+}
+
+struct Called<'a>(&'a File);
+
+impl Writer for Called<'_> {
+    #[inline(always)]
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.0.write_at(bytes, offset)
+    }
+
+    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let read = self.0.read_at(bytes, offset)?;
+        if read == bytes.len() {
+            return Ok(());
+        }
+        let what = format!("{} bytes at offset {offset} of the measured file", bytes.len());
+        Err(Error::Machine { what, why: format!("there are {read}: the file is shorter than it was made") })
+    }
+}

@@ -1,0 +1,30 @@
+//! Arguments on the cache that an array is opened with.
+
+use clap::Args;
+use iomill::{ArrayOptions, PolicyKind};
+use iomill_trace::simulate::SET_SIZE_DEFAULT;
+
+/// How iomill's cache works, apart from its size.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct CacheKind {
+    /// Pages per set of iomill's cache: a multiple of 4, from 4 to 32
+    #[arg(long, value_name = "N", default_value_t = SET_SIZE_DEFAULT, value_parser = set_size)]
+    pub set_size: u32,
+    /// Which page of a set goes when another comes: lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu or duel
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub policy: PolicyKind,
+}
+
+impl CacheKind {
+    /// The same as options.
+    pub fn apply(self, options: ArrayOptions) -> ArrayOptions {
+        options.set_size(self.set_size as usize).policy(self.policy)
+    }
+}
+
+pub(super) fn set_size(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(size @ 4..=32) if size % 4 == 0 => Ok(size),
+        _ => Err("a set has 4, 8, 12, 16, 20, 24, 28 or 32 pages".to_owned()),
+    }
+}
