@@ -43,7 +43,7 @@ fn flush(cache: &Cache, key: Key) {
 }
 
 fn write_clean(cache: &Cache, page: u64) {
-    assert!(matches!(write(cache, page), Wrote::Done(_)), "page {page}");
+    assert!(matches!(write(cache, page), Wrote::Done { .. }), "page {page}");
     flush(cache, key(page).0);
 }
 
@@ -126,7 +126,7 @@ fn dirty_pages_are_not_lost() {
     let mut written = Vec::new();
     for page in 0..200 {
         match write(&cache, page) {
-            Wrote::Done(_) => written.push(page),
+            Wrote::Done { .. } => written.push(page),
             Wrote::Full => {}
             other => panic!("{other:?}"),
         }
@@ -158,7 +158,7 @@ fn work_under_way_ends_well() {
             })
             .collect();
         let passing: Vec<_> = (10..20).filter(|&page| cache.begin_bypass(key(page).0, key(page).1)).collect();
-        let flushing = (20..40).find(|&page| matches!(write(&cache, page), Wrote::Done(_)));
+        let flushing = (20..40).find(|&page| matches!(write(&cache, page), Wrote::Done { .. }));
         let mut copy = [0; PAGE_BYTES];
         if let Some(page) = flushing {
             // SAFETY: a whole page of ours.
