@@ -54,7 +54,7 @@ impl Sketch {
     }
 
     fn block(&self, hash: Hash, now: u64) -> &[AtomicU64] {
-        let index = ((hash.0 >> 32) * self.blocks >> 32) >> (now & 0xFF);
+        let index = (((hash.0 >> 32) * self.blocks) >> 32) >> (now & 0xFF);
         let start = index as usize * BLOCK_WORDS;
         &self.words.all()[start..start + BLOCK_WORDS]
     }
@@ -109,6 +109,8 @@ fn sum_of(word: u64) -> u64 {
 }
 
 #[cfg(all(test, not(iomill_models)))]
+// Helpers of tests may unwrap as tests do.
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::cache::key::Key;
