@@ -24,7 +24,10 @@ mod copy;
 pub mod directory;
 pub mod feeder;
 mod frames;
+mod held;
 pub mod key;
+#[cfg(all(test, iomill_models))]
+mod models;
 mod pins;
 pub mod policy;
 pub mod set;
@@ -32,14 +35,14 @@ mod wait;
 mod words;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
+pub use held::Held;
 pub use pins::Block as PinBlock;
 pub use wait::{Outcome, Waiter};
 
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::sys::sync::{AtomicU32, Ordering};
+use crate::sys::sync::{AtomicU64, Ordering};
 use directory::Directory;
 pub use directory::Place;
 use frames::Frames;
@@ -97,6 +100,17 @@ pub enum Begun {
     Full,
 }
 
+/// What became of taking a dirty page to be flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// It is the caller's to write, and to end by [`Cache::end_flush`].
+    Begun,
+    /// There is nothing to be flushed.
+    Clean,
+    /// Somebody else is flushing it, as it is or as it was.
+    Busy,
+}
+
 /// What became of a write to a page.
 #[derive(Debug)]
 pub enum Wrote {
@@ -116,7 +130,7 @@ pub struct Cache {
     directory: Directory,
     frames: Frames,
     waiters: Waiters,
-    /// Pages that are dirty or flushing.
+    /// Pages that are dirty or flushing. Counted down with Release, after what tells a sync of the flush.
     dirty: AtomicU64,
 }
 
@@ -156,9 +170,9 @@ impl Cache {
         self.frames.span()
     }
 
-    /// Pages that are dirty or on their way to a drive.
+    /// Pages that are dirty or on their way to a drive. Whoever reads 0 sees what those saw who cleaned them.
     pub fn dirty(&self) -> u64 {
-        self.dirty.load(Ordering::Relaxed)
+        self.dirty.load(Ordering::Acquire)
     }
 
     /// Copies bytes of a page out, if it is there, and says where it was.
@@ -215,13 +229,13 @@ impl Cache {
             set.set_frame(way, frame);
             return Some(Room { way, evicted: false });
         }
-        let way = self.evict(place, set, incoming)?;
+        let way = self.evict(place, set, set.all(), incoming)?;
         Some(Room { way, evicted: true })
     }
 
-    /// Makes a way free that holds a clean page, and leaves it its frame, which is nobody else's then.
-    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, incoming: Hash) -> Option<usize> {
-        let settled = set.present() & !set.dirty() & !set.flushing();
+    /// Makes one of the ways `among` free that holds a clean page, and leaves it its frame, which is nobody else's then.
+    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, among: u32, incoming: Hash) -> Option<usize> {
+        let settled = among & set.present() & !set.dirty() & !set.flushing();
         let mut candidates = settled & !set.marked();
         if candidates == 0 {
             candidates = self.unmark(set, settled);
@@ -276,9 +290,26 @@ impl Cache {
         set.dirty().count_ones()
     }
 
-    /// The memory of a frame that is being filled.
+    /// The memory of a frame that is being filled, for the kernel to write to, and the owner to read. Others may be reading what
+    /// it held before, so the owner writes by [`Cache::put`].
     pub fn filling(&self, fill: &Fill) -> *mut u8 {
         self.frames.at(fill.frame)
+    }
+
+    /// Puts bytes into a frame that is being filled.
+    ///
+    /// # Safety
+    /// `within + len` is at most a page, and `from` is readable for `len` bytes.
+    pub unsafe fn put(&self, fill: &Fill, within: usize, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise, and nobody else writes to the frame until the fill ends.
+        unsafe { self.frames.copy_in(fill.frame, within, from, len) };
+    }
+
+    /// Zeroes a frame that is being filled from `from` on, in bytes.
+    pub fn put_zeroes(&self, fill: &Fill, from: usize) {
+        let from = from.min(PAGE_BYTES);
+        // SAFETY: as for `put`.
+        unsafe { self.frames.zero(fill.frame, from, PAGE_BYTES - from) };
     }
 
     /// What to wait on while somebody is at a page; `None` if nobody is. A page that is being flushed is busy only to those
@@ -321,11 +352,20 @@ fn with_spare(pages: u64) -> u32 {
 
 /// Writing, and what was written.
 impl Cache {
-    /// Writes to a page. `fresh` says that the page holds nothing yet but zeroes, so that it need not be read.
+    /// Writes to a page. `fresh` says whether the page's drive holds nothing of it yet but zeroes, so that it need not be read. It is
+    /// asked under the set's lock when the page is not here: what was written to it earlier is on its drive then, or it is not fresh.
     ///
     /// # Safety
     /// `within + len` is at most a page, and `from` is readable for `len` bytes.
-    pub unsafe fn write(&self, key: Key, hash: Hash, within: usize, from: *const u8, len: usize, fresh: bool) -> Wrote {
+    pub unsafe fn write(
+        &self,
+        key: Key,
+        hash: Hash,
+        within: usize,
+        from: *const u8,
+        len: usize,
+        fresh: impl FnOnce() -> bool,
+    ) -> Wrote {
         let (place, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash) {
             if Locked::has(set.filling(), way) {
@@ -342,7 +382,7 @@ impl Cache {
             return Wrote::Busy;
         }
         let Some(room) = self.room(place, &mut set, hash) else { return Wrote::Full };
-        if len < PAGE_BYTES && !fresh {
+        if len < PAGE_BYTES && !fresh() {
             return Wrote::Yours(self.fill(place, &mut set, key, hash, room));
         }
         let (way, frame) = (room.way, set.frame(room.way));
@@ -365,18 +405,17 @@ impl Cache {
             return Some(old);
         }
         let new = self.frames.take().or_else(|| self.evict_for_frame(place, set, way, hash))?;
-        // SAFETY: both are whole frames; the old one is pinned, so nobody writes to it, and the new one is ours.
-        unsafe { self.frames.copy_in(new, 0, self.frames.at(old), PAGE_BYTES) };
+        // SAFETY: both are frames, and the new one is ours.
+        unsafe { self.frames.copy_frame(old, new) };
         set.set_frame(way, new);
         set.set_marked(way, false);
         self.frames.give_marked(old);
         Some(new)
     }
 
-    /// A frame of another page of the set, or of any set.
+    /// A frame of another page of the set, or of any set. Not of `way` itself, whose pin may have ended by now.
     fn evict_for_frame(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
-        debug_assert!(Locked::has(set.marked(), way), "a marked way is no candidate");
-        if let Some(victim) = self.evict(place, set, hash) {
+        if let Some(victim) = self.evict(place, set, set.all() & !(1 << way), hash) {
             return Some(set.frame(victim));
         }
         let sets = self.directory.sets();
@@ -384,7 +423,8 @@ impl Cache {
             let other = Place((place.0 + step) % sets);
             // Trying only: we hold a lock.
             let mut other_set = self.directory.set(other).try_lock()?;
-            let victim = self.evict(other, &mut other_set, hash)?;
+            let all = other_set.all();
+            let victim = self.evict(other, &mut other_set, all, hash)?;
             Some(other_set.frame(victim))
         })
     }
@@ -397,22 +437,26 @@ impl Cache {
         set.set_dirty(way, true);
     }
 
-    /// Copies a dirty page, to be flushed by the caller; not if it is clean, or on its way already (rules 2 and 3).
+    /// Copies a dirty page, to be flushed by the caller; not if it is clean, or on its way already (rules 2 and 3). Dirty ends
+    /// here and not with the flush: what is written meanwhile is not in the copy.
     ///
     /// # Safety
     /// `to` is writable for a page and nobody else's.
-    pub unsafe fn begin_flush(&self, key: Key, to: *mut u8) -> bool {
+    pub unsafe fn begin_flush(&self, key: Key, to: *mut u8) -> Flush {
         let hash = self.directory.hash(key);
         let (_, mut set) = self.directory.lock(hash);
-        let Some(way) = set.find(key, hash) else { return false };
-        if !Locked::has(set.dirty() & !set.flushing(), way) {
-            return false;
+        let Some(way) = set.find(key, hash) else { return Flush::Clean };
+        if Locked::has(set.flushing(), way) {
+            return Flush::Busy;
         }
-        // SAFETY: a whole frame, which nobody writes to while the set is locked; `to` by the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(self.frames.at(set.frame(way)), to, PAGE_BYTES) };
+        if !Locked::has(set.dirty(), way) {
+            return Flush::Clean;
+        }
+        // SAFETY: a whole frame; `to` by the caller's promise.
+        unsafe { self.frames.copy_out(set.frame(way), 0, to, PAGE_BYTES) };
         set.set_dirty(way, false);
         set.set_flushing(way, true);
-        true
+        Flush::Begun
     }
 
     /// Ends a flush. A page that was written to meanwhile, or whose flush failed, is dirty still.
@@ -425,7 +469,7 @@ impl Cache {
             set.set_dirty(way, true);
         }
         if !Locked::has(set.dirty(), way) {
-            self.dirty.fetch_sub(1, Ordering::Relaxed);
+            self.dirty.fetch_sub(1, Ordering::Release);
         }
         self.waiters.tell(&mut set, key, outcome);
     }
@@ -469,7 +513,12 @@ impl Cache {
     /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
     pub fn discard(&self, file: u32, page: u64) {
         for index in 0..self.directory.sets() {
-            let mut set = self.directory.set(Place(index)).lock();
+            let set = self.directory.set(Place(index));
+            // Since nobody is at them, what is there was there before, so a look without the lock finds it.
+            if !set.may_hold(file) {
+                continue;
+            }
+            let mut set = set.lock();
             for way in (0..set.ways()).filter(|&way| Locked::has(set.present(), way)).collect::<Vec<_>>() {
                 let key = set.key(way);
                 if key.file() == file && key.page() >= page {
@@ -481,7 +530,7 @@ impl Cache {
 
     fn drop_page(&self, set: &mut Locked<'_>, way: usize) {
         if Locked::has(set.dirty() | set.flushing(), way) {
-            self.dirty.fetch_sub(1, Ordering::Relaxed);
+            self.dirty.fetch_sub(1, Ordering::Release);
         }
         let (frame, marked) = (set.frame(way), Locked::has(set.marked(), way));
         set.set_free(way);
@@ -489,80 +538,8 @@ impl Cache {
     }
 }
 
-/// A page that is pinned.
-#[derive(Debug)]
-pub struct Held<'a> {
-    slot: &'a AtomicU32,
-    page: *const u8,
-}
-
-impl Held<'_> {
-    /// The page's bytes; they never change while this lives.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: a whole frame in the slab, which outlives the slot. It is pinned, and pinned frames are neither written to nor
-        // reused (rule 2), so it is immutable for as long as the slot holds its number, which is as long as `self` lives.
-        unsafe { std::slice::from_raw_parts(self.page, PAGE_BYTES) }
-    }
-}
-
-impl Drop for Held<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        pins::end(self.slot);
-    }
-}
-
+/// Look-ups by hand.
 impl Cache {
-    /// A block of pin slots for the calling thread, unless as many pages are pinned as may be.
-    pub fn pin_block(&self) -> Option<Arc<PinBlock>> {
-        self.frames.pins.block()
-    }
-
-    /// Takes a thread's block back.
-    pub fn give_pin_block(&self, block: &Arc<PinBlock>) {
-        self.frames.pins.give(block);
-    }
-
-    /// Pages that may be pinned at a time.
-    pub fn pins_max(&self) -> u32 {
-        self.frames.pins.max()
-    }
-
-    /// Pins a page, if it is there, in an empty slot of the calling thread (rules of `pins`), and says where it was.
-    ///
-    /// # Safety
-    /// The slot is in a block that this cache gave to the calling thread ([`Cache::pin_block`]).
-    #[inline]
-    pub unsafe fn pin<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Found)> {
-        loop {
-            let (place, seen) = self.directory.find(key, hash)?;
-            let set = self.directory.set(place);
-            if !set.is_marked(seen) {
-                self.mark(key, hash);
-                continue;
-            }
-            pins::announce(slot, seen.frame);
-            if set.is_still(seen) {
-                // SAFETY: blocks are kept by `Pins` and never freed before it, that is before the cache, which is
-                // borrowed for 'a.
-                let slot = unsafe { &*std::ptr::from_ref(slot) };
-                return Some((Held { slot, page: self.frames.at(seen.frame) }, (place, seen)));
-            }
-            pins::end(slot);
-        }
-    }
-
-    #[cold]
-    fn mark(&self, key: Key, hash: Hash) {
-        let (_, mut set) = self.directory.lock(hash);
-        if let Some(way) = set.find(key, hash)
-            && !Locked::has(set.filling(), way)
-        {
-            set.set_marked(way, true);
-        }
-    }
-
     /// Fetches ahead what a look-up of the page will read.
     #[inline]
     pub fn prefetch(&self, hash: Hash) {

@@ -1,0 +1,84 @@
+//! Pinning pages (the rules are in `pins`).
+
+use std::sync::Arc;
+
+use super::key::{Hash, Key};
+use super::set::Locked;
+use super::{Cache, Found, PinBlock, pins};
+use crate::drive::PAGE_BYTES;
+use crate::sys::sync::AtomicU32;
+
+/// A page that is pinned.
+#[derive(Debug)]
+pub struct Held<'a> {
+    slot: &'a AtomicU32,
+    pub(super) page: *const u8,
+}
+
+impl Held<'_> {
+    /// The page's bytes; they never change while this lives.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: a whole frame in the slab, which outlives the slot. It is pinned, and pinned frames are neither written to nor
+        // reused (rule 2), so it is immutable for as long as the slot holds its number, which is as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.page, PAGE_BYTES) }
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        pins::end(self.slot);
+    }
+}
+
+impl Cache {
+    /// A block of pin slots for the calling thread, unless as many pages are pinned as may be.
+    pub fn pin_block(&self) -> Option<Arc<PinBlock>> {
+        self.frames.pins.block()
+    }
+
+    /// Takes a thread's block back.
+    pub fn give_pin_block(&self, block: &Arc<PinBlock>) {
+        self.frames.pins.give(block);
+    }
+
+    /// Pages that may be pinned at a time.
+    pub fn pins_max(&self) -> u32 {
+        self.frames.pins.max()
+    }
+
+    /// Pins a page, if it is there, in an empty slot of the calling thread (rules of `pins`), and says where it was.
+    ///
+    /// # Safety
+    /// The slot is in a block that this cache gave to the calling thread ([`Cache::pin_block`]).
+    #[inline]
+    pub unsafe fn pin<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Found)> {
+        loop {
+            let (place, seen) = self.directory.find(key, hash)?;
+            let set = self.directory.set(place);
+            if !set.is_marked(seen) {
+                self.mark(key, hash);
+                continue;
+            }
+            pins::announce(slot, seen.frame);
+            if set.is_still(seen) {
+                // SAFETY: blocks are kept by `Pins` and never freed before it, that is before the cache, which is
+                // borrowed for 'a.
+                let slot = unsafe { &*std::ptr::from_ref(slot) };
+                return Some((Held { slot, page: self.frames.at(seen.frame) }, (place, seen)));
+            }
+            pins::end(slot);
+        }
+    }
+
+    #[cold]
+    pub(super) fn mark(&self, key: Key, hash: Hash) {
+        let (_, mut set) = self.directory.lock(hash);
+        if let Some(way) = set.find(key, hash)
+            && !Locked::has(set.filling(), way)
+        {
+            set.set_marked(way, true);
+        }
+    }
+}
