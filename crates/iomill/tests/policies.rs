@@ -4,6 +4,7 @@
 //! (trace, cache_pages, fraction, policy, method, hit_rate, tool). Without it only made-up accesses are tried. With
 //! `IOMILL_TABLE=1` the table of `docs/cache.md` is printed as well. Both want a release build.
 
+// Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

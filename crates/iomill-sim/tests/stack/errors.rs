@@ -7,7 +7,8 @@ use iomill::{Array, Error, File, Layout, Mode};
 use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
 
 use crate::harness::{
-    Memory, Round, assert_same, assert_tidy, block_on, bytes, layout, length, machine, offset, open, options, rounds,
+    Memory, Round, assert_same, assert_tidy, block_on, bytes, layout, length, machine_with, offset, open_with, rounds,
+    uncached_options,
 };
 use crate::model::put;
 
@@ -40,7 +41,7 @@ struct Model {
 }
 
 fn run(round: &mut Round) {
-    let mut model = Model { array: Some(machine(round)), files: BTreeMap::new(), names: 0 };
+    let mut model = Model { array: Some(machine_with(round, uncached_options)), files: BTreeMap::new(), names: 0 };
     let (rng, world) = (&mut round.rng, &round.world);
     for _ in 0..rng.usize(1..5) {
         let mut rate = || [0, 0, 20, 150][rng.usize(0..4)];
@@ -200,7 +201,7 @@ impl Model {
         let closed = self.array.take().unwrap().close();
         let _ = closed.inspect_err(check);
         assert_tidy(world);
-        self.array = Some(open(rng, world).unwrap());
+        self.array = Some(open_with(rng, world, uncached_options).unwrap());
         world.faults(|faults| faults.rates = rates);
     }
 
@@ -213,7 +214,7 @@ impl Model {
         self.compare(rng);
         self.files.values_mut().for_each(Twin::drop_file);
         crate::crash::assert_clean_beside(world, self.array.take().unwrap());
-        self.array = Some(open(rng, world).unwrap());
+        self.array = Some(open_with(rng, world, uncached_options).unwrap());
     }
 
     fn compare(&mut self, rng: &mut Rng) {
@@ -369,7 +370,7 @@ impl Twin {
 fn plain(seed: u64, drives: usize, mode: Mode) -> (World, Array, File, Vec<u8>) {
     let mut rng = Rng::with_seed(seed);
     let world = World::new(seed).with_drives(drives, DriveModel::default());
-    let array = options(&mut rng, &world).mode(mode).create(world.paths()).unwrap();
+    let array = uncached_options(&mut rng, &world).mode(mode).create(world.paths()).unwrap();
     let file = array.create_file("file", Layout::striping().block_bytes(8192)).unwrap();
     let content = bytes(&mut rng, 300_000);
     file.write_at(&content, 0).unwrap();
@@ -448,7 +449,7 @@ fn a_dead_drive_is_an_error_and_the_others_go_on() {
         drop((file, other));
         assert!(array.close().is_ok() || world.drives() == 3, "closing ends");
         world.faults(|faults| faults.revive(1));
-        let array = open(&mut Rng::with_seed(3), &world).unwrap();
+        let array = open_with(&mut Rng::with_seed(3), &world, uncached_options).unwrap();
         let file = array.open_file("file").unwrap();
         assert_eq!(file.read_at(&mut all, 0).unwrap(), content.len());
         assert_same(&all, &content, || "after the drive came back".into());

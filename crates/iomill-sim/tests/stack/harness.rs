@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
 use iomill::sys::fs::Alignment;
-use iomill::{Array, ArrayOptions, Layout, LayoutKind, Mode};
+use iomill::{Array, ArrayOptions, Layout, LayoutKind, Mode, PolicyKind};
 use iomill_sim::{DriveModel, World};
 
 /// One round of a test.
@@ -62,8 +62,31 @@ pub fn drive(rng: &mut Rng) -> DriveModel {
     }
 }
 
-/// Options by chance.
+/// Options by chance, with a cache or without.
 pub fn options(rng: &mut Rng, world: &World) -> ArrayOptions {
+    let options = bare_options(rng, world);
+    match rng.u8(0..5) {
+        0 => options.cache_bytes(0),
+        1 => options,
+        _ => tiny_cache(rng, options),
+    }
+}
+
+/// A cache of few sets, sometimes with a hash so bad that all pages meet in one, so that pages come and go.
+pub fn tiny_cache(rng: &mut Rng, options: ArrayOptions) -> ArrayOptions {
+    let ways = [4, 8, 12, 32][rng.usize(0..4)];
+    let sets = rng.usize(1..9);
+    let policy = PolicyKind::ALL[rng.usize(0..PolicyKind::ALL.len())];
+    let mask = [u64::MAX, u64::MAX, 0, 0xFF << 32][rng.usize(0..4)];
+    options.set_size(ways).cache_bytes((sets * ways * PAGE) as u64).policy(policy).cache_hash_mask(mask)
+}
+
+/// Options by chance without a cache, for tests of what happens between calls and drives.
+pub fn uncached_options(rng: &mut Rng, world: &World) -> ArrayOptions {
+    bare_options(rng, world).cache_bytes(0)
+}
+
+fn bare_options(rng: &mut Rng, world: &World) -> ArrayOptions {
     let mode = [Mode::Auto, Mode::Inline, Mode::DriveThreads][rng.usize(0..3)];
     let depth = [1, 2, 3, 8, 32][rng.usize(0..5)];
     ArrayOptions::new().platform(world.platform()).mode(mode).depth(depth)
@@ -71,6 +94,11 @@ pub fn options(rng: &mut Rng, world: &World) -> ArrayOptions {
 
 /// A machine of one to five drives with an array over them.
 pub fn machine(round: &mut Round) -> Array {
+    machine_with(round, options)
+}
+
+/// The same with other options.
+pub fn machine_with(round: &mut Round, options: fn(&mut Rng, &World) -> ArrayOptions) -> Array {
     let drives = round.rng.usize(1..6);
     for index in 0..drives {
         let model = drive(&mut round.rng);
@@ -82,6 +110,11 @@ pub fn machine(round: &mut Round) -> Array {
 
 /// Opens the array by any of its drives.
 pub fn open(rng: &mut Rng, world: &World) -> iomill::Result<Array> {
+    open_with(rng, world, options)
+}
+
+/// The same with other options.
+pub fn open_with(rng: &mut Rng, world: &World, options: fn(&mut Rng, &World) -> ArrayOptions) -> iomill::Result<Array> {
     options(rng, world).open(world.path(rng.usize(0..world.drives())))
 }
 

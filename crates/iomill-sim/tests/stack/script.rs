@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use iomill::{Array, File, Result, Writing};
+use iomill::{Array, ArrayOptions, File, Result, Writing};
 use iomill_sim::World;
 
-use crate::harness::{Memory, block_on, bytes, layout, open};
+use crate::harness::{Memory, block_on, bytes, layout, open_with, options};
 use crate::versions::Versions;
 
 const PAGE: usize = 4096;
@@ -30,12 +30,14 @@ pub struct Script {
     pub outcomes: Vec<Files>,
     names: u32,
     flying: Option<String>,
+    /// What the array is opened with again.
+    pub options: fn(&mut Rng, &World) -> ArrayOptions,
 }
 
 impl Script {
     pub fn new(array: Array) -> Script {
         let (handles, files, outcomes) = (BTreeMap::new(), Files::new(), vec![Files::new()]);
-        Script { array: Some(array), handles, files, outcomes, names: 0, flying: None }
+        Script { array: Some(array), handles, files, outcomes, names: 0, flying: None, options }
     }
 
     /// Runs some calls. An error is that of the call that failed.
@@ -189,7 +191,7 @@ impl Script {
             known.versions = known.versions.synced();
         }
         self.outcomes = vec![self.files.clone()];
-        self.array = Some(open(rng, world)?);
+        self.array = Some(open_with(rng, world, self.options)?);
         Ok(())
     }
 

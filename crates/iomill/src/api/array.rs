@@ -66,6 +66,8 @@ pub(crate) struct ArrayInner {
     starting: Mutex<()>,
     /// Shared with operations, which must not keep the array.
     pub callbacks: Arc<Callbacks>,
+    /// Operations that are inside their files and wait for others. Apart from the callbacks, among which are jobs that wait to enter.
+    pub rests: Arc<Callbacks>,
     pub(super) contexts: Mutex<Vec<Weak<Cell>>>,
     /// Held while a file is created, deleted or renamed, so that names stay as they were found. Taken before `open`.
     naming: Mutex<()>,
@@ -125,7 +127,8 @@ impl Array {
         let cached = Cached::new(&options, instance, &regions, &board)?;
         let inner = Arc::new(ArrayInner {
             cached,
-            callbacks: Arc::new(Callbacks::new(options.platform.threads())),
+            callbacks: Arc::new(Callbacks::new(options.platform.threads(), "callback")),
+            rests: Arc::new(Callbacks::new(options.platform.threads(), "rest")),
             clock,
             board,
             services,
@@ -333,9 +336,16 @@ impl ArrayInner {
         }
     }
 
-    /// Lets only I/O get on. Whoever holds something that a callback may want (a closed gate) waits like this, so that in a
-    /// simulation no callback runs within the wait and waits for it in turn.
+    /// Lets only I/O get on, and operations that it is part of. Whoever holds something that a callback may want (a closed gate)
+    /// waits like this, so that in a simulation no callback runs within the wait and waits for it in turn.
     pub fn pause_for_io(&self) {
+        if !self.rests.step() {
+            self.pause_for_drives();
+        }
+    }
+
+    /// Lets only the drives get on: for who has work of his own unfinished, that an operation may wait for.
+    pub fn pause_for_drives(&self) {
         if !self.fleet.get().is_some_and(Fleet::step) {
             self.clock.sleep(PAUSE);
         }
@@ -520,6 +530,7 @@ impl ArrayInner {
         if let Some(fleet) = self.fleet.get() {
             fleet.stop();
         }
+        self.rests.stop();
         self.callbacks.stop();
         for cell in lock(&self.contexts).drain(..).filter_map(|cell| cell.upgrade()) {
             *lock(&cell.context) = None;

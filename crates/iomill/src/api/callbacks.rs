@@ -1,5 +1,9 @@
 //! Callback threads: where callbacks of `submit` run, so that a drive thread never runs a user's code. One per NUMA
 //! node, started when first needed. In a simulation callbacks run when somebody steps the array.
+//!
+//! Work of our own that waits for other work runs on such threads too, in two kinds that must not hold each other up: what enters
+//! files (syncs for futures) shares the threads of callbacks; what is inside and must end before a gate can close (the rest of
+//! an operation) has its own.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -33,6 +37,8 @@ pub fn may_block() -> bool {
 /// The callback threads of an array.
 pub struct Callbacks {
     threads: bool,
+    /// What its threads are called.
+    name: &'static str,
     state: Mutex<State>,
 }
 
@@ -48,8 +54,8 @@ struct State {
 
 impl Callbacks {
     /// Nothing is started yet.
-    pub fn new(threads: bool) -> Callbacks {
-        Callbacks { threads, state: Mutex::new(State::default()) }
+    pub fn new(threads: bool, name: &'static str) -> Callbacks {
+        Callbacks { threads, name, state: Mutex::new(State::default()) }
     }
 
     /// Has a user's callback called.
@@ -72,7 +78,7 @@ impl Callbacks {
             return;
         }
         if state.pool.is_empty() && !state.stopped {
-            state.pool = start();
+            state.pool = start(self.name);
         }
         state.next = state.next.wrapping_add(1);
         let chosen = state.next % state.pool.len().max(1);
@@ -122,7 +128,7 @@ impl Drop for Reset {
 }
 
 /// One thread per node, bound to the node's CPUs where there are several nodes.
-fn start() -> Vec<(Sender<Job>, JoinHandle<()>)> {
+fn start(name: &str) -> Vec<(Sender<Job>, JoinHandle<()>)> {
     let nodes = cpu::nodes(Path::new("/sys/devices/system/node")).unwrap_or_default();
     let mut cpus_of: Vec<Vec<usize>> = nodes.into_iter().map(|node| node.cpus).collect();
     if cpus_of.len() < 2 {
@@ -131,7 +137,7 @@ fn start() -> Vec<(Sender<Job>, JoinHandle<()>)> {
     let mut pool = Vec::new();
     for (node, cpus) in cpus_of.into_iter().enumerate() {
         let (sender, receiver) = channel::<Job>();
-        let thread = std::thread::Builder::new().name(format!("iomill-callback-{node}")).spawn(move || {
+        let thread = std::thread::Builder::new().name(format!("iomill-{name}-{node}")).spawn(move || {
             if !cpus.is_empty() {
                 // Away from its node a callback thread is slower, not wrong.
                 let _ = cpu::bind_current_thread(&cpus);

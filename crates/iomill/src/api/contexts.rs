@@ -87,7 +87,7 @@ impl ArrayInner {
             empty => empty.insert(self.new_context()?),
         };
         // SAFETY: the caller's promise is the one that `run` asks for.
-        let result = unsafe { context.run(&self.regions, span, pieces, || self.pause_for_io(), done) };
+        let result = unsafe { context.run(&self.regions, span, pieces, || self.pause_for_drives(), done) };
         result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
     }
 

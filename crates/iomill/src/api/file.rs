@@ -169,7 +169,7 @@ impl File {
         let joined = Joined::new(bufs, offset);
         if let Some(paged) = &self.state.paged {
             // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
-            let result = unsafe { self.state.write_paged(paged, joined.extents.iter().copied(), end, self.class) };
+            let result = unsafe { self.state.write_paged(paged, joined.extents.iter().copied(), self.class) };
             return self.end_paged_write(end, result);
         }
         // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
@@ -263,7 +263,7 @@ impl File {
             unsafe { paged.read(now, &mut missing) };
         }
         // SAFETY: as above; `complete` returns only after all I/O has ended.
-        unsafe { self.state.complete(paged, Op::Read, missing, 0, self.class) }?;
+        unsafe { self.state.complete(paged, Op::Read, missing, self.class) }?;
         Ok(now.len.min(all.len))
     }
 
@@ -276,7 +276,7 @@ impl File {
         // SAFETY: the caller's promise, for both.
         unsafe {
             paged.read_many(extents, &mut missing);
-            self.state.complete(paged, Op::Read, missing, 0, self.class)
+            self.state.complete(paged, Op::Read, missing, self.class)
         }
     }
 
@@ -301,7 +301,7 @@ impl File {
             // It may have shrunk before we were inside.
             self.check_within(ranges)?;
             // SAFETY: as above; `complete` returns only after all I/O has ended.
-            return unsafe { self.state.complete(paged, Op::Read, missing, 0, self.class) };
+            return unsafe { self.state.complete(paged, Op::Read, missing, self.class) };
         }
         let inside = Inside::enter(&self.state)?;
         self.check_within(ranges.clone())?;
@@ -329,7 +329,7 @@ impl File {
         let extents = extents(ranges, bytes.as_ptr().cast_mut());
         let result = match &self.state.paged {
             // SAFETY: `bytes` is borrowed for the whole call, as long as the ranges' sum, and writes only read it.
-            Some(paged) => unsafe { self.state.write_paged(paged, extents, end, self.class) },
+            Some(paged) => unsafe { self.state.write_paged(paged, extents, self.class) },
             // SAFETY: as above.
             None => unsafe { self.run(&inside, Op::Write, span, extents) },
         };

@@ -129,10 +129,8 @@ impl File {
                 let wanted = extents.iter().filter(move |(op, _)| *op == wanted);
                 wanted.flat_map(|&(_, extent)| super::cached::spans(extent)).collect()
             };
-            let end = write.as_ref().map_or(0, |(end, _)| *end);
-            let fresh_from = paged.written_to(end);
             // SAFETY: the memory is in `buffers`, on the heap, which the operation owns until it has ended.
-            unsafe { Work::begin(&self.state, paged, spans(Op::Read), spans(Op::Write), fresh_from, self.class) }
+            unsafe { Work::begin(&self.state, paged, spans(Op::Read), spans(Op::Write), self.class) }
         });
         let operation = Operation::new(Arc::clone(&self.state), buffers, write, work);
         if let Some(callback) = callback {

@@ -219,14 +219,14 @@ impl Operation {
         if !self.work.as_ref().is_some_and(Work::has_rest) {
             return self.conclude(file, None);
         }
-        let (array, callbacks) = (Arc::clone(file.array()), Arc::clone(&file.array().callbacks));
+        let (array, rests) = (Arc::clone(file.array()), Arc::clone(&file.array().rests));
         let finish = move || {
             // SAFETY: the spans' memory is in `buffers`, which nobody takes before the end.
             let result = self.work.as_ref().map_or(Ok(()), |work| unsafe { work.finish(&file) });
             self.conclude(file, result.err());
         };
         // What is left waits for others, which a drive thread must not.
-        if array.runs_inline() { finish() } else { callbacks.run(Box::new(finish)) }
+        if array.runs_inline() { finish() } else { rests.run(Box::new(finish)) }
     }
 
     fn conclude(self: Arc<Self>, file: Arc<FileState>, error: Option<Error>) {

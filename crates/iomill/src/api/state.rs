@@ -259,12 +259,13 @@ impl FileState {
             return Ok(());
         }
         self.check_writable()?;
+        let mut durable = lock(&self.durable);
+        // Before the flush: what is written meanwhile may not be on the drives when this length is.
+        let len = self.len();
         if let Some(paged) = &self.paged {
             // What fails here stays dirty, and may be tried again.
             self.flush_all(paged)?;
         }
-        let mut durable = lock(&self.durable);
-        let len = self.len();
         let pieces = self.sync_pieces();
         let result = self.sync_and_publish(pieces, len, &mut durable);
         if let Err(error) = &result {
@@ -305,6 +306,11 @@ impl FileState {
         }
         if len > self.len() {
             if self.litter.load(Ordering::Relaxed) {
+                if let Some(paged) = &self.paged {
+                    // The page that the length falls into may be dirty, and goes as well.
+                    self.flush_all(paged)?;
+                    paged.cut(self.len());
+                }
                 self.clean_tail(self.len())?;
             }
             self.extend(len)?;

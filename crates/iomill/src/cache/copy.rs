@@ -1,5 +1,8 @@
 //! The one place where bytes are copied while others may be changing them (rule 1 of the cache).
 
+// Models copy by words that loom watches (`frames`).
+#![cfg_attr(iomill_models, allow(dead_code))]
+
 /// Copies `len` bytes between memory that other threads may be reading or writing at the same time, by this function, on either side. What
 /// arrives may be a mixture, which the caller finds out by the set's version; there is no undefined behaviour in it.
 ///

@@ -258,3 +258,59 @@ mod tests {
         }
     }
 }
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use super::*;
+    use crate::sys::sync::{Arc, model};
+
+    impl Directory {
+        /// Splits the only set in two. As any split it holds the locks of both while the pages move and the size changes.
+        fn split(&self) {
+            let (mut from, mut to) = (self.set(Place(0)).lock(), self.set(Place(1)).lock());
+            for way in (0..from.ways()).filter(|&way| from.present() >> way & 1 == 1).collect::<Vec<_>>() {
+                let hash = self.hash(from.key(way));
+                if hash.set(1, 2, 1) == 1 {
+                    to.set_frame(way, from.frame(way));
+                    to.set_present(way, from.key(way), hash);
+                    from.set_free(way);
+                }
+            }
+            self.size.store(2 | 1 << 32, Ordering::Release);
+        }
+    }
+
+    /// Whoever has locked a page's set finds the page in it, although the set was split meanwhile; and whoever finds it without a
+    /// lock finds its own frame.
+    ///
+    /// Seen to fail without the second look of `lock`.
+    #[test]
+    fn loom_directory_split_against_look_up() {
+        model(|| {
+            let plan = Plan { sets: 1, sets_max: 2, ways: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+            let directory = Arc::new(Directory::new(plan).unwrap());
+            let key = (0..).map(|page| Key::new(1, page).unwrap()).find(|key| key.hash().set(1, 2, 1) == 1).unwrap();
+            let hash = key.hash();
+            {
+                let (_, mut set) = directory.lock(hash);
+                set.set_frame(2, 7);
+                set.set_present(2, key, hash);
+            }
+            let splitter = loom::thread::spawn({
+                let directory = Arc::clone(&directory);
+                move || directory.split()
+            });
+            if let Some((place, seen)) = directory.find(key, hash)
+                && directory.set(place).is_still(seen)
+            {
+                assert_eq!(seen.frame, 7);
+            }
+            {
+                let (_, set) = directory.lock(hash);
+                let way = set.find(key, hash).expect("a page does not vanish");
+                assert_eq!(set.frame(way), 7);
+            }
+            splitter.join().unwrap();
+        });
+    }
+}

@@ -3,16 +3,15 @@
 use std::io;
 use std::ops::Range;
 
-use super::copy::copy_racing;
 use super::pins::Pins;
 use crate::drive::PAGE_BYTES;
-use crate::sys::memory::Slab;
 use crate::sys::sync::{Mutex, lock};
+use memory::Memory;
 
 /// All frames of a cache.
 #[derive(Debug)]
 pub struct Frames {
-    slab: Slab,
+    memory: Memory,
     state: Mutex<State>,
     /// Frames there may ever be.
     most: u32,
@@ -37,22 +36,26 @@ struct State {
 impl Frames {
     /// Room for `limit` frames now and `most` ever; `pins_max` of them may be pinned at a time.
     pub fn new(limit: u32, most: u32, pins_max: u32) -> io::Result<Frames> {
-        let slab = Slab::new(most as usize * PAGE_BYTES)?;
-        // Without huge pages it works as well, only slower.
-        let _advised = slab.advise_huge();
+        let memory = Memory::new(most)?;
         let state = State { limit, fresh: 0, free: Vec::new(), retired: Vec::new(), limbo: Vec::new() };
-        Ok(Frames { slab, state: Mutex::new(state), most, pins: Pins::new(pins_max) })
+        Ok(Frames { memory, state: Mutex::new(state), most, pins: Pins::new(pins_max) })
     }
 
     /// Where the slab is: start and length in bytes.
     pub fn span(&self) -> (*mut u8, usize) {
-        (self.slab.base(), self.most as usize * PAGE_BYTES)
+        (self.memory.at(0), self.most as usize * PAGE_BYTES)
     }
 
     /// A frame's memory.
     #[inline]
     pub fn at(&self, frame: u32) -> *mut u8 {
-        self.slab.base().wrapping_add(frame as usize * PAGE_BYTES)
+        self.memory.at(frame)
+    }
+
+    /// A word of a frame in a model.
+    #[cfg(all(test, iomill_models))]
+    pub fn word(&self, frame: u32, index: usize) -> u64 {
+        self.memory.word(frame, index)
     }
 
     /// A free frame.
@@ -122,7 +125,7 @@ impl Frames {
             // takes them. Readers that looked at a set before it changed copy by `copy_racing`, and do not believe what they
             // copied. No ring uses its registration of the range for anything that begins from now on (`let_go`), and what began
             // in these frames has ended.
-            unsafe { self.slab.release(bytes) }?;
+            unsafe { self.memory.release(bytes) }?;
         }
         Ok(released)
     }
@@ -172,8 +175,8 @@ impl Frames {
     #[inline(always)]
     pub unsafe fn copy_out(&self, frame: u32, within: usize, to: *mut u8, len: usize) {
         debug_assert!(frame < self.most && within + len <= PAGE_BYTES);
-        // SAFETY: the frame is in the slab, which stays mapped; frames are changed by `copy_in` and the kernel only.
-        unsafe { copy_racing(self.at(frame).add(within), to, len) };
+        // SAFETY: the caller's promise; frames are changed by `copy_in` and the kernel only.
+        unsafe { self.memory.copy_out(frame, within, to, len) };
     }
 
     /// Copies into a frame that others may be reading.
@@ -183,7 +186,16 @@ impl Frames {
     pub unsafe fn copy_in(&self, frame: u32, within: usize, from: *const u8, len: usize) {
         debug_assert!(frame < self.most && within + len <= PAGE_BYTES);
         // SAFETY: as above.
-        unsafe { copy_racing(from, self.at(frame).add(within), len) };
+        unsafe { self.memory.copy_in(frame, within, from, len) };
+    }
+
+    /// Copies a whole frame into another.
+    ///
+    /// # Safety
+    /// Nobody else writes to either.
+    pub unsafe fn copy_frame(&self, from: u32, to: u32) {
+        // SAFETY: both are frames, and the caller's promise.
+        unsafe { self.memory.copy(from, to) };
     }
 
     /// Zeroes part of a frame that others may be reading.
@@ -194,5 +206,112 @@ impl Frames {
         static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
         // SAFETY: the caller's promise, and there are enough zeroes.
         unsafe { self.copy_in(frame, within, ZEROES.as_ptr(), len) };
+    }
+}
+
+#[cfg(not(iomill_models))]
+mod memory {
+    use super::{PAGE_BYTES, Range, io};
+    use crate::cache::copy::copy_racing;
+    use crate::sys::memory::Slab;
+
+    /// The frames' bytes.
+    #[derive(Debug)]
+    pub struct Memory(Slab);
+
+    impl Memory {
+        pub fn new(most: u32) -> io::Result<Memory> {
+            let slab = Slab::new(most as usize * PAGE_BYTES)?;
+            // Without huge pages it works as well, only slower.
+            let _advised = slab.advise_huge();
+            Ok(Memory(slab))
+        }
+
+        #[inline]
+        pub fn at(&self, frame: u32) -> *mut u8 {
+            self.0.base().wrapping_add(frame as usize * PAGE_BYTES)
+        }
+
+        /// # Safety
+        /// Nobody uses frames in this range of bytes, nor a ring's registration of it.
+        pub unsafe fn release(&self, bytes: Range<usize>) -> io::Result<()> {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.release(bytes) }
+        }
+
+        /// # Safety
+        /// As for `Frames::copy_out`.
+        #[inline]
+        pub unsafe fn copy_out(&self, frame: u32, within: usize, to: *mut u8, len: usize) {
+            // SAFETY: the frame is in the slab, which stays mapped, and the caller's promise.
+            unsafe { copy_racing(self.at(frame).add(within), to, len) };
+        }
+
+        /// # Safety
+        /// As for `Frames::copy_in`.
+        pub unsafe fn copy_in(&self, frame: u32, within: usize, from: *const u8, len: usize) {
+            // SAFETY: as above.
+            unsafe { copy_racing(from, self.at(frame).add(within), len) };
+        }
+
+        /// # Safety
+        /// As for `Frames::copy_frame`.
+        pub unsafe fn copy(&self, from: u32, to: u32) {
+            // SAFETY: two whole frames of the slab.
+            unsafe { copy_racing(self.at(from), self.at(to), PAGE_BYTES) };
+        }
+    }
+}
+
+/// For models: of each page its first two words, copied one by one, which loom watches. A frame's address is its number.
+#[cfg(iomill_models)]
+mod memory {
+    use super::io;
+    use crate::sys::sync::{AtomicU64, Ordering::Relaxed};
+
+    #[derive(Debug)]
+    pub struct Memory(Vec<[AtomicU64; 2]>);
+
+    impl Memory {
+        pub fn new(most: u32) -> io::Result<Memory> {
+            Ok(Memory((0..most).map(|_| Default::default()).collect()))
+        }
+
+        pub fn at(&self, frame: u32) -> *mut u8 {
+            std::ptr::without_provenance_mut(frame as usize)
+        }
+
+        pub fn word(&self, frame: u32, index: usize) -> u64 {
+            self.0[frame as usize][index].load(Relaxed)
+        }
+
+        pub unsafe fn release(&self, _bytes: std::ops::Range<usize>) -> io::Result<()> {
+            Ok(())
+        }
+
+        pub unsafe fn copy_out(&self, frame: u32, within: usize, to: *mut u8, len: usize) {
+            for index in Self::words(within, len) {
+                let word = self.word(frame, index);
+                // SAFETY: within the caller's `len` bytes.
+                unsafe { to.add(index * 8 - within).cast::<u64>().write_unaligned(word) };
+            }
+        }
+
+        pub unsafe fn copy_in(&self, frame: u32, within: usize, from: *const u8, len: usize) {
+            for index in Self::words(within, len) {
+                // SAFETY: within the caller's `len` bytes.
+                let word = unsafe { from.add(index * 8 - within).cast::<u64>().read_unaligned() };
+                self.0[frame as usize][index].store(word, Relaxed);
+            }
+        }
+
+        pub unsafe fn copy(&self, from: u32, to: u32) {
+            (0..2).for_each(|index| self.0[to as usize][index].store(self.word(from, index), Relaxed));
+        }
+
+        /// The words that lie in a range whole.
+        fn words(within: usize, len: usize) -> impl Iterator<Item = usize> {
+            (0..2).filter(move |index| within <= index * 8 && index * 8 + 8 <= within + len)
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Pages that are pinned, as whoever holds them sees them.
+//! Pinning pages (the rules are in `pins`).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::sys::sync::AtomicU32;
 #[derive(Debug)]
 pub struct Held<'a> {
     slot: &'a AtomicU32,
-    page: *const u8,
+    pub(super) page: *const u8,
 }
 
 impl Held<'_> {
@@ -89,7 +89,7 @@ impl Cache {
     }
 
     #[cold]
-    fn mark(&self, key: Key, hash: Hash) {
+    pub(super) fn mark(&self, key: Key, hash: Hash) {
         let (_, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash)
             && !Locked::has(set.filling(), way)

@@ -26,6 +26,8 @@ pub mod feeder;
 mod frames;
 mod held;
 pub mod key;
+#[cfg(all(test, iomill_models))]
+mod models;
 mod pins;
 pub mod policy;
 mod resize;
@@ -34,7 +36,6 @@ mod wait;
 mod words;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 pub use held::Held;
 pub use pins::Block as PinBlock;
@@ -43,7 +44,7 @@ pub use wait::{Outcome, Waiter};
 
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::sys::sync::{Mutex, Ordering, RwLock};
+use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock};
 use directory::Directory;
 pub use directory::Place;
 use frames::Frames;
@@ -101,6 +102,17 @@ pub enum Begun {
     Full,
 }
 
+/// What became of taking a dirty page to be flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// It is the caller's to write, and to end by [`Cache::end_flush`].
+    Begun,
+    /// There is nothing to be flushed.
+    Clean,
+    /// Somebody else is flushing it, as it is or as it was.
+    Busy,
+}
+
 /// What became of a write to a page.
 #[derive(Debug)]
 pub enum Wrote {
@@ -125,7 +137,7 @@ pub struct Cache {
     directory: Directory,
     frames: Frames,
     waiters: Waiters,
-    /// Pages that are dirty or flushing.
+    /// Pages that are dirty or flushing. Counted down with Release, after what tells a sync of the flush.
     dirty: AtomicU64,
     /// Held by who resizes.
     resizing: Mutex<()>,
@@ -176,9 +188,9 @@ impl Cache {
         self.frames.span()
     }
 
-    /// Pages that are dirty or on their way to a drive.
+    /// Pages that are dirty or on their way to a drive. Whoever reads 0 sees what those saw who cleaned them.
     pub fn dirty(&self) -> u64 {
-        self.dirty.load(Ordering::Relaxed)
+        self.dirty.load(Ordering::Acquire)
     }
 
     /// Copies bytes of a page out, if it is there, and says where it was.
@@ -235,13 +247,13 @@ impl Cache {
             set.set_frame(way, frame);
             return Some(Room { way, evicted: false });
         }
-        let way = self.evict(place, set, incoming)?;
+        let way = self.evict(place, set, set.all(), incoming)?;
         Some(Room { way, evicted: true })
     }
 
-    /// Makes a way free that holds a clean page, and leaves it its frame, which is nobody else's then.
-    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, incoming: Hash) -> Option<usize> {
-        let settled = set.present() & !set.dirty() & !set.flushing();
+    /// Makes one of the ways `among` free that holds a clean page, and leaves it its frame, which is nobody else's then.
+    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, among: u32, incoming: Hash) -> Option<usize> {
+        let settled = among & set.present() & !set.dirty() & !set.flushing();
         let mut candidates = settled & !set.marked();
         if candidates == 0 {
             candidates = self.unmark(set, settled);
@@ -296,9 +308,26 @@ impl Cache {
         set.dirty().count_ones()
     }
 
-    /// The memory of a frame that is being filled.
+    /// The memory of a frame that is being filled, for the kernel to write to, and the owner to read. Others may be reading what
+    /// it held before, so the owner writes by [`Cache::put`].
     pub fn filling(&self, fill: &Fill) -> *mut u8 {
         self.frames.at(fill.frame)
+    }
+
+    /// Puts bytes into a frame that is being filled.
+    ///
+    /// # Safety
+    /// `within + len` is at most a page, and `from` is readable for `len` bytes.
+    pub unsafe fn put(&self, fill: &Fill, within: usize, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise, and nobody else writes to the frame until the fill ends.
+        unsafe { self.frames.copy_in(fill.frame, within, from, len) };
+    }
+
+    /// Zeroes a frame that is being filled from `from` on, in bytes.
+    pub fn put_zeroes(&self, fill: &Fill, from: usize) {
+        let from = from.min(PAGE_BYTES);
+        // SAFETY: as for `put`.
+        unsafe { self.frames.zero(fill.frame, from, PAGE_BYTES - from) };
     }
 
     /// What to wait on while somebody is at a page; `None` if nobody is. A page that is being flushed is busy only to those
@@ -346,11 +375,20 @@ fn with_spare(pages: u64) -> u32 {
 
 /// Writing, and what was written.
 impl Cache {
-    /// Writes to a page. `fresh` says that the page holds nothing yet but zeroes, so that it need not be read.
+    /// Writes to a page. `fresh` says whether the page's drive holds nothing of it yet but zeroes, so that it need not be read. It is
+    /// asked under the set's lock when the page is not here: what was written to it earlier is on its drive then, or it is not fresh.
     ///
     /// # Safety
     /// `within + len` is at most a page, and `from` is readable for `len` bytes.
-    pub unsafe fn write(&self, key: Key, hash: Hash, within: usize, from: *const u8, len: usize, fresh: bool) -> Wrote {
+    pub unsafe fn write(
+        &self,
+        key: Key,
+        hash: Hash,
+        within: usize,
+        from: *const u8,
+        len: usize,
+        fresh: impl FnOnce() -> bool,
+    ) -> Wrote {
         let (place, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash) {
             if Locked::has(set.filling(), way) {
@@ -366,7 +404,7 @@ impl Cache {
             return Wrote::Busy;
         }
         let Some(room) = self.room(place, &mut set, hash) else { return Wrote::Full };
-        if len < PAGE_BYTES && !fresh {
+        if len < PAGE_BYTES && !fresh() {
             return Wrote::Yours(self.fill(place, &mut set, key, hash, room));
         }
         let (way, frame) = (room.way, set.frame(room.way));
@@ -389,18 +427,17 @@ impl Cache {
             return Some(old);
         }
         let new = self.frames.take().or_else(|| self.evict_for_frame(place, set, way, hash))?;
-        // SAFETY: both are whole frames; the old one is pinned, so nobody writes to it, and the new one is ours.
-        unsafe { self.frames.copy_in(new, 0, self.frames.at(old), PAGE_BYTES) };
+        // SAFETY: both are frames, the old one is pinned, so nobody writes to it, and the new one is ours.
+        unsafe { self.frames.copy_frame(old, new) };
         set.set_marked(way, false);
         set.set_frame(way, new);
         self.frames.give_marked(old);
         Some(new)
     }
 
-    /// A frame of another page of the set, or of any set.
+    /// A frame of another page of the set, or of any set. Not of `way` itself, whose pin may have ended by now.
     fn evict_for_frame(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
-        debug_assert!(Locked::has(set.marked(), way), "a marked way is no candidate");
-        if let Some(victim) = self.evict(place, set, hash) {
+        if let Some(victim) = self.evict(place, set, set.all() & !(1 << way), hash) {
             return Some(set.frame(victim));
         }
         let sets = self.directory.sets();
@@ -408,7 +445,8 @@ impl Cache {
             let other = Place((place.0 + step) % sets);
             // Trying only: we hold a lock.
             let mut other_set = self.directory.set(other).try_lock()?;
-            let victim = self.evict(other, &mut other_set, hash)?;
+            let all = other_set.all();
+            let victim = self.evict(other, &mut other_set, all, hash)?;
             Some(other_set.frame(victim))
         })
     }
@@ -421,22 +459,26 @@ impl Cache {
         set.set_dirty(way, true);
     }
 
-    /// Copies a dirty page, to be flushed by the caller; not if it is clean, or on its way already (rules 2 and 3).
+    /// Copies a dirty page, to be flushed by the caller; not if it is clean, or on its way already (rules 2 and 3). Dirty ends
+    /// here and not with the flush: what is written meanwhile is not in the copy.
     ///
     /// # Safety
     /// `to` is writable for a page and nobody else's.
-    pub unsafe fn begin_flush(&self, key: Key, to: *mut u8) -> bool {
+    pub unsafe fn begin_flush(&self, key: Key, to: *mut u8) -> Flush {
         let hash = self.directory.hash(key);
         let (_, mut set) = self.directory.lock(hash);
-        let Some(way) = set.find(key, hash) else { return false };
-        if !Locked::has(set.dirty() & !set.flushing(), way) {
-            return false;
+        let Some(way) = set.find(key, hash) else { return Flush::Clean };
+        if Locked::has(set.flushing(), way) {
+            return Flush::Busy;
         }
-        // SAFETY: a whole frame, which nobody writes to while the set is locked; `to` by the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(self.frames.at(set.frame(way)), to, PAGE_BYTES) };
+        if !Locked::has(set.dirty(), way) {
+            return Flush::Clean;
+        }
+        // SAFETY: a whole frame; `to` by the caller's promise.
+        unsafe { self.frames.copy_out(set.frame(way), 0, to, PAGE_BYTES) };
         set.set_dirty(way, false);
         set.set_flushing(way, true);
-        true
+        Flush::Begun
     }
 
     /// Ends a flush. A page that was written to meanwhile, or whose flush failed, is dirty still.
@@ -449,7 +491,7 @@ impl Cache {
             set.set_dirty(way, true);
         }
         if !Locked::has(set.dirty(), way) {
-            self.dirty.fetch_sub(1, Ordering::Relaxed);
+            self.dirty.fetch_sub(1, Ordering::Release);
         }
         self.waiters.tell(&mut set, key, outcome);
     }
@@ -495,7 +537,12 @@ impl Cache {
     pub fn discard(&self, file: u32, page: u64) {
         let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
         for index in 0..self.directory.sets() {
-            let mut set = self.directory.set(Place(index)).lock();
+            let set = self.directory.set(Place(index));
+            // Since nobody is at them, what is there was there before, so a look without the lock finds it.
+            if !set.may_hold(file) {
+                continue;
+            }
+            let mut set = set.lock();
             for way in (0..set.ways()).filter(|&way| Locked::has(set.present(), way)).collect::<Vec<_>>() {
                 let key = set.key(way);
                 if key.file() == file && key.page() >= page {
@@ -507,7 +554,7 @@ impl Cache {
 
     fn drop_page(&self, set: &mut Locked<'_>, way: usize) {
         if Locked::has(set.dirty() | set.flushing(), way) {
-            self.dirty.fetch_sub(1, Ordering::Relaxed);
+            self.dirty.fetch_sub(1, Ordering::Release);
         }
         let (frame, marked) = (set.frame(way), Locked::has(set.marked(), way));
         set.set_free(way);

@@ -114,7 +114,8 @@ impl Block {
 /// Announces a pin (rule 1): the set's version must be looked at after this.
 #[inline]
 pub fn announce(slot: &AtomicU32, frame: u32) {
-    slot.store(frame + 1, Ordering::Relaxed);
+    // Release, because the slot's former pin may have ended unseen: whoever looks sees this one, and what was read through that.
+    slot.store(frame + 1, Ordering::Release);
     barrier::light();
 }
 

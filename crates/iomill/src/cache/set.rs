@@ -222,10 +222,21 @@ impl<'a> Set<'a> {
         self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
     }
 
-    /// As `is_dirty`: whether any way is dirty or flushing.
+    /// Whether any way may be dirty or flushing. Where none is, whoever asks sees what those saw who cleaned them, because it is
+    /// believed as by rule 1; a set that is being changed may have one.
     pub fn is_any_dirty(&self) -> bool {
+        let head = self.word(0).load(Ordering::Acquire);
         let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
-        states >> 32 != 0 || more as u32 != 0
+        fence(Ordering::Acquire);
+        let now = self.word(0).load(Ordering::Relaxed);
+        states >> 32 != 0 || more as u32 != 0 || head & LOCKED != 0 || now as u32 != head as u32
+    }
+
+    /// Whether there may be a page of a file here: read without the lock, so it misses those that come at this moment, and tells of
+    /// some that have gone.
+    pub fn may_hold(&self, file: u32) -> bool {
+        let keys = self.shape.keys..self.shape.keys + self.shape.ways;
+        keys.into_iter().any(|index| Key::from_word(self.word(index).load(Ordering::Relaxed)).file() == file)
     }
 
     /// The address of a line of the header, to be fetched ahead of use.

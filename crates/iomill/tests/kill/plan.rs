@@ -161,8 +161,10 @@ pub fn options(rng: &mut Rng) -> (ArrayOptions, String) {
     let mode = [Mode::Auto, Mode::Inline, Mode::DriveThreads, Mode::DriveThreads][rng.usize(..4)];
     let engine = [None, None, None, Some(EngineKind::Aio), Some(EngineKind::Posix)][rng.usize(..5)];
     let depth = [4, 32][rng.usize(..2)];
-    let name = format!("{mode:?}, engine {engine:?}, depth {depth}");
-    let options = ArrayOptions::new().mode(mode).depth(depth);
+    // None, of so few pages that they come and go, and one that all fits into.
+    let cache_bytes = [0, 12 * PAGE, 48 * PAGE, 1 << 24][rng.usize(..4)];
+    let name = format!("{mode:?}, engine {engine:?}, depth {depth}, cache {cache_bytes}");
+    let options = ArrayOptions::new().mode(mode).depth(depth).cache_bytes(cache_bytes);
     (if let Some(engine) = engine { options.engine(engine) } else { options }, name)
 }
 

@@ -72,8 +72,7 @@ impl Fills {
             self.list.push(Segment { buf: frame, len: PAGE_BYTES });
             let has = file.page_bytes(page);
             if has < PAGE_BYTES {
-                // SAFETY: the frame is a page of memory, and ours until the fill ends.
-                unsafe { std::ptr::write_bytes(frame.add(has), 0, PAGE_BYTES - has) };
+                paged.cached.cache.put_zeroes(fill, has);
             }
             let whole = has == PAGE_BYTES;
             let adjacent = last
@@ -130,7 +129,7 @@ impl Fills {
             unsafe {
                 match self.op {
                     Op::Read => std::ptr::copy_nonoverlapping(bytes, span.buf, len),
-                    Op::Write => std::ptr::copy_nonoverlapping(span.buf, bytes, len),
+                    Op::Write => cache.put(&fill, within, span.buf, len),
                     Op::Sync => {}
                 }
             }

@@ -15,8 +15,8 @@ use super::read::wait;
 use super::{Cached, Paged};
 use crate::api::array::ArrayInner;
 use crate::api::state::FileState;
-use crate::cache::Outcome;
 use crate::cache::key::{Hash, Key};
+use crate::cache::{Flush, Outcome};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES};
 use crate::engine::{Memory, Op};
@@ -108,24 +108,22 @@ impl FileState {
     pub fn flush_all(&self, paged: &Paged) -> Result<()> {
         let mut keys = paged.cached.cache.dirty_of(paged.number);
         while !keys.is_empty() {
-            self.flush(paged, &keys, Class::Foreground)?;
-            let mut again = Vec::new();
-            for key in keys {
-                if let Some(waiter) = paged.waiter(key.page(), true) {
-                    wait(self.array(), &waiter).map_err(|failure| self.error(failure))?;
-                    // What was flushed may have been older than what this sync is to cover.
-                    again.push(key);
-                }
+            // What others are flushing may be older than what this is to cover, and may fail: it is looked at again, until it is
+            // clean or was ours.
+            keys = self.flush(paged, &keys, Class::Foreground)?;
+            for waiter in keys.iter().filter_map(|key| paged.waiter(key.page(), true)) {
+                let _seen_in_the_next_round = wait(self.array(), &waiter);
             }
-            keys = again;
         }
         Ok(())
     }
 
-    /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours.
-    fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> Result<()> {
+    /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours; returns those that somebody else was
+    /// flushing.
+    fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> Result<Vec<Key>> {
         let mut copy = paged.cached.flusher_copy()?;
         let mut keys = keys.iter().copied().peekable();
+        let mut busy = Vec::new();
         let mut result = Ok(());
         while keys.peek().is_some() && result.is_ok() {
             let mut runs = Vec::new();
@@ -133,21 +131,32 @@ impl FileState {
             while let Some(&key) = keys.peek()
                 && used < copy.len()
             {
-                // Nothing copied: it is clean, or on its way. Otherwise it is looked at again, since a neighbour that was
-                // cleaned meanwhile ends a run early.
-                match self.copy_run(paged, key, &mut copy, used, &mut runs) {
-                    0 => drop(keys.next()),
-                    copied => used += copied,
+                // A neighbour that was cleaned meanwhile may end a run before the page: then it is looked at again.
+                let (asked, copied) = self.copy_run(paged, key, &mut copy, used, &mut runs);
+                used += copied;
+                match asked {
+                    Some(Flush::Busy) => busy.push(key),
+                    Some(_) => {}
+                    None => continue,
                 }
+                keys.next();
             }
             result = self.write_runs(paged, &runs, &mut copy, class);
         }
         paged.cached.give_copy(copy);
-        result
+        result.map(|()| busy)
     }
 
-    /// Copies a dirty page with its dirty neighbours before and after it in its block; how many bytes they are.
-    fn copy_run(&self, paged: &Paged, key: Key, copy: &mut PageBuf, at: usize, runs: &mut Vec<Run>) -> usize {
+    /// Copies a dirty page with its dirty neighbours before and after it in its block: what became of that page, if it was reached,
+    /// and how many bytes were copied.
+    fn copy_run(
+        &self,
+        paged: &Paged,
+        key: Key,
+        copy: &mut PageBuf,
+        at: usize,
+        runs: &mut Vec<Run>,
+    ) -> (Option<Flush>, usize) {
         let cache = &paged.cached.cache;
         let block_pages = self.block_bytes / PAGE_BYTES as u64;
         let block = key.page() - key.page() % block_pages;
@@ -158,12 +167,15 @@ impl FileState {
         while first > block && wanted - first + 1 < room && name(first - 1).is_some_and(|key| cache.is_dirty(key)) {
             first -= 1;
         }
-        let (mut page, mut copied) = (first, 0);
+        let (mut page, mut copied, mut asked) = (first, 0, None);
         while page < block + block_pages && copied < room {
             let to = copy.as_mut_ptr().wrapping_add(at + copied as usize * PAGE_BYTES);
             // SAFETY: `room` pages fit the copy from `at` on, which is ours.
-            let begun = name(page).is_some_and(|key| unsafe { cache.begin_flush(key, to) });
-            if begun {
+            let begun = name(page).map_or(Flush::Clean, |key| unsafe { cache.begin_flush(key, to) });
+            if page == wanted {
+                asked = Some(begun);
+            }
+            if begun == Flush::Begun {
                 copied += 1;
             } else if copied > 0 || page >= wanted {
                 break;
@@ -177,8 +189,9 @@ impl FileState {
             && let Some(first) = name(first)
         {
             runs.push(Run { first, count: copied as usize, at });
+            paged.on_its_way(first.page() + copied - 1);
         }
-        copied as usize * PAGE_BYTES
+        (asked, copied as usize * PAGE_BYTES)
     }
 
     fn write_runs(&self, paged: &Paged, runs: &[Run], copy: &mut PageBuf, class: Class) -> Result<()> {
@@ -190,16 +203,23 @@ impl FileState {
         });
         let mut first = Ok(());
         let mut flushed = 0;
+        let (array, span) = (self.array(), (start.cast_const(), copy.len()));
+        let mut done = |tag: u32, outcome: Outcome| {
+            let run = &runs[tag as usize];
+            self.end_run(paged, run, outcome);
+            flushed += run.count as u64;
+            if first.is_ok() {
+                first = outcome;
+            }
+        };
         // SAFETY: the copy lives until this returns, and nobody else has it.
         let begun = unsafe {
-            self.array().run_each((start, copy.len()), pieces, |tag, outcome| {
-                let run = &runs[tag as usize];
-                self.end_run(paged, run, outcome);
-                flushed += run.count as u64;
-                if first.is_ok() {
-                    first = outcome;
-                }
-            })
+            match class {
+                Class::Background => array.run_each(span, pieces, done),
+                // Never by the drive threads: one of them may be here, with a file's last handle, and they may be gone or never
+                // have been, when the array is being closed.
+                Class::Foreground => array.run_inline(span, pieces, |end| done(end.tag, end.result)),
+            }
         };
         if let Err(error) = begun {
             let outcome = Err(super::run::failure(Op::Write, error.errno().unwrap_or(libc::EIO)));
@@ -244,7 +264,7 @@ impl Cached {
         }
         let result = file.flush(paged, keys, class);
         file.gate.leave();
-        result.map(|()| true)
+        result.map(|_| true)
     }
 
     /// One round of the flusher: the sets of these pages.

@@ -176,9 +176,10 @@ pub struct Paged {
     pub cached: Arc<Cached>,
     /// The file's number in keys.
     pub number: u32,
-    /// Pages from here on have never been written, not even in part: they hold zeroes and need not be read before they are written to.
-    /// A multiple of the page in bytes, never below the length.
-    pub fresh_from: AtomicU64,
+    /// Of pages from here on, in bytes, the drives hold nothing yet but zeroes, and nothing is on its way to them: those that are not
+    /// in the cache need not be read before they are written to. It moves before a page does (`on_its_way`), and who looks holds the
+    /// lock of the page's set, without which no page leaves the cache.
+    fresh_from: AtomicU64,
 }
 
 /// A range within one page, and the caller's memory for it.
@@ -233,9 +234,17 @@ impl Paged {
         Paged { cached: Arc::clone(cached), number: cached.number(), fresh_from }
     }
 
-    /// Takes note that a write up to `end` bytes is to begin; where pages began before that hold nothing yet.
-    pub fn written_to(&self, end: u64) -> u64 {
-        self.fresh_from.fetch_max(end.next_multiple_of(PAGE_BYTES as u64), Ordering::AcqRel)
+    /// Takes note that a page is about to be written to its drive.
+    fn on_its_way(&self, page: u64) {
+        let end = (page + 1) * PAGE_BYTES as u64;
+        if self.fresh_from.load(Ordering::Relaxed) < end {
+            self.fresh_from.fetch_max(end, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a page's drive holds nothing of it yet but zeroes. The page's set is locked, and the page not in it.
+    fn is_fresh(&self, page: u64) -> bool {
+        page * PAGE_BYTES as u64 >= self.fresh_from.load(Ordering::Relaxed)
     }
 
     /// Forgets what is cached from a length on, the page that it falls into included. Nobody writes or fills.

@@ -133,7 +133,7 @@ impl Paged {
     ///
     /// # Safety
     /// The span's memory is valid, and (for reads) nobody else's.
-    unsafe fn ask(&self, seat: &Seat, op: Op, span: Span, fresh_from: u64) -> (Asked, u32) {
+    unsafe fn ask(&self, seat: &Seat, op: Op, span: Span) -> (Asked, u32) {
         let Some((key, hash)) = self.key(span.page) else { return (Asked::Full, 0) };
         let cache = &self.cached.cache;
         if op == Op::Read {
@@ -148,7 +148,7 @@ impl Paged {
                 Begun::Full => (Asked::Full, 0),
             };
         }
-        let fresh = span.page * PAGE_BYTES as u64 >= fresh_from;
+        let fresh = || self.is_fresh(span.page);
         // SAFETY: a span is within its page, and its memory is the caller's.
         let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
         match wrote {
@@ -196,27 +196,14 @@ struct Sorted {
 impl FileState {
     /// Does what could not be done from the cache alone, to the end: fills, waits, bypasses. The caller is inside the gate.
     ///
-    /// `fresh_from` is where pages begin that hold nothing yet, in bytes; for reads it does not matter.
-    ///
     /// # Safety
     /// The spans' memory is valid until this returns, and (for reads) nobody else's.
-    pub unsafe fn complete(
-        &self,
-        paged: &Paged,
-        op: Op,
-        mut todo: Vec<Span>,
-        fresh_from: u64,
-        class: Class,
-    ) -> Result<()> {
-        let mut untried = todo.len();
+    pub unsafe fn complete(&self, paged: &Paged, op: Op, mut todo: Vec<Span>, class: Class) -> Result<()> {
         while !todo.is_empty() {
             let count = todo.len().min(paged.cached.limits().wave_pages);
-            // What is tried again held nothing when the call began; others may have written to it since.
-            let fresh_from = if untried >= count { fresh_from } else { u64::MAX };
-            untried = untried.saturating_sub(count);
             let mut fills = Fills::new(op);
             // SAFETY: the caller's promise.
-            let sorted = unsafe { self.begin_wave(paged, op, todo.drain(..count), fresh_from, &mut fills) };
+            let sorted = unsafe { self.begin_wave(paged, op, todo.drain(..count), &mut fills) };
             // SAFETY: the caller's promise.
             unsafe { self.run_fills(paged, fills, class)? };
             for span in &sorted.full {
@@ -229,7 +216,11 @@ impl FileState {
             for span in sorted.busy {
                 if let Some(waiter) = paged.waiter(span.page, false) {
                     paged.cached.with_seat(|seat| seat.tally.add(Id::Waits, 1));
-                    wait(self.array(), &waiter).map_err(|failure| self.error(failure))?;
+                    let outcome = wait(self.array(), &waiter);
+                    // A whole page needs nothing of what could not be read.
+                    if op == Op::Read || usize::from(span.len) < PAGE_BYTES {
+                        outcome.map_err(|failure| self.error(failure))?;
+                    }
                 }
                 todo.push(span);
             }
@@ -241,14 +232,7 @@ impl FileState {
     ///
     /// # Safety
     /// As for `complete`.
-    unsafe fn begin_wave(
-        &self,
-        paged: &Paged,
-        op: Op,
-        spans: impl Iterator<Item = Span>,
-        fresh_from: u64,
-        fills: &mut Fills,
-    ) -> Sorted {
+    unsafe fn begin_wave(&self, paged: &Paged, op: Op, spans: impl Iterator<Item = Span>, fills: &mut Fills) -> Sorted {
         let mut sorted = Sorted::default();
         let mut over = Vec::new();
         let set_dirty = paged.cached.limits().set_dirty;
@@ -256,7 +240,7 @@ impl FileState {
             seat.tell(&paged.cached);
             for span in spans {
                 // SAFETY: the caller's promise.
-                let (asked, dirty) = unsafe { paged.ask(seat, op, span, fresh_from) };
+                let (asked, dirty) = unsafe { paged.ask(seat, op, span) };
                 if dirty > set_dirty {
                     over.push(span.page);
                 }
@@ -284,11 +268,10 @@ impl FileState {
         paged: &Paged,
         op: Op,
         spans: impl Iterator<Item = Span>,
-        fresh_from: u64,
         fills: &mut Fills,
     ) -> Vec<Span> {
         // SAFETY: the caller's promise.
-        let Sorted { mut busy, full } = unsafe { self.begin_wave(paged, op, spans, fresh_from, fills) };
+        let Sorted { mut busy, full } = unsafe { self.begin_wave(paged, op, spans, fills) };
         busy.extend(full);
         paged.cached.taken.fetch_add(fills.len() as u64, Ordering::Relaxed);
         paged.cached.with_seat(|seat| seat.tally.add(Id::Fills, fills.len() as u64));
@@ -319,6 +302,9 @@ impl FileState {
             seat.tally.add(Id::Bypasses, 1);
         });
         paged.cached.bypassed.fetch_add(1, Ordering::Relaxed);
+        if op == Op::Write {
+            paged.on_its_way(span.page);
+        }
         let pieces = Splitter::new(self, op, class, std::iter::once(span.extent()));
         let mut outcome = Ok(());
         // SAFETY: the caller's promise.

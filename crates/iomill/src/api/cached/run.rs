@@ -93,7 +93,7 @@ impl Ends {
     /// Waits for a share to end.
     fn pause(&self, array: &ArrayInner) {
         if !array.has_threads() {
-            return array.pause_for_io();
+            return array.pause_for_drives();
         }
         let state = lock(&self.state);
         if state.shares > 0 && state.ends.is_empty() {

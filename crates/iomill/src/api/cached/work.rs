@@ -1,7 +1,7 @@
 //! The cached part of an operation that drive threads work on: what could not be done at once.
 //!
 //! The pages that are the operation's to fill go to the drive threads; each page is finished where its read ends. What somebody else
-//! is at, and what found its set full, is done when those have ended, by a blocking call on a callback thread: a drive
+//! is at, and what found its set full, is done when those have ended, by a blocking call on a thread of its own (`ArrayInner::rests`): a drive
 //! thread must not wait.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Work {
     paged: Arc<Paged>,
     /// Reads and writes, each with fills of its own: (what to do, fills).
     fills: [(Op, Fills); 2],
-    /// What is left for later. None of its pages counts as one that holds nothing yet: others may write to them first.
+    /// What is left for later.
     rest: [Vec<Span>; 2],
     class: Class,
 }
@@ -37,7 +37,6 @@ impl Work {
         paged: &Arc<Paged>,
         reads: Vec<Span>,
         writes: Vec<Span>,
-        fresh_from: u64,
         class: Class,
     ) -> Option<Work> {
         let mut fills = [(Op::Read, Fills::new(Op::Read)), (Op::Write, Fills::new(Op::Write))];
@@ -45,7 +44,7 @@ impl Work {
         for (((op, fills), rest), spans) in fills.iter_mut().zip(&mut rest).zip([reads, writes]) {
             let first = spans.len().min(paged.cached.limits().wave_pages);
             // SAFETY: the caller's promise.
-            *rest = unsafe { file.begin_some(paged, *op, spans[..first].iter().copied(), fresh_from, fills) };
+            *rest = unsafe { file.begin_some(paged, *op, spans[..first].iter().copied(), fills) };
             rest.extend_from_slice(&spans[first..]);
             fills.plan(file, paged);
         }
@@ -88,7 +87,7 @@ impl Work {
     pub unsafe fn finish(&self, file: &FileState) -> Result<()> {
         for ((op, _), rest) in self.fills.iter().zip(&self.rest) {
             // SAFETY: the caller's promise.
-            unsafe { file.complete(&self.paged, *op, rest.clone(), u64::MAX, self.class)? };
+            unsafe { file.complete(&self.paged, *op, rest.clone(), self.class)? };
         }
         Ok(())
     }

@@ -9,22 +9,15 @@ use crate::engine::Op;
 use crate::error::Result;
 
 impl FileState {
-    /// Writes extents that end at `end` at the latest. The caller is inside the gate, and has made room for them.
+    /// Writes extents. The caller is inside the gate, and has made room for them.
     ///
     /// # Safety
     /// The extents' memory is readable until this returns.
-    pub unsafe fn write_paged(
-        &self,
-        paged: &Paged,
-        extents: impl Iterator<Item = Extent>,
-        end: u64,
-        class: Class,
-    ) -> Result<()> {
+    pub unsafe fn write_paged(&self, paged: &Paged, extents: impl Iterator<Item = Extent>, class: Class) -> Result<()> {
         let spans: Vec<Span> = extents.flat_map(super::spans).collect();
         let bytes = spans.iter().map(|span| u64::from(span.len)).sum();
         paged.cached.with_seat(|seat| seat.tally.add(Id::BytesWritten, bytes));
-        let fresh_from = paged.written_to(end);
         // SAFETY: the caller's promise.
-        unsafe { self.complete(paged, Op::Write, spans, fresh_from, class) }
+        unsafe { self.complete(paged, Op::Write, spans, class) }
     }
 }

@@ -112,8 +112,9 @@ fn sum_of(word: u64) -> u64 {
 }
 
 #[cfg(all(test, not(iomill_models)))]
+// Helpers of tests may unwrap as tests do.
+#[allow(clippy::unwrap_used)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
 
     use super::*;
     use crate::cache::key::Key;

@@ -1,5 +1,6 @@
 //! What policies are known for, and what all of them owe their caller.
 
+// Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;

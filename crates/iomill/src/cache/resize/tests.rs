@@ -5,7 +5,7 @@
 use super::*;
 use crate::cache::key::Hash;
 use crate::cache::policy::PolicyKind;
-use crate::cache::{Begun, Plan, Wrote};
+use crate::cache::{Begun, Flush, Plan, Wrote};
 
 const SET_BYTES: u64 = 4 * PAGE_BYTES as u64;
 
@@ -31,13 +31,13 @@ fn write(cache: &Cache, page: u64) -> Wrote {
     let (key, hash) = key(page);
     let from = bytes(page);
     // SAFETY: a whole page of ours.
-    unsafe { cache.write(key, hash, 0, from.as_ptr(), PAGE_BYTES, true) }
+    unsafe { cache.write(key, hash, 0, from.as_ptr(), PAGE_BYTES, || true) }
 }
 
 fn flush(cache: &Cache, key: Key) {
     let mut copy = [0; PAGE_BYTES];
     // SAFETY: a whole page of ours.
-    assert!(unsafe { cache.begin_flush(key, copy.as_mut_ptr()) });
+    assert_eq!(unsafe { cache.begin_flush(key, copy.as_mut_ptr()) }, Flush::Begun);
     assert_eq!(copy, bytes(key.page()));
     cache.end_flush(key, Ok(()));
 }
@@ -162,7 +162,7 @@ fn work_under_way_ends_well() {
         let mut copy = [0; PAGE_BYTES];
         if let Some(page) = flushing {
             // SAFETY: a whole page of ours.
-            assert!(unsafe { cache.begin_flush(key(page).0, copy.as_mut_ptr()) });
+            assert_eq!(unsafe { cache.begin_flush(key(page).0, copy.as_mut_ptr()) }, Flush::Begun);
         }
         let pages = fills.iter().map(|(page, _)| *page).chain(passing.iter().copied()).chain(flushing);
         let waiters: Vec<_> = pages.map(|page| cache.waiter(key(page).0, key(page).1, true).unwrap()).collect();

@@ -1,0 +1,115 @@
+//! The page cache between calls and drives that fail: what could not be read or written is an error, and nothing is lost by it.
+
+use fastrand::Rng;
+use iomill::{Array, ArrayOptions, Error, File, Layout, Mode};
+use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
+
+use crate::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
+
+const PAGE: usize = 4096;
+
+fn made(world: &World, mode: Mode, pages: usize) -> (Array, File) {
+    let options = ArrayOptions::new().platform(world.platform()).mode(mode).set_size(4);
+    let array = options.cache_bytes((pages * PAGE) as u64).create(world.paths()).unwrap();
+    let file = array.create_file("file", Layout::striping().block_bytes(8192)).unwrap();
+    (array, file)
+}
+
+fn eio(kind: Kind) -> Injection {
+    Injection::new(kind, Fault::Errno(libc::EIO)).path("parts/")
+}
+
+const MODES: [Mode; 3] = [Mode::Inline, Mode::Auto, Mode::DriveThreads];
+
+/// A flush that fails is the sync's error; the pages stay dirty, and the next sync takes them to the drives.
+#[test]
+fn a_flush_that_failed_is_tried_again_by_the_next_sync() {
+    for (seed, mode) in MODES.into_iter().enumerate() {
+        let world = World::new(seed as u64).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, mode, 64);
+        let content = bytes(&mut Rng::with_seed(7), 20 * PAGE + 100);
+        file.write_at(&content, 0).unwrap();
+        world.faults(|faults| faults.inject(eio(Kind::Write)));
+        let error = file.sync().unwrap_err();
+        assert!(matches!(&error, Error::Io { action: "write", .. }), "{error}");
+        let mut got = vec![0; content.len()];
+        file.read_at(&mut got, 0).unwrap();
+        assert_same(&got, &content, || "the dirty file".into());
+        file.sync().unwrap();
+        world.crash_with(Survival::Nothing);
+        drop((array, file));
+        world.reboot();
+        let array = ArrayOptions::new().platform(world.platform()).open(world.path(0)).unwrap();
+        let file = array.open_file("file").unwrap();
+        assert_eq!(file.read_at(&mut got, 0).unwrap(), content.len());
+        assert_same(&got, &content, || "the file after the crash".into());
+        drop(file);
+        array.close().unwrap();
+        assert_tidy(&world);
+    }
+}
+
+/// A fill that fails is the error of who asked, by whatever call; the page is free to be asked for again.
+#[test]
+fn a_fill_that_failed_is_tried_again_by_the_next_call() {
+    for (seed, mode) in MODES.into_iter().enumerate() {
+        let world = World::new(seed as u64).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, mode, 16);
+        let content = bytes(&mut Rng::with_seed(8), 64 * PAGE);
+        file.write_at(&content, 0).unwrap();
+        file.sync().unwrap();
+        let mut got = vec![0; PAGE];
+        let mut failed = 0;
+        for page in 0..64u64 {
+            world.faults(|faults| faults.inject(eio(Kind::Read)));
+            let at = page * PAGE as u64;
+            let result = match page % 4 {
+                0 => file.read_at(&mut got, at).map(drop),
+                1 => block_on(&array, file.read(at, PAGE)).map(drop),
+                2 => file.pin(page).map(drop),
+                _ => file.write_at(&content[at as usize + 5..][..10], at + 5),
+            };
+            failed += usize::from(result.is_err());
+            world.faults(|faults| faults.clear());
+            file.read_at(&mut got, at).unwrap();
+            assert_same(&got, &content[at as usize..][..PAGE], || format!("page {page}"));
+        }
+        assert!(failed >= 48, "{failed} of 64 failed, though 16 pages fit");
+        drop(file);
+        array.close().unwrap();
+        assert_tidy(&world);
+    }
+}
+
+/// The last handle goes while the file's only write is on its way: whoever ends the write closes the file, which flushes it.
+#[test]
+fn a_file_closed_by_its_last_write_is_flushed() {
+    rounds("a_file_closed_by_its_last_write_is_flushed", 30, &[], |Round { rng, world }| {
+        for index in 0..2 {
+            world.add_drive(format!("/sim/{index}"), DriveModel::default());
+        }
+        let (array, file) = made(world, MODES[rng.usize(0..3)], 4 * rng.usize(1..10));
+        let content = bytes(rng, 30_000);
+        file.write_at(&content, 0).unwrap();
+        file.sync().unwrap();
+        // Part of a page that is not in the cache, so that there is something to be read first.
+        for _ in 0..200 {
+            file.read_at(&mut [0; 1], rng.u64(0..30_000)).unwrap();
+        }
+        let at = rng.usize(0..29_000);
+        let write = file.write(at as u64, vec![0xAB; 900]);
+        drop(file);
+        block_on(&array, write).unwrap();
+        let mut wanted = content;
+        wanted[at..at + 900].fill(0xAB);
+        world.crash_with(Survival::Nothing);
+        drop(array);
+        world.reboot();
+        let array = ArrayOptions::new().platform(world.platform()).open(world.path(0)).unwrap();
+        let mut got = vec![0; wanted.len()];
+        array.open_file("file").unwrap().read_at(&mut got, 0).unwrap();
+        assert_same(&got, &wanted, || "the file".into());
+        array.close().unwrap();
+        assert_tidy(world);
+    });
+}

@@ -1,0 +1,440 @@
+//! Models of the cache's protocols: loom runs every interleaving (up to a number of preemptions), and every value that a relaxed load
+//! may see.
+//!
+//! A frame holds two words here, whose copies loom takes apart, so a mixture shows. Each model names the rules it is about, and
+//! what was broken on purpose to see it fail.
+
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::key::{Hash, Key};
+use super::policy::PolicyKind;
+use super::{Begun, Cache, Fill, Flush, Plan, Wrote};
+use crate::drive::{Failure, Fault, PAGE_BYTES};
+use crate::engine::Op;
+use crate::sys::sync::Ordering::Relaxed;
+use crate::sys::sync::{AtomicU32, AtomicU64};
+
+/// Explores with up to three preemptions, with room for calls to the cache, each of some hundred steps.
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 20_000;
+    builder.check(body);
+}
+
+/// A cache of one set of four pages.
+fn cache() -> Arc<Cache> {
+    let bytes = 4 * PAGE_BYTES as u64;
+    let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+    Arc::new(Cache::new(plan).unwrap())
+}
+
+fn page(number: u64) -> (Key, Hash) {
+    let key = Key::new(1, number).unwrap();
+    (key, key.hash())
+}
+
+/// A page whose words are both `value`.
+struct Words([u64; 2]);
+
+impl Words {
+    fn of(value: u64) -> Words {
+        Words([value; 2])
+    }
+
+    fn bytes(&self) -> *const u8 {
+        self.0.as_ptr().cast()
+    }
+
+    /// The value, if the page is whole.
+    fn value(&self) -> u64 {
+        assert_eq!(self.0[0], self.0[1], "a mixture");
+        self.0[0]
+    }
+}
+
+impl Cache {
+    fn m_write(&self, number: u64, value: u64) -> Wrote {
+        let (key, hash) = page(number);
+        // SAFETY: two words are all that a model's frame has, and all that is copied.
+        unsafe { self.write(key, hash, 0, Words::of(value).bytes(), PAGE_BYTES, || true) }
+    }
+
+    fn m_read(&self, number: u64) -> Option<u64> {
+        let (key, hash) = page(number);
+        let mut words = Words::of(u64::MAX);
+        // SAFETY: as above.
+        let found = unsafe { self.read(key, hash, 0, words.0.as_mut_ptr().cast(), PAGE_BYTES) };
+        found.map(|_| words.value())
+    }
+
+    fn m_put(&self, fill: &Fill, value: u64) {
+        // SAFETY: as above.
+        unsafe { self.put(fill, 0, Words::of(value).bytes(), PAGE_BYTES) };
+    }
+
+    /// Takes a page in.
+    fn m_fill(&self, number: u64, value: u64) {
+        let (key, hash) = page(number);
+        let Begun::Yours(fill) = self.begin_fill(key, hash) else { panic!("page {number} is not ours") };
+        self.m_put(&fill, value);
+        self.end_fill(fill, Ok(()), false);
+    }
+
+    /// Begins a flush; what was copied, if it did.
+    fn m_begin_flush(&self, number: u64) -> Option<u64> {
+        let mut words = Words::of(u64::MAX);
+        // SAFETY: as above.
+        let begun = unsafe { self.begin_flush(page(number).0, words.0.as_mut_ptr().cast()) };
+        (begun == Flush::Begun).then(|| words.value())
+    }
+}
+
+/// What eviction does to a clean page.
+impl Cache {
+    fn m_drop_clean(&self, number: u64) {
+        let (key, hash) = page(number);
+        let (place, mut set) = self.directory.lock(hash);
+        if let Some(way) = set.find(key, hash)
+            && let Some(way) = self.evict(place, &mut set, 1 << way, hash)
+        {
+            self.frames.give(set.frame(way));
+        }
+    }
+}
+
+fn failure() -> Failure {
+    Failure { op: Op::Read, key: 0, offset: 0, fault: Fault::Errno(5) }
+}
+
+/// Rule 1 of `set`, rule 1 of the cache: a reader that believes what it copied has a page's own bytes, whole, while the page's way
+/// is given to another page and filled by somebody who holds no lock.
+///
+/// Seen to fail without the fence of `is_still`, and without that of `try_lock`.
+#[test]
+fn loom_cache_look_up_against_refill() {
+    model(|| {
+        let cache = cache();
+        (0..4).for_each(|number| cache.m_fill(number, 10 + number));
+        let evictor = thread::spawn({
+            let cache = Arc::clone(&cache);
+            // The oldest page, 0, goes.
+            move || cache.m_fill(4, 14)
+        });
+        if let Some(value) = cache.m_read(0) {
+            assert_eq!(value, 10);
+        }
+        evictor.join().unwrap();
+        assert_eq!(cache.m_read(0), None);
+        assert_eq!(cache.m_read(4), Some(14));
+    });
+}
+
+/// The same against a write to the page: its bytes before or after, never some of each. Seen to fail as above.
+#[test]
+fn loom_cache_look_up_against_write() {
+    model(|| {
+        let cache = cache();
+        cache.m_fill(0, 1);
+        let writer = thread::spawn({
+            let cache = Arc::clone(&cache);
+            move || assert!(matches!(cache.m_write(0, 2), Wrote::Done(1)))
+        });
+        let seen = cache.m_read(0);
+        assert!(matches!(seen, None | Some(1 | 2)), "{seen:?}");
+        writer.join().unwrap();
+        assert_eq!(cache.m_read(0), Some(2));
+    });
+}
+
+/// Rules 1 and 2 of `wait`, rule 3 of the cache: of two who ask for a page one fills it; the other is told, also of a failure, and
+/// none hangs (loom reports it).
+///
+/// Seen to fail when a waiter was entered under another hold of the set's lock than the one that found the page busy.
+#[test]
+fn loom_cache_fill_and_follower() {
+    for outcome in [Ok(()), Err(failure())] {
+        model(move || {
+            let cache = cache();
+            let ask = move |cache: Arc<Cache>| {
+                let (key, hash) = page(7);
+                match cache.begin_fill(key, hash) {
+                    Begun::Yours(fill) => {
+                        cache.m_put(&fill, 17);
+                        cache.end_fill(fill, outcome, false);
+                        1
+                    }
+                    Begun::Present => 0,
+                    Begun::Busy => {
+                        if let Some(waiter) = cache.waiter(key, hash, false) {
+                            assert_eq!(waiter.wait().is_ok(), outcome.is_ok());
+                        }
+                        0
+                    }
+                    Begun::Full => panic!("three ways are free"),
+                }
+            };
+            let other = thread::spawn({
+                let cache = Arc::clone(&cache);
+                move || ask(cache)
+            });
+            let fills = ask(Arc::clone(&cache)) + other.join().unwrap();
+            assert!(fills == 1 || (fills == 2 && outcome.is_err()), "{fills} fills");
+            assert_eq!(cache.m_read(7), outcome.is_ok().then_some(17));
+        });
+    }
+}
+
+/// Rule 3 of `wait`: a page that is read past its set is in nobody else's hands meanwhile. Seen to fail as above.
+#[test]
+fn loom_cache_bypass_and_follower() {
+    model(|| {
+        let cache = cache();
+        let at_it = Arc::new(AtomicU32::new(0));
+        let ask = move |cache: Arc<Cache>, at_it: Arc<AtomicU32>| {
+            let (key, hash) = page(7);
+            if cache.begin_bypass(key, hash) {
+                assert_eq!(at_it.fetch_add(1, Relaxed), 0);
+                at_it.fetch_sub(1, Relaxed);
+                cache.end_bypass(key, hash, Ok(()));
+            } else if let Some(waiter) = cache.waiter(key, hash, false) {
+                waiter.wait().unwrap();
+            }
+        };
+        let other = thread::spawn({
+            let (cache, at_it) = (Arc::clone(&cache), Arc::clone(&at_it));
+            move || ask(cache, at_it)
+        });
+        ask(Arc::clone(&cache), at_it);
+        other.join().unwrap();
+        let (key, hash) = page(7);
+        assert!(matches!(cache.begin_fill(key, hash), Begun::Yours(_)), "in transit for ever");
+    });
+}
+
+/// Rule 2 of the cache: a page that is written to while it is flushed stays dirty, and what the drive gets and the dirty page
+/// together are all that was written.
+///
+/// Seen to fail when dirty was cleared at the end of the flush.
+#[test]
+fn loom_cache_write_against_flush() {
+    for outcome in [Ok(()), Err(failure())] {
+        model(move || {
+            let cache = cache();
+            assert!(matches!(cache.m_write(3, 1), Wrote::Done(1)));
+            let flusher = thread::spawn({
+                let cache = Arc::clone(&cache);
+                move || {
+                    let copied = cache.m_begin_flush(3).unwrap();
+                    cache.end_flush(page(3).0, outcome);
+                    if outcome.is_ok() { copied } else { 0 }
+                }
+            });
+            assert!(matches!(cache.m_write(3, 2), Wrote::Done(1)));
+            let drive = flusher.join().unwrap();
+            assert_eq!(cache.m_read(3), Some(2));
+            let left = cache.m_begin_flush(3);
+            assert_eq!(left, (drive != 2).then_some(2), "the drive has {drive}");
+            assert_eq!(cache.dirty(), u64::from(left.is_some()));
+        });
+    }
+}
+
+/// A sync that finds nothing dirty sees what the flusher noted before: that there is something to be made durable.
+///
+/// Seen to fail when the count of dirty pages was read with Relaxed, and when a set's masks were read without regard to its version.
+#[test]
+fn loom_cache_sync_sees_the_flush() {
+    model(|| {
+        let cache = cache();
+        let noted = Arc::new(AtomicU32::new(0));
+        assert!(matches!(cache.m_write(3, 1), Wrote::Done(1)));
+        let flusher = thread::spawn({
+            let (cache, noted) = (Arc::clone(&cache), Arc::clone(&noted));
+            move || {
+                cache.m_begin_flush(3).unwrap();
+                noted.store(1, Relaxed);
+                cache.end_flush(page(3).0, Ok(()));
+            }
+        });
+        if cache.dirty_of(1).is_empty() {
+            assert_eq!(noted.load(Relaxed), 1);
+        }
+        flusher.join().unwrap();
+    });
+}
+
+/// Two who sync: each finds at its end that the drive has the page, whoever flushed it. Seen to fail as the two above it.
+#[test]
+fn loom_cache_two_who_flush() {
+    model(|| {
+        let cache = cache();
+        let drive = Arc::new(AtomicU64::new(0));
+        assert!(matches!(cache.m_write(3, 1), Wrote::Done(1)));
+        let flush = |cache: &Cache, drive: &AtomicU64| {
+            let mut words = Words::of(0);
+            let (key, hash) = page(3);
+            // As `flush_all` does.
+            loop {
+                // SAFETY: two words are all that is copied.
+                match unsafe { cache.begin_flush(key, words.0.as_mut_ptr().cast()) } {
+                    Flush::Begun => {
+                        drive.fetch_max(words.value(), Relaxed);
+                        cache.end_flush(key, Ok(()));
+                        break;
+                    }
+                    Flush::Clean => break,
+                    Flush::Busy => {
+                        if let Some(waiter) = cache.waiter(key, hash, true) {
+                            waiter.wait().unwrap();
+                        }
+                    }
+                }
+            }
+        };
+        let other = thread::spawn({
+            let (cache, drive) = (Arc::clone(&cache), Arc::clone(&drive));
+            move || flush(&cache, &drive)
+        });
+        assert!(matches!(cache.m_write(3, 2), Wrote::Done(1)));
+        flush(&cache, &drive);
+        assert_eq!(drive.load(Relaxed), 2);
+        other.join().unwrap();
+    });
+}
+
+/// A page of which two write the two words, and which was never on its drive: what leaves the cache between the two is not taken for
+/// zeroes by the second.
+///
+/// Seen to fail when `fresh` was asked before the lock.
+#[test]
+fn loom_cache_fresh_page_of_two_writers() {
+    model(|| {
+        let cache = cache();
+        let (fresh, drive) = (Arc::new(AtomicU64::new(1)), Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
+        let write = |cache: &Cache, fresh: &AtomicU64, drive: &[AtomicU64; 2], word: usize| {
+            let (key, hash) = page(3);
+            let value = [8u64];
+            loop {
+                // SAFETY: a word of a frame.
+                let wrote =
+                    unsafe { cache.write(key, hash, word * 8, value.as_ptr().cast(), 8, || fresh.load(Relaxed) == 1) };
+                match wrote {
+                    Wrote::Done(_) => return,
+                    Wrote::Yours(fill) => {
+                        let words = [0, 1].map(|index: usize| drive[index].load(Relaxed));
+                        // SAFETY: two words are all that is copied.
+                        unsafe {
+                            cache.put(&fill, 0, words.as_ptr().cast(), PAGE_BYTES);
+                            cache.put(&fill, word * 8, value.as_ptr().cast(), 8);
+                        }
+                        cache.end_fill(fill, Ok(()), true);
+                        return;
+                    }
+                    Wrote::Busy => thread::yield_now(),
+                    Wrote::Full => panic!("three ways are free"),
+                }
+            }
+        };
+        let other = thread::spawn({
+            let (cache, fresh, drive) = (Arc::clone(&cache), Arc::clone(&fresh), Arc::clone(&drive));
+            move || {
+                write(&cache, &fresh, &drive, 0);
+                // It is flushed and goes.
+                let mut words = Words::of(0);
+                // SAFETY: two words are all that is copied.
+                if unsafe { cache.begin_flush(page(3).0, words.0.as_mut_ptr().cast()) } == Flush::Begun {
+                    fresh.store(0, Relaxed);
+                    (0..2).for_each(|index| drive[index].store(words.0[index], Relaxed));
+                    cache.end_flush(page(3).0, Ok(()));
+                }
+                cache.m_drop_clean(3);
+            }
+        });
+        write(&cache, &fresh, &drive, 1);
+        other.join().unwrap();
+        let frame = cache.find(page(3).0, page(3).1).map(|(_, seen)| seen.frame);
+        let words = [0, 1].map(|index| match frame {
+            Some(frame) => cache.frames.word(frame, index),
+            None => drive[index].load(Relaxed),
+        });
+        assert_eq!(words, [8, 8]);
+    });
+}
+
+/// Rules 1 and 2 of `pins`: what is pinned stays as it is when it is written to.
+///
+/// Seen to fail without the light fence, without the heavy one, and when ways were unmarked without a look at the slots.
+#[test]
+fn loom_cache_pin_against_write() {
+    pin_against(|cache| assert!(matches!(cache.m_write(0, 2), Wrote::Done(4))));
+}
+
+/// The same when room is needed; the set's other ways are dirty, so that only the page that may be pinned can go. Seen to fail as above.
+#[test]
+fn loom_cache_pin_against_eviction() {
+    pin_against(|cache| {
+        let (key, hash) = page(4);
+        match cache.begin_fill(key, hash) {
+            Begun::Yours(fill) => {
+                cache.m_put(&fill, 14);
+                cache.end_fill(fill, Ok(()), false);
+            }
+            Begun::Full => {}
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+fn pin_against(what: fn(&Cache)) {
+    model(move || {
+        let cache = cache();
+        cache.m_fill(0, 1);
+        (1..4).for_each(|number| assert!(matches!(cache.m_write(number, 9), Wrote::Done(_))));
+        let (key, hash) = page(0);
+        cache.mark(key, hash);
+        let block = cache.pin_block().unwrap();
+        let other = thread::spawn({
+            let cache = Arc::clone(&cache);
+            move || what(&cache)
+        });
+        // SAFETY: the block is ours.
+        let pinned = unsafe { cache.pin(key, hash, block.empty().unwrap()) };
+        if let Some((held, _)) = pinned {
+            let frame = held.page.addr() as u32;
+            let words = [0, 1].map(|index| cache.frames.word(frame, index));
+            assert!(words == [1, 1] || words == [2, 2], "{words:?}");
+            assert_eq!([0, 1].map(|index| cache.frames.word(frame, index)), words, "it changed");
+        }
+        other.join().unwrap();
+    });
+}
+
+/// A page is written to while its pin ends, when no frame is free: its own frame is not taken for another's.
+///
+/// Seen to fail while `evict_for_frame` looked among all ways.
+#[test]
+fn loom_cache_write_while_a_pin_ends() {
+    model(|| {
+        let cache = cache();
+        cache.m_fill(0, 1);
+        (1..4).for_each(|number| assert!(matches!(cache.m_write(number, 9), Wrote::Done(_))));
+        while cache.frames.take().is_some() {}
+        let (key, hash) = page(0);
+        let block = cache.pin_block().unwrap();
+        let slot = block.empty().unwrap();
+        // SAFETY: the block is ours.
+        let (held, _) = unsafe { cache.pin(key, hash, slot) }.unwrap();
+        std::mem::forget(held);
+        let writer = thread::spawn({
+            let cache = Arc::clone(&cache);
+            move || matches!(cache.m_write(0, 2), Wrote::Done(_))
+        });
+        super::pins::end(slot);
+        let wrote = writer.join().unwrap();
+        assert_eq!(cache.m_read(0), Some(if wrote { 2 } else { 1 }));
+        assert_eq!(cache.frames.take(), None, "a frame is in a set and free");
+    });
+}

@@ -1,0 +1,306 @@
+//! Threads at one array with a cache that is far too small, against plain byte vectors.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use iomill::{Array, ArrayOptions, File, Layout, Mode, PolicyKind};
+
+const PAGE: usize = 4096;
+const THREADS: usize = 4;
+
+/// How long each test goes on with each kind of cache.
+fn time() -> Duration {
+    Duration::from_millis(std::env::var("IOMILL_MS").map_or(250, |text| text.parse().unwrap()))
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = Box::pin(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        if let Poll::Ready(output) = Pin::as_mut(&mut future).poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park_timeout(Duration::from_secs(30));
+    }
+}
+
+/// Caches of all kinds: (set size, sets, policy, hash, mode).
+fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
+    let mut rng = Rng::with_seed(5);
+    for (index, policy) in PolicyKind::ALL.into_iter().enumerate() {
+        let ways = [4, 12, 32][index % 3];
+        let sets = [1, 3, 16][index / 3 % 3].max(12 / ways);
+        let mask = [u64::MAX, 0, 0xFF << 32, u64::MAX][index % 4];
+        let mode = [Mode::Inline, Mode::Auto, Mode::DriveThreads][(index + index / 3) % 3];
+        let place = tempfile::tempdir().unwrap();
+        let drives: Vec<_> = (0..3).map(|drive| place.path().join(drive.to_string())).collect();
+        drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+        let options = ArrayOptions::new().mode(mode).set_size(ways).cache_bytes((sets * ways * PAGE) as u64);
+        let array = options.policy(policy).cache_hash_mask(mask).create(&drives).unwrap();
+        let (done, context) = (AtomicBool::new(false), format!("{policy} {ways}x{sets} {mask:x} {mode:?}"));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let start = Instant::now();
+                while !done.load(Ordering::Relaxed) {
+                    if start.elapsed() > Duration::from_secs(120) {
+                        eprintln!("hangs: {context}");
+                        std::process::abort();
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                }
+            });
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&mut rng, &array)));
+            done.store(true, Ordering::Relaxed);
+            if let Err(panic) = result {
+                eprintln!("with {context}");
+                std::panic::resume_unwind(panic);
+            }
+        });
+        array.close().unwrap();
+    }
+}
+
+/// Each thread has bytes of its own within pages that it shares with others.
+#[test]
+fn threads_find_what_they_wrote() {
+    each_kind(|rng, array| {
+        let file = array.create_file("file", Layout::hash().block_bytes(8192)).unwrap();
+        let until = Instant::now() + time();
+        // Of every 1,500 bytes the first 375 are the first thread's, and so on.
+        let seeds: Vec<u64> = (0..THREADS).map(|_| rng.u64(..)).collect();
+        let models: Vec<Vec<u8>> = thread::scope(|scope| {
+            let workers: Vec<_> = (seeds.iter().enumerate())
+                .map(|(index, &seed)| {
+                    let file = file.clone();
+                    scope.spawn(move || owner(&file, index, Rng::with_seed(seed), until))
+                })
+                .collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        file.sync().unwrap();
+        drop(file);
+        let file = array.open_file("file").unwrap();
+        for (index, model) in models.iter().enumerate() {
+            check(&file, index, model, 0..RECORDS);
+        }
+    });
+}
+
+const RECORD: usize = 375;
+const RECORDS: usize = 400;
+
+fn at(thread: usize, record: usize) -> u64 {
+    ((record * THREADS + thread) * RECORD) as u64
+}
+
+fn check(file: &File, thread: usize, model: &[u8], records: std::ops::Range<usize>) {
+    for record in records {
+        let mut got = vec![0; RECORD];
+        let read = file.read_at(&mut got, at(thread, record)).unwrap();
+        got[read..].fill(0);
+        let wanted = &model[record * RECORD..][..RECORD];
+        assert!(got == wanted, "thread {thread}, record {record}: {:?}, not {:?}", &got[..8], &wanted[..8]);
+    }
+}
+
+fn owner(file: &File, index: usize, mut rng: Rng, until: Instant) -> Vec<u8> {
+    let mut model = vec![0u8; RECORDS * RECORD];
+    while Instant::now() < until {
+        let record = rng.usize(0..RECORDS);
+        let value = rng.u8(1..);
+        let fill = |model: &mut Vec<u8>, record: usize| {
+            model[record * RECORD..][..RECORD].fill(value);
+            vec![value; RECORD]
+        };
+        match rng.u8(0..12) {
+            0..4 => {
+                let bytes = fill(&mut model, record);
+                file.write_at(&bytes, at(index, record)).unwrap();
+            }
+            4 => {
+                let mut records: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(0..RECORDS)).collect();
+                records.sort_unstable();
+                records.dedup();
+                let bytes: Vec<u8> = records.iter().flat_map(|&record| fill(&mut model, record)).collect();
+                let offsets: Vec<u64> = records.iter().map(|&record| at(index, record)).collect();
+                file.write_many(&offsets, RECORD, &bytes).unwrap();
+            }
+            5 => {
+                let bytes = fill(&mut model, record);
+                block_on(file.write(at(index, record), bytes)).unwrap();
+            }
+            6 => {
+                let mut got = block_on(file.read(at(index, record), RECORD)).unwrap();
+                got.resize(RECORD, 0);
+                assert!(got == model[record * RECORD..][..RECORD], "a future, record {record}");
+            }
+            7 => {
+                let within = file.len();
+                let records: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(0..RECORDS)).collect();
+                let records: Vec<usize> = records.into_iter().filter(|&r| at(index, r) + 375 <= within).collect();
+                let offsets: Vec<u64> = records.iter().map(|&record| at(index, record)).collect();
+                let mut got = vec![0; records.len() * RECORD];
+                file.read_many(&offsets, RECORD, &mut got).unwrap();
+                for (record, got) in records.iter().zip(got.chunks(RECORD)) {
+                    assert!(got == &model[record * RECORD..][..RECORD], "read_many, record {record}");
+                }
+            }
+            8 => {
+                let start = at(index, record);
+                if start < file.len() {
+                    pinned(file, start, &model[record * RECORD..][..RECORD]);
+                }
+            }
+            9 => file.sync().unwrap(),
+            _ => check(file, index, &model, record..(record + 3).min(RECORDS)),
+        }
+    }
+    model
+}
+
+/// A record through a pin: whole if the page holds it whole.
+fn pinned(file: &File, start: u64, wanted: &[u8]) {
+    let (page, within) = (start / PAGE as u64, start as usize % PAGE);
+    // Others may have pinned all that may be pinned.
+    let Ok(pin) = file.pin(page) else { return };
+    let end = (within + wanted.len()).min(pin.len());
+    let copy = pin.to_vec();
+    assert!(pin[within..end] == wanted[..end - within], "a pin at {start}");
+    thread::yield_now();
+    assert!(copy[..] == pin[..], "a pinned page changed");
+}
+
+/// Pages that are written whole, by anybody, with one stamp: whoever reads one finds one stamp.
+#[test]
+fn pages_never_tear() {
+    each_kind(|rng, array| {
+        const PAGES: usize = 60;
+        let file = array.create_file("file", Layout::rotated().block_bytes(8192)).unwrap();
+        file.write_at(&vec![0; PAGES * PAGE], 0).unwrap();
+        let until = Instant::now() + time();
+        let stamp = AtomicU64::new(1);
+        let whole = |bytes: &[u8]| {
+            let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+            let first = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            assert!(words.clone().all(|word| word == first), "torn: {first} and {:?}", words.max());
+            first
+        };
+        let seeds: Vec<u64> = (0..THREADS).map(|_| rng.u64(..)).collect();
+        thread::scope(|scope| {
+            for seed in seeds {
+                let (file, stamp) = (&file, &stamp);
+                scope.spawn(move || {
+                    let mut rng = Rng::with_seed(seed);
+                    let mut page_of = vec![0; PAGE];
+                    while Instant::now() < until {
+                        let page = if rng.bool() { rng.usize(0..8) } else { rng.usize(0..PAGES) };
+                        let offset = (page * PAGE) as u64;
+                        match rng.u8(0..9) {
+                            0 | 1 => {
+                                let stamp = stamp.fetch_add(1, Ordering::Relaxed);
+                                page_of.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&stamp.to_le_bytes()));
+                                file.write_at(&page_of, offset).unwrap();
+                            }
+                            2 => {
+                                if let Ok(pin) = file.pin(page as u64) {
+                                    let seen = whole(&pin);
+                                    thread::yield_now();
+                                    assert_eq!(whole(&pin), seen, "a pinned page changed");
+                                }
+                            }
+                            3 => {
+                                whole(&block_on(file.read(offset, PAGE)).unwrap());
+                            }
+                            4 => {
+                                let pages = (PAGES - page).min(2);
+                                // More than may be pinned at a time is an error.
+                                let _ = file.read_with(offset, pages * PAGE, |pages| {
+                                    for page in pages.iter() {
+                                        whole(page);
+                                    }
+                                });
+                            }
+                            5 if rng.u8(0..8) == 0 => file.sync().unwrap(),
+                            _ => {
+                                file.read_at(&mut page_of, offset).unwrap();
+                                whole(&page_of);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// A length that changes while operations that found their sets full, syncs and tasks are waiting: nothing waits for ever, and what is
+/// read is zeroes or what was written.
+#[test]
+fn the_length_changes_under_everybody() {
+    each_kind(|rng, array| {
+        const LEN: usize = 200_000;
+        let file = array.create_file("file", Layout::hash().block_bytes(4096)).unwrap();
+        let pattern = |at: usize| (at % 251) as u8 | 1;
+        let content: Vec<u8> = (0..LEN).map(pattern).collect();
+        file.write_at(&content, 0).unwrap();
+        let until = Instant::now() + time();
+        let seeds: Vec<u64> = (0..THREADS).map(|_| rng.u64(..)).collect();
+        thread::scope(|scope| {
+            for seed in seeds {
+                let (file, content) = (&file, &content);
+                scope.spawn(move || {
+                    let mut rng = Rng::with_seed(seed);
+                    while Instant::now() < until {
+                        let at = rng.usize(0..LEN - 1);
+                        let len = rng.usize(1..30_000).min(LEN - at);
+                        let got = match rng.u8(0..6) {
+                            0 => {
+                                let bytes = content[at..at + len].to_vec();
+                                block_on(file.write(at as u64, bytes)).unwrap();
+                                continue;
+                            }
+                            1 => {
+                                block_on(file.sync_async()).unwrap();
+                                continue;
+                            }
+                            2 => {
+                                let (sender, receiver) = std::sync::mpsc::channel();
+                                let task = move |pages: iomill::Result<&iomill::Pages<'_>>| {
+                                    let pages = pages.map(|pages| pages.iter().flatten().copied().collect());
+                                    sender.send(pages.unwrap_or_else(|_| Vec::new())).unwrap();
+                                };
+                                file.submit_with(at as u64, len.min(PAGE), task).unwrap();
+                                receiver.recv().unwrap()
+                            }
+                            _ => block_on(file.read(at as u64, len)).unwrap(),
+                        };
+                        let wrong = got.iter().enumerate().find(|&(i, &byte)| byte != 0 && byte != pattern(at + i));
+                        assert_eq!(wrong, None, "at {at}");
+                    }
+                });
+            }
+            let mut rng = Rng::with_seed(9);
+            while Instant::now() < until {
+                file.set_len(rng.u64(0..LEN as u64)).unwrap();
+                file.set_len(LEN as u64).unwrap();
+                file.write_at(&content[..LEN / 2], 0).unwrap();
+            }
+        });
+    });
+}
