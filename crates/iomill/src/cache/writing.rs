@@ -1,0 +1,195 @@
+//! Writing to cached pages, and what becomes of those that were written to (rules 2 and 3 of the cache).
+
+use super::key::{Hash, Key};
+use super::set::Locked;
+use super::{Cache, Flush, Outcome, Place, Wrote};
+use crate::drive::PAGE_BYTES;
+use crate::sys::sync::Ordering;
+
+impl Cache {
+    /// Writes to a page. `fresh` says whether the page's drive holds nothing of it yet but zeroes, so that it need not be read. It is
+    /// asked under the set's lock when the page is not here: what was written to it earlier is on its drive then, or it is not fresh.
+    ///
+    /// # Safety
+    /// `within + len` is at most a page, and `from` is readable for `len` bytes.
+    pub unsafe fn write(
+        &self,
+        key: Key,
+        hash: Hash,
+        within: usize,
+        from: *const u8,
+        len: usize,
+        fresh: impl FnOnce() -> bool,
+    ) -> Wrote {
+        let (place, mut set) = self.directory.lock(hash);
+        if let Some(way) = set.find(key, hash) {
+            if Locked::has(set.filling(), way) {
+                return Wrote::Busy;
+            }
+            let Some(frame) = self.writable(place, &mut set, way, hash) else { return Wrote::Full };
+            // SAFETY: the caller's promise; the set is locked, so nobody else writes to its frames.
+            unsafe { self.frames.copy_in(frame, within, from, len) };
+            self.soil(&mut set, way);
+            return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok((place, way)) };
+        }
+        if self.waiters.in_transit(&set, key) {
+            return Wrote::Busy;
+        }
+        let Some(room) = self.room(place, &mut set, hash) else { return Wrote::Full };
+        if len < PAGE_BYTES && !fresh() {
+            return Wrote::Yours(self.fill(place, &mut set, key, hash, room));
+        }
+        let (way, frame) = (room.way, set.frame(room.way));
+        // SAFETY: as above; the frame of a way that is not present is the locker's.
+        unsafe {
+            self.frames.zero(frame, 0, within);
+            self.frames.copy_in(frame, within, from, len);
+            self.frames.zero(frame, within + len, PAGE_BYTES - within - len);
+        }
+        set.set_present(way, key, hash);
+        self.directory.policy().inserted(place.0, &mut set, way, hash);
+        self.soil(&mut set, way);
+        Wrote::Done { dirty: set.dirty().count_ones(), was: Err(room.evicted) }
+    }
+
+    /// The frame of a present way, to be written to: another one if it is pinned (rule 2).
+    fn writable(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
+        let old = set.frame(way);
+        if !Locked::has(set.marked(), way) || self.unmark(set, 1 << way) != 0 {
+            return Some(old);
+        }
+        let new = self.frames.take().or_else(|| self.evict_for_frame(place, set, way, hash))?;
+        // SAFETY: both are frames, the old one is pinned, so nobody writes to it, and the new one is ours.
+        unsafe { self.frames.copy_frame(old, new) };
+        set.set_marked(way, false);
+        set.set_frame(way, new);
+        self.frames.give_marked(old);
+        Some(new)
+    }
+
+    /// A frame of another page of the set, or of any set. Not of `way` itself, whose pin may have ended by now.
+    fn evict_for_frame(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
+        if let Some(victim) = self.evict(place, set, set.all() & !(1 << way), hash) {
+            return Some(set.frame(victim));
+        }
+        let sets = self.directory.sets();
+        (1..sets).find_map(|step| {
+            let other = Place((place.0 + step) % sets);
+            // Trying only: we hold a lock.
+            let mut other_set = self.directory.set(other).try_lock()?;
+            let all = other_set.all();
+            let victim = self.evict(other, &mut other_set, all, hash)?;
+            Some(other_set.frame(victim))
+        })
+    }
+
+    /// Notes that a present page differs from what the drives hold.
+    pub(super) fn soil(&self, set: &mut Locked<'_>, way: usize) {
+        if !Locked::has(set.dirty() | set.flushing(), way) {
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+        set.set_dirty(way, true);
+    }
+
+    /// Copies a dirty page, to be flushed by the caller; not if it is clean, or on its way already (rules 2 and 3). Dirty ends
+    /// here and not with the flush: what is written meanwhile is not in the copy.
+    ///
+    /// # Safety
+    /// `to` is writable for a page and nobody else's.
+    pub unsafe fn begin_flush(&self, key: Key, to: *mut u8) -> Flush {
+        let hash = self.directory.hash(key);
+        let (_, mut set) = self.directory.lock(hash);
+        let Some(way) = set.find(key, hash) else { return Flush::Clean };
+        if Locked::has(set.flushing(), way) {
+            return Flush::Busy;
+        }
+        if !Locked::has(set.dirty(), way) {
+            return Flush::Clean;
+        }
+        // SAFETY: a whole frame; `to` by the caller's promise.
+        unsafe { self.frames.copy_out(set.frame(way), 0, to, PAGE_BYTES) };
+        set.set_dirty(way, false);
+        set.set_flushing(way, true);
+        Flush::Begun
+    }
+
+    /// Ends a flush. A page that was written to meanwhile, or whose flush failed, is dirty still.
+    pub fn end_flush(&self, key: Key, outcome: Outcome) {
+        let hash = self.directory.hash(key);
+        let (_, mut set) = self.directory.lock(hash);
+        let Some(way) = set.find(key, hash) else { unreachable!("a page stays until its flush has ended (rule 3)") };
+        set.set_flushing(way, false);
+        if outcome.is_err() {
+            set.set_dirty(way, true);
+        }
+        if !Locked::has(set.dirty(), way) {
+            self.dirty.fetch_sub(1, Ordering::Release);
+        }
+        self.waiters.tell(&mut set, key, outcome);
+    }
+
+    /// Whether a page is dirty and not being flushed, as far as can be told without a lock.
+    pub fn is_dirty(&self, key: Key) -> bool {
+        let hash = self.directory.hash(key);
+        let found = self.directory.find(key, hash);
+        found.is_some_and(|(place, seen)| self.directory.set(place).is_dirty(seen))
+    }
+
+    /// The dirty pages of one set, or those being flushed too.
+    pub fn dirty_in(&self, place: Place, flushing_too: bool, keys: &mut Vec<Key>) {
+        let set = self.directory.set(place);
+        if !set.is_any_dirty() {
+            return;
+        }
+        let set = set.lock();
+        let mask = set.dirty() | if flushing_too { set.flushing() } else { 0 };
+        keys.extend((0..set.ways()).filter(|&way| Locked::has(mask, way)).map(|way| set.key(way)));
+    }
+
+    /// All pages of a file that are dirty or being flushed, in their order.
+    pub fn dirty_of(&self, file: u32) -> Vec<Key> {
+        let mut keys = Vec::new();
+        if self.dirty() == 0 {
+            return keys;
+        }
+        let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
+        for index in 0..self.directory.sets() {
+            let before = keys.len();
+            self.dirty_in(Place(index), true, &mut keys);
+            if keys[before..].iter().any(|key| key.file() != file) {
+                let others = keys.split_off(before);
+                keys.extend(others.into_iter().filter(|key| key.file() == file));
+            }
+        }
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
+    pub fn discard(&self, file: u32, page: u64) {
+        let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
+        for index in 0..self.directory.sets() {
+            let set = self.directory.set(Place(index));
+            // Since nobody is at them, what is there was there before, so a look without the lock finds it.
+            if !set.may_hold(file) {
+                continue;
+            }
+            let mut set = set.lock();
+            for way in (0..set.ways()).filter(|&way| Locked::has(set.present(), way)).collect::<Vec<_>>() {
+                let key = set.key(way);
+                if key.file() == file && key.page() >= page {
+                    self.drop_page(&mut set, way);
+                }
+            }
+        }
+    }
+
+    pub(super) fn drop_page(&self, set: &mut Locked<'_>, way: usize) {
+        if Locked::has(set.dirty() | set.flushing(), way) {
+            self.dirty.fetch_sub(1, Ordering::Release);
+        }
+        let (frame, marked) = (set.frame(way), Locked::has(set.marked(), way));
+        set.set_free(way);
+        if marked { self.frames.give_marked(frame) } else { self.frames.give(frame) }
+    }
+}
