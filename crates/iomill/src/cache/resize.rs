@@ -242,11 +242,11 @@ impl Cache {
                 continue;
             }
             if let Some(new) = self.frames.take() {
-                // SAFETY: both are whole frames; the set is locked, so nobody writes to the old one, and the new one is ours.
-                unsafe { self.frames.copy_in(new, 0, self.frames.at(old), PAGE_BYTES) };
-                set.set_frame(way, new);
+                // SAFETY: both are frames; the set is locked, so nobody writes to the old one, and the new one is ours.
+                unsafe { self.frames.copy_frame(old, new) };
                 let marked = Locked::has(set.marked(), way);
                 set.set_marked(way, false);
+                set.set_frame(way, new);
                 if marked { self.frames.give_marked(old) } else { self.frames.give(old) }
             } else if !Locked::has(set.dirty() | set.flushing(), way) {
                 // Pins have the frames that were to spare.
