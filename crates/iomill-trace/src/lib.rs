@@ -2,7 +2,7 @@
 //! on an array.
 //!
 //! A trace is read by a [`Reader`], one [`Request`] after the other, in bounded memory. [`Pages`] holds one as page
-//! accesses, which [`simulate`] runs through caches and [`reference`] compares with known hit rates; [`replay`] does the
+//! accesses, which [`simulate`] runs through caches and [`mod@reference`] compares with known hit rates; [`replay`] does the
 //! requests on a file of an array.
 
 pub mod chart;
