@@ -140,7 +140,7 @@ fn loom_cache_look_up_against_write() {
         cache.m_fill(0, 1);
         let writer = thread::spawn({
             let cache = Arc::clone(&cache);
-            move || assert!(matches!(cache.m_write(0, 2), Wrote::Done(1)))
+            move || assert!(matches!(cache.m_write(0, 2), Wrote::Done { dirty: 1, .. }))
         });
         let seen = cache.m_read(0);
         assert!(matches!(seen, None | Some(1 | 2)), "{seen:?}");
@@ -223,7 +223,7 @@ fn loom_cache_write_against_flush() {
     for outcome in [Ok(()), Err(failure())] {
         model(move || {
             let cache = cache();
-            assert!(matches!(cache.m_write(3, 1), Wrote::Done(1)));
+            assert!(matches!(cache.m_write(3, 1), Wrote::Done { dirty: 1, .. }));
             let flusher = thread::spawn({
                 let cache = Arc::clone(&cache);
                 move || {
@@ -232,7 +232,7 @@ fn loom_cache_write_against_flush() {
                     if outcome.is_ok() { copied } else { 0 }
                 }
             });
-            assert!(matches!(cache.m_write(3, 2), Wrote::Done(1)));
+            assert!(matches!(cache.m_write(3, 2), Wrote::Done { dirty: 1, .. }));
             let drive = flusher.join().unwrap();
             assert_eq!(cache.m_read(3), Some(2));
             let left = cache.m_begin_flush(3);
@@ -250,7 +250,7 @@ fn loom_cache_sync_sees_the_flush() {
     model(|| {
         let cache = cache();
         let noted = Arc::new(AtomicU32::new(0));
-        assert!(matches!(cache.m_write(3, 1), Wrote::Done(1)));
+        assert!(matches!(cache.m_write(3, 1), Wrote::Done { dirty: 1, .. }));
         let flusher = thread::spawn({
             let (cache, noted) = (Arc::clone(&cache), Arc::clone(&noted));
             move || {
@@ -272,7 +272,7 @@ fn loom_cache_two_who_flush() {
     model(|| {
         let cache = cache();
         let drive = Arc::new(AtomicU64::new(0));
-        assert!(matches!(cache.m_write(3, 1), Wrote::Done(1)));
+        assert!(matches!(cache.m_write(3, 1), Wrote::Done { dirty: 1, .. }));
         let flush = |cache: &Cache, drive: &AtomicU64| {
             let mut words = Words::of(0);
             let (key, hash) = page(3);
@@ -298,7 +298,7 @@ fn loom_cache_two_who_flush() {
             let (cache, drive) = (Arc::clone(&cache), Arc::clone(&drive));
             move || flush(&cache, &drive)
         });
-        assert!(matches!(cache.m_write(3, 2), Wrote::Done(1)));
+        assert!(matches!(cache.m_write(3, 2), Wrote::Done { dirty: 1, .. }));
         flush(&cache, &drive);
         assert_eq!(drive.load(Relaxed), 2);
         other.join().unwrap();
@@ -322,7 +322,7 @@ fn loom_cache_fresh_page_of_two_writers() {
                 let wrote =
                     unsafe { cache.write(key, hash, word * 8, value.as_ptr().cast(), 8, || fresh.load(Relaxed) == 1) };
                 match wrote {
-                    Wrote::Done(_) => return,
+                    Wrote::Done { .. } => return,
                     Wrote::Yours(fill) => {
                         let words = [0, 1].map(|index: usize| drive[index].load(Relaxed));
                         // SAFETY: two words are all that is copied.
@@ -369,7 +369,7 @@ fn loom_cache_fresh_page_of_two_writers() {
 /// Seen to fail without the light fence, without the heavy one, and when ways were unmarked without a look at the slots.
 #[test]
 fn loom_cache_pin_against_write() {
-    pin_against(|cache| assert!(matches!(cache.m_write(0, 2), Wrote::Done(4))));
+    pin_against(|cache| assert!(matches!(cache.m_write(0, 2), Wrote::Done { dirty: 4, .. })));
 }
 
 /// The same when room is needed; the set's other ways are dirty, so that only the page that may be pinned can go. Seen to fail as above.
@@ -392,7 +392,7 @@ fn pin_against(what: fn(&Cache)) {
     model(move || {
         let cache = cache();
         cache.m_fill(0, 1);
-        (1..4).for_each(|number| assert!(matches!(cache.m_write(number, 9), Wrote::Done(_))));
+        (1..4).for_each(|number| assert!(matches!(cache.m_write(number, 9), Wrote::Done { .. })));
         let (key, hash) = page(0);
         cache.mark(key, hash);
         let block = cache.pin_block().unwrap();
@@ -420,7 +420,7 @@ fn loom_cache_write_while_a_pin_ends() {
     model(|| {
         let cache = cache();
         cache.m_fill(0, 1);
-        (1..4).for_each(|number| assert!(matches!(cache.m_write(number, 9), Wrote::Done(_))));
+        (1..4).for_each(|number| assert!(matches!(cache.m_write(number, 9), Wrote::Done { .. })));
         while cache.frames.take().is_some() {}
         let (key, hash) = page(0);
         let block = cache.pin_block().unwrap();
@@ -430,7 +430,7 @@ fn loom_cache_write_while_a_pin_ends() {
         std::mem::forget(held);
         let writer = thread::spawn({
             let cache = Arc::clone(&cache);
-            move || matches!(cache.m_write(0, 2), Wrote::Done(_))
+            move || matches!(cache.m_write(0, 2), Wrote::Done { .. })
         });
         super::pins::end(slot);
         let wrote = writer.join().unwrap();
