@@ -10,6 +10,9 @@ use super::key::Hash;
 /// Hits that a feeder remembers.
 pub const FEEDER_LEN: usize = 64;
 
+/// Hits that are told to the policy at a time: a cache line of hashes. Between two misses there are mostly few.
+const TOLD_LEN: usize = 8;
+
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub struct Feeder {
@@ -41,16 +44,19 @@ impl Feeder {
     /// Tells a directory's policy what is remembered, in its order, and forgets it. A way may hold another page by now: that one
     /// is taken for younger than it is.
     pub fn drain(&mut self, directory: &Directory) {
-        let mut hashes = [Hash(0); FEEDER_LEN];
-        let len = self.count.min(FEEDER_LEN);
-        let first = self.count - len;
-        for (told, at) in (first..self.count).enumerate() {
-            let (place, way, hash) = self.hits[at % FEEDER_LEN];
-            directory.hit(place, way as usize);
-            hashes[told] = hash;
-        }
-        if directory.wants_feed() && len > 0 {
-            directory.policy().feed(&hashes[..len]);
+        let mut next = self.count - self.count.min(FEEDER_LEN);
+        while next < self.count {
+            let mut hashes = [Hash(0); TOLD_LEN];
+            let len = TOLD_LEN.min(self.count - next);
+            for told in &mut hashes[..len] {
+                let (place, way, hash) = self.hits[next % FEEDER_LEN];
+                directory.hit(place, way as usize);
+                *told = hash;
+                next += 1;
+            }
+            if directory.wants_feed() {
+                directory.policy().feed(&hashes[..len]);
+            }
         }
         self.count = 0;
     }

@@ -248,7 +248,7 @@ impl<'a> Set<'a> {
 
 /// Bit i: byte i of the two words is `byte`.
 #[inline(always)]
-fn equal_bytes(low: u64, high: u64, byte: u8) -> u32 {
+pub(super) fn equal_bytes(low: u64, high: u64, byte: u8) -> u32 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE2 is part of x86-64.
     unsafe {
@@ -462,16 +462,8 @@ impl<'a> Locked<'a> {
 
     /// Sets it, for sure: a hit at the same moment loses.
     pub fn set_meta(&mut self, way: usize, to: u8) {
-        let word = self.set.word(self.set.shape.meta + way / 8);
-        let shift = way % 8 * 8;
-        let mut before = word.load(Ordering::Relaxed);
-        loop {
-            let after = before & !(0xFF << shift) | u64::from(to) << shift;
-            match word.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => before = now,
-            }
-        }
+        // A hit that is noted between the two, of any way in the word, is lost: it is advice (rule 2).
+        self.put_byte(self.set.shape.meta, way, to);
     }
 
     /// The bytes of [`Locked::meta`] of all ways. Those beyond the last way mean nothing.
@@ -502,12 +494,20 @@ impl<'a> Locked<'a> {
         self.put_byte(self.set.shape.aux, way, to);
     }
 
-    /// One of as many ghosts as there are ways: 16 bits each.
-    pub fn ghost(&self, index: usize) -> u16 {
-        (self.get(self.set.shape.ghosts + index / 4) >> (index % 4 * 16)) as u16
+    /// Where a ghost is: there are as many as ways, 16 bits each.
+    pub fn find_ghost(&self, ghost: u16) -> Option<usize> {
+        const ONES: u64 = 0x0001_0001_0001_0001;
+        const TOPS: u64 = ONES << 15;
+        let words = self.set.shape.ghosts..self.set.shape.ghosts + self.ways() / 4;
+        words.enumerate().find_map(|(index, word)| {
+            // The lowest 16 bits that are zero now were the ghost; above them the borrow may have told lies.
+            let apart = self.get(word) ^ ONES * u64::from(ghost);
+            let found = apart.wrapping_sub(ONES) & !apart & TOPS;
+            (found != 0).then(|| 4 * index + found.trailing_zeros() as usize / 16)
+        })
     }
 
-    /// Sets it.
+    /// Sets one.
     pub fn set_ghost(&mut self, index: usize, to: u16) {
         let shift = index % 4 * 16;
         let at = self.set.shape.ghosts + index / 4;
