@@ -7,6 +7,7 @@ use super::callbacks::{self, Callbacks};
 use super::file::{File, Inside};
 use super::split::Extent;
 use crate::cache::Held;
+use crate::cache::key::Hash;
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 
@@ -110,7 +111,7 @@ impl File {
             if let Some(held) = cached.with_seat(|seat| seat.pin(cached, key, hash))? {
                 return Ok(Pin { held, len: left.min(PAGE_BYTES as u64) as usize });
             }
-            self.fill_page(paged, start, left)?;
+            self.fill_page(paged, hash, start, left)?;
         }
     }
 
@@ -122,9 +123,10 @@ impl File {
         })
     }
 
-    /// Brings a page in, or finds its set full, and then waits a little for it not to be.
+    /// Brings a page in, or finds its set full, and then makes room there: nobody else may come to flush a set that is full of dirty
+    /// pages. Where there is nothing to flush, it waits a little for pins and fills to end.
     #[cold]
-    fn fill_page(&self, paged: &Paged, start: u64, left: u64) -> Result<()> {
+    fn fill_page(&self, paged: &Paged, hash: Hash, start: u64, left: u64) -> Result<()> {
         let mut byte = 0u8;
         debug_assert!(left > 0);
         let _inside = Inside::enter(&self.state)?;
@@ -134,7 +136,7 @@ impl File {
         let before = paged.cached.bypasses();
         // SAFETY: the byte is ours for the whole call.
         unsafe { self.gather_inside(paged, std::iter::once(Extent { offset: start, len: 1, buf: &raw mut byte })) }?;
-        if paged.cached.bypasses() != before {
+        if paged.cached.bypasses() != before && !self.flush_set(paged, hash)? {
             self.state.array().pause_for_io();
         }
         Ok(())

@@ -1,0 +1,31 @@
+//! Sixteen bytes at a time: a miss asks which of a set's bytes is the lowest several times.
+
+/// The lowest of those of 16 bytes that are `among`, a mask; 255 of none. Byte 0 is the lowest of `low`.
+#[inline(always)]
+pub(super) fn lowest_byte(low: u64, high: u64, among: u32) -> u8 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe {
+        use core::arch::x86_64::*;
+        const EACH: u64 = 0x0101_0101_0101_0101;
+        const BITS: i64 = 0x8040_2010_0804_0201_u64 as i64;
+        // Lane i of `spread` has the eight bits of the mask among which is its own.
+        let (of_low, of_high) = (u64::from(among & 0xFF) * EACH, u64::from(among >> 8 & 0xFF) * EACH);
+        let (spread, own) = (_mm_set_epi64x(of_high as i64, of_low as i64), _mm_set1_epi64x(BITS));
+        let is_among = _mm_cmpeq_epi8(_mm_and_si128(spread, own), own);
+        let others = _mm_andnot_si128(is_among, _mm_set1_epi8(-1));
+        let least = _mm_or_si128(_mm_set_epi64x(high as i64, low as i64), others);
+        let least = _mm_min_epu8(least, _mm_srli_si128::<8>(least));
+        let least = _mm_min_epu8(least, _mm_srli_si128::<4>(least));
+        let least = _mm_min_epu8(least, _mm_srli_si128::<2>(least));
+        // The bytes that shifts have brought in are zero, and above the lowest half that is left.
+        let least = _mm_cvtsi128_si32(least) as u32;
+        (least as u8).min((least >> 8) as u8)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    (0..16)
+        .filter(|i| among >> i & 1 == 1)
+        .map(|i| (if i < 8 { low } else { high } >> (i % 8 * 8)) as u8)
+        .min()
+        .unwrap_or(u8::MAX)
+}
