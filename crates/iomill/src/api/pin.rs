@@ -87,9 +87,6 @@ impl File {
         let paged = self.state.paged.as_ref()?;
         let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
         let (key, hash) = paged.key(page)?;
-        if !self.is_ready() {
-            return None;
-        }
         let held = paged.cached.last_seat()?.pin_found(&paged.cached, key, hash)?;
         Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
     }
@@ -136,7 +133,7 @@ impl File {
         let before = paged.cached.bypasses();
         // SAFETY: the byte is ours for the whole call.
         unsafe { self.gather_inside(paged, std::iter::once(Extent { offset: start, len: 1, buf: &raw mut byte })) }?;
-        if paged.cached.bypasses() != before && !self.flush_set(paged, hash)? {
+        if paged.cached.bypasses() != before && !self.state.flush_set(paged, hash)? {
             self.state.array().pause_for_io();
         }
         Ok(())

@@ -29,3 +29,17 @@ pub(super) fn lowest_byte(low: u64, high: u64, among: u32) -> u8 {
         .min()
         .unwrap_or(u8::MAX)
 }
+
+/// Bit i: byte i of the two words is `byte`.
+#[inline(always)]
+pub(super) fn equal_bytes(low: u64, high: u64, byte: u8) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe {
+        use core::arch::x86_64::*;
+        let equal = _mm_cmpeq_epi8(_mm_set_epi64x(high as i64, low as i64), _mm_set1_epi8(byte as i8));
+        _mm_movemask_epi8(equal) as u32
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    (0..16).map(|i| u32::from((if i < 8 { low } else { high } >> (i % 8 * 8)) as u8 == byte) << i).sum()
+}

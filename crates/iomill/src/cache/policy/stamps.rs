@@ -4,8 +4,8 @@
 //! Two ways may have the same stamp; nothing depends on that.
 
 use super::Locked;
-use crate::cache::lanes::lowest_byte;
-use crate::cache::set::{WAYS_MAX, equal_bytes};
+use crate::cache::lanes::{equal_bytes, lowest_byte};
+use crate::cache::set::WAYS_MAX;
 
 /// The clock's last value; then all stamps are pressed together.
 const CLOCK_LAST: u8 = 127;
