@@ -1,4 +1,4 @@
-//! Sixteen bytes at a time: a miss asks which of a set's bytes is the lowest several times.
+//! Many ways of a set at a time: a miss asks several times which of a set's bytes is the lowest.
 
 /// The lowest of those of 16 bytes that are `among`, a mask; 255 of none. Byte 0 is the lowest of `low`.
 #[inline(always)]
@@ -42,4 +42,15 @@ pub(super) fn equal_bytes(low: u64, high: u64, byte: u8) -> u32 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     (0..16).map(|i| u32::from((if i < 8 { low } else { high } >> (i % 8 * 8)) as u8 == byte) << i).sum()
+}
+
+/// Which 16 bits of a word, the lowest first, are `lane`.
+#[inline]
+pub(super) fn lane_of(word: u64, lane: u16) -> Option<usize> {
+    const ONES: u64 = 0x0001_0001_0001_0001;
+    const TOPS: u64 = ONES << 15;
+    let apart = word ^ (ONES * u64::from(lane));
+    // The lowest 16 bits that are zero show so; above them the borrow may tell lies.
+    let found = apart.wrapping_sub(ONES) & !apart & TOPS;
+    (found != 0).then(|| found.trailing_zeros() as usize / 16)
 }

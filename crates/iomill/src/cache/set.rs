@@ -18,6 +18,7 @@
 //! 4. Dirty, flushing and marked ways are present.
 
 use crate::cache::key::{Hash, Key};
+use crate::cache::lanes::lane_of;
 #[cfg(not(iomill_models))]
 use crate::sys::sync::AtomicU32;
 use crate::sys::sync::{AtomicU64, Ordering, fence, spin_wait};
@@ -546,15 +547,8 @@ impl<'a> Locked<'a> {
 
     /// Where a ghost is: there are as many as ways, 16 bits each.
     pub fn find_ghost(&self, ghost: u16) -> Option<usize> {
-        const ONES: u64 = 0x0001_0001_0001_0001;
-        const TOPS: u64 = ONES << 15;
-        let words = self.set.shape.ghosts..self.set.shape.ghosts + self.ways() / 4;
-        words.enumerate().find_map(|(index, word)| {
-            // The lowest 16 bits that are zero now were the ghost; above them the borrow may have told lies.
-            let apart = self.get(word) ^ ONES * u64::from(ghost);
-            let found = apart.wrapping_sub(ONES) & !apart & TOPS;
-            (found != 0).then(|| 4 * index + found.trailing_zeros() as usize / 16)
-        })
+        let words = 0..self.ways() / 4;
+        words.into_iter().find_map(|at| Some(4 * at + lane_of(self.get(self.set.shape.ghosts + at), ghost)?))
     }
 
     /// Sets one.

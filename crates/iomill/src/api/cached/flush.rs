@@ -87,7 +87,7 @@ impl FileState {
     }
 
     /// Flushes the dirty pages of one set, of this and other files; whether any were flushed.
-    pub(super) fn flush_set(&self, paged: &Paged, hash: Hash) -> Result<bool> {
+    pub(in crate::api) fn flush_set(&self, paged: &Paged, hash: Hash) -> Result<bool> {
         let mut keys = Vec::new();
         let directory = paged.cached.cache.directory();
         paged.cached.cache.dirty_in(directory.place(hash), false, &mut keys);
