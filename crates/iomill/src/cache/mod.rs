@@ -119,7 +119,7 @@ pub enum Wrote {
         /// Dirty pages in its set now.
         dirty: u32,
         /// The way where it was; if it has just come in, whether another had to go for it.
-        was: std::result::Result<usize, bool>,
+        was: std::result::Result<u32, bool>,
     },
     /// Somebody else is at the page.
     Busy,
@@ -380,7 +380,7 @@ impl Cache {
     /// Fetches ahead the bytes of a page that was found.
     #[inline(always)]
     pub fn prefetch_seen(&self, seen: Seen<'_>, within: usize, len: usize) {
-        let start = self.frames.at(seen.frame).wrapping_add(within);
+        let start = self.frames.at(seen.frame()).wrapping_add(within);
         let mut line = start.wrapping_sub(start as usize % 64);
         // Of a long range the processor fetches the rest by itself.
         while line < start.wrapping_add(len.min(256)) {
@@ -396,7 +396,7 @@ impl Cache {
     #[inline(always)]
     pub unsafe fn copy_seen(&self, seen: Seen<'_>, within: usize, to: *mut u8, len: usize) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { self.frames.copy_out(seen.frame, within, to, len) };
+        unsafe { self.frames.copy_out(seen.frame(), within, to, len) };
         seen.is_still()
     }
 }
