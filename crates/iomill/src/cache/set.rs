@@ -260,6 +260,16 @@ fn equal_bytes(low: u64, high: u64, byte: u8) -> u32 {
     (0..16).map(|i| u32::from((if i < 8 { low } else { high } >> (i % 8 * 8)) as u8 == byte) << i).sum()
 }
 
+/// The ways of a mask.
+pub fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let way = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(way)
+    })
+}
+
 /// A locked set. Dropping it unlocks.
 pub struct Locked<'a> {
     set: Set<'a>,
