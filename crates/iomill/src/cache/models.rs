@@ -98,7 +98,7 @@ impl Cache {
         let (key, hash) = page(number);
         let (place, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash)
-            && let Some(way) = self.evict(place, &mut set, 1 << way, hash)
+            && let Some((way, _)) = self.evict(place, &mut set, 1 << way, hash)
         {
             self.frames.give(set.frame(way));
         }

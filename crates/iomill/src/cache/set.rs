@@ -318,6 +318,16 @@ impl<'a> Set<'a> {
     }
 }
 
+/// The ways of a mask.
+pub fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let way = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(way)
+    })
+}
+
 /// A locked set. Dropping it unlocks.
 pub struct Locked<'a> {
     set: Set<'a>,

@@ -14,7 +14,7 @@ use super::Cached;
 use crate::api::callbacks;
 use crate::cache::feeder::Feeder;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Held, PinBlock};
+use crate::cache::{Came, Held, PinBlock};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
 use crate::sys::sync::Ordering;
@@ -129,9 +129,9 @@ impl Seat {
     }
 
     /// Counts a page that was not there and comes in, and the one that had to go for it.
-    pub fn came(&self, evicted: bool) {
+    pub fn came(&self, came: Came) {
         self.tally.add(Id::Misses, 1);
-        self.tally.add(Id::Evictions, u64::from(evicted));
+        self.tally.add(Id::Evictions, u64::from(came.evicted));
     }
 
     /// The ring is full: others may need to hear of it.

@@ -4,7 +4,7 @@
 //! Two ways may have the same stamp; nothing depends on that.
 
 use super::Locked;
-use crate::cache::set::WAYS_MAX;
+use crate::cache::set::{WAYS_MAX, ways_of};
 
 /// The clock's last value; then all stamps are pressed together.
 const CLOCK_LAST: u8 = 127;
@@ -92,14 +92,4 @@ impl Field {
         }
         self.set(to, to_way, (to.clock() - age) << 1 | byte & 1);
     }
-}
-
-/// The ways of a mask.
-pub fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
-    let mut left = mask;
-    std::iter::from_fn(move || {
-        let way = (left != 0).then(|| left.trailing_zeros() as usize)?;
-        left &= left - 1;
-        Some(way)
-    })
 }
