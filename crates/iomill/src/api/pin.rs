@@ -139,7 +139,8 @@ impl File {
         })
     }
 
-    /// Brings a page in, or finds its set full, and then waits a little for it not to be.
+    /// Brings a page in, or finds its set full, and then makes room there: nobody else may come to flush a set that is full of dirty
+    /// pages. Where there is nothing to flush, it waits a little for pins and fills to end.
     #[cold]
     fn fill_page(&self, paged: &Paged, start: u64, left: u64) -> Result<()> {
         let mut byte = 0u8;
@@ -151,7 +152,7 @@ impl File {
         let before = paged.cached.bypasses();
         // SAFETY: the byte is ours for the whole call.
         unsafe { self.gather_inside(paged, std::iter::once(Extent { offset: start, len: 1, buf: &raw mut byte })) }?;
-        if paged.cached.bypasses() != before {
+        if paged.cached.bypasses() != before && !self.state.flush_sets(paged, &[start / PAGE_BYTES as u64])? {
             self.state.array().pause_for_io();
         }
         Ok(())

@@ -26,6 +26,7 @@ pub mod feeder;
 mod frames;
 mod held;
 pub mod key;
+mod lanes;
 #[cfg(all(test, iomill_models))]
 mod models;
 mod pins;

@@ -18,6 +18,7 @@
 //! 4. Dirty, flushing and marked ways are present.
 
 use crate::cache::key::{Hash, Key};
+use crate::cache::lanes::lane_of;
 #[cfg(not(iomill_models))]
 use crate::sys::sync::AtomicU32;
 use crate::sys::sync::{AtomicU64, Ordering, fence, spin_wait};
@@ -530,16 +531,8 @@ impl<'a> Locked<'a> {
 
     /// Sets it, for sure: a hit at the same moment loses.
     pub fn set_meta(&mut self, way: usize, to: u8) {
-        let word = self.set.word(self.set.shape.meta + way / 8);
-        let shift = way % 8 * 8;
-        let mut before = word.load(Ordering::Relaxed);
-        loop {
-            let after = before & !(0xFF << shift) | u64::from(to) << shift;
-            match word.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => before = now,
-            }
-        }
+        // A hit that is noted between the two, of any way in the word, is lost: it is advice (rule 2).
+        self.put_byte(self.set.shape.meta, way, to);
     }
 
     /// The bytes of [`Locked::meta`] of all ways. Those beyond the last way mean nothing.
@@ -570,12 +563,13 @@ impl<'a> Locked<'a> {
         self.put_byte(self.set.shape.aux, way, to);
     }
 
-    /// One of as many ghosts as there are ways: 16 bits each.
-    pub fn ghost(&self, index: usize) -> u16 {
-        (self.get(self.set.shape.ghosts + index / 4) >> (index % 4 * 16)) as u16
+    /// Where a ghost is: there are as many as ways, 16 bits each.
+    pub fn find_ghost(&self, ghost: u16) -> Option<usize> {
+        let words = 0..self.ways() / 4;
+        words.into_iter().find_map(|at| Some(4 * at + lane_of(self.get(self.set.shape.ghosts + at), ghost)?))
     }
 
-    /// Sets it.
+    /// Sets one.
     pub fn set_ghost(&mut self, index: usize, to: u16) {
         let shift = index % 4 * 16;
         let at = self.set.shape.ghosts + index / 4;
