@@ -389,13 +389,11 @@ fn with_spare(pages: u64) -> u32 {
 
 /// Looking ahead, and copying what was found.
 impl Cache {
-    /// Fetches ahead what a look-up of the page will read, and says where that is.
+    /// Fetches ahead what a look-up of the page will wait for, the line with the tags and frames, and says where that is.
     #[inline(always)]
     pub fn prefetch<const DEFAULT: bool>(&self, hash: Hash) -> Place {
         let place = self.directory.place(hash);
-        let set = self.directory.set_as::<DEFAULT>(place);
-        prefetch(set.line(0));
-        prefetch(set.line(1));
+        prefetch(self.directory.set_as::<DEFAULT>(place).line(0));
         place
     }
 

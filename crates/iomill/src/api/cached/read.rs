@@ -197,14 +197,8 @@ struct Asking {
 }
 
 impl Asking {
-    const NOTHING: Asking = Asking {
-        key: Key::NOTHING,
-        hash: Hash(0),
-        buf: std::ptr::null_mut(),
-        place: Place(0),
-        within: 0,
-        len: 0,
-    };
+    const NOTHING: Asking =
+        Asking { key: Key::NOTHING, hash: Hash(0), buf: std::ptr::null_mut(), place: Place(0), within: 0, len: 0 };
 
     fn span(&self) -> Span {
         Span { page: self.key.page(), within: self.within, len: self.len, buf: self.buf }
@@ -256,8 +250,8 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
             }
         }
         let mut hits = 0;
-        for (asking, seen) in asked.iter().zip(seen) {
-            if let Some(seen) = seen
+        for (asking, seen) in asked.iter().zip(&seen) {
+            if let Some(seen) = *seen
                 // SAFETY: a span is within its page, and its memory is the caller's.
                 && unsafe { cache.copy_seen(seen, asking.within.into(), asking.buf, asking.len.into()) }
             {
