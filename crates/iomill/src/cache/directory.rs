@@ -338,7 +338,7 @@ mod models {
             if let Some(seen) = directory.find(key, hash)
                 && seen.is_still()
             {
-                assert_eq!(seen.frame, 7);
+                assert_eq!(seen.frame(), 7);
             }
             {
                 let (_, set) = directory.lock(hash);

@@ -33,9 +33,9 @@ impl Default for Feeder {
 impl Feeder {
     /// Takes note of a hit; `true` once in [`FEEDER_LEN`] of them.
     #[inline(always)]
-    pub fn push(&self, way: usize, hash: Hash) -> bool {
+    pub fn push(&self, way: u32, hash: Hash) -> bool {
         let count = self.count.get();
-        self.hits[count % FEEDER_LEN].set((hash, way as u32));
+        self.hits[count % FEEDER_LEN].set((hash, way));
         self.count.set(count + 1);
         count % FEEDER_LEN == FEEDER_LEN - 1
     }

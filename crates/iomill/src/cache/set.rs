@@ -89,15 +89,25 @@ pub struct Seen<'a> {
     /// The set's first word, with its version.
     head: &'a AtomicU64,
     /// The way.
-    pub way: usize,
-    /// Its frame.
-    pub frame: u32,
-    /// Whether it may be pinned.
-    pub is_marked: bool,
+    pub way: u32,
+    /// Its frame, and its mark.
+    word: u32,
     version: u32,
 }
 
 impl Seen<'_> {
+    /// The way's frame.
+    #[inline(always)]
+    pub fn frame(&self) -> u32 {
+        self.word & !MARK
+    }
+
+    /// Whether it may be pinned.
+    #[inline(always)]
+    pub fn is_marked(&self) -> bool {
+        self.word & MARK != 0
+    }
+
     /// Whether nothing in the set has changed since (rule 1). What was read between the two may be believed then.
     #[inline(always)]
     pub fn is_still(&self) -> bool {
@@ -185,9 +195,7 @@ impl<'a> Set<'a> {
         while matches != 0 {
             let way = matches.trailing_zeros() as usize;
             if self.word(self.shape.keys + way).load(Ordering::Relaxed) == key.word() {
-                let frame = self.frame(way);
-                let (version, is_marked) = (head as u32, frame & MARK != 0);
-                return Some(Seen { head: first, way, frame: frame & !MARK, is_marked, version });
+                return Some(Seen { head: first, way: way as u32, word: self.frame(way), version: head as u32 });
             }
             matches &= matches - 1;
         }
@@ -309,6 +317,16 @@ impl<'a> Set<'a> {
     pub fn line(&self, index: usize) -> *const u8 {
         self.words.as_ptr().wrapping_add(index * 8).cast()
     }
+}
+
+/// The ways of a mask.
+pub fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let way = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(way)
+    })
 }
 
 /// A locked set. Dropping it unlocks.

@@ -2,9 +2,10 @@
 //! all counts of a set are halved whenever a few sets full of pages have come in. Without that, pages that were popular once would
 //! never go.
 
-use super::stamps::{Field, ways_of};
+use super::stamps::Field;
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
+use crate::cache::set::ways_of;
 
 /// Sets full of pages that come in from one halving to the next.
 const PERIOD: u32 = 4;

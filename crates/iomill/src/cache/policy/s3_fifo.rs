@@ -2,9 +2,10 @@
 //! that were hit reach the main one, and ghosts of pages that left the small one: who comes back in time goes to the main queue at
 //! once.
 
-use super::stamps::{Field, lowest, ways_flagged, ways_of};
+use super::stamps::{Field, lowest, ways_flagged};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
+use crate::cache::set::ways_of;
 
 /// Hits that are noted.
 const HITS_MAX: u8 = 3;

@@ -2,9 +2,10 @@
 //! to the newest, takes the first page that has not been visited, and makes the others unvisited, where they stand. Unlike CLOCK's,
 //! its hand does not come by new pages soon, so that pages of one use go quickly and visited ones stay.
 
-use super::stamps::{Field, lowest, ways_of};
+use super::stamps::{Field, lowest};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
+use crate::cache::set::ways_of;
 
 /// The hits' byte says "visited"; `aux` says when the page came in; the hand is the stamp that it looks at next.
 #[derive(Debug)]

@@ -135,19 +135,10 @@ fn words_of(bytes: &[u8; WAYS_MAX]) -> [u64; WAYS_MAX / 8] {
     std::array::from_fn(|index| u64::from_le_bytes(words[index]))
 }
 
-/// The ways of a mask.
-pub fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
-    let mut left = mask;
-    std::iter::from_fn(move || {
-        let way = (left != 0).then(|| left.trailing_zeros() as usize)?;
-        left &= left - 1;
-        Some(way)
-    })
-}
-
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
     use super::*;
+    use crate::cache::set::ways_of;
 
     /// The quick ways say what the plain ones do.
     #[test]
