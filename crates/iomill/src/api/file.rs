@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use super::array::ArrayInner;
-use super::cached::Paged;
+use super::cached::{Ahead, CHUNK_PAGES, Paged, Want};
 use super::callbacks;
 use super::operation::Operation;
 use super::split::{Extent, Splitter};
@@ -29,8 +29,15 @@ const WAVE_PIECES: usize = 8192;
 pub struct File {
     pub(crate) state: Arc<FileState>,
     pub(crate) class: Class,
+    handle: Arc<Handle>,
+}
+
+/// What clones of a handle share.
+#[derive(Debug)]
+struct Handle {
+    ahead: Ahead,
     /// Counted by `FileState::is_held`.
-    _handle: Arc<()>,
+    _held: Arc<()>,
 }
 
 /// Is inside the file's gate.
@@ -60,8 +67,14 @@ impl Drop for Inside<'_> {
 
 impl File {
     pub(crate) fn new(state: Arc<FileState>) -> File {
-        let handle = state.handle();
-        File { state, class: Class::Foreground, _handle: handle }
+        let ahead = Ahead::new(state.array().options.read_ahead_bytes);
+        let handle = Arc::new(Handle { ahead, _held: state.handle() });
+        File { state, class: Class::Foreground, handle }
+    }
+
+    /// What is known of how the handle is read.
+    pub(super) fn ahead(&self) -> &Ahead {
+        &self.handle.ahead
     }
 
     /// A handle whose I/O gives way to that of other handles in the queues of the drive threads: futures, callbacks, and with
@@ -88,7 +101,34 @@ impl File {
     /// Reads at an offset in bytes; how many bytes were read: fewer than asked for only at the end of the file.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        if self.read_page(buf, offset) { Ok(buf.len()) } else { self.read_any(buf, offset) }
+        if !self.read_page(buf, offset) {
+            return self.read_any(buf, offset);
+        }
+        self.passed(offset, buf.len());
+        Ok(buf.len())
+    }
+
+    /// Takes note of a read that has found all in the cache. What it costs every one of them is to look whether it comes to the end of a
+    /// chunk.
+    #[inline(always)]
+    pub(super) fn passed(&self, offset: u64, len: usize) {
+        const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
+        if offset / CHUNK_BYTES != (offset + len as u64) / CHUNK_BYTES {
+            self.passed_chunk(offset + len as u64 - 1);
+        }
+    }
+
+    #[cold]
+    fn passed_chunk(&self, last: u64) {
+        if let Some(paged) = &self.state.paged {
+            self.handle.ahead.passed(&self.state, paged, last / PAGE_BYTES as u64);
+        }
+    }
+
+    /// Takes note of a read that has not found all in the cache.
+    pub(super) fn missed(&self, paged: &Arc<Paged>, offset: u64, len: usize) {
+        let page = PAGE_BYTES as u64;
+        self.handle.ahead.missed(&self.state, paged, offset / page..(offset + len as u64).div_ceil(page));
     }
 
     /// Reads within one page of the file, if the cache has it.
@@ -241,7 +281,7 @@ impl File {
     }
 
     /// Reads through the cache: what it holds without any lock, the rest inside the gate.
-    fn read_paged(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> Result<usize> {
+    fn read_paged(&self, paged: &Arc<Paged>, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.state.array().check_open()?;
         let extent = |len: u64, buf: &mut [u8]| {
             let len = len.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -252,9 +292,11 @@ impl File {
         // SAFETY: `buf` is ours for the whole call.
         unsafe { paged.read(all, &mut missing) };
         if missing.is_empty() {
+            self.passed(offset, all.len);
             return Ok(all.len);
         }
         let _inside = Inside::enter(&self.state)?;
+        self.missed(paged, offset, all.len);
         let now = extent(self.state.len(), buf);
         if now.len < all.len {
             // It has shrunk meanwhile: all is looked at again, as it is now.
@@ -263,7 +305,7 @@ impl File {
             unsafe { paged.read(now, &mut missing) };
         }
         // SAFETY: as above; `complete` returns only after all I/O has ended.
-        unsafe { self.state.complete(paged, Op::Read, missing, self.class) }?;
+        unsafe { self.state.complete(paged, Want::Read, missing, self.class) }?;
         Ok(now.len.min(all.len))
     }
 
@@ -276,8 +318,9 @@ impl File {
         // SAFETY: the caller's promise, for both.
         unsafe {
             paged.read_many(extents, &mut missing);
-            self.state.complete(paged, Op::Read, missing, self.class)
+            self.state.complete(paged, Want::Read, missing, self.class)
         }
+        .map(drop)
     }
 
     fn gather(
@@ -301,7 +344,7 @@ impl File {
             // It may have shrunk before we were inside.
             self.check_within(ranges)?;
             // SAFETY: as above; `complete` returns only after all I/O has ended.
-            return unsafe { self.state.complete(paged, Op::Read, missing, self.class) };
+            return unsafe { self.state.complete(paged, Want::Read, missing, self.class) }.map(drop);
         }
         let inside = Inside::enter(&self.state)?;
         self.check_within(ranges.clone())?;

@@ -23,6 +23,7 @@
 mod copy;
 pub mod directory;
 pub mod feeder;
+mod forget;
 mod frames;
 mod held;
 pub mod key;
@@ -77,7 +78,7 @@ pub struct Plan {
 
 /// A page that the caller is to fill. Every one ends in [`Cache::end_fill`].
 #[must_use = "a fill that is not ended keeps its page from everybody"]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Fill {
     /// The page.
     pub key: Key,

@@ -5,12 +5,14 @@
 //! one's own fills have ended (rule 4 of the cache), and what finds its set full goes past the cache. Dirty pages are flushed by
 //! a thread in the background, by whoever writes too much, and by `sync` (`flush`).
 
+mod ahead;
 mod fill;
 mod flush;
 mod read;
 mod resize;
 mod run;
 mod seat;
+mod touch;
 mod work;
 mod write;
 
@@ -30,6 +32,7 @@ use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use flush::Flusher;
 
+pub use ahead::{Ahead, CHUNK_PAGES, Habit};
 pub use fill::Fills;
 pub use seat::Seat;
 pub use work::Work;
@@ -56,8 +59,10 @@ pub struct Cached {
     board: Arc<Board>,
     /// Pages that came in, roughly: changes tell threads that have only hits that a policy has to choose.
     taken: AtomicU64,
-    /// Spans that went past the cache.
-    bypassed: AtomicU64,
+    /// Pages that are on their way before anybody has asked for them.
+    ahead: AtomicU64,
+    /// What is to be brought in by advice.
+    wanted: ahead::Wanted,
     /// Memory for the copies that are flushed, used again.
     copies: Mutex<Vec<PageBuf>>,
     regions: Arc<Regions>,
@@ -106,7 +111,8 @@ impl Cached {
         Ok(Some(Arc::new(Cached {
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
-            bypassed: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+            wanted: ahead::Wanted::default(),
             copies: Mutex::default(),
             regions: Arc::clone(regions),
             chunk_bytes,
@@ -160,11 +166,6 @@ impl Cached {
         }
     }
 
-    /// How often something went past the cache because its set was full.
-    pub fn bypasses(&self) -> u64 {
-        self.bypassed.load(Ordering::Relaxed)
-    }
-
     fn file(&self, number: u32) -> Option<Arc<FileState>> {
         self.files.read().unwrap_or_else(|e| e.into_inner()).get(&number).and_then(Weak::upgrade)
     }
@@ -180,6 +181,20 @@ pub struct Paged {
     /// in the cache need not be read before they are written to. It moves before a page does (`on_its_way`), and who looks holds the
     /// lock of the page's set, without which no page leaves the cache.
     fresh_from: AtomicU64,
+}
+
+/// What a call wants of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// To copy from them.
+    Read,
+    /// To copy into them.
+    Write,
+    /// To have them in the cache, because it is about to use them there.
+    Touch,
+    /// To have them in the cache, because somebody may ask for them soon. Nobody waits for that, so those that somebody else is at, and
+    /// those whose set is full, are left alone.
+    Ahead,
 }
 
 /// A range within one page, and the caller's memory for it.
@@ -199,6 +214,11 @@ pub struct Span {
 unsafe impl Send for Span {}
 
 impl Span {
+    /// The whole of a page, and no memory: for those who touch it.
+    pub fn of_page(page: u64) -> Span {
+        Span { page, within: 0, len: 0, buf: std::ptr::null_mut() }
+    }
+
     /// Offset in the file in bytes.
     pub fn offset(&self) -> u64 {
         self.page * PAGE_BYTES as u64 + u64::from(self.within)

@@ -1,6 +1,6 @@
 //! Reading through the cache.
 
-use super::{Fills, Paged, Seat, Span};
+use super::{Fills, Paged, Seat, Span, Want};
 use crate::api::array::ArrayInner;
 use crate::api::split::{Extent, Splitter};
 use crate::api::state::FileState;
@@ -129,24 +129,37 @@ impl Paged {
         });
     }
 
-    /// Asks for one page, for reading into or writing from a span's memory.
+    /// Asks for one page: what became of that, and how many dirty pages its set has if that was written to.
     ///
     /// # Safety
     /// The span's memory is valid, and (for reads) nobody else's.
-    unsafe fn ask(&self, seat: &Seat, op: Op, span: Span) -> (Asked, u32) {
+    unsafe fn ask(&self, seat: &Seat, want: Want, span: Span) -> (Asked, u32) {
         let Some((key, hash)) = self.key(span.page) else { return (Asked::Full, 0) };
         let cache = &self.cached.cache;
-        if op == Op::Read {
-            // SAFETY: the caller's promise.
-            if unsafe { self.read_span(seat, span) } {
+        if want != Want::Write {
+            // A page to be read was not found a moment ago; the others are asked for here first.
+            if want != Want::Read
+                && let Some(found) = cache.find(key, hash)
+            {
+                if want == Want::Touch {
+                    seat.hit(&self.cached, found, hash);
+                }
                 return (Asked::Done, 0);
             }
-            return match cache.begin_fill(key, hash) {
+            let asked = match cache.begin_fill(key, hash) {
+                // SAFETY: the caller's promise.
+                Begun::Present if want == Want::Read && unsafe { self.read_span(seat, span) } => Asked::Done,
+                Begun::Present if want == Want::Ahead => Asked::Done,
+                Begun::Present if want == Want::Touch => {
+                    seat.tally.add(Id::Hits, 1);
+                    Asked::Done
+                }
                 // It goes and comes: the next round looks again.
-                Begun::Present | Begun::Busy => (Asked::Busy, 0),
-                Begun::Yours(fill) => (Asked::Yours(fill), 0),
-                Begun::Full => (Asked::Full, 0),
+                Begun::Present | Begun::Busy => Asked::Busy,
+                Begun::Yours(fill) => Asked::Yours(fill),
+                Begun::Full => Asked::Full,
             };
+            return (asked, 0);
         }
         let fresh = || self.is_fresh(span.page);
         // SAFETY: a span is within its page, and its memory is the caller's.
@@ -164,6 +177,11 @@ impl Paged {
             Wrote::Yours(fill) => (Asked::Yours(fill), 0),
             Wrote::Full => (Asked::Full, 0),
         }
+    }
+
+    /// Whether a page is in the cache.
+    pub fn is_there(&self, page: u64) -> bool {
+        self.key(page).is_some_and(|(key, hash)| self.cached.cache.find(key, hash).is_some())
     }
 
     /// What to wait on while somebody is at a page.
@@ -188,28 +206,34 @@ pub(super) fn wait(array: &ArrayInner, waiter: &Waiter) -> Outcome {
 
 /// Spans by what became of them.
 #[derive(Default)]
-struct Sorted {
-    busy: Vec<Span>,
-    full: Vec<Span>,
+pub(super) struct Sorted {
+    pub busy: Vec<Span>,
+    pub full: Vec<Span>,
 }
 
 impl FileState {
-    /// Does what could not be done from the cache alone, to the end: fills, waits, bypasses. The caller is inside the gate.
+    /// Does what could not be done from the cache alone, to the end: fills, waits, bypasses. The caller is inside the gate. How many
+    /// pages that were to be touched found their set full.
     ///
     /// # Safety
     /// The spans' memory is valid until this returns, and (for reads) nobody else's.
-    pub unsafe fn complete(&self, paged: &Paged, op: Op, mut todo: Vec<Span>, class: Class) -> Result<()> {
+    pub unsafe fn complete(&self, paged: &Paged, want: Want, mut todo: Vec<Span>, class: Class) -> Result<usize> {
+        let mut untouched = 0;
         while !todo.is_empty() {
             let count = todo.len().min(paged.cached.limits().wave_pages);
-            let mut fills = Fills::new(op);
+            let mut fills = Fills::new(want);
             // SAFETY: the caller's promise.
-            let sorted = unsafe { self.begin_wave(paged, op, todo.drain(..count), &mut fills) };
+            let sorted = unsafe { self.begin_wave(paged, todo.drain(..count), &mut fills) };
             // SAFETY: the caller's promise.
             unsafe { self.run_fills(paged, fills, class)? };
             for span in &sorted.full {
-                // SAFETY: the caller's promise.
-                if !unsafe { self.pass_full(paged, op, *span, class)? } {
-                    todo.push(*span);
+                match want {
+                    // SAFETY: the caller's promise.
+                    Want::Read if !unsafe { self.pass_full(paged, Op::Read, *span, class)? } => todo.push(*span),
+                    // SAFETY: the caller's promise.
+                    Want::Write if !unsafe { self.pass_full(paged, Op::Write, *span, class)? } => todo.push(*span),
+                    Want::Read | Want::Write => {}
+                    Want::Touch | Want::Ahead => untouched += 1,
                 }
             }
             // Nothing of ours is unfinished: we may wait for others (rule 4 of the cache).
@@ -218,29 +242,34 @@ impl FileState {
                     paged.cached.with_seat(|seat| seat.tally.add(Id::Waits, 1));
                     let outcome = wait(self.array(), &waiter);
                     // A whole page needs nothing of what could not be read.
-                    if op == Op::Read || usize::from(span.len) < PAGE_BYTES {
+                    if want != Want::Write || usize::from(span.len) < PAGE_BYTES {
                         outcome.map_err(|failure| self.error(failure))?;
                     }
                 }
                 todo.push(span);
             }
         }
-        Ok(())
+        Ok(untouched)
     }
 
     /// Asks for the pages of a wave: what is there is done, what is ours to fill goes into `fills`.
     ///
     /// # Safety
-    /// As for `complete`.
-    unsafe fn begin_wave(&self, paged: &Paged, op: Op, spans: impl Iterator<Item = Span>, fills: &mut Fills) -> Sorted {
-        let mut sorted = Sorted::default();
-        let mut over = Vec::new();
+    /// As for `complete`, until the fills have ended.
+    pub(super) unsafe fn begin_wave(
+        &self,
+        paged: &Paged,
+        spans: impl Iterator<Item = Span>,
+        fills: &mut Fills,
+    ) -> Sorted {
+        let (mut sorted, mut over) = (Sorted::default(), Vec::new());
         let set_dirty = paged.cached.limits().set_dirty;
         paged.cached.with_seat(|seat| {
             seat.tell(&paged.cached);
+            let mut evictions = 0;
             for span in spans {
                 // SAFETY: the caller's promise.
-                let (asked, dirty) = unsafe { paged.ask(seat, op, span) };
+                let (asked, dirty) = unsafe { paged.ask(seat, fills.want(), span) };
                 if dirty > set_dirty {
                     over.push(span.page);
                 }
@@ -249,33 +278,21 @@ impl FileState {
                     Asked::Busy => sorted.busy.push(span),
                     Asked::Full => sorted.full.push(span),
                     Asked::Yours(fill) => {
-                        seat.came(fill.evicted);
+                        evictions += u64::from(fill.evicted);
                         fills.push(fill, span);
                     }
                 }
             }
+            let came = fills.len() as u64;
+            if came > 0 {
+                paged.cached.taken.fetch_add(came, Ordering::Relaxed);
+                seat.tally.add(Id::Fills, came);
+                seat.tally.add(Id::Evictions, evictions);
+                seat.tally.add(if fills.want() == Want::Ahead { Id::ReadAhead } else { Id::Misses }, came);
+            }
         });
         self.note_dirty(paged, &over, fills.is_empty());
         sorted
-    }
-
-    /// `begin_wave` for an operation that does not wait: what is left for later.
-    ///
-    /// # Safety
-    /// As for `complete`, until the operation has ended.
-    pub(super) unsafe fn begin_some(
-        &self,
-        paged: &Paged,
-        op: Op,
-        spans: impl Iterator<Item = Span>,
-        fills: &mut Fills,
-    ) -> Vec<Span> {
-        // SAFETY: the caller's promise.
-        let Sorted { mut busy, full } = unsafe { self.begin_wave(paged, op, spans, fills) };
-        busy.extend(full);
-        paged.cached.taken.fetch_add(fills.len() as u64, Ordering::Relaxed);
-        paged.cached.with_seat(|seat| seat.tally.add(Id::Fills, fills.len() as u64));
-        busy
     }
 
     /// Does one span past its full set, or makes room there; `false` asks for another round.
@@ -301,7 +318,6 @@ impl FileState {
             seat.tally.add(Id::Misses, 1);
             seat.tally.add(Id::Bypasses, 1);
         });
-        paged.cached.bypassed.fetch_add(1, Ordering::Relaxed);
         if op == Op::Write {
             paged.on_its_way(span.page);
         }

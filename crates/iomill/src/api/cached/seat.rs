@@ -131,15 +131,30 @@ impl Seat {
         let pins = self.pins.borrow();
         let slot = pins.first()?.empty()?;
         // SAFETY: the blocks in `pins` are this thread's, from this cache.
-        let (held, found) = unsafe { cached.cache.pin_found(key, hash, slot) }?;
+        let pinned = unsafe { cached.cache.pin_found(key, hash, slot) };
+        self.pinned(cached, pinned, hash, true)
+    }
+
+    #[inline(always)]
+    fn pinned<'a>(
+        &self,
+        cached: &Cached,
+        pinned: Option<(Held<'a>, Found)>,
+        hash: Hash,
+        is_hit: bool,
+    ) -> Option<Held<'a>> {
+        let (held, found) = pinned?;
         self.tally.add(Id::Pins, 1);
-        self.hit(cached, found, hash);
+        if is_hit {
+            self.hit(cached, found, hash);
+        }
         Some(held)
     }
 
-    /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there.
+    /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there. A page
+    /// that has just come in for the pin was counted then and is no hit.
     #[inline]
-    pub fn pin<'a>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Result<Option<Held<'a>>> {
+    pub fn pin<'a>(&self, cached: &'a Cached, key: Key, hash: Hash, is_hit: bool) -> Result<Option<Held<'a>>> {
         let mut pins = self.pins.borrow_mut();
         let slot = match pins.iter().find_map(|block| block.empty()) {
             Some(slot) => slot,
@@ -152,11 +167,7 @@ impl Seat {
         };
         // SAFETY: the blocks in `pins` are this thread's, from this cache.
         let pinned = unsafe { cached.cache.pin(key, hash, slot) };
-        Ok(pinned.map(|(held, found)| {
-            self.tally.add(Id::Pins, 1);
-            self.hit(cached, found, hash);
-            held
-        }))
+        Ok(self.pinned(cached, pinned, hash, is_hit))
     }
 }
 
