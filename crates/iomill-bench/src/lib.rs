@@ -8,7 +8,7 @@ pub mod arena;
 pub mod bench;
 pub mod cached;
 pub mod contender;
-mod draw;
+pub mod draw;
 pub mod flat;
 pub mod held;
 pub mod human;

@@ -9,7 +9,7 @@ use iomill_bench::limited::{self, What};
 use iomill_bench::warm;
 
 use super::{named_or_fresh, watched};
-use crate::arguments::{BenchCold, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
+use crate::arguments::{BenchCold, BenchColdOnly, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -37,8 +37,9 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
     watched(context, &interrupt, |stage| warm::run(arena, &settings, interrupt.flag(), stage))
 }
 
-pub fn cold(context: &Context<'_>, arguments: &BenchCold) -> Result<Answer> {
-    limited(context, &What::Cold, &cold_settings(context, arguments)?, &arguments.turns)
+pub fn cold(context: &Context<'_>, arguments: &BenchColdOnly) -> Result<Answer> {
+    let what = What::Cold(arguments.workload.iter().map(|workload| workload.choice()).collect());
+    limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)
 }
 
 pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
