@@ -82,26 +82,27 @@ struct Limits {
 }
 
 impl Cached {
-    /// The cache that the options ask for, if they do.
+    /// The cache that the options ask for, if they do; by default one that there is address space for.
     pub fn new(
         options: &ArrayOptions,
         instance: u64,
         regions: &Arc<Regions>,
         board: &Arc<Board>,
+        notices: &mut Vec<String>,
     ) -> Result<Option<Arc<Cached>>> {
-        let Some(sizes) = resize::sizes(options)? else { return Ok(None) };
-        let plan = |bytes_max| Plan {
-            bytes: sizes.now,
-            bytes_max,
-            set_size: options.set_size,
-            policy: options.policy,
-            hash_mask: options.hash_mask,
+        let Some(mut sizes) = resize::sizes(options)? else { return Ok(None) };
+        let cache = loop {
+            let smaller = match Cached::of_size(options, sizes) {
+                Ok(cache) => break cache,
+                Err(error) => sizes.smaller(options).ok_or(error)?,
+            };
+            sizes = smaller;
         };
-        let cache = match Cache::new(plan(sizes.most)) {
-            // Where address space is counted as memory, a cache that cannot grow is better than none.
-            Err(_) if options.cache_bytes_max.is_none() => Cache::new(plan(sizes.now))?,
-            cache => cache?,
-        };
+        if sizes.now < sizes.wanted {
+            let (now, wanted) = (sizes.now >> 10, sizes.wanted >> 10);
+            notices
+                .push(format!("the cache has {now} KiB and not {wanted} KiB: address space is limited (`ulimit -v`)"));
+        }
         board.set_cache_bytes(sizes.now);
         let (start, len) = cache.span();
         let chunk_bytes =
@@ -122,6 +123,21 @@ impl Cached {
             next_number: AtomicU32::new(0),
             flusher: Flusher::default(),
         })))
+    }
+
+    fn of_size(options: &ArrayOptions, sizes: resize::Sizes) -> Result<Cache> {
+        let plan = |bytes_max| Plan {
+            bytes: sizes.now,
+            bytes_max,
+            set_size: options.set_size,
+            policy: options.policy,
+            hash_mask: options.hash_mask,
+        };
+        match Cache::new(plan(sizes.most)) {
+            // Where address space is counted as memory, a cache that cannot grow is better than none.
+            Err(_) if options.cache_bytes_max.is_none() => Cache::new(plan(sizes.now)),
+            cache => cache,
+        }
     }
 
     /// What follows from the cache's size now.
