@@ -386,6 +386,15 @@ impl Cache {
         }
     }
 
+    /// Fetches ahead what filling the page will read and write.
+    #[inline]
+    pub fn prefetch_to_fill(&self, hash: Hash) {
+        let set = self.directory.set(self.directory.place(hash));
+        for line in 0..self.directory.header_lines() {
+            prefetch(set.line(line * 8));
+        }
+    }
+
     /// Fetches ahead the bytes of a page that was found.
     #[inline]
     pub fn prefetch_found(&self, (_, seen): Found, within: usize, len: usize) {

@@ -322,6 +322,15 @@ impl<'a> Locked<'a> {
         self.put(word, value);
     }
 
+    /// The ways whose auxiliary byte is `byte`.
+    pub fn auxes_equal(&self, byte: u8) -> u32 {
+        let aux = self.set.shape.aux;
+        let word = |index: usize| if index * 8 < self.ways() { self.get(aux + index) } else { 0 };
+        let low = equal_bytes(word(0), word(1), byte);
+        let all = if self.ways() > 16 { low | equal_bytes(word(2), word(3), byte) << 16 } else { low };
+        all & self.all()
+    }
+
     /// The way of a page that is present or filling.
     pub fn find(&self, key: Key, hash: Hash) -> Option<usize> {
         let mut matches = self.set.tag_matches(self.get(0), hash.tag()) | self.filling();

@@ -33,12 +33,9 @@ struct Segments {
 }
 
 fn segments(set: &Locked<'_>) -> Segments {
-    let segment = set.auxes();
-    let mut masks = [0; 3];
-    for way in ways_of(set.present()) {
-        masks[usize::from(segment[way].min(PROTECTED))] |= 1 << way;
-    }
-    Segments { window: masks[0], probation: masks[1], protected: masks[2] }
+    let present = set.present();
+    let (window, probation) = (present & set.auxes_equal(WINDOW), present & set.auxes_equal(PROBATION));
+    Segments { window, probation, protected: present & !(window | probation) }
 }
 
 /// Forgets that a page was hit, not when.
