@@ -125,6 +125,15 @@ impl File {
         }
     }
 
+    /// Takes note of a read of which it is not known whether all is in the cache: its first page tells.
+    pub(super) fn look_ahead(&self, offset: u64, len: usize) {
+        match &self.state.paged {
+            Some(paged) if len > 0 && !paged.is_there(offset / PAGE_BYTES as u64) => self.missed(paged, offset, len),
+            Some(_) if len > 0 => self.passed(offset, len),
+            _ => {}
+        }
+    }
+
     /// Takes note of a read that has not found all in the cache.
     pub(super) fn missed(&self, paged: &Arc<Paged>, offset: u64, len: usize) {
         let page = PAGE_BYTES as u64;
@@ -189,6 +198,7 @@ impl File {
         });
         if let Some(paged) = &self.state.paged {
             let extents: Vec<Extent> = extents.collect();
+            self.look_ahead(offset, all as usize);
             // SAFETY: the buffers are ours for the whole call.
             unsafe { self.gather_inside(paged, extents.into_iter()) }?;
             return Ok(all as usize);
@@ -290,7 +300,7 @@ impl File {
         let mut missing = Vec::new();
         let all = extent(self.state.len(), buf);
         // SAFETY: `buf` is ours for the whole call.
-        unsafe { paged.read(all, &mut missing) };
+        unsafe { paged.read_rest(all, &mut missing) };
         if missing.is_empty() {
             self.passed(offset, all.len);
             return Ok(all.len);

@@ -10,7 +10,6 @@ use super::cached::Work;
 use super::file::{File, Inside};
 use super::operation::{Buffers, Operation};
 use super::split::{Extent, Splitter};
-use crate::drive::PAGE_BYTES;
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::sync::{Mutex, lock};
@@ -83,15 +82,6 @@ impl File {
         let left = self.len().saturating_sub(offset).min(len as u64);
         self.look_ahead(offset, left as usize);
         self.start_tasks(inside, vec![Task::Read { offset, len: left as usize }], None, None)
-    }
-
-    /// Read-ahead for reads one by one. The first page tells whether they are ahead of what is in the cache.
-    fn look_ahead(&self, offset: u64, len: usize) {
-        match &self.state.paged {
-            Some(paged) if len > 0 && !paged.is_there(offset / PAGE_BYTES as u64) => self.missed(paged, offset, len),
-            Some(_) if len > 0 => self.passed(offset, len),
-            _ => {}
-        }
     }
 
     fn begin_tasks(&self, tasks: Vec<Task>, callback: Option<Callback>) -> Result<Arc<Operation>> {

@@ -117,6 +117,7 @@ impl File {
         let paged = self.paged("read_with")?;
         self.state.range_end(offset, len as u64)?;
         self.state.array().check_open()?;
+        self.look_ahead(offset, len);
         let pages = self.state.pages(paged, offset, len, self.class)?;
         Ok(task(&pages))
     }
@@ -133,6 +134,7 @@ impl File {
         self.state.range_end(offset, len as u64)?;
         // Errors that are seen before the task is on its way are the caller's.
         self.state.page_numbers(&paged, offset, len)?;
+        self.look_ahead(offset, len);
         let inside = self.state.get_inside()?;
         let job = Job { file: Arc::clone(&self.state), paged, offset, len, class: self.class, rounds: ROUNDS };
         job.start(inside, Box::new(task));

@@ -1,11 +1,11 @@
-//! Letting pages go that nobody needs any more.
+//! Letting pages go that nobody needs any more, or that nobody asked for.
 
 use std::ops::Range;
 
-use super::Cache;
 use super::directory::Place;
 use super::key::Key;
 use super::set::Locked;
+use super::{Cache, Fill};
 
 impl Cache {
     /// Lets clean pages of a file go; how many went. Those that are dirty, on their way to a drive or from it, or pinned, stay.
@@ -29,6 +29,17 @@ impl Cache {
             }
         }
         gone
+    }
+
+    /// Ends a fill that nobody asked for and that failed: who waits for it is told to look again, and to hear what is wrong with the page
+    /// from a read of his own. What failed may have been a neighbour.
+    pub fn abandon_fill(&self, fill: Fill) {
+        let hash = self.directory().hash(fill.key);
+        let (_, mut set) = self.directory().lock(hash);
+        let Some(way) = set.find(fill.key, hash) else { unreachable!("a filling way stays until its fill ends") };
+        set.set_free(way);
+        self.frames.give(fill.frame);
+        self.waiters.tell(&mut set, fill.key, Ok(()));
     }
 
     fn forget_page(&self, file: u32, page: u64) -> bool {

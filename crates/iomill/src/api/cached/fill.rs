@@ -1,5 +1,6 @@
 //! A wave of fills: pages that one call is to fill, read by as few I/Os as they take.
 
+use super::read::FETCH_AHEAD;
 use super::{Paged, Span, Want};
 use crate::api::state::FileState;
 use crate::cache::{Fill, Outcome};
@@ -121,6 +122,10 @@ impl Fills {
     /// Ends the fills of a run: does with the pages what the call wants, and shows them to everybody.
     pub fn end_run(&self, paged: &Paged, run: u32, outcome: Outcome) {
         let Run { first, count, ended, .. } = &self.runs[run as usize];
+        // Runs mostly end in the order in which they began.
+        if let Some((later, _)) = self.entries.get(first + count + FETCH_AHEAD) {
+            paged.prefetch(later.key.page());
+        }
         if ended.load(Ordering::Relaxed) == 0 {
             ended.store(1, Ordering::Relaxed);
             self.entries[*first..first + count].iter().for_each(|entry| self.end(paged, entry, outcome));
@@ -147,6 +152,9 @@ impl Fills {
                     Want::Touch | Want::Ahead => {}
                 }
             }
+        }
+        if outcome.is_err() && self.want == Want::Ahead {
+            return cache.abandon_fill(*fill);
         }
         cache.end_fill(*fill, outcome, outcome.is_ok() && self.want == Want::Write);
     }

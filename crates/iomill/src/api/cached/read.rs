@@ -15,6 +15,9 @@ use crate::sys::sync::Ordering;
 /// Look-ups of a batch that overlap.
 const OVERLAP: usize = 16;
 
+/// How many pages ahead of the one that is worked on what filling it takes is fetched.
+pub(super) const FETCH_AHEAD: usize = 4;
+
 /// Fills the places of a batch that is not full.
 const NOTHING: (Span, Key, Hash) =
     (Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() }, Key::NOTHING, Hash(0));
@@ -44,6 +47,22 @@ impl Paged {
                 }
             }
         });
+    }
+
+    /// As `read`, for who has looked already whether it is one page that the cache has.
+    ///
+    /// # Safety
+    /// As for `read`.
+    pub unsafe fn read_rest(&self, extent: Extent, missing: &mut Vec<Span>) {
+        let mut spans = super::spans(extent);
+        if let (Some(span), None) = (spans.next(), spans.next()) {
+            self.prefetch(span.page);
+            self.cached.with_seat(|seat| seat.tally.add(Id::BytesRead, extent.len as u64));
+            missing.push(span);
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.read(extent, missing) };
     }
 
     /// Copies a range within one page, if the cache has it.
@@ -179,6 +198,14 @@ impl Paged {
         }
     }
 
+    /// Fetches ahead what filling a page will read and write.
+    #[inline]
+    pub(super) fn prefetch(&self, page: u64) {
+        if let Some((_, hash)) = self.key(page) {
+            self.cached.cache.prefetch_to_fill(hash);
+        }
+    }
+
     /// Whether a page is in the cache.
     pub fn is_there(&self, page: u64) -> bool {
         self.key(page).is_some_and(|(key, hash)| self.cached.cache.find(key, hash).is_some())
@@ -223,7 +250,8 @@ impl FileState {
             let count = todo.len().min(paged.cached.limits().wave_pages);
             let mut fills = Fills::new(want);
             // SAFETY: the caller's promise.
-            let sorted = unsafe { self.begin_wave(paged, todo.drain(..count), &mut fills) };
+            let sorted = unsafe { self.begin_wave(paged, &todo[..count], &mut fills) };
+            todo.drain(..count);
             // SAFETY: the caller's promise.
             unsafe { self.run_fills(paged, fills, class)? };
             for span in &sorted.full {
@@ -256,18 +284,16 @@ impl FileState {
     ///
     /// # Safety
     /// As for `complete`, until the fills have ended.
-    pub(super) unsafe fn begin_wave(
-        &self,
-        paged: &Paged,
-        spans: impl Iterator<Item = Span>,
-        fills: &mut Fills,
-    ) -> Sorted {
+    pub(super) unsafe fn begin_wave(&self, paged: &Paged, spans: &[Span], fills: &mut Fills) -> Sorted {
         let (mut sorted, mut over) = (Sorted::default(), Vec::new());
         let set_dirty = paged.cached.limits().set_dirty;
         paged.cached.with_seat(|seat| {
             seat.tell(&paged.cached);
             let mut evictions = 0;
-            for span in spans {
+            for (index, &span) in spans.iter().enumerate() {
+                if let Some(later) = spans.get(index + FETCH_AHEAD) {
+                    paged.prefetch(later.page);
+                }
                 // SAFETY: the caller's promise.
                 let (asked, dirty) = unsafe { paged.ask(seat, fills.want(), span) };
                 if dirty > set_dirty {

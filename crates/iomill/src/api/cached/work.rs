@@ -81,7 +81,7 @@ impl Work {
         for ((fills, rest), (want, spans)) in fills.iter_mut().zip(&mut rest).zip(spans) {
             let first = spans.len().min(paged.cached.limits().wave_pages);
             // SAFETY: the caller's promise.
-            let Sorted { busy, full } = unsafe { file.begin_wave(paged, spans[..first].iter().copied(), fills) };
+            let Sorted { busy, full } = unsafe { file.begin_wave(paged, &spans[..first], fills) };
             // Nobody waits for what nobody has asked for.
             if want != Want::Ahead {
                 *rest = [&busy[..], &full, &spans[first..]].concat();
