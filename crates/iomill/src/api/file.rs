@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 /// Pieces that one message to the drive threads carries at most; longer calls go in several.
 const WAVE_PIECES: usize = 8192;
 
+/// A hit that comes to the end of so many bytes looks whether read-ahead is to go on: all that it costs the others.
+const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
+
 /// An open virtual file. Clones are handles of the same file; all calls may be mixed from any number of threads.
 ///
 /// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory works; whole
@@ -99,29 +102,39 @@ impl File {
     }
 
     /// Reads at an offset in bytes; how many bytes were read: fewer than asked for only at the end of the file.
-    #[inline]
+    #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        if !self.read_page(buf, offset) {
+        let read = match &self.state.paged {
+            Some(paged) if paged.cached.cache.directory().is_default_shape() => {
+                self.read_page::<true>(paged, buf, offset)
+            }
+            Some(paged) => self.read_page_in_any_shape(paged, buf, offset),
+            None => false,
+        };
+        if !read {
             return self.read_any(buf, offset);
         }
-        self.passed(offset, buf.len());
+        // Within a page no read goes beyond the end of a chunk.
+        let end = offset + buf.len() as u64;
+        if end.is_multiple_of(CHUNK_BYTES) {
+            self.passed_chunk(end);
+        }
         Ok(buf.len())
     }
 
-    /// Takes note of a read that has found all in the cache. What it costs every one of them is to look whether it comes to the end of a
-    /// chunk.
-    #[inline(always)]
+    /// Takes note of a read that has found all in the cache.
     pub(super) fn passed(&self, offset: u64, len: usize) {
-        const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
-        if offset / CHUNK_BYTES != (offset + len as u64) / CHUNK_BYTES {
-            self.passed_chunk(offset + len as u64 - 1);
+        let end = offset + len as u64;
+        if offset / CHUNK_BYTES != end / CHUNK_BYTES {
+            self.passed_chunk(end);
         }
     }
 
     #[cold]
-    fn passed_chunk(&self, last: u64) {
+    #[inline(never)]
+    fn passed_chunk(&self, end: u64) {
         if let Some(paged) = &self.state.paged {
-            self.handle.ahead.passed(&self.state, paged, last / PAGE_BYTES as u64);
+            self.handle.ahead.passed(&self.state, paged, end.saturating_sub(1) / PAGE_BYTES as u64);
         }
     }
 
@@ -140,23 +153,22 @@ impl File {
         self.handle.ahead.missed(&self.state, paged, offset / page..(offset + len as u64).div_ceil(page));
     }
 
-    /// Reads within one page of the file, if the cache has it.
-    #[inline]
-    fn read_page(&self, buf: &mut [u8], offset: u64) -> bool {
+    /// Reads within one page of the file, if the cache has it. Part of every loop that reads, so that nothing is saved and
+    /// restored for each call.
+    #[inline(always)]
+    fn read_page<const DEFAULT: bool>(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
         let within = offset as usize % PAGE_BYTES;
-        let Some(paged) = &self.state.paged else { return false };
         let Some(room) = self.state.len().checked_sub(offset) else { return false };
-        if buf.len() > PAGE_BYTES - within || buf.len() as u64 > room || !self.is_ready() {
+        if buf.len() > PAGE_BYTES - within || buf.len() as u64 > room {
             return false;
         }
         // SAFETY: `buf` is ours for the whole call, and the range is within a page.
-        unsafe { paged.read_page(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
+        unsafe { paged.read_page::<DEFAULT>(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
     }
 
-    /// Whether a call that may block may be made now.
-    #[inline]
-    pub(super) fn is_ready(&self) -> bool {
-        callbacks::may_block() && self.state.array().is_open()
+    #[inline(never)]
+    fn read_page_in_any_shape(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
+        self.read_page::<false>(paged, buf, offset)
     }
 
     /// `read_at` for what is not one page in the cache.

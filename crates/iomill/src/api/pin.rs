@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use super::cached::Paged;
+use super::cached::{CHUNK_PAGES, Paged};
 use super::callbacks::{self, Callbacks};
 use super::file::{File, Inside};
 use super::state::FileState;
@@ -73,7 +73,9 @@ impl File {
     #[inline]
     pub fn pin(&self, page: u64) -> Result<Pin<'_>> {
         if let Some(pin) = self.pin_found(page) {
-            self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
+            if (page + 1).is_multiple_of(CHUNK_PAGES) {
+                self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
+            }
             return Ok(pin);
         }
         callbacks::check_may_block("pin")?;
@@ -95,9 +97,6 @@ impl File {
         let paged = self.state.paged.as_ref()?;
         let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
         let (key, hash) = paged.key(page)?;
-        if !self.is_ready() {
-            return None;
-        }
         let held = paged.cached.last_seat()?.pin_found(&paged.cached, key, hash)?;
         Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
     }

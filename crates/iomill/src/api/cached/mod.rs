@@ -34,7 +34,7 @@ use flush::Flusher;
 
 pub use ahead::{Ahead, CHUNK_PAGES, Habit};
 pub use fill::Fills;
-pub use seat::Seat;
+pub use seat::{Seat, forget_last};
 pub use work::Work;
 
 /// Frames are registered with engines in chunks, which are also how memory goes back to the system: a sixteenth of the cache or a
@@ -52,6 +52,8 @@ pub struct Cached {
     pub cache: Cache,
     /// Tells caches of this process apart in the threads' tables.
     instance: u64,
+    /// The same while the array is open.
+    open: AtomicU64,
     /// The open files, by their number in the cache.
     files: RwLock<BTreeMap<u32, Weak<FileState>>>,
     next_number: AtomicU32,
@@ -119,6 +121,7 @@ impl Cached {
             chunk_bytes,
             cache,
             instance,
+            open: AtomicU64::new(instance),
             files: RwLock::default(),
             next_number: AtomicU32::new(0),
             flusher: Flusher::default(),

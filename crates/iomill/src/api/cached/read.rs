@@ -5,7 +5,7 @@ use crate::api::array::ArrayInner;
 use crate::api::split::{Extent, Splitter};
 use crate::api::state::FileState;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Begun, Found, Outcome, Waiter, Wrote};
+use crate::cache::{Begun, Outcome, Place, Waiter, Wrote};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::engine::Op;
@@ -17,10 +17,6 @@ const OVERLAP: usize = 16;
 
 /// How many pages ahead of the one that is worked on what filling it takes is fetched.
 pub(super) const FETCH_AHEAD: usize = 4;
-
-/// Fills the places of a batch that is not full.
-const NOTHING: (Span, Key, Hash) =
-    (Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() }, Key::NOTHING, Hash(0));
 
 /// What became of one span at first sight.
 pub(super) enum Asked {
@@ -65,20 +61,23 @@ impl Paged {
         unsafe { self.read(extent, missing) };
     }
 
-    /// Copies a range within one page, if the cache has it.
+    /// Copies a range within one page, if the cache has it. Every instruction counts here: the processor overlaps a read's cache
+    /// misses with those of as many reads after it as it can look ahead.
     ///
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
     #[inline(always)]
-    pub unsafe fn read_page(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn read_page<const DEFAULT: bool>(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
         // A thread's first read takes the longer way.
         let (Some((key, hash)), Some(seat)) = (self.key(page), self.cached.last_seat()) else { return false };
-        let Some(found) = self.cached.cache.find(key, hash) else { return false };
+        let directory = self.cached.cache.directory();
+        let set = directory.set_as::<DEFAULT>(directory.place(hash));
+        let Some(seen) = set.find(key, hash) else { return false };
         // SAFETY: the caller's promise.
-        let copied = unsafe { self.cached.cache.copy_found(found, within, to, len) };
+        let copied = unsafe { self.cached.cache.copy_seen(seen, within, to, len) };
         if copied {
-            seat.hit(&self.cached, found, hash);
-            seat.tally.add(Id::BytesRead, len as u64);
+            seat.tally.hit(len as u64);
+            seat.note(&self.cached, seen.way, hash);
         }
         copied
     }
@@ -89,11 +88,11 @@ impl Paged {
     unsafe fn read_span(&self, seat: &Seat, span: Span) -> bool {
         let Some((key, hash)) = self.key(span.page) else { return false };
         // SAFETY: a span is within its page, and its memory is the caller's.
-        let found = unsafe { self.cached.cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
-        if let Some(found) = found {
-            seat.hit(&self.cached, found, hash);
+        let seen = unsafe { self.cached.cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
+        if let Some(seen) = seen {
+            seat.hit(&self.cached, seen.way, hash);
         }
-        found.is_some()
+        seen.is_some()
     }
 
     /// As `read`, for many extents: the processor's cache misses of several look-ups overlap.
@@ -101,50 +100,41 @@ impl Paged {
     /// # Safety
     /// As for `read`.
     pub unsafe fn read_many(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
-        let cache = &self.cached.cache;
-        let mut bytes = 0;
-        let mut spans = extents.flat_map(super::spans);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.cached.cache.directory().is_default_shape() {
+                self.read_many_in::<true>(extents, missing);
+            } else {
+                self.read_many_in::<false>(extents, missing);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `read`.
+    #[inline(always)]
+    unsafe fn read_many_in<const DEFAULT: bool>(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
         self.cached.with_seat(|seat| {
-            loop {
-                let mut batch = [NOTHING; OVERLAP];
-                let mut found: [Option<Found>; OVERLAP] = [None; OVERLAP];
-                let mut count = 0;
-                while count < OVERLAP
-                    && let Some(span) = spans.next()
-                {
-                    bytes += u64::from(span.len);
-                    let Some((key, hash)) = self.key(span.page) else {
-                        missing.push(span);
-                        continue;
-                    };
-                    cache.prefetch(hash);
-                    batch[count] = (span, key, hash);
-                    count += 1;
-                }
-                if count == 0 {
-                    break;
-                }
-                for ((span, key, hash), place) in batch[..count].iter().zip(&mut found) {
-                    *place = cache.find(*key, *hash);
-                    if let Some(found) = *place {
-                        cache.prefetch_found(found, span.within.into(), span.len.into());
-                    }
-                }
-                for ((span, _, hash), place) in batch[..count].iter().zip(&found) {
-                    let copied = place.is_some_and(|found| {
-                        // SAFETY: a span is within its page, and its memory is the caller's.
-                        let still = unsafe { cache.copy_found(found, span.within.into(), span.buf, span.len.into()) };
-                        if still {
-                            seat.hit(&self.cached, found, *hash);
-                        }
-                        still
-                    });
-                    if !copied {
-                        missing.push(*span);
+            let mut batch =
+                Batch::<DEFAULT> { paged: self, seat, missing, asked: [Asking::NOTHING; OVERLAP], count: 0 };
+            let mut bytes = 0;
+            for extent in extents {
+                bytes += extent.len;
+                let within = extent.offset as usize % PAGE_BYTES;
+                if extent.len.wrapping_sub(1) < PAGE_BYTES - within {
+                    let (page, len) = (extent.offset / PAGE_BYTES as u64, extent.len as u16);
+                    // SAFETY: the caller's promise.
+                    unsafe { batch.push(Span { page, within: within as u16, len, buf: extent.buf }) };
+                } else {
+                    for span in super::spans(extent) {
+                        // SAFETY: as above.
+                        unsafe { batch.push(span) };
                     }
                 }
             }
-            seat.tally.add(Id::BytesRead, bytes);
+            // SAFETY: as above.
+            unsafe { batch.run() };
+            seat.tally.add(Id::BytesRead, bytes as u64);
         });
     }
 
@@ -158,10 +148,10 @@ impl Paged {
         if want != Want::Write {
             // A page to be read was not found a moment ago; the others are asked for here first.
             if want != Want::Read
-                && let Some(found) = cache.find(key, hash)
+                && let Some(seen) = cache.directory().find(key, hash)
             {
                 if want == Want::Touch {
-                    seat.hit(&self.cached, found, hash);
+                    seat.hit(&self.cached, seen.way, hash);
                 }
                 return (Asked::Done, 0);
             }
@@ -184,8 +174,8 @@ impl Paged {
         // SAFETY: a span is within its page, and its memory is the caller's.
         let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
         match wrote {
-            Wrote::Done { dirty, was: Ok((place, way)) } => {
-                seat.hit_at(&self.cached, place, way, hash);
+            Wrote::Done { dirty, was: Ok(way) } => {
+                seat.hit(&self.cached, way, hash);
                 (Asked::Done, dirty)
             }
             Wrote::Done { dirty, was: Err(evicted) } => {
@@ -208,13 +198,90 @@ impl Paged {
 
     /// Whether a page is in the cache.
     pub fn is_there(&self, page: u64) -> bool {
-        self.key(page).is_some_and(|(key, hash)| self.cached.cache.find(key, hash).is_some())
+        self.key(page).is_some_and(|(key, hash)| self.cached.cache.directory().find(key, hash).is_some())
     }
 
     /// What to wait on while somebody is at a page.
     pub(super) fn waiter(&self, page: u64, to_flush: bool) -> Option<std::sync::Arc<Waiter>> {
         let (key, hash) = self.key(page)?;
         self.cached.cache.waiter(key, hash, to_flush)
+    }
+}
+
+/// A page of a batch that is asked for.
+#[derive(Clone, Copy)]
+struct Asking {
+    span: Span,
+    key: Key,
+    hash: Hash,
+    place: Place,
+}
+
+impl Asking {
+    const NOTHING: Asking = Asking {
+        span: Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() },
+        key: Key::NOTHING,
+        hash: Hash(0),
+        place: Place(0),
+    };
+}
+
+/// Some look-ups that go together: first all their sets are fetched ahead, then all their pages, then all are copied.
+struct Batch<'a, const DEFAULT: bool> {
+    paged: &'a Paged,
+    seat: &'a Seat,
+    missing: &'a mut Vec<Span>,
+    /// The first `count` are asked for.
+    asked: [Asking; OVERLAP],
+    count: usize,
+}
+
+impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
+    /// Adds a span, and runs the batch when that is the last for which there is room.
+    ///
+    /// # Safety
+    /// The span's memory is writable and nobody else's, until `run`.
+    #[inline(always)]
+    unsafe fn push(&mut self, span: Span) {
+        let Some((key, hash)) = self.paged.key(span.page) else { return self.missing.push(span) };
+        let place = self.paged.cached.cache.prefetch::<DEFAULT>(hash);
+        self.asked[self.count] = Asking { span, key, hash, place };
+        self.count += 1;
+        if self.count == OVERLAP {
+            // SAFETY: the caller's promise.
+            unsafe { self.run() };
+        }
+    }
+
+    /// Copies what the cache holds; the rest is missing.
+    ///
+    /// # Safety
+    /// As for `push`.
+    #[inline(never)]
+    unsafe fn run(&mut self) {
+        let (cached, asked) = (&self.paged.cached, &self.asked[..std::mem::take(&mut self.count)]);
+        let cache = &cached.cache;
+        let mut seen = [const { None }; OVERLAP];
+        for (asking, seen) in asked.iter().zip(&mut seen) {
+            // The page may have moved to another set meanwhile; then it is not found.
+            *seen = cache.directory().set_as::<DEFAULT>(asking.place).find(asking.key, asking.hash);
+            if let Some(seen) = *seen {
+                cache.prefetch_seen(seen, asking.span.within.into(), asking.span.len.into());
+            }
+        }
+        let mut hits = 0;
+        for (Asking { span, hash, .. }, seen) in asked.iter().zip(seen) {
+            if let Some(seen) = seen
+                // SAFETY: a span is within its page, and its memory is the caller's.
+                && unsafe { cache.copy_seen(seen, span.within.into(), span.buf, span.len.into()) }
+            {
+                hits += 1;
+                self.seat.note(cached, seen.way, *hash);
+            } else {
+                self.missing.push(*span);
+            }
+        }
+        self.seat.tally.add(Id::Hits, hits);
     }
 }
 
