@@ -35,9 +35,11 @@ fn limited(drive: &Path) {
     assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 1 << 20);
     assert!(bytes.iter().all(|byte| *byte == 7));
     array.close().unwrap();
-    // What was asked for is refused in words.
-    let error = ArrayOptions::new().cache_bytes(1 << 40).open(drive).unwrap_err().to_string();
-    println!("refused={error}");
+    // What was asked for is given, or refused in words.
+    match ArrayOptions::new().cache_bytes(1 << 30).open(drive) {
+        Ok(array) => println!("given={}", array.counters().cache_bytes),
+        Err(error) => println!("refused={error}"),
+    }
 }
 
 #[test]
@@ -51,8 +53,8 @@ fn a_default_cache_is_as_large_as_there_is_room_for() {
     file.write_at(&vec![7; 1 << 20], 0).unwrap();
     file.close().unwrap();
     array.close().unwrap();
-    let free = run_limited(1 << 30, drive.path());
-    assert!(!free.contains("ulimit"), "{free}");
+    let free = run_limited(1 << 36, drive.path());
+    assert!(!free.contains("ulimit") && free.contains("given=1073"), "{free}");
     let held = run_limited(400 << 10, drive.path());
     let bytes: u64 = held.split("cache_bytes=").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
     assert!(bytes > 1 << 20 && bytes <= 100 << 20, "{held}");
