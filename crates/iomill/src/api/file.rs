@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::array::ArrayInner;
 use super::cached::{Ahead, CHUNK_PAGES, Paged, Want};
 use super::callbacks;
+use super::hold::Hold;
+use super::late::Told;
 use super::operation::Operation;
 use super::split::{Extent, Splitter};
 use super::state::FileState;
@@ -30,8 +32,10 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// Dropping the last handle makes the file durable but cannot report errors; [`File::close`] does.
 #[derive(Clone, Debug)]
 pub struct File {
-    pub(crate) state: Arc<FileState>,
+    pub(crate) state: Hold,
     pub(crate) class: Class,
+    /// Which failures of write-back this handle was told of.
+    pub(super) told: Told,
     handle: Arc<Handle>,
 }
 
@@ -72,7 +76,8 @@ impl File {
     pub(crate) fn new(state: Arc<FileState>) -> File {
         let ahead = Ahead::new(state.array().options.read_ahead_bytes);
         let handle = Arc::new(Handle { ahead, _held: state.handle() });
-        File { state, class: Class::Foreground, handle }
+        let told = state.late.begin();
+        File { state: Hold::new(state), class: Class::Foreground, told, handle }
     }
 
     /// What is known of how the handle is read.
@@ -281,15 +286,19 @@ impl File {
         self.state.preallocate(len)
     }
 
-    /// Makes all writes that ended before this call durable, and the length. After a failure the file takes no more
-    /// writes until it is opened again, because what the drives hold is not known any more.
+    /// Makes all writes that ended before this call durable, and the length.
+    ///
+    /// An error means that not all may be durable, or that a page could not be written back since this handle's last sync; of that
+    /// every handle that was open is told once, also where a later try went well. Pages that could not be written are kept, and the next
+    /// sync tries again. After a failed fdatasync the file takes no more writes until it is opened again, because what the drives hold is
+    /// not known any more.
     pub fn sync(&self) -> Result<()> {
         callbacks::check_may_block("sync")?;
         let _inside = Inside::enter(&self.state)?;
-        self.state.sync()
+        self.state.sync_and_tell(&self.told)
     }
 
-    /// Syncs and closes this handle.
+    /// Syncs and closes this handle. What [`File::sync`] would report is reported here.
     pub fn close(self) -> Result<()> {
         self.sync()
     }

@@ -25,7 +25,7 @@ pub struct Pin<'a> {
 impl Deref for Pin<'_> {
     type Target = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
         &self.held.bytes()[..self.len]
     }
@@ -70,14 +70,22 @@ impl Pages<'_> {
 impl File {
     /// Pins a page, by its number: bytes `page * 4096` and on. The file's last page may be shorter. Takes as long as a short read
     /// where the page is in the cache, and reads it where it is not.
-    #[inline]
+    #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<Pin<'_>> {
-        if let Some(pin) = self.pin_found(page) {
-            if (page + 1).is_multiple_of(CHUNK_PAGES) {
-                self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
+        match self.pin_found(page) {
+            Some(pin) => {
+                if (page + 1).is_multiple_of(CHUNK_PAGES) {
+                    self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
+                }
+                Ok(pin)
             }
-            return Ok(pin);
+            None => self.pin_any(page),
         }
+    }
+
+    /// `pin` for what is not pinned by a look.
+    #[inline(never)]
+    fn pin_any(&self, page: u64) -> Result<Pin<'_>> {
         callbacks::check_may_block("pin")?;
         let paged = self.paged("pin")?;
         self.state.array().check_open()?;
@@ -92,12 +100,26 @@ impl File {
     }
 
     /// Pins a page that is in the cache.
-    #[inline]
+    #[inline(always)]
     fn pin_found(&self, page: u64) -> Option<Pin<'_>> {
         let paged = self.state.paged.as_ref()?;
+        if paged.cached.cache.directory().is_default_shape() {
+            self.pin_found_in::<true>(paged, page)
+        } else {
+            self.pin_found_in_any_shape(paged, page)
+        }
+    }
+
+    #[inline(never)]
+    fn pin_found_in_any_shape<'a>(&'a self, paged: &'a Paged, page: u64) -> Option<Pin<'a>> {
+        self.pin_found_in::<false>(paged, page)
+    }
+
+    #[inline(always)]
+    fn pin_found_in<'a, const DEFAULT: bool>(&'a self, paged: &'a Paged, page: u64) -> Option<Pin<'a>> {
         let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
         let (key, hash) = paged.key(page)?;
-        let held = paged.cached.last_seat()?.pin_found(&paged.cached, key, hash)?;
+        let held = paged.cached.last_seat()?.pin_found::<DEFAULT>(&paged.cached, key, hash)?;
         Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
     }
 
@@ -223,7 +245,8 @@ impl FileState {
         Ok(held.map(|held| Pin { held, len: left.min(PAGE_BYTES as u64) as usize }))
     }
 
-    /// Brings a page in and pins it. Where its set is full, it waits a little for it not to be.
+    /// Brings a page in and pins it. Where its set is full, it makes room there: nobody else may come to flush a set that is full of dirty
+    /// pages. Where there is nothing to flush, it waits a little for pins and fills to end.
     #[cold]
     fn pin_filled<'a>(&self, paged: &'a Paged, page: u64, class: Class) -> Result<Pin<'a>> {
         loop {
@@ -231,10 +254,16 @@ impl FileState {
             if let Some(pin) = self.pin_held(paged, page, false)? {
                 return Ok(pin);
             }
-            if full > 0 {
+            if full > 0 && !self.make_room(paged, page)? {
                 self.array().pause_for_io();
             }
         }
+    }
+
+    /// Flushes the set of a page; whether there was anything to be flushed.
+    fn make_room(&self, paged: &Paged, page: u64) -> Result<bool> {
+        let _inside = Inside::enter(self)?;
+        self.flush_sets(paged, &[page])
     }
 
     /// Pins all pages of a range that are in the cache; `None` if one is not.

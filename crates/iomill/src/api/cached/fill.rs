@@ -1,5 +1,6 @@
 //! A wave of fills: pages that one call is to fill, read by as few I/Os as they take.
 
+use super::flush::Over;
 use super::read::FETCH_AHEAD;
 use super::{Paged, Span, Want};
 use crate::api::state::FileState;
@@ -119,8 +120,9 @@ impl Fills {
         })
     }
 
-    /// Ends the fills of a run: does with the pages what the call wants, and shows them to everybody.
-    pub fn end_run(&self, paged: &Paged, run: u32, outcome: Outcome) {
+    /// Ends the fills of a run: does with the pages what the call wants, and shows them to everybody. Those whose sets want to be
+    /// flushed now are appended to `over`.
+    pub fn end_run(&self, paged: &Paged, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
         let Run { first, count, ended, .. } = &self.runs[run as usize];
         // Runs mostly end in the order in which they began.
         if let Some((later, _)) = self.entries.get(first + count + FETCH_AHEAD) {
@@ -128,16 +130,19 @@ impl Fills {
         }
         if ended.load(Ordering::Relaxed) == 0 {
             ended.store(1, Ordering::Relaxed);
-            self.entries[*first..first + count].iter().for_each(|entry| self.end(paged, entry, outcome));
+            let entries = self.entries[*first..first + count].iter();
+            over.extend(entries.filter_map(|entry| self.end(paged, entry, outcome)));
         }
     }
 
     /// Ends all fills that have not ended, because they could not be begun.
     pub fn fail(&self, paged: &Paged, outcome: Outcome) {
-        (0..self.runs.len() as u32).for_each(|run| self.end_run(paged, run, outcome));
+        let mut over = Vec::new();
+        (0..self.runs.len() as u32).for_each(|run| self.end_run(paged, run, outcome, &mut over));
     }
 
-    fn end(&self, paged: &Paged, (fill, span): &(Fill, Span), outcome: Outcome) {
+    /// Ends a fill; its page, if its set wants to be flushed now.
+    fn end(&self, paged: &Paged, (fill, span): &(Fill, Span), outcome: Outcome) -> Option<u64> {
         let cache = &paged.cached.cache;
         let (within, len) = (usize::from(span.within), usize::from(span.len));
         if outcome.is_ok() {
@@ -154,9 +159,11 @@ impl Fills {
             }
         }
         if outcome.is_err() && self.want == Want::Ahead {
-            return cache.abandon_fill(*fill);
+            cache.abandon_fill(*fill);
+            return None;
         }
-        cache.end_fill(*fill, outcome, outcome.is_ok() && self.want == Want::Write);
+        let dirty = cache.end_fill(*fill, outcome, outcome.is_ok() && self.want == Want::Write);
+        (self.want == Want::Write && dirty > paged.cached.limits().set_dirty).then_some(span.page)
     }
 }
 
@@ -167,46 +174,48 @@ fn page_of((fill, _): &(Fill, Span)) -> u64 {
 impl FileState {
     /// How many bytes of a page its part holds: a whole page, but at the end of a part that is only read.
     fn page_bytes(&self, page: u64) -> usize {
-        let offset = page * PAGE_BYTES as u64;
         // What is below the length is in the parts (rule 1 of the length).
-        if offset + PAGE_BYTES as u64 <= self.len() {
+        if (page + 1) * PAGE_BYTES as u64 <= self.len() {
             return PAGE_BYTES;
         }
-        let placement = self.map.place(offset / self.block_bytes);
-        let has = self.parts[usize::from(placement.drive)].reserved.load(Ordering::Relaxed);
-        let start = placement.block * self.block_bytes + offset % self.block_bytes;
+        let (part, _, start) = self.locate(page * PAGE_BYTES as u64);
+        let has = part.reserved.load(Ordering::Relaxed);
         has.saturating_sub(start).clamp(1, PAGE_BYTES as u64) as usize
     }
 
     /// The piece that moves pages of one block, from `page` on, and its drive.
     pub(super) fn page_piece(&self, op: Op, class: Class, page: u64, len: usize, memory: Memory) -> (u16, Piece) {
-        let offset = page * PAGE_BYTES as u64;
-        let placement = self.map.place(offset / self.block_bytes);
-        let part = &self.parts[usize::from(placement.drive)];
+        let (part, placement, offset) = self.locate(page * PAGE_BYTES as u64);
         let piece = Piece {
             op,
             class,
             lock: crate::drive::locks::BlockLocks::index(part.file.key, placement.block),
             len: len as u32,
-            offset: placement.block * self.block_bytes + offset % self.block_bytes,
+            offset,
             memory,
             ..Piece::sync(part.file)
         };
         (part.drive, piece)
     }
 
-    /// Fills a wave on the calling thread, to the end.
+    /// Fills a wave on the calling thread, to the end. Pages whose sets want to be flushed after it are added to `over`.
     ///
     /// # Safety
     /// The memory of all spans is valid until this returns, and (for reads) nobody else's.
-    pub(super) unsafe fn run_fills(&self, paged: &Paged, mut fills: Fills, class: Class) -> Result<()> {
+    pub(super) unsafe fn run_fills(
+        &self,
+        paged: &Paged,
+        mut fills: Fills,
+        class: Class,
+        over: &mut Over,
+    ) -> Result<()> {
         if fills.is_empty() {
             return Ok(());
         }
         fills.plan(self, paged);
         let mut first = Ok(());
         let done = |tag: u32, outcome: Outcome| {
-            fills.end_run(paged, tag, outcome);
+            fills.end_run(paged, tag, outcome, &mut over.many);
             if first.is_ok() {
                 first = outcome;
             }

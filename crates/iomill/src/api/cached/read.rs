@@ -1,11 +1,12 @@
 //! Reading through the cache.
 
+use super::flush::Over;
 use super::{Fills, Paged, Seat, Span, Want};
 use crate::api::array::ArrayInner;
 use crate::api::split::{Extent, Splitter};
 use crate::api::state::FileState;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Begun, Outcome, Place, Waiter, Wrote};
+use crate::cache::{Begun, Came, Fill, Outcome, Place, Waiter, Wrote};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::engine::Op;
@@ -23,9 +24,18 @@ pub(super) enum Asked {
     Done,
     /// Somebody is at the page.
     Busy,
-    Yours(crate::cache::Fill),
+    Yours(Fill),
     /// The set is full.
     Full,
+}
+
+/// What a page's set wants after the page was asked for.
+pub(super) enum Wants {
+    Nothing,
+    /// It has many dirty pages.
+    Flush,
+    /// A clean page had to go in the place of a dirty one.
+    FlushNow,
 }
 
 impl Paged {
@@ -76,7 +86,7 @@ impl Paged {
         // SAFETY: the caller's promise.
         let copied = unsafe { self.cached.cache.copy_seen(seen, within, to, len) };
         if copied {
-            seat.tally.hit(len as u64);
+            seat.tally.hit(Id::BytesRead, len as u64);
             seat.note(&self.cached, seen.way, hash);
         }
         copied
@@ -138,12 +148,12 @@ impl Paged {
         });
     }
 
-    /// Asks for one page: what became of that, and how many dirty pages its set has if that was written to.
+    /// Asks for one page; and what its set wants.
     ///
     /// # Safety
     /// The span's memory is valid, and (for reads) nobody else's.
-    unsafe fn ask(&self, seat: &Seat, want: Want, span: Span) -> (Asked, u32) {
-        let Some((key, hash)) = self.key(span.page) else { return (Asked::Full, 0) };
+    unsafe fn ask(&self, seat: &Seat, want: Want, span: Span, set_dirty: u32) -> (Asked, Wants) {
+        let Some((key, hash)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
         let cache = &self.cached.cache;
         if want != Want::Write {
             // A page to be read was not found a moment ago; the others are asked for here first.
@@ -153,7 +163,7 @@ impl Paged {
                 if want == Want::Touch {
                     seat.hit(&self.cached, seen.way, hash);
                 }
-                return (Asked::Done, 0);
+                return (Asked::Done, Wants::Nothing);
             }
             let asked = match cache.begin_fill(key, hash) {
                 // SAFETY: the caller's promise.
@@ -165,10 +175,11 @@ impl Paged {
                 }
                 // It goes and comes: the next round looks again.
                 Begun::Present | Begun::Busy => Asked::Busy,
-                Begun::Yours(fill) => Asked::Yours(fill),
-                Begun::Full => Asked::Full,
+                Begun::Yours(fill) => return yours(fill),
+                // Of dirty pages, as a rule.
+                Begun::Full => return (Asked::Full, Wants::Flush),
             };
-            return (asked, 0);
+            return (asked, Wants::Nothing);
         }
         let fresh = || self.is_fresh(span.page);
         // SAFETY: a span is within its page, and its memory is the caller's.
@@ -176,15 +187,16 @@ impl Paged {
         match wrote {
             Wrote::Done { dirty, was: Ok(way) } => {
                 seat.hit(&self.cached, way, hash);
-                (Asked::Done, dirty)
+                (Asked::Done, if dirty > set_dirty { Wants::Flush } else { Wants::Nothing })
             }
-            Wrote::Done { dirty, was: Err(evicted) } => {
-                seat.came(evicted);
-                (Asked::Done, dirty)
+            Wrote::Done { dirty, was: Err(came) } => {
+                seat.came(came);
+                (Asked::Done, if dirty > set_dirty { Wants::Flush } else { wants(came) })
             }
-            Wrote::Busy => (Asked::Busy, 0),
-            Wrote::Yours(fill) => (Asked::Yours(fill), 0),
-            Wrote::Full => (Asked::Full, 0),
+            Wrote::Busy => (Asked::Busy, Wants::Nothing),
+            Wrote::Yours(fill) => yours(fill),
+            // Whoever writes flushes it (`pass_full`).
+            Wrote::Full => (Asked::Full, Wants::Nothing),
         }
     }
 
@@ -208,22 +220,33 @@ impl Paged {
     }
 }
 
+fn yours(fill: Fill) -> (Asked, Wants) {
+    let wants = wants(fill.came);
+    (Asked::Yours(fill), wants)
+}
+
+fn wants(came: Came) -> Wants {
+    if came.is_pressed { Wants::FlushNow } else { Wants::Nothing }
+}
+
 /// A page of a batch that is asked for.
 #[derive(Clone, Copy)]
 struct Asking {
-    span: Span,
     key: Key,
     hash: Hash,
+    buf: *mut u8,
     place: Place,
+    within: u16,
+    len: u16,
 }
 
 impl Asking {
-    const NOTHING: Asking = Asking {
-        span: Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() },
-        key: Key::NOTHING,
-        hash: Hash(0),
-        place: Place(0),
-    };
+    const NOTHING: Asking =
+        Asking { key: Key::NOTHING, hash: Hash(0), buf: std::ptr::null_mut(), place: Place(0), within: 0, len: 0 };
+
+    fn span(&self) -> Span {
+        Span { page: self.key.page(), within: self.within, len: self.len, buf: self.buf }
+    }
 }
 
 /// Some look-ups that go together: first all their sets are fetched ahead, then all their pages, then all are copied.
@@ -245,7 +268,8 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
     unsafe fn push(&mut self, span: Span) {
         let Some((key, hash)) = self.paged.key(span.page) else { return self.missing.push(span) };
         let place = self.paged.cached.cache.prefetch::<DEFAULT>(hash);
-        self.asked[self.count] = Asking { span, key, hash, place };
+        let Span { within, len, buf, .. } = span;
+        self.asked[self.count] = Asking { key, hash, buf, place, within, len };
         self.count += 1;
         if self.count == OVERLAP {
             // SAFETY: the caller's promise.
@@ -266,19 +290,19 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
             // The page may have moved to another set meanwhile; then it is not found.
             *seen = cache.directory().set_as::<DEFAULT>(asking.place).find(asking.key, asking.hash);
             if let Some(seen) = *seen {
-                cache.prefetch_seen(seen, asking.span.within.into(), asking.span.len.into());
+                cache.prefetch_seen(seen, asking.within.into(), asking.len.into());
             }
         }
         let mut hits = 0;
-        for (Asking { span, hash, .. }, seen) in asked.iter().zip(seen) {
+        for (asking, seen) in asked.iter().zip(seen) {
             if let Some(seen) = seen
                 // SAFETY: a span is within its page, and its memory is the caller's.
-                && unsafe { cache.copy_seen(seen, span.within.into(), span.buf, span.len.into()) }
+                && unsafe { cache.copy_seen(seen, asking.within.into(), asking.buf, asking.len.into()) }
             {
                 hits += 1;
-                self.seat.note(cached, seen.way, *hash);
+                self.seat.note(cached, seen.way, asking.hash);
             } else {
-                self.missing.push(*span);
+                self.missing.push(asking.span());
             }
         }
         self.seat.tally.add(Id::Hits, hits);
@@ -303,6 +327,8 @@ pub(super) fn wait(array: &ArrayInner, waiter: &Waiter) -> Outcome {
 pub(super) struct Sorted {
     pub busy: Vec<Span>,
     pub full: Vec<Span>,
+    /// Pages whose sets want to be flushed.
+    pub over: Over,
 }
 
 impl FileState {
@@ -317,10 +343,11 @@ impl FileState {
             let count = todo.len().min(paged.cached.limits().wave_pages);
             let mut fills = Fills::new(want);
             // SAFETY: the caller's promise.
-            let sorted = unsafe { self.begin_wave(paged, &todo[..count], &mut fills) };
+            let mut sorted = unsafe { self.begin_wave(paged, &todo[..count], &mut fills) };
             todo.drain(..count);
             // SAFETY: the caller's promise.
-            unsafe { self.run_fills(paged, fills, class)? };
+            unsafe { self.run_fills(paged, fills, class, &mut sorted.over)? };
+            self.note_dirty(paged, if want == Want::Write { Op::Write } else { Op::Read }, &sorted.over);
             for span in &sorted.full {
                 match want {
                     // SAFETY: the caller's promise.
@@ -352,7 +379,7 @@ impl FileState {
     /// # Safety
     /// As for `complete`, until the fills have ended.
     pub(super) unsafe fn begin_wave(&self, paged: &Paged, spans: &[Span], fills: &mut Fills) -> Sorted {
-        let (mut sorted, mut over) = (Sorted::default(), Vec::new());
+        let mut sorted = Sorted::default();
         let set_dirty = paged.cached.limits().set_dirty;
         paged.cached.with_seat(|seat| {
             seat.tell(&paged.cached);
@@ -362,16 +389,18 @@ impl FileState {
                     paged.prefetch(later.page);
                 }
                 // SAFETY: the caller's promise.
-                let (asked, dirty) = unsafe { paged.ask(seat, fills.want(), span) };
-                if dirty > set_dirty {
-                    over.push(span.page);
+                let (asked, wants) = unsafe { paged.ask(seat, fills.want(), span, set_dirty) };
+                match wants {
+                    Wants::Nothing => {}
+                    Wants::Flush => sorted.over.many.push(span.page),
+                    Wants::FlushNow => sorted.over.pressed.push(span.page),
                 }
                 match asked {
                     Asked::Done => {}
                     Asked::Busy => sorted.busy.push(span),
                     Asked::Full => sorted.full.push(span),
                     Asked::Yours(fill) => {
-                        evictions += u64::from(fill.evicted);
+                        evictions += u64::from(fill.came.evicted);
                         fills.push(fill, span);
                     }
                 }
@@ -384,7 +413,6 @@ impl FileState {
                 seat.tally.add(if fills.want() == Want::Ahead { Id::ReadAhead } else { Id::Misses }, came);
             }
         });
-        self.note_dirty(paged, &over, fills.is_empty());
         sorted
     }
 
@@ -394,10 +422,7 @@ impl FileState {
     /// As for `complete`.
     unsafe fn pass_full(&self, paged: &Paged, op: Op, span: Span, class: Class) -> Result<bool> {
         let key = paged.key(span.page);
-        if op == Op::Write
-            && let Some((_, hash)) = key
-            && self.flush_set(paged, hash)?
-        {
+        if op == Op::Write && key.is_some() && self.flush_sets(paged, &[span.page])? {
             return Ok(false);
         }
         if let Some((key, hash)) = key

@@ -81,7 +81,8 @@ impl Work {
         for ((fills, rest), (want, spans)) in fills.iter_mut().zip(&mut rest).zip(spans) {
             let first = spans.len().min(paged.cached.limits().wave_pages);
             // SAFETY: the caller's promise.
-            let Sorted { busy, full } = unsafe { file.begin_wave(paged, &spans[..first], fills) };
+            let Sorted { busy, full, over } = unsafe { file.begin_wave(paged, &spans[..first], fills) };
+            file.note_dirty_for_later(paged, &over);
             // Nobody waits for what nobody has asked for.
             if want != Want::Ahead {
                 *rest = [&busy[..], &full, &spans[first..]].concat();
@@ -103,10 +104,12 @@ impl Work {
     /// Takes in the end of a piece.
     pub fn piece_done(&self, tag: u32, outcome: Outcome) {
         let [reads, writes] = &self.fills;
+        // Sets that want to be flushed now say so again when the next page comes: this may be a drive thread.
+        let mut over = Vec::new();
         if tag & WRITES == 0 {
-            reads.end_run(&self.paged, tag, outcome);
+            reads.end_run(&self.paged, tag, outcome, &mut over);
         } else {
-            writes.end_run(&self.paged, tag & !WRITES, outcome);
+            writes.end_run(&self.paged, tag & !WRITES, outcome, &mut over);
         }
     }
 
