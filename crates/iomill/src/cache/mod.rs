@@ -26,6 +26,7 @@ pub mod feeder;
 mod frames;
 mod held;
 pub mod key;
+mod lanes;
 #[cfg(all(test, iomill_models))]
 mod models;
 mod pins;
@@ -132,7 +133,7 @@ pub enum Wrote {
         /// Dirty pages in its set now.
         dirty: u32,
         /// The way where it was, or how it has just come in.
-        was: std::result::Result<usize, Came>,
+        was: std::result::Result<u32, Came>,
     },
     /// Somebody else is at the page.
     Busy,
@@ -388,20 +389,18 @@ fn with_spare(pages: u64) -> u32 {
 
 /// Looking ahead, and copying what was found.
 impl Cache {
-    /// Fetches ahead what a look-up of the page will read, and says where that is.
+    /// Fetches ahead what a look-up of the page will wait for, the line with the tags and frames, and says where that is.
     #[inline(always)]
     pub fn prefetch<const DEFAULT: bool>(&self, hash: Hash) -> Place {
         let place = self.directory.place(hash);
-        let set = self.directory.set_as::<DEFAULT>(place);
-        prefetch(set.line(0));
-        prefetch(set.line(1));
+        prefetch(self.directory.set_as::<DEFAULT>(place).line(0));
         place
     }
 
     /// Fetches ahead the bytes of a page that was found.
     #[inline(always)]
     pub fn prefetch_seen(&self, seen: Seen<'_>, within: usize, len: usize) {
-        let start = self.frames.at(seen.frame).wrapping_add(within);
+        let start = self.frames.at(seen.frame()).wrapping_add(within);
         let mut line = start.wrapping_sub(start as usize % 64);
         // Of a long range the processor fetches the rest by itself.
         while line < start.wrapping_add(len.min(256)) {
@@ -417,7 +416,7 @@ impl Cache {
     #[inline(always)]
     pub unsafe fn copy_seen(&self, seen: Seen<'_>, within: usize, to: *mut u8, len: usize) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { self.frames.copy_out(seen.frame, within, to, len) };
+        unsafe { self.frames.copy_out(seen.frame(), within, to, len) };
         seen.is_still()
     }
 }

@@ -60,7 +60,7 @@ struct Stripe {
     transit: Vec<Key>,
 }
 
-/// All waiters of a cache, and the pages in transit, by set.
+/// All waiters of a cache, and the pages in transit, by key.
 #[derive(Debug)]
 pub struct Waiters {
     stripes: Box<[Mutex<Stripe>]>,

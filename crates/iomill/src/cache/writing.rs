@@ -30,7 +30,7 @@ impl Cache {
             // SAFETY: the caller's promise; the set is locked, so nobody else writes to its frames.
             unsafe { self.frames.copy_in(frame, within, from, len) };
             self.soil(&mut set, way);
-            return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok(way) };
+            return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok(way as u32) };
         }
         if self.waiters.in_transit(&set, key) {
             return Wrote::Busy;

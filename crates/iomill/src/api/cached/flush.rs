@@ -105,7 +105,7 @@ impl FileState {
     }
 
     /// Flushes the dirty pages of some pages' sets, of this and other files; whether any were flushed.
-    pub(super) fn flush_sets(&self, paged: &Paged, pages: &[u64]) -> Result<bool> {
+    pub(in crate::api) fn flush_sets(&self, paged: &Paged, pages: &[u64]) -> Result<bool> {
         let keys = paged.cached.dirty_beside(paged.keys(pages));
         let mut any = false;
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {

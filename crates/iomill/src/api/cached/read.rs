@@ -67,7 +67,7 @@ impl Paged {
         // SAFETY: the caller's promise.
         let copied = unsafe { self.cached.cache.copy_seen(seen, within, to, len) };
         if copied {
-            seat.tally.hit(len as u64);
+            seat.tally.hit(Id::BytesRead, len as u64);
             seat.note(&self.cached, seen.way, hash);
         }
         copied
@@ -188,19 +188,21 @@ fn wants(came: Came) -> Wants {
 /// A page of a batch that is asked for.
 #[derive(Clone, Copy)]
 struct Asking {
-    span: Span,
     key: Key,
     hash: Hash,
+    buf: *mut u8,
     place: Place,
+    within: u16,
+    len: u16,
 }
 
 impl Asking {
-    const NOTHING: Asking = Asking {
-        span: Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() },
-        key: Key::NOTHING,
-        hash: Hash(0),
-        place: Place(0),
-    };
+    const NOTHING: Asking =
+        Asking { key: Key::NOTHING, hash: Hash(0), buf: std::ptr::null_mut(), place: Place(0), within: 0, len: 0 };
+
+    fn span(&self) -> Span {
+        Span { page: self.key.page(), within: self.within, len: self.len, buf: self.buf }
+    }
 }
 
 /// Some look-ups that go together: first all their sets are fetched ahead, then all their pages, then all are copied.
@@ -222,7 +224,8 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
     unsafe fn push(&mut self, span: Span) {
         let Some((key, hash)) = self.paged.key(span.page) else { return self.missing.push(span) };
         let place = self.paged.cached.cache.prefetch::<DEFAULT>(hash);
-        self.asked[self.count] = Asking { span, key, hash, place };
+        let Span { within, len, buf, .. } = span;
+        self.asked[self.count] = Asking { key, hash, buf, place, within, len };
         self.count += 1;
         if self.count == OVERLAP {
             // SAFETY: the caller's promise.
@@ -243,19 +246,19 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
             // The page may have moved to another set meanwhile; then it is not found.
             *seen = cache.directory().set_as::<DEFAULT>(asking.place).find(asking.key, asking.hash);
             if let Some(seen) = *seen {
-                cache.prefetch_seen(seen, asking.span.within.into(), asking.span.len.into());
+                cache.prefetch_seen(seen, asking.within.into(), asking.len.into());
             }
         }
         let mut hits = 0;
-        for (Asking { span, hash, .. }, seen) in asked.iter().zip(seen) {
-            if let Some(seen) = seen
+        for (asking, seen) in asked.iter().zip(&seen) {
+            if let Some(seen) = *seen
                 // SAFETY: a span is within its page, and its memory is the caller's.
-                && unsafe { cache.copy_seen(seen, span.within.into(), span.buf, span.len.into()) }
+                && unsafe { cache.copy_seen(seen, asking.within.into(), asking.buf, asking.len.into()) }
             {
                 hits += 1;
-                self.seat.note(cached, seen.way, *hash);
+                self.seat.note(cached, seen.way, asking.hash);
             } else {
-                self.missing.push(*span);
+                self.missing.push(asking.span());
             }
         }
         self.seat.tally.add(Id::Hits, hits);

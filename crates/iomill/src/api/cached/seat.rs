@@ -6,6 +6,7 @@
 //! and nothing shared is stored to.
 
 use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
@@ -43,6 +44,8 @@ pub struct Seat {
     /// Where the thread counts.
     pub tally: Rc<Tally>,
     pins: RefCell<Vec<Arc<PinBlock>>>,
+    /// The first of them, once there is one.
+    first_pins: Cell<Option<NonNull<PinBlock>>>,
     feeder: Feeder,
     /// `Cached::taken` when this thread told last.
     taken_seen: Cell<u64>,
@@ -102,6 +105,7 @@ impl Cached {
             cached: Arc::downgrade(self),
             tally: self.board.tally(),
             pins: RefCell::default(),
+            first_pins: Cell::new(None),
             feeder: Feeder::default(),
             taken_seen: Cell::new(0),
         }
@@ -111,14 +115,14 @@ impl Cached {
 impl Seat {
     /// Takes note of a hit, and counts it.
     #[inline(always)]
-    pub fn hit(&self, cached: &Cached, way: usize, hash: Hash) {
+    pub fn hit(&self, cached: &Cached, way: u32, hash: Hash) {
         self.tally.add(Id::Hits, 1);
         self.note(cached, way, hash);
     }
 
     /// Takes note of a hit that is counted elsewhere.
     #[inline(always)]
-    pub fn note(&self, cached: &Cached, way: usize, hash: Hash) {
+    pub fn note(&self, cached: &Cached, way: u32, hash: Hash) {
         if self.feeder.push(way, hash) {
             self.full(cached);
         }
@@ -146,13 +150,13 @@ impl Seat {
 
     /// Pins a page, if that takes no more than a look: the page is there and has been pinned before, and a slot is free.
     #[inline(always)]
-    pub fn pin_found<'a>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Option<Held<'a>> {
-        let pins = self.pins.borrow();
-        let slot = pins.first()?.empty()?;
+    pub fn pin_found<'a, const DEFAULT: bool>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Option<Held<'a>> {
+        // SAFETY: it is in `pins`, which nothing is taken out of while the seat lives.
+        let slot = unsafe { self.first_pins.get()?.as_ref() }.empty()?;
         // SAFETY: the blocks in `pins` are this thread's, from this cache.
-        let (held, seen) = unsafe { cached.cache.pin_found(key, hash, slot) }?;
-        self.tally.add(Id::Pins, 1);
-        self.hit(cached, seen.way, hash);
+        let (held, seen) = unsafe { cached.cache.pin_found::<DEFAULT>(key, hash, slot) }?;
+        self.tally.hit(Id::Pins, 1);
+        self.note(cached, seen.way, hash);
         Some(held)
     }
 
@@ -164,6 +168,7 @@ impl Seat {
             Some(slot) => slot,
             None => {
                 let Some(block) = cached.cache.pin_block() else { return Err(too_many(cached)) };
+                self.first_pins.set(Some(NonNull::from(&**pins.first().unwrap_or(&block))));
                 pins.push(block);
                 let Some(slot) = pins.last().and_then(|block| block.empty()) else { return Err(too_many(cached)) };
                 slot

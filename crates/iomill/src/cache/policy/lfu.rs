@@ -47,7 +47,6 @@ impl Policy for Lfu {
 
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         Field::Aux.carry(from, from_way, to, to_way);
-        to.set_meta(to_way, from.meta(from_way));
     }
 
     fn demote(&self, set: &mut Locked<'_>, way: usize) {
