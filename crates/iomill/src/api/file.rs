@@ -3,10 +3,10 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use super::array::ArrayInner;
 use super::cached::{Ahead, CHUNK_PAGES, Paged, Want};
 use super::callbacks;
 use super::hold::Hold;
+pub(crate) use super::hold::Inside;
 use super::joined::Joined;
 use super::late::Told;
 use super::operation::Operation;
@@ -46,31 +46,6 @@ struct Handle {
     ahead: Ahead,
     /// Counted by `FileState::is_held`.
     _held: Arc<()>,
-}
-
-/// Is inside the file's gate.
-pub(crate) struct Inside<'a>(&'a FileState);
-
-impl<'a> Inside<'a> {
-    /// Enters, unless the array is closed.
-    pub fn enter(state: &'a FileState) -> Result<Inside<'a>> {
-        let array: &ArrayInner = state.array();
-        state.gate.enter(|| array.pause());
-        let inside = Inside(state);
-        array.check_open()?;
-        Ok(inside)
-    }
-
-    /// Stays inside after the guard is gone; somebody else will leave.
-    pub fn stay(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.0.gate.leave();
-    }
 }
 
 impl File {

@@ -53,8 +53,9 @@ use directory::Directory;
 pub use directory::Place;
 use frames::Frames;
 use key::{Hash, Key};
+use lanes::ways_of;
 use policy::PolicyKind;
-use set::{Locked, Seen, ways_of};
+use set::{Locked, Seen};
 use wait::Waiters;
 
 /// One frame in so many is more than the sets have ways: what pages are written to that are pinned.

@@ -195,7 +195,7 @@ impl Paged {
             }
             Wrote::Busy => (Asked::Busy, Wants::Nothing),
             Wrote::Yours(fill) => yours(fill),
-            // Whoever writes flushes it (`pass_full`).
+            // Whoever writes flushes it (`flush_full`).
             Wrote::Full => (Asked::Full, Wants::Nothing),
         }
     }
@@ -348,6 +348,9 @@ impl FileState {
             // SAFETY: the caller's promise.
             unsafe { self.run_fills(paged, fills, class, &mut sorted.over)? };
             self.note_dirty(paged, if want == Want::Write { Op::Write } else { Op::Read }, &sorted.over);
+            if want == Want::Write && self.flush_full(paged, &sorted.full)? {
+                todo.append(&mut sorted.full);
+            }
             for span in &sorted.full {
                 match want {
                     // SAFETY: the caller's promise.
@@ -416,15 +419,21 @@ impl FileState {
         sorted
     }
 
-    /// Does one span past its full set, or makes room there; `false` asks for another round.
+    /// Makes room where a write found sets full; whether there was any to make.
+    fn flush_full(&self, paged: &Paged, full: &[Span]) -> Result<bool> {
+        if full.is_empty() {
+            return Ok(false);
+        }
+        let pages: Vec<u64> = full.iter().map(|span| span.page).collect();
+        self.flush_sets(paged, &pages)
+    }
+
+    /// Does one span past its full set; `false` asks for another round.
     ///
     /// # Safety
     /// As for `complete`.
     unsafe fn pass_full(&self, paged: &Paged, op: Op, span: Span, class: Class) -> Result<bool> {
         let key = paged.key(span.page);
-        if op == Op::Write && key.is_some() && self.flush_sets(paged, &[span.page])? {
-            return Ok(false);
-        }
         if let Some((key, hash)) = key
             && !paged.cached.cache.begin_bypass(key, hash)
         {
