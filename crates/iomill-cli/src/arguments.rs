@@ -5,6 +5,7 @@
 
 mod cache;
 mod cached;
+mod platform;
 mod replay;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use iomill_bench::workload::Workload;
 
 pub use cache::CacheKind;
 pub use cached::{BenchCold, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
+pub use platform::Tune;
 pub use replay::Replay;
 
 /// Many commodity SSDs as one very fast file.
@@ -209,6 +211,13 @@ pub enum Command {
                             iomill replay --simulate *.csv.xz --svg hits.svg\n\n\
                             Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or what blkparse prints.")]
     Replay(Replay),
+    /// Say what of this machine costs I/Os, and mend it
+    #[command(
+        after_help = "Example:\n  iomill -a /mnt/ssd0 tune\n  iomill tune nvme0n1 nvme1n1 --apply\n  iomill tune --undo\n\n\
+                            Without --apply nothing is changed. What was is saved before anything is set, in one file for all \
+                            drives; a restart undoes all but the files of --persist."
+    )]
+    Tune(Tune),
     /// Print completions for a shell
     #[command(after_help = "Example:\n  iomill completions bash > ~/.local/share/bash-completion/completions/iomill")]
     Completions(Completions),
@@ -235,6 +244,7 @@ impl Command {
             Command::Bench(_) => "bench",
             Command::Top(_) => "top",
             Command::Replay(_) => "replay",
+            Command::Tune(_) => "tune",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",
         }

@@ -16,6 +16,7 @@ mod rm;
 mod stat;
 mod top;
 mod truncate;
+mod tune;
 
 use serde_json::{Value, json};
 
@@ -41,6 +42,7 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Bench(arguments) => bench::run(context, arguments),
         Command::Top(arguments) => top::run(context, arguments),
         Command::Replay(arguments) => replay::run(context, arguments),
+        Command::Tune(arguments) => tune::run(context, arguments),
         Command::Completions(arguments) => completions::run(arguments),
         Command::Man(arguments) => man::run(arguments),
     }
