@@ -53,6 +53,15 @@ impl Record {
         self.entries.insert(format!("{path}/"), Entry::Directory(names.to_vec()));
     }
 
+    /// Adds what is known to be there, and no more is.
+    pub(crate) fn seen(&mut self, path: &str, is_directory: bool) {
+        if is_directory {
+            self.entries.entry(format!("{path}/")).or_insert(Entry::Directory(Vec::new()));
+        } else {
+            self.entries.entry(path.to_owned()).or_insert(Entry::File(String::new()));
+        }
+    }
+
     /// Reads the text that [`Record`] writes. The error names the line.
     pub fn parse(text: &str) -> Result<Record, String> {
         let mut record = Record::default();

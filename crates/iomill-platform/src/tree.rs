@@ -133,6 +133,26 @@ impl Tree {
         names
     }
 
+    /// Whether a process of that name runs. Only that one is recorded: what else runs is nobody's business.
+    pub fn has_process(&self, name: &str) -> bool {
+        let entries = self.noted(
+            "proc",
+            fs::read_dir(self.place("proc")).map(Some).or_else(|e| if is_absent(&e) { Ok(None) } else { Err(e) }),
+        );
+        let processes = entries.flatten().into_iter().flatten().flatten();
+        let mut numbers = processes.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let found = numbers.find(|process| {
+            // Processes end while they are looked at.
+            process.chars().all(|c| c.is_ascii_digit())
+                && fs::read_to_string(self.place(&format!("proc/{process}/comm")))
+                    .is_ok_and(|comm| comm.trim_end() == name)
+        });
+        if let (Some(process), Some(record)) = (&found, &self.record) {
+            record.borrow_mut().file(&format!("proc/{process}/comm"), name);
+        }
+        found.is_some()
+    }
+
     /// Where a symbolic link ends, as a path from the root; the path itself if it is none. `None` where there is nothing.
     pub fn resolve(&self, path: &str) -> Option<String> {
         let end = match fs::canonicalize(self.place(path)) {
@@ -140,10 +160,12 @@ impl Tree {
             other => self.noted(path, other)?,
         };
         let end = end.strip_prefix(&self.root).ok()?.to_str()?.to_owned();
-        if let Some(record) = &self.record
-            && end != path
-        {
-            record.borrow_mut().link(path, &end);
+        if let Some(record) = &self.record {
+            let mut record = record.borrow_mut();
+            match end == path {
+                true => record.seen(path, self.place(path).is_dir()),
+                false => record.link(path, &end),
+            }
         }
         Some(end)
     }

@@ -143,10 +143,7 @@ fn of_mpt3sas(tree: &Tree, drive: &Drive) -> Option<Finding> {
 
 /// The daemon that moves interrupts about.
 pub(super) fn balancer(tree: &Tree) -> Finding {
-    let runs = tree.list("proc").iter().filter(|name| name.chars().all(|c| c.is_ascii_digit())).any(|process| {
-        // Processes end while they are looked at.
-        tree.read(&format!("proc/{process}/comm")).ok().flatten().is_some_and(|name| name == "irqbalance")
-    });
+    let runs = tree.has_process("irqbalance");
     let finding = Finding::new(MACHINE, "irqbalance", if runs { "running" } else { "not running" }, BALANCER);
     if !runs {
         return finding.good();

@@ -107,7 +107,7 @@ impl Queue<'_> {
             return Some(finding.verdict(Verdict::Mend, format!("{REQUESTS} or more"), why));
         }
         let should = format!("`--depth` times the number of threads at most {now}");
-        Some(finding.verdict(Verdict::Note, should, format!("the device has no more tags; {why}")))
+        Some(finding.verdict(Verdict::Note, should, format!("a device of this kind has few tags of its own; {why}")))
     }
 
     fn rq_affinity(&self, machine: &Machine, directory: &str) -> Option<Finding> {
