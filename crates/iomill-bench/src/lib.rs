@@ -13,6 +13,7 @@ pub mod flat;
 pub mod held;
 pub mod human;
 pub mod iomill;
+pub mod ladder;
 pub mod limited;
 pub mod machine;
 mod memory;

@@ -48,6 +48,7 @@ fn checks() -> Result<()> {
     make_array(&places)?;
     threads_run_near_their_drives(&drives, &places)?;
     polling_reads_the_same(&places)?;
+    ladder_climbs_and_restores(&places)?;
     Ok(())
 }
 
@@ -151,11 +152,13 @@ fn record() -> Result<()> {
 /// Every file that `tune` might touch, on purpose or not.
 fn snapshot() -> Result<BTreeMap<PathBuf, String>> {
     let mut files = BTreeMap::new();
-    let mut directories = vec![PathBuf::from("/proc/irq"), PathBuf::from("/sys/kernel/mm/transparent_hugepage")];
+    let mut directories = vec![PathBuf::from("/proc/irq")];
     for entry in fs::read_dir("/sys/block")? {
         directories.push(entry?.path().join("queue"));
     }
-    files.insert("/proc/sys/fs/aio-max-nr".into(), read("/proc/sys/fs/aio-max-nr")?);
+    for path in ["/proc/sys/fs/aio-max-nr", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        files.insert(path.into(), read(path)?);
+    }
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory)? {
             let path = entry?.path();
@@ -171,6 +174,14 @@ fn snapshot() -> Result<BTreeMap<PathBuf, String>> {
         }
     }
     Ok(files)
+}
+
+fn is_as_it_was(before: &BTreeMap<PathBuf, String>) -> Result<()> {
+    let after = snapshot()?;
+    for (path, text) in before {
+        check(after.get(path) == Some(text), format!("{} was {text:?} and is {:?}", path.display(), after.get(path)))?;
+    }
+    check(after.len() == before.len(), "there are files that were not there before")
 }
 
 fn sata_interrupt() -> Result<String> {
@@ -211,11 +222,8 @@ fn tune_sets_and_puts_back(drives: &[String]) -> Result<()> {
         format!("nothing is left to set: {}", again["changes"]),
     )?;
     tune(&["--undo"])?;
-    let after = snapshot()?;
-    for (path, text) in &before {
-        check(after.get(path) == Some(text), format!("{} was {text:?} and is {:?}", path.display(), after.get(path)))?;
-    }
-    check(after.len() == before.len() && !Path::new(STATE).exists(), "files or state are left over")?;
+    is_as_it_was(&before)?;
+    check(!Path::new(STATE).exists(), "the state is left over")?;
     println!("ok: undo restores all {} files of queues and interrupts, byte by byte", before.len());
     Ok(())
 }
@@ -342,5 +350,36 @@ fn polling_reads_the_same(places: &[PathBuf]) -> Result<()> {
     }
     check(counts[1] * 2 < counts[0], format!("interrupts without and with polling: {counts:?}"))?;
     println!("ok: io_uring reads 24 MiB correctly by polling, with {} interrupts instead of {}", counts[1], counts[0]);
+    Ok(())
+}
+
+fn ladder_climbs_and_restores(places: &[PathBuf]) -> Result<()> {
+    let place = places[0].to_string_lossy();
+    let before = snapshot()?;
+    let out = iomill_good(&[
+        "-a",
+        &place,
+        "bench",
+        "ladder",
+        "--of",
+        "sc13",
+        "--size",
+        "16MiB",
+        "--seconds",
+        "0.5",
+        "--rounds",
+        "1",
+        "--json",
+        "--state",
+        "/tmp/state/ladder.json",
+        "--threads",
+        "2",
+    ])?;
+    let report: Value = serde_json::from_str(&out)?;
+    let steps = report["results"].as_array().map_or(0, Vec::len);
+    let why = report["left_out"][0]["why"].as_str().unwrap_or_default();
+    check(steps == 4 && why.contains("interrupts are managed"), format!("{steps} steps, left out: {why}"))?;
+    is_as_it_was(&before)?;
+    println!("ok: the ladder climbs four steps, cannot move managed interrupts, and restores everything");
     Ok(())
 }

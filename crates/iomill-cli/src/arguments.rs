@@ -5,6 +5,7 @@
 
 mod cache;
 mod cached;
+mod ladder;
 mod platform;
 mod replay;
 
@@ -22,6 +23,7 @@ use iomill_bench::workload::Workload;
 
 pub use cache::CacheKind;
 pub use cached::{BenchCold, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
+pub use ladder::{BenchLadder, Of};
 pub use platform::Tune;
 pub use replay::Replay;
 
@@ -383,6 +385,8 @@ pub enum BenchWhat {
     Mixed(BenchMixed),
     /// Small unaligned writes, and the sync after them
     SmallWrites(BenchSmallWrites),
+    /// A paper's steps to speed, switched on one after the other; the machine is left as it was
+    Ladder(BenchLadder),
     /// Do what a measurement says on the standard input, in the memory that it gives
     #[command(hide = true)]
     Held,

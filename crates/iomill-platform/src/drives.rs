@@ -136,7 +136,7 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
     let nowhere = |why: String| Error::Machine { what: format!("{}", path.display()), why };
     let mount = mount.ok_or_else(|| nowhere("no mounted file system holds it; give an absolute path".into()))?;
     // btrfs has numbers of its own, and names its device as the source only.
-    let by_number = tree.resolve(&format!("sys/dev/block/{}", mount.number));
+    let by_number = tree.resolve(&format!("sys/dev/block/{}", mount.number)).or_else(|| numbered(tree, &mount.number));
     let by_source = || {
         let source = Path::new(&mount.source).strip_prefix("/dev").ok()?;
         let name = if tree.is_machine() {
@@ -152,6 +152,18 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
             "it lies on {}, which is on no block device of this machine; name a directory on a drive",
             mount.kind
         ))
+    })
+}
+
+/// The device of that number, by looking at all: a record has no list of numbers.
+fn numbered(tree: &Tree, number: &str) -> Option<String> {
+    let is_it = |directory: &String| tree.get(&format!("{directory}/dev")).is_some_and(|text| text == number);
+    let wholes =
+        tree.list("sys/block").into_iter().filter_map(|name| Some((tree.resolve(&format!("sys/block/{name}"))?, name)));
+    wholes.into_iter().find_map(|(whole, name)| {
+        let parts =
+            tree.list(&whole).into_iter().filter(|part| part.starts_with(&name)).map(|part| format!("{whole}/{part}"));
+        std::iter::once(whole.clone()).chain(parts.collect::<Vec<_>>()).find(is_it)
     })
 }
 

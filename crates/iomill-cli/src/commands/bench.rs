@@ -1,6 +1,7 @@
 //! `iomill bench`: iomill beside its rivals on the same bytes.
 
 mod cached;
+mod ladder;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,6 +34,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Cold(arguments) => cached::cold(context, arguments),
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
         BenchWhat::SmallWrites(arguments) => cached::small_writes(context, arguments),
+        BenchWhat::Ladder(arguments) => ladder::run(context, arguments),
         BenchWhat::Held => cached::held(),
     }
 }
@@ -124,26 +126,33 @@ fn watched(
     interrupt: &Interrupt,
     measure: impl FnOnce(&mut dyn FnMut(Stage)) -> iomill::Result<Report>,
 ) -> Result<Answer> {
+    let report = observed(context, interrupt, measure)?;
+    let text = report.table() + "\n";
+    answer_with(context, &report, text)
+}
+
+/// Runs a measurement and shows how far it has come.
+fn observed(
+    context: &Context<'_>,
+    interrupt: &Interrupt,
+    measure: impl FnOnce(&mut dyn FnMut(Stage)) -> iomill::Result<Report>,
+) -> Result<Report> {
     let bar = Bar::new(context);
     let measured = measure(&mut |stage| bar.show(stage));
     drop(bar);
     // Everything that was made is removed by now.
     interrupt.check()?;
-    answer(context, &measured?)
+    Ok(measured?)
 }
 
 /// The table, and the document where it is wanted.
-fn answer(context: &Context<'_>, report: &Report) -> Result<Answer> {
+fn answer_with(context: &Context<'_>, report: &Report, text: String) -> Result<Answer> {
     let document = serde_json::to_value(report).unwrap_or(Value::Null);
-    let text = report.table() + "\n";
-    match &context.global.json {
-        Some(file) if file != Path::new("-") => {
-            let json = report.json()? + "\n";
-            std::fs::write(file, json).map_err(Failure::local("write", file))?;
-            Ok(Answer::new(text, document))
-        }
-        _ => Ok(Answer::new(text, document)),
+    if let Some(file) = context.global.json.as_deref().filter(|file| *file != Path::new("-")) {
+        let json = report.json()? + "\n";
+        std::fs::write(file, json).map_err(Failure::local("write", file))?;
     }
+    Ok(Answer::new(text, document))
 }
 
 /// How far it has come, on a terminal; on anything else a line per stage.

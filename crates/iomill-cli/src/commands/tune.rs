@@ -122,10 +122,13 @@ fn header(machine: &Machine, drives: &[Drive]) -> String {
         if nodes == 1 { "node" } else { "nodes" }
     );
     for drive in drives {
-        let node = drive.node.map_or_else(String::new, |node| format!(", node {node}"));
-        let model = if drive.model.is_empty() { "" } else { &format!(" {}", drive.model) };
         let size = iomill_bench::human::size(drive.len_bytes);
-        text.push_str(&format!("{}:{model}, {}, {size}{node}\n", drive.name, drive.transport.name()));
+        let mut parts = vec![drive.transport.name().to_owned(), size];
+        if !drive.model.is_empty() {
+            parts.insert(0, drive.model.clone());
+        }
+        parts.extend(drive.node.map(|node| format!("node {node}")));
+        text.push_str(&format!("{}: {}\n", drive.name, parts.join(", ")));
     }
     if drives.is_empty() {
         text.push_str("no drives: no block device here is a drive of its own\n");
@@ -133,19 +136,27 @@ fn header(machine: &Machine, drives: &[Drive]) -> String {
     text
 }
 
-/// What to mend, what to know, and with `all` what is good; a paragraph each.
+/// What to mend, what to know, and with `all` what is good; a paragraph for each, in this order.
 fn report(found: &[Finding], all: bool) -> String {
     let mut text = String::new();
     for verdict in [Verdict::Mend, Verdict::Advise, Verdict::Unknown, Verdict::Note, Verdict::Good] {
         if verdict == Verdict::Good && !all {
             continue;
         }
-        for finding in found.iter().filter(|finding| finding.verdict == verdict) {
+        let mut rest: Vec<&Finding> = found.iter().filter(|finding| finding.verdict == verdict).collect();
+        while let Some(&finding) = rest.first() {
+            // What is said of several drives alike is said once.
+            let said = |one: &Finding| (one.what, one.is.clone(), one.should.clone(), one.why.clone());
+            let (alike, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|one| said(one) == said(finding));
+            rest = others;
+            let subjects: Vec<&str> = alike.iter().map(|one| one.subject.as_str()).collect();
             let change = match verdict {
-                Verdict::Good | Verdict::Unknown => finding.is.clone(),
-                _ => format!("{} -> {}", finding.is, finding.should),
+                Verdict::Mend | Verdict::Advise | Verdict::Note if finding.should != "as it is" => {
+                    format!("{} -> {}", finding.is, finding.should)
+                }
+                _ => finding.is.clone(),
             };
-            text.push_str(&format!("\n{}: {} {}: {change}\n", verdict.word(), finding.subject, finding.what));
+            text.push_str(&format!("\n{}: {} {}: {change}\n", verdict.word(), subjects.join(", "), finding.what));
             if !finding.why.is_empty() {
                 text.push_str(&format!("    {}\n", finding.why));
             }

@@ -89,8 +89,11 @@ impl Queue<'_> {
         if now == best {
             return finding.good();
         }
-        let why = "ordering requests gains nothing on a drive that does not turn, and takes a lock and CPU time for each; \
-                   iomill bounds what is in flight itself";
+        let gains = match self.drive.transport {
+            Transport::Virtio => "the host orders requests for its drives; ordering them here as well gains nothing",
+            _ => "ordering requests gains nothing on a drive that does not turn",
+        };
+        let why = format!("{gains}, and takes a lock and CPU time for each; iomill bounds what is in flight itself");
         finding.verdict(Verdict::Mend, best, why)
     }
 
