@@ -18,6 +18,7 @@ pub mod limited;
 pub mod machine;
 mod memory;
 pub mod pattern;
+pub mod probe;
 pub mod records;
 pub mod report;
 pub mod rivals;

@@ -46,6 +46,7 @@ fn checks() -> Result<()> {
     managed_interrupts_stay(&drives)?;
     coalescing_is_read_and_refused(&drives)?;
     make_array(&places)?;
+    probe_names_nodes(&places)?;
     threads_run_near_their_drives(&drives, &places)?;
     polling_reads_the_same(&places)?;
     ladder_climbs_and_restores(&places)?;
@@ -267,6 +268,22 @@ fn make_array(places: &[PathBuf]) -> Result<()> {
     let mut arguments = vec!["init"];
     arguments.extend(places.iter().filter_map(|place| place.to_str()));
     iomill_good(&arguments)?;
+    Ok(())
+}
+
+fn probe_names_nodes(places: &[PathBuf]) -> Result<()> {
+    let place = places[0].to_string_lossy();
+    let out = iomill_good(&["-a", &place, "probe", "--size", "4MiB", "--seconds", "0.1", "--json"])?;
+    let probed: Value = serde_json::from_str(&out)?;
+    for node in 0..places.len() {
+        let drive = &probed["drives"][node];
+        check(drive["node"] == node && drive["path"] == format!("/mnt/{node}"), format!("drive {node}: {drive}"))?;
+        check(
+            drive["latency"]["device_us"].is_f64(),
+            format!("the latency of drive {node} is not split: {}", drive["latency"]),
+        )?;
+    }
+    println!("ok: probe names the node of each drive and splits its latency; it says: {}", probed["verdict"][0]);
     Ok(())
 }
 

@@ -24,7 +24,7 @@ use iomill_bench::workload::Workload;
 pub use cache::CacheKind;
 pub use cached::{BenchCold, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
 pub use ladder::{BenchLadder, Of};
-pub use platform::Tune;
+pub use platform::{Probe, Tune};
 pub use replay::Replay;
 
 /// Many commodity SSDs as one very fast file.
@@ -213,6 +213,12 @@ pub enum Command {
                             iomill replay --simulate *.csv.xz --svg hits.svg\n\n\
                             Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or what blkparse prints.")]
     Replay(Replay),
+    /// Find out what drives and machine can do, and where the time goes
+    #[command(
+        after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n\n\
+                            It makes a file on each drive, reads it for less than a minute, and removes it."
+    )]
+    Probe(Probe),
     /// Say what of this machine costs I/Os, and mend it
     #[command(
         after_help = "Example:\n  iomill -a /mnt/ssd0 tune\n  iomill tune nvme0n1 nvme1n1 --apply\n  iomill tune --undo\n\n\
@@ -246,6 +252,7 @@ impl Command {
             Command::Bench(_) => "bench",
             Command::Top(_) => "top",
             Command::Replay(_) => "replay",
+            Command::Probe(_) => "probe",
             Command::Tune(_) => "tune",
             Command::Completions(_) => "completions",
             Command::Man(_) => "man",

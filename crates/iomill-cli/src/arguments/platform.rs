@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+
+use super::{seconds, size};
 use iomill_platform::findings::{Coalescing, NAMES};
 
 /// Arguments of `tune`.
@@ -44,6 +46,26 @@ pub struct Tune {
     /// Unpack a recorded machine into the directory of --root, which is made, and look at it
     #[arg(long, value_name = "FILE", requires = "root")]
     pub unpack: Option<PathBuf>,
+}
+
+/// Arguments of `probe`.
+#[derive(Debug, Args)]
+pub struct Probe {
+    /// Directories, one on each drive to probe [default: the array's drives]
+    #[arg(value_name = "DIR")]
+    pub places: Vec<PathBuf>,
+    /// Length of the file that is made on each drive and removed afterwards; larger than a drive's own cache tells more
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    pub size: u64,
+    /// Length of each of some forty runs, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    pub seconds: f64,
+    /// Most threads that read at the same time [default: one for each CPU that may be used]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the tables
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
 }
 
 fn coalescing(text: &str) -> Result<Coalescing, String> {

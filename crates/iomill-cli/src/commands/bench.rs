@@ -156,12 +156,12 @@ fn answer_with(context: &Context<'_>, report: &Report, text: String) -> Result<A
 }
 
 /// How far it has come, on a terminal; on anything else a line per stage.
-struct Bar {
+pub(super) struct Bar {
     bar: Option<ProgressBar>,
 }
 
 impl Bar {
-    fn new(context: &Context<'_>) -> Bar {
+    pub(super) fn new(context: &Context<'_>) -> Bar {
         let wanted = !context.global.quiet;
         let style = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}");
         let bar = wanted.then(|| ProgressBar::new(100)).map(|bar| match style {
@@ -171,7 +171,7 @@ impl Bar {
         Bar { bar }
     }
 
-    fn show(&self, stage: Stage) {
+    pub(super) fn show(&self, stage: Stage) {
         let Some(bar) = &self.bar else { return };
         match stage {
             Stage::Filling(done, total) => {

@@ -10,6 +10,7 @@ mod init;
 mod ls;
 mod man;
 mod mv;
+mod probe;
 mod put;
 mod replay;
 mod rm;
@@ -42,6 +43,7 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Bench(arguments) => bench::run(context, arguments),
         Command::Top(arguments) => top::run(context, arguments),
         Command::Replay(arguments) => replay::run(context, arguments),
+        Command::Probe(arguments) => probe::run(context, arguments),
         Command::Tune(arguments) => tune::run(context, arguments),
         Command::Completions(arguments) => completions::run(arguments),
         Command::Man(arguments) => man::run(arguments),
