@@ -39,11 +39,17 @@ fn an_array_is_probed_and_left_as_it_was() {
 #[test]
 fn the_verdict_stands_on_top_of_the_tables_and_the_document_may_go_to_a_file() {
     let site = Site::bare(1);
-    let ended = probe(&site, &[&SHORT[..], &["ssd0", "--threads", "1", "--json", "probe.json"]].concat()).good();
+    let ended = probe(
+        &site,
+        &[&SHORT[..], &["ssd0", "--threads", "1", "--json", "probe.json", "--html", "probe.html"]].concat(),
+    )
+    .good();
     assert!(ended.text().starts_with("- "), "{}", ended.text());
     for words in ["in flight on each drive are enough", "p50", "system call", "of linear", "uring-by-hand"] {
         assert!(ended.text().contains(words), "{words:?} is not in {}", ended.text());
     }
+    let page = fs::read_to_string(site.path("probe.html")).unwrap();
+    assert!(page.contains("the limit") && page.matches("<svg").count() == 6, "{page}");
     let document: serde_json::Value = serde_json::from_slice(&fs::read(site.path("probe.json")).unwrap()).unwrap();
     assert_eq!(document["drives"].as_array().unwrap().len(), 1);
     assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 0);
@@ -66,6 +72,8 @@ fn arguments_that_make_no_sense_are_refused() {
     let site = Site::bare(1);
     probe(&site, &["nowhere"]).failed(1, &["nowhere", "No such file"]);
     probe(&site, &["ssd0", "--size", "4KiB"]).failed(2, &["4096 bytes", "1MiB"]);
+    probe(&site, &[&SHORT[..], &["ssd0", "--html", "no/such/file"]].concat())
+        .failed(1, &["cannot write", "no/such/file"]);
     probe(&site, &["ssd0", "--seconds", "0"]).failed(2, &["0.1 to 600"]);
     probe(&site, &["ssd0", "--threads", "0"]).failed(2, &["--threads"]);
     assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 0);

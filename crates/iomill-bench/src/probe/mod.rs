@@ -6,6 +6,7 @@
 //!
 //! All reads bypass the page cache, by io_uring driven by hand, so that the least of what is measured is ours.
 
+pub mod html;
 pub mod latency;
 pub mod verdict;
 

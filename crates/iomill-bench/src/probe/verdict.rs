@@ -132,14 +132,14 @@ fn uneven(figures: &Figures) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::super::latency::{Costs, Latency};
     use super::super::tests::point;
     use super::super::{DriveFigures, Figures};
     use super::*;
     use crate::machine::Machine;
 
-    fn figures(alone: [f64; 2], together: f64, cpus_used: f64) -> Figures {
+    pub(crate) fn figures(alone: [f64; 2], together: f64, cpus_used: f64) -> Figures {
         let latency = Latency {
             p50_us: 80.0,
             p99_us: 90.0,
@@ -208,7 +208,7 @@ mod tests {
         }
         let mut even = figures([4e5, 4e5], 5.5e5, 1.5);
         assert!(!words(&even).join("\n").contains("weights"));
-        assert!(!words(&even).join("\n").contains("one device"));
+        assert!(!words(&even).join("\n").contains("are on one device"));
         even.drives.iter_mut().for_each(|drive| drive.devices.push("sda".into()));
         assert!(words(&even)[1].starts_with("/mnt/0, /mnt/1 are on one device, sda"), "{:?}", words(&even));
     }

@@ -63,6 +63,9 @@ pub struct Probe {
     /// Most threads that read at the same time [default: one for each CPU that may be used]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Write a page with pictures there, too
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the tables
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
     pub json: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! `iomill probe`: what drives and machine can do, and where the time goes.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +18,12 @@ use crate::interrupt::Interrupt;
 use crate::table::Table;
 
 pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
+    let document_file = context.global.json.as_deref().filter(|file| *file != Path::new("-"));
+    for file in document_file.into_iter().chain(arguments.html.as_deref()) {
+        // Not after a minute's work.
+        let made = File::options().create(true).append(true).open(file);
+        made.map_err(Failure::local("write", file))?;
+    }
     let mut why = Vec::new();
     let settings = Settings {
         places: places(context, arguments, &mut why)?,
@@ -39,8 +46,11 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
     };
     context.note(figures.left_out.iter().map(|why| format!("not measured: {why}")));
     let document = serde_json::to_value(&figures).unwrap_or(Value::Null);
-    if let Some(file) = context.global.json.as_deref().filter(|file| *file != Path::new("-")) {
+    if let Some(file) = document_file {
         std::fs::write(file, format!("{document}\n")).map_err(Failure::local("write", file))?;
+    }
+    if let Some(file) = &arguments.html {
+        std::fs::write(file, probe::html::page(&figures)?).map_err(Failure::local("write", file))?;
     }
     Ok(Answer::new(text(&figures), document))
 }
