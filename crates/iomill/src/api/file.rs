@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::array::ArrayInner;
 use super::cached::Paged;
 use super::callbacks;
+use super::hold::Hold;
+use super::late::Told;
 use super::operation::Operation;
 use super::split::{Extent, Splitter};
 use super::state::FileState;
@@ -27,8 +29,10 @@ const WAVE_PIECES: usize = 8192;
 /// Dropping the last handle makes the file durable but cannot report errors; [`File::close`] does.
 #[derive(Clone, Debug)]
 pub struct File {
-    pub(crate) state: Arc<FileState>,
+    pub(crate) state: Hold,
     pub(crate) class: Class,
+    /// Which failures of write-back this handle was told of.
+    pub(super) told: Told,
     /// Counted by `FileState::is_held`.
     _handle: Arc<()>,
 }
@@ -60,8 +64,8 @@ impl Drop for Inside<'_> {
 
 impl File {
     pub(crate) fn new(state: Arc<FileState>) -> File {
-        let handle = state.handle();
-        File { state, class: Class::Foreground, _handle: handle }
+        let (handle, told) = (state.handle(), state.late.begin());
+        File { state: Hold::new(state), class: Class::Foreground, told, _handle: handle }
     }
 
     /// A handle whose I/O gives way to that of other handles in the queues of the drive threads: futures, callbacks, and with
@@ -86,28 +90,34 @@ impl File {
     }
 
     /// Reads at an offset in bytes; how many bytes were read: fewer than asked for only at the end of the file.
-    #[inline]
+    #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        if self.read_page(buf, offset) { Ok(buf.len()) } else { self.read_any(buf, offset) }
+        let read = match &self.state.paged {
+            Some(paged) if paged.cached.cache.directory().is_default_shape() => {
+                self.read_page::<true>(paged, buf, offset)
+            }
+            Some(paged) => self.read_page_in_any_shape(paged, buf, offset),
+            None => false,
+        };
+        if read { Ok(buf.len()) } else { self.read_any(buf, offset) }
     }
 
-    /// Reads within one page of the file, if the cache has it.
-    #[inline]
-    fn read_page(&self, buf: &mut [u8], offset: u64) -> bool {
+    /// Reads within one page of the file, if the cache has it. Part of every loop that reads, so that nothing is saved and
+    /// restored for each call.
+    #[inline(always)]
+    fn read_page<const DEFAULT: bool>(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
         let within = offset as usize % PAGE_BYTES;
-        let Some(paged) = &self.state.paged else { return false };
         let Some(room) = self.state.len().checked_sub(offset) else { return false };
-        if buf.len() > PAGE_BYTES - within || buf.len() as u64 > room || !self.is_ready() {
+        if buf.len() > PAGE_BYTES - within || buf.len() as u64 > room {
             return false;
         }
         // SAFETY: `buf` is ours for the whole call, and the range is within a page.
-        unsafe { paged.read_page(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
+        unsafe { paged.read_page::<DEFAULT>(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
     }
 
-    /// Whether a call that may block may be made now.
-    #[inline]
-    pub(super) fn is_ready(&self) -> bool {
-        callbacks::may_block() && self.state.array().is_open()
+    #[inline(never)]
+    fn read_page_in_any_shape(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
+        self.read_page::<false>(paged, buf, offset)
     }
 
     /// `read_at` for what is not one page in the cache.
@@ -219,15 +229,19 @@ impl File {
         self.state.preallocate(len)
     }
 
-    /// Makes all writes that ended before this call durable, and the length. After a failure the file takes no more
-    /// writes until it is opened again, because what the drives hold is not known any more.
+    /// Makes all writes that ended before this call durable, and the length.
+    ///
+    /// An error means that not all may be durable, or that a page could not be written back since this handle's last sync; of that
+    /// every handle that was open is told once, also where a later try went well. Pages that could not be written are kept, and the next
+    /// sync tries again. After a failed fdatasync the file takes no more writes until it is opened again, because what the drives hold is
+    /// not known any more.
     pub fn sync(&self) -> Result<()> {
         callbacks::check_may_block("sync")?;
         let _inside = Inside::enter(&self.state)?;
-        self.state.sync()
+        self.state.sync_and_tell(&self.told)
     }
 
-    /// Syncs and closes this handle.
+    /// Syncs and closes this handle. What [`File::sync`] would report is reported here.
     pub fn close(self) -> Result<()> {
         self.sync()
     }

@@ -26,6 +26,7 @@ pub mod feeder;
 mod frames;
 mod held;
 pub mod key;
+mod lanes;
 #[cfg(all(test, iomill_models))]
 mod models;
 mod pins;
@@ -51,11 +52,14 @@ pub use directory::Place;
 use frames::Frames;
 use key::{Hash, Key};
 use policy::PolicyKind;
-use set::{Locked, Seen};
+use set::{Locked, Seen, ways_of};
 use wait::Waiters;
 
 /// One frame in so many is more than the sets have ways: what pages are written to that are pinned.
 const SPARE_SHARE: u32 = 128;
+
+/// Dirty pages that should go are written when there are this share of a set's ways of them, so that a write takes several.
+const BATCH_SHARE: usize = 4;
 
 /// One frame in so many may be pinned.
 const PIN_SHARE: u32 = 8;
@@ -83,12 +87,19 @@ pub struct Fill {
     pub key: Key,
     /// Its frame, which is the owner's until the end.
     pub frame: u32,
-    /// Whether another page had to go for it.
-    pub evicted: bool,
+    /// How it came in.
+    pub came: Came,
 }
 
-/// Where a page was found: its set, its way and frame.
-pub type Found = (Place, Seen);
+/// How a page came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Came {
+    /// Whether another page had to go for it.
+    pub evicted: bool,
+    /// The policy would have had a dirty page go, in whose place a clean one went, and it is not the only dirty one: the set
+    /// wants to be flushed.
+    pub is_pressed: bool,
+}
 
 /// What became of asking for a page.
 #[derive(Debug)]
@@ -121,8 +132,8 @@ pub enum Wrote {
     Done {
         /// Dirty pages in its set now.
         dirty: u32,
-        /// Where it was; if it has just come in, whether another had to go for it.
-        was: std::result::Result<(Place, usize), bool>,
+        /// The way where it was, or how it has just come in.
+        was: std::result::Result<u32, Came>,
     },
     /// Somebody else is at the page.
     Busy,
@@ -199,21 +210,15 @@ impl Cache {
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
     #[inline(always)]
-    pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> Option<Found> {
+    pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> Option<Seen<'_>> {
         for _ in 0..4 {
-            let found = self.find(key, hash)?;
+            let seen = self.directory.find(key, hash)?;
             // SAFETY: the caller's promise.
-            if unsafe { self.copy_found(found, within, to, len) } {
-                return Some(found);
+            if unsafe { self.copy_seen(seen, within, to, len) } {
+                return Some(seen);
             }
         }
         None
-    }
-
-    /// Looks a page up.
-    #[inline(always)]
-    pub fn find(&self, key: Key, hash: Hash) -> Option<Found> {
-        self.directory.find(key, hash)
     }
 
     /// Asks for a page that was not found.
@@ -234,7 +239,7 @@ impl Cache {
     fn fill(&self, Place(index): Place, set: &mut Locked<'_>, key: Key, hash: Hash, room: Room) -> Fill {
         set.begin_filling(room.way, key);
         self.directory.policy().inserted(index, set, room.way, hash);
-        Fill { key, frame: set.frame(room.way), evicted: room.evicted }
+        Fill { key, frame: set.frame(room.way), came: room.came }
     }
 
     /// A way for a page that comes in, with a frame. The set is locked, and the page neither in it nor in transit.
@@ -246,15 +251,19 @@ impl Cache {
         {
             let way = free.trailing_zeros() as usize;
             set.set_frame(way, frame);
-            return Some(Room { way, evicted: false });
+            return Some(Room { way, came: Came { evicted: false, is_pressed: false } });
         }
-        let way = self.evict(place, set, set.all(), incoming)?;
-        Some(Room { way, evicted: true })
+        let (way, is_pressed) = self.evict(place, set, set.all(), incoming)?;
+        Some(Room { way, came: Came { evicted: true, is_pressed } })
     }
 
-    /// Makes one of the ways `among` free that holds a clean page, and leaves it its frame, which is nobody else's then.
-    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, among: u32, incoming: Hash) -> Option<usize> {
-        let settled = among & set.present() & !set.dirty() & !set.flushing();
+    /// Makes one of the ways `among` free that holds a clean page, and leaves it its frame, which is nobody else's then. Also says
+    /// whether the policy would have had a dirty page go.
+    ///
+    /// The policy is asked about dirty pages too: they would stay for ever where few are written to, in the place of others.
+    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, among: u32, incoming: Hash) -> Option<(usize, bool)> {
+        let dirty = set.dirty() | set.flushing();
+        let settled = among & set.present() & !dirty;
         let mut candidates = settled & !set.marked();
         if candidates == 0 {
             candidates = self.unmark(set, settled);
@@ -263,11 +272,15 @@ impl Cache {
             return None;
         }
         let policy = self.directory.policy();
-        let way = policy.victim(index, set, candidates, incoming);
+        let mut way = policy.victim(index, set, candidates | among & dirty & !set.marked(), incoming);
+        let is_pressed = Locked::has(set.dirty(), way) && set.dirty().count_ones() as usize >= set.ways() / BATCH_SHARE;
+        if Locked::has(dirty, way) {
+            way = policy.victim(index, set, candidates, incoming);
+        }
         debug_assert!(Locked::has(candidates, way));
         policy.evicted(index, set, way);
         set.set_free(way);
-        Some(way)
+        Some((way, is_pressed))
     }
 
     /// Unmarks those of the marked ways that nobody pins, and returns them (rule 2 of `pins`).
@@ -278,7 +291,7 @@ impl Cache {
         }
         let pinned = self.frames.pins.pinned();
         let mut unmarked = 0;
-        for way in (0..set.ways()).filter(|&way| Locked::has(marked, way)) {
+        for way in ways_of(marked) {
             if !pinned.contains(set.frame(way)) {
                 set.set_marked(way, false);
                 unmarked |= 1 << way;
@@ -360,7 +373,7 @@ impl Cache {
 /// A free way with a frame.
 struct Room {
     way: usize,
-    evicted: bool,
+    came: Came,
 }
 
 /// Sets in so much memory.
@@ -376,24 +389,23 @@ fn with_spare(pages: u64) -> u32 {
 
 /// Looking ahead, and copying what was found.
 impl Cache {
-    /// Fetches ahead what a look-up of the page will read.
-    #[inline]
-    pub fn prefetch(&self, hash: Hash) {
-        let set = self.directory.set(self.directory.place(hash));
-        for line in 0..2 {
-            prefetch(set.line(line * 8));
-        }
+    /// Fetches ahead what a look-up of the page will wait for, the line with the tags and frames, and says where that is.
+    #[inline(always)]
+    pub fn prefetch<const DEFAULT: bool>(&self, hash: Hash) -> Place {
+        let place = self.directory.place(hash);
+        prefetch(self.directory.set_as::<DEFAULT>(place).line(0));
+        place
     }
 
     /// Fetches ahead the bytes of a page that was found.
-    #[inline]
-    pub fn prefetch_found(&self, (_, seen): Found, within: usize, len: usize) {
-        let start = self.frames.at(seen.frame).wrapping_add(within);
-        let mut line = start as usize & !63;
+    #[inline(always)]
+    pub fn prefetch_seen(&self, seen: Seen<'_>, within: usize, len: usize) {
+        let start = self.frames.at(seen.frame()).wrapping_add(within);
+        let mut line = start.wrapping_sub(start as usize % 64);
         // Of a long range the processor fetches the rest by itself.
-        while line < start as usize + len.min(256) {
-            prefetch(line as *const u8);
-            line += 64;
+        while line < start.wrapping_add(len.min(256)) {
+            prefetch(line);
+            line = line.wrapping_add(64);
         }
     }
 
@@ -402,10 +414,10 @@ impl Cache {
     /// # Safety
     /// As for [`Cache::read`].
     #[inline(always)]
-    pub unsafe fn copy_found(&self, (place, seen): Found, within: usize, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn copy_seen(&self, seen: Seen<'_>, within: usize, to: *mut u8, len: usize) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { self.frames.copy_out(seen.frame, within, to, len) };
-        self.directory.set(place).is_still(seen)
+        unsafe { self.frames.copy_out(seen.frame(), within, to, len) };
+        seen.is_still()
     }
 }
 

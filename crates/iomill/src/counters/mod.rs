@@ -160,6 +160,16 @@ impl Tally {
     pub fn add(&self, id: Id, amount: u64) {
         self.0.add(id as usize, amount);
     }
+
+    /// Counts a hit, and by how much it adds to another counter: the same as adding twice, in fewer instructions.
+    #[inline(always)]
+    pub fn hit(&self, other: Id, amount: u64) {
+        let words = self.0.words();
+        let (hits, other) = (&words[Id::Hits as usize], &words[other as usize]);
+        let now = (hits.load(Ordering::Relaxed), other.load(Ordering::Relaxed));
+        hits.store(now.0.wrapping_add(1), Ordering::Relaxed);
+        other.store(now.1.wrapping_add(amount), Ordering::Relaxed);
+    }
 }
 
 /// A drive queue's counters.

@@ -12,7 +12,7 @@ use iomill_bench::workload::Workload;
 use iomill_platform::state;
 use iomill_platform::tree::Tree;
 
-use super::{answer_with, named_or_fresh, observed};
+use super::{answer, named_or_fresh, progress};
 use crate::arguments::{BenchLadder, Of};
 use crate::console::Answer;
 use crate::context::Context;
@@ -42,8 +42,8 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     let interrupt = Interrupt::install()?;
     let arena = named_or_fresh(context, arguments.dir.as_deref().unwrap_or(Path::new(".")))?;
     let report =
-        observed(context, &interrupt, |stage| ladder::run(arena, &settings, &tree, &state, interrupt.flag(), stage))?;
-    answer_with(context, &report, table(&report))
+        progress(context, &interrupt, |stage| ladder::run(arena, &settings, &tree, &state, interrupt.flag(), stage))?;
+    answer(context, table(&report), report.json()?)
 }
 
 /// Each step beside the one before it and the first.

@@ -15,7 +15,7 @@ mod work;
 mod write;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 use super::options::ArrayOptions;
 use super::split::Extent;
@@ -27,11 +27,11 @@ use crate::drive::PAGE_BYTES;
 use crate::drive::regions::Regions;
 use crate::error::Result;
 use crate::sys::memory::PageBuf;
-use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering, RwLock, read, write};
 use flush::Flusher;
 
 pub use fill::Fills;
-pub use seat::Seat;
+pub use seat::{Seat, forget_last};
 pub use work::Work;
 
 /// Frames are registered with engines in chunks, which are also how memory goes back to the system: a sixteenth of the cache or a
@@ -49,6 +49,8 @@ pub struct Cached {
     pub cache: Cache,
     /// Tells caches of this process apart in the threads' tables.
     instance: u64,
+    /// The same while the array is open.
+    open: AtomicU64,
     /// The open files, by their number in the cache.
     files: RwLock<BTreeMap<u32, Weak<FileState>>>,
     next_number: AtomicU32,
@@ -58,8 +60,8 @@ pub struct Cached {
     taken: AtomicU64,
     /// Spans that went past the cache.
     bypassed: AtomicU64,
-    /// Memory for the copies that are flushed, used again.
-    copies: Mutex<Vec<PageBuf>>,
+    /// Memory for the copies that are flushed, used again: large ones and small ones.
+    copies: [Mutex<Vec<PageBuf>>; 2],
     regions: Arc<Regions>,
     /// See [`CHUNK_MIN_BYTES`].
     chunk_bytes: usize,
@@ -107,11 +109,12 @@ impl Cached {
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
             bypassed: AtomicU64::new(0),
-            copies: Mutex::default(),
+            copies: Default::default(),
             regions: Arc::clone(regions),
             chunk_bytes,
             cache,
             instance,
+            open: AtomicU64::new(instance),
             files: RwLock::default(),
             next_number: AtomicU32::new(0),
             flusher: Flusher::default(),
@@ -124,8 +127,8 @@ impl Cached {
         let pages = directory.pages();
         Limits {
             wave_pages: (pages as usize / 4).clamp(1, WAVE_PAGES),
-            set_dirty: directory.ways() as u32 / 2,
-            dirty_pages: pages * 5 / 8,
+            set_dirty: directory.ways() as u32 * 3 / 4,
+            dirty_pages: pages * 3 / 4,
         }
     }
 
@@ -134,7 +137,7 @@ impl Cached {
         loop {
             let drawn = self.next_number.fetch_add(1, Ordering::Relaxed);
             let number = drawn % crate::cache::key::FILE_MAX + 1;
-            if self.files.read().unwrap_or_else(|e| e.into_inner()).contains_key(&number) {
+            if read(&self.files).contains_key(&number) {
                 continue;
             }
             if drawn >= crate::cache::key::FILE_MAX {
@@ -147,14 +150,14 @@ impl Cached {
     /// Makes a file known, so that its pages can be flushed.
     pub fn enter(&self, file: &Arc<FileState>) {
         if let Some(paged) = &file.paged {
-            let mut files = self.files.write().unwrap_or_else(|e| e.into_inner());
+            let mut files = write(&self.files);
             files.insert(paged.number, Arc::downgrade(file));
         }
     }
 
     /// The file is gone. Its clean pages age away; dirty ones, whose flush has failed and been reported, go now.
     pub fn leave(&self, number: u32) {
-        self.files.write().unwrap_or_else(|e| e.into_inner()).remove(&number);
+        write(&self.files).remove(&number);
         if !self.cache.dirty_of(number).is_empty() {
             self.cache.discard(number, 0);
         }
@@ -166,7 +169,7 @@ impl Cached {
     }
 
     fn file(&self, number: u32) -> Option<Arc<FileState>> {
-        self.files.read().unwrap_or_else(|e| e.into_inner()).get(&number).and_then(Weak::upgrade)
+        read(&self.files).get(&number).and_then(Weak::upgrade)
     }
 }
 
@@ -251,6 +254,11 @@ impl Paged {
     pub fn cut(&self, len: u64) {
         self.cached.cache.discard(self.number, len / PAGE_BYTES as u64);
         self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
+    }
+
+    /// The names of pages.
+    fn keys<'a>(&'a self, pages: impl IntoIterator<Item = &'a u64> + 'a) -> impl Iterator<Item = Key> + 'a {
+        pages.into_iter().filter_map(|&page| Key::new(self.number, page))
     }
 
     /// The name of a page, unless the page is too far out to be cached.

@@ -1,11 +1,12 @@
 //! Reading through the cache.
 
+use super::flush::Over;
 use super::{Fills, Paged, Seat, Span};
 use crate::api::array::ArrayInner;
 use crate::api::split::{Extent, Splitter};
 use crate::api::state::FileState;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Begun, Found, Outcome, Waiter, Wrote};
+use crate::cache::{Begun, Came, Fill, Outcome, Place, Waiter, Wrote};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::engine::Op;
@@ -15,18 +16,23 @@ use crate::sys::sync::Ordering;
 /// Look-ups of a batch that overlap.
 const OVERLAP: usize = 16;
 
-/// Fills the places of a batch that is not full.
-const NOTHING: (Span, Key, Hash) =
-    (Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() }, Key::NOTHING, Hash(0));
-
 /// What became of one span at first sight.
 pub(super) enum Asked {
     Done,
     /// Somebody is at the page.
     Busy,
-    Yours(crate::cache::Fill),
+    Yours(Fill),
     /// The set is full.
     Full,
+}
+
+/// What a page's set wants after the page was asked for.
+pub(super) enum Wants {
+    Nothing,
+    /// It has many dirty pages.
+    Flush,
+    /// A clean page had to go in the place of a dirty one.
+    FlushNow,
 }
 
 impl Paged {
@@ -46,20 +52,23 @@ impl Paged {
         });
     }
 
-    /// Copies a range within one page, if the cache has it.
+    /// Copies a range within one page, if the cache has it. Every instruction counts here: the processor overlaps a read's cache
+    /// misses with those of as many reads after it as it can look ahead.
     ///
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
     #[inline(always)]
-    pub unsafe fn read_page(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn read_page<const DEFAULT: bool>(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
         // A thread's first read takes the longer way.
         let (Some((key, hash)), Some(seat)) = (self.key(page), self.cached.last_seat()) else { return false };
-        let Some(found) = self.cached.cache.find(key, hash) else { return false };
+        let directory = self.cached.cache.directory();
+        let set = directory.set_as::<DEFAULT>(directory.place(hash));
+        let Some(seen) = set.find(key, hash) else { return false };
         // SAFETY: the caller's promise.
-        let copied = unsafe { self.cached.cache.copy_found(found, within, to, len) };
+        let copied = unsafe { self.cached.cache.copy_seen(seen, within, to, len) };
         if copied {
-            seat.hit(&self.cached, found, hash);
-            seat.tally.add(Id::BytesRead, len as u64);
+            seat.tally.hit(Id::BytesRead, len as u64);
+            seat.note(&self.cached, seen.way, hash);
         }
         copied
     }
@@ -70,11 +79,11 @@ impl Paged {
     unsafe fn read_span(&self, seat: &Seat, span: Span) -> bool {
         let Some((key, hash)) = self.key(span.page) else { return false };
         // SAFETY: a span is within its page, and its memory is the caller's.
-        let found = unsafe { self.cached.cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
-        if let Some(found) = found {
-            seat.hit(&self.cached, found, hash);
+        let seen = unsafe { self.cached.cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
+        if let Some(seen) = seen {
+            seat.hit(&self.cached, seen.way, hash);
         }
-        found.is_some()
+        seen.is_some()
     }
 
     /// As `read`, for many extents: the processor's cache misses of several look-ups overlap.
@@ -82,87 +91,80 @@ impl Paged {
     /// # Safety
     /// As for `read`.
     pub unsafe fn read_many(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
-        let cache = &self.cached.cache;
-        let mut bytes = 0;
-        let mut spans = extents.flat_map(super::spans);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.cached.cache.directory().is_default_shape() {
+                self.read_many_in::<true>(extents, missing);
+            } else {
+                self.read_many_in::<false>(extents, missing);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `read`.
+    #[inline(always)]
+    unsafe fn read_many_in<const DEFAULT: bool>(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
         self.cached.with_seat(|seat| {
-            loop {
-                let mut batch = [NOTHING; OVERLAP];
-                let mut found: [Option<Found>; OVERLAP] = [None; OVERLAP];
-                let mut count = 0;
-                while count < OVERLAP
-                    && let Some(span) = spans.next()
-                {
-                    bytes += u64::from(span.len);
-                    let Some((key, hash)) = self.key(span.page) else {
-                        missing.push(span);
-                        continue;
-                    };
-                    cache.prefetch(hash);
-                    batch[count] = (span, key, hash);
-                    count += 1;
-                }
-                if count == 0 {
-                    break;
-                }
-                for ((span, key, hash), place) in batch[..count].iter().zip(&mut found) {
-                    *place = cache.find(*key, *hash);
-                    if let Some(found) = *place {
-                        cache.prefetch_found(found, span.within.into(), span.len.into());
-                    }
-                }
-                for ((span, _, hash), place) in batch[..count].iter().zip(&found) {
-                    let copied = place.is_some_and(|found| {
-                        // SAFETY: a span is within its page, and its memory is the caller's.
-                        let still = unsafe { cache.copy_found(found, span.within.into(), span.buf, span.len.into()) };
-                        if still {
-                            seat.hit(&self.cached, found, *hash);
-                        }
-                        still
-                    });
-                    if !copied {
-                        missing.push(*span);
+            let mut batch =
+                Batch::<DEFAULT> { paged: self, seat, missing, asked: [Asking::NOTHING; OVERLAP], count: 0 };
+            let mut bytes = 0;
+            for extent in extents {
+                bytes += extent.len;
+                let within = extent.offset as usize % PAGE_BYTES;
+                if extent.len.wrapping_sub(1) < PAGE_BYTES - within {
+                    let (page, len) = (extent.offset / PAGE_BYTES as u64, extent.len as u16);
+                    // SAFETY: the caller's promise.
+                    unsafe { batch.push(Span { page, within: within as u16, len, buf: extent.buf }) };
+                } else {
+                    for span in super::spans(extent) {
+                        // SAFETY: as above.
+                        unsafe { batch.push(span) };
                     }
                 }
             }
-            seat.tally.add(Id::BytesRead, bytes);
+            // SAFETY: as above.
+            unsafe { batch.run() };
+            seat.tally.add(Id::BytesRead, bytes as u64);
         });
     }
 
-    /// Asks for one page, for reading into or writing from a span's memory.
+    /// Asks for one page, for reading into or writing from a span's memory; and what its set wants.
     ///
     /// # Safety
     /// The span's memory is valid, and (for reads) nobody else's.
-    unsafe fn ask(&self, seat: &Seat, op: Op, span: Span) -> (Asked, u32) {
-        let Some((key, hash)) = self.key(span.page) else { return (Asked::Full, 0) };
+    unsafe fn ask(&self, seat: &Seat, op: Op, span: Span, set_dirty: u32) -> (Asked, Wants) {
+        let Some((key, hash)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
         let cache = &self.cached.cache;
         if op == Op::Read {
             // SAFETY: the caller's promise.
             if unsafe { self.read_span(seat, span) } {
-                return (Asked::Done, 0);
+                return (Asked::Done, Wants::Nothing);
             }
             return match cache.begin_fill(key, hash) {
                 // It goes and comes: the next round looks again.
-                Begun::Present | Begun::Busy => (Asked::Busy, 0),
-                Begun::Yours(fill) => (Asked::Yours(fill), 0),
-                Begun::Full => (Asked::Full, 0),
+                Begun::Present | Begun::Busy => (Asked::Busy, Wants::Nothing),
+                Begun::Yours(fill) => yours(seat, fill),
+                // Of dirty pages, as a rule.
+                Begun::Full => (Asked::Full, Wants::Flush),
             };
         }
         let fresh = || self.is_fresh(span.page);
         // SAFETY: a span is within its page, and its memory is the caller's.
         let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
         match wrote {
-            Wrote::Done { dirty, was: Ok((place, way)) } => {
-                seat.hit_at(&self.cached, place, way, hash);
-                (Asked::Done, dirty)
+            Wrote::Done { dirty, was: Ok(way) } => {
+                seat.hit(&self.cached, way, hash);
+                (Asked::Done, if dirty > set_dirty { Wants::Flush } else { Wants::Nothing })
             }
-            Wrote::Done { dirty, was: Err(evicted) } => {
-                seat.came(evicted);
-                (Asked::Done, dirty)
+            Wrote::Done { dirty, was: Err(came) } => {
+                seat.came(came);
+                (Asked::Done, if dirty > set_dirty { Wants::Flush } else { wants(came) })
             }
-            Wrote::Busy => (Asked::Busy, 0),
-            Wrote::Yours(fill) => (Asked::Yours(fill), 0),
-            Wrote::Full => (Asked::Full, 0),
+            Wrote::Busy => (Asked::Busy, Wants::Nothing),
+            Wrote::Yours(fill) => yours(seat, fill),
+            // Whoever writes flushes it (`pass_full`).
+            Wrote::Full => (Asked::Full, Wants::Nothing),
         }
     }
 
@@ -170,6 +172,96 @@ impl Paged {
     pub(super) fn waiter(&self, page: u64, to_flush: bool) -> Option<std::sync::Arc<Waiter>> {
         let (key, hash) = self.key(page)?;
         self.cached.cache.waiter(key, hash, to_flush)
+    }
+}
+
+fn yours(seat: &Seat, fill: Fill) -> (Asked, Wants) {
+    seat.came(fill.came);
+    let wants = wants(fill.came);
+    (Asked::Yours(fill), wants)
+}
+
+fn wants(came: Came) -> Wants {
+    if came.is_pressed { Wants::FlushNow } else { Wants::Nothing }
+}
+
+/// A page of a batch that is asked for.
+#[derive(Clone, Copy)]
+struct Asking {
+    key: Key,
+    hash: Hash,
+    buf: *mut u8,
+    place: Place,
+    within: u16,
+    len: u16,
+}
+
+impl Asking {
+    const NOTHING: Asking =
+        Asking { key: Key::NOTHING, hash: Hash(0), buf: std::ptr::null_mut(), place: Place(0), within: 0, len: 0 };
+
+    fn span(&self) -> Span {
+        Span { page: self.key.page(), within: self.within, len: self.len, buf: self.buf }
+    }
+}
+
+/// Some look-ups that go together: first all their sets are fetched ahead, then all their pages, then all are copied.
+struct Batch<'a, const DEFAULT: bool> {
+    paged: &'a Paged,
+    seat: &'a Seat,
+    missing: &'a mut Vec<Span>,
+    /// The first `count` are asked for.
+    asked: [Asking; OVERLAP],
+    count: usize,
+}
+
+impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
+    /// Adds a span, and runs the batch when that is the last for which there is room.
+    ///
+    /// # Safety
+    /// The span's memory is writable and nobody else's, until `run`.
+    #[inline(always)]
+    unsafe fn push(&mut self, span: Span) {
+        let Some((key, hash)) = self.paged.key(span.page) else { return self.missing.push(span) };
+        let place = self.paged.cached.cache.prefetch::<DEFAULT>(hash);
+        let Span { within, len, buf, .. } = span;
+        self.asked[self.count] = Asking { key, hash, buf, place, within, len };
+        self.count += 1;
+        if self.count == OVERLAP {
+            // SAFETY: the caller's promise.
+            unsafe { self.run() };
+        }
+    }
+
+    /// Copies what the cache holds; the rest is missing.
+    ///
+    /// # Safety
+    /// As for `push`.
+    #[inline(never)]
+    unsafe fn run(&mut self) {
+        let (cached, asked) = (&self.paged.cached, &self.asked[..std::mem::take(&mut self.count)]);
+        let cache = &cached.cache;
+        let mut seen = [const { None }; OVERLAP];
+        for (asking, seen) in asked.iter().zip(&mut seen) {
+            // The page may have moved to another set meanwhile; then it is not found.
+            *seen = cache.directory().set_as::<DEFAULT>(asking.place).find(asking.key, asking.hash);
+            if let Some(seen) = *seen {
+                cache.prefetch_seen(seen, asking.within.into(), asking.len.into());
+            }
+        }
+        let mut hits = 0;
+        for (asking, seen) in asked.iter().zip(&seen) {
+            if let Some(seen) = *seen
+                // SAFETY: a span is within its page, and its memory is the caller's.
+                && unsafe { cache.copy_seen(seen, asking.within.into(), asking.buf, asking.len.into()) }
+            {
+                hits += 1;
+                self.seat.note(cached, seen.way, asking.hash);
+            } else {
+                self.missing.push(asking.span());
+            }
+        }
+        self.seat.tally.add(Id::Hits, hits);
     }
 }
 
@@ -191,6 +283,8 @@ pub(super) fn wait(array: &ArrayInner, waiter: &Waiter) -> Outcome {
 struct Sorted {
     busy: Vec<Span>,
     full: Vec<Span>,
+    /// Pages whose sets want to be flushed.
+    over: Over,
 }
 
 impl FileState {
@@ -203,9 +297,10 @@ impl FileState {
             let count = todo.len().min(paged.cached.limits().wave_pages);
             let mut fills = Fills::new(op);
             // SAFETY: the caller's promise.
-            let sorted = unsafe { self.begin_wave(paged, op, todo.drain(..count), &mut fills) };
+            let mut sorted = unsafe { self.begin_wave(paged, op, todo.drain(..count), &mut fills) };
             // SAFETY: the caller's promise.
-            unsafe { self.run_fills(paged, fills, class)? };
+            unsafe { self.run_fills(paged, fills, class, &mut sorted.over)? };
+            self.note_dirty(paged, op, &sorted.over);
             for span in &sorted.full {
                 // SAFETY: the caller's promise.
                 if !unsafe { self.pass_full(paged, op, *span, class)? } {
@@ -234,28 +329,25 @@ impl FileState {
     /// As for `complete`.
     unsafe fn begin_wave(&self, paged: &Paged, op: Op, spans: impl Iterator<Item = Span>, fills: &mut Fills) -> Sorted {
         let mut sorted = Sorted::default();
-        let mut over = Vec::new();
         let set_dirty = paged.cached.limits().set_dirty;
         paged.cached.with_seat(|seat| {
             seat.tell(&paged.cached);
             for span in spans {
                 // SAFETY: the caller's promise.
-                let (asked, dirty) = unsafe { paged.ask(seat, op, span) };
-                if dirty > set_dirty {
-                    over.push(span.page);
+                let (asked, wants) = unsafe { paged.ask(seat, op, span, set_dirty) };
+                match wants {
+                    Wants::Nothing => {}
+                    Wants::Flush => sorted.over.many.push(span.page),
+                    Wants::FlushNow => sorted.over.pressed.push(span.page),
                 }
                 match asked {
                     Asked::Done => {}
                     Asked::Busy => sorted.busy.push(span),
                     Asked::Full => sorted.full.push(span),
-                    Asked::Yours(fill) => {
-                        seat.came(fill.evicted);
-                        fills.push(fill, span);
-                    }
+                    Asked::Yours(fill) => fills.push(fill, span),
                 }
             }
         });
-        self.note_dirty(paged, &over, fills.is_empty());
         sorted
     }
 
@@ -271,7 +363,8 @@ impl FileState {
         fills: &mut Fills,
     ) -> Vec<Span> {
         // SAFETY: the caller's promise.
-        let Sorted { mut busy, full } = unsafe { self.begin_wave(paged, op, spans, fills) };
+        let Sorted { mut busy, full, over } = unsafe { self.begin_wave(paged, op, spans, fills) };
+        self.note_dirty_for_later(paged, &over);
         busy.extend(full);
         paged.cached.taken.fetch_add(fills.len() as u64, Ordering::Relaxed);
         paged.cached.with_seat(|seat| seat.tally.add(Id::Fills, fills.len() as u64));
@@ -284,10 +377,7 @@ impl FileState {
     /// As for `complete`.
     unsafe fn pass_full(&self, paged: &Paged, op: Op, span: Span, class: Class) -> Result<bool> {
         let key = paged.key(span.page);
-        if op == Op::Write
-            && let Some((_, hash)) = key
-            && self.flush_set(paged, hash)?
-        {
+        if op == Op::Write && key.is_some() && self.flush_sets(paged, &[span.page])? {
             return Ok(false);
         }
         if let Some((key, hash)) = key

@@ -6,13 +6,15 @@
 //! and nothing shared is stored to.
 
 use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use super::Cached;
+use crate::api::callbacks;
 use crate::cache::feeder::Feeder;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Found, Held, PinBlock, Place};
+use crate::cache::{Came, Held, PinBlock};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
 use crate::sys::sync::Ordering;
@@ -20,8 +22,19 @@ use crate::sys::sync::Ordering;
 thread_local! {
     /// This thread's seats, by cache. A seat goes when its cache is gone.
     static SEATS: RefCell<Vec<Rc<Seat>>> = const { RefCell::new(Vec::new()) };
-    /// The instance of the seat that was used last, and the seat, which is in `SEATS`.
-    static LAST: Cell<(u64, *const Seat)> = const { Cell::new((u64::MAX, std::ptr::null())) };
+    /// The instance of the seat that was used last, and the seat, which is in `SEATS`; nothing inside callbacks.
+    static LAST: Cell<(u64, *const Seat)> = const { Cell::new(NOBODY) };
+}
+
+const NOBODY: (u64, *const Seat) = (u64::MAX, std::ptr::null());
+
+/// What no seat's instance is.
+const CLOSED: u64 = u64::MAX - 1;
+
+/// The calling thread begins a callback, and finds its seats the longer way until it has ended.
+pub fn forget_last() {
+    // Where a thread is ending, nothing is remembered any more.
+    let _forgot = LAST.try_with(|last| last.set(NOBODY));
 }
 
 /// One thread's seat at a cache.
@@ -31,19 +44,27 @@ pub struct Seat {
     /// Where the thread counts.
     pub tally: Rc<Tally>,
     pins: RefCell<Vec<Arc<PinBlock>>>,
-    feeder: RefCell<Feeder>,
+    /// The first of them, once there is one.
+    first_pins: Cell<Option<NonNull<PinBlock>>>,
+    feeder: Feeder,
     /// `Cached::taken` when this thread told last.
     taken_seen: Cell<u64>,
 }
 
 impl Cached {
-    /// The calling thread's seat, if it was the last that the thread used.
+    /// The calling thread's seat, if it was the last that the thread used, the array is open, and this is not a callback: three
+    /// answers for the price of one.
     #[inline(always)]
-    pub fn last_seat(self: &Arc<Self>) -> Option<&Seat> {
+    pub fn last_seat(&self) -> Option<&Seat> {
         let (instance, seat) = LAST.try_with(Cell::get).ok()?;
         // SAFETY: `LAST` names a seat in this thread's `SEATS`, where it stays until its cache is gone (`find`); this is
         // its cache, which is borrowed for as long.
-        (instance == self.instance).then(|| unsafe { &*seat })
+        (instance == self.open.load(Ordering::Relaxed)).then(|| unsafe { &*seat })
+    }
+
+    /// From now on nobody finds a seat the short way.
+    pub fn end_short_way(&self) {
+        self.open.store(CLOSED, Ordering::Relaxed);
     }
 
     /// Calls `f` with the calling thread's seat.
@@ -71,8 +92,10 @@ impl Cached {
             seats.push(Rc::clone(&seat));
             seat
         });
-        // Where it cannot be noted, it is found again the long way.
-        let _noted = LAST.try_with(|last| last.set((self.instance, Rc::as_ptr(&seat))));
+        if callbacks::may_block() {
+            // Where it cannot be noted, it is found again the long way.
+            let _noted = LAST.try_with(|last| last.set((self.instance, Rc::as_ptr(&seat))));
+        }
         seat
     }
 
@@ -82,33 +105,33 @@ impl Cached {
             cached: Arc::downgrade(self),
             tally: self.board.tally(),
             pins: RefCell::default(),
-            feeder: RefCell::default(),
+            first_pins: Cell::new(None),
+            feeder: Feeder::default(),
             taken_seen: Cell::new(0),
         }
     }
 }
 
 impl Seat {
-    /// Takes note of a hit.
+    /// Takes note of a hit, and counts it.
     #[inline(always)]
-    pub fn hit(&self, cached: &Cached, (place, seen): Found, hash: Hash) {
-        self.hit_at(cached, place, seen.way, hash);
+    pub fn hit(&self, cached: &Cached, way: u32, hash: Hash) {
+        self.tally.add(Id::Hits, 1);
+        self.note(cached, way, hash);
     }
 
-    /// The same, in that way of that set.
-    #[inline]
-    pub fn hit_at(&self, cached: &Cached, place: Place, way: usize, hash: Hash) {
-        let full = self.feeder.borrow_mut().push(place, way, hash);
-        self.tally.add(Id::Hits, 1);
-        if full {
+    /// Takes note of a hit that is counted elsewhere.
+    #[inline(always)]
+    pub fn note(&self, cached: &Cached, way: u32, hash: Hash) {
+        if self.feeder.push(way, hash) {
             self.full(cached);
         }
     }
 
     /// Counts a page that was not there and comes in, and the one that had to go for it.
-    pub fn came(&self, evicted: bool) {
+    pub fn came(&self, came: Came) {
         self.tally.add(Id::Misses, 1);
-        self.tally.add(Id::Evictions, u64::from(evicted));
+        self.tally.add(Id::Evictions, u64::from(came.evicted));
     }
 
     /// The ring is full: others may need to hear of it.
@@ -122,18 +145,18 @@ impl Seat {
 
     /// Tells the policy of the hits there were, before it has to choose.
     pub fn tell(&self, cached: &Cached) {
-        self.feeder.borrow_mut().drain(cached.cache.directory());
+        self.feeder.drain(cached.cache.directory());
     }
 
     /// Pins a page, if that takes no more than a look: the page is there and has been pinned before, and a slot is free.
     #[inline(always)]
-    pub fn pin_found<'a>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Option<Held<'a>> {
-        let pins = self.pins.borrow();
-        let slot = pins.first()?.empty()?;
+    pub fn pin_found<'a, const DEFAULT: bool>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Option<Held<'a>> {
+        // SAFETY: it is in `pins`, which nothing is taken out of while the seat lives.
+        let slot = unsafe { self.first_pins.get()?.as_ref() }.empty()?;
         // SAFETY: the blocks in `pins` are this thread's, from this cache.
-        let (held, found) = unsafe { cached.cache.pin_found(key, hash, slot) }?;
-        self.tally.add(Id::Pins, 1);
-        self.hit(cached, found, hash);
+        let (held, seen) = unsafe { cached.cache.pin_found::<DEFAULT>(key, hash, slot) }?;
+        self.tally.hit(Id::Pins, 1);
+        self.note(cached, seen.way, hash);
         Some(held)
     }
 
@@ -145,6 +168,7 @@ impl Seat {
             Some(slot) => slot,
             None => {
                 let Some(block) = cached.cache.pin_block() else { return Err(too_many(cached)) };
+                self.first_pins.set(Some(NonNull::from(&**pins.first().unwrap_or(&block))));
                 pins.push(block);
                 let Some(slot) = pins.last().and_then(|block| block.empty()) else { return Err(too_many(cached)) };
                 slot
@@ -152,9 +176,9 @@ impl Seat {
         };
         // SAFETY: the blocks in `pins` are this thread's, from this cache.
         let pinned = unsafe { cached.cache.pin(key, hash, slot) };
-        Ok(pinned.map(|(held, found)| {
+        Ok(pinned.map(|(held, seen)| {
             self.tally.add(Id::Pins, 1);
-            self.hit(cached, found, hash);
+            self.hit(cached, seen.way, hash);
             held
         }))
     }
