@@ -23,7 +23,7 @@ use iomill_bench::workload::Workload;
 
 pub use bench::{Bench, BenchAccess, BenchPlace, BenchQuick, BenchRounds, BenchWhat};
 pub use cache::CacheKind;
-pub use cached::{BenchCold, BenchMixed, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm};
+pub use cached::{BenchCold, BenchColdOnly, BenchMixed, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm};
 pub use ladder::{BenchLadder, Of};
 pub use platform::{Probe, Tune};
 pub use replay::Replay;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use iomill_bench::bench::Rivals;
 
-use super::{BenchCold, BenchLadder, BenchMixed, BenchSmallWrites, BenchSoak, BenchWarm, Layout};
+use super::{BenchColdOnly, BenchLadder, BenchMixed, BenchSmallWrites, BenchSoak, BenchWarm, Layout};
 use super::{block_size, request_size, seconds, size};
 
 /// Arguments of `bench`.
@@ -28,7 +28,7 @@ pub enum BenchWhat {
     /// Small random reads of what is all in memory: what a hit costs
     Warm(BenchWarm),
     /// Random reads of far more than fits in memory: what a miss costs
-    Cold(BenchCold),
+    Cold(BenchColdOnly),
     /// Random reads of which given shares hit, and a key-value load
     Mixed(BenchMixed),
     /// Small unaligned writes, and the sync after them

@@ -124,7 +124,7 @@ impl Array {
             service.meter = Some(Meter::new(&board, drive as u16, &clock));
         }
         let (regions, instance) = (Arc::<Regions>::default(), INSTANCES.fetch_add(1, Ordering::Relaxed));
-        let cached = Cached::new(&options, instance, &regions, &board)?;
+        let cached = Cached::new(&options, instance, &regions, &board, &mut notices)?;
         let inner = Arc::new(ArrayInner {
             cached,
             callbacks: Arc::new(Callbacks::new(options.platform.threads(), "callback")),

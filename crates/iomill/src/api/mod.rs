@@ -1,6 +1,7 @@
 //! The interface: arrays, files, and the calls on them. Blocking calls, futures and callbacks are thin drivers of the
 //! same pieces and queues below.
 
+mod advise;
 mod array;
 mod buffer;
 mod cached;
@@ -25,6 +26,7 @@ mod state;
 mod tail;
 
 pub use crate::cache::policy::PolicyKind;
+pub use advise::Advice;
 pub use array::Array;
 pub use buffer::Buffer;
 pub use check::{Problem, Report, Severity};
@@ -32,7 +34,8 @@ pub use cursor::Cursor;
 pub use file::File;
 pub use future::{Reading, Syncing, Task, Writing};
 pub use info::{ArrayInfo, DriveInfo, FileStat};
-pub use options::{ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_SET_SIZE, Layout, LayoutKind, Mode};
+pub use options::{ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_READ_AHEAD_BYTES, DEFAULT_SET_SIZE};
+pub use options::{Layout, LayoutKind, Mode};
 pub use peek::Peek;
 pub use pin::{Pages, Pin};
 pub use state::MAX_FILE_BYTES;

@@ -5,12 +5,14 @@
 //! one's own fills have ended (rule 4 of the cache), and what finds its set full goes past the cache. Dirty pages are flushed by
 //! a thread in the background, by whoever writes too much, and by `sync` (`flush`).
 
+mod ahead;
 mod fill;
 mod flush;
 mod read;
 mod resize;
 mod run;
 mod seat;
+mod touch;
 mod work;
 mod write;
 
@@ -30,6 +32,7 @@ use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering, RwLock, read, write};
 use flush::Flusher;
 
+pub use ahead::{Ahead, CHUNK_PAGES, Habit};
 pub use fill::Fills;
 pub use seat::{Seat, forget_last};
 pub use work::Work;
@@ -58,8 +61,10 @@ pub struct Cached {
     board: Arc<Board>,
     /// Pages that came in, roughly: changes tell threads that have only hits that a policy has to choose.
     taken: AtomicU64,
-    /// Spans that went past the cache.
-    bypassed: AtomicU64,
+    /// Pages that are on their way before anybody has asked for them.
+    ahead: AtomicU64,
+    /// What is to be brought in by advice.
+    wanted: ahead::Wanted,
     /// Memory for the copies that are flushed, used again: large ones and small ones.
     copies: [Mutex<Vec<PageBuf>>; 2],
     regions: Arc<Regions>,
@@ -79,26 +84,27 @@ struct Limits {
 }
 
 impl Cached {
-    /// The cache that the options ask for, if they do.
+    /// The cache that the options ask for, if they do; by default one that there is address space for.
     pub fn new(
         options: &ArrayOptions,
         instance: u64,
         regions: &Arc<Regions>,
         board: &Arc<Board>,
+        notices: &mut Vec<String>,
     ) -> Result<Option<Arc<Cached>>> {
-        let Some(sizes) = resize::sizes(options)? else { return Ok(None) };
-        let plan = |bytes_max| Plan {
-            bytes: sizes.now,
-            bytes_max,
-            set_size: options.set_size,
-            policy: options.policy,
-            hash_mask: options.hash_mask,
+        let Some(mut sizes) = resize::sizes(options)? else { return Ok(None) };
+        let cache = loop {
+            let smaller = match Cached::of_size(options, sizes) {
+                Ok(cache) => break cache,
+                Err(error) => sizes.smaller(options).ok_or(error)?,
+            };
+            sizes = smaller;
         };
-        let cache = match Cache::new(plan(sizes.most)) {
-            // Where address space is counted as memory, a cache that cannot grow is better than none.
-            Err(_) if options.cache_bytes_max.is_none() => Cache::new(plan(sizes.now))?,
-            cache => cache?,
-        };
+        if sizes.now < sizes.wanted {
+            let (now, wanted) = (sizes.now >> 10, sizes.wanted >> 10);
+            notices
+                .push(format!("the cache has {now} KiB and not {wanted} KiB: address space is limited (`ulimit -v`)"));
+        }
         board.set_cache_bytes(sizes.now);
         let (start, len) = cache.span();
         let chunk_bytes =
@@ -108,7 +114,8 @@ impl Cached {
         Ok(Some(Arc::new(Cached {
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
-            bypassed: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+            wanted: ahead::Wanted::default(),
             copies: Default::default(),
             regions: Arc::clone(regions),
             chunk_bytes,
@@ -119,6 +126,21 @@ impl Cached {
             next_number: AtomicU32::new(0),
             flusher: Flusher::default(),
         })))
+    }
+
+    fn of_size(options: &ArrayOptions, sizes: resize::Sizes) -> Result<Cache> {
+        let plan = |bytes_max| Plan {
+            bytes: sizes.now,
+            bytes_max,
+            set_size: options.set_size,
+            policy: options.policy,
+            hash_mask: options.hash_mask,
+        };
+        match Cache::new(plan(sizes.most)) {
+            // Where address space is counted as memory, a cache that cannot grow is better than none.
+            Err(_) if options.cache_bytes_max.is_none() => Cache::new(plan(sizes.now)),
+            cache => cache,
+        }
     }
 
     /// What follows from the cache's size now.
@@ -163,11 +185,6 @@ impl Cached {
         }
     }
 
-    /// How often something went past the cache because its set was full.
-    pub fn bypasses(&self) -> u64 {
-        self.bypassed.load(Ordering::Relaxed)
-    }
-
     fn file(&self, number: u32) -> Option<Arc<FileState>> {
         read(&self.files).get(&number).and_then(Weak::upgrade)
     }
@@ -183,6 +200,20 @@ pub struct Paged {
     /// in the cache need not be read before they are written to. It moves before a page does (`on_its_way`), and who looks holds the
     /// lock of the page's set, without which no page leaves the cache.
     fresh_from: AtomicU64,
+}
+
+/// What a call wants of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// To copy from them.
+    Read,
+    /// To copy into them.
+    Write,
+    /// To have them in the cache, because it is about to use them there.
+    Touch,
+    /// To have them in the cache, because somebody may ask for them soon. Nobody waits for that, so those that somebody else is at, and
+    /// those whose set is full, are left alone.
+    Ahead,
 }
 
 /// A range within one page, and the caller's memory for it.
@@ -202,6 +233,11 @@ pub struct Span {
 unsafe impl Send for Span {}
 
 impl Span {
+    /// The whole of a page, and no memory: for those who touch it.
+    pub fn of_page(page: u64) -> Span {
+        Span { page, within: 0, len: 0, buf: std::ptr::null_mut() }
+    }
+
     /// Offset in the file in bytes.
     pub fn offset(&self) -> u64 {
         self.page * PAGE_BYTES as u64 + u64::from(self.within)
