@@ -17,20 +17,24 @@ mod operation;
 mod options;
 mod peek;
 mod pin;
+mod places;
 mod setup;
 mod split;
 mod state;
 mod tail;
 
 pub use crate::cache::policy::PolicyKind;
+pub use crate::sys::topology::Topology;
 pub use array::Array;
 pub use buffer::Buffer;
 pub use check::{Problem, Report, Severity};
 pub use cursor::Cursor;
 pub use file::File;
 pub use future::{Reading, Syncing, Task, Writing};
-pub use info::{ArrayInfo, DriveInfo, FileStat};
-pub use options::{ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_SET_SIZE, Layout, LayoutKind, Mode};
+pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo};
+pub use options::{
+    ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_SET_SIZE, Layout, LayoutKind, Mode, Remote,
+};
 pub use peek::Peek;
 pub use pin::{Pages, Pin};
 pub use state::MAX_FILE_BYTES;

@@ -85,11 +85,11 @@ impl File {
     fn pin_found(&self, page: u64) -> Option<Pin<'_>> {
         let paged = self.state.paged.as_ref()?;
         let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
-        let (key, hash) = paged.key(page)?;
+        let (key, hash, cache) = paged.key(page)?;
         if !self.is_ready() {
             return None;
         }
-        let held = paged.cached.last_seat()?.pin_found(&paged.cached, key, hash)?;
+        let held = paged.cached.last_seat()?.pin_found(&paged.cached, cache, key, hash)?;
         Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
     }
 
@@ -103,11 +103,11 @@ impl File {
                 let why = format!("file {:?} ends at {} bytes", self.name(), self.state.len());
                 return Err(Error::invalid(what, why));
             }
-            let Some((key, hash)) = paged.key(page) else {
+            let Some((key, hash, cache)) = paged.key(page) else {
                 return Err(Error::invalid(format!("page {page}"), "pages beyond 2^40 are not cached, so not pinned"));
             };
             let cached = &paged.cached;
-            if let Some(held) = cached.with_seat(|seat| seat.pin(cached, key, hash))? {
+            if let Some(held) = cached.with_seat(|seat| seat.pin(cached, cache, key, hash))? {
                 return Ok(Pin { held, len: left.min(PAGE_BYTES as u64) as usize });
             }
             self.fill_page(paged, start, left)?;
@@ -178,12 +178,9 @@ impl File {
         }
         let page = PAGE_BYTES as u64;
         let numbers = offset / page..(offset + len as u64).div_ceil(page);
-        if numbers.end - numbers.start > u64::from(paged.cached.cache.pins_max()) {
-            let most = u64::from(paged.cached.cache.pins_max()) * page;
-            return Err(Error::invalid(
-                format!("a task over {len} bytes"),
-                format!("this cache pins {most} bytes at a time"),
-            ));
+        if let Err(most) = paged.check_pins(numbers.clone()) {
+            let why = format!("this cache pins {} bytes at a time", most * page);
+            return Err(Error::invalid(format!("a task over {len} bytes"), why));
         }
         // One byte of each page asks for all that is missing in one batch.
         let mut bytes = vec![0u8; (numbers.end - numbers.start) as usize];

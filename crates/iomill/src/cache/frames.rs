@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use super::pins::Pins;
 use crate::drive::PAGE_BYTES;
+#[cfg(not(iomill_models))]
+use crate::sys::memory::NodePolicy;
 use crate::sys::sync::{Mutex, lock};
 use memory::Memory;
 
@@ -44,6 +46,12 @@ impl Frames {
     /// Where the slab is: start and length in bytes.
     pub fn span(&self) -> (*mut u8, usize) {
         (self.memory.at(0), self.most as usize * PAGE_BYTES)
+    }
+
+    /// Has memory that was not touched yet come from a node.
+    #[cfg(not(iomill_models))]
+    pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
+        self.memory.bind(node, policy)
     }
 
     /// A frame's memory.
@@ -211,7 +219,7 @@ impl Frames {
 
 #[cfg(not(iomill_models))]
 mod memory {
-    use super::{PAGE_BYTES, Range, io};
+    use super::{NodePolicy, PAGE_BYTES, Range, io};
     use crate::cache::copy::copy_racing;
     use crate::sys::memory::Slab;
 
@@ -225,6 +233,10 @@ mod memory {
             // Without huge pages it works as well, only slower.
             let _advised = slab.advise_huge();
             Ok(Memory(slab))
+        }
+
+        pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
+            self.0.bind(0..self.0.len(), node, policy)
         }
 
         #[inline]

@@ -52,6 +52,11 @@ impl Fills {
         lock(&self.entries).len()
     }
 
+    /// How many pieces it takes to fill them, once it is planned.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -68,11 +73,12 @@ impl Fills {
         let mut last: Option<(u64, bool)> = None;
         for (index, (fill, _)) in entries.iter().flatten().enumerate() {
             let page = fill.key.page();
-            let frame = paged.cached.cache.filling(fill);
+            let cache = paged.cached.cache_of(fill.key);
+            let frame = cache.filling(fill);
             self.list.push(Segment { buf: frame, len: PAGE_BYTES });
             let has = file.page_bytes(page);
             if has < PAGE_BYTES {
-                paged.cached.cache.put_zeroes(fill, has);
+                cache.put_zeroes(fill, has);
             }
             let whole = has == PAGE_BYTES;
             let adjacent = last
@@ -120,7 +126,7 @@ impl Fills {
 
     fn end(&self, paged: &Paged, index: usize, outcome: Outcome) -> u32 {
         let Some((fill, span)) = lock(&self.entries)[index].take() else { return 0 };
-        let cache = &paged.cached.cache;
+        let cache = paged.cached.cache_of(fill.key);
         let (within, len) = (usize::from(span.within), usize::from(span.len));
         if outcome.is_ok() {
             let bytes = cache.filling(&fill).wrapping_add(within);
@@ -135,6 +141,15 @@ impl Fills {
             }
         }
         cache.end_fill(fill, outcome, outcome.is_ok() && self.op == Op::Write)
+    }
+}
+
+impl Paged {
+    /// Counts pages that come in.
+    pub(super) fn note_fills(&self, fills: &Fills) {
+        let count = fills.len() as u64;
+        self.cached.taken.fetch_add(count, Ordering::Relaxed);
+        self.cached.with_seat(|seat| seat.tally.add(Id::Fills, count));
     }
 }
 
@@ -174,8 +189,7 @@ impl FileState {
             return Ok(());
         }
         fills.plan(self, paged);
-        paged.cached.taken.fetch_add(fills.len() as u64, Ordering::Relaxed);
-        paged.cached.with_seat(|seat| seat.tally.add(Id::Fills, fills.len() as u64));
+        paged.note_fills(&fills);
         let mut first = Ok(());
         let done = |tag: u32, outcome: Outcome| {
             fills.end_run(paged, tag, outcome);

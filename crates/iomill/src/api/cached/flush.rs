@@ -15,8 +15,8 @@ use super::read::wait;
 use super::{Cached, Paged};
 use crate::api::array::ArrayInner;
 use crate::api::state::FileState;
-use crate::cache::key::{Hash, Key};
-use crate::cache::{Flush, Outcome};
+use crate::cache::key::Key;
+use crate::cache::{Cache, Flush, Outcome};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES};
 use crate::engine::{Memory, Op};
@@ -63,16 +63,15 @@ impl FileState {
         if pages.is_empty() {
             return;
         }
-        let keys = pages.iter().filter_map(|&page| paged.key(page).map(|(key, _)| key));
-        let too_many = paged.cached.cache.dirty() > paged.cached.limits().dirty_pages;
+        let keys = pages.iter().filter_map(|&page| paged.key(page).map(|(key, ..)| key));
+        let too_many = paged.cached.dirty() > paged.cached.limits().dirty_pages;
         if self.array().has_threads() && !(too_many && may_flush) {
             paged.cached.flusher.push(self.array(), keys);
         } else if may_flush {
             // Without threads, or when the flusher does not keep up, whoever writes flushes. What fails stays dirty, and
             // `sync` says so.
-            let hashes: Vec<Hash> = keys.map(|key| paged.cached.cache.directory().hash(key)).collect();
-            for hash in hashes {
-                let _later = self.flush_set(paged, hash);
+            for key in keys {
+                let _later = self.flush_set(paged, key);
             }
         }
     }
@@ -86,11 +85,10 @@ impl FileState {
         }
     }
 
-    /// Flushes the dirty pages of one set, of this and other files; whether any were flushed.
-    pub(super) fn flush_set(&self, paged: &Paged, hash: Hash) -> Result<bool> {
+    /// Flushes the dirty pages of a page's set, of this and other files; whether any were flushed.
+    pub(super) fn flush_set(&self, paged: &Paged, page: Key) -> Result<bool> {
         let mut keys = Vec::new();
-        let directory = paged.cached.cache.directory();
-        paged.cached.cache.dirty_in(directory.place(hash), false, &mut keys);
+        paged.cached.dirty_beside(page, &mut keys);
         keys.sort_unstable();
         let mut any = false;
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
@@ -106,7 +104,7 @@ impl FileState {
 
     /// Flushes all dirty pages of the file, and waits for those that others are flushing.
     pub fn flush_all(&self, paged: &Paged) -> Result<()> {
-        let mut keys = paged.cached.cache.dirty_of(paged.number);
+        let mut keys = paged.cached.dirty_of(paged.number);
         while !keys.is_empty() {
             // What others are flushing may be older than what this is to cover, and may fail: it is looked at again, until it is
             // clean or was ours.
@@ -157,21 +155,21 @@ impl FileState {
         at: usize,
         runs: &mut Vec<Run>,
     ) -> (Option<Flush>, usize) {
-        let cache = &paged.cached.cache;
         let block_pages = self.block_bytes / PAGE_BYTES as u64;
         let block = key.page() - key.page() % block_pages;
         let room = ((copy.len() - at) / PAGE_BYTES).min(PIECE_BYTES / PAGE_BYTES) as u64;
-        let name = |page: u64| paged.key(page).map(|(key, _)| key);
+        let name = |page: u64| paged.key(page).map(|(key, _, cache)| (key, cache));
+        let is_dirty = |page: u64| name(page).is_some_and(|(key, cache): (Key, &Cache)| cache.is_dirty(key));
         let wanted = key.page();
         let mut first = wanted;
-        while first > block && wanted - first + 1 < room && name(first - 1).is_some_and(|key| cache.is_dirty(key)) {
+        while first > block && wanted - first + 1 < room && is_dirty(first - 1) {
             first -= 1;
         }
         let (mut page, mut copied, mut asked) = (first, 0, None);
         while page < block + block_pages && copied < room {
             let to = copy.as_mut_ptr().wrapping_add(at + copied as usize * PAGE_BYTES);
             // SAFETY: `room` pages fit the copy from `at` on, which is ours.
-            let begun = name(page).map_or(Flush::Clean, |key| unsafe { cache.begin_flush(key, to) });
+            let begun = name(page).map_or(Flush::Clean, |(key, cache)| unsafe { cache.begin_flush(key, to) });
             if page == wanted {
                 asked = Some(begun);
             }
@@ -186,7 +184,7 @@ impl FileState {
             page += 1;
         }
         if copied > 0
-            && let Some(first) = name(first)
+            && let Some((first, _)) = name(first)
         {
             runs.push(Run { first, count: copied as usize, at });
             paged.on_its_way(first.page() + copied - 1);
@@ -234,8 +232,8 @@ impl FileState {
         // Before the pages are clean, so that a sync which finds them clean covers them.
         self.note_written(run.first.page());
         for page in run.first.page()..run.first.page() + run.count as u64 {
-            if let Some((key, _)) = paged.key(page) {
-                paged.cached.cache.end_flush(key, outcome);
+            if let Some((key, _, cache)) = paged.key(page) {
+                cache.end_flush(key, outcome);
             }
         }
     }
@@ -247,7 +245,7 @@ impl Cached {
         if let Some(copy) = lock(&self.copies).pop() {
             return Ok(copy);
         }
-        let pages = (self.cache.directory().pages() as usize / 64).clamp(4, COPY_PAGES);
+        let pages = (self.pages() as usize / 64).clamp(4, COPY_PAGES);
         let what = || format!("memory to flush {pages} pages");
         PageBuf::new(pages * PAGE_BYTES).map_err(|e| Error::Machine { what: what(), why: e.to_string() })
     }
@@ -271,8 +269,7 @@ impl Cached {
     fn flush_sets(&self, pages: &[Key]) {
         let mut keys = Vec::new();
         for page in pages {
-            let directory = self.cache.directory();
-            self.cache.dirty_in(directory.place(directory.hash(*page)), false, &mut keys);
+            self.dirty_beside(*page, &mut keys);
         }
         keys.sort_unstable();
         keys.dedup();

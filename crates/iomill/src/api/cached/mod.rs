@@ -5,8 +5,11 @@
 //! one's own fills have ended (rule 4 of the cache), and what finds its set full goes past the cache. Dirty pages are flushed by
 //! a thread in the background, by whoever writes too much, and by `sync` (`flush`).
 
+mod crew;
+mod errand;
 mod fill;
 mod flush;
+mod nodes;
 mod read;
 mod resize;
 mod run;
@@ -18,9 +21,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock, Weak};
 
 use super::options::ArrayOptions;
+use super::places::Places;
 use super::split::Extent;
 use super::state::FileState;
-use crate::cache::key::{Hash, Key};
 use crate::cache::{Cache, Plan};
 use crate::counters::Board;
 use crate::drive::PAGE_BYTES;
@@ -29,6 +32,7 @@ use crate::error::Result;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use flush::Flusher;
+use nodes::Spread;
 
 pub use fill::Fills;
 pub use seat::Seat;
@@ -46,7 +50,10 @@ const WAVE_PAGES: usize = 1024;
 /// An array's cache, and what flushes it.
 #[derive(Debug)]
 pub struct Cached {
-    pub cache: Cache,
+    /// The cache of the first node that has one.
+    first: Cache,
+    /// The others', and what else there is to several nodes.
+    spread: Option<Spread>,
     /// Tells caches of this process apart in the threads' tables.
     instance: u64,
     /// The open files, by their number in the cache.
@@ -80,52 +87,55 @@ impl Cached {
     /// The cache that the options ask for, if they do.
     pub fn new(
         options: &ArrayOptions,
+        places: &Places,
         instance: u64,
         regions: &Arc<Regions>,
         board: &Arc<Board>,
+        notices: &mut Vec<String>,
     ) -> Result<Option<Arc<Cached>>> {
-        let Some(sizes) = resize::sizes(options)? else { return Ok(None) };
-        let plan = |bytes_max| Plan {
-            bytes: sizes.now,
-            bytes_max,
-            set_size: options.set_size,
-            policy: options.policy,
-            hash_mask: options.hash_mask,
-        };
-        let cache = match Cache::new(plan(sizes.most)) {
+        let nodes = places.cache.len();
+        let Some(sizes) = resize::sizes(options, nodes)? else { return Ok(None) };
+        let mut caches = match caches(options, sizes.now, sizes.most, nodes) {
             // Where address space is counted as memory, a cache that cannot grow is better than none.
-            Err(_) if options.cache_bytes_max.is_none() => Cache::new(plan(sizes.now))?,
-            cache => cache?,
+            Err(_) if options.cache_bytes_max.is_none() => caches(options, sizes.now, sizes.now, nodes)?,
+            caches => caches?,
         };
         board.set_cache_bytes(sizes.now);
-        let (start, len) = cache.span();
-        let chunk_bytes =
-            (sizes.now / CHUNK_SHARE).next_power_of_two().clamp(CHUNK_MIN_BYTES, CHUNK_MAX_BYTES) as usize;
-        regions.add_slab(start, len, chunk_bytes);
-        regions.use_slab(start, cache.used_bytes());
-        Ok(Some(Arc::new(Cached {
+        let share = sizes.now / CHUNK_SHARE / nodes as u64;
+        let chunk_bytes = share.next_power_of_two().clamp(CHUNK_MIN_BYTES, CHUNK_MAX_BYTES) as usize;
+        for cache in &caches {
+            let (start, len) = cache.span();
+            regions.add_slab(start, len, chunk_bytes);
+            regions.use_slab(start, cache.used_bytes());
+        }
+        let first = caches.remove(0);
+        let threads = options.platform.threads();
+        let cached = Cached {
+            first,
+            spread: (places.nodes.len() > 1).then(|| Spread::new(places, caches, options.remote, threads)),
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
             bypassed: AtomicU64::new(0),
             copies: Mutex::default(),
             regions: Arc::clone(regions),
             chunk_bytes,
-            cache,
             instance,
             files: RwLock::default(),
             next_number: AtomicU32::new(0),
             flusher: Flusher::default(),
-        })))
+        };
+        cached.bind(places, notices);
+        Ok(Some(Arc::new(cached)))
     }
 
     /// What follows from the cache's size now.
     fn limits(&self) -> Limits {
-        let directory = self.cache.directory();
-        let pages = directory.pages();
+        // All pages of a wave may be one node's.
+        let least = self.caches().map(|cache| cache.directory().pages()).min().unwrap_or(0);
         Limits {
-            wave_pages: (pages as usize / 4).clamp(1, WAVE_PAGES),
-            set_dirty: directory.ways() as u32 / 2,
-            dirty_pages: pages * 5 / 8,
+            wave_pages: (least as usize / 4).clamp(1, WAVE_PAGES),
+            set_dirty: self.first.directory().ways() as u32 / 2,
+            dirty_pages: self.pages() * 5 / 8,
         }
     }
 
@@ -138,7 +148,7 @@ impl Cached {
                 continue;
             }
             if drawn >= crate::cache::key::FILE_MAX {
-                self.cache.discard(number, 0);
+                self.discard(number, 0);
             }
             return number;
         }
@@ -155,8 +165,8 @@ impl Cached {
     /// The file is gone. Its clean pages age away; dirty ones, whose flush has failed and been reported, go now.
     pub fn leave(&self, number: u32) {
         self.files.write().unwrap_or_else(|e| e.into_inner()).remove(&number);
-        if !self.cache.dirty_of(number).is_empty() {
-            self.cache.discard(number, 0);
+        if !self.dirty_of(number).is_empty() {
+            self.discard(number, 0);
         }
     }
 
@@ -168,6 +178,17 @@ impl Cached {
     fn file(&self, number: u32) -> Option<Arc<FileState>> {
         self.files.read().unwrap_or_else(|e| e.into_inner()).get(&number).and_then(Weak::upgrade)
     }
+}
+
+/// The caches of so many nodes, with so much memory among them.
+fn caches(options: &ArrayOptions, bytes: u64, bytes_max: u64, nodes: usize) -> Result<Vec<Cache>> {
+    let share = |bytes| nodes::shares(bytes, options.set_size, nodes);
+    let each = share(bytes).into_iter().zip(share(bytes_max)).enumerate();
+    let cache = |(number, (bytes, bytes_max))| {
+        let ArrayOptions { set_size, policy, hash_mask, .. } = *options;
+        Ok(Cache::new(Plan { bytes, bytes_max, set_size, policy, hash_mask })?.numbered(number))
+    };
+    each.map(cache).collect()
 }
 
 /// A file's part of the cache.
@@ -249,14 +270,7 @@ impl Paged {
 
     /// Forgets what is cached from a length on, the page that it falls into included. Nobody writes or fills.
     pub fn cut(&self, len: u64) {
-        self.cached.cache.discard(self.number, len / PAGE_BYTES as u64);
+        self.cached.discard(self.number, len / PAGE_BYTES as u64);
         self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
-    }
-
-    /// The name of a page, unless the page is too far out to be cached.
-    #[inline(always)]
-    pub fn key(&self, page: u64) -> Option<(Key, Hash)> {
-        let key = Key::new(self.number, page)?;
-        Some((key, self.cached.cache.directory().hash(key)))
     }
 }

@@ -16,8 +16,7 @@ use crate::sys::sync::Ordering;
 const OVERLAP: usize = 16;
 
 /// Fills the places of a batch that is not full.
-const NOTHING: (Span, Key, Hash) =
-    (Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() }, Key::NOTHING, Hash(0));
+const NOTHING: Span = Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() };
 
 /// What became of one span at first sight.
 pub(super) enum Asked {
@@ -35,9 +34,14 @@ impl Paged {
     /// # Safety
     /// The extent's memory is writable and nobody else's.
     pub unsafe fn read(&self, extent: Extent, missing: &mut Vec<Span>) {
+        let extents = match self.leave_to_nodes(std::iter::once(extent), missing) {
+            // SAFETY: the caller's promise.
+            Ok(near) => return unsafe { self.read_spans(near.into_iter(), missing) },
+            Err(extents) => extents,
+        };
         self.cached.with_seat(|seat| {
             seat.tally.add(Id::BytesRead, extent.len as u64);
-            for span in super::spans(extent) {
+            for span in extents.flat_map(super::spans) {
                 // SAFETY: the caller's promise.
                 if !unsafe { self.read_span(seat, span) } {
                     missing.push(span);
@@ -53,12 +57,14 @@ impl Paged {
     #[inline(always)]
     pub unsafe fn read_page(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
         // A thread's first read takes the longer way.
-        let (Some((key, hash)), Some(seat)) = (self.key(page), self.cached.last_seat()) else { return false };
-        let Some(found) = self.cached.cache.find(key, hash) else { return false };
+        let (Some((key, hash, cache)), Some(seat)) = (self.key_to_read(page), self.cached.last_seat()) else {
+            return false;
+        };
+        let Some(found) = cache.find(key, hash) else { return false };
         // SAFETY: the caller's promise.
-        let copied = unsafe { self.cached.cache.copy_found(found, within, to, len) };
+        let copied = unsafe { cache.copy_found(found, within, to, len) };
         if copied {
-            seat.hit(&self.cached, found, hash);
+            seat.hit(&self.cached, cache, found, hash);
             seat.tally.add(Id::BytesRead, len as u64);
         }
         copied
@@ -68,11 +74,11 @@ impl Paged {
     /// As for `read`.
     #[inline(always)]
     unsafe fn read_span(&self, seat: &Seat, span: Span) -> bool {
-        let Some((key, hash)) = self.key(span.page) else { return false };
+        let Some((key, hash, cache)) = self.key(span.page) else { return false };
         // SAFETY: a span is within its page, and its memory is the caller's.
-        let found = unsafe { self.cached.cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
+        let found = unsafe { cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
         if let Some(found) = found {
-            seat.hit(&self.cached, found, hash);
+            seat.hit(&self.cached, cache, found, hash);
         }
         found.is_some()
     }
@@ -82,41 +88,51 @@ impl Paged {
     /// # Safety
     /// As for `read`.
     pub unsafe fn read_many(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
-        let cache = &self.cached.cache;
+        match self.leave_to_nodes(extents, missing) {
+            // SAFETY: the caller's promise.
+            Ok(near) => unsafe { self.read_spans(near.into_iter(), missing) },
+            // SAFETY: as above.
+            Err(extents) => unsafe { self.read_spans(extents.flat_map(super::spans), missing) },
+        }
+    }
+
+    /// # Safety
+    /// As for `read`.
+    unsafe fn read_spans(&self, mut spans: impl Iterator<Item = Span>, missing: &mut Vec<Span>) {
+        let nothing = (NOTHING, Key::NOTHING, Hash(0), self.cached.first());
         let mut bytes = 0;
-        let mut spans = extents.flat_map(super::spans);
         self.cached.with_seat(|seat| {
             loop {
-                let mut batch = [NOTHING; OVERLAP];
+                let mut batch = [nothing; OVERLAP];
                 let mut found: [Option<Found>; OVERLAP] = [None; OVERLAP];
                 let mut count = 0;
                 while count < OVERLAP
                     && let Some(span) = spans.next()
                 {
                     bytes += u64::from(span.len);
-                    let Some((key, hash)) = self.key(span.page) else {
+                    let Some((key, hash, cache)) = self.key(span.page) else {
                         missing.push(span);
                         continue;
                     };
                     cache.prefetch(hash);
-                    batch[count] = (span, key, hash);
+                    batch[count] = (span, key, hash, cache);
                     count += 1;
                 }
                 if count == 0 {
                     break;
                 }
-                for ((span, key, hash), place) in batch[..count].iter().zip(&mut found) {
+                for ((span, key, hash, cache), place) in batch[..count].iter().zip(&mut found) {
                     *place = cache.find(*key, *hash);
                     if let Some(found) = *place {
                         cache.prefetch_found(found, span.within.into(), span.len.into());
                     }
                 }
-                for ((span, _, hash), place) in batch[..count].iter().zip(&found) {
+                for ((span, _, hash, cache), place) in batch[..count].iter().zip(&found) {
                     let copied = place.is_some_and(|found| {
                         // SAFETY: a span is within its page, and its memory is the caller's.
                         let still = unsafe { cache.copy_found(found, span.within.into(), span.buf, span.len.into()) };
                         if still {
-                            seat.hit(&self.cached, found, *hash);
+                            seat.hit(&self.cached, cache, found, *hash);
                         }
                         still
                     });
@@ -134,8 +150,7 @@ impl Paged {
     /// # Safety
     /// The span's memory is valid, and (for reads) nobody else's.
     unsafe fn ask(&self, seat: &Seat, op: Op, span: Span) -> (Asked, u32) {
-        let Some((key, hash)) = self.key(span.page) else { return (Asked::Full, 0) };
-        let cache = &self.cached.cache;
+        let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, 0) };
         if op == Op::Read {
             // SAFETY: the caller's promise.
             if unsafe { self.read_span(seat, span) } {
@@ -153,7 +168,7 @@ impl Paged {
         let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
         match wrote {
             Wrote::Done { dirty, was: Ok((place, way)) } => {
-                seat.hit_at(&self.cached, place, way, hash);
+                seat.hit_at(&self.cached, cache, place, way, hash);
                 (Asked::Done, dirty)
             }
             Wrote::Done { dirty, was: Err(evicted) } => {
@@ -168,8 +183,8 @@ impl Paged {
 
     /// What to wait on while somebody is at a page.
     pub(super) fn waiter(&self, page: u64, to_flush: bool) -> Option<std::sync::Arc<Waiter>> {
-        let (key, hash) = self.key(page)?;
-        self.cached.cache.waiter(key, hash, to_flush)
+        let (key, hash, cache) = self.key(page)?;
+        cache.waiter(key, hash, to_flush)
     }
 }
 
@@ -187,10 +202,12 @@ pub(super) fn wait(array: &ArrayInner, waiter: &Waiter) -> Outcome {
 }
 
 /// Spans by what became of them.
-#[derive(Default)]
-struct Sorted {
-    busy: Vec<Span>,
-    full: Vec<Span>,
+#[derive(Debug, Default)]
+pub(super) struct Sorted {
+    pub busy: Vec<Span>,
+    pub full: Vec<Span>,
+    /// Pages whose sets have too many dirty pages by now.
+    pub over: Vec<u64>,
 }
 
 impl FileState {
@@ -202,10 +219,22 @@ impl FileState {
         while !todo.is_empty() {
             let count = todo.len().min(paged.cached.limits().wave_pages);
             let mut fills = Fills::new(op);
+            let mut wave: Vec<Span> = todo.drain(..count).collect();
+            // SAFETY: the caller's promise; `away` is waited for here, also when this unwinds.
+            let away = unsafe { self.send_away(paged, op, &mut wave, class) };
             // SAFETY: the caller's promise.
-            let sorted = unsafe { self.begin_wave(paged, op, todo.drain(..count), &mut fills) };
+            let mut sorted = unsafe { self.begin_wave(paged, op, wave.into_iter(), &mut fills) };
+            self.note_dirty(paged, &sorted.over, fills.is_empty());
             // SAFETY: the caller's promise.
-            unsafe { self.run_fills(paged, fills, class)? };
+            let ran = unsafe { self.run_fills(paged, fills, class) };
+            if let Some(away) = away {
+                let (left, result) = away.wait();
+                self.note_dirty(paged, &left.over, true);
+                sorted.busy.extend(left.busy);
+                sorted.full.extend(left.full);
+                result?;
+            }
+            ran?;
             for span in &sorted.full {
                 // SAFETY: the caller's promise.
                 if !unsafe { self.pass_full(paged, op, *span, class)? } {
@@ -232,9 +261,14 @@ impl FileState {
     ///
     /// # Safety
     /// As for `complete`.
-    unsafe fn begin_wave(&self, paged: &Paged, op: Op, spans: impl Iterator<Item = Span>, fills: &mut Fills) -> Sorted {
+    pub(super) unsafe fn begin_wave(
+        &self,
+        paged: &Paged,
+        op: Op,
+        spans: impl Iterator<Item = Span>,
+        fills: &mut Fills,
+    ) -> Sorted {
         let mut sorted = Sorted::default();
-        let mut over = Vec::new();
         let set_dirty = paged.cached.limits().set_dirty;
         paged.cached.with_seat(|seat| {
             seat.tell(&paged.cached);
@@ -242,7 +276,7 @@ impl FileState {
                 // SAFETY: the caller's promise.
                 let (asked, dirty) = unsafe { paged.ask(seat, op, span) };
                 if dirty > set_dirty {
-                    over.push(span.page);
+                    sorted.over.push(span.page);
                 }
                 match asked {
                     Asked::Done => {}
@@ -255,7 +289,6 @@ impl FileState {
                 }
             }
         });
-        self.note_dirty(paged, &over, fills.is_empty());
         sorted
     }
 
@@ -271,10 +304,10 @@ impl FileState {
         fills: &mut Fills,
     ) -> Vec<Span> {
         // SAFETY: the caller's promise.
-        let Sorted { mut busy, full } = unsafe { self.begin_wave(paged, op, spans, fills) };
+        let Sorted { mut busy, full, over } = unsafe { self.begin_wave(paged, op, spans, fills) };
+        self.note_dirty(paged, &over, fills.is_empty());
         busy.extend(full);
-        paged.cached.taken.fetch_add(fills.len() as u64, Ordering::Relaxed);
-        paged.cached.with_seat(|seat| seat.tally.add(Id::Fills, fills.len() as u64));
+        paged.note_fills(fills);
         busy
     }
 
@@ -285,13 +318,13 @@ impl FileState {
     unsafe fn pass_full(&self, paged: &Paged, op: Op, span: Span, class: Class) -> Result<bool> {
         let key = paged.key(span.page);
         if op == Op::Write
-            && let Some((_, hash)) = key
-            && self.flush_set(paged, hash)?
+            && let Some((key, ..)) = key
+            && self.flush_set(paged, key)?
         {
             return Ok(false);
         }
-        if let Some((key, hash)) = key
-            && !paged.cached.cache.begin_bypass(key, hash)
+        if let Some((key, hash, cache)) = key
+            && !cache.begin_bypass(key, hash)
         {
             // There by now, or somebody is at it, or too many are in transit.
             self.array().pause_for_io();
@@ -318,8 +351,8 @@ impl FileState {
         if op == Op::Write {
             self.note_written(span.page);
         }
-        if let Some((key, hash)) = key {
-            paged.cached.cache.end_bypass(key, hash, outcome);
+        if let Some((key, hash, cache)) = key {
+            cache.end_bypass(key, hash, outcome);
         }
         begun?;
         outcome.map_err(|failure| self.error(failure))?;

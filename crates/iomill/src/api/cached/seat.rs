@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use super::Cached;
 use crate::cache::feeder::Feeder;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Found, Held, PinBlock, Place};
+use crate::cache::{Cache, Found, Held, PinBlock, Place};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
 use crate::sys::sync::Ordering;
@@ -30,10 +30,18 @@ pub struct Seat {
     cached: Weak<Cached>,
     /// Where the thread counts.
     pub tally: Rc<Tally>,
-    pins: RefCell<Vec<Arc<PinBlock>>>,
-    feeder: RefCell<Feeder>,
+    first: Part,
+    /// The same for the caches of other nodes.
+    others: Box<[Part]>,
     /// `Cached::taken` when this thread told last.
     taken_seen: Cell<u64>,
+}
+
+/// What a thread keeps for the cache of one node.
+#[derive(Default)]
+struct Part {
+    pins: RefCell<Vec<Arc<PinBlock>>>,
+    feeder: RefCell<Feeder>,
 }
 
 impl Cached {
@@ -81,24 +89,32 @@ impl Cached {
             instance: self.instance,
             cached: Arc::downgrade(self),
             tally: self.board.tally(),
-            pins: RefCell::default(),
-            feeder: RefCell::default(),
+            first: Part::default(),
+            others: self.caches().skip(1).map(|_| Part::default()).collect(),
             taken_seen: Cell::new(0),
         }
     }
 }
 
 impl Seat {
-    /// Takes note of a hit.
     #[inline(always)]
-    pub fn hit(&self, cached: &Cached, (place, seen): Found, hash: Hash) {
-        self.hit_at(cached, place, seen.way, hash);
+    fn part(&self, cache: &Cache) -> &Part {
+        match cache.number() {
+            0 => &self.first,
+            number => &self.others[number - 1],
+        }
+    }
+
+    /// Takes note of a hit in one of the caches.
+    #[inline(always)]
+    pub fn hit(&self, cached: &Cached, cache: &Cache, (place, seen): Found, hash: Hash) {
+        self.hit_at(cached, cache, place, seen.way, hash);
     }
 
     /// The same, in that way of that set.
     #[inline]
-    pub fn hit_at(&self, cached: &Cached, place: Place, way: usize, hash: Hash) {
-        let full = self.feeder.borrow_mut().push(place, way, hash);
+    pub fn hit_at(&self, cached: &Cached, cache: &Cache, place: Place, way: usize, hash: Hash) {
+        let full = self.part(cache).feeder.borrow_mut().push(place, way, hash);
         self.tally.add(Id::Hits, 1);
         if full {
             self.full(cached);
@@ -120,52 +136,52 @@ impl Seat {
         }
     }
 
-    /// Tells the policy of the hits there were, before it has to choose.
+    /// Tells the policies of the hits there were, before they have to choose.
     pub fn tell(&self, cached: &Cached) {
-        self.feeder.borrow_mut().drain(cached.cache.directory());
+        for cache in cached.caches() {
+            self.part(cache).feeder.borrow_mut().drain(cache.directory());
+        }
     }
 
     /// Pins a page, if that takes no more than a look: the page is there and has been pinned before, and a slot is free.
     #[inline(always)]
-    pub fn pin_found<'a>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Option<Held<'a>> {
-        let pins = self.pins.borrow();
+    pub fn pin_found<'a>(&self, cached: &'a Cached, cache: &'a Cache, key: Key, hash: Hash) -> Option<Held<'a>> {
+        let pins = self.part(cache).pins.borrow();
         let slot = pins.first()?.empty()?;
-        // SAFETY: the blocks in `pins` are this thread's, from this cache.
-        let (held, found) = unsafe { cached.cache.pin_found(key, hash, slot) }?;
+        // SAFETY: the blocks of a part are this thread's, from its cache.
+        let (held, found) = unsafe { cache.pin_found(key, hash, slot) }?;
         self.tally.add(Id::Pins, 1);
-        self.hit(cached, found, hash);
+        self.hit(cached, cache, found, hash);
         Some(held)
     }
 
     /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there.
     #[inline]
-    pub fn pin<'a>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Result<Option<Held<'a>>> {
-        let mut pins = self.pins.borrow_mut();
+    pub fn pin<'a>(&self, cached: &'a Cached, cache: &'a Cache, key: Key, hash: Hash) -> Result<Option<Held<'a>>> {
+        let mut pins = self.part(cache).pins.borrow_mut();
         let slot = match pins.iter().find_map(|block| block.empty()) {
             Some(slot) => slot,
             None => {
-                let Some(block) = cached.cache.pin_block() else { return Err(too_many(cached)) };
+                let Some(block) = cache.pin_block() else { return Err(too_many(cache)) };
                 pins.push(block);
-                let Some(slot) = pins.last().and_then(|block| block.empty()) else { return Err(too_many(cached)) };
+                let Some(slot) = pins.last().and_then(|block| block.empty()) else { return Err(too_many(cache)) };
                 slot
             }
         };
-        // SAFETY: the blocks in `pins` are this thread's, from this cache.
-        let pinned = unsafe { cached.cache.pin(key, hash, slot) };
+        // SAFETY: the blocks of a part are this thread's, from its cache.
+        let pinned = unsafe { cache.pin(key, hash, slot) };
         Ok(pinned.map(|(held, found)| {
             self.tally.add(Id::Pins, 1);
-            self.hit(cached, found, hash);
+            self.hit(cached, cache, found, hash);
             held
         }))
     }
 }
 
 #[cold]
-fn too_many(cached: &Cached) -> Error {
-    let why = format!(
-        "{} pages may be pinned at a time; drop some pins first, or open a larger cache",
-        cached.cache.pins_max()
-    );
+fn too_many(cache: &Cache) -> Error {
+    let why =
+        format!("{} pages may be pinned at a time; drop some pins first, or open a larger cache", cache.pins_max());
     Error::Machine { what: "one more pin".into(), why }
 }
 
@@ -173,8 +189,8 @@ impl Drop for Seat {
     fn drop(&mut self) {
         // Where the cache is gone, so are its blocks.
         let Some(cached) = self.cached.upgrade() else { return };
-        for block in self.pins.borrow().iter() {
-            cached.cache.give_pin_block(block);
+        for cache in cached.caches() {
+            self.part(cache).pins.borrow().iter().for_each(|block| cache.give_pin_block(block));
         }
     }
 }
