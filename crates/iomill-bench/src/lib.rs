@@ -16,6 +16,7 @@ pub mod iomill;
 pub mod limited;
 pub mod machine;
 mod memory;
+pub mod nodes;
 pub mod pattern;
 pub mod records;
 pub mod report;

@@ -5,6 +5,7 @@
 
 mod cache;
 mod cached;
+mod nodes;
 mod replay;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
 
 pub use cache::CacheKind;
-pub use cached::{BenchCold, BenchMixed, BenchSmallWrites, BenchTurns, BenchWarm};
+pub use cached::{BenchCold, BenchMixed, BenchNodes, BenchSmallWrites, BenchTurns, BenchWarm};
+pub use nodes::Nodes;
 pub use replay::Replay;
 
 /// Many commodity SSDs as one very fast file.
@@ -83,6 +85,9 @@ pub struct Global {
     /// Poll for completions instead of taking interrupts, where a drive has queues for it
     #[arg(long, global = true, help_heading = "Global options")]
     pub poll: bool,
+    /// NUMA nodes.
+    #[command(flatten)]
+    pub nodes: Nodes,
     /// Parse the command line and do nothing
     #[arg(long, hide = true, global = true)]
     pub parse_only: bool,
@@ -373,6 +378,8 @@ pub enum BenchWhat {
     Mixed(BenchMixed),
     /// Small unaligned writes, and the sync after them
     SmallWrites(BenchSmallWrites),
+    /// Reads of pages that are on other NUMA nodes, directly and by message
+    Nodes(BenchNodes),
     /// Do what a measurement says on the standard input, in the memory that it gives
     #[command(hide = true)]
     Held,
@@ -543,6 +550,9 @@ mod tests {
             vec!["top", "--interval", "1x"],
             vec!["top", "--count", "0"],
             vec!["top", "-a", "x", "--pid", "1"],
+            vec!["--topology", "emulate:0", "info"],
+            vec!["--cache-nodes", "", "info"],
+            vec!["--io-nodes", "0,x", "info"],
             vec!["rm"],
             vec![],
         ] {

@@ -24,6 +24,14 @@ const POOL_BYTES: usize = 1 << 16;
 /// Pages in one call of those that fill the cache.
 const WARM_UP_BATCH: usize = 4096;
 
+/// Operations of a call.
+#[derive(Clone, Copy, Debug)]
+enum Calls {
+    OneByOne,
+    InBatches,
+    AsBatch,
+}
+
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Accesses {
@@ -31,6 +39,7 @@ pub(crate) struct Accesses {
     place: Place,
     /// What others may have in the page cache.
     target: Target,
+    calls: Calls,
     access: Access,
     /// Of the timed slices since the contender was prepared.
     hits: Hits,
@@ -39,15 +48,20 @@ pub(crate) struct Accesses {
 impl Accesses {
     /// One call for each operation.
     pub(crate) fn one_by_one(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
-        Accesses::new(IOMILL_READ_AT, arena, options)
+        Accesses::new(IOMILL_READ_AT, Calls::OneByOne, arena, options)
     }
 
     /// Calls of a batch each.
     pub(crate) fn in_batches(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
-        Accesses::new(IOMILL_READ_MANY, arena, options)
+        Accesses::new(IOMILL_READ_MANY, Calls::InBatches, arena, options)
     }
 
-    fn new(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+    /// One or the other, as the batch is one operation or more.
+    pub(crate) fn named(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+        Accesses::new(name, Calls::AsBatch, arena, options)
+    }
+
+    fn new(name: &'static str, calls: Calls, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         let page = PAGE_BYTES as u32;
         let access = Access {
             choice: Choice::Uniform,
@@ -58,11 +72,15 @@ impl Accesses {
             batch: 1,
         };
         let (place, target) = (Place::new(arena, options), arena.target()?);
-        Ok(Accesses { name, place, target, access, hits: Hits::default() })
+        Ok(Accesses { name, place, target, calls, access, hits: Hits::default() })
     }
 
     fn in_turn(&self) -> bool {
-        self.name == IOMILL_READ_AT
+        match self.calls {
+            Calls::OneByOne => true,
+            Calls::InBatches => false,
+            Calls::AsBatch => self.access.batch == 1,
+        }
     }
 }
 

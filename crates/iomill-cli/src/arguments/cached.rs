@@ -1,4 +1,4 @@
-//! Arguments of the measurements of caches: `bench warm`, `bench cold`, `bench mixed`, `bench small-writes`.
+//! Arguments of the measurements of caches: `bench warm`, `bench cold`, `bench mixed`, `bench small-writes`, `bench nodes`.
 
 use std::path::PathBuf;
 
@@ -129,4 +129,45 @@ pub struct BenchSmallWrites {
     /// What all of them have.
     #[command(flatten)]
     pub turns: BenchTurns,
+}
+
+/// Arguments of `bench nodes`.
+#[derive(Debug, Args)]
+pub struct BenchNodes {
+    /// Length of the measured file, which is removed afterwards; for hits all of it is in memory, for misses an eighth
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = size)]
+    pub size: u64,
+    /// How many threads read at the same time; one measurement each
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "1",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    pub threads: Vec<u16>,
+    /// Pages per call; one measurement each
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "1,16,256",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=65536)
+    )]
+    pub batch: Vec<u32>,
+    /// Length of one contender's turn, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Turns of each contender; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Iomill's cache.
+    #[command(flatten)]
+    pub kind: CacheKind,
+    /// Where to make an array if none is named; removed afterwards [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
 }

@@ -33,6 +33,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Cold(arguments) => cached::cold(context, arguments),
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
         BenchWhat::SmallWrites(arguments) => cached::small_writes(context, arguments),
+        BenchWhat::Nodes(arguments) => cached::nodes(context, arguments),
         BenchWhat::Held => cached::held(),
     }
 }

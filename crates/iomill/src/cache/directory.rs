@@ -82,7 +82,6 @@ impl Directory {
     }
 
     /// Has the headers' memory, untouched so far, come from a node.
-    #[cfg(not(iomill_models))]
     pub(super) fn bind(&self, node: u32, policy: crate::sys::memory::NodePolicy) -> std::io::Result<()> {
         self.words.bind(node, policy)
     }

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use super::pins::Pins;
 use crate::drive::PAGE_BYTES;
-#[cfg(not(iomill_models))]
 use crate::sys::memory::NodePolicy;
 use crate::sys::sync::{Mutex, lock};
 use memory::Memory;
@@ -49,7 +48,6 @@ impl Frames {
     }
 
     /// Has memory that was not touched yet come from a node.
-    #[cfg(not(iomill_models))]
     pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
         self.memory.bind(node, policy)
     }
@@ -278,7 +276,7 @@ mod memory {
 /// For models: of each page its first two words, copied one by one, which loom watches. A frame's address is its number.
 #[cfg(iomill_models)]
 mod memory {
-    use super::io;
+    use super::{NodePolicy, io};
     use crate::sys::sync::{AtomicU64, Ordering::Relaxed};
 
     #[derive(Debug)]
@@ -287,6 +285,10 @@ mod memory {
     impl Memory {
         pub fn new(most: u32) -> io::Result<Memory> {
             Ok(Memory((0..most).map(|_| Default::default()).collect()))
+        }
+
+        pub fn bind(&self, _node: u32, _policy: NodePolicy) -> io::Result<()> {
+            Ok(())
         }
 
         pub fn at(&self, frame: u32) -> *mut u8 {

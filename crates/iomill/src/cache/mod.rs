@@ -194,7 +194,6 @@ impl Cache {
     }
 
     /// Has its memory, of which nothing was used yet, come from a node. An error costs speed only.
-    #[cfg(not(iomill_models))]
     pub fn bind(&self, node: u32, policy: crate::sys::memory::NodePolicy) -> std::io::Result<()> {
         self.frames.bind(node, policy)?;
         self.directory.bind(node, policy)

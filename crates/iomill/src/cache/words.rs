@@ -2,12 +2,13 @@
 
 use std::io;
 
+use crate::sys::memory::NodePolicy;
 use crate::sys::sync::AtomicU64;
 
 #[cfg(not(iomill_models))]
 mod memory {
     use super::*;
-    use crate::sys::memory::{NodePolicy, PageBuf};
+    use crate::sys::memory::PageBuf;
 
     /// Zeroed words.
     #[derive(Debug)]
@@ -58,6 +59,10 @@ mod memory {
     impl Words {
         pub fn new(len: usize) -> io::Result<Words> {
             Ok(Words((0..len).map(|_| AtomicU64::new(0)).collect()))
+        }
+
+        pub fn bind(&self, _node: u32, _policy: NodePolicy) -> io::Result<()> {
+            Ok(())
         }
 
         pub fn all(&self) -> &[AtomicU64] {

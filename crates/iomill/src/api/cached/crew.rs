@@ -20,7 +20,7 @@ use crate::drive::serve::INBOX_PIECES;
 use crate::drive::{Done, Piece};
 use crate::sys::clock::Clock;
 use crate::sys::cpu;
-use crate::sys::sync::{AtomicUsize, Mutex, Ordering, lock};
+use crate::sys::sync::{Mutex, Ordering, lock};
 
 /// A node has a thread for so many of its CPUs, and one at least.
 const CPUS_PER_THREAD: usize = 8;
@@ -34,7 +34,8 @@ const PAGES_IN_FLIGHT: usize = 1024;
 const TAGS: u32 = 1 << 12;
 const ERRANDS: usize = 1 << 16;
 
-static TURNS: AtomicUsize = AtomicUsize::new(0);
+/// Not of `sys::sync`: no model is about it, and loom's cannot be static.
+static TURNS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 thread_local! {
     static TURN: Cell<usize> = const { Cell::new(usize::MAX) };

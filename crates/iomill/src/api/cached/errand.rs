@@ -257,3 +257,135 @@ impl Owner for Begun {
 
     fn share_done(self: Arc<Self>, _failure: Option<Failure>) {}
 }
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use super::{Answers, Arc, Away, Condvar, Mutex, Ordering, Sorted, lock};
+    use crate::drive::inbox::Inbox;
+    use crate::sys::sync::{AtomicU64, model};
+    use loom::thread;
+
+    /// What nodes have copied is there when the caller has waited, for all of them.
+    ///
+    /// Seen to fail with an errand that ends before it copies, and with a caller that is told by the first of two.
+    #[test]
+    fn loom_errand_ends_after_its_copy() {
+        model(|| {
+            let memory: Arc<[AtomicU64; 2]> = Arc::default();
+            let answers = Arc::<Answers>::default();
+            let nodes = [0, 1].map(|node| {
+                answers.begin();
+                let (memory, answers) = (Arc::clone(&memory), Arc::clone(&answers));
+                thread::spawn(move || {
+                    memory[node].store(7, Ordering::Relaxed);
+                    answers.end(Sorted::default(), Ok(()));
+                })
+            });
+            let (_, result) = Away(answers).wait();
+            result.unwrap();
+            assert_eq!([0, 1].map(|node| memory[node].load(Ordering::Relaxed)), [7, 7]);
+            nodes.into_iter().for_each(|node| node.join().unwrap());
+        });
+    }
+
+    /// What errands see of a page: nobody's, somebody's to fill, or there. How the cache does that has models of its own.
+    #[derive(Default)]
+    struct Page(Mutex<State>, Condvar);
+
+    #[derive(Clone, Copy, Default, PartialEq)]
+    enum State {
+        #[default]
+        Missing,
+        Filling,
+        There,
+    }
+
+    impl Page {
+        /// What it was; if that is missing, it is the caller's to fill.
+        fn begin(&self) -> State {
+            let mut state = lock(&self.0);
+            let was = *state;
+            if was == State::Missing {
+                *state = State::Filling;
+            }
+            was
+        }
+
+        fn end(&self) {
+            *lock(&self.0) = State::There;
+            self.1.notify_all();
+        }
+
+        fn wait(&self) {
+            let mut state = lock(&self.0);
+            while *state == State::Filling {
+                state = self.1.wait(state).unwrap();
+            }
+        }
+    }
+
+    /// Hands an errand for a page to a node that may sleep.
+    fn send(inbox: &Inbox<(usize, Arc<Answers>)>, node: &thread::Thread, page: usize) -> Away {
+        let answers = Arc::<Answers>::default();
+        answers.begin();
+        if inbox.send((page, Arc::clone(&answers)), 1).unwrap() {
+            node.unpark();
+        }
+        Away(answers)
+    }
+
+    /// Works on two errands as a node does: what somebody else is at goes back undone (rule 2).
+    fn work(pages: &[Page; 2], inbox: &Inbox<(usize, Arc<Answers>)>) {
+        let (mut errands, mut done) = (Vec::new(), 0);
+        while done < 2 {
+            if !inbox.take(&mut errands, true).some {
+                thread::park();
+            }
+            for (page, answers) in errands.drain(..) {
+                let mut left = Sorted::default();
+                match pages[page].begin() {
+                    State::Missing => pages[page].end(),
+                    State::There => {}
+                    State::Filling => left.over.push(page as u64),
+                }
+                answers.end(left, Ok(()));
+                done += 1;
+            }
+        }
+    }
+
+    /// Two callers and a node that sleeps: one asks it for the page that the other is filling, who asks it for yet another. Nobody hangs,
+    /// and the page is there in the end (rules 1 and 2, and those of the inbox).
+    ///
+    /// Seen to hang with both rules broken: the other waits for its answer before it ends its fill, and the node for that fill. Either
+    /// rule alone keeps them from that.
+    #[test]
+    fn loom_errand_waits_for_no_page() {
+        model(|| {
+            let pages: Arc<[Page; 2]> = Arc::default();
+            let inbox = Arc::new(Inbox::new(8));
+            let node = thread::spawn({
+                let (pages, inbox) = (Arc::clone(&pages), Arc::clone(&inbox));
+                move || work(&pages, &inbox)
+            });
+            let other = thread::spawn({
+                let (pages, inbox, node) = (Arc::clone(&pages), Arc::clone(&inbox), node.thread().clone());
+                move || {
+                    let away = send(&inbox, &node, 1);
+                    if pages[0].begin() == State::Missing {
+                        pages[0].end();
+                    }
+                    let (left, _) = away.wait();
+                    assert!(left.over.is_empty());
+                }
+            });
+            let (left, _) = send(&inbox, node.thread(), 0).wait();
+            if !left.over.is_empty() {
+                pages[0].wait();
+            }
+            assert!(pages[0].begin() == State::There);
+            node.join().unwrap();
+            other.join().unwrap();
+        });
+    }
+}
