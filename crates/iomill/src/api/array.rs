@@ -520,6 +520,9 @@ impl ArrayInner {
     }
 
     fn close(&self) -> Result<()> {
+        if let Some(cached) = &self.cached {
+            cached.end_short_way();
+        }
         if self.closed.swap(true, Ordering::AcqRel) {
             return Err(Error::Closed);
         }

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
+use super::cached;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
 use crate::sys::sync::{Mutex, lock};
@@ -66,6 +67,7 @@ impl Callbacks {
     /// Calls a user's callback on this thread.
     pub fn call_here<R>(callback: impl FnOnce() -> R) -> R {
         INSIDE.with(|inside| inside.set(true));
+        cached::forget_last();
         let _reset = Reset;
         callback()
     }

@@ -86,28 +86,32 @@ impl File {
     }
 
     /// Reads at an offset in bytes; how many bytes were read: fewer than asked for only at the end of the file.
-    #[inline]
+    #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        if self.read_page(buf, offset) { Ok(buf.len()) } else { self.read_any(buf, offset) }
+        let read = match &self.state.paged {
+            Some(paged) if paged.cached.is_default() => self.read_page::<true>(paged, buf, offset),
+            Some(paged) => self.read_page_in_any_shape(paged, buf, offset),
+            None => false,
+        };
+        if read { Ok(buf.len()) } else { self.read_any(buf, offset) }
     }
 
-    /// Reads within one page of the file, if the cache has it.
-    #[inline]
-    fn read_page(&self, buf: &mut [u8], offset: u64) -> bool {
+    /// Reads within one page of the file, if the cache has it. Part of every loop that reads, so that nothing is saved and
+    /// restored for each call.
+    #[inline(always)]
+    fn read_page<const DEFAULT: bool>(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
         let within = offset as usize % PAGE_BYTES;
-        let Some(paged) = &self.state.paged else { return false };
         let Some(room) = self.state.len().checked_sub(offset) else { return false };
-        if buf.len() > PAGE_BYTES - within || buf.len() as u64 > room || !self.is_ready() {
+        if buf.len() > PAGE_BYTES - within || buf.len() as u64 > room {
             return false;
         }
         // SAFETY: `buf` is ours for the whole call, and the range is within a page.
-        unsafe { paged.read_page(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
+        unsafe { paged.read_page::<DEFAULT>(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
     }
 
-    /// Whether a call that may block may be made now.
-    #[inline]
-    pub(super) fn is_ready(&self) -> bool {
-        callbacks::may_block() && self.state.array().is_open()
+    #[inline(never)]
+    fn read_page_in_any_shape(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
+        self.read_page::<false>(paged, buf, offset)
     }
 
     /// `read_at` for what is not one page in the cache.

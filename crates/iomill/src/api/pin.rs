@@ -86,9 +86,6 @@ impl File {
         let paged = self.state.paged.as_ref()?;
         let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
         let (key, hash, cache) = paged.key(page)?;
-        if !self.is_ready() {
-            return None;
-        }
         let held = paged.cached.last_seat()?.pin_found(&paged.cached, cache, key, hash)?;
         Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
     }

@@ -43,35 +43,72 @@ unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
         }
         return;
     }
+    let blocks = len & !63;
     let mut at = 0;
-    while at + 64 <= len {
+    while at < blocks {
         // SAFETY: 64 bytes from `at` are within the caller's `len`.
         unsafe {
             asm!(
-                "movups {a}, [{from}]", "movups {b}, [{from} + 16]", "movups {c}, [{from} + 32]", "movups {d}, [{from} + 48]",
-                "movups [{to}], {a}", "movups [{to} + 16], {b}", "movups [{to} + 32], {c}", "movups [{to} + 48], {d}",
-                from = in(reg) from.add(at), to = in(reg) to.add(at),
+                "movups {a}, [{from} + {at}]", "movups {b}, [{from} + {at} + 16]",
+                "movups {c}, [{from} + {at} + 32]", "movups {d}, [{from} + {at} + 48]",
+                "movups [{to} + {at}], {a}", "movups [{to} + {at} + 16], {b}",
+                "movups [{to} + {at} + 32], {c}", "movups [{to} + {at} + 48], {d}",
+                from = in(reg) from, to = in(reg) to, at = in(reg) at,
                 a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
                 options(nostack, preserves_flags));
         }
         at += 64;
     }
-    while at + 16 <= len {
-        // SAFETY: 16 bytes from `at` are within the caller's `len`.
-        unsafe {
-            asm!("movups {a}, [{from}]", "movups [{to}], {a}",
-                from = in(reg) from.add(at), to = in(reg) to.add(at), a = out(xmm_reg) _,
-                options(nostack, preserves_flags));
-        }
-        at += 16;
+    if at < len {
+        // SAFETY: what is left is within the caller's `len`.
+        unsafe { copy_less_than_64(from.add(at), to.add(at), len - at) };
     }
-    // SAFETY: what is left is within the caller's `len`.
-    unsafe { copy_by_atomics(from.add(at), to.add(at), len - at) };
+}
+
+/// One load and one store of so many bytes, at an offset.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+macro_rules! copy_by {
+    ($class:ident, $load:literal, $store:literal, $from:expr, $to:expr) => {
+        core::arch::asm!($load, $store, from = in(reg) $from, to = in(reg) $to, a = out($class) _,
+            options(nostack, preserves_flags))
+    };
+}
+
+/// By the largest pieces that fit; the last piece may overlap the one before it.
+///
+/// # Safety
+/// As for [`copy_racing`]; `len` is 1 to 63.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn copy_less_than_64(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: all pieces are within the caller's `len` bytes: they begin below `last`, or at it, one piece before the end.
+    unsafe {
+        if len >= 16 {
+            let (mut at, last) = (0, len - 16);
+            while at < last {
+                copy_by!(xmm_reg, "movups {a}, [{from}]", "movups [{to}], {a}", from.add(at), to.add(at));
+                at += 16;
+            }
+            copy_by!(xmm_reg, "movups {a}, [{from}]", "movups [{to}], {a}", from.add(last), to.add(last));
+        } else if len >= 8 {
+            let last = len - 8;
+            copy_by!(reg, "mov {a}, [{from}]", "mov [{to}], {a}", from, to);
+            copy_by!(reg, "mov {a}, [{from}]", "mov [{to}], {a}", from.add(last), to.add(last));
+        } else if len >= 4 {
+            let last = len - 4;
+            copy_by!(reg, "mov {a:e}, [{from}]", "mov [{to}], {a:e}", from, to);
+            copy_by!(reg, "mov {a:e}, [{from}]", "mov [{to}], {a:e}", from.add(last), to.add(last));
+        } else {
+            for at in 0..len {
+                copy_by!(reg_byte, "mov {a}, [{from}]", "mov [{to}], {a}", from.add(at), to.add(at));
+            }
+        }
+    }
 }
 
 /// # Safety
 /// As for [`copy_racing`].
-#[inline]
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 unsafe fn copy_by_atomics(from: *const u8, to: *mut u8, len: usize) {
     use std::sync::atomic::{AtomicU8, Ordering};
     for at in 0..len {

@@ -42,7 +42,7 @@ pub struct Directory {
     hash_mask: u64,
     first_sets: u32,
     sets_max: u32,
-    /// Sets now (32 bits), and how often all have been split (in the high half). Changed only by who holds the locks of the set
+    /// Sets now (32 bits), and by which bits all have been split (in the high half). Changed only by who holds the locks of the set
     /// that is split or joined and of the other one, so whoever locks a set and still finds a page's place to be there is right.
     size: AtomicU64,
     hit_rule: HitRule,
@@ -99,7 +99,7 @@ impl Directory {
 
     /// The place that a page has when there are so many sets.
     pub(super) fn place_of(&self, hash: Hash, sets: u32) -> Place {
-        Place(hash.set(self.first_sets, sets, key::rounds(self.first_sets, sets)))
+        Place(hash.set(self.first_sets, sets, key::split_mask(self.first_sets, sets)))
     }
 
     /// The set that another, which is not the first, is split from or joined with.
@@ -148,22 +148,46 @@ impl Directory {
     /// The set of a place.
     #[inline(always)]
     pub fn set(&self, place: Place) -> Set<'_> {
-        let start = place.0 as usize * self.shape.stride;
+        self.set_in(&self.shape, place)
+    }
+
+    /// The same where the shape is known to be one, for the sake of the code that comes of it.
+    #[inline(always)]
+    fn set_in<'a>(&'a self, shape: &'a Shape, place: Place) -> Set<'a> {
+        debug_assert_eq!(*shape, self.shape);
+        let start = place.0 as usize * shape.stride;
         // SAFETY: places come from `place` and from counting below `sets`, both below `sets_max`, for which there are words.
-        Set::new(&self.shape, unsafe { self.words.all().get_unchecked(start..start + self.shape.stride) })
+        Set::new(shape, unsafe { self.words.all().get_unchecked(start..start + shape.stride) })
+    }
+
+    /// Whether its shape is [`Shape::DEFAULT`].
+    #[inline(always)]
+    pub fn is_default_shape(&self) -> bool {
+        self.shape.ways == Shape::DEFAULT.ways
+    }
+
+    /// The set of a place, for code that is made for sets of the default shape and for others.
+    #[inline(always)]
+    pub fn set_as<const DEFAULT: bool>(&self, place: Place) -> Set<'_> {
+        self.set_in(if DEFAULT { &Shape::DEFAULT } else { &self.shape }, place)
+    }
+
+    /// The set of a page as things are.
+    #[inline(always)]
+    pub fn set_of(&self, hash: Hash) -> Set<'_> {
+        self.set(self.place(hash))
     }
 
     /// Looks a page up without a lock.
     #[inline(always)]
-    pub fn find(&self, key: Key, hash: Hash) -> Option<(Place, Seen)> {
-        let place = self.place(hash);
-        self.set(place).find(key, hash).map(|seen| (place, seen))
+    pub fn find(&self, key: Key, hash: Hash) -> Option<Seen<'_>> {
+        self.set_of(hash).find(key, hash)
     }
 
-    /// Takes note of a hit.
+    /// Tells the policy of a hit on a page, in that way of its set.
     #[inline]
-    pub fn hit(&self, place: Place, way: usize) {
-        self.set(place).hit(way, self.hit_rule);
+    pub fn hit(&self, hash: Hash, way: usize) {
+        self.set_of(hash).hit(way, self.hit_rule);
     }
 
     /// Locks the set that a page belongs to.
@@ -189,8 +213,8 @@ impl Directory {
     /// One access of a simulation: whether the page was there; it is now. `feeder` is the thread's, as in the real cache.
     pub fn touch(&self, feeder: &mut Feeder, key: Key) -> bool {
         let hash = self.hash(key);
-        if let Some((place, seen)) = self.find(key, hash) {
-            feeder.push(place, seen.way, hash);
+        if let Some(seen) = self.find(key, hash) {
+            feeder.push(seen.way, hash);
             return true;
         }
         feeder.drain(self);
@@ -212,7 +236,7 @@ impl Directory {
 }
 
 fn size_word(first_sets: u32, sets: u32) -> u64 {
-    u64::from(key::rounds(first_sets, sets)) << 32 | u64::from(sets)
+    u64::from(key::split_mask(first_sets, sets)) << 32 | u64::from(sets)
 }
 
 #[cfg(all(test, not(iomill_models)))]
@@ -305,8 +329,8 @@ mod models {
                 let directory = Arc::clone(&directory);
                 move || directory.split()
             });
-            if let Some((place, seen)) = directory.find(key, hash)
-                && directory.set(place).is_still(seen)
+            if let Some(seen) = directory.find(key, hash)
+                && seen.is_still()
             {
                 assert_eq!(seen.frame, 7);
             }

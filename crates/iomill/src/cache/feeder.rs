@@ -4,7 +4,9 @@
 //! when it has to take a lock anyway: at a miss. What is overwritten between two misses is lost, which a policy that compares
 //! ages and frequencies hardly notices; a warm cache, which has no misses, notes nothing and loses nothing by it.
 
-use super::directory::{Directory, Place};
+use std::cell::Cell;
+
+use super::directory::Directory;
 use super::key::Hash;
 
 /// Hits that a feeder remembers.
@@ -13,45 +15,46 @@ pub const FEEDER_LEN: usize = 64;
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub struct Feeder {
-    hits: [(Place, u32, Hash); FEEDER_LEN],
+    /// Each with its way.
+    hits: [Cell<(Hash, u32)>; FEEDER_LEN],
     /// Hits since the last drain, also those that were overwritten since.
-    count: usize,
+    count: Cell<usize>,
 }
 
 impl Default for Feeder {
     fn default() -> Feeder {
-        Feeder { hits: [(Place(0), 0, Hash(0)); FEEDER_LEN], count: 0 }
+        Feeder { hits: [const { Cell::new((Hash(0), 0)) }; FEEDER_LEN], count: Cell::new(0) }
     }
 }
 
 impl Feeder {
     /// Takes note of a hit; `true` once in [`FEEDER_LEN`] of them.
     #[inline(always)]
-    pub fn push(&mut self, place: Place, way: usize, hash: Hash) -> bool {
-        self.hits[self.count % FEEDER_LEN] = (place, way as u32, hash);
-        self.count += 1;
-        self.count.is_multiple_of(FEEDER_LEN)
+    pub fn push(&self, way: usize, hash: Hash) -> bool {
+        let count = self.count.get();
+        self.hits[count % FEEDER_LEN].set((hash, way as u32));
+        self.count.set(count + 1);
+        count % FEEDER_LEN == FEEDER_LEN - 1
     }
 
     /// Hits noted since the last drain.
     pub fn count(&self) -> usize {
-        self.count
+        self.count.get()
     }
 
     /// Tells a directory's policy what is remembered, in its order, and forgets it. A way may hold another page by now: that one
     /// is taken for younger than it is.
-    pub fn drain(&mut self, directory: &Directory) {
+    pub fn drain(&self, directory: &Directory) {
         let mut hashes = [Hash(0); FEEDER_LEN];
-        let len = self.count.min(FEEDER_LEN);
-        let first = self.count - len;
-        for (told, at) in (first..self.count).enumerate() {
-            let (place, way, hash) = self.hits[at % FEEDER_LEN];
-            directory.hit(place, way as usize);
+        let count = self.count.replace(0);
+        let len = count.min(FEEDER_LEN);
+        for (told, at) in (count - len..count).enumerate() {
+            let (hash, way) = self.hits[at % FEEDER_LEN].get();
+            directory.hit(hash, way as usize);
             hashes[told] = hash;
         }
         if directory.wants_feed() && len > 0 {
             directory.policy().feed(&hashes[..len]);
         }
-        self.count = 0;
     }
 }

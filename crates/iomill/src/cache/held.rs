@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::key::{Hash, Key};
-use super::set::Locked;
-use super::{Cache, Found, PinBlock, pins};
+use super::set::{Locked, Seen};
+use super::{Cache, PinBlock, pins};
 use crate::drive::PAGE_BYTES;
 use crate::sys::sync::AtomicU32;
 
@@ -52,9 +52,9 @@ impl Cache {
     ///
     /// # Safety
     /// The slot is in a block that this cache gave to the calling thread ([`Cache::pin_block`]).
-    pub unsafe fn pin<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Found)> {
+    pub unsafe fn pin<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Seen<'a>)> {
         loop {
-            let (_, seen) = self.directory.find(key, hash)?;
+            let seen = self.directory.find(key, hash)?;
             if !seen.is_marked {
                 self.mark(key, hash);
                 continue;
@@ -72,20 +72,20 @@ impl Cache {
     /// # Safety
     /// As for [`Cache::pin`].
     #[inline(always)]
-    pub unsafe fn pin_found<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Found)> {
-        let (place, seen) = self.directory.find(key, hash)?;
+    pub unsafe fn pin_found<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Seen<'a>)> {
+        let seen = self.directory.find(key, hash)?;
         if !seen.is_marked {
             return None;
         }
         pins::announce(slot, seen.frame);
-        if !self.directory.set(place).is_still(seen) {
+        if !seen.is_still() {
             pins::end(slot);
             return None;
         }
         // SAFETY: blocks are kept by `Pins` and never freed before it, that is before the cache, which is borrowed for
         // 'a.
         let slot = unsafe { &*std::ptr::from_ref(slot) };
-        Some((Held { slot, page: self.frames.at(seen.frame) }, (place, seen)))
+        Some((Held { slot, page: self.frames.at(seen.frame) }, seen))
     }
 
     #[cold]

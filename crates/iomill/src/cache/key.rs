@@ -1,5 +1,7 @@
 //! Names of cached pages, and the one hash that places them.
 
+use std::hint::select_unpredictable;
+
 /// Bits of a key that hold the page's number; the rest hold the file's.
 const PAGE_BITS: u32 = 40;
 
@@ -89,18 +91,20 @@ impl Hash {
 
     /// The set of a directory of `sets` sets, of which the first `first_sets` are spread over evenly: linear hashing (Litwin 1980).
     /// Sets beyond the first come from splitting sets 0, 1, 2... in order, again and again, by one more bit of the hash each time
-    /// round. `rounds` is how often all of them have been split. Where there are fewer than the first, each that is missing is
-    /// joined with the one whose number has one bit less, the highest.
+    /// round. `mask` are the bits by which all of them have been split ([`split_mask`]). Where there are fewer than the first, each
+    /// that is missing is joined with the one whose number has one bit less, the highest.
     #[inline(always)]
-    pub fn set(self, first_sets: u32, sets: u32, rounds: u32) -> u32 {
-        let base = ((self.0 >> 32) * u64::from(first_sets)) >> 32;
-        let split = self.0 & ((2 << rounds) - 1);
-        let set = base + u64::from(first_sets) * split;
-        if set < u64::from(sets) {
-            return set as u32;
+    pub fn set(self, first_sets: u32, sets: u32, mask: u32) -> u32 {
+        let base = (((self.0 >> 32) * u64::from(first_sets)) >> 32) as u32;
+        let split = self.0 as u32;
+        let split_already = base + first_sets * (split & (2 * mask + 1));
+        let not_yet = base + first_sets * (split & mask);
+        // Which of the two is as good as random: a branch would be guessed wrong half of the time.
+        let mut set = select_unpredictable(split_already < sets, split_already, not_yet);
+        while set >= sets {
+            set ^= (1 << 31) >> set.leading_zeros();
         }
-        let set = (base + u64::from(first_sets) * (split & ((1 << rounds) - 1))) as u32;
-        if set < sets { set } else { fold(set, sets) }
+        set
     }
 
     /// Where the hash lies from 0 to 2^32, such that the hashes of every set there may be are an interval.
@@ -111,24 +115,15 @@ impl Hash {
     }
 }
 
-/// The set that a missing one among the first is joined with.
-#[cold]
-fn fold(mut set: u32, sets: u32) -> u32 {
-    while set >= sets {
-        set -= 1 << set.ilog2();
-    }
-    set
-}
-
 /// How many of so many sets are the first ones: few, so that the directory may shrink far by halves; and such that the sets are at
 /// most a 256th more than the first ones doubled some times, so that all are about as full.
 pub fn first_sets(sets: u32) -> u32 {
     sets >> sets.max(1).ilog2().saturating_sub(FIRST_BITS)
 }
 
-/// How often all sets have been split when there are so many.
-pub fn rounds(first_sets: u32, sets: u32) -> u32 {
-    (sets / first_sets).max(1).ilog2()
+/// The bits of a hash by which all sets have been split when there are so many.
+pub fn split_mask(first_sets: u32, sets: u32) -> u32 {
+    (1 << (sets / first_sets).max(1).ilog2()) - 1
 }
 
 /// The set that a set, not the first, is split from, and joined with when it goes.
@@ -194,8 +189,8 @@ mod tests {
                 let from = origin(first, sets);
                 for page in 0..2000 {
                     let hash = Key::new(1, page).unwrap().hash();
-                    let before = hash.set(first, sets, rounds(first, sets));
-                    let after = hash.set(first, sets + 1, rounds(first, sets + 1));
+                    let before = hash.set(first, sets, split_mask(first, sets));
+                    let after = hash.set(first, sets + 1, split_mask(first, sets + 1));
                     assert!(before < sets);
                     assert!(after == before || (before == from && after == sets), "{sets}: {before} -> {after}");
                 }
@@ -208,12 +203,12 @@ mod tests {
     fn all_sets_are_as_full() {
         for (sets, pages) in [(300, 60_000), (1000, 200_000), (4096, 800_000)] {
             let first = first_sets(sets);
-            assert!((256..512).contains(&first) && sets - (first << rounds(first, sets)) <= sets / 256);
-            let even = first << rounds(first, sets);
+            assert!((256..512).contains(&first) && sets - first * (split_mask(first, sets) + 1) <= sets / 256);
+            let even = first * (split_mask(first, sets) + 1);
             let mut in_set = vec![(0, u32::MAX, 0); even as usize];
             for page in 0..pages {
                 let hash = Key::new(1, page).unwrap().hash();
-                let (count, low, high) = &mut in_set[hash.set(first, even, rounds(first, even)) as usize];
+                let (count, low, high) = &mut in_set[hash.set(first, even, split_mask(first, even)) as usize];
                 let position = hash.position(first);
                 (*count, *low, *high) = (*count + 1, position.min(*low), position.max(*high));
             }

@@ -87,9 +87,6 @@ pub struct Fill {
     pub evicted: bool,
 }
 
-/// Where a page was found: its set, its way and frame.
-pub type Found = (Place, Seen);
-
 /// What became of asking for a page.
 #[derive(Debug)]
 pub enum Begun {
@@ -121,8 +118,8 @@ pub enum Wrote {
     Done {
         /// Dirty pages in its set now.
         dirty: u32,
-        /// Where it was; if it has just come in, whether another had to go for it.
-        was: std::result::Result<(Place, usize), bool>,
+        /// The way where it was; if it has just come in, whether another had to go for it.
+        was: std::result::Result<usize, bool>,
     },
     /// Somebody else is at the page.
     Busy,
@@ -219,21 +216,15 @@ impl Cache {
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
     #[inline(always)]
-    pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> Option<Found> {
+    pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> Option<Seen<'_>> {
         for _ in 0..4 {
-            let found = self.find(key, hash)?;
+            let seen = self.directory.find(key, hash)?;
             // SAFETY: the caller's promise.
-            if unsafe { self.copy_found(found, within, to, len) } {
-                return Some(found);
+            if unsafe { self.copy_seen(seen, within, to, len) } {
+                return Some(seen);
             }
         }
         None
-    }
-
-    /// Looks a page up.
-    #[inline(always)]
-    pub fn find(&self, key: Key, hash: Hash) -> Option<Found> {
-        self.directory.find(key, hash)
     }
 
     /// Asks for a page that was not found.
@@ -396,24 +387,25 @@ fn with_spare(pages: u64) -> u32 {
 
 /// Looking ahead, and copying what was found.
 impl Cache {
-    /// Fetches ahead what a look-up of the page will read.
-    #[inline]
-    pub fn prefetch(&self, hash: Hash) {
-        let set = self.directory.set(self.directory.place(hash));
-        for line in 0..2 {
-            prefetch(set.line(line * 8));
-        }
+    /// Fetches ahead what a look-up of the page will read, and says where that is.
+    #[inline(always)]
+    pub fn prefetch<const DEFAULT: bool>(&self, hash: Hash) -> Place {
+        let place = self.directory.place(hash);
+        let set = self.directory.set_as::<DEFAULT>(place);
+        prefetch(set.line(0));
+        prefetch(set.line(1));
+        place
     }
 
     /// Fetches ahead the bytes of a page that was found.
-    #[inline]
-    pub fn prefetch_found(&self, (_, seen): Found, within: usize, len: usize) {
+    #[inline(always)]
+    pub fn prefetch_seen(&self, seen: Seen<'_>, within: usize, len: usize) {
         let start = self.frames.at(seen.frame).wrapping_add(within);
-        let mut line = start as usize & !63;
+        let mut line = start.wrapping_sub(start as usize % 64);
         // Of a long range the processor fetches the rest by itself.
-        while line < start as usize + len.min(256) {
-            prefetch(line as *const u8);
-            line += 64;
+        while line < start.wrapping_add(len.min(256)) {
+            prefetch(line);
+            line = line.wrapping_add(64);
         }
     }
 
@@ -422,10 +414,10 @@ impl Cache {
     /// # Safety
     /// As for [`Cache::read`].
     #[inline(always)]
-    pub unsafe fn copy_found(&self, (place, seen): Found, within: usize, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn copy_seen(&self, seen: Seen<'_>, within: usize, to: *mut u8, len: usize) -> bool {
         // SAFETY: the caller's promise.
         unsafe { self.frames.copy_out(seen.frame, within, to, len) };
-        self.directory.set(place).is_still(seen)
+        seen.is_still()
     }
 }
 

@@ -18,6 +18,8 @@
 //! 4. Dirty, flushing and marked ways are present.
 
 use crate::cache::key::{Hash, Key};
+#[cfg(not(iomill_models))]
+use crate::sys::sync::AtomicU32;
 use crate::sys::sync::{AtomicU64, Ordering, fence, spin_wait};
 
 /// The fewest and the most ways of a set; a multiple of 4.
@@ -55,9 +57,13 @@ pub struct Shape {
 impl Shape {
     /// The shape of headers of sets of `ways`; `None` if that is not a multiple of 4 from 4 to 32.
     pub fn new(ways: usize) -> Option<Shape> {
-        if !ways.is_multiple_of(4) || !(WAYS_MIN..=WAYS_MAX).contains(&ways) {
-            return None;
-        }
+        (ways.is_multiple_of(4) && (WAYS_MIN..=WAYS_MAX).contains(&ways)).then(|| Shape::of(ways))
+    }
+
+    /// The shape unless told otherwise, as constants: look-ups in it take fewer instructions.
+    pub const DEFAULT: Shape = Shape::of(WAYS_DEFAULT);
+
+    const fn of(ways: usize) -> Shape {
         let frames = 1 + (ways - 4).div_ceil(8);
         let keys = frames + ways / 2;
         let state = keys + ways;
@@ -66,7 +72,7 @@ impl Shape {
         let ghosts = aux + ways.div_ceil(8);
         let stride = (ghosts + ways / 4).next_multiple_of(8);
         let all = u32::MAX >> (32 - ways);
-        Some(Shape { all, ways, frames, state, meta, aux, keys, ghosts, stride })
+        Shape { all, ways, frames, state, meta, aux, keys, ghosts, stride }
     }
 
     /// The mask of all ways.
@@ -78,7 +84,9 @@ impl Shape {
 
 /// What a look-up without the lock has seen.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct Seen<'a> {
+    /// The set's first word, with its version.
+    head: &'a AtomicU64,
     /// The way.
     pub way: usize,
     /// Its frame.
@@ -86,6 +94,15 @@ pub struct Seen {
     /// Whether it may be pinned.
     pub is_marked: bool,
     version: u32,
+}
+
+impl Seen<'_> {
+    /// Whether nothing in the set has changed since (rule 1). What was read between the two may be believed then.
+    #[inline(always)]
+    pub fn is_still(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.head.load(Ordering::Relaxed) as u32 == self.version
+    }
 }
 
 /// A set's header.
@@ -120,48 +137,95 @@ impl<'a> Set<'a> {
         unsafe { self.words.get_unchecked(index) }
     }
 
+    /// A way's frame with its mark. Frames are accessed by 32 bits, here only, so that no access overlaps one of another size.
+    #[cfg(not(iomill_models))]
+    #[inline(always)]
+    fn frame_word(&self, way: usize) -> &'a AtomicU32 {
+        debug_assert!(way < self.shape.ways);
+        // SAFETY: from word `frames` on there are two frames a word for all ways (`Shape::new`), in memory that is borrowed for 'a;
+        // they are aligned, because words are.
+        unsafe { &*self.words.as_ptr().add(self.shape.frames).cast::<AtomicU32>().add(way) }
+    }
+
+    #[cfg(not(iomill_models))]
+    #[inline(always)]
+    fn frame(&self, way: usize) -> u32 {
+        self.frame_word(way).load(Ordering::Relaxed)
+    }
+
+    #[cfg(not(iomill_models))]
+    #[inline(always)]
+    fn set_frame(&self, way: usize, to: u32) {
+        self.frame_word(way).store(to, Ordering::Relaxed);
+    }
+
+    /// In models a header's words cannot be cut.
+    #[cfg(iomill_models)]
+    fn frame(&self, way: usize) -> u32 {
+        (self.word(self.shape.frames + way / 2).load(Ordering::Relaxed) >> (way % 2 * 32)) as u32
+    }
+
+    #[cfg(iomill_models)]
+    fn set_frame(&self, way: usize, to: u32) {
+        let (word, shift) = (self.word(self.shape.frames + way / 2), way % 2 * 32);
+        let before = word.load(Ordering::Relaxed);
+        word.store(before & !(0xFFFF_FFFF << shift) | u64::from(to) << shift, Ordering::Relaxed);
+    }
+
     /// Looks a page up without the lock. `None`: it is not present, or the set is being changed.
     #[inline(always)]
-    pub fn find(&self, key: Key, hash: Hash) -> Option<Seen> {
-        let head = self.word(0).load(Ordering::Acquire);
+    pub fn find(&self, key: Key, hash: Hash) -> Option<Seen<'a>> {
+        let first = self.word(0);
+        let head = first.load(Ordering::Acquire);
         if head & LOCKED != 0 {
             return None;
         }
-        let mut matches = self.tag_matches(head, hash.tag());
+        let mut matches = self.tag_matches(hash.tag());
         while matches != 0 {
             let way = matches.trailing_zeros() as usize;
             if self.word(self.shape.keys + way).load(Ordering::Relaxed) == key.word() {
-                let pair = self.word(self.shape.frames + way / 2).load(Ordering::Relaxed);
-                let frame = (pair >> (way % 2 * 32)) as u32;
-                let version = head as u32;
-                return Some(Seen { way, frame: frame & !MARK, is_marked: frame & MARK != 0, version });
+                let frame = self.frame(way);
+                let (version, is_marked) = (head as u32, frame & MARK != 0);
+                return Some(Seen { head: first, way, frame: frame & !MARK, is_marked, version });
             }
             matches &= matches - 1;
         }
         None
     }
 
-    /// Whether nothing has changed since `seen` was (rule 1). What was read between the two may be believed then.
-    #[inline(always)]
-    pub fn is_still(&self, seen: Seen) -> bool {
-        fence(Ordering::Acquire);
-        self.word(0).load(Ordering::Relaxed) as u32 == seen.version
-    }
-
     /// The ways whose tag is `tag`.
     #[inline(always)]
-    fn tag_matches(&self, head: u64, tag: u8) -> u32 {
+    fn tag_matches(&self, tag: u8) -> u32 {
         // Sets of up to 12 ways have their tags in two words; of fewer, what follows is masked away.
-        let mut matches = equal_bytes(head, self.word(1).load(Ordering::Relaxed), tag) >> 4;
+        let mut matches = self.equal_bytes(0, tag) >> 4;
         if self.shape.frames > 2 {
-            matches |= self.more_tag_matches(tag);
+            for index in 2..self.shape.frames {
+                matches |= (self.equal_bytes(index, tag) & 0xFF) << (8 * index - 4);
+            }
         }
         matches & self.shape.all()
     }
 
-    fn more_tag_matches(&self, tag: u8) -> u32 {
-        let words = (2..self.shape.frames).map(|index| (index, self.word(index).load(Ordering::Relaxed)));
-        words.map(|(index, word)| (equal_bytes(word, 0, tag) & 0xFF) << (8 * index - 4)).sum()
+    /// Bit i: byte i of two words is `byte`. They are read one by one, which rule 1 is for.
+    #[inline(always)]
+    fn equal_bytes(&self, index: usize, byte: u8) -> u32 {
+        debug_assert!(index + 1 < self.shape.stride);
+        #[cfg(all(target_arch = "x86_64", not(any(miri, iomill_models))))]
+        // SAFETY: SSE2 is part of x86-64. The assembly reads two words of the header: to the language it is code that it cannot see,
+        // which does what two relaxed loads would.
+        unsafe {
+            use core::arch::x86_64::*;
+            let mut equal = _mm_set1_epi8(byte as i8);
+            core::arch::asm!("movups {words}, [{at}]", "pcmpeqb {equal}, {words}",
+                at = in(reg) self.words.as_ptr().add(index), words = out(xmm_reg) _, equal = inout(xmm_reg) equal,
+                options(readonly, pure, nostack, preserves_flags));
+            _mm_movemask_epi8(equal) as u32
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(any(miri, iomill_models)))))]
+        {
+            let [low, high] = [0, 1].map(|next| self.word(index + next).load(Ordering::Relaxed));
+            (0..16).map(|i| u32::from((if i < 8 { low } else { high } >> (i % 8 * 8)) as u8 == byte) << i).sum()
+        }
     }
 
     /// Takes note of a hit on a way (rule 2): nothing is stored unless the byte changes.
@@ -218,7 +282,7 @@ impl<'a> Set<'a> {
     }
 
     /// Whether a way that was seen is dirty: read without the lock, so to be believed only while `is_still`.
-    pub fn is_dirty(&self, seen: Seen) -> bool {
+    pub fn is_dirty(&self, seen: Seen<'_>) -> bool {
         self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
     }
 
@@ -244,20 +308,6 @@ impl<'a> Set<'a> {
     pub fn line(&self, index: usize) -> *const u8 {
         self.words.as_ptr().wrapping_add(index * 8).cast()
     }
-}
-
-/// Bit i: byte i of the two words is `byte`.
-#[inline(always)]
-fn equal_bytes(low: u64, high: u64, byte: u8) -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE2 is part of x86-64.
-    unsafe {
-        use core::arch::x86_64::*;
-        let equal = _mm_cmpeq_epi8(_mm_set_epi64x(high as i64, low as i64), _mm_set1_epi8(byte as i8));
-        _mm_movemask_epi8(equal) as u32
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    (0..16).map(|i| u32::from((if i < 8 { low } else { high } >> (i % 8 * 8)) as u8 == byte) << i).sum()
 }
 
 /// A locked set. Dropping it unlocks.
@@ -324,7 +374,7 @@ impl<'a> Locked<'a> {
 
     /// The way of a page that is present or filling.
     pub fn find(&self, key: Key, hash: Hash) -> Option<usize> {
-        let mut matches = self.set.tag_matches(self.get(0), hash.tag()) | self.filling();
+        let mut matches = self.set.tag_matches(hash.tag()) | self.filling();
         while matches != 0 {
             let way = matches.trailing_zeros() as usize;
             if self.get(self.set.shape.keys + way) == key.word() {
@@ -337,12 +387,12 @@ impl<'a> Locked<'a> {
 
     /// The ways that are present.
     pub fn present(&self) -> u32 {
-        !self.set.tag_matches(self.get(0), 0) & self.all()
+        !self.set.tag_matches(0) & self.all()
     }
 
     /// The ways that are neither present nor filling.
     pub fn free(&self) -> u32 {
-        self.set.tag_matches(self.get(0), 0) & !self.filling()
+        self.set.tag_matches(0) & !self.filling()
     }
 
     /// The page of a way that is not free.
@@ -352,19 +402,19 @@ impl<'a> Locked<'a> {
 
     /// The frame of a way.
     pub fn frame(&self, way: usize) -> u32 {
-        self.half(self.set.shape.frames + way / 2, way % 2) & !MARK
+        self.set.frame(way) & !MARK
     }
 
     /// Gives a way that is not marked another frame.
     pub fn set_frame(&mut self, way: usize, frame: u32) {
         debug_assert!(frame & MARK == 0 && !Locked::has(self.marked(), way));
-        self.put_half(self.set.shape.frames + way / 2, way % 2, frame);
+        self.set.set_frame(way, frame);
     }
 
     /// Marks a way: its frame may be pinned, so it is not written to and not used again before pins were looked for.
     pub fn set_marked(&mut self, way: usize, on: bool) {
         let frame = self.frame(way) | if on { MARK } else { 0 };
-        self.put_half(self.set.shape.frames + way / 2, way % 2, frame);
+        self.set.set_frame(way, frame);
         self.set_mark(way, on);
     }
 

@@ -30,7 +30,7 @@ impl Cache {
             // SAFETY: the caller's promise; the set is locked, so nobody else writes to its frames.
             unsafe { self.frames.copy_in(frame, within, from, len) };
             self.soil(&mut set, way);
-            return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok((place, way)) };
+            return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok(way) };
         }
         if self.waiters.in_transit(&set, key) {
             return Wrote::Busy;
@@ -131,8 +131,8 @@ impl Cache {
     /// Whether a page is dirty and not being flushed, as far as can be told without a lock.
     pub fn is_dirty(&self, key: Key) -> bool {
         let hash = self.directory.hash(key);
-        let found = self.directory.find(key, hash);
-        found.is_some_and(|(place, seen)| self.directory.set(place).is_dirty(seen))
+        let set = self.directory.set_of(hash);
+        set.find(key, hash).is_some_and(|seen| set.is_dirty(seen))
     }
 
     /// The dirty pages of one set, or those being flushed too.

@@ -160,6 +160,16 @@ impl Tally {
     pub fn add(&self, id: Id, amount: u64) {
         self.0.add(id as usize, amount);
     }
+
+    /// Counts a hit that read so many bytes: the same as adding twice, in fewer instructions.
+    #[inline(always)]
+    pub fn hit(&self, bytes: u64) {
+        let words = self.0.words();
+        let (hits, read) = (&words[Id::Hits as usize], &words[Id::BytesRead as usize]);
+        let now = (hits.load(Ordering::Relaxed), read.load(Ordering::Relaxed));
+        hits.store(now.0.wrapping_add(1), Ordering::Relaxed);
+        read.store(now.1.wrapping_add(bytes), Ordering::Relaxed);
+    }
 }
 
 /// A drive queue's counters.

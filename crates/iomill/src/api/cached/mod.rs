@@ -35,7 +35,7 @@ use flush::Flusher;
 use nodes::Spread;
 
 pub use fill::Fills;
-pub use seat::Seat;
+pub use seat::{Seat, forget_last};
 pub use work::Work;
 
 /// Frames are registered with engines in chunks, which are also how memory goes back to the system: a sixteenth of the cache or a
@@ -54,8 +54,12 @@ pub struct Cached {
     first: Cache,
     /// The others', and what else there is to several nodes.
     spread: Option<Spread>,
+    /// See [`Cached::is_default`].
+    is_default: bool,
     /// Tells caches of this process apart in the threads' tables.
     instance: u64,
+    /// The same while the array is open.
+    open: AtomicU64,
     /// The open files, by their number in the cache.
     files: RwLock<BTreeMap<u32, Weak<FileState>>>,
     next_number: AtomicU32,
@@ -111,6 +115,7 @@ impl Cached {
         let first = caches.remove(0);
         let threads = options.platform.threads();
         let cached = Cached {
+            is_default: places.nodes.len() == 1 && first.directory().is_default_shape(),
             first,
             spread: (places.nodes.len() > 1).then(|| Spread::new(places, caches, options.remote, threads)),
             board: Arc::clone(board),
@@ -120,6 +125,7 @@ impl Cached {
             regions: Arc::clone(regions),
             chunk_bytes,
             instance,
+            open: AtomicU64::new(instance),
             files: RwLock::default(),
             next_number: AtomicU32::new(0),
             flusher: Flusher::default(),

@@ -95,16 +95,22 @@ impl Spread {
 }
 
 impl Cached {
-    /// The first cache, which is the only one where nodes make no difference.
-    #[inline(always)]
-    pub fn first(&self) -> &Cache {
-        &self.first
-    }
-
-    /// All of them.
+    /// All caches.
     pub fn caches(&self) -> impl Iterator<Item = &Cache> {
         let others = self.spread.iter().flat_map(|spread| &spread.others);
         std::iter::once(&self.first).chain(others)
+    }
+
+    /// Whether there is one cache, and it is of the default shape, for which reads are made.
+    #[inline(always)]
+    pub fn is_default(&self) -> bool {
+        self.is_default
+    }
+
+    /// The one that a page belongs to; with `DEFAULT` there is only one.
+    #[inline(always)]
+    pub(super) fn cache_as<const DEFAULT: bool>(&self, key: Key) -> &Cache {
+        if DEFAULT { &self.first } else { self.cache_of(key) }
     }
 
     /// The one that a page belongs to.
@@ -181,15 +187,22 @@ impl Paged {
     /// The name of a page and the cache that it belongs to, unless the page is too far out to be cached.
     #[inline(always)]
     pub fn key(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+        self.key_as::<false>(page)
+    }
+
+    /// The same; with `DEFAULT` there is one cache.
+    #[inline(always)]
+    pub(super) fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
         let key = Key::new(self.number, page)?;
-        let cache = self.cached.cache_of(key);
+        let cache = self.cached.cache_as::<DEFAULT>(key);
         Some((key, cache.directory().hash(key), cache))
     }
 
     /// The same for who wants to look into that cache directly; `None` where such pages go by message.
     #[inline(always)]
-    pub(super) fn key_to_read(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+    pub(super) fn key_to_read<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
         match &self.cached.spread {
+            _ if DEFAULT => self.key_as::<true>(page),
             None => self.key(page),
             Some(spread) => self.key(page).filter(|(.., cache)| {
                 spread.least_read.is_none_or(|least| least > 1 || spread.home() == Some(cache.number()))

@@ -5,7 +5,7 @@ use crate::api::array::ArrayInner;
 use crate::api::split::{Extent, Splitter};
 use crate::api::state::FileState;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Begun, Found, Outcome, Waiter, Wrote};
+use crate::cache::{Begun, Outcome, Place, Waiter, Wrote};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::engine::Op;
@@ -14,9 +14,6 @@ use crate::sys::sync::Ordering;
 
 /// Look-ups of a batch that overlap.
 const OVERLAP: usize = 16;
-
-/// Fills the places of a batch that is not full.
-const NOTHING: Span = Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() };
 
 /// What became of one span at first sight.
 pub(super) enum Asked {
@@ -36,7 +33,7 @@ impl Paged {
     pub unsafe fn read(&self, extent: Extent, missing: &mut Vec<Span>) {
         let extents = match self.leave_to_nodes(std::iter::once(extent), missing) {
             // SAFETY: the caller's promise.
-            Ok(near) => return unsafe { self.read_spans(near.into_iter(), missing) },
+            Ok(near) => return unsafe { self.read_many_in::<false>(near.iter().map(Span::extent), missing) },
             Err(extents) => extents,
         };
         self.cached.with_seat(|seat| {
@@ -50,22 +47,27 @@ impl Paged {
         });
     }
 
-    /// Copies a range within one page, if the cache has it.
+    /// Copies a range within one page, if the cache has it. Every instruction counts here: the processor overlaps a read's cache
+    /// misses with those of as many reads after it as it can look ahead. With `DEFAULT` there is one cache, of the default shape
+    /// ([`Cached::is_default`](super::Cached::is_default)).
     ///
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
     #[inline(always)]
-    pub unsafe fn read_page(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn read_page<const DEFAULT: bool>(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
         // A thread's first read takes the longer way.
-        let (Some((key, hash, cache)), Some(seat)) = (self.key_to_read(page), self.cached.last_seat()) else {
+        let (Some((key, hash, cache)), Some(seat)) = (self.key_to_read::<DEFAULT>(page), self.cached.last_seat())
+        else {
             return false;
         };
-        let Some(found) = cache.find(key, hash) else { return false };
+        let directory = cache.directory();
+        let set = directory.set_as::<DEFAULT>(directory.place(hash));
+        let Some(seen) = set.find(key, hash) else { return false };
         // SAFETY: the caller's promise.
-        let copied = unsafe { cache.copy_found(found, within, to, len) };
+        let copied = unsafe { cache.copy_seen(seen, within, to, len) };
         if copied {
-            seat.hit(&self.cached, cache, found, hash);
-            seat.tally.add(Id::BytesRead, len as u64);
+            seat.tally.hit(len as u64);
+            seat.note::<DEFAULT>(&self.cached, cache, seen.way, hash);
         }
         copied
     }
@@ -76,11 +78,11 @@ impl Paged {
     unsafe fn read_span(&self, seat: &Seat, span: Span) -> bool {
         let Some((key, hash, cache)) = self.key(span.page) else { return false };
         // SAFETY: a span is within its page, and its memory is the caller's.
-        let found = unsafe { cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
-        if let Some(found) = found {
-            seat.hit(&self.cached, cache, found, hash);
+        let seen = unsafe { cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
+        if let Some(seen) = seen {
+            seat.hit(&self.cached, cache, seen.way, hash);
         }
-        found.is_some()
+        seen.is_some()
     }
 
     /// As `read`, for many extents: the processor's cache misses of several look-ups overlap.
@@ -88,60 +90,43 @@ impl Paged {
     /// # Safety
     /// As for `read`.
     pub unsafe fn read_many(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
-        match self.leave_to_nodes(extents, missing) {
+        if self.cached.is_default() {
             // SAFETY: the caller's promise.
-            Ok(near) => unsafe { self.read_spans(near.into_iter(), missing) },
+            return unsafe { self.read_many_in::<true>(extents, missing) };
+        }
+        match self.leave_to_nodes(extents, missing) {
             // SAFETY: as above.
-            Err(extents) => unsafe { self.read_spans(extents.flat_map(super::spans), missing) },
+            Ok(near) => unsafe { self.read_many_in::<false>(near.iter().map(Span::extent), missing) },
+            // SAFETY: as above.
+            Err(extents) => unsafe { self.read_many_in::<false>(extents, missing) },
         }
     }
 
     /// # Safety
     /// As for `read`.
-    unsafe fn read_spans(&self, mut spans: impl Iterator<Item = Span>, missing: &mut Vec<Span>) {
-        let nothing = (NOTHING, Key::NOTHING, Hash(0), self.cached.first());
-        let mut bytes = 0;
+    #[inline(always)]
+    unsafe fn read_many_in<const DEFAULT: bool>(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
         self.cached.with_seat(|seat| {
-            loop {
-                let mut batch = [nothing; OVERLAP];
-                let mut found: [Option<Found>; OVERLAP] = [None; OVERLAP];
-                let mut count = 0;
-                while count < OVERLAP
-                    && let Some(span) = spans.next()
-                {
-                    bytes += u64::from(span.len);
-                    let Some((key, hash, cache)) = self.key(span.page) else {
-                        missing.push(span);
-                        continue;
-                    };
-                    cache.prefetch(hash);
-                    batch[count] = (span, key, hash, cache);
-                    count += 1;
-                }
-                if count == 0 {
-                    break;
-                }
-                for ((span, key, hash, cache), place) in batch[..count].iter().zip(&mut found) {
-                    *place = cache.find(*key, *hash);
-                    if let Some(found) = *place {
-                        cache.prefetch_found(found, span.within.into(), span.len.into());
-                    }
-                }
-                for ((span, _, hash, cache), place) in batch[..count].iter().zip(&found) {
-                    let copied = place.is_some_and(|found| {
-                        // SAFETY: a span is within its page, and its memory is the caller's.
-                        let still = unsafe { cache.copy_found(found, span.within.into(), span.buf, span.len.into()) };
-                        if still {
-                            seat.hit(&self.cached, cache, found, *hash);
-                        }
-                        still
-                    });
-                    if !copied {
-                        missing.push(*span);
+            let mut batch =
+                Batch::<DEFAULT> { paged: self, seat, missing, asked: [Asking::NOTHING; OVERLAP], count: 0 };
+            let mut bytes = 0;
+            for extent in extents {
+                bytes += extent.len;
+                let within = extent.offset as usize % PAGE_BYTES;
+                if extent.len.wrapping_sub(1) < PAGE_BYTES - within {
+                    let (page, len) = (extent.offset / PAGE_BYTES as u64, extent.len as u16);
+                    // SAFETY: the caller's promise.
+                    unsafe { batch.push(Span { page, within: within as u16, len, buf: extent.buf }) };
+                } else {
+                    for span in super::spans(extent) {
+                        // SAFETY: as above.
+                        unsafe { batch.push(span) };
                     }
                 }
             }
-            seat.tally.add(Id::BytesRead, bytes);
+            // SAFETY: as above.
+            unsafe { batch.run() };
+            seat.tally.add(Id::BytesRead, bytes as u64);
         });
     }
 
@@ -167,8 +152,8 @@ impl Paged {
         // SAFETY: a span is within its page, and its memory is the caller's.
         let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
         match wrote {
-            Wrote::Done { dirty, was: Ok((place, way)) } => {
-                seat.hit_at(&self.cached, cache, place, way, hash);
+            Wrote::Done { dirty, was: Ok(way) } => {
+                seat.hit(&self.cached, cache, way, hash);
                 (Asked::Done, dirty)
             }
             Wrote::Done { dirty, was: Err(evicted) } => {
@@ -185,6 +170,84 @@ impl Paged {
     pub(super) fn waiter(&self, page: u64, to_flush: bool) -> Option<std::sync::Arc<Waiter>> {
         let (key, hash, cache) = self.key(page)?;
         cache.waiter(key, hash, to_flush)
+    }
+}
+
+/// A page of a batch that is asked for.
+#[derive(Clone, Copy)]
+struct Asking {
+    span: Span,
+    key: Key,
+    hash: Hash,
+    place: Place,
+}
+
+impl Asking {
+    const NOTHING: Asking = Asking {
+        span: Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() },
+        key: Key::NOTHING,
+        hash: Hash(0),
+        place: Place(0),
+    };
+}
+
+/// Some look-ups that go together: first all their sets are fetched ahead, then all their pages, then all are copied.
+struct Batch<'a, const DEFAULT: bool> {
+    paged: &'a Paged,
+    seat: &'a Seat,
+    missing: &'a mut Vec<Span>,
+    /// The first `count` are asked for.
+    asked: [Asking; OVERLAP],
+    count: usize,
+}
+
+impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
+    /// Adds a span, and runs the batch when that is the last for which there is room.
+    ///
+    /// # Safety
+    /// The span's memory is writable and nobody else's, until `run`.
+    #[inline(always)]
+    unsafe fn push(&mut self, span: Span) {
+        let Some((key, hash, cache)) = self.paged.key_as::<DEFAULT>(span.page) else { return self.missing.push(span) };
+        let place = cache.prefetch::<DEFAULT>(hash);
+        self.asked[self.count] = Asking { span, key, hash, place };
+        self.count += 1;
+        if self.count == OVERLAP {
+            // SAFETY: the caller's promise.
+            unsafe { self.run() };
+        }
+    }
+
+    /// Copies what the cache holds; the rest is missing.
+    ///
+    /// # Safety
+    /// As for `push`.
+    #[inline(never)]
+    unsafe fn run(&mut self) {
+        let (cached, asked) = (&self.paged.cached, &self.asked[..std::mem::take(&mut self.count)]);
+        let mut seen = [const { None }; OVERLAP];
+        for (asking, seen) in asked.iter().zip(&mut seen) {
+            let cache = cached.cache_as::<DEFAULT>(asking.key);
+            // The page may have moved to another set meanwhile; then it is not found.
+            *seen = cache.directory().set_as::<DEFAULT>(asking.place).find(asking.key, asking.hash);
+            if let Some(seen) = *seen {
+                cache.prefetch_seen(seen, asking.span.within.into(), asking.span.len.into());
+            }
+        }
+        let mut hits = 0;
+        for (Asking { span, key, hash, .. }, seen) in asked.iter().zip(seen) {
+            let cache = cached.cache_as::<DEFAULT>(*key);
+            if let Some(seen) = seen
+                // SAFETY: a span is within its page, and its memory is the caller's.
+                && unsafe { cache.copy_seen(seen, span.within.into(), span.buf, span.len.into()) }
+            {
+                hits += 1;
+                self.seat.note::<DEFAULT>(cached, cache, seen.way, *hash);
+            } else {
+                self.missing.push(*span);
+            }
+        }
+        self.seat.tally.add(Id::Hits, hits);
     }
 }
 

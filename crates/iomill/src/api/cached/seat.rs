@@ -10,9 +10,10 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use super::Cached;
+use crate::api::callbacks;
 use crate::cache::feeder::Feeder;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Cache, Found, Held, PinBlock, Place};
+use crate::cache::{Cache, Held, PinBlock};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
 use crate::sys::sync::Ordering;
@@ -20,8 +21,19 @@ use crate::sys::sync::Ordering;
 thread_local! {
     /// This thread's seats, by cache. A seat goes when its cache is gone.
     static SEATS: RefCell<Vec<Rc<Seat>>> = const { RefCell::new(Vec::new()) };
-    /// The instance of the seat that was used last, and the seat, which is in `SEATS`.
-    static LAST: Cell<(u64, *const Seat)> = const { Cell::new((u64::MAX, std::ptr::null())) };
+    /// The instance of the seat that was used last, and the seat, which is in `SEATS`; nothing inside callbacks.
+    static LAST: Cell<(u64, *const Seat)> = const { Cell::new(NOBODY) };
+}
+
+const NOBODY: (u64, *const Seat) = (u64::MAX, std::ptr::null());
+
+/// What no seat's instance is.
+const CLOSED: u64 = u64::MAX - 1;
+
+/// The calling thread begins a callback, and finds its seats the longer way until it has ended.
+pub fn forget_last() {
+    // Where a thread is ending, nothing is remembered any more.
+    let _forgot = LAST.try_with(|last| last.set(NOBODY));
 }
 
 /// One thread's seat at a cache.
@@ -41,17 +53,23 @@ pub struct Seat {
 #[derive(Default)]
 struct Part {
     pins: RefCell<Vec<Arc<PinBlock>>>,
-    feeder: RefCell<Feeder>,
+    feeder: Feeder,
 }
 
 impl Cached {
-    /// The calling thread's seat, if it was the last that the thread used.
+    /// The calling thread's seat, if it was the last that the thread used, the array is open, and this is not a callback: three
+    /// answers for the price of one.
     #[inline(always)]
-    pub fn last_seat(self: &Arc<Self>) -> Option<&Seat> {
+    pub fn last_seat(&self) -> Option<&Seat> {
         let (instance, seat) = LAST.try_with(Cell::get).ok()?;
         // SAFETY: `LAST` names a seat in this thread's `SEATS`, where it stays until its cache is gone (`find`); this is
         // its cache, which is borrowed for as long.
-        (instance == self.instance).then(|| unsafe { &*seat })
+        (instance == self.open.load(Ordering::Relaxed)).then(|| unsafe { &*seat })
+    }
+
+    /// From now on nobody finds a seat the short way.
+    pub fn end_short_way(&self) {
+        self.open.store(CLOSED, Ordering::Relaxed);
     }
 
     /// Calls `f` with the calling thread's seat.
@@ -79,8 +97,10 @@ impl Cached {
             seats.push(Rc::clone(&seat));
             seat
         });
-        // Where it cannot be noted, it is found again the long way.
-        let _noted = LAST.try_with(|last| last.set((self.instance, Rc::as_ptr(&seat))));
+        if callbacks::may_block() {
+            // Where it cannot be noted, it is found again the long way.
+            let _noted = LAST.try_with(|last| last.set((self.instance, Rc::as_ptr(&seat))));
+        }
         seat
     }
 
@@ -105,18 +125,18 @@ impl Seat {
         }
     }
 
-    /// Takes note of a hit in one of the caches.
+    /// Takes note of a hit in one of the caches, and counts it.
     #[inline(always)]
-    pub fn hit(&self, cached: &Cached, cache: &Cache, (place, seen): Found, hash: Hash) {
-        self.hit_at(cached, cache, place, seen.way, hash);
+    pub fn hit(&self, cached: &Cached, cache: &Cache, way: usize, hash: Hash) {
+        self.tally.add(Id::Hits, 1);
+        self.note::<false>(cached, cache, way, hash);
     }
 
-    /// The same, in that way of that set.
-    #[inline]
-    pub fn hit_at(&self, cached: &Cached, cache: &Cache, place: Place, way: usize, hash: Hash) {
-        let full = self.part(cache).feeder.borrow_mut().push(place, way, hash);
-        self.tally.add(Id::Hits, 1);
-        if full {
+    /// Takes note of a hit that is counted elsewhere; `FIRST` says that there is one cache.
+    #[inline(always)]
+    pub fn note<const FIRST: bool>(&self, cached: &Cached, cache: &Cache, way: usize, hash: Hash) {
+        let part = if FIRST { &self.first } else { self.part(cache) };
+        if part.feeder.push(way, hash) {
             self.full(cached);
         }
     }
@@ -139,7 +159,7 @@ impl Seat {
     /// Tells the policies of the hits there were, before they have to choose.
     pub fn tell(&self, cached: &Cached) {
         for cache in cached.caches() {
-            self.part(cache).feeder.borrow_mut().drain(cache.directory());
+            self.part(cache).feeder.drain(cache.directory());
         }
     }
 
@@ -149,9 +169,9 @@ impl Seat {
         let pins = self.part(cache).pins.borrow();
         let slot = pins.first()?.empty()?;
         // SAFETY: the blocks of a part are this thread's, from its cache.
-        let (held, found) = unsafe { cache.pin_found(key, hash, slot) }?;
+        let (held, seen) = unsafe { cache.pin_found(key, hash, slot) }?;
         self.tally.add(Id::Pins, 1);
-        self.hit(cached, cache, found, hash);
+        self.hit(cached, cache, seen.way, hash);
         Some(held)
     }
 
@@ -170,9 +190,9 @@ impl Seat {
         };
         // SAFETY: the blocks of a part are this thread's, from its cache.
         let pinned = unsafe { cache.pin(key, hash, slot) };
-        Ok(pinned.map(|(held, found)| {
+        Ok(pinned.map(|(held, seen)| {
             self.tally.add(Id::Pins, 1);
-            self.hit(cached, cache, found, hash);
+            self.hit(cached, cache, seen.way, hash);
             held
         }))
     }
