@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use iomill::layout::Map;
 use iomill::{Array, ArrayOptions, Error, Layout, Result};
 
+use crate::flat::FlatFile;
+use crate::machine::Machine;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::target::{Part, Target};
 
@@ -105,7 +107,7 @@ impl Arena {
     }
 
     /// Where a plain file beside the array's own may be made for the measurement: on its first drive.
-    pub fn flat_path(&self) -> Result<PathBuf> {
+    fn flat_path(&self) -> Result<PathBuf> {
         let lacks = || Error::invalid("an array without drives", "name one of them");
         let drive = self.drives.first().ok_or_else(lacks)?;
         Ok(drive.join(format!("iomill-bench-{}.flat", std::process::id())))
@@ -141,6 +143,28 @@ impl Arena {
             array.close()?;
         }
         Ok(())
+    }
+
+    /// Measures, and leaves nothing behind. A failure of the measurement says more than one of the removal after it.
+    pub fn measured<R>(mut self, measure: impl FnOnce(&mut Arena) -> Result<R>) -> Result<R> {
+        let result = measure(&mut self);
+        let cleaned = self.clean_up();
+        result.and_then(|result| cleaned.map(|()| result))
+    }
+
+    /// Writes the measured file, and a plain one of the same length beside it that is removed when it is dropped; says what lies
+    /// under that.
+    pub(crate) fn fill_with_flat(
+        &mut self,
+        len_bytes: u64,
+        cancel: &AtomicBool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(FlatFile, Machine)> {
+        let flat = FlatFile::write(self.flat_path()?, len_bytes, SEED, cancel, progress)?;
+        self.fill(&Shape { len_bytes, layout: Layout::default() }, cancel, progress)?;
+        let part = Part { path: flat.path().to_owned(), len_bytes: flat.len_bytes() };
+        let machine = Machine::look(&Target::new(vec![part], SEED, Target::striped(1, 1))?);
+        Ok((flat, machine))
     }
 
     /// Removes what was made for the measurement, and says if that failed.

@@ -94,12 +94,8 @@ pub enum Stage {
 }
 
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
-pub fn run(mut arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
-    let result = measure(&mut arena, settings, cancel, stage);
-    let cleaned = arena.clean_up();
-    let report = result?;
-    cleaned?;
-    Ok(report)
+pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
+    arena.measured(|arena| measure(arena, settings, cancel, stage))
 }
 
 fn measure(

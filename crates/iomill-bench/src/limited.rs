@@ -9,12 +9,11 @@ use std::time::Duration;
 use iomill::{ArrayOptions, Error, Layout, Result};
 
 use crate::access::Access;
-use crate::arena::{Arena, SEED, Shape};
+use crate::arena::{Arena, Shape};
 use crate::bench::{Rivals, Stage};
 use crate::cached::{Accesses, WriteAt};
 use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, Task, URING_BY_HAND};
 use crate::draw::Choice;
-use crate::flat::FlatFile;
 use crate::held::{Held, HeldTask, Helper, Job};
 use crate::human;
 use crate::machine::Machine;
@@ -23,7 +22,6 @@ use crate::report::Report;
 use crate::rivals::uring::Uring;
 use crate::rounds::{self, Measured, Plan};
 use crate::small_writes::SmallWrites;
-use crate::target::{Part, Target};
 use crate::workload::Workload;
 
 /// Bytes of a value, and of the slot that it lies in.
@@ -68,21 +66,20 @@ pub enum What {
 
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
 pub fn run(
-    mut arena: Arena,
+    arena: Arena,
     what: &What,
     settings: &Settings,
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
-    let result = check(settings).and_then(|()| match what {
-        What::SmallWrites => small_writes(&mut arena, settings, cancel, stage),
-        What::Cold => accesses(&mut arena, settings, &[settings.cold()], cancel, stage),
-        What::Mixed(percents) => accesses(&mut arena, settings, &settings.mixed(percents), cancel, stage),
-    });
-    let cleaned = arena.clean_up();
-    let report = result?;
-    cleaned?;
-    Ok(report)
+    arena.measured(|arena| {
+        check(settings)?;
+        match what {
+            What::SmallWrites => small_writes(arena, settings, cancel, stage),
+            What::Cold => accesses(arena, settings, &[settings.cold()], cancel, stage),
+            What::Mixed(percents) => accesses(arena, settings, &settings.mixed(percents), cancel, stage),
+        }
+    })
 }
 
 fn check(settings: &Settings) -> Result<()> {
@@ -166,11 +163,7 @@ fn small_writes(
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
     let mut filling = |done, total| stage(Stage::Filling(done, total));
-    let flat = FlatFile::write(arena.flat_path()?, settings.size_bytes, SEED, cancel, &mut filling)?;
-    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
-    arena.fill(&shape, cancel, &mut filling)?;
-    let part = Part { path: flat.path().to_owned(), len_bytes: flat.len_bytes() };
-    let machine = Machine::look(&Target::new(vec![part], SEED, Target::striped(1, 1))?);
+    let (flat, machine) = arena.fill_with_flat(settings.size_bytes, cancel, &mut filling)?;
     let task = SmallWrites { op_bytes: VALUE_BYTES, cache_bytes: settings.cache_bytes, len_bytes: flat.len_bytes() };
     let path = flat.path().to_owned();
     let job = move |writes: &SmallWrites| Job::Write { path: path.clone(), writes: *writes };

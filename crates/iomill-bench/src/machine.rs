@@ -90,6 +90,15 @@ pub(crate) fn available_memory_bytes() -> Result<u64> {
     meminfo(&text, "MemAvailable:").ok_or_else(lacks)
 }
 
+/// Memory of this process that is no file's, in bytes: what it has taken from the system.
+pub(crate) fn process_memory_bytes() -> Result<u64> {
+    let path = "/proc/self/status";
+    let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let lacks = || Error::Machine { what: path.into(), why: "it has no lines RssAnon and RssShmem".into() };
+    let anonymous = meminfo(&text, "RssAnon:").ok_or_else(lacks)?;
+    Ok(anonymous + meminfo(&text, "RssShmem:").ok_or_else(lacks)?)
+}
+
 fn meminfo(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
@@ -178,5 +187,10 @@ mod tests {
         assert!(!machine.kernel.is_empty() && !machine.drives[0].file_system.is_empty(), "{machine:?}");
         assert!(machine.line().contains(&machine.kernel));
         assert!(available_memory_bytes().unwrap() < machine.memory_bytes);
+        let before = process_memory_bytes().unwrap();
+        let taken = vec![1u8; 64 << 20];
+        let after = process_memory_bytes().unwrap();
+        // Other tests take and give memory too.
+        assert!(after > before + (48 << 20), "{before} {after} {}", taken.len());
     }
 }

@@ -83,6 +83,8 @@ pub struct Row {
     pub ops_ratio_to: BTreeMap<String, f64>,
     /// CPU time per operation over that of each other contender of the same kind.
     pub cpu_ratio_to: BTreeMap<String, f64>,
+    /// Operations per second over those of the same contender with one thread; null where that was not measured.
+    pub ops_ratio_to_one_thread: Option<f64>,
     /// What a reader should know.
     pub notes: Vec<String>,
 }
@@ -116,6 +118,7 @@ impl Report {
                 report.left_out.push(LeftOut { contender, workload: workload.clone(), cache, why: why.clone() });
             }
         }
+        compare_with_one_thread(&mut report.results);
         report
     }
 
@@ -142,7 +145,8 @@ impl Report {
             lines.push("x: ratio to the best rival, cold and direct among themselves, warm among themselves.".into());
             lines.push("Direct I/O has no cache: there is no warm of it.".into());
         } else {
-            lines.push("x: CPU time per operation over that of the contender named; below 1 is less.".into());
+            let cpu = "x: CPU time per operation over that of the contender named (below 1 is less),";
+            lines.push(format!("{cpu}\nthen operations per second over its own (above 1 is more)."));
         }
         for out in &self.left_out {
             lines.push(format!("{} did not do {}: {}", label(&out.contender, &out.cache), out.workload, out.why));
@@ -178,8 +182,15 @@ impl Report {
             add("ops x", Box::new(move |row| ratio(row.ratio_to_best_rival)));
             add("CPU x", Box::new(move |row| ratio(row.cpu_ratio_to_best_rival)));
         }
+        if self.results.iter().any(|row| row.threads > 1 && row.ops_ratio_to_one_thread.is_some()) {
+            add("x 1 thr", Box::new(move |row| ratio(row.ops_ratio_to_one_thread)));
+        }
         for &to in self.baselines {
-            add(&format!("x {to}"), Box::new(move |row| ratio(row.cpu_ratio_to.get(to).copied())));
+            let both = move |row: &Row| {
+                let (cpu, ops) = (row.cpu_ratio_to.get(to).copied(), row.ops_ratio_to.get(to).copied());
+                if cpu.is_none() && ops.is_none() { "-".to_owned() } else { format!("{} {}", ratio(cpu), ratio(ops)) }
+            };
+            add(&format!("x {to}"), Box::new(both));
         }
         columns
     }
@@ -226,7 +237,18 @@ fn row<T: Task>(outcome: &Outcome, plan: &Plan<T>) -> Row {
         best_rival_cpu: None,
         ops_ratio_to: BTreeMap::new(),
         cpu_ratio_to: BTreeMap::new(),
+        ops_ratio_to_one_thread: None,
         notes: outcome.notes.clone(),
+    }
+}
+
+/// Fills in what more threads do over one.
+fn compare_with_one_thread(rows: &mut [Row]) {
+    let alone: Vec<Row> = rows.iter().filter(|row| row.threads == 1).cloned().collect();
+    for row in rows {
+        let is_same =
+            |one: &&Row| (&one.contender, &one.workload, &one.cache) == (&row.contender, &row.workload, &row.cache);
+        row.ops_ratio_to_one_thread = alone.iter().find(is_same).and_then(|one| quotient(row.ops_per_s, one.ops_per_s));
     }
 }
 
@@ -371,11 +393,25 @@ mod tests {
     }
 
     #[test]
+    fn more_threads_are_compared_with_one() {
+        let mut one = report();
+        one.results.truncate(2);
+        let mut rows = one.results.clone();
+        rows.iter_mut().for_each(|row| (row.threads, row.ops_per_s) = (1, row.ops_per_s / 1.9));
+        one.results.extend(rows);
+        compare_with_one_thread(&mut one.results);
+        let ratios: Vec<f64> = one.results.iter().map(|row| row.ops_ratio_to_one_thread.unwrap()).collect();
+        assert!(ratios.iter().zip([1.9, 1.9, 1.0, 1.0]).all(|(a, b)| (a - b).abs() < 1e-9), "{ratios:?}");
+        assert!(one.table().contains("x 1 thr") && one.table().contains("1.90x"), "{}", one.table());
+        assert!(!report().table().contains("x 1 thr"));
+    }
+
+    #[test]
     fn a_table_with_baselines_compares_with_them() {
         let table = Report { baselines: &[URING_BY_HAND, PREAD], ..report() }.table();
         let line = table.lines().find(|line| line.trim_start().starts_with(FIO_IO_URING)).unwrap();
         assert!(table.contains("x uring-by-hand") && table.contains("x pread"), "{table}");
-        assert!(line.contains("1.60x") && line.contains("0.44x"), "{line}");
+        assert!(line.contains("1.60x 0.81x") && line.contains("0.44x 2.50x"), "{line}");
         assert!(table.lines().skip(1).all(|line| line.chars().count() <= usize::from(TABLE_WIDTH)), "{table}");
     }
 

@@ -7,21 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use iomill::{ArrayOptions, Error, Layout, Result};
+use iomill::{ArrayOptions, Error, Result};
 
-use crate::arena::{Arena, SEED, Shape};
+use crate::arena::{Arena, SEED};
 use crate::bench::{Rivals, Stage};
 use crate::cached::{self, Whole};
 use crate::contender::{Contender, MMAP};
-use crate::flat::FlatFile;
-use crate::machine::{self, Machine};
+use crate::machine;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{Data, RecordReads, Skew};
 use crate::report::Report;
 use crate::rivals::caches::{Cached, Foyer, Moka, Pages, QuickCache};
 use crate::rivals::resident::Resident;
 use crate::rounds::{self, Plan};
-use crate::target::{Part, Target};
 
 /// How often all bytes are in memory at once: in the page cache, as pages of the crates, and in iomill's cache.
 const COPIES: u64 = 3;
@@ -68,12 +66,8 @@ impl Settings {
 }
 
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
-pub fn run(mut arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
-    let result = measure(&mut arena, settings, cancel, stage);
-    let cleaned = arena.clean_up();
-    let report = result?;
-    cleaned?;
-    Ok(report)
+pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
+    arena.measured(|arena| measure(arena, settings, cancel, stage))
 }
 
 fn measure(
@@ -89,13 +83,8 @@ fn measure(
             format!("{COPIES} times that, {needed}, would be in memory, and {there} is free; give a smaller --size");
         return Err(Error::invalid(format!("a size of {}", crate::human::size(settings.size_bytes)), why));
     }
-    let path = arena.flat_path()?;
     let mut filling = |done, total| stage(Stage::Filling(done, total));
-    let flat = FlatFile::write(path, settings.size_bytes, SEED, cancel, &mut filling)?;
-    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
-    arena.fill(&shape, cancel, &mut filling)?;
-    let part = Part { path: flat.path().to_owned(), len_bytes: flat.len_bytes() };
-    let machine = Machine::look(&Target::new(vec![part], SEED, Target::striped(1, 1))?);
+    let (flat, machine) = arena.fill_with_flat(settings.size_bytes, cancel, &mut filling)?;
     let data = Arc::new(Data::new(flat.path().to_owned(), flat.len_bytes() / PAGE_BYTES as u64, SEED)?);
     let cache_bytes = settings.cache_bytes.unwrap_or(settings.size_bytes.saturating_mul(CACHE_OVER_SIZE));
     let whole = Arc::new(Whole::new(arena, &settings.options, cache_bytes));
@@ -131,7 +120,9 @@ pub fn contenders(data: &Arc<Data>, whole: &Arc<Whole>) -> Vec<Box<dyn Contender
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::Shape;
     use crate::contender::{FOYER, IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, MOKA, PREAD, QUICK_CACHE, Slice};
+    use crate::flat::FlatFile;
 
     static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -148,7 +139,7 @@ mod tests {
     fn setting(seed_read: u64, cache_bytes: u64) -> Setting {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let mut arena = Arena::fresh(&dir.path().join("array"), 2).unwrap();
-        let shape = Shape { len_bytes: LEN_BYTES, layout: Layout::default() };
+        let shape = Shape { len_bytes: LEN_BYTES, layout: iomill::Layout::default() };
         arena.fill(&shape, &NEVER, &mut |_, _| ()).unwrap();
         let flat = FlatFile::write(dir.path().join("f"), LEN_BYTES, SEED, &NEVER, &mut |_, _| ()).unwrap();
         let data = Arc::new(Data::new(flat.path().to_owned(), 512, seed_read).unwrap());

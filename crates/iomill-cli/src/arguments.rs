@@ -21,7 +21,7 @@ use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
 
 pub use cache::CacheKind;
-pub use cached::{BenchCold, BenchMixed, BenchNodes, BenchSmallWrites, BenchTurns, BenchWarm};
+pub use cached::{BenchCold, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm};
 pub use nodes::Nodes;
 pub use replay::Replay;
 
@@ -380,6 +380,11 @@ pub enum BenchWhat {
     SmallWrites(BenchSmallWrites),
     /// Reads of pages that are on other NUMA nodes, directly and by message
     Nodes(BenchNodes),
+    /// Everything at once for minutes or hours: every byte is checked, and that memory stays what was given
+    #[command(
+        after_help = "Exit code 1 when a byte is wrong, or when the process takes more than the cache's size and 3%."
+    )]
+    Soak(BenchSoak),
     /// Do what a measurement says on the standard input, in the memory that it gives
     #[command(hide = true)]
     Held,
@@ -388,7 +393,15 @@ pub enum BenchWhat {
 /// Arguments of `bench quick`.
 #[derive(Debug, Args)]
 pub struct BenchQuick {
-    /// Where to make the array; removed afterwards [default: the current directory]
+    /// Where, and where to.
+    #[command(flatten)]
+    pub place: BenchPlace,
+}
+
+/// What all measurements have.
+#[derive(Debug, Args)]
+pub struct BenchPlace {
+    /// Where to make an array if none is measured that is there; removed afterwards [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
@@ -396,7 +409,31 @@ pub struct BenchQuick {
     pub json: Option<PathBuf>,
 }
 
-/// Arguments of `bench random` and `bench sequential`. Without an array, one is made in the current directory.
+impl BenchPlace {
+    /// The directory to make an array in.
+    pub fn dir(&self) -> &Path {
+        self.dir.as_deref().unwrap_or(Path::new("."))
+    }
+}
+
+/// What those have in which contenders take turns.
+#[derive(Debug, Args)]
+pub struct BenchRounds {
+    /// Length of one contender's turn, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Turns of each contender; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Who else takes part: `all`, `none`, or names such as `uring-by-hand,pread,mmap`
+    #[arg(long, value_name = "NAMES", default_value = "all")]
+    pub rivals: Rivals,
+    /// Where, and where to.
+    #[command(flatten)]
+    pub place: BenchPlace,
+}
+
+/// Arguments of `bench random` and `bench sequential`.
 #[derive(Debug, Args)]
 pub struct BenchAccess {
     /// Threads that call at the same time
@@ -417,18 +454,9 @@ pub struct BenchAccess {
     /// Unit of placement: a multiple of 4 KiB, at most 64 MiB
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block_size)]
     pub block_size: u32,
-    /// Length of one contender's turn, 0.1 to 600
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    pub seconds: f64,
-    /// Turns of each contender; the median counts
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub rounds: u16,
-    /// Who else takes part: `all`, `none`, or names such as `uring-by-hand,fio-io_uring,pread`
-    #[arg(long, value_name = "NAMES", default_value = "all")]
-    pub rivals: Rivals,
-    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
-    pub json: Option<PathBuf>,
+    /// Turns, and who takes them.
+    #[command(flatten)]
+    pub rounds: BenchRounds,
 }
 
 /// Arguments of `top`.

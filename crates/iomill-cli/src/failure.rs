@@ -38,7 +38,7 @@ pub enum Failure {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The array has problems that `check` did not repair; it has told them.
+    /// The array has problems that `check` did not repair, or a soak took too much memory; they have told it.
     #[error("{0}")]
     Unsound(String),
     /// A signal.

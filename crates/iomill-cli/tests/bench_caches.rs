@@ -1,5 +1,5 @@
-//! `iomill bench warm`, `cold`, `mixed` and `small-writes`: the keys that are promised, the memory that is kept to, nothing
-//! left behind.
+//! `iomill bench warm`, `cold`, `mixed`, `small-writes` and `soak`: the keys that are promised, the memory that is kept to,
+//! nothing left behind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -60,7 +60,10 @@ fn warm_has_everybody_and_its_keys() {
         assert!(row["contender"] == "mmap" || row["cpu_ratio_to"]["mmap"].is_f64(), "{row}");
         assert!(row["contender"] == "pread" || row["ops_ratio_to"]["pread"].is_f64(), "{row}");
         assert_eq!((&row["cache"], &row["hit_percent"]), (&Value::from("warm"), &Value::Null));
+        let scaling = row["ops_ratio_to_one_thread"].as_f64().unwrap();
+        assert!(if row["threads"] == 1 { scaling == 1.0 } else { scaling > 0.1 }, "{row}");
     }
+    assert!(table.contains("x 1 thr"), "{table}");
     assert!(table.contains("x mmap"), "{table}");
     let ours = document["results"].as_array().unwrap().iter().filter(|row| row["contender"] == "iomill-pin");
     for row in ours {
@@ -98,8 +101,12 @@ fn cold_misses_and_is_held_to_its_memory() {
 #[test]
 fn mixed_hits_as_often_as_asked() {
     let site = Site::new(2);
-    let arguments = ["mixed", "--cache", "8MiB", "--size", "64MiB", "--hit-percent", "0,80", "--rivals", "pread,mmap"];
-    let (document, _) = document(&site, &arguments);
+    let memory = ["mixed", "--cache", "8MiB", "--size", "64MiB", "--svg", "mixed.svg"];
+    let (document, _) = document(&site, &[&memory[..], &["--hit-percent", "0,80", "--rivals", "pread,mmap"]].concat());
+    let picture = fs::read_to_string(site.path("mixed.svg")).unwrap();
+    for said in ["<svg", "iomill-read_many", "reads that hit, %", "zipf0.99-95%read-1000B"] {
+        assert!(picture.contains(said), "{said}");
+    }
     for (percent, workload) in [(0.0, "0%hit-read-1000B"), (80.0, "80%hit-read-1000B")] {
         for name in ["iomill-read_at", "iomill-read_many", "pread", "mmap"] {
             if name.starts_with("iomill-") || held_or_explained(&document, workload, name) {
@@ -137,6 +144,36 @@ fn small_writes_without_an_array() {
 }
 
 #[test]
+fn a_soak_keeps_to_its_memory_and_checks_all_bytes() {
+    let site = Site::new(2);
+    let line = ["bench", "soak", "--seconds", "3", "--cache", "64MiB", "--size", "128MiB", "--threads", "2", "--json"];
+    let document = site.run(line).good().json();
+    for key in ["reads", "writes", "pins", "syncs", "resizes", "evictions", "flushes", "verified_bytes"] {
+        assert!(document[key].as_u64().unwrap() > 0, "{key}: {document}");
+    }
+    // All of the file is read at the end.
+    assert!(document["verified_bytes"].as_u64().unwrap() > 128 << 20, "{document}");
+    let bytes = |key: &str| document[key].as_u64().unwrap();
+    assert!(bytes("used_max_bytes") > 32 << 20 && bytes("used_max_bytes") <= bytes("limit_bytes"), "{document}");
+    assert!(bytes("used_closed_bytes") < bytes("used_final_bytes"), "{document}");
+    assert_eq!((&document["is_within"], &document["cancelled"]), (&true.into(), &false.into()));
+    let memory = document["memory"].as_array().unwrap();
+    assert!(memory.len() > 10 && memory.iter().all(|at| at["used_bytes"].is_u64() && at["seconds"].is_f64()));
+    assert_eq!(site.run(["ls"]).good().text(), "");
+}
+
+/// Rings, stacks and the like are more than 3% of a tiny cache: that is told, with the figures, and fails.
+#[test]
+fn a_soak_that_takes_too_much_memory_fails() {
+    let site = Site::bare(0);
+    let line = ["bench", "soak", "--seconds", "1", "--cache", "1MiB", "--size", "16MiB", "--threads", "8"];
+    let ended = site.run_bare(line);
+    assert_eq!(ended.code, 1, "{}", ended.err);
+    assert!(ended.err.contains("for a cache of 1 MiB") && ended.text().contains("memory, most"), "{}", ended.err);
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let site = Site::bare(0);
     for (arguments, said) in [
@@ -155,6 +192,8 @@ fn what_makes_no_sense_is_refused() {
         (vec!["mixed", "--hit-percent", "100"], "100"),
         (vec!["mixed", "--hit-percent", ""], "hit-percent"),
         (vec!["small-writes", "--threads", "2000"], "2000"),
+        (vec!["soak", "--seconds", "0"], "0"),
+        (vec!["soak", "--cache", "8MiB", "--size", "4MiB"], "larger --size"),
         (vec!["cold", "--dir", "/nonexistent"], "/nonexistent"),
     ] {
         let line: Vec<&str> = [vec!["bench"], arguments].concat();

@@ -176,6 +176,11 @@ impl Faults {
         self.injections.push(injection);
     }
 
+    /// How many targeted faults have still to strike.
+    pub fn pending(&self) -> usize {
+        self.injections.iter().filter(|injection| injection.times > 0).count()
+    }
+
     /// Makes a drive slower by a factor; 1 heals it.
     pub fn slow(&mut self, drive: usize, factor: u64) {
         self.ailments.entry(drive).or_default().slowness = factor.max(1);

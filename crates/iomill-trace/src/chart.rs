@@ -128,7 +128,7 @@ mod tests {
         let cases = policies
             .into_iter()
             .flat_map(|(policy, set_size)| [9600, 96].map(|cache_pages| Case { policy, cache_pages, set_size }));
-        cases.map(|case| Outcome { case, hit_rate_warm: 0.4, hit_rate_whole: 0.3 }).collect()
+        cases.map(|case| Outcome { case, hit_rate_warm: 0.4, hit_rate_whole: 0.3, accesses_per_s: 1e7 }).collect()
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! Goals: a few bytes per access, and an error before memory runs out. Non-goals: lengths and offsets within pages.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::path::Path;
 
+use iomill::cache::key::Key;
 use iomill::sys::limits::memory_limit_bytes;
 
 use crate::error::{Result, TraceError};
@@ -134,7 +136,26 @@ pub fn memory_bytes() -> usize {
 #[derive(Default)]
 struct Loader {
     loaded: Pages,
-    index_of: HashMap<u64, u32>,
+    index_of: HashMap<u64, u32, BuildHasherDefault<PageHasher>>,
+}
+
+/// The cache's own hash of a page's number, which takes a fraction of the time of the standard one.
+#[derive(Default)]
+struct PageHasher(u64);
+
+impl Hasher for PageHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, page: u64) {
+        self.0 = Key::from_word(self.0 ^ page).hash().0;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Loader {

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use crate::error::Result;
 use crate::global;
@@ -23,7 +24,7 @@ pub const PER_MILLE: [u64; 6] = [1, 10, 50, 100, 200, 400];
 pub const PAGES_MIN: u64 = 64;
 
 /// Pages per set where it is not given.
-pub const SET_SIZE_DEFAULT: u32 = 12;
+pub const SET_SIZE_DEFAULT: u32 = iomill::DEFAULT_SET_SIZE as u32;
 
 /// How often a simulation looks whether it is still wanted, in accesses.
 const LOOK: usize = 1 << 20;
@@ -34,6 +35,14 @@ pub use crate::sets::SetPolicy;
 pub trait Simulated {
     /// Takes an access; whether it hit. What missed is in the cache afterwards.
     fn access(&mut self, access: Access) -> bool;
+
+    /// Takes some; how many hit.
+    fn hits(&mut self, accesses: impl Iterator<Item = Access>) -> usize
+    where
+        Self: Sized,
+    {
+        accesses.filter(|access| self.access(*access)).count()
+    }
 }
 
 /// Which page goes when another one comes.
@@ -145,6 +154,8 @@ pub struct Outcome {
     pub hit_rate_warm: f64,
     /// Hits per access of the whole trace.
     pub hit_rate_whole: f64,
+    /// How fast the simulation of this combination was, on the one CPU that it had.
+    pub accesses_per_s: f64,
 }
 
 /// Runs combinations over a trace, as many at a time as there are CPUs. `done` hears how many are done. `None` if it was
@@ -195,6 +206,7 @@ fn one(pages: &Pages, case: Case, cancel: &AtomicBool) -> Result<Option<Outcome>
 }
 
 fn count(pages: &Pages, case: Case, mut cache: impl Simulated, cancel: &AtomicBool) -> Option<Outcome> {
+    let start = Instant::now();
     let (mut accesses, half) = (pages.accesses(), pages.len() / 2);
     let mut hits_of = |mut left: usize| {
         let mut hits = 0;
@@ -203,7 +215,7 @@ fn count(pages: &Pages, case: Case, mut cache: impl Simulated, cancel: &AtomicBo
                 return None;
             }
             let turn = left.min(LOOK);
-            hits += accesses.by_ref().take(turn).filter(|access| cache.access(*access)).count();
+            hits += cache.hits(accesses.by_ref().take(turn));
             left -= turn;
         }
         Some(hits)
@@ -214,6 +226,7 @@ fn count(pages: &Pages, case: Case, mut cache: impl Simulated, cancel: &AtomicBo
         case,
         hit_rate_warm: rate(warm, pages.len() - half),
         hit_rate_whole: rate(cold + warm, pages.len()),
+        accesses_per_s: pages.len() as f64 / start.elapsed().as_secs_f64().max(1e-9),
     })
 }
 
@@ -234,7 +247,9 @@ mod tests {
     fn the_first_half_warms() {
         let case = Case { policy: Policy::GlobalLru, cache_pages: 1, set_size: None };
         let outcomes = run(&pages(), &[case], &NEVER, &|_| {}).unwrap().unwrap();
-        assert_eq!(outcomes, [Outcome { case, hit_rate_warm: 0.25, hit_rate_whole: 3.0 / 8.0 }]);
+        let Outcome { hit_rate_warm, hit_rate_whole, accesses_per_s, .. } = outcomes[0];
+        assert_eq!((hit_rate_warm, hit_rate_whole), (0.25, 3.0 / 8.0));
+        assert!(accesses_per_s > 0.0 && outcomes.len() == 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Arguments on the cache that an array is opened with.
 
 use clap::Args;
+use iomill::cache::set::{Shape, WAYS_MAX, WAYS_MIN};
 use iomill::{ArrayOptions, PolicyKind};
 use iomill_trace::simulate::SET_SIZE_DEFAULT;
 
@@ -24,7 +25,7 @@ impl CacheKind {
 
 pub(super) fn set_size(text: &str) -> Result<u32, String> {
     match text.parse() {
-        Ok(size @ 4..=32) if size % 4 == 0 => Ok(size),
-        _ => Err("a set has 4, 8, 12, 16, 20, 24, 28 or 32 pages".to_owned()),
+        Ok(size) if Shape::new(size as usize).is_some() => Ok(size),
+        _ => Err(format!("a set has a multiple of 4 pages, from {WAYS_MIN} to {WAYS_MAX}, such as {SET_SIZE_DEFAULT}")),
     }
 }

@@ -1,43 +1,30 @@
-//! Arguments of the measurements of caches: `bench warm`, `bench cold`, `bench mixed`, `bench small-writes`, `bench nodes`.
+//! Arguments of the measurements of caches: `bench warm`, `cold`, `mixed`, `small-writes`, `nodes`, `soak`.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use iomill_bench::bench::Rivals;
 use iomill_bench::records::Skew;
 
-use super::{CacheKind, seconds, size};
+use super::{BenchPlace, BenchRounds, CacheKind, seconds, size};
 
 /// What all of them have.
 #[derive(Debug, Args)]
 pub struct BenchTurns {
-    /// Length of one contender's turn, 0.1 to 600
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    pub seconds: f64,
-    /// Turns of each contender; the median counts
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub rounds: u16,
-    /// Who else takes part: `all`, `none`, or names such as `mmap,pread,quick_cache`
-    #[arg(long, value_name = "NAMES", default_value = "all")]
-    pub rivals: Rivals,
     /// Operations per call of those who take many, 1 to 65536
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub batch: u32,
     /// Iomill's cache.
     #[command(flatten)]
     pub kind: CacheKind,
-    /// Where to make an array if none is named; removed afterwards [default: the current directory]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
-    pub json: Option<PathBuf>,
+    /// Turns, and who takes them.
+    #[command(flatten)]
+    pub rounds: BenchRounds,
 }
 
 /// Arguments of `bench warm`.
 #[derive(Debug, Args)]
 pub struct BenchWarm {
-    /// Bytes that are read from; three times that is in memory
+    /// Bytes that are read from; they are in memory three times over: in the page cache, as pages of other caches, and in iomill's
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
     pub size: u64,
     /// Size of iomill's cache, which must hold all of that: a page has one small set to be in, so that a cache of the same size
@@ -109,6 +96,9 @@ pub struct BenchMixed {
         value_parser = clap::value_parser!(u8).range(0..=99)
     )]
     pub hit_percent: Vec<u8>,
+    /// Draw operations per second against the share of hits, and those of the key-value loads
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Memory, length and threads as of `bench cold`.
     #[command(flatten)]
     pub cold: BenchCold,
@@ -164,10 +154,30 @@ pub struct BenchNodes {
     /// Iomill's cache.
     #[command(flatten)]
     pub kind: CacheKind,
-    /// Where to make an array if none is named; removed afterwards [default: the current directory]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
-    pub json: Option<PathBuf>,
+    /// Where, and where to.
+    #[command(flatten)]
+    pub place: BenchPlace,
+}
+
+/// Arguments of `bench soak`.
+#[derive(Debug, Args)]
+pub struct BenchSoak {
+    /// How long, 1 to 86400
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// Size of iomill's cache
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    pub cache: u64,
+    /// Length of the file, which is removed afterwards [default: 4 times the cache]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// Threads that work at the same time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Iomill's cache.
+    #[command(flatten)]
+    pub kind: CacheKind,
+    /// Where, and where to.
+    #[command(flatten)]
+    pub place: BenchPlace,
 }

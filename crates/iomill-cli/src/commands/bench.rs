@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use iomill::Error;
 use iomill_bench::arena::{Arena, Shape};
 use iomill_bench::bench::{self, Settings, Stage};
 use iomill_bench::contender::{IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
@@ -13,7 +14,6 @@ use iomill_bench::human;
 use iomill_bench::report::Report;
 use iomill_bench::rounds::Plan;
 use iomill_bench::workload::{Order, Workload};
-use serde_json::Value;
 
 use crate::arguments::{Bench, BenchAccess, BenchQuick, BenchWhat, Mode};
 use crate::console::Answer;
@@ -34,15 +34,15 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
         BenchWhat::SmallWrites(arguments) => cached::small_writes(context, arguments),
         BenchWhat::Nodes(arguments) => cached::nodes(context, arguments),
+        BenchWhat::Soak(arguments) => cached::soak(context, arguments),
         BenchWhat::Held => cached::held(),
     }
 }
 
 fn quick(context: &Context<'_>, arguments: &BenchQuick) -> Result<Answer> {
     let settings = Settings { options: context.options(), ways: ways(context), ..bench::quick() };
-    let dir = arguments.dir.as_deref().unwrap_or(Path::new("."));
     let interrupt = Interrupt::install()?;
-    let arena = fresh(context, dir)?;
+    let arena = fresh(context, arguments.place.dir())?;
     measure(context, arena, &settings, &interrupt)
 }
 
@@ -54,11 +54,12 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         read_percent: arguments.read_percent,
         depth: context.global.depth,
     };
-    let slice = Duration::from_secs_f64(arguments.seconds);
+    let rounds = &arguments.rounds;
+    let slice = Duration::from_secs_f64(rounds.seconds);
     let plan = Plan {
         workload,
         threads: arguments.threads.into(),
-        rounds: arguments.rounds.into(),
+        rounds: rounds.rounds.into(),
         slice,
         warm_up: slice.min(Duration::from_millis(500)),
     };
@@ -67,10 +68,10 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         plan,
         ways: ways(context),
         options: context.options(),
-        rivals: arguments.rivals.clone(),
+        rivals: rounds.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, Path::new("."))?;
+    let arena = named_or_fresh(context, rounds.place.dir())?;
     measure(context, arena, &settings, &interrupt)
 }
 
@@ -125,26 +126,32 @@ fn watched(
     interrupt: &Interrupt,
     measure: impl FnOnce(&mut dyn FnMut(Stage)) -> iomill::Result<Report>,
 ) -> Result<Answer> {
+    let report = progress(context, interrupt, measure)?;
+    answer(context, report.table() + "\n", report.json()?)
+}
+
+/// Runs something of which the progress is shown.
+fn progress<R>(
+    context: &Context<'_>,
+    interrupt: &Interrupt,
+    run: impl FnOnce(&mut dyn FnMut(Stage)) -> iomill::Result<R>,
+) -> Result<R> {
     let bar = Bar::new(context);
-    let measured = measure(&mut |stage| bar.show(stage));
+    let ran = run(&mut |stage| bar.show(stage));
     drop(bar);
     // Everything that was made is removed by now.
     interrupt.check()?;
-    answer(context, &measured?)
+    Ok(ran?)
 }
 
-/// The table, and the document where it is wanted.
-fn answer(context: &Context<'_>, report: &Report) -> Result<Answer> {
-    let document = serde_json::to_value(report).unwrap_or(Value::Null);
-    let text = report.table() + "\n";
-    match &context.global.json {
-        Some(file) if file != Path::new("-") => {
-            let json = report.json()? + "\n";
-            std::fs::write(file, json).map_err(Failure::local("write", file))?;
-            Ok(Answer::new(text, document))
-        }
-        _ => Ok(Answer::new(text, document)),
+/// The text, and the document where it is wanted.
+fn answer(context: &Context<'_>, text: String, json: String) -> Result<Answer> {
+    let odd = |e: serde_json::Error| Error::Machine { what: "the report as JSON".into(), why: e.to_string() };
+    let document = serde_json::from_str(&json).map_err(odd)?;
+    if let Some(file) = context.global.json.as_deref().filter(|file| *file != Path::new("-")) {
+        std::fs::write(file, json + "\n").map_err(Failure::local("write", file))?;
     }
+    Ok(Answer::new(text, document))
 }
 
 /// How far it has come, on a terminal; on anything else a line per stage.

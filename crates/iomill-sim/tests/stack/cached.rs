@@ -49,6 +49,70 @@ fn a_flush_that_failed_is_tried_again_by_the_next_sync() {
     }
 }
 
+/// A write that ended well, and whose page could not be written back later: nobody was waiting. Each handle that was open hears of it
+/// once, by whatever sync; who opens the file later does not; and nothing is lost by it.
+#[test]
+fn a_flush_that_failed_late_is_told_once_to_each_handle() {
+    for (seed, mode) in MODES.into_iter().enumerate() {
+        let world = World::new(20 + seed as u64).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, mode, 64);
+        let (clone, other) = (file.clone(), array.open_file("file").unwrap());
+        let content = bytes(&mut Rng::with_seed(9), 48 * PAGE);
+        world.faults(|faults| faults.inject(eio(Kind::Write)));
+        // Sets get more than three dirty pages, so the writer flushes some of them, and its write is not to blame for what fails.
+        for (page, bytes) in content.chunks(PAGE).enumerate() {
+            file.write_at(bytes, (page * PAGE) as u64).unwrap();
+        }
+        assert_eq!(world.faults(|faults| faults.pending()), 0, "no flush met the fault");
+        let late = array.open_file("file").unwrap();
+        late.sync().unwrap();
+        let is_write = |error: &Error| matches!(error, Error::Io { action: "write", .. });
+        let error = file.sync().unwrap_err();
+        assert!(is_write(&error), "{error}");
+        let error = block_on(&array, clone.sync_async()).unwrap_err();
+        assert!(is_write(&error), "{error}");
+        block_on(&array, file.sync_async()).unwrap();
+        clone.sync().unwrap();
+        let error = other.close().unwrap_err();
+        assert!(is_write(&error), "{error}");
+        clone.close().unwrap();
+        world.crash_with(Survival::Nothing);
+        drop((array, file, late));
+        world.reboot();
+        let array = ArrayOptions::new().platform(world.platform()).open(world.path(0)).unwrap();
+        let mut got = vec![0; content.len()];
+        array.open_file("file").unwrap().read_at(&mut got, 0).unwrap();
+        assert_same(&got, &content, || "the file after the crash".into());
+        array.close().unwrap();
+        assert_tidy(&world);
+    }
+}
+
+/// What no handle was told of is told when the file ends: by a notice when the last handle is dropped, by `Array::close` otherwise.
+#[test]
+fn a_flush_that_failed_late_is_told_at_the_end() {
+    for (seed, dropped) in [true, false].into_iter().enumerate() {
+        let world = World::new(30 + seed as u64).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, Mode::Inline, 64);
+        world.faults(|faults| faults.inject(eio(Kind::Write)));
+        for page in 0..48 {
+            file.write_at(&[7; PAGE], page * PAGE as u64).unwrap();
+        }
+        assert_eq!(world.faults(|faults| faults.pending()), 0, "no flush met the fault");
+        if dropped {
+            drop(file);
+            let notices = array.notices();
+            assert!(notices.iter().any(|notice| notice.contains("closing \"file\"")), "{notices:?}");
+            array.close().unwrap();
+        } else {
+            let error = array.close().unwrap_err();
+            assert!(matches!(&error, Error::Io { action: "write", .. }), "{error}");
+            drop(file);
+        }
+        assert_tidy(&world);
+    }
+}
+
 /// A fill that fails is the error of who asked, by whatever call; the page is free to be asked for again.
 #[test]
 fn a_fill_that_failed_is_tried_again_by_the_next_call() {

@@ -27,7 +27,7 @@ use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
 use crate::sys::fs::Alignment;
-use crate::sys::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock};
+use crate::sys::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
 /// How long to wait before something that another thread does is looked at again.
 pub(super) const PAUSE: Duration = Duration::from_micros(50);
@@ -409,11 +409,14 @@ impl ArrayInner {
         Ok(None)
     }
 
-    fn wait_for_change<'a>(&self, open: MutexGuard<'a, OpenFiles>) -> MutexGuard<'a, OpenFiles> {
-        match self.open_changed.wait(open) {
-            Ok(open) => open,
-            Err(poisoned) => poisoned.into_inner(),
+    fn wait_for_change<'a>(&'a self, open: MutexGuard<'a, OpenFiles>) -> MutexGuard<'a, OpenFiles> {
+        if !self.has_threads() {
+            // Whoever is closing a file is stepped by us.
+            drop(open);
+            self.pause_for_io();
+            return lock(&self.open);
         }
+        wait(&self.open_changed, open)
     }
 
     /// Keeps a file from being opened while the guard lives; an error if it is open.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::array::ArrayInner;
 use super::cached::Paged;
 use super::callbacks;
+use super::hold::Hold;
+use super::late::Told;
 use super::operation::Operation;
 use super::split::{Extent, Splitter};
 use super::state::FileState;
@@ -27,8 +29,10 @@ const WAVE_PIECES: usize = 8192;
 /// Dropping the last handle makes the file durable but cannot report errors; [`File::close`] does.
 #[derive(Clone, Debug)]
 pub struct File {
-    pub(crate) state: Arc<FileState>,
+    pub(crate) state: Hold,
     pub(crate) class: Class,
+    /// Which failures of write-back this handle was told of.
+    pub(super) told: Told,
     /// Counted by `FileState::is_held`.
     _handle: Arc<()>,
 }
@@ -60,8 +64,8 @@ impl Drop for Inside<'_> {
 
 impl File {
     pub(crate) fn new(state: Arc<FileState>) -> File {
-        let handle = state.handle();
-        File { state, class: Class::Foreground, _handle: handle }
+        let (handle, told) = (state.handle(), state.late.begin());
+        File { state: Hold::new(state), class: Class::Foreground, told, _handle: handle }
     }
 
     /// A handle whose I/O gives way to that of other handles in the queues of the drive threads: futures, callbacks, and with
@@ -223,15 +227,19 @@ impl File {
         self.state.preallocate(len)
     }
 
-    /// Makes all writes that ended before this call durable, and the length. After a failure the file takes no more
-    /// writes until it is opened again, because what the drives hold is not known any more.
+    /// Makes all writes that ended before this call durable, and the length.
+    ///
+    /// An error means that not all may be durable, or that a page could not be written back since this handle's last sync; of that
+    /// every handle that was open is told once, also where a later try went well. Pages that could not be written are kept, and the next
+    /// sync tries again. After a failed fdatasync the file takes no more writes until it is opened again, because what the drives hold is
+    /// not known any more.
     pub fn sync(&self) -> Result<()> {
         callbacks::check_may_block("sync")?;
         let _inside = Inside::enter(&self.state)?;
-        self.state.sync()
+        self.state.sync_and_tell(&self.told)
     }
 
-    /// Syncs and closes this handle.
+    /// Syncs and closes this handle. What [`File::sync`] would report is reported here.
     pub fn close(self) -> Result<()> {
         self.sync()
     }

@@ -48,10 +48,10 @@ impl File {
     /// [`File::sync`] as a future.
     pub fn sync_async(&self) -> Syncing {
         let outcome = Arc::new(Mutex::new(SyncOutcome::default()));
-        let (state, there) = (Arc::clone(&self.state), Arc::clone(&outcome));
+        let (state, told, there) = (Arc::clone(&self.state), self.told.share(), Arc::clone(&outcome));
         let array = Arc::clone(state.array());
         array.callbacks.run(Box::new(move || {
-            let result = Inside::enter(&state).and_then(|_inside| state.sync());
+            let result = Inside::enter(&state).and_then(|_inside| state.sync_and_tell(&told));
             // Before anybody is told, who may then close the file and delete it.
             drop(state);
             let waker = {

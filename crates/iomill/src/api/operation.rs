@@ -20,7 +20,7 @@ use crate::drive::serve::Owner;
 use crate::drive::{Done, Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::{Error, Result};
-use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
+use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock, wait};
 
 /// The buffers of an operation: what it read, or what it wrote.
 pub type Buffers = Vec<Vec<u8>>;
@@ -171,10 +171,7 @@ impl Operation {
         }
         let mut progress = lock(&self.progress);
         while !progress.done {
-            progress = match self.ended.wait(progress) {
-                Ok(progress) => progress,
-                Err(poisoned) => poisoned.into_inner(),
-            };
+            progress = wait(&self.ended, progress);
         }
     }
 
@@ -236,7 +233,11 @@ impl Operation {
             if error.is_some() { file.wrote_in_part(*end, |_| true) } else { file.wrote(*end, touched) }
         }
         file.gate.leave();
-        drop(file);
+        file.let_go(move || self.tell(error));
+    }
+
+    /// Tells whoever listens of the end.
+    fn tell(self: Arc<Self>, error: Option<Error>) {
         let listener = {
             let mut progress = lock(&self.progress);
             progress.done = true;

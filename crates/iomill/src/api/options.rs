@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Array;
 use crate::cache::policy::PolicyKind;
+use crate::cache::set::WAYS_DEFAULT;
 use crate::engine::EngineKind;
 use crate::engine::platform::Platform;
 use crate::engine::real::RealPlatform;
@@ -16,7 +17,7 @@ use crate::sys::topology::Topology;
 pub const DEFAULT_DEPTH: u32 = 32;
 
 /// Pages of a set of the cache.
-pub const DEFAULT_SET_SIZE: usize = 12;
+pub const DEFAULT_SET_SIZE: usize = WAYS_DEFAULT;
 
 /// Block size unless told otherwise, in bytes: 16 pages.
 pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;

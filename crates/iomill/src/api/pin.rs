@@ -24,7 +24,7 @@ pub struct Pin<'a> {
 impl Deref for Pin<'_> {
     type Target = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
         &self.held.bytes()[..self.len]
     }
@@ -69,11 +69,17 @@ impl Pages<'_> {
 impl File {
     /// Pins a page, by its number: bytes `page * 4096` and on. The file's last page may be shorter. Takes as long as a short read
     /// where the page is in the cache, and reads it where it is not.
-    #[inline]
+    #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<Pin<'_>> {
-        if let Some(pin) = self.pin_found(page) {
-            return Ok(pin);
+        match self.pin_found(page) {
+            Some(pin) => Ok(pin),
+            None => self.pin_any(page),
         }
+    }
+
+    /// `pin` for what is not pinned by a look.
+    #[inline(never)]
+    fn pin_any(&self, page: u64) -> Result<Pin<'_>> {
         callbacks::check_may_block("pin")?;
         let paged = self.paged("pin")?;
         self.state.array().check_open()?;
@@ -81,12 +87,26 @@ impl File {
     }
 
     /// Pins a page that is in the cache.
-    #[inline]
+    #[inline(always)]
     fn pin_found(&self, page: u64) -> Option<Pin<'_>> {
         let paged = self.state.paged.as_ref()?;
+        if paged.cached.is_default() {
+            self.pin_found_in::<true>(paged, page)
+        } else {
+            self.pin_found_in_any_shape(paged, page)
+        }
+    }
+
+    #[inline(never)]
+    fn pin_found_in_any_shape<'a>(&'a self, paged: &'a Paged, page: u64) -> Option<Pin<'a>> {
+        self.pin_found_in::<false>(paged, page)
+    }
+
+    #[inline(always)]
+    fn pin_found_in<'a, const DEFAULT: bool>(&'a self, paged: &'a Paged, page: u64) -> Option<Pin<'a>> {
         let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
-        let (key, hash, cache) = paged.key(page)?;
-        let held = paged.cached.last_seat()?.pin_found(&paged.cached, cache, key, hash)?;
+        let (key, hash, cache) = paged.key_as::<DEFAULT>(page)?;
+        let held = paged.cached.last_seat()?.pin_found::<DEFAULT>(&paged.cached, cache, key, hash)?;
         Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
     }
 
@@ -119,7 +139,8 @@ impl File {
         })
     }
 
-    /// Brings a page in, or finds its set full, and then waits a little for it not to be.
+    /// Brings a page in, or finds its set full, and then makes room there: nobody else may come to flush a set that is full of dirty
+    /// pages. Where there is nothing to flush, it waits a little for pins and fills to end.
     #[cold]
     fn fill_page(&self, paged: &Paged, start: u64, left: u64) -> Result<()> {
         let mut byte = 0u8;
@@ -131,7 +152,7 @@ impl File {
         let before = paged.cached.bypasses();
         // SAFETY: the byte is ours for the whole call.
         unsafe { self.gather_inside(paged, std::iter::once(Extent { offset: start, len: 1, buf: &raw mut byte })) }?;
-        if paged.cached.bypasses() != before {
+        if paged.cached.bypasses() != before && !self.state.flush_sets(paged, &[start / PAGE_BYTES as u64])? {
             self.state.array().pause_for_io();
         }
         Ok(())

@@ -45,11 +45,8 @@ impl<E: Iterator<Item = Extent>> Iterator for Splitter<'_, E> {
         }
         let Extent { offset, len, buf } = self.now;
         let block_bytes = self.file.block_bytes;
-        let (block, within) = (offset / block_bytes, offset % block_bytes);
-        let placement = self.file.map.place(block);
-        let part = &self.file.parts[usize::from(placement.drive)];
-        let part_offset = placement.block * block_bytes + within;
-        let in_block = len.min((block_bytes - within) as usize);
+        let (part, placement, part_offset) = self.file.locate(offset);
+        let in_block = len.min((block_bytes - offset % block_bytes) as usize);
         let len = piece_len(self.op, part.align, part_offset, in_block, buf as usize);
         self.now = Extent { offset: offset + len as u64, len: self.now.len - len, buf: buf.wrapping_add(len) };
         let lock = if self.op == Op::Write { BlockLocks::index(part.file.key, placement.block) } else { 0 };

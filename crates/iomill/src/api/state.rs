@@ -14,12 +14,13 @@ use std::sync::{Arc, OnceLock};
 use super::array::ArrayInner;
 use super::cached::Paged;
 use super::gate::Gate;
+use super::late::{Late, Told};
 use super::tail;
 use crate::catalog::{LengthFile, Record, part_path};
-use crate::drive::{Failure, Fault, PAGE_BYTES, Piece};
+use crate::drive::{Failure, Fault, PAGE_BYTES, Piece, serve};
 use crate::engine::{FileRef, Op};
 use crate::error::{Error, Result};
-use crate::layout::Map;
+use crate::layout::{Map, Placement};
 use crate::sys::fs::{Access, Alignment, OpenFile};
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
 
@@ -67,6 +68,8 @@ pub struct FileState {
     pub gate: Gate,
     /// Its part of the cache, if there is one.
     pub paged: Option<Arc<Paged>>,
+    /// Failures of write-back that handles are to be told of.
+    pub late: Late,
     array: Arc<ArrayInner>,
     /// Current length in bytes, durable or not.
     len: AtomicU64,
@@ -115,6 +118,7 @@ impl FileState {
             parts,
             gate: Gate::default(),
             paged: None,
+            late: Late::default(),
             array: Arc::clone(array),
             len: AtomicU64::new(len),
             grow: Mutex::new(()),
@@ -275,6 +279,14 @@ impl FileState {
         result
     }
 
+    /// [`FileState::sync`] for a handle, which is told of what went wrong meanwhile as well.
+    pub fn sync_and_tell(&self, told: &Told) -> Result<()> {
+        let result = self.sync();
+        let late = self.late.tell(told);
+        result?;
+        late.map_or(Ok(()), |failure| Err(self.error(failure)))
+    }
+
     fn sync_and_publish(&self, pieces: Vec<(u16, Piece)>, len: u64, durable: &mut Durable) -> Result<()> {
         if !pieces.is_empty() {
             // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
@@ -374,9 +386,19 @@ impl FileState {
         if self.finished.swap(true, Ordering::AcqRel) || !self.array.is_writer() {
             return Ok(());
         }
+        debug_assert!(!serve::is_serving(), "what follows waits for drives (`FileState::let_go`)");
         // Where an earlier failure keeps the file from being made durable, this says so.
         self.sync()?;
-        tail::trim(self)
+        tail::trim(self)?;
+        self.late.untold().map_or(Ok(()), |failure| Err(self.error(failure)))
+    }
+
+    /// Where a byte of the file is: its part, its block, and its offset in the part, in bytes.
+    #[inline]
+    pub fn locate(&self, offset: u64) -> (&Part, Placement, u64) {
+        let placement = self.map.place(offset / self.block_bytes);
+        let within = placement.block * self.block_bytes + offset % self.block_bytes;
+        (&self.parts[usize::from(placement.drive)], placement, within)
     }
 }
 

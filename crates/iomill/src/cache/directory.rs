@@ -212,7 +212,18 @@ impl Directory {
 
     /// One access of a simulation: whether the page was there; it is now. `feeder` is the thread's, as in the real cache.
     pub fn touch(&self, feeder: &mut Feeder, key: Key) -> bool {
-        let hash = self.hash(key);
+        self.touch_hashed(feeder, key, self.hash(key))
+    }
+
+    /// Fetches ahead all that an access to a page may touch of its set.
+    #[inline]
+    pub fn prefetch(&self, hash: Hash) {
+        let set = self.set(self.place(hash));
+        (0..self.shape.stride / 8).for_each(|line| super::prefetch(set.line(line)));
+    }
+
+    /// The same of a page whose hash is known.
+    pub fn touch_hashed(&self, feeder: &mut Feeder, key: Key, hash: Hash) -> bool {
         if let Some(seen) = self.find(key, hash) {
             feeder.push(seen.way, hash);
             return true;
@@ -332,7 +343,7 @@ mod models {
             if let Some(seen) = directory.find(key, hash)
                 && seen.is_still()
             {
-                assert_eq!(seen.frame, 7);
+                assert_eq!(seen.frame(), 7);
             }
             {
                 let (_, set) = directory.lock(hash);

@@ -12,6 +12,9 @@ use super::key::Hash;
 /// Hits that a feeder remembers.
 pub const FEEDER_LEN: usize = 64;
 
+/// Hits that are told to the policy at a time: a cache line of hashes. Between two misses there are mostly few.
+const TOLD_LEN: usize = 8;
+
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub struct Feeder {
@@ -30,9 +33,9 @@ impl Default for Feeder {
 impl Feeder {
     /// Takes note of a hit; `true` once in [`FEEDER_LEN`] of them.
     #[inline(always)]
-    pub fn push(&self, way: usize, hash: Hash) -> bool {
+    pub fn push(&self, way: u32, hash: Hash) -> bool {
         let count = self.count.get();
-        self.hits[count % FEEDER_LEN].set((hash, way as u32));
+        self.hits[count % FEEDER_LEN].set((hash, way));
         self.count.set(count + 1);
         count % FEEDER_LEN == FEEDER_LEN - 1
     }
@@ -45,16 +48,20 @@ impl Feeder {
     /// Tells a directory's policy what is remembered, in its order, and forgets it. A way may hold another page by now: that one
     /// is taken for younger than it is.
     pub fn drain(&self, directory: &Directory) {
-        let mut hashes = [Hash(0); FEEDER_LEN];
         let count = self.count.replace(0);
-        let len = count.min(FEEDER_LEN);
-        for (told, at) in (count - len..count).enumerate() {
-            let (hash, way) = self.hits[at % FEEDER_LEN].get();
-            directory.hit(hash, way as usize);
-            hashes[told] = hash;
-        }
-        if directory.wants_feed() && len > 0 {
-            directory.policy().feed(&hashes[..len]);
+        let mut next = count - count.min(FEEDER_LEN);
+        while next < count {
+            let mut hashes = [Hash(0); TOLD_LEN];
+            let len = TOLD_LEN.min(count - next);
+            for told in &mut hashes[..len] {
+                let (hash, way) = self.hits[next % FEEDER_LEN].get();
+                directory.hit(hash, way as usize);
+                *told = hash;
+                next += 1;
+            }
+            if directory.wants_feed() {
+                directory.policy().feed(&hashes[..len]);
+            }
         }
     }
 }

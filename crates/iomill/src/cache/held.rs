@@ -17,7 +17,7 @@ pub struct Held<'a> {
 
 impl Held<'_> {
     /// The page's bytes; they never change while this lives.
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: a whole frame in the slab, which outlives the slot. It is pinned, and pinned frames are neither written to nor
         // reused (rule 2), so it is immutable for as long as the slot holds its number, which is as long as `self` lives.
@@ -55,12 +55,12 @@ impl Cache {
     pub unsafe fn pin<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Seen<'a>)> {
         loop {
             let seen = self.directory.find(key, hash)?;
-            if !seen.is_marked {
+            if !seen.is_marked() {
                 self.mark(key, hash);
                 continue;
             }
             // SAFETY: the caller's promise.
-            let pinned = unsafe { self.pin_found(key, hash, slot) };
+            let pinned = unsafe { self.pin_found::<false>(key, hash, slot) };
             if pinned.is_some() {
                 return pinned;
             }
@@ -72,12 +72,17 @@ impl Cache {
     /// # Safety
     /// As for [`Cache::pin`].
     #[inline(always)]
-    pub unsafe fn pin_found<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Seen<'a>)> {
-        let seen = self.directory.find(key, hash)?;
-        if !seen.is_marked {
+    pub unsafe fn pin_found<'a, const DEFAULT: bool>(
+        &'a self,
+        key: Key,
+        hash: Hash,
+        slot: &AtomicU32,
+    ) -> Option<(Held<'a>, Seen<'a>)> {
+        let seen = self.directory.set_as::<DEFAULT>(self.directory.place(hash)).find(key, hash)?;
+        if !seen.is_marked() {
             return None;
         }
-        pins::announce(slot, seen.frame);
+        pins::announce(slot, seen.frame());
         if !seen.is_still() {
             pins::end(slot);
             return None;
@@ -85,7 +90,7 @@ impl Cache {
         // SAFETY: blocks are kept by `Pins` and never freed before it, that is before the cache, which is borrowed for
         // 'a.
         let slot = unsafe { &*std::ptr::from_ref(slot) };
-        Some((Held { slot, page: self.frames.at(seen.frame) }, seen))
+        Some((Held { slot, page: self.frames.at(seen.frame()) }, seen))
     }
 
     #[cold]

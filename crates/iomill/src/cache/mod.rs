@@ -26,6 +26,7 @@ pub mod feeder;
 mod frames;
 mod held;
 pub mod key;
+mod lanes;
 #[cfg(all(test, iomill_models))]
 mod models;
 mod pins;
@@ -51,11 +52,14 @@ pub use directory::Place;
 use frames::Frames;
 use key::{Hash, Key};
 use policy::PolicyKind;
-use set::{Locked, Seen};
+use set::{Locked, Seen, ways_of};
 use wait::Waiters;
 
 /// One frame in so many is more than the sets have ways: what pages are written to that are pinned.
 const SPARE_SHARE: u32 = 128;
+
+/// Dirty pages that should go are written when there are this share of a set's ways of them, so that a write takes several.
+const BATCH_SHARE: usize = 4;
 
 /// One frame in so many may be pinned.
 const PIN_SHARE: u32 = 8;
@@ -83,8 +87,18 @@ pub struct Fill {
     pub key: Key,
     /// Its frame, which is the owner's until the end.
     pub frame: u32,
+    /// How it came in.
+    pub came: Came,
+}
+
+/// How a page came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Came {
     /// Whether another page had to go for it.
     pub evicted: bool,
+    /// The policy would have had a dirty page go, in whose place a clean one went, and it is not the only dirty one: the set
+    /// wants to be flushed.
+    pub is_pressed: bool,
 }
 
 /// What became of asking for a page.
@@ -118,8 +132,8 @@ pub enum Wrote {
     Done {
         /// Dirty pages in its set now.
         dirty: u32,
-        /// The way where it was; if it has just come in, whether another had to go for it.
-        was: std::result::Result<usize, bool>,
+        /// The way where it was, or how it has just come in.
+        was: std::result::Result<u32, Came>,
     },
     /// Somebody else is at the page.
     Busy,
@@ -245,7 +259,7 @@ impl Cache {
     fn fill(&self, Place(index): Place, set: &mut Locked<'_>, key: Key, hash: Hash, room: Room) -> Fill {
         set.begin_filling(room.way, key);
         self.directory.policy().inserted(index, set, room.way, hash);
-        Fill { key, frame: set.frame(room.way), evicted: room.evicted }
+        Fill { key, frame: set.frame(room.way), came: room.came }
     }
 
     /// A way for a page that comes in, with a frame. The set is locked, and the page neither in it nor in transit.
@@ -257,15 +271,19 @@ impl Cache {
         {
             let way = free.trailing_zeros() as usize;
             set.set_frame(way, frame);
-            return Some(Room { way, evicted: false });
+            return Some(Room { way, came: Came { evicted: false, is_pressed: false } });
         }
-        let way = self.evict(place, set, set.all(), incoming)?;
-        Some(Room { way, evicted: true })
+        let (way, is_pressed) = self.evict(place, set, set.all(), incoming)?;
+        Some(Room { way, came: Came { evicted: true, is_pressed } })
     }
 
-    /// Makes one of the ways `among` free that holds a clean page, and leaves it its frame, which is nobody else's then.
-    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, among: u32, incoming: Hash) -> Option<usize> {
-        let settled = among & set.present() & !set.dirty() & !set.flushing();
+    /// Makes one of the ways `among` free that holds a clean page, and leaves it its frame, which is nobody else's then. Also says
+    /// whether the policy would have had a dirty page go.
+    ///
+    /// The policy is asked about dirty pages too: they would stay for ever where few are written to, in the place of others.
+    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, among: u32, incoming: Hash) -> Option<(usize, bool)> {
+        let dirty = set.dirty() | set.flushing();
+        let settled = among & set.present() & !dirty;
         let mut candidates = settled & !set.marked();
         if candidates == 0 {
             candidates = self.unmark(set, settled);
@@ -274,11 +292,15 @@ impl Cache {
             return None;
         }
         let policy = self.directory.policy();
-        let way = policy.victim(index, set, candidates, incoming);
+        let mut way = policy.victim(index, set, candidates | among & dirty & !set.marked(), incoming);
+        let is_pressed = Locked::has(set.dirty(), way) && set.dirty().count_ones() as usize >= set.ways() / BATCH_SHARE;
+        if Locked::has(dirty, way) {
+            way = policy.victim(index, set, candidates, incoming);
+        }
         debug_assert!(Locked::has(candidates, way));
         policy.evicted(index, set, way);
         set.set_free(way);
-        Some(way)
+        Some((way, is_pressed))
     }
 
     /// Unmarks those of the marked ways that nobody pins, and returns them (rule 2 of `pins`).
@@ -289,7 +311,7 @@ impl Cache {
         }
         let pinned = self.frames.pins.pinned();
         let mut unmarked = 0;
-        for way in (0..set.ways()).filter(|&way| Locked::has(marked, way)) {
+        for way in ways_of(marked) {
             if !pinned.contains(set.frame(way)) {
                 set.set_marked(way, false);
                 unmarked |= 1 << way;
@@ -371,7 +393,7 @@ impl Cache {
 /// A free way with a frame.
 struct Room {
     way: usize,
-    evicted: bool,
+    came: Came,
 }
 
 /// Sets in so much memory.
@@ -387,20 +409,18 @@ fn with_spare(pages: u64) -> u32 {
 
 /// Looking ahead, and copying what was found.
 impl Cache {
-    /// Fetches ahead what a look-up of the page will read, and says where that is.
+    /// Fetches ahead what a look-up of the page will wait for, the line with the tags and frames, and says where that is.
     #[inline(always)]
     pub fn prefetch<const DEFAULT: bool>(&self, hash: Hash) -> Place {
         let place = self.directory.place(hash);
-        let set = self.directory.set_as::<DEFAULT>(place);
-        prefetch(set.line(0));
-        prefetch(set.line(1));
+        prefetch(self.directory.set_as::<DEFAULT>(place).line(0));
         place
     }
 
     /// Fetches ahead the bytes of a page that was found.
     #[inline(always)]
     pub fn prefetch_seen(&self, seen: Seen<'_>, within: usize, len: usize) {
-        let start = self.frames.at(seen.frame).wrapping_add(within);
+        let start = self.frames.at(seen.frame()).wrapping_add(within);
         let mut line = start.wrapping_sub(start as usize % 64);
         // Of a long range the processor fetches the rest by itself.
         while line < start.wrapping_add(len.min(256)) {
@@ -416,7 +436,7 @@ impl Cache {
     #[inline(always)]
     pub unsafe fn copy_seen(&self, seen: Seen<'_>, within: usize, to: *mut u8, len: usize) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { self.frames.copy_out(seen.frame, within, to, len) };
+        unsafe { self.frames.copy_out(seen.frame(), within, to, len) };
         seen.is_still()
     }
 }

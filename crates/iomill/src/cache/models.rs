@@ -98,7 +98,7 @@ impl Cache {
         let (key, hash) = page(number);
         let (place, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash)
-            && let Some(way) = self.evict(place, &mut set, 1 << way, hash)
+            && let Some((way, _)) = self.evict(place, &mut set, 1 << way, hash)
         {
             self.frames.give(set.frame(way));
         }
@@ -355,7 +355,7 @@ fn loom_cache_fresh_page_of_two_writers() {
         });
         write(&cache, &fresh, &drive, 1);
         other.join().unwrap();
-        let frame = cache.directory.find(page(3).0, page(3).1).map(|seen| seen.frame);
+        let frame = cache.directory.find(page(3).0, page(3).1).map(|seen| seen.frame());
         let words = [0, 1].map(|index| match frame {
             Some(frame) => cache.frames.word(frame, index),
             None => drive[index].load(Relaxed),

@@ -18,13 +18,13 @@ use crate::sys::barrier;
 use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
 
 /// Pins that one thread takes room for at a time.
-const BLOCK_SLOTS: u32 = 16;
+const BLOCK_SLOTS: usize = 16;
 
 /// Some slots of one thread.
 #[derive(Debug)]
 pub struct Block {
     /// 0: empty; else a frame's number and one.
-    slots: Box<[AtomicU32]>,
+    slots: [AtomicU32; BLOCK_SLOTS],
 }
 
 /// All slots of a cache.
@@ -56,12 +56,14 @@ impl Pinned {
 impl Pins {
     /// At most `slots_max` pins at a time, rounded up to whole blocks.
     pub fn new(slots_max: u32) -> Pins {
+        // Light fences are cheap once it is known that they may be.
+        barrier::available();
         Pins { blocks: Mutex::new(Vec::new()), slots_max: AtomicU32::new(slots_max) }
     }
 
     /// How many pins there may be.
     pub fn max(&self) -> u32 {
-        self.slots_max.load(Ordering::Relaxed).next_multiple_of(BLOCK_SLOTS)
+        self.slots_max.load(Ordering::Relaxed).next_multiple_of(BLOCK_SLOTS as u32)
     }
 
     /// Changes that. Threads keep the room that they have taken.
@@ -76,10 +78,10 @@ impl Pins {
             owned.taken = true;
             return Some(Arc::clone(&owned.block));
         }
-        if blocks.len() as u32 * BLOCK_SLOTS >= self.max() {
+        if blocks.len() * BLOCK_SLOTS >= self.max() as usize {
             return None;
         }
-        let block = Arc::new(Block { slots: (0..BLOCK_SLOTS).map(|_| AtomicU32::new(0)).collect() });
+        let block = Arc::new(Block { slots: std::array::from_fn(|_| AtomicU32::new(0)) });
         blocks.push(Owned { block: Arc::clone(&block), taken: true });
         Some(block)
     }
@@ -103,16 +105,21 @@ impl Pins {
 
 impl Block {
     /// An empty slot, if there is one.
-    #[inline]
+    #[inline(always)]
     pub fn empty(&self) -> Option<&AtomicU32> {
         // An Acquire load, so that what this thread does with the frame it pins next comes after the last use of the slot's
         // former pin, perhaps by another thread.
+        if self.slots[0].load(Ordering::Acquire) == 0 { Some(&self.slots[0]) } else { self.empty_beyond_first() }
+    }
+
+    #[inline(never)]
+    fn empty_beyond_first(&self) -> Option<&AtomicU32> {
         self.slots.iter().find(|slot| slot.load(Ordering::Acquire) == 0)
     }
 }
 
 /// Announces a pin (rule 1): the set's version must be looked at after this.
-#[inline]
+#[inline(always)]
 pub fn announce(slot: &AtomicU32, frame: u32) {
     // Release, because the slot's former pin may have ended unseen: whoever looks sees this one, and what was read through that.
     slot.store(frame + 1, Ordering::Release);
@@ -120,7 +127,7 @@ pub fn announce(slot: &AtomicU32, frame: u32) {
 }
 
 /// Ends a pin. What was read through it was read before.
-#[inline]
+#[inline(always)]
 pub fn end(slot: &AtomicU32) {
     slot.store(0, Ordering::Release);
 }

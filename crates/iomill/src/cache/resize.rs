@@ -14,10 +14,10 @@
 
 use super::directory::Place;
 use super::key::Key;
-use super::set::Locked;
+use super::set::{Locked, ways_of};
 use super::{Cache, PIN_SHARE, sets_of, with_spare};
 use crate::drive::PAGE_BYTES;
-use crate::sys::sync::{MutexGuard, lock};
+use crate::sys::sync::{MutexGuard, lock, write};
 
 /// How far a resize has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,14 +127,10 @@ fn taken(set: &Locked<'_>) -> u32 {
     set.present() | set.filling()
 }
 
-fn ways_of(mask: u32, set: &Locked<'_>) -> Vec<usize> {
-    (0..set.ways()).filter(|&way| Locked::has(mask, way)).collect()
-}
-
 impl Cache {
     /// Adds a set: takes over the pages from its origin that belong there.
     fn split(&self, new: u32) {
-        let _moves = self.moves.write().unwrap_or_else(|e| e.into_inner());
+        let _moves = write(&self.moves);
         let directory = &self.directory;
         let origin = directory.origin(new);
         let mut from = directory.set(origin).lock();
@@ -146,9 +142,7 @@ impl Cache {
         to.set_scratch(0);
         (0..to.ways()).for_each(|index| to.set_ghost(index, 0));
         let goes = |key: Key| directory.place_of(directory.hash(key), new + 1) == Place(new);
-        for (free, way) in
-            ways_of(taken(&from), &from).into_iter().filter(|&way| goes(from.key(way))).enumerate().collect::<Vec<_>>()
-        {
+        for (free, way) in ways_of(taken(&from)).filter(|&way| goes(from.key(way))).enumerate().collect::<Vec<_>>() {
             self.move_page(&mut from, way, &mut to, free);
         }
         if from.waiters() > 0 || from.transit() > 0 {
@@ -163,7 +157,7 @@ impl Cache {
 
     /// Takes the last set away: its pages go to its origin, and what does not fit there goes. Not if too few can go.
     fn join(&self, last: u32, dirty: &mut Vec<Key>) -> bool {
-        let _moves = self.moves.write().unwrap_or_else(|e| e.into_inner());
+        let _moves = write(&self.moves);
         let origin = self.directory.origin(last);
         let mut to = self.directory.set(origin).lock();
         let mut from = self.directory.set(Place(last)).lock();
@@ -177,7 +171,7 @@ impl Cache {
         let over = count.saturating_sub(to.ways() as u32);
         if (may_go(&from).count_ones() + may_go(&to).count_ones()) < over {
             for set in [&from, &to] {
-                dirty.extend(ways_of(set.dirty() & !set.flushing(), set).into_iter().map(|way| set.key(way)));
+                dirty.extend(ways_of(set.dirty() & !set.flushing()).map(|way| set.key(way)));
             }
             return false;
         }
@@ -188,7 +182,7 @@ impl Cache {
             let candidates = may_go(set);
             self.let_go(place, set, candidates);
         }
-        for way in ways_of(taken(&from), &from) {
+        for way in ways_of(taken(&from)) {
             let free = to.free().trailing_zeros() as usize;
             self.move_page(&mut from, way, &mut to, free);
         }
@@ -232,7 +226,7 @@ impl Cache {
         let mut set = self.directory.set(place).lock();
         let limit = self.frames.limit();
         let mut all = true;
-        for way in ways_of(taken(&set), &set) {
+        for way in ways_of(taken(&set)) {
             let old = set.frame(way);
             if old < limit {
                 continue;

@@ -18,6 +18,7 @@
 //! 4. Dirty, flushing and marked ways are present.
 
 use crate::cache::key::{Hash, Key};
+use crate::cache::lanes::lane_of;
 #[cfg(not(iomill_models))]
 use crate::sys::sync::AtomicU32;
 use crate::sys::sync::{AtomicU64, Ordering, fence, spin_wait};
@@ -88,15 +89,25 @@ pub struct Seen<'a> {
     /// The set's first word, with its version.
     head: &'a AtomicU64,
     /// The way.
-    pub way: usize,
-    /// Its frame.
-    pub frame: u32,
-    /// Whether it may be pinned.
-    pub is_marked: bool,
+    pub way: u32,
+    /// Its frame, and its mark.
+    word: u32,
     version: u32,
 }
 
 impl Seen<'_> {
+    /// The way's frame.
+    #[inline(always)]
+    pub fn frame(&self) -> u32 {
+        self.word & !MARK
+    }
+
+    /// Whether it may be pinned.
+    #[inline(always)]
+    pub fn is_marked(&self) -> bool {
+        self.word & MARK != 0
+    }
+
     /// Whether nothing in the set has changed since (rule 1). What was read between the two may be believed then.
     #[inline(always)]
     pub fn is_still(&self) -> bool {
@@ -184,9 +195,7 @@ impl<'a> Set<'a> {
         while matches != 0 {
             let way = matches.trailing_zeros() as usize;
             if self.word(self.shape.keys + way).load(Ordering::Relaxed) == key.word() {
-                let frame = self.frame(way);
-                let (version, is_marked) = (head as u32, frame & MARK != 0);
-                return Some(Seen { head: first, way, frame: frame & !MARK, is_marked, version });
+                return Some(Seen { head: first, way: way as u32, word: self.frame(way), version: head as u32 });
             }
             matches &= matches - 1;
         }
@@ -308,6 +317,16 @@ impl<'a> Set<'a> {
     pub fn line(&self, index: usize) -> *const u8 {
         self.words.as_ptr().wrapping_add(index * 8).cast()
     }
+}
+
+/// The ways of a mask.
+pub fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let way = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(way)
+    })
 }
 
 /// A locked set. Dropping it unlocks.
@@ -512,16 +531,8 @@ impl<'a> Locked<'a> {
 
     /// Sets it, for sure: a hit at the same moment loses.
     pub fn set_meta(&mut self, way: usize, to: u8) {
-        let word = self.set.word(self.set.shape.meta + way / 8);
-        let shift = way % 8 * 8;
-        let mut before = word.load(Ordering::Relaxed);
-        loop {
-            let after = before & !(0xFF << shift) | u64::from(to) << shift;
-            match word.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => before = now,
-            }
-        }
+        // A hit that is noted between the two, of any way in the word, is lost: it is advice (rule 2).
+        self.put_byte(self.set.shape.meta, way, to);
     }
 
     /// The bytes of [`Locked::meta`] of all ways. Those beyond the last way mean nothing.
@@ -552,12 +563,13 @@ impl<'a> Locked<'a> {
         self.put_byte(self.set.shape.aux, way, to);
     }
 
-    /// One of as many ghosts as there are ways: 16 bits each.
-    pub fn ghost(&self, index: usize) -> u16 {
-        (self.get(self.set.shape.ghosts + index / 4) >> (index % 4 * 16)) as u16
+    /// Where a ghost is: there are as many as ways, 16 bits each.
+    pub fn find_ghost(&self, ghost: u16) -> Option<usize> {
+        let words = 0..self.ways() / 4;
+        words.into_iter().find_map(|at| Some(4 * at + lane_of(self.get(self.set.shape.ghosts + at), ghost)?))
     }
 
-    /// Sets it.
+    /// Sets one.
     pub fn set_ghost(&mut self, index: usize, to: u16) {
         let shift = index % 4 * 16;
         let at = self.set.shape.ghosts + index / 4;

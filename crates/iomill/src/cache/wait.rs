@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::key::Key;
 use super::set::Locked;
 use crate::drive::Failure;
-use crate::sys::sync::{Condvar, Mutex, lock};
+use crate::sys::sync::{Condvar, Mutex, lock, wait};
 
 #[cfg(not(iomill_models))]
 const STRIPES: usize = 64;
@@ -44,10 +44,7 @@ impl Waiter {
             if let Some(outcome) = *outcome {
                 return outcome;
             }
-            outcome = match self.told.wait(outcome) {
-                Ok(outcome) => outcome,
-                Err(poisoned) => poisoned.into_inner(),
-            };
+            outcome = wait(&self.told, outcome);
         }
     }
 
@@ -63,7 +60,7 @@ struct Stripe {
     transit: Vec<Key>,
 }
 
-/// All waiters of a cache, and the pages in transit, by set.
+/// All waiters of a cache, and the pages in transit, by key.
 #[derive(Debug)]
 pub struct Waiters {
     stripes: Box<[Mutex<Stripe>]>,

@@ -1,10 +1,10 @@
 //! Writing to cached pages, and what becomes of those that were written to (rules 2 and 3 of the cache).
 
 use super::key::{Hash, Key};
-use super::set::Locked;
+use super::set::{Locked, ways_of};
 use super::{Cache, Flush, Outcome, Place, Wrote};
 use crate::drive::PAGE_BYTES;
-use crate::sys::sync::Ordering;
+use crate::sys::sync::{Ordering, read};
 
 impl Cache {
     /// Writes to a page. `fresh` says whether the page's drive holds nothing of it yet but zeroes, so that it need not be read. It is
@@ -30,7 +30,7 @@ impl Cache {
             // SAFETY: the caller's promise; the set is locked, so nobody else writes to its frames.
             unsafe { self.frames.copy_in(frame, within, from, len) };
             self.soil(&mut set, way);
-            return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok(way) };
+            return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok(way as u32) };
         }
         if self.waiters.in_transit(&set, key) {
             return Wrote::Busy;
@@ -49,7 +49,7 @@ impl Cache {
         set.set_present(way, key, hash);
         self.directory.policy().inserted(place.0, &mut set, way, hash);
         self.soil(&mut set, way);
-        Wrote::Done { dirty: set.dirty().count_ones(), was: Err(room.evicted) }
+        Wrote::Done { dirty: set.dirty().count_ones(), was: Err(room.came) }
     }
 
     /// The frame of a present way, to be written to: another one if it is pinned (rule 2).
@@ -69,7 +69,7 @@ impl Cache {
 
     /// A frame of another page of the set, or of any set. Not of `way` itself, whose pin may have ended by now.
     fn evict_for_frame(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
-        if let Some(victim) = self.evict(place, set, set.all() & !(1 << way), hash) {
+        if let Some((victim, _)) = self.evict(place, set, set.all() & !(1 << way), hash) {
             return Some(set.frame(victim));
         }
         let sets = self.directory.sets();
@@ -78,7 +78,7 @@ impl Cache {
             // Trying only: we hold a lock.
             let mut other_set = self.directory.set(other).try_lock()?;
             let all = other_set.all();
-            let victim = self.evict(other, &mut other_set, all, hash)?;
+            let (victim, _) = self.evict(other, &mut other_set, all, hash)?;
             Some(other_set.frame(victim))
         })
     }
@@ -143,23 +143,19 @@ impl Cache {
         }
         let set = set.lock();
         let mask = set.dirty() | if flushing_too { set.flushing() } else { 0 };
-        keys.extend((0..set.ways()).filter(|&way| Locked::has(mask, way)).map(|way| set.key(way)));
+        keys.extend(ways_of(mask).map(|way| set.key(way)));
     }
 
     /// All pages of a file that are dirty or being flushed, in their order.
     pub fn dirty_of(&self, file: u32) -> Vec<Key> {
-        let mut keys = Vec::new();
+        let (mut keys, mut set) = (Vec::new(), Vec::new());
         if self.dirty() == 0 {
             return keys;
         }
-        let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
+        let _all = read(&self.moves);
         for index in 0..self.directory.sets() {
-            let before = keys.len();
-            self.dirty_in(Place(index), true, &mut keys);
-            if keys[before..].iter().any(|key| key.file() != file) {
-                let others = keys.split_off(before);
-                keys.extend(others.into_iter().filter(|key| key.file() == file));
-            }
+            self.dirty_in(Place(index), true, &mut set);
+            keys.extend(set.drain(..).filter(|key| key.file() == file));
         }
         keys.sort_unstable();
         keys
@@ -167,7 +163,7 @@ impl Cache {
 
     /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
     pub fn discard(&self, file: u32, page: u64) {
-        let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
+        let _all = read(&self.moves);
         for index in 0..self.directory.sets() {
             let set = self.directory.set(Place(index));
             // Since nobody is at them, what is there was there before, so a look without the lock finds it.
@@ -175,7 +171,7 @@ impl Cache {
                 continue;
             }
             let mut set = set.lock();
-            for way in (0..set.ways()).filter(|&way| Locked::has(set.present(), way)).collect::<Vec<_>>() {
+            for way in ways_of(set.present()) {
                 let key = set.key(way);
                 if key.file() == file && key.page() >= page {
                     self.drop_page(&mut set, way);
@@ -191,5 +187,67 @@ impl Cache {
         let (frame, marked) = (set.frame(way), Locked::has(set.marked(), way));
         set.set_free(way);
         if marked { self.frames.give_marked(frame) } else { self.frames.give(frame) }
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+// Helpers of tests may unwrap as tests do.
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::cache::policy::PolicyKind;
+    use crate::cache::{Begun, Came, Plan};
+
+    const BYTES: [u8; PAGE_BYTES] = [7; PAGE_BYTES];
+
+    fn page(number: u64) -> (Key, Hash) {
+        let key = Key::new(1, number).unwrap();
+        (key, key.hash())
+    }
+
+    fn fill(cache: &Cache, number: u64) -> Came {
+        let (key, hash) = page(number);
+        let Begun::Yours(fill) = cache.begin_fill(key, hash) else { panic!("page {number} is not ours") };
+        let came = fill.came;
+        cache.end_fill(fill, Ok(()), false);
+        came
+    }
+
+    fn write(cache: &Cache, number: u64) -> Wrote {
+        let (key, hash) = page(number);
+        // SAFETY: a whole page.
+        unsafe { cache.write(key, hash, 0, BYTES.as_ptr(), PAGE_BYTES, || true) }
+    }
+
+    fn is_there(cache: &Cache, number: u64) -> bool {
+        let (key, hash) = page(number);
+        cache.directory.find(key, hash).is_some()
+    }
+
+    /// A dirty page that should go lets a clean one go in its place, and asks for a flush; after it, it goes.
+    #[test]
+    fn dirty_pages_stay_until_they_are_flushed_and_no_longer() {
+        let bytes = 4 * PAGE_BYTES as u64;
+        let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let cache = Cache::new(plan).unwrap();
+        assert!(matches!(
+            write(&cache, 0),
+            Wrote::Done { dirty: 1, was: Err(Came { evicted: false, is_pressed: false }) }
+        ));
+        for number in 1..4 {
+            fill(&cache, number);
+        }
+        assert_eq!(fill(&cache, 4), Came { evicted: true, is_pressed: true });
+        assert!(is_there(&cache, 0) && !is_there(&cache, 1));
+        let mut copy = [0; PAGE_BYTES];
+        // SAFETY: a whole page, and ours.
+        assert_eq!(unsafe { cache.begin_flush(page(0).0, copy.as_mut_ptr()) }, Flush::Begun);
+        assert_eq!(copy, BYTES);
+        // On its way it neither goes nor asks for another flush.
+        assert_eq!(fill(&cache, 5), Came { evicted: true, is_pressed: false });
+        assert!(is_there(&cache, 0) && !is_there(&cache, 2));
+        cache.end_flush(page(0).0, Ok(()));
+        assert_eq!(fill(&cache, 6), Came { evicted: true, is_pressed: false });
+        assert!(!is_there(&cache, 0));
     }
 }

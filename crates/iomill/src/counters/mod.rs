@@ -161,14 +161,14 @@ impl Tally {
         self.0.add(id as usize, amount);
     }
 
-    /// Counts a hit that read so many bytes: the same as adding twice, in fewer instructions.
+    /// Counts a hit, and by how much it adds to another counter: the same as adding twice, in fewer instructions.
     #[inline(always)]
-    pub fn hit(&self, bytes: u64) {
+    pub fn hit(&self, other: Id, amount: u64) {
         let words = self.0.words();
-        let (hits, read) = (&words[Id::Hits as usize], &words[Id::BytesRead as usize]);
-        let now = (hits.load(Ordering::Relaxed), read.load(Ordering::Relaxed));
+        let (hits, other) = (&words[Id::Hits as usize], &words[other as usize]);
+        let now = (hits.load(Ordering::Relaxed), other.load(Ordering::Relaxed));
         hits.store(now.0.wrapping_add(1), Ordering::Relaxed);
-        read.store(now.1.wrapping_add(bytes), Ordering::Relaxed);
+        other.store(now.1.wrapping_add(amount), Ordering::Relaxed);
     }
 }
 

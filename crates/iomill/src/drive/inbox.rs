@@ -10,7 +10,7 @@
 //!    for space holding nothing. One share is always let into an empty inbox, however large, and one without weight into
 //!    any: the server itself may send those.
 
-use crate::sys::sync::{Condvar, Mutex, lock};
+use crate::sys::sync::{Condvar, Mutex, lock, wait};
 
 /// A bounded inbox of shares of type `T`.
 #[derive(Debug)]
@@ -73,10 +73,7 @@ impl<T> Inbox<T> {
     pub fn wait_for_space(&self) {
         let mut state = lock(&self.state);
         while state.weight > 0 && !state.closed {
-            state = match self.space.wait(state) {
-                Ok(state) => state,
-                Err(poisoned) => poisoned.into_inner(),
-            };
+            state = wait(&self.space, state);
         }
     }
 

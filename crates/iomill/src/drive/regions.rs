@@ -11,11 +11,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::RwLock;
 
 use super::Piece;
 use crate::engine::{Engine, Memory, NO_REGION};
-use crate::sys::sync::{AtomicU64, Ordering};
+use crate::sys::sync::{AtomicU64, Ordering, RwLock, read, write};
 
 /// The registered memory of an array.
 #[derive(Debug, Default)]
@@ -44,7 +43,7 @@ struct Slab {
 impl Regions {
     /// Adds memory and returns its id.
     pub fn add(&self, start: *mut u8, len: usize) -> u64 {
-        let mut ranges = self.ranges.write().unwrap_or_else(|e| e.into_inner());
+        let mut ranges = write(&self.ranges);
         let id = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         ranges.insert(start as usize, (len, id));
         id
@@ -52,7 +51,7 @@ impl Regions {
 
     /// Removes memory that is about to be unmapped. Engines let go of it before they next use any region.
     pub fn remove(&self, start: *mut u8) {
-        let mut ranges = self.ranges.write().unwrap_or_else(|e| e.into_inner());
+        let mut ranges = write(&self.ranges);
         self.version.fetch_add(1, Ordering::AcqRel);
         ranges.remove(&(start as usize));
     }
@@ -64,7 +63,7 @@ impl Regions {
     /// When `chunk_bytes` is not a power of two.
     pub fn add_slab(&self, start: *mut u8, len: usize, chunk_bytes: usize) {
         assert!(chunk_bytes.is_power_of_two(), "chunks of {chunk_bytes} bytes");
-        let mut slabs = self.slabs.write().unwrap_or_else(|e| e.into_inner());
+        let mut slabs = write(&self.slabs);
         let id = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         let addresses = start as usize..start as usize + len;
         let dropped = vec![0; len.div_ceil(chunk_bytes)];
@@ -74,7 +73,7 @@ impl Regions {
     /// Says that the slab at `start` is in use up to so many bytes. Chunks that are registered stay as they are; what is used of one
     /// beyond its end then counts as not registered.
     pub fn use_slab(&self, start: *mut u8, len: usize) {
-        let mut slabs = self.slabs.write().unwrap_or_else(|e| e.into_inner());
+        let mut slabs = write(&self.slabs);
         self.version.fetch_add(1, Ordering::AcqRel);
         for slab in slabs.iter_mut().filter(|slab| slab.addresses.start == start as usize) {
             slab.used_end = slab.addresses.end.min(start as usize + len);
@@ -84,7 +83,7 @@ impl Regions {
     /// Has engines let go of the chunks that touch a range of the slab at `start`, in bytes from there, before they next use any
     /// region. Rule 1 holds for the chunks as for removed memory: no piece in them is unfinished.
     pub fn drop_chunks(&self, start: *mut u8, range: Range<usize>) {
-        let mut slabs = self.slabs.write().unwrap_or_else(|e| e.into_inner());
+        let mut slabs = write(&self.slabs);
         let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         for slab in slabs.iter_mut().filter(|slab| slab.addresses.start == start as usize) {
             let chunks = range.start >> slab.chunk_shift..range.end.div_ceil(1 << slab.chunk_shift);
@@ -94,20 +93,20 @@ impl Regions {
 
     /// Removes a slab that is about to be unmapped, as [`Regions::remove`] does.
     pub fn remove_slab(&self, start: *mut u8) {
-        let mut slabs = self.slabs.write().unwrap_or_else(|e| e.into_inner());
+        let mut slabs = write(&self.slabs);
         self.version.fetch_add(1, Ordering::AcqRel);
         slabs.retain(|slab| slab.addresses.start != start as usize);
     }
 
     /// The id and the range of the region that holds all of the memory.
     fn find(&self, start: *const u8, len: usize) -> Option<(u64, usize, usize)> {
-        let ranges = self.ranges.read().unwrap_or_else(|e| e.into_inner());
+        let ranges = read(&self.ranges);
         let (&at, &(size, id)) = ranges.range(..=start as usize).next_back()?;
         (start as usize + len <= at + size).then_some((id, at, size))
     }
 
     fn has(&self, id: u64) -> bool {
-        self.ranges.read().unwrap_or_else(|e| e.into_inner()).values().any(|&(_, i)| i == id)
+        read(&self.ranges).values().any(|&(_, i)| i == id)
     }
 }
 
@@ -215,7 +214,7 @@ impl Known {
             }
             stays
         });
-        let slabs = regions.slabs.read().unwrap_or_else(|e| e.into_inner());
+        let slabs = read(&regions.slabs);
         self.slabs.retain(|known| {
             let stays = slabs.iter().any(|slab| slab.id == known.slab.id);
             if !stays {

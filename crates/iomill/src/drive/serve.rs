@@ -4,6 +4,7 @@
 //! whole share has ended it tells the share's owner, once. It sleeps in its engine, so that a completion and a new
 //! message wake it alike, and it never spins.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,6 +170,7 @@ impl Server {
     }
 
     fn wait(&mut self, min: usize, timeout: Option<Duration>) {
+        let _serving = Serving::begin();
         let (active, free) = (&mut self.active, &mut self.free);
         let result = self.lane.wait(min, timeout, &mut |done| {
             let Some(share) = active[done.token as usize].as_mut() else {
@@ -219,6 +221,31 @@ impl Server {
             // which is after the last of its pieces.
             unsafe { queues[0].push(piece) };
         }
+    }
+}
+
+thread_local! {
+    static SERVING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller is told of an end by a server: what waits for the server's own I/O, or for a block lock that it may hold, must not
+/// be done then.
+pub fn is_serving() -> bool {
+    SERVING.with(Cell::get)
+}
+
+/// Ends serving also when somebody who was told panics.
+struct Serving(bool);
+
+impl Serving {
+    fn begin() -> Serving {
+        Serving(SERVING.with(|serving| serving.replace(true)))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        SERVING.with(|serving| serving.set(self.0));
     }
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Rules:
 //! 1. Either both sides fence fully, or the frequent side has [`light`] and the rare side [`heavy`]. Two light fences order nothing.
-//! 2. Whether `membarrier` is used is decided once per process, before the first fence of either kind returns, and never
-//!    changes: a light fence that was nothing but a compiler's is only made up for by a heavy one of the kernel.
+//! 2. Whether `membarrier` is used is decided once per process, before the first heavy fence, and never changes: a light
+//!    fence that was nothing but a compiler's is only made up for by a heavy one of the kernel. Until it is decided light fences are full.
 //! 3. For every pair of a light and a heavy fence, either what came before the light one is seen by what comes after the heavy
 //!    one, or what came before the heavy one is seen by what comes after the light one. The kernel gives this: a thread that
 //!    runs at some moment within `membarrier` executes a full fence then, and one that does not passes through the scheduler,
@@ -24,18 +24,24 @@ pub use imp::{available, heavy, light};
 #[cfg(not(iomill_models))]
 mod imp {
     use std::sync::OnceLock;
-    use std::sync::atomic::{Ordering, compiler_fence, fence};
+    use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
     use rustix::io::Errno;
     use rustix::thread::{MembarrierCommand, membarrier};
 
     /// Rule 2.
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    /// Set once `AVAILABLE` is true: the same, for who has no instruction to spare.
+    static KERNEL_FENCES: AtomicBool = AtomicBool::new(false);
 
-    /// Whether the kernel's barrier is used. The first call asks the kernel, and registers the process with it.
-    #[inline]
+    /// Whether the kernel's barrier is used. The first call asks the kernel, and registers the process with it; until then light
+    /// fences cost more.
     pub fn available() -> bool {
-        *AVAILABLE.get_or_init(register)
+        *AVAILABLE.get_or_init(|| {
+            let available = register();
+            KERNEL_FENCES.store(available, Ordering::Relaxed);
+            available
+        })
     }
 
     /// Registration makes the expedited barrier an interrupt on the CPUs that run this process, microseconds, instead of a wait
@@ -56,9 +62,9 @@ mod imp {
     }
 
     /// The frequent side's fence: as good as free where the kernel does the work, else a full fence.
-    #[inline]
+    #[inline(always)]
     pub fn light() {
-        if available() {
+        if KERNEL_FENCES.load(Ordering::Relaxed) {
             compiler_fence(Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);

@@ -4,17 +4,41 @@
 #[cfg(not(iomill_models))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(iomill_models))]
-pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(iomill_models)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(iomill_models)]
-pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Locks a mutex whose data is valid at every moment (each holder changes it by whole steps), so that a panic of an
 /// earlier holder is no reason to stop.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}
+
+/// Locks for reading, as [`lock`] does.
+pub fn read<T>(shared: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    match shared.read() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}
+
+/// Locks for writing, as [`lock`] does.
+pub fn write<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    match shared.write() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}
+
+/// Waits to be told, without the lock, as [`lock`] takes it. It may end without anybody having told.
+pub fn wait<'a, T>(told: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    match told.wait(guard) {
         Ok(guard) => guard,
         Err(poisoned) => poisoned.into_inner(),
     }

@@ -1,5 +1,4 @@
-//! `iomill bench warm`, `cold`, `mixed` and `small-writes`: iomill's cache beside those of Linux and of others; `bench nodes`: on NUMA
-//! nodes.
+//! `iomill bench warm`, `cold`, `mixed`, `small-writes`: iomill's cache beside those of Linux and of others; `nodes`, `soak`: on its own.
 
 use std::io;
 use std::path::Path;
@@ -9,10 +8,12 @@ use iomill::Topology;
 use iomill_bench::held::{self, Helper};
 use iomill_bench::limited::{self, What};
 use iomill_bench::nodes;
-use iomill_bench::warm;
+use iomill_bench::report::Report;
+use iomill_bench::soak;
+use iomill_bench::{chart, warm};
 
-use super::{named_or_fresh, watched};
-use crate::arguments::{BenchCold, BenchMixed, BenchNodes, BenchSmallWrites, BenchTurns, BenchWarm};
+use super::{answer, named_or_fresh, progress, watched};
+use crate::arguments::{BenchCold, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm};
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -21,6 +22,7 @@ use crate::interrupt::Interrupt;
 /// The file's length over the memory for it, where no length is given.
 const COLD_SIZE_OVER_CACHE: u64 = 8;
 const WRITES_SIZE_OVER_CACHE: u64 = 4;
+const SOAK_SIZE_OVER_CACHE: u64 = 4;
 
 /// Nodes on a machine that has one, where no number is given.
 const EMULATED_NODES: usize = 4;
@@ -34,28 +36,34 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
         skews: arguments.skew.iter().map(|skew| skew.skew()).collect(),
         threads: arguments.threads.iter().map(|&threads| threads.into()).collect(),
         batch: turns.batch,
-        rounds: turns.rounds.into(),
-        slice: Duration::from_secs_f64(turns.seconds),
-        rivals: turns.rivals.clone(),
+        rounds: turns.rounds.rounds.into(),
+        slice: Duration::from_secs_f64(turns.rounds.seconds),
+        rivals: turns.rounds.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, dir(turns))?;
+    let arena = named_or_fresh(context, turns.rounds.place.dir())?;
     watched(context, &interrupt, |stage| warm::run(arena, &settings, interrupt.flag(), stage))
 }
 
 pub fn cold(context: &Context<'_>, arguments: &BenchCold) -> Result<Answer> {
-    limited(context, &What::Cold, &cold_settings(context, arguments)?, &arguments.turns)
+    let report = limited(context, &What::Cold, &cold_settings(context, arguments)?, &arguments.turns)?;
+    answer(context, report.table() + "\n", report.json()?)
 }
 
 pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
     let what = What::Mixed(arguments.hit_percent.clone());
-    limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)
+    let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
+    if let Some(path) = &arguments.svg {
+        std::fs::write(path, chart::svg(&report)?).map_err(Failure::local("write", path))?;
+    }
+    answer(context, report.table() + "\n", report.json()?)
 }
 
 pub fn small_writes(context: &Context<'_>, arguments: &BenchSmallWrites) -> Result<Answer> {
     let size = arguments.size.unwrap_or(arguments.cache.saturating_mul(WRITES_SIZE_OVER_CACHE));
     let settings = settings(context, size, arguments.cache, arguments.threads, &arguments.turns)?;
-    limited(context, &What::SmallWrites, &settings, &arguments.turns)
+    let report = limited(context, &What::SmallWrites, &settings, &arguments.turns)?;
+    answer(context, report.table() + "\n", report.json()?)
 }
 
 pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
@@ -66,7 +74,7 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
         return Err(Failure::Usage(why.to_owned()));
     }
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, arguments.dir.as_deref().unwrap_or(Path::new(".")))?;
+    let arena = named_or_fresh(context, arguments.place.dir())?;
     let ids = |options: iomill::ArrayOptions| -> Result<Vec<usize>> {
         Ok(options.peek(arena.drives())?.info()?.nodes.iter().map(|node| node.id).collect())
     };
@@ -114,19 +122,30 @@ fn settings(
         options: turns.kind.apply(context.options()),
         threads: threads.into(),
         batch: turns.batch,
-        rounds: turns.rounds.into(),
-        slice: Duration::from_secs_f64(turns.seconds),
-        rivals: turns.rivals.clone(),
+        rounds: turns.rounds.rounds.into(),
+        slice: Duration::from_secs_f64(turns.rounds.seconds),
+        rivals: turns.rounds.rivals.clone(),
         helper: Helper { program, arguments: vec!["bench".to_owned(), "held".to_owned()] },
     })
 }
 
-fn limited(context: &Context<'_>, what: &What, settings: &limited::Settings, turns: &BenchTurns) -> Result<Answer> {
+fn limited(context: &Context<'_>, what: &What, settings: &limited::Settings, turns: &BenchTurns) -> Result<Report> {
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, dir(turns))?;
-    watched(context, &interrupt, |stage| limited::run(arena, what, settings, interrupt.flag(), stage))
+    let arena = named_or_fresh(context, turns.rounds.place.dir())?;
+    progress(context, &interrupt, |stage| limited::run(arena, what, settings, interrupt.flag(), stage))
 }
 
-fn dir(turns: &BenchTurns) -> &Path {
-    turns.dir.as_deref().unwrap_or(Path::new("."))
+pub fn soak(context: &Context<'_>, arguments: &BenchSoak) -> Result<Answer> {
+    let settings = soak::Settings {
+        size_bytes: arguments.size.unwrap_or(arguments.cache.saturating_mul(SOAK_SIZE_OVER_CACHE)),
+        cache_bytes: arguments.cache,
+        options: arguments.kind.apply(context.options()),
+        threads: arguments.threads.into(),
+        length: Duration::from_secs(arguments.seconds.into()),
+    };
+    let interrupt = Interrupt::install()?;
+    let arena = named_or_fresh(context, arguments.place.dir())?;
+    let soaked = progress(context, &interrupt, |stage| soak::run(arena, &settings, interrupt.flag(), stage))?;
+    let failures = soaked.fault().map(Failure::Unsound).into_iter().collect();
+    Ok(Answer { failures, ..answer(context, soaked.text(), soaked.json()?)? })
 }

@@ -84,6 +84,7 @@ fn document(trace: &str, outcome: &Outcome, reference: &Option<Reference>) -> Va
         "set_size": case.set_size,
         "hit_rate_warm": outcome.hit_rate_warm,
         "hit_rate_whole": outcome.hit_rate_whole,
+        "accesses_per_s": outcome.accesses_per_s,
     });
     if let Some(reference) = reference {
         document["reference"] = json!(reference.rates(trace, case.cache_pages));

@@ -50,9 +50,7 @@ impl Answers {
     /// Takes in the end of an errand. Only the last one wakes the caller.
     fn end(&self, left: Sorted, result: Result<()>) {
         let mut state = lock(&self.state);
-        state.left.busy.extend(left.busy);
-        state.left.full.extend(left.full);
-        state.left.over.extend(left.over);
+        state.left.extend(left);
         if let Err(error) = result {
             state.error.get_or_insert(error);
         }
@@ -194,9 +192,12 @@ impl Begun {
 
     /// Takes in the end of a piece, by its tag; whether it was the last, with which the errand ends.
     pub fn run_done(&self, tag: u32, outcome: Outcome) -> bool {
-        self.fills.end_run(&self.paged, tag, outcome);
-        if let Err(failure) = outcome {
-            lock(&self.tail).failure.get_or_insert(failure);
+        let mut many = Vec::new();
+        self.fills.end_run(&self.paged, tag, outcome, &mut many);
+        if outcome.is_err() || !many.is_empty() {
+            let mut tail = lock(&self.tail);
+            tail.left.over.many.extend(many);
+            tail.failure = tail.failure.or(outcome.err());
         }
         self.count_down()
     }
@@ -346,7 +347,7 @@ mod models {
                 match pages[page].begin() {
                     State::Missing => pages[page].end(),
                     State::There => {}
-                    State::Filling => left.over.push(page as u64),
+                    State::Filling => left.over.many.push(page as u64),
                 }
                 answers.end(left, Ok(()));
                 done += 1;
@@ -376,11 +377,11 @@ mod models {
                         pages[0].end();
                     }
                     let (left, _) = away.wait();
-                    assert!(left.over.is_empty());
+                    assert!(left.over.many.is_empty());
                 }
             });
             let (left, _) = send(&inbox, node.thread(), 0).wait();
-            if !left.over.is_empty() {
+            if !left.over.many.is_empty() {
                 pages[0].wait();
             }
             assert!(pages[0].begin() == State::There);

@@ -1,5 +1,6 @@
 //! A wave of fills: pages that one call is to fill, read by as few I/Os as they take.
 
+use super::flush::Over;
 use super::{Paged, Span};
 use crate::api::state::FileState;
 use crate::cache::{Fill, Outcome};
@@ -110,11 +111,11 @@ impl Fills {
         })
     }
 
-    /// Ends the fills of a run: does with the pages what the call wants, and shows them to everybody. Returns how many dirty pages
-    /// the fullest of their sets has.
-    pub fn end_run(&self, paged: &Paged, run: u32, outcome: Outcome) -> u32 {
+    /// Ends the fills of a run: does with the pages what the call wants, and shows them to everybody. Those whose sets want to be
+    /// flushed now are appended to `over`.
+    pub fn end_run(&self, paged: &Paged, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
         let Run { first, count, .. } = self.runs[run as usize];
-        (first..first + count).map(|index| self.end(paged, index, outcome)).max().unwrap_or(0)
+        over.extend((first..first + count).filter_map(|index| self.end(paged, index, outcome)));
     }
 
     /// Ends all fills that have not ended, because they could not be begun.
@@ -124,8 +125,9 @@ impl Fills {
         });
     }
 
-    fn end(&self, paged: &Paged, index: usize, outcome: Outcome) -> u32 {
-        let Some((fill, span)) = lock(&self.entries)[index].take() else { return 0 };
+    /// Ends a fill; its page, if its set wants to be flushed now.
+    fn end(&self, paged: &Paged, index: usize, outcome: Outcome) -> Option<u64> {
+        let (fill, span) = lock(&self.entries)[index].take()?;
         let cache = paged.cached.cache_of(fill.key);
         let (within, len) = (usize::from(span.within), usize::from(span.len));
         if outcome.is_ok() {
@@ -140,7 +142,8 @@ impl Fills {
                 }
             }
         }
-        cache.end_fill(fill, outcome, outcome.is_ok() && self.op == Op::Write)
+        let dirty = cache.end_fill(fill, outcome, outcome.is_ok() && self.op == Op::Write);
+        (self.op == Op::Write && dirty > paged.cached.limits().set_dirty).then_some(span.page)
     }
 }
 
@@ -156,35 +159,37 @@ impl Paged {
 impl FileState {
     /// How many bytes of a page its part holds: a whole page, but at the end of a part that is only read.
     fn page_bytes(&self, page: u64) -> usize {
-        let offset = page * PAGE_BYTES as u64;
-        let placement = self.map.place(offset / self.block_bytes);
-        let has = self.parts[usize::from(placement.drive)].reserved.load(Ordering::Relaxed);
-        let start = placement.block * self.block_bytes + offset % self.block_bytes;
+        let (part, _, start) = self.locate(page * PAGE_BYTES as u64);
+        let has = part.reserved.load(Ordering::Relaxed);
         has.saturating_sub(start).clamp(1, PAGE_BYTES as u64) as usize
     }
 
     /// The piece that moves pages of one block, from `page` on, and its drive.
     pub(super) fn page_piece(&self, op: Op, class: Class, page: u64, len: usize, memory: Memory) -> (u16, Piece) {
-        let offset = page * PAGE_BYTES as u64;
-        let placement = self.map.place(offset / self.block_bytes);
-        let part = &self.parts[usize::from(placement.drive)];
+        let (part, placement, offset) = self.locate(page * PAGE_BYTES as u64);
         let piece = Piece {
             op,
             class,
             lock: crate::drive::locks::BlockLocks::index(part.file.key, placement.block),
             len: len as u32,
-            offset: placement.block * self.block_bytes + offset % self.block_bytes,
+            offset,
             memory,
             ..Piece::sync(part.file)
         };
         (part.drive, piece)
     }
 
-    /// Fills a wave on the calling thread, to the end.
+    /// Fills a wave on the calling thread, to the end. Pages whose sets want to be flushed after it are added to `over`.
     ///
     /// # Safety
     /// The memory of all spans is valid until this returns, and (for reads) nobody else's.
-    pub(super) unsafe fn run_fills(&self, paged: &Paged, mut fills: Fills, class: Class) -> Result<()> {
+    pub(super) unsafe fn run_fills(
+        &self,
+        paged: &Paged,
+        mut fills: Fills,
+        class: Class,
+        over: &mut Over,
+    ) -> Result<()> {
         if fills.is_empty() {
             return Ok(());
         }
@@ -192,7 +197,7 @@ impl FileState {
         paged.note_fills(&fills);
         let mut first = Ok(());
         let done = |tag: u32, outcome: Outcome| {
-            fills.end_run(paged, tag, outcome);
+            fills.end_run(paged, tag, outcome, &mut over.many);
             if first.is_ok() {
                 first = outcome;
             }

@@ -4,8 +4,8 @@
 //! lie side by side in a block go in one write. Who flushes: a background thread, sets that have too many dirty pages; a writer, when its
 //! set is full of them or the whole cache has too many; `sync`, all of a file.
 //!
-//! A flush that fails leaves its pages dirty. One in the background is not tried again until somebody syncs or writes have to
-//! make room, who then hear of it.
+//! A flush that fails leaves its pages dirty, and the file's handles are told of it once each (`api::late`). One in the background is
+//! not tried again until somebody syncs, or more is written to the pages' sets.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -22,10 +22,12 @@ use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::sys::memory::PageBuf;
-use crate::sys::sync::{Condvar, Mutex, Ordering, lock};
+use crate::sys::sync::{self, Condvar, Mutex, Ordering, lock};
 
 /// Pages that one flush copies at a time at most.
 const COPY_PAGES: usize = 256;
+/// The same of a flush of some sets, of which every writer may be at one.
+const SMALL_COPY_PAGES: usize = 32;
 /// Sets that wait for the flusher at most.
 const QUEUE_SETS: usize = 4096;
 /// Sets that the flusher takes at a time.
@@ -55,48 +57,64 @@ struct Run {
     at: usize,
 }
 
+/// Pages whose sets want to be flushed.
+#[derive(Debug, Default)]
+pub(super) struct Over {
+    /// They have many dirty pages.
+    pub many: Vec<u64>,
+    /// A clean page had to go in the place of a dirty one. Whoever writes flushes those at once: the flusher does not keep up, and what
+    /// stays in the cache is to be what the policy wants.
+    pub pressed: Vec<u64>,
+}
+
 impl FileState {
-    /// Takes note that the sets of some pages have too many dirty pages.
-    ///
-    /// `may_flush` says that the caller has no unfinished fills, so that it may do I/O (rule 4 of the cache).
-    pub(super) fn note_dirty(&self, paged: &Paged, pages: &[u64], may_flush: bool) {
-        if pages.is_empty() {
+    /// Has the sets of some pages flushed. The caller has no unfinished fills, and may do I/O (rule 4 of the cache).
+    pub(super) fn note_dirty(&self, paged: &Paged, op: Op, over: &Over) {
+        if op == Op::Read {
+            return self.note_dirty_for_later(paged, over);
+        }
+        // What fails stays dirty, and each handle's next sync says so (`late`).
+        if !over.pressed.is_empty() {
+            let _later = self.flush_sets(paged, &over.pressed);
+        }
+        if over.many.is_empty() {
             return;
         }
-        let keys = pages.iter().filter_map(|&page| paged.key(page).map(|(key, ..)| key));
         let too_many = paged.cached.dirty() > paged.cached.limits().dirty_pages;
-        if self.array().has_threads() && !(too_many && may_flush) {
-            paged.cached.flusher.push(self.array(), keys);
-        } else if may_flush {
-            // Without threads, or when the flusher does not keep up, whoever writes flushes. What fails stays dirty, and
-            // `sync` says so.
-            for key in keys {
-                let _later = self.flush_set(paged, key);
-            }
+        if too_many || !self.array().has_threads() {
+            let _later = self.flush_sets(paged, &over.many);
+        } else {
+            paged.cached.flusher.push(self.array(), paged.keys(&over.many));
+        }
+    }
+
+    /// The same for who may not do I/O. Without threads they wait for who may.
+    pub(super) fn note_dirty_for_later(&self, paged: &Paged, over: &Over) {
+        let pages = over.many.iter().chain(&over.pressed);
+        if self.array().has_threads() && !(over.many.is_empty() && over.pressed.is_empty()) {
+            paged.cached.flusher.push(self.array(), paged.keys(pages));
         }
     }
 
     /// Notes that the part of a page holds something new.
     pub(super) fn note_written(&self, page: u64) {
-        let placement = self.map.place(page * PAGE_BYTES as u64 / self.block_bytes);
-        let part = &self.parts[usize::from(placement.drive)];
+        let (part, _, _) = self.locate(page * PAGE_BYTES as u64);
         if !part.dirty.load(Ordering::Relaxed) {
             part.dirty.store(true, Ordering::Release);
         }
     }
 
-    /// Flushes the dirty pages of a page's set, of this and other files; whether any were flushed.
-    pub(super) fn flush_set(&self, paged: &Paged, page: Key) -> Result<bool> {
-        let mut keys = Vec::new();
-        paged.cached.dirty_beside(page, &mut keys);
-        keys.sort_unstable();
+    /// Flushes the dirty pages of some pages' sets, of this and other files; whether any were flushed.
+    pub(in crate::api) fn flush_sets(&self, paged: &Paged, pages: &[u64]) -> Result<bool> {
+        let keys = paged.cached.dirty_beside(paged.keys(pages));
         let mut any = false;
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
             if keys[0].file() == paged.number {
                 self.flush(paged, keys, Class::Foreground)?;
                 any = true;
             } else if let Some(other) = paged.cached.file(keys[0].file()) {
-                any |= paged.cached.flush_other(&other, keys, Class::Foreground)?;
+                // Its failure is not this file's: its handles are told (`late`).
+                any |= paged.cached.flush_other(&other, keys, Class::Foreground).unwrap_or(false);
             }
         }
         Ok(any)
@@ -119,7 +137,7 @@ impl FileState {
     /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours; returns those that somebody else was
     /// flushing.
     fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> Result<Vec<Key>> {
-        let mut copy = paged.cached.flusher_copy()?;
+        let mut copy = paged.cached.take_copy(keys.len())?;
         let mut keys = keys.iter().copied().peekable();
         let mut busy = Vec::new();
         let mut result = Ok(());
@@ -231,6 +249,10 @@ impl FileState {
     fn end_run(&self, paged: &Paged, run: &Run, outcome: Outcome) {
         // Before the pages are clean, so that a sync which finds them clean covers them.
         self.note_written(run.first.page());
+        if let Err(failure) = outcome {
+            // Before whoever waits for the pages may look.
+            self.late.failed(failure);
+        }
         for page in run.first.page()..run.first.page() + run.count as u64 {
             if let Some((key, _, cache)) = paged.key(page) {
                 cache.end_flush(key, outcome);
@@ -240,18 +262,22 @@ impl FileState {
 }
 
 impl Cached {
-    /// Memory for copies.
-    fn flusher_copy(&self) -> Result<PageBuf> {
-        if let Some(copy) = lock(&self.copies).pop() {
+    /// Memory for copies of so many pages, or of some of them at a time.
+    fn take_copy(&self, pages: usize) -> Result<PageBuf> {
+        let most = (self.pages() as usize / 64).clamp(4, COPY_PAGES);
+        // Neighbours come along.
+        let is_small = pages <= SMALL_COPY_PAGES / 2 || most <= SMALL_COPY_PAGES;
+        if let Some(copy) = lock(&self.copies[usize::from(is_small)]).pop() {
             return Ok(copy);
         }
-        let pages = (self.pages() as usize / 64).clamp(4, COPY_PAGES);
-        let what = || format!("memory to flush {pages} pages");
-        PageBuf::new(pages * PAGE_BYTES).map_err(|e| Error::Machine { what: what(), why: e.to_string() })
+        let pages = if is_small { most.min(SMALL_COPY_PAGES) } else { most };
+        PageBuf::new(pages * PAGE_BYTES)
+            .map_err(|e| Error::Machine { what: format!("memory to flush {pages} pages"), why: e.to_string() })
     }
 
     fn give_copy(&self, copy: PageBuf) {
-        lock(&self.copies).push(copy);
+        let is_small = copy.len() <= SMALL_COPY_PAGES * PAGE_BYTES;
+        lock(&self.copies[usize::from(is_small)]).push(copy);
     }
 
     /// Flushes pages of a file, unless somebody is changing its length; whether it did.
@@ -265,19 +291,26 @@ impl Cached {
         result.map(|_| true)
     }
 
-    /// One round of the flusher: the sets of these pages.
-    fn flush_sets(&self, pages: &[Key]) {
+    /// The dirty pages of some pages' sets, in their order.
+    fn dirty_beside(&self, pages: impl Iterator<Item = Key>) -> Vec<Key> {
         let mut keys = Vec::new();
         for page in pages {
-            self.dirty_beside(*page, &mut keys);
+            let cache = self.cache_of(page);
+            let directory = cache.directory();
+            cache.dirty_in(directory.place(directory.hash(page)), false, &mut keys);
         }
         keys.sort_unstable();
         keys.dedup();
+        keys
+    }
+
+    /// One round of the flusher: the sets of these pages.
+    fn flush_sets(&self, pages: &[Key]) {
+        let keys = self.dirty_beside(pages.iter().copied());
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
             let Some(file) = self.file(keys[0].file()) else { continue };
-            if let Err(error) = self.flush_other(&file, keys, Class::Background) {
-                file.array().notice(format!("flushing {:?}: {error}", file.record.name));
-            }
+            // What fails stays dirty, and is kept for the file's handles (`late`).
+            let _kept = self.flush_other(&file, keys, Class::Background);
         }
     }
 }
@@ -314,10 +347,7 @@ impl Flusher {
                 state.running = true;
                 return Some(state.queue.drain(..count).collect());
             }
-            state = match self.work.wait(state) {
-                Ok(state) => state,
-                Err(poisoned) => poisoned.into_inner(),
-            };
+            state = sync::wait(&self.work, state);
         }
     }
 
@@ -340,7 +370,7 @@ impl Flusher {
 }
 
 /// Starts the thread that flushes in the background. Without it writers flush when their sets are full.
-pub fn start(array: &Arc<ArrayInner>) -> Option<JoinHandle<()>> {
+fn start(array: &Arc<ArrayInner>) -> Option<JoinHandle<()>> {
     let cached: Weak<Cached> = Arc::downgrade(array.cached.as_ref()?);
     let thread = std::thread::Builder::new().name("iomill-flush".into()).spawn(move || {
         loop {

@@ -18,19 +18,20 @@ mod work;
 mod write;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 use super::options::ArrayOptions;
 use super::places::Places;
 use super::split::Extent;
 use super::state::FileState;
+use crate::cache::key::Key;
 use crate::cache::{Cache, Plan};
 use crate::counters::Board;
 use crate::drive::PAGE_BYTES;
 use crate::drive::regions::Regions;
 use crate::error::Result;
 use crate::sys::memory::PageBuf;
-use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering, RwLock, read, write};
 use flush::Flusher;
 use nodes::Spread;
 
@@ -69,8 +70,8 @@ pub struct Cached {
     taken: AtomicU64,
     /// Spans that went past the cache.
     bypassed: AtomicU64,
-    /// Memory for the copies that are flushed, used again.
-    copies: Mutex<Vec<PageBuf>>,
+    /// Memory for the copies that are flushed, used again: large ones and small ones.
+    copies: [Mutex<Vec<PageBuf>>; 2],
     regions: Arc<Regions>,
     /// See [`CHUNK_MIN_BYTES`].
     chunk_bytes: usize,
@@ -121,7 +122,7 @@ impl Cached {
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
             bypassed: AtomicU64::new(0),
-            copies: Mutex::default(),
+            copies: Default::default(),
             regions: Arc::clone(regions),
             chunk_bytes,
             instance,
@@ -140,8 +141,8 @@ impl Cached {
         let least = self.caches().map(|cache| cache.directory().pages()).min().unwrap_or(0);
         Limits {
             wave_pages: (least as usize / 4).clamp(1, WAVE_PAGES),
-            set_dirty: self.first.directory().ways() as u32 / 2,
-            dirty_pages: self.pages() * 5 / 8,
+            set_dirty: self.first.directory().ways() as u32 * 3 / 4,
+            dirty_pages: self.pages() * 3 / 4,
         }
     }
 
@@ -150,7 +151,7 @@ impl Cached {
         loop {
             let drawn = self.next_number.fetch_add(1, Ordering::Relaxed);
             let number = drawn % crate::cache::key::FILE_MAX + 1;
-            if self.files.read().unwrap_or_else(|e| e.into_inner()).contains_key(&number) {
+            if read(&self.files).contains_key(&number) {
                 continue;
             }
             if drawn >= crate::cache::key::FILE_MAX {
@@ -163,14 +164,14 @@ impl Cached {
     /// Makes a file known, so that its pages can be flushed.
     pub fn enter(&self, file: &Arc<FileState>) {
         if let Some(paged) = &file.paged {
-            let mut files = self.files.write().unwrap_or_else(|e| e.into_inner());
+            let mut files = write(&self.files);
             files.insert(paged.number, Arc::downgrade(file));
         }
     }
 
     /// The file is gone. Its clean pages age away; dirty ones, whose flush has failed and been reported, go now.
     pub fn leave(&self, number: u32) {
-        self.files.write().unwrap_or_else(|e| e.into_inner()).remove(&number);
+        write(&self.files).remove(&number);
         if !self.dirty_of(number).is_empty() {
             self.discard(number, 0);
         }
@@ -182,7 +183,7 @@ impl Cached {
     }
 
     fn file(&self, number: u32) -> Option<Arc<FileState>> {
-        self.files.read().unwrap_or_else(|e| e.into_inner()).get(&number).and_then(Weak::upgrade)
+        read(&self.files).get(&number).and_then(Weak::upgrade)
     }
 }
 
@@ -278,5 +279,10 @@ impl Paged {
     pub fn cut(&self, len: u64) {
         self.cached.discard(self.number, len / PAGE_BYTES as u64);
         self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
+    }
+
+    /// The names of pages.
+    fn keys<'a>(&'a self, pages: impl IntoIterator<Item = &'a u64> + 'a) -> impl Iterator<Item = Key> + 'a {
+        pages.into_iter().filter_map(|&page| Key::new(self.number, page))
     }
 }

@@ -155,13 +155,6 @@ impl Cached {
         keys
     }
 
-    /// The dirty pages of a page's set.
-    pub(super) fn dirty_beside(&self, page: Key, keys: &mut Vec<Key>) {
-        let cache = self.cache_of(page);
-        let directory = cache.directory();
-        cache.dirty_in(directory.place(directory.hash(page)), false, keys);
-    }
-
     /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
     pub fn discard(&self, file: u32, page: u64) {
         self.caches().for_each(|cache| cache.discard(file, page));
@@ -192,7 +185,7 @@ impl Paged {
 
     /// The same; with `DEFAULT` there is one cache.
     #[inline(always)]
-    pub(super) fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+    pub fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
         let key = Key::new(self.number, page)?;
         let cache = self.cached.cache_as::<DEFAULT>(key);
         Some((key, cache.directory().hash(key), cache))

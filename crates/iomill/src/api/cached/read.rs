@@ -1,11 +1,12 @@
 //! Reading through the cache.
 
+use super::flush::Over;
 use super::{Fills, Paged, Seat, Span};
 use crate::api::array::ArrayInner;
 use crate::api::split::{Extent, Splitter};
 use crate::api::state::FileState;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Begun, Outcome, Place, Waiter, Wrote};
+use crate::cache::{Begun, Came, Fill, Outcome, Place, Waiter, Wrote};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::engine::Op;
@@ -20,9 +21,18 @@ pub(super) enum Asked {
     Done,
     /// Somebody is at the page.
     Busy,
-    Yours(crate::cache::Fill),
+    Yours(Fill),
     /// The set is full.
     Full,
+}
+
+/// What a page's set wants after the page was asked for.
+pub(super) enum Wants {
+    Nothing,
+    /// It has many dirty pages.
+    Flush,
+    /// A clean page had to go in the place of a dirty one.
+    FlushNow,
 }
 
 impl Paged {
@@ -66,7 +76,7 @@ impl Paged {
         // SAFETY: the caller's promise.
         let copied = unsafe { cache.copy_seen(seen, within, to, len) };
         if copied {
-            seat.tally.hit(len as u64);
+            seat.tally.hit(Id::BytesRead, len as u64);
             seat.note::<DEFAULT>(&self.cached, cache, seen.way, hash);
         }
         copied
@@ -130,22 +140,23 @@ impl Paged {
         });
     }
 
-    /// Asks for one page, for reading into or writing from a span's memory.
+    /// Asks for one page, for reading into or writing from a span's memory; and what its set wants.
     ///
     /// # Safety
     /// The span's memory is valid, and (for reads) nobody else's.
-    unsafe fn ask(&self, seat: &Seat, op: Op, span: Span) -> (Asked, u32) {
-        let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, 0) };
+    unsafe fn ask(&self, seat: &Seat, op: Op, span: Span, set_dirty: u32) -> (Asked, Wants) {
+        let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
         if op == Op::Read {
             // SAFETY: the caller's promise.
             if unsafe { self.read_span(seat, span) } {
-                return (Asked::Done, 0);
+                return (Asked::Done, Wants::Nothing);
             }
             return match cache.begin_fill(key, hash) {
                 // It goes and comes: the next round looks again.
-                Begun::Present | Begun::Busy => (Asked::Busy, 0),
-                Begun::Yours(fill) => (Asked::Yours(fill), 0),
-                Begun::Full => (Asked::Full, 0),
+                Begun::Present | Begun::Busy => (Asked::Busy, Wants::Nothing),
+                Begun::Yours(fill) => yours(seat, fill),
+                // Of dirty pages, as a rule.
+                Begun::Full => (Asked::Full, Wants::Flush),
             };
         }
         let fresh = || self.is_fresh(span.page);
@@ -154,15 +165,16 @@ impl Paged {
         match wrote {
             Wrote::Done { dirty, was: Ok(way) } => {
                 seat.hit(&self.cached, cache, way, hash);
-                (Asked::Done, dirty)
+                (Asked::Done, if dirty > set_dirty { Wants::Flush } else { Wants::Nothing })
             }
-            Wrote::Done { dirty, was: Err(evicted) } => {
-                seat.came(evicted);
-                (Asked::Done, dirty)
+            Wrote::Done { dirty, was: Err(came) } => {
+                seat.came(came);
+                (Asked::Done, if dirty > set_dirty { Wants::Flush } else { wants(came) })
             }
-            Wrote::Busy => (Asked::Busy, 0),
-            Wrote::Yours(fill) => (Asked::Yours(fill), 0),
-            Wrote::Full => (Asked::Full, 0),
+            Wrote::Busy => (Asked::Busy, Wants::Nothing),
+            Wrote::Yours(fill) => yours(seat, fill),
+            // Whoever writes flushes it (`pass_full`).
+            Wrote::Full => (Asked::Full, Wants::Nothing),
         }
     }
 
@@ -173,22 +185,34 @@ impl Paged {
     }
 }
 
+fn yours(seat: &Seat, fill: Fill) -> (Asked, Wants) {
+    seat.came(fill.came);
+    let wants = wants(fill.came);
+    (Asked::Yours(fill), wants)
+}
+
+fn wants(came: Came) -> Wants {
+    if came.is_pressed { Wants::FlushNow } else { Wants::Nothing }
+}
+
 /// A page of a batch that is asked for.
 #[derive(Clone, Copy)]
 struct Asking {
-    span: Span,
     key: Key,
     hash: Hash,
+    buf: *mut u8,
     place: Place,
+    within: u16,
+    len: u16,
 }
 
 impl Asking {
-    const NOTHING: Asking = Asking {
-        span: Span { page: 0, within: 0, len: 0, buf: std::ptr::null_mut() },
-        key: Key::NOTHING,
-        hash: Hash(0),
-        place: Place(0),
-    };
+    const NOTHING: Asking =
+        Asking { key: Key::NOTHING, hash: Hash(0), buf: std::ptr::null_mut(), place: Place(0), within: 0, len: 0 };
+
+    fn span(&self) -> Span {
+        Span { page: self.key.page(), within: self.within, len: self.len, buf: self.buf }
+    }
 }
 
 /// Some look-ups that go together: first all their sets are fetched ahead, then all their pages, then all are copied.
@@ -210,7 +234,8 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
     unsafe fn push(&mut self, span: Span) {
         let Some((key, hash, cache)) = self.paged.key_as::<DEFAULT>(span.page) else { return self.missing.push(span) };
         let place = cache.prefetch::<DEFAULT>(hash);
-        self.asked[self.count] = Asking { span, key, hash, place };
+        let Span { within, len, buf, .. } = span;
+        self.asked[self.count] = Asking { key, hash, buf, place, within, len };
         self.count += 1;
         if self.count == OVERLAP {
             // SAFETY: the caller's promise.
@@ -231,20 +256,20 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
             // The page may have moved to another set meanwhile; then it is not found.
             *seen = cache.directory().set_as::<DEFAULT>(asking.place).find(asking.key, asking.hash);
             if let Some(seen) = *seen {
-                cache.prefetch_seen(seen, asking.span.within.into(), asking.span.len.into());
+                cache.prefetch_seen(seen, asking.within.into(), asking.len.into());
             }
         }
         let mut hits = 0;
-        for (Asking { span, key, hash, .. }, seen) in asked.iter().zip(seen) {
-            let cache = cached.cache_as::<DEFAULT>(*key);
-            if let Some(seen) = seen
+        for (asking, seen) in asked.iter().zip(&seen) {
+            let cache = cached.cache_as::<DEFAULT>(asking.key);
+            if let Some(seen) = *seen
                 // SAFETY: a span is within its page, and its memory is the caller's.
-                && unsafe { cache.copy_seen(seen, span.within.into(), span.buf, span.len.into()) }
+                && unsafe { cache.copy_seen(seen, asking.within.into(), asking.buf, asking.len.into()) }
             {
                 hits += 1;
-                self.seat.note::<DEFAULT>(cached, cache, seen.way, *hash);
+                self.seat.note::<DEFAULT>(cached, cache, seen.way, asking.hash);
             } else {
-                self.missing.push(*span);
+                self.missing.push(asking.span());
             }
         }
         self.seat.tally.add(Id::Hits, hits);
@@ -269,8 +294,18 @@ pub(super) fn wait(array: &ArrayInner, waiter: &Waiter) -> Outcome {
 pub(super) struct Sorted {
     pub busy: Vec<Span>,
     pub full: Vec<Span>,
-    /// Pages whose sets have too many dirty pages by now.
-    pub over: Vec<u64>,
+    /// Pages whose sets want to be flushed.
+    pub over: Over,
+}
+
+impl Sorted {
+    /// Adds what became of others.
+    pub fn extend(&mut self, other: Sorted) {
+        self.busy.extend(other.busy);
+        self.full.extend(other.full);
+        self.over.many.extend(other.over.many);
+        self.over.pressed.extend(other.over.pressed);
+    }
 }
 
 impl FileState {
@@ -287,17 +322,15 @@ impl FileState {
             let away = unsafe { self.send_away(paged, op, &mut wave, class) };
             // SAFETY: the caller's promise.
             let mut sorted = unsafe { self.begin_wave(paged, op, wave.into_iter(), &mut fills) };
-            self.note_dirty(paged, &sorted.over, fills.is_empty());
             // SAFETY: the caller's promise.
-            let ran = unsafe { self.run_fills(paged, fills, class) };
+            let ran = unsafe { self.run_fills(paged, fills, class, &mut sorted.over) };
             if let Some(away) = away {
                 let (left, result) = away.wait();
-                self.note_dirty(paged, &left.over, true);
-                sorted.busy.extend(left.busy);
-                sorted.full.extend(left.full);
+                sorted.extend(left);
                 result?;
             }
             ran?;
+            self.note_dirty(paged, op, &sorted.over);
             for span in &sorted.full {
                 // SAFETY: the caller's promise.
                 if !unsafe { self.pass_full(paged, op, *span, class)? } {
@@ -337,18 +370,17 @@ impl FileState {
             seat.tell(&paged.cached);
             for span in spans {
                 // SAFETY: the caller's promise.
-                let (asked, dirty) = unsafe { paged.ask(seat, op, span) };
-                if dirty > set_dirty {
-                    sorted.over.push(span.page);
+                let (asked, wants) = unsafe { paged.ask(seat, op, span, set_dirty) };
+                match wants {
+                    Wants::Nothing => {}
+                    Wants::Flush => sorted.over.many.push(span.page),
+                    Wants::FlushNow => sorted.over.pressed.push(span.page),
                 }
                 match asked {
                     Asked::Done => {}
                     Asked::Busy => sorted.busy.push(span),
                     Asked::Full => sorted.full.push(span),
-                    Asked::Yours(fill) => {
-                        seat.came(fill.evicted);
-                        fills.push(fill, span);
-                    }
+                    Asked::Yours(fill) => fills.push(fill, span),
                 }
             }
         });
@@ -368,7 +400,7 @@ impl FileState {
     ) -> Vec<Span> {
         // SAFETY: the caller's promise.
         let Sorted { mut busy, full, over } = unsafe { self.begin_wave(paged, op, spans, fills) };
-        self.note_dirty(paged, &over, fills.is_empty());
+        self.note_dirty_for_later(paged, &over);
         busy.extend(full);
         paged.note_fills(fills);
         busy
@@ -380,10 +412,7 @@ impl FileState {
     /// As for `complete`.
     unsafe fn pass_full(&self, paged: &Paged, op: Op, span: Span, class: Class) -> Result<bool> {
         let key = paged.key(span.page);
-        if op == Op::Write
-            && let Some((key, ..)) = key
-            && self.flush_set(paged, key)?
-        {
+        if op == Op::Write && key.is_some() && self.flush_sets(paged, &[span.page])? {
             return Ok(false);
         }
         if let Some((key, hash, cache)) = key

@@ -8,7 +8,7 @@ use crate::drive::serve::Owner;
 use crate::drive::{Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::Result;
-use crate::sys::sync::{Condvar, Mutex, lock};
+use crate::sys::sync::{Condvar, Mutex, lock, wait};
 
 /// Collects the ends of pieces that drive threads run.
 #[derive(Default)]
@@ -97,8 +97,7 @@ impl Ends {
         }
         let state = lock(&self.state);
         if state.shares > 0 && state.ends.is_empty() {
-            // A poisoned lock is found again by the next look.
-            let _waited = self.told.wait(state);
+            drop(wait(&self.told, state));
         }
     }
 }

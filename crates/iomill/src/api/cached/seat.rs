@@ -6,6 +6,7 @@
 //! and nothing shared is stored to.
 
 use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
@@ -13,7 +14,7 @@ use super::Cached;
 use crate::api::callbacks;
 use crate::cache::feeder::Feeder;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Cache, Held, PinBlock};
+use crate::cache::{Cache, Came, Held, PinBlock};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
 use crate::sys::sync::Ordering;
@@ -53,6 +54,8 @@ pub struct Seat {
 #[derive(Default)]
 struct Part {
     pins: RefCell<Vec<Arc<PinBlock>>>,
+    /// The first of them, once there is one.
+    first_pins: Cell<Option<NonNull<PinBlock>>>,
     feeder: Feeder,
 }
 
@@ -125,26 +128,31 @@ impl Seat {
         }
     }
 
+    /// The same; with `FIRST` there is one cache.
+    #[inline(always)]
+    fn part_as<const FIRST: bool>(&self, cache: &Cache) -> &Part {
+        if FIRST { &self.first } else { self.part(cache) }
+    }
+
     /// Takes note of a hit in one of the caches, and counts it.
     #[inline(always)]
-    pub fn hit(&self, cached: &Cached, cache: &Cache, way: usize, hash: Hash) {
+    pub fn hit(&self, cached: &Cached, cache: &Cache, way: u32, hash: Hash) {
         self.tally.add(Id::Hits, 1);
         self.note::<false>(cached, cache, way, hash);
     }
 
-    /// Takes note of a hit that is counted elsewhere; `FIRST` says that there is one cache.
+    /// Takes note of a hit that is counted elsewhere; with `FIRST` there is one cache.
     #[inline(always)]
-    pub fn note<const FIRST: bool>(&self, cached: &Cached, cache: &Cache, way: usize, hash: Hash) {
-        let part = if FIRST { &self.first } else { self.part(cache) };
-        if part.feeder.push(way, hash) {
+    pub fn note<const FIRST: bool>(&self, cached: &Cached, cache: &Cache, way: u32, hash: Hash) {
+        if self.part_as::<FIRST>(cache).feeder.push(way, hash) {
             self.full(cached);
         }
     }
 
     /// Counts a page that was not there and comes in, and the one that had to go for it.
-    pub fn came(&self, evicted: bool) {
+    pub fn came(&self, came: Came) {
         self.tally.add(Id::Misses, 1);
-        self.tally.add(Id::Evictions, u64::from(evicted));
+        self.tally.add(Id::Evictions, u64::from(came.evicted));
     }
 
     /// The ring is full: others may need to hear of it.
@@ -156,7 +164,7 @@ impl Seat {
         }
     }
 
-    /// Tells the policies of the hits there were, before they have to choose.
+    /// Tells the policy of the hits there were, before it has to choose.
     pub fn tell(&self, cached: &Cached) {
         for cache in cached.caches() {
             self.part(cache).feeder.drain(cache.directory());
@@ -165,24 +173,32 @@ impl Seat {
 
     /// Pins a page, if that takes no more than a look: the page is there and has been pinned before, and a slot is free.
     #[inline(always)]
-    pub fn pin_found<'a>(&self, cached: &'a Cached, cache: &'a Cache, key: Key, hash: Hash) -> Option<Held<'a>> {
-        let pins = self.part(cache).pins.borrow();
-        let slot = pins.first()?.empty()?;
+    pub fn pin_found<'a, const DEFAULT: bool>(
+        &self,
+        cached: &'a Cached,
+        cache: &'a Cache,
+        key: Key,
+        hash: Hash,
+    ) -> Option<Held<'a>> {
+        // SAFETY: it is in `pins`, which nothing is taken out of while the seat lives.
+        let slot = unsafe { self.part_as::<DEFAULT>(cache).first_pins.get()?.as_ref() }.empty()?;
         // SAFETY: the blocks of a part are this thread's, from its cache.
-        let (held, seen) = unsafe { cache.pin_found(key, hash, slot) }?;
-        self.tally.add(Id::Pins, 1);
-        self.hit(cached, cache, seen.way, hash);
+        let (held, seen) = unsafe { cache.pin_found::<DEFAULT>(key, hash, slot) }?;
+        self.tally.hit(Id::Pins, 1);
+        self.note::<DEFAULT>(cached, cache, seen.way, hash);
         Some(held)
     }
 
     /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there.
     #[inline]
     pub fn pin<'a>(&self, cached: &'a Cached, cache: &'a Cache, key: Key, hash: Hash) -> Result<Option<Held<'a>>> {
-        let mut pins = self.part(cache).pins.borrow_mut();
+        let part = self.part(cache);
+        let mut pins = part.pins.borrow_mut();
         let slot = match pins.iter().find_map(|block| block.empty()) {
             Some(slot) => slot,
             None => {
                 let Some(block) = cache.pin_block() else { return Err(too_many(cache)) };
+                part.first_pins.set(Some(NonNull::from(&**pins.first().unwrap_or(&block))));
                 pins.push(block);
                 let Some(slot) = pins.last().and_then(|block| block.empty()) else { return Err(too_many(cache)) };
                 slot

@@ -63,10 +63,12 @@ impl Work {
     /// Takes in the end of a piece.
     pub fn piece_done(&self, tag: u32, outcome: Outcome) {
         let [(_, reads), (_, writes)] = &self.fills;
+        // Sets that want to be flushed now say so again when the next page comes: this may be a drive thread.
+        let mut over = Vec::new();
         if tag & WRITES == 0 {
-            reads.end_run(&self.paged, tag, outcome);
+            reads.end_run(&self.paged, tag, outcome, &mut over);
         } else {
-            writes.end_run(&self.paged, tag & !WRITES, outcome);
+            writes.end_run(&self.paged, tag & !WRITES, outcome, &mut over);
         }
     }
 

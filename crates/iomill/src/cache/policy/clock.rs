@@ -1,9 +1,9 @@
 //! CLOCK (Corbató 1968) and GCLOCK (Smith 1978): a hand goes round the ways, takes the first page without a hit, and takes a hit off
 //! the others. CLOCK notes one hit, GCLOCK some.
 
-use super::stamps::ways_of;
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
+use crate::cache::set::ways_of;
 
 /// `aux` of a page that goes next, wherever the hand is.
 const DEMOTED: u8 = 1;

@@ -2,9 +2,10 @@
 //! all counts of a set are halved whenever a few sets full of pages have come in. Without that, pages that were popular once would
 //! never go.
 
-use super::stamps::{Field, ways_of};
+use super::stamps::Field;
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
+use crate::cache::set::ways_of;
 
 /// Sets full of pages that come in from one halving to the next.
 const PERIOD: u32 = 4;
@@ -46,7 +47,6 @@ impl Policy for Lfu {
 
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         Field::Aux.carry(from, from_way, to, to_way);
-        to.set_meta(to_way, from.meta(from_way));
     }
 
     fn demote(&self, set: &mut Locked<'_>, way: usize) {

@@ -2,13 +2,14 @@
 //! that were hit reach the main one, and ghosts of pages that left the small one: who comes back in time goes to the main queue at
 //! once.
 
-use super::stamps::{Field, ways_of};
+use super::stamps::{Field, lowest, ways_flagged};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
+use crate::cache::set::ways_of;
 
 /// Hits that are noted.
 const HITS_MAX: u8 = 3;
-/// The flag of `aux`: the page is in the main queue.
+/// The flag of `aux`, its lowest bit: the page is in the main queue.
 const MAIN: u8 = 1;
 
 /// The hits' byte counts; `aux` has the place in the queue, and which; the scratch is where the next ghost goes.
@@ -36,7 +37,7 @@ fn remember(set: &mut Locked<'_>, hash: Hash) {
 
 /// Whether there is a ghost of a page; it is gone then.
 fn recall(set: &mut Locked<'_>, hash: Hash) -> bool {
-    let found = (0..set.ways()).find(|&index| set.ghost(index) == ghost_of(hash));
+    let found = set.find_ghost(ghost_of(hash));
     if let Some(index) = found {
         set.set_ghost(index, 0);
     }
@@ -56,26 +57,25 @@ impl Policy for S3Fifo {
     }
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
-        let stamps = set.auxes();
-        let demoted = ways_of(candidates).find(|&way| stamps[way] >> 1 == 0 && set.meta(way) == 0);
+        let (stamps, hits) = (set.auxes(), set.metas());
+        let demoted = ways_of(candidates).find(|&way| stamps[way] >> 1 == 0 && hits[way] == 0);
         if let Some(way) = demoted {
             return way;
         }
         // Each turn brings a page to the main queue or takes a hit off one there; so many do, unless new ones come in meanwhile.
         for _ in 0..set.ways() * usize::from(HITS_MAX + 1) {
             let stamps = set.auxes();
-            let small =
-                ways_of(set.present()).filter(|&way| stamps[way] & MAIN == 0).fold(0u32, |mask, way| mask | 1 << way);
+            let small = set.present() & !ways_flagged(&stamps);
             let is_small_full = small.count_ones() >= small_ways(set.ways());
             let (from_small, from_main) = (small & candidates, candidates & !small);
             if from_main == 0 || is_small_full && from_small != 0 {
-                let way = Field::Aux.oldest(set, from_small);
+                let way = lowest(&stamps, from_small);
                 if set.meta(way) == 0 {
                     return way;
                 }
                 enqueue(set, way, MAIN, 0);
             } else {
-                let way = Field::Aux.oldest(set, from_main);
+                let way = lowest(&stamps, from_main);
                 let hits = set.meta(way);
                 if hits == 0 {
                     return way;
@@ -100,7 +100,6 @@ impl Policy for S3Fifo {
 
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         Field::Aux.carry(from, from_way, to, to_way);
-        to.set_meta(to_way, from.meta(from_way));
     }
 
     fn demote(&self, set: &mut Locked<'_>, way: usize) {

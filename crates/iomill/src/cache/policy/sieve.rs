@@ -2,9 +2,10 @@
 //! to the newest, takes the first page that has not been visited, and makes the others unvisited, where they stand. Unlike CLOCK's,
 //! its hand does not come by new pages soon, so that pages of one use go quickly and visited ones stay.
 
-use super::stamps::{Field, ways_of};
+use super::stamps::{Field, lowest};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
+use crate::cache::set::ways_of;
 
 /// The hits' byte says "visited"; `aux` says when the page came in; the hand is the stamp that it looks at next.
 #[derive(Debug)]
@@ -16,21 +17,22 @@ impl Policy for Sieve {
     }
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
-        let stamps = set.auxes();
-        let demoted = ways_of(candidates).find(|&way| stamps[way] >> 1 == 0 && set.meta(way) == 0);
+        let (stamps, hits) = (set.auxes(), set.metas());
+        let demoted = ways_of(candidates).find(|&way| stamps[way] >> 1 == 0 && hits[way] == 0);
         if let Some(way) = demoted {
             return way;
         }
         // Two rounds do: the first leaves nobody visited.
         let mut left = candidates;
         for _ in 0..=2 * set.ways() {
-            let hand = set.hand();
-            let next = ways_of(left).filter(|&way| stamps[way] >> 1 >= hand).min_by_key(|&way| stamps[way]);
-            let Some(way) = next else {
+            let hand = set.hand() << 1;
+            // The first from the hand on; those before the hand come after all others.
+            let way = lowest(&stamps.map(|stamp| stamp.wrapping_sub(hand)), left);
+            if left == 0 || stamps[way] < hand {
                 set.set_hand(0);
                 left = candidates;
                 continue;
-            };
+            }
             set.set_hand(stamps[way] >> 1);
             if set.meta(way) == 0 {
                 return way;
@@ -51,7 +53,6 @@ impl Policy for Sieve {
 
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         Field::Aux.carry(from, from_way, to, to_way);
-        to.set_meta(to_way, from.meta(from_way));
     }
 
     fn demote(&self, set: &mut Locked<'_>, way: usize) {

@@ -8,7 +8,7 @@
 
 use std::io;
 
-use crate::cache::key::Hash;
+use crate::cache::key::{self, Hash};
 use crate::cache::words::Words;
 use crate::sys::sync::{AtomicU64, Ordering};
 
@@ -29,8 +29,9 @@ pub struct Sketch {
     words: Words,
     /// Blocks when the cache is as large as it may become.
     blocks: u64,
-    /// The directory's first sets.
+    /// The directory's first sets, and what stands for a division by them.
     first_sets: u32,
+    inverse: u64,
     /// So many bits of a block's number are left out as the cache is smaller than it may become (low 8 bits), and the sum of a
     /// block's first row that has it halved.
     now: AtomicU64,
@@ -42,7 +43,8 @@ impl Sketch {
     pub fn new(pages_max: u64, first_sets: u32) -> io::Result<Sketch> {
         let blocks = pages_max.div_ceil(BLOCK_PAGES).max(1);
         let words = Words::new(blocks as usize * BLOCK_WORDS)?;
-        let sketch = Sketch { words, blocks, first_sets, now: AtomicU64::new(0) };
+        let inverse = key::inverse_of(first_sets);
+        let sketch = Sketch { words, blocks, first_sets, inverse, now: AtomicU64::new(0) };
         sketch.resize(pages_max);
         Ok(sketch)
     }
@@ -56,10 +58,10 @@ impl Sketch {
         self.now.store(period << 8 | u64::from(shift), Ordering::Relaxed);
     }
 
-    fn block(&self, hash: Hash, now: u64) -> &[AtomicU64] {
-        let index = ((u64::from(hash.position(self.first_sets)) * self.blocks) >> 32) >> (now & 0xFF);
+    fn block(&self, hash: Hash, now: u64) -> &[AtomicU64; BLOCK_WORDS] {
+        let index = ((u64::from(hash.position(self.first_sets, self.inverse)) * self.blocks) >> 32) >> (now & 0xFF);
         let start = index as usize * BLOCK_WORDS;
-        &self.words.all()[start..start + BLOCK_WORDS]
+        self.words.all()[start..].first_chunk().expect("there are words for all blocks")
     }
 
     /// The counter of a page in each row: which word of the block, and how far from its lowest bit.
@@ -100,7 +102,7 @@ impl Sketch {
     }
 }
 
-fn least(block: &[AtomicU64], counters: [(usize, u32); ROWS]) -> u8 {
+fn least(block: &[AtomicU64; BLOCK_WORDS], counters: [(usize, u32); ROWS]) -> u8 {
     let count = |(word, shift): (usize, u32)| (block[word].load(Ordering::Relaxed) >> shift & 0xF) as u8;
     counters.into_iter().map(count).min().unwrap_or(0)
 }

@@ -7,9 +7,10 @@
 use std::io;
 
 use super::sketch::Sketch;
-use super::stamps::{Field, ways_of};
+use super::stamps::{Field, lowest, ways_flagged, ways_with};
 use super::{HitRule, Locked, Policy, Scale};
 use crate::cache::key::Hash;
+use crate::cache::set::ways_of;
 
 /// Where a page is, in `aux`.
 const WINDOW: u8 = 0;
@@ -33,12 +34,9 @@ struct Segments {
 }
 
 fn segments(set: &Locked<'_>) -> Segments {
-    let segment = set.auxes();
-    let mut masks = [0; 3];
-    for way in ways_of(set.present()) {
-        masks[usize::from(segment[way].min(PROTECTED))] |= 1 << way;
-    }
-    Segments { window: masks[0], probation: masks[1], protected: masks[2] }
+    let (present, segment) = (set.present(), set.auxes());
+    let (window, probation) = (present & ways_with(&segment, WINDOW), present & ways_with(&segment, PROBATION));
+    Segments { window, probation, protected: present & !window & !probation }
 }
 
 /// Forgets that a page was hit, not when.
@@ -66,13 +64,13 @@ impl WTinyLfu {
     /// Protects the pages that were hit on probation; the least recently used of too many go back there.
     fn protect(&self, set: &mut Locked<'_>) -> Segments {
         let mut masks = segments(set);
-        let metas = set.metas();
-        for way in ways_of(masks.probation).filter(|&way| metas[way] & 1 == 1) {
+        let were_hit = masks.probation & ways_flagged(&set.metas());
+        for way in ways_of(were_hit) {
             forget_hit(set, way);
             set.set_aux(way, PROTECTED);
-            masks.probation &= !(1 << way);
-            masks.protected |= 1 << way;
         }
+        masks.probation &= !were_hit;
+        masks.protected |= were_hit;
         while masks.protected.count_ones() > self.protected_ways {
             let way = Field::Meta.oldest(set, masks.protected);
             forget_hit(set, way);
@@ -105,8 +103,9 @@ impl Policy for WTinyLfu {
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
         let segments = self.protect(set);
-        let oldest = Field::Meta.oldest(set, candidates);
-        if set.meta(oldest) >> 1 == 0 {
+        let metas = set.metas();
+        let oldest = lowest(&metas, candidates);
+        if metas[oldest] >> 1 == 0 {
             return oldest; // Demoted.
         }
         let in_main = match segments.probation & candidates {
@@ -117,11 +116,11 @@ impl Policy for WTinyLfu {
         if in_main == 0 {
             return oldest;
         }
-        let from_main = Field::Meta.oldest(set, in_main);
+        let from_main = lowest(&metas, in_main);
         if in_window == 0 || segments.window.count_ones() < self.window_ways {
             return from_main;
         }
-        let from_window = Field::Meta.oldest(set, in_window);
+        let from_window = lowest(&metas, in_window);
         if self.count(set, from_window) <= self.count(set, from_main) {
             return from_window;
         }
@@ -144,6 +143,5 @@ impl Policy for WTinyLfu {
 
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         Field::Meta.carry(from, from_way, to, to_way);
-        to.set_aux(to_way, from.aux(from_way));
     }
 }

@@ -77,7 +77,7 @@ fn check_frames(cache: &Cache) -> usize {
     let mut frames = Vec::new();
     for index in 0..cache.directory.sets_max() {
         let set = cache.directory.set(Place(index)).lock();
-        for way in ways_of(taken(&set), &set) {
+        for way in ways_of(taken(&set)) {
             assert_eq!(cache.directory.place(cache.directory.hash(set.key(way))), Place(index));
             frames.push(set.frame(way));
         }

@@ -1,0 +1,206 @@
+//! What a thread of the soak does: reads, gathers, pins and writes at random, and one of them syncs and resizes.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use iomill::{Array, File, Result};
+
+use super::slots::{PAGE_SLOTS, SLOT_BYTES, Slots};
+use crate::draw::Zipf;
+use crate::pattern::{PAGE_BYTES, Rng};
+use crate::workload::shuffled;
+
+/// Slots of one read, at most.
+const READ_SLOTS: u64 = 16;
+/// Slots of one gather.
+const GATHER_SLOTS: usize = 32;
+/// A look at the clock for so many calls.
+const CALLS_PER_LOOK: u64 = 64;
+/// At most so long from sync to sync, and from resize to resize.
+const SYNC_PAUSE: Duration = Duration::from_secs(2);
+const RESIZE_PAUSE: Duration = Duration::from_secs(15);
+
+/// What was done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Done {
+    pub(super) reads: u64,
+    pub(super) writes: u64,
+    pub(super) pins: u64,
+    pub(super) syncs: u64,
+    pub(super) resizes: u64,
+    pub(super) verified_bytes: u64,
+}
+
+impl Done {
+    pub(super) fn add(&mut self, other: &Done) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.pins += other.pins;
+        self.syncs += other.syncs;
+        self.resizes += other.resizes;
+        self.verified_bytes += other.verified_bytes;
+    }
+}
+
+/// What only one thread does, now and then.
+#[derive(Debug)]
+pub(super) struct Chores<'a> {
+    array: &'a Array,
+    cache_bytes: u64,
+    /// The cache has half its size.
+    is_half: bool,
+    sync_pause: Duration,
+    resize_pause: Duration,
+    synced: Instant,
+    resized: Instant,
+}
+
+impl<'a> Chores<'a> {
+    /// In a soak of that length.
+    pub(super) fn new(array: &'a Array, cache_bytes: u64, length: Duration) -> Chores<'a> {
+        let now = Instant::now();
+        let (sync_pause, resize_pause) = (SYNC_PAUSE.min(length / 8), RESIZE_PAUSE.min(length / 5));
+        Chores { array, cache_bytes, is_half: false, sync_pause, resize_pause, synced: now, resized: now }
+    }
+
+    fn work(&mut self, file: &File, done: &mut Done) -> Result<()> {
+        if self.synced.elapsed() >= self.sync_pause {
+            file.sync()?;
+            (self.synced, done.syncs) = (Instant::now(), done.syncs + 1);
+        }
+        if self.resized.elapsed() >= self.resize_pause {
+            self.resize(!self.is_half, done)?;
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, is_half: bool, done: &mut Done) -> Result<()> {
+        self.array.resize_cache(if is_half { self.cache_bytes / 2 } else { self.cache_bytes })?;
+        (self.is_half, self.resized, done.resizes) = (is_half, Instant::now(), done.resizes + 1);
+        Ok(())
+    }
+}
+
+/// A thread.
+#[derive(Debug)]
+pub(super) struct Worker<'a> {
+    slots: &'a Slots,
+    thread: u64,
+    threads: u64,
+    rng: Rng,
+    zipf: Zipf,
+    buffer: Vec<u8>,
+    done: Done,
+}
+
+impl<'a> Worker<'a> {
+    /// Thread `thread` of `threads`.
+    pub(super) fn new(slots: &'a Slots, thread: usize, threads: usize) -> Worker<'a> {
+        let buffer = vec![0; GATHER_SLOTS.max(READ_SLOTS as usize) * SLOT_BYTES];
+        let (zipf, rng) = (Zipf::new(slots.pages()), Rng::new(thread as u64));
+        let (thread, threads) = (thread as u64, threads as u64);
+        Worker { slots, thread, threads, rng, zipf, buffer, done: Done::default() }
+    }
+
+    /// Works until told to stop.
+    pub(super) fn work(&mut self, file: &File, chores: &mut Option<Chores<'_>>, stop: &AtomicBool) -> Result<Done> {
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..CALLS_PER_LOOK {
+                self.call(file)?;
+            }
+            if let Some(chores) = chores {
+                chores.work(file, &mut self.done)?;
+            }
+        }
+        if let Some(chores) = chores {
+            // What is told of the end is told of a cache of its full size.
+            chores.resize(false, &mut self.done)?;
+        }
+        Ok(self.done.clone())
+    }
+
+    /// A page: one in two by a zipf law.
+    fn page(&mut self) -> u64 {
+        let pages = self.slots.pages();
+        if self.rng.draw() & 1 == 0 {
+            return self.rng.draw() % pages;
+        }
+        shuffled(self.zipf.draw(&mut self.rng) - 1, pages)
+    }
+
+    fn call(&mut self, file: &File) -> Result<()> {
+        let (page, chosen) = (self.page(), self.rng.draw());
+        let slot = page * PAGE_SLOTS + (chosen >> 32) % PAGE_SLOTS;
+        match chosen % 100 {
+            0..50 => self.read(file, slot, 1 + (chosen >> 40) % READ_SLOTS),
+            50..60 => self.gather(file),
+            60..75 => self.pin(file, page),
+            75..95 => {
+                let slot = self.own(page) * PAGE_SLOTS + slot % PAGE_SLOTS;
+                self.write(file, slot..slot + 1)
+            }
+            _ => {
+                let first = self.own(page) * PAGE_SLOTS;
+                self.write(file, first..first + PAGE_SLOTS)
+            }
+        }
+    }
+
+    /// The page nearest below that falls to this thread; one at the end where there is none.
+    fn own(&self, page: u64) -> u64 {
+        let own = page - page % self.threads + self.thread;
+        if own < self.slots.pages() { own } else { own - self.threads }
+    }
+
+    fn read(&mut self, file: &File, slot: u64, count: u64) -> Result<()> {
+        let count = count.min(self.slots.pages() * PAGE_SLOTS - slot);
+        let (offset, bytes) = (slot * SLOT_BYTES as u64, &mut self.buffer[..count as usize * SLOT_BYTES]);
+        let seen = self.slots.seen_before(offset, bytes.len());
+        let len = file.read_at(bytes, offset)?;
+        seen.check(&bytes[..len])?;
+        self.done.verified_bytes += len as u64;
+        self.done.reads += 1;
+        Ok(())
+    }
+
+    fn gather(&mut self, file: &File) -> Result<()> {
+        let offsets: [u64; GATHER_SLOTS] =
+            std::array::from_fn(|_| (self.page() * PAGE_SLOTS + self.rng.draw() % PAGE_SLOTS) * SLOT_BYTES as u64);
+        let seen = offsets.map(|offset| self.slots.seen_before(offset, SLOT_BYTES));
+        let bytes = &mut self.buffer[..GATHER_SLOTS * SLOT_BYTES];
+        file.read_many(&offsets, SLOT_BYTES, bytes)?;
+        let mut all = seen.iter().zip(bytes.chunks_exact(SLOT_BYTES));
+        all.try_for_each(|(seen, bytes)| seen.check(bytes))?;
+        self.done.verified_bytes += bytes.len() as u64;
+        self.done.reads += 1;
+        Ok(())
+    }
+
+    /// A pinned page stays as it is, whatever others write meanwhile.
+    fn pin(&mut self, file: &File, page: u64) -> Result<()> {
+        let seen = self.slots.seen_before(page * PAGE_BYTES as u64, PAGE_BYTES);
+        let pin = file.pin(page)?;
+        seen.check(&pin)?;
+        let before = &mut self.buffer[..PAGE_BYTES];
+        before.copy_from_slice(&pin);
+        std::thread::yield_now();
+        if *before != *pin {
+            let what = format!("pinned page {page}");
+            return Err(iomill::Error::Machine { what, why: "it changed while it was pinned".into() });
+        }
+        self.done.verified_bytes += PAGE_BYTES as u64;
+        self.done.reads += 1;
+        self.done.pins += 1;
+        Ok(())
+    }
+
+    fn write(&mut self, file: &File, slots: Range<u64>) -> Result<()> {
+        let bytes = &mut self.buffer[..(slots.end - slots.start) as usize * SLOT_BYTES];
+        self.slots.begin(slots.clone(), bytes);
+        file.write_at(bytes, slots.start * SLOT_BYTES as u64)?;
+        self.slots.end(slots);
+        self.done.writes += 1;
+        Ok(())
+    }
+}
