@@ -1,7 +1,6 @@
-//! Random accesses to bytes of which only a part fits in memory.
+//! Accesses to bytes of which only a part fits in memory.
 //!
-//! Goals: one description for whoever works here and for whoever works in a process of its own. Non-goals: sequences;
-//! nothing here comes in order.
+//! Goals: one description for whoever works here and for whoever works in a process of its own.
 
 use std::fmt;
 
@@ -48,6 +47,7 @@ impl fmt::Display for Access {
             Choice::Uniform => write!(f, "random")?,
             Choice::Zipf => write!(f, "zipf{ZIPF_EXPONENT}")?,
             Choice::Hits(percent) => write!(f, "{percent}%hit")?,
+            Choice::Sequential => write!(f, "sequential")?,
         }
         let size = human::size(self.op_bytes.into()).replace(' ', "");
         match self.read_percent {
@@ -99,6 +99,7 @@ mod tests {
         };
         good.check().unwrap();
         assert_eq!(good.to_string(), "random-read-4KiB");
+        assert_eq!(Access { choice: Choice::Sequential, ..good }.to_string(), "sequential-read-4KiB");
         let values = Access { choice: Choice::Zipf, slot_bytes: 1024, op_bytes: 1000, read_percent: 95, ..good };
         assert_eq!(values.to_string(), "zipf0.99-95%read-1000B");
         assert_eq!(Access { choice: Choice::Hits(80), op_bytes: 1000, ..good }.to_string(), "80%hit-read-1000B");

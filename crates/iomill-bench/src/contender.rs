@@ -20,6 +20,8 @@ pub const IOMILL_DRIVE_THREADS: &str = "iomill-drive-threads";
 pub const IOMILL_NULL: &str = "iomill-null";
 /// iomill with its cache, a call for each read.
 pub const IOMILL_READ_AT: &str = "iomill-read_at";
+/// The same without read-ahead.
+pub const IOMILL_READ_AT_NO_READ_AHEAD: &str = "iomill-read_at-no-read-ahead";
 /// iomill with its cache, a pin for each read.
 pub const IOMILL_PIN: &str = "iomill-pin";
 /// iomill with its cache, gathers.

@@ -1,5 +1,5 @@
-//! Which of many equal slots is asked for next: uniformly, by a zipf law, or so that a share of requests finds its slot
-//! in memory.
+//! Which of many equal slots is asked for next: uniformly, by a zipf law, so that a share of requests finds its slot
+//! in memory, or one after the other.
 //!
 //! Goals: what is popular lies scattered over all slots, so that no two popular slots are neighbours by design.
 //! Non-goals: traces of real programs.
@@ -83,6 +83,8 @@ pub enum Choice {
     /// This share of requests, 0 to 100, goes to few slots that stay in memory; the others go round all the rest, so that none
     /// of those comes back before memory has forgotten it.
     Hits(u8),
+    /// One after the other, each thread from a place of its own.
+    Sequential,
 }
 
 /// One thread's endless sequence of slots.
@@ -108,6 +110,9 @@ enum Way {
         /// Counts this thread's cold requests.
         cold: u64,
     },
+    Sequential {
+        next: u64,
+    },
 }
 
 impl Draws {
@@ -123,6 +128,7 @@ impl Draws {
                 let hot = (held * percent / 100 / HOT_PART).clamp(1, slots / 2);
                 Way::Hits { percent, hot, cold: 0 }
             }
+            Choice::Sequential => Way::Sequential { next: slots / threads * thread },
         };
         let rng = Rng::new(mix(thread) ^ u64::from(std::process::id()));
         Draws { rng, slots, way, held: held.min(slots), thread, threads }
@@ -143,6 +149,11 @@ impl Draws {
                 };
                 shuffled(index, self.slots)
             }
+            Way::Sequential { next } => {
+                let slot = *next;
+                *next = if slot + 1 < self.slots { slot + 1 } else { 0 };
+                slot
+            }
         }
     }
 
@@ -151,7 +162,7 @@ impl Draws {
         let threads = self.threads;
         let share = |count: u64| count.div_ceil(threads);
         match self.way {
-            Way::Uniform => (0..share(self.held * 5 / 4)).map(|_| self.draw()).collect(),
+            Way::Uniform | Way::Sequential { .. } => (0..share(self.held * 5 / 4)).map(|_| self.draw()).collect(),
             Way::Zipf(_) => (0..share(self.held * 4)).map(|_| self.draw()).collect(),
             Way::Hits { hot, .. } => {
                 let (first, step) = (self.thread, self.threads as usize);
@@ -238,6 +249,13 @@ mod tests {
         }
         let share = hit_share(Choice::Uniform, 32768, 4096);
         assert!((share - 0.125).abs() < 0.01, "{share}");
+    }
+
+    #[test]
+    fn one_after_the_other_each_thread_from_its_own_place() {
+        let mut draws = Draws::new(Choice::Sequential, 10, 4, 1, 2);
+        assert_eq!(draws.warm_up(), [5, 6, 7]);
+        assert_eq!((0..4).map(|_| draws.draw()).collect::<Vec<_>>(), [8, 9, 0, 1]);
     }
 
     #[test]

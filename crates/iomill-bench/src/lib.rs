@@ -9,7 +9,7 @@ pub mod bench;
 pub mod cached;
 pub mod chart;
 pub mod contender;
-mod draw;
+pub mod draw;
 pub mod flat;
 pub mod held;
 pub mod human;

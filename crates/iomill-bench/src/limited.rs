@@ -56,8 +56,8 @@ pub struct Settings {
 /// What to measure.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// Random reads of single pages.
-    Cold,
+    /// Reads of single pages, so chosen.
+    Cold(Vec<Choice>),
     /// Reads of values with these shares of hits, each 0 to 99 percent; then a key-value load, reads only and with updates.
     Mixed(Vec<u8>),
     /// Small writes.
@@ -76,7 +76,10 @@ pub fn run(
         check(settings)?;
         match what {
             What::SmallWrites => small_writes(arena, settings, cancel, stage),
-            What::Cold => accesses(arena, settings, &[settings.cold()], cancel, stage),
+            What::Cold(choices) => {
+                let tasks: Vec<Access> = choices.iter().map(|&choice| Access { choice, ..settings.cold() }).collect();
+                accesses(arena, settings, &tasks, cancel, stage)
+            }
             What::Mixed(percents) => accesses(arena, settings, &settings.mixed(percents), cancel, stage),
         }
     })
@@ -139,6 +142,9 @@ fn accesses(
         Box::new(Accesses::in_batches(arena, &settings.options)?),
         Box::new(Accesses::one_by_one(arena, &settings.options)?),
     ];
+    if tasks.iter().any(|task| task.choice == Choice::Sequential) {
+        contenders.push(Box::new(Accesses::without_read_ahead(arena, &settings.options)?));
+    }
     let compares = tasks.iter().any(Direct::compares);
     if compares {
         contenders.push(Box::new(Direct(Uring::new(target))));

@@ -33,6 +33,9 @@ use worker::{Chores, Done, Worker};
 /// What the process may take beside the cache's size, in percent of it.
 pub const OVERHEAD_PERCENT: u64 = 3;
 
+/// Stacks of the threads: too small for a huge page, which would count as iomill's memory.
+const STACK_BYTES: usize = 512 << 10;
+
 /// How often memory is looked at.
 const TICK: Duration = Duration::from_millis(50);
 /// How many times the report tells of it.
@@ -198,7 +201,8 @@ fn work(
             let mut chores = (index == 0).then(|| Chores::new(array, settings.cache_bytes, settings.length));
             let stop = &stop;
             let body = move || worker.work(file, &mut chores, stop);
-            match thread::Builder::new().name(format!("soak-{index}")).spawn_scoped(scope, body) {
+            let thread = thread::Builder::new().name(format!("soak-{index}")).stack_size(STACK_BYTES);
+            match thread.spawn_scoped(scope, body) {
                 Ok(thread) => spawned.push(thread),
                 Err(error) => {
                     let why = format!("{error}; ask for fewer threads");

@@ -21,7 +21,9 @@ use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
 
 pub use cache::CacheKind;
-pub use cached::{BenchCold, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm};
+pub use cached::{
+    BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
+};
 pub use nodes::Nodes;
 pub use replay::Replay;
 
@@ -373,7 +375,7 @@ pub enum BenchWhat {
     /// Small random reads of what is all in memory: what a hit costs
     Warm(BenchWarm),
     /// Random reads of far more than fits in memory: what a miss costs
-    Cold(BenchCold),
+    Cold(BenchColdOnly),
     /// Random reads of which given shares hit, and a key-value load
     Mixed(BenchMixed),
     /// Small unaligned writes, and the sync after them

@@ -155,7 +155,7 @@ mod tests {
 
     fn outcome(cache_pages: u64, hit_rate_warm: f64) -> Outcome {
         let case = Case { policy: Policy::Sets(SetPolicy::Lru), cache_pages, set_size: Some(12) };
-        Outcome { case, hit_rate_warm, hit_rate_whole: 0.0 }
+        Outcome { case, hit_rate_warm, hit_rate_whole: 0.0, accesses_per_s: 1e7 }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Layout, Mode, PolicyKind, Remote, Topology};
+use iomill::{Advice, Array, ArrayOptions, File, Layout, Mode, PolicyKind, Remote, Topology};
 
 const PAGE: usize = 4096;
 const THREADS: usize = 4;
@@ -149,7 +149,7 @@ fn owner(file: &File, index: usize, mut rng: Rng, until: Instant) -> Vec<u8> {
             model[record * RECORD..][..RECORD].fill(value);
             vec![value; RECORD]
         };
-        match rng.u8(0..12) {
+        match rng.u8(0..13) {
             0..4 => {
                 let bytes = fill(&mut model, record);
                 file.write_at(&bytes, at(index, record)).unwrap();
@@ -189,6 +189,10 @@ fn owner(file: &File, index: usize, mut rng: Rng, until: Instant) -> Vec<u8> {
                 }
             }
             9 => file.sync().unwrap(),
+            10 => {
+                let advice = [Advice::Normal, Advice::Random, Advice::Sequential, Advice::WillNeed, Advice::DontNeed];
+                file.advise(at(index, record)..at(index, record + rng.usize(0..20)), advice[rng.usize(0..5)]).unwrap();
+            }
             _ => check(file, index, &model, record..(record + 3).min(RECORDS)),
         }
     }

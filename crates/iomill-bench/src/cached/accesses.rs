@@ -11,7 +11,8 @@ use iomill::{ArrayOptions, Error, File, Result};
 use super::{Hits, Opened, Place, Since, fetched_bytes};
 use crate::access::Access;
 use crate::arena::{Arena, SEED};
-use crate::contender::{Cache, Contender, IOMILL_READ_AT, IOMILL_READ_MANY, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, IOMILL_READ_AT, IOMILL_READ_AT_NO_READ_AHEAD, IOMILL_READ_MANY};
+use crate::contender::{Sample, Slice, Task};
 use crate::draw::{Choice, Draws};
 use crate::pattern::{self, PAGE_BYTES, Rng};
 use crate::slots::Timer;
@@ -49,6 +50,11 @@ impl Accesses {
     /// One call for each operation.
     pub(crate) fn one_by_one(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(IOMILL_READ_AT, Calls::OneByOne, arena, options)
+    }
+
+    /// The same without read-ahead, which only those compare with who read one page after the other.
+    pub(crate) fn without_read_ahead(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+        Accesses::new(IOMILL_READ_AT_NO_READ_AHEAD, Calls::OneByOne, arena, &options.clone().read_ahead_bytes(0))
     }
 
     /// Calls of a batch each.
@@ -96,7 +102,8 @@ impl Contender<Access> for Accesses {
     fn prepare(&mut self, access: &Access) -> Result<Option<String>> {
         access.check()?;
         (self.access, self.hits) = (*access, Hits::default());
-        Ok(None)
+        let compares = self.name != IOMILL_READ_AT_NO_READ_AHEAD || access.choice == Choice::Sequential;
+        Ok((!compares).then(|| "there is no read-ahead where nothing comes in order".to_owned()))
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {

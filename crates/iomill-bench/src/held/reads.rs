@@ -1,7 +1,7 @@
 //! Accesses through a page cache that is too small: by `pread` and `pwrite`, or mapped.
 //!
 //! The slots are dealt out to the parts in turn, so that all drives work, as they do under an array's file. Read-ahead is
-//! off. A slice begins with a full cache. Non-goals: writes to a mapping.
+//! off, but where slots come one after the other. A slice begins with a full cache. Non-goals: writes to a mapping.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use super::child::Work;
 use crate::access::Access;
 use crate::arena::Arena;
 use crate::contender::{Sample, Slice, Task};
-use crate::draw::Draws;
+use crate::draw::{Choice, Draws};
 use crate::memory::Region;
 use crate::pattern::{PAGE_BYTES, Rng};
 use crate::slots::Timer;
@@ -66,7 +66,8 @@ impl Work for Buffered {
         self.target.drop_cached()?;
         let files = self.target.open(false, self.access.writes())?;
         for (file, part) in files.iter().zip(self.target.parts()) {
-            advise(file, &part.path, Advice::Random)?;
+            let in_order = self.access.choice == Choice::Sequential;
+            advise(file, &part.path, if in_order { Advice::Normal } else { Advice::Random })?;
         }
         if !self.mapped {
             return self.run_on(slice, || Ok(Called { files: &files, target: &self.target }));

@@ -5,6 +5,8 @@ use iomill::cache::set::{Shape, WAYS_MAX, WAYS_MIN};
 use iomill::{ArrayOptions, PolicyKind};
 use iomill_trace::simulate::SET_SIZE_DEFAULT;
 
+use super::size;
+
 /// How iomill's cache works, apart from its size.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct CacheKind {
@@ -14,12 +16,15 @@ pub struct CacheKind {
     /// Which page of a set goes when another comes: lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu or duel
     #[arg(long, value_name = "NAME", default_value_t)]
     pub policy: PolicyKind,
+    /// How far ahead of a sequential reader the cache reads at most, up to 4MiB; 0 is not at all
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = size)]
+    pub read_ahead: u64,
 }
 
 impl CacheKind {
     /// The same as options.
     pub fn apply(self, options: ArrayOptions) -> ArrayOptions {
-        options.set_size(self.set_size as usize).policy(self.policy)
+        options.set_size(self.set_size as usize).policy(self.policy).read_ahead_bytes(self.read_ahead)
     }
 }
 

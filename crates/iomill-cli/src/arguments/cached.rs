@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use iomill_bench::draw::Choice;
 use iomill_bench::records::Skew;
 
 use super::{BenchPlace, BenchRounds, CacheKind, seconds, size};
@@ -67,7 +68,7 @@ impl SkewName {
     }
 }
 
-/// Arguments of `bench cold`.
+/// Arguments of `bench cold` and `bench mixed`.
 #[derive(Debug, Args)]
 pub struct BenchCold {
     /// Memory for what was read, the same for everybody
@@ -82,6 +83,36 @@ pub struct BenchCold {
     /// What all of them have.
     #[command(flatten)]
     pub turns: BenchTurns,
+}
+
+/// Arguments of `bench cold`, those that `bench mixed` has too and its own.
+#[derive(Debug, Args)]
+pub struct BenchColdOnly {
+    /// Which pages are read; one measurement each
+    #[arg(long, value_enum, value_name = "NAMES", default_value = "random", value_delimiter = ',')]
+    pub workload: Vec<ColdWorkload>,
+    /// Memory, length and threads.
+    #[command(flatten)]
+    pub cold: BenchCold,
+}
+
+/// Which pages are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColdWorkload {
+    /// Any of them
+    Random,
+    /// One after the other, with read-ahead and without it
+    Sequential,
+}
+
+impl ColdWorkload {
+    /// The measurement's word for it.
+    pub fn choice(self) -> Choice {
+        match self {
+            ColdWorkload::Random => Choice::Uniform,
+            ColdWorkload::Sequential => Choice::Sequential,
+        }
+    }
 }
 
 /// Arguments of `bench mixed`.
@@ -165,8 +196,8 @@ pub struct BenchSoak {
     /// How long, 1 to 86400
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
-    /// Size of iomill's cache
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    /// Size of iomill's cache; of a small one, rings and stacks alone are more than 3%
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = size)]
     pub cache: u64,
     /// Length of the file, which is removed afterwards [default: 4 times the cache]
     #[arg(long, value_name = "SIZE", value_parser = size)]

@@ -55,6 +55,11 @@ pub struct Replay {
     #[arg(long, value_name = "SIZE", conflicts_with = "simulate", help_heading = "Replay on an array",
           value_parser = size)]
     pub cache: Option<u64>,
+    /// How far ahead of sequential requests the cache reads at most, up to 4MiB; not at all by default, so that hit rates are those of the
+    /// simulation
+    #[arg(long, value_name = "SIZE", default_value = "0", conflicts_with = "simulate", help_heading = "Replay on an array",
+          value_parser = size)]
+    pub read_ahead: u64,
     /// Replay on this file of the array [default: a temporary one, removed afterwards]
     #[arg(long, value_name = "NAME", conflicts_with = "simulate", help_heading = "Replay on an array")]
     pub file: Option<String>,

@@ -260,6 +260,7 @@ impl Process {
             "bypasses_per_s": self.per_s(did.bypasses),
             "waits_per_s": self.per_s(did.waits),
             "pins_per_s": self.per_s(did.pins),
+            "read_ahead_per_s": self.per_s(did.read_ahead),
             "read_bytes_per_s": self.per_s(did.bytes_read),
             "written_bytes_per_s": self.per_s(did.bytes_written),
             "drives": drives,

@@ -1,7 +1,7 @@
 //! The page cache between calls and drives that fail: what could not be read or written is an error, and nothing is lost by it.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Mode};
+use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use crate::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
@@ -122,6 +122,8 @@ fn a_fill_that_failed_is_tried_again_by_the_next_call() {
         let content = bytes(&mut Rng::with_seed(8), 64 * PAGE);
         file.write_at(&content, 0).unwrap();
         file.sync().unwrap();
+        // So that every page is asked for by its own call.
+        file.advise(.., Advice::Random).unwrap();
         let mut got = vec![0; PAGE];
         let mut failed = 0;
         for page in 0..64u64 {
@@ -142,6 +144,67 @@ fn a_fill_that_failed_is_tried_again_by_the_next_call() {
         drop(file);
         array.close().unwrap();
         assert_tidy(&world);
+    }
+}
+
+/// What was to be read before anybody asked and could not be is nobody's error: who asks, or waits for it, reads for himself.
+#[test]
+fn reading_ahead_fails_for_nobody() {
+    for (seed, mode) in MODES.into_iter().enumerate() {
+        let world = World::new(seed as u64).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, mode, 64);
+        let content = bytes(&mut Rng::with_seed(9), 200 * PAGE);
+        file.write_at(&content, 0).unwrap();
+        file.sync().unwrap();
+        file.advise(.., Advice::DontNeed).unwrap();
+        let written = array.counters();
+        let errors = || array.counters().drives.iter().map(|drive| drive.errors).sum::<u64>();
+        for block in 0..50u64 {
+            // A block is two pages, read at once; the second one is asked for while they are on their way.
+            world.faults(|faults| faults.inject(eio(Kind::Read).times(1)));
+            file.advise(block * 8192..(block + 1) * 8192, Advice::WillNeed).unwrap();
+            let before = errors();
+            array.step();
+            let mut got = vec![0; PAGE];
+            let at = block as usize * 8192 + PAGE;
+            file.read_at(&mut got, at as u64).unwrap();
+            assert_same(&got, &content[at..at + PAGE], || format!("block {block}"));
+            assert_eq!(errors(), before + 1, "{mode:?}, block {block}");
+        }
+        let counted = array.counters().since(&written);
+        assert_eq!((counted.read_ahead, counted.misses), (100, 50), "{mode:?}");
+        drop(file);
+        array.close().unwrap();
+        assert_tidy(&world);
+    }
+}
+
+/// One seed, one run, also with read-ahead and advice: what happens on the drives is the same each time.
+#[test]
+fn reading_ahead_is_reproducible() {
+    let run = |seed: u64, mode: Mode| {
+        let world = World::new(seed).with_drives(3, DriveModel::default());
+        let (array, file) = made(&world, mode, 256);
+        let content = bytes(&mut Rng::with_seed(seed), 700 * PAGE);
+        file.write_at(&content, 0).unwrap();
+        file.sync().unwrap();
+        file.advise(.., Advice::DontNeed).unwrap();
+        let written = array.counters();
+        file.advise(PAGE as u64 * 500.., Advice::WillNeed).unwrap();
+        let mut got = vec![0; 3000];
+        for at in (0..600 * PAGE).step_by(3000) {
+            assert_eq!(file.read_at(&mut got, at as u64).unwrap(), 3000);
+            assert_same(&got, &content[at..at + 3000], || format!("{at} on"));
+        }
+        let counted = array.counters().since(&written);
+        assert!(counted.read_ahead > 500 && counted.misses < 100, "{mode:?}: {counted:?}");
+        drop(file);
+        array.close().unwrap();
+        assert_tidy(&world);
+        world.trace_hash()
+    };
+    for (seed, mode) in (0..6).zip(MODES.into_iter().cycle()) {
+        assert_eq!(run(seed, mode), run(seed, mode), "seed {seed}, {mode:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use super::array::ArrayInner;
-use super::cached::Paged;
+use super::cached::{Ahead, CHUNK_PAGES, Paged, Want};
 use super::callbacks;
 use super::hold::Hold;
 use super::late::Told;
@@ -17,6 +17,9 @@ use crate::error::{Error, Result};
 
 /// Pieces that one message to the drive threads carries at most; longer calls go in several.
 const WAVE_PIECES: usize = 8192;
+
+/// A hit that comes to the end of so many bytes looks whether read-ahead is to go on: all that it costs the others.
+const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 
 /// An open virtual file. Clones are handles of the same file; all calls may be mixed from any number of threads.
 ///
@@ -33,8 +36,15 @@ pub struct File {
     pub(crate) class: Class,
     /// Which failures of write-back this handle was told of.
     pub(super) told: Told,
+    handle: Arc<Handle>,
+}
+
+/// What clones of a handle share.
+#[derive(Debug)]
+struct Handle {
+    ahead: Ahead,
     /// Counted by `FileState::is_held`.
-    _handle: Arc<()>,
+    _held: Arc<()>,
 }
 
 /// Is inside the file's gate.
@@ -64,8 +74,15 @@ impl Drop for Inside<'_> {
 
 impl File {
     pub(crate) fn new(state: Arc<FileState>) -> File {
-        let (handle, told) = (state.handle(), state.late.begin());
-        File { state: Hold::new(state), class: Class::Foreground, told, _handle: handle }
+        let ahead = Ahead::new(state.array().options.read_ahead_bytes);
+        let handle = Arc::new(Handle { ahead, _held: state.handle() });
+        let told = state.late.begin();
+        File { state: Hold::new(state), class: Class::Foreground, told, handle }
+    }
+
+    /// What is known of how the handle is read.
+    pub(super) fn ahead(&self) -> &Ahead {
+        &self.handle.ahead
     }
 
     /// A handle whose I/O gives way to that of other handles in the queues of the drive threads: futures, callbacks, and with
@@ -97,7 +114,46 @@ impl File {
             Some(paged) => self.read_page_in_any_shape(paged, buf, offset),
             None => false,
         };
-        if read { Ok(buf.len()) } else { self.read_any(buf, offset) }
+        if !read {
+            return self.read_any(buf, offset);
+        }
+        // Within a page no read goes beyond the end of a chunk.
+        let end = offset + buf.len() as u64;
+        if end.is_multiple_of(CHUNK_BYTES) {
+            self.passed_chunk(end);
+        }
+        Ok(buf.len())
+    }
+
+    /// Takes note of a read that has found all in the cache.
+    pub(super) fn passed(&self, offset: u64, len: usize) {
+        let end = offset + len as u64;
+        if offset / CHUNK_BYTES != end / CHUNK_BYTES {
+            self.passed_chunk(end);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn passed_chunk(&self, end: u64) {
+        if let Some(paged) = &self.state.paged {
+            self.handle.ahead.passed(&self.state, paged, end.saturating_sub(1) / PAGE_BYTES as u64);
+        }
+    }
+
+    /// Takes note of a read of which it is not known whether all is in the cache: its first page tells.
+    pub(super) fn look_ahead(&self, offset: u64, len: usize) {
+        match &self.state.paged {
+            Some(paged) if len > 0 && !paged.is_there(offset / PAGE_BYTES as u64) => self.missed(paged, offset, len),
+            Some(_) if len > 0 => self.passed(offset, len),
+            _ => {}
+        }
+    }
+
+    /// Takes note of a read that has not found all in the cache.
+    pub(super) fn missed(&self, paged: &Arc<Paged>, offset: u64, len: usize) {
+        let page = PAGE_BYTES as u64;
+        self.handle.ahead.missed(&self.state, paged, offset / page..(offset + len as u64).div_ceil(page));
     }
 
     /// Reads within one page of the file, if the cache has it. Part of every loop that reads, so that nothing is saved and
@@ -157,6 +213,7 @@ impl File {
         });
         if let Some(paged) = &self.state.paged {
             let extents: Vec<Extent> = extents.collect();
+            self.look_ahead(offset, all as usize);
             // SAFETY: the buffers are ours for the whole call.
             unsafe { self.gather_inside(paged, extents.into_iter()) }?;
             return Ok(all as usize);
@@ -253,7 +310,7 @@ impl File {
     }
 
     /// Reads through the cache: what it holds without any lock, the rest inside the gate.
-    fn read_paged(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> Result<usize> {
+    fn read_paged(&self, paged: &Arc<Paged>, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.state.array().check_open()?;
         let extent = |len: u64, buf: &mut [u8]| {
             let len = len.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -262,11 +319,13 @@ impl File {
         let mut missing = Vec::new();
         let all = extent(self.state.len(), buf);
         // SAFETY: `buf` is ours for the whole call.
-        unsafe { paged.read(all, &mut missing) };
+        unsafe { paged.read_rest(all, &mut missing) };
         if missing.is_empty() {
+            self.passed(offset, all.len);
             return Ok(all.len);
         }
         let _inside = Inside::enter(&self.state)?;
+        self.missed(paged, offset, all.len);
         let now = extent(self.state.len(), buf);
         if now.len < all.len {
             // It has shrunk meanwhile: all is looked at again, as it is now.
@@ -275,7 +334,7 @@ impl File {
             unsafe { paged.read(now, &mut missing) };
         }
         // SAFETY: as above; `complete` returns only after all I/O has ended.
-        unsafe { self.state.complete(paged, Op::Read, missing, self.class) }?;
+        unsafe { self.state.complete(paged, Want::Read, missing, self.class) }?;
         Ok(now.len.min(all.len))
     }
 
@@ -288,8 +347,9 @@ impl File {
         // SAFETY: the caller's promise, for both.
         unsafe {
             paged.read_many(extents, &mut missing);
-            self.state.complete(paged, Op::Read, missing, self.class)
+            self.state.complete(paged, Want::Read, missing, self.class)
         }
+        .map(drop)
     }
 
     fn gather(
@@ -313,7 +373,7 @@ impl File {
             // It may have shrunk before we were inside.
             self.check_within(ranges)?;
             // SAFETY: as above; `complete` returns only after all I/O has ended.
-            return unsafe { self.state.complete(paged, Op::Read, missing, self.class) };
+            return unsafe { self.state.complete(paged, Want::Read, missing, self.class) }.map(drop);
         }
         let inside = Inside::enter(&self.state)?;
         self.check_within(ranges.clone())?;

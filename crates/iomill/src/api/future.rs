@@ -80,6 +80,7 @@ impl File {
         let inside = Inside::enter(&self.state)?;
         // Inside, so that the file does not shrink before the read has begun.
         let left = self.len().saturating_sub(offset).min(len as u64);
+        self.look_ahead(offset, left as usize);
         self.start_tasks(inside, vec![Task::Read { offset, len: left as usize }], None, None)
     }
 

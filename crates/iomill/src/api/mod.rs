@@ -1,6 +1,7 @@
 //! The interface: arrays, files, and the calls on them. Blocking calls, futures and callbacks are thin drivers of the
 //! same pieces and queues below.
 
+mod advise;
 mod array;
 mod buffer;
 mod cached;
@@ -27,6 +28,7 @@ mod tail;
 
 pub use crate::cache::policy::PolicyKind;
 pub use crate::sys::topology::Topology;
+pub use advise::Advice;
 pub use array::Array;
 pub use buffer::Buffer;
 pub use check::{Problem, Report, Severity};
@@ -34,9 +36,8 @@ pub use cursor::Cursor;
 pub use file::File;
 pub use future::{Reading, Syncing, Task, Writing};
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo};
-pub use options::{
-    ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_SET_SIZE, Layout, LayoutKind, Mode, Remote,
-};
+pub use options::{ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_READ_AHEAD_BYTES, DEFAULT_SET_SIZE};
+pub use options::{Layout, LayoutKind, Mode, Remote};
 pub use peek::Peek;
 pub use pin::{Pages, Pin};
 pub use state::MAX_FILE_BYTES;

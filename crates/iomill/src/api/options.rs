@@ -19,6 +19,9 @@ pub const DEFAULT_DEPTH: u32 = 32;
 /// Pages of a set of the cache.
 pub const DEFAULT_SET_SIZE: usize = WAYS_DEFAULT;
 
+/// The largest window of read-ahead unless told otherwise, in bytes.
+pub const DEFAULT_READ_AHEAD_BYTES: u64 = 1 << 20;
+
 /// Block size unless told otherwise, in bytes: 16 pages.
 pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
 
@@ -68,6 +71,7 @@ pub struct ArrayOptions {
     pub(crate) cache_bytes_max: Option<u64>,
     pub(crate) set_size: usize,
     pub(crate) policy: PolicyKind,
+    pub(crate) read_ahead_bytes: u64,
     pub(crate) hash_mask: u64,
     pub(crate) topology: Topology,
     pub(crate) cache_nodes: Option<Vec<usize>>,
@@ -97,6 +101,7 @@ impl ArrayOptions {
             cache_bytes_max: None,
             set_size: DEFAULT_SET_SIZE,
             policy: PolicyKind::default(),
+            read_ahead_bytes: DEFAULT_READ_AHEAD_BYTES,
             hash_mask: u64::MAX,
             topology: Topology::default(),
             cache_nodes: None,
@@ -174,6 +179,13 @@ impl ArrayOptions {
     /// Which page goes when another comes.
     pub fn policy(mut self, policy: PolicyKind) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// How far ahead of a sequential reader the cache reads, in bytes: windows begin with 16 KiB and double up to this, 1 MiB by default
+    /// and at most 4 MiB, and to a 16th of the cache at most. 0 for no read-ahead.
+    pub fn read_ahead_bytes(mut self, bytes: u64) -> Self {
+        self.read_ahead_bytes = bytes;
         self
     }
 

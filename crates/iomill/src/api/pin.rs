@@ -1,13 +1,14 @@
 //! Pins and tasks in place: the cached bytes themselves, without a copy.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
-use super::cached::Paged;
+use super::cached::{CHUNK_PAGES, Paged};
 use super::callbacks::{self, Callbacks};
 use super::file::{File, Inside};
-use super::split::Extent;
+use super::state::FileState;
 use crate::cache::Held;
-use crate::drive::PAGE_BYTES;
+use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 
 /// A page that stays where it is, and as it is, while this lives: `Deref` to its bytes. What is written to the page meanwhile
@@ -72,7 +73,12 @@ impl File {
     #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<Pin<'_>> {
         match self.pin_found(page) {
-            Some(pin) => Ok(pin),
+            Some(pin) => {
+                if (page + 1).is_multiple_of(CHUNK_PAGES) {
+                    self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
+                }
+                Ok(pin)
+            }
             None => self.pin_any(page),
         }
     }
@@ -83,7 +89,14 @@ impl File {
         callbacks::check_may_block("pin")?;
         let paged = self.paged("pin")?;
         self.state.array().check_open()?;
-        self.pin_page(paged, page)
+        // It may have come since.
+        match self.state.pin_held(paged, page, true)? {
+            Some(pin) => Ok(pin),
+            None => {
+                self.missed(paged, page * PAGE_BYTES as u64, PAGE_BYTES);
+                self.state.pin_filled(paged, page, self.class)
+            }
+        }
     }
 
     /// Pins a page that is in the cache.
@@ -110,61 +123,23 @@ impl File {
         Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
     }
 
-    #[inline(never)]
-    fn pin_page<'a>(&'a self, paged: &'a Paged, page: u64) -> Result<Pin<'a>> {
-        loop {
-            let start = page.saturating_mul(PAGE_BYTES as u64);
-            let left = self.state.len().saturating_sub(start);
-            if left == 0 {
-                let what = format!("page {page}");
-                let why = format!("file {:?} ends at {} bytes", self.name(), self.state.len());
-                return Err(Error::invalid(what, why));
-            }
-            let Some((key, hash, cache)) = paged.key(page) else {
-                return Err(Error::invalid(format!("page {page}"), "pages beyond 2^40 are not cached, so not pinned"));
-            };
-            let cached = &paged.cached;
-            if let Some(held) = cached.with_seat(|seat| seat.pin(cached, cache, key, hash))? {
-                return Ok(Pin { held, len: left.min(PAGE_BYTES as u64) as usize });
-            }
-            self.fill_page(paged, start, left)?;
-        }
-    }
-
     /// The file's part of the cache; an error without one.
-    fn paged(&self, call: &'static str) -> Result<&Paged> {
-        self.state.paged.as_deref().ok_or_else(|| {
+    pub(super) fn paged(&self, call: &'static str) -> Result<&Arc<Paged>> {
+        self.state.paged.as_ref().ok_or_else(|| {
             let why = "the array was opened without a cache; open it with one (`ArrayOptions::cache_bytes`)";
             Error::invalid(format!("{call} on {:?}", self.name()), why)
         })
-    }
-
-    /// Brings a page in, or finds its set full, and then makes room there: nobody else may come to flush a set that is full of dirty
-    /// pages. Where there is nothing to flush, it waits a little for pins and fills to end.
-    #[cold]
-    fn fill_page(&self, paged: &Paged, start: u64, left: u64) -> Result<()> {
-        let mut byte = 0u8;
-        debug_assert!(left > 0);
-        let _inside = Inside::enter(&self.state)?;
-        if start >= self.state.len() {
-            return Ok(());
-        }
-        let before = paged.cached.bypasses();
-        // SAFETY: the byte is ours for the whole call.
-        unsafe { self.gather_inside(paged, std::iter::once(Extent { offset: start, len: 1, buf: &raw mut byte })) }?;
-        if paged.cached.bypasses() != before && !self.state.flush_sets(paged, &[start / PAGE_BYTES as u64])? {
-            self.state.array().pause_for_io();
-        }
-        Ok(())
     }
 
     /// Runs a task over the cached bytes of a range, in place: no copy is made. What is missing is read first, all of it in
     /// one batch. The range may be as long as pins are allowed; where the file ends it is shorter. The task may read, write and pin.
     pub fn read_with<R>(&self, offset: u64, len: usize, task: impl FnOnce(&Pages<'_>) -> R) -> Result<R> {
         callbacks::check_may_block("read_with")?;
-        self.paged("read_with")?;
+        let paged = self.paged("read_with")?;
         self.state.range_end(offset, len as u64)?;
-        let pages = self.pages(offset, len)?;
+        self.state.array().check_open()?;
+        self.look_ahead(offset, len);
+        let pages = self.state.pages(paged, offset, len, self.class)?;
         Ok(task(&pages))
     }
 
@@ -176,42 +151,148 @@ impl File {
         len: usize,
         task: impl FnOnce(Result<&Pages<'_>>) + Send + 'static,
     ) -> Result<()> {
-        self.paged("submit_with")?;
+        let paged = Arc::clone(self.paged("submit_with")?);
         self.state.range_end(offset, len as u64)?;
-        let file = self.clone();
-        let callbacks = std::sync::Arc::clone(&self.state.array().callbacks);
-        callbacks.run(Box::new(move || match file.pages(offset, len) {
+        // Errors that are seen before the task is on its way are the caller's.
+        self.state.page_numbers(&paged, offset, len)?;
+        self.look_ahead(offset, len);
+        let inside = self.state.get_inside()?;
+        let job = Job { file: Arc::clone(&self.state), paged, offset, len, class: self.class, rounds: ROUNDS };
+        job.start(inside, Box::new(task));
+        Ok(())
+    }
+}
+
+/// How often the pages of a task that did not stay are brought in again without blocking.
+const ROUNDS: u32 = 4;
+
+type Task = Box<dyn FnOnce(Result<&Pages<'_>>) + Send>;
+
+/// A task on its way: its pages are brought in by the drive threads, and then it runs on a callback thread. It holds no handle of
+/// the file, so that whoever learns of the end from the task may close the file and delete it.
+struct Job {
+    file: Arc<FileState>,
+    paged: Arc<Paged>,
+    offset: u64,
+    len: usize,
+    class: Class,
+    rounds: u32,
+}
+
+impl Job {
+    fn start(self, inside: Inside<'_>, task: Task) {
+        let (file, paged, class) = (Arc::clone(&self.file), Arc::clone(&self.paged), self.class);
+        let numbers = numbers(self.offset, self.len as u64);
+        file.start_touch(inside, &paged, numbers, class, move |result| match result {
+            Ok(()) => self.go_on(task),
+            Err(error) => Callbacks::call_here(|| task(Err(error))),
+        });
+    }
+
+    /// The pages have come in; they may be gone again, where the cache is small and busy.
+    fn go_on(mut self, task: Task) {
+        let (file, paged) = (Arc::clone(&self.file), Arc::clone(&self.paged));
+        let pages = match file.held_pages(&paged, self.offset, self.len, false) {
+            Ok(Some(pages)) => Ok(pages),
+            Ok(None) if self.rounds > 0 => match file.get_inside() {
+                Ok(inside) => {
+                    self.rounds -= 1;
+                    return self.start(inside, task);
+                }
+                Err(error) => Err(error),
+            },
+            Ok(None) => file.pages(&paged, self.offset, self.len, self.class),
+            Err(error) => Err(error),
+        };
+        match pages {
             Ok(pages) => Callbacks::call_here(|| task(Ok(&pages))),
             Err(error) => Callbacks::call_here(|| task(Err(error))),
-        }));
-        Ok(())
+        }
+    }
+}
+
+/// The pages of a range.
+fn numbers(offset: u64, len: u64) -> Range<u64> {
+    let page = PAGE_BYTES as u64;
+    if len == 0 { 0..0 } else { offset / page..(offset + len).div_ceil(page) }
+}
+
+impl FileState {
+    /// The pages of a range as far as it is within the file, and its length. An error if they are more than may be pinned.
+    fn page_numbers(&self, paged: &Paged, offset: u64, len: usize) -> Result<(Range<u64>, usize)> {
+        let len = self.len().saturating_sub(offset).min(len as u64);
+        let numbers = numbers(offset, len);
+        if let Err(most) = paged.check_pins(numbers.clone()) {
+            let why = format!("this cache pins {} bytes at a time", most * PAGE_BYTES as u64);
+            return Err(Error::invalid(format!("a task over {len} bytes"), why));
+        }
+        Ok((numbers, len as usize))
+    }
+
+    /// Pins a page that is in the cache; counted as found there if `is_hit`.
+    fn pin_held<'a>(&self, paged: &'a Paged, page: u64, is_hit: bool) -> Result<Option<Pin<'a>>> {
+        let left = self.len().saturating_sub(page.saturating_mul(PAGE_BYTES as u64));
+        if left == 0 {
+            let why = format!("file {:?} ends at {} bytes", self.record.name, self.len());
+            return Err(Error::invalid(format!("page {page}"), why));
+        }
+        let Some((key, hash, cache)) = paged.key(page) else {
+            return Err(Error::invalid(format!("page {page}"), "pages beyond 2^40 are not cached, so not pinned"));
+        };
+        let cached = &paged.cached;
+        let held = cached.with_seat(|seat| seat.pin(cached, cache, (key, hash), is_hit))?;
+        Ok(held.map(|held| Pin { held, len: left.min(PAGE_BYTES as u64) as usize }))
+    }
+
+    /// Brings a page in and pins it. Where its set is full, it makes room there: nobody else may come to flush a set that is full of dirty
+    /// pages. Where there is nothing to flush, it waits a little for pins and fills to end.
+    #[cold]
+    fn pin_filled<'a>(&self, paged: &'a Paged, page: u64, class: Class) -> Result<Pin<'a>> {
+        loop {
+            let full = self.touch(paged, std::iter::once(page), class)?;
+            if let Some(pin) = self.pin_held(paged, page, false)? {
+                return Ok(pin);
+            }
+            if full > 0 && !self.make_room(paged, page)? {
+                self.array().pause_for_io();
+            }
+        }
+    }
+
+    /// Flushes the set of a page; whether there was anything to be flushed.
+    fn make_room(&self, paged: &Paged, page: u64) -> Result<bool> {
+        let _inside = Inside::enter(self)?;
+        self.flush_sets(paged, &[page])
+    }
+
+    /// Pins all pages of a range that are in the cache; `None` if one is not.
+    fn held_pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, is_hit: bool) -> Result<Option<Pages<'a>>> {
+        let (numbers, len) = self.page_numbers(paged, offset, len)?;
+        let mut pins = Vec::with_capacity((numbers.end - numbers.start) as usize);
+        for page in numbers {
+            match self.pin_held(paged, page, is_hit)? {
+                Some(pin) => pins.push(pin),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Pages { pins, within: offset as usize % PAGE_BYTES, len }))
     }
 
     /// Pins all pages of a range.
-    fn pages(&self, offset: u64, len: usize) -> Result<Pages<'_>> {
-        let paged = self.paged("read_with")?;
-        let len = self.state.len().saturating_sub(offset).min(len as u64) as usize;
-        if len == 0 {
-            return Ok(Pages { pins: Vec::new(), within: 0, len });
-        }
-        let page = PAGE_BYTES as u64;
-        let numbers = offset / page..(offset + len as u64).div_ceil(page);
-        if let Err(most) = paged.check_pins(numbers.clone()) {
-            let why = format!("this cache pins {} bytes at a time", most * page);
-            return Err(Error::invalid(format!("a task over {len} bytes"), why));
-        }
-        // One byte of each page asks for all that is missing in one batch.
-        let mut bytes = vec![0u8; (numbers.end - numbers.start) as usize];
+    fn pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, class: Class) -> Result<Pages<'a>> {
+        let (numbers, len) = self.page_numbers(paged, offset, len)?;
+        // Counted at the first look alone: what is there by hits, what is not by misses.
+        if numbers.clone().all(|page| paged.is_there(page))
+            && let Some(pages) = self.held_pages(paged, offset, len, true)?
         {
-            let _inside = Inside::enter(&self.state)?;
-            let end = self.state.len();
-            let extents = numbers.clone().zip(&mut bytes).map(|(number, byte)| (number * page, byte));
-            let extents = extents.filter(|(start, _)| *start < end);
-            let extents = extents.map(|(offset, byte)| Extent { offset, len: 1, buf: byte });
-            // SAFETY: the bytes are ours for the whole call.
-            unsafe { self.gather_inside(paged, extents) }?;
+            return Ok(pages);
         }
-        let pins = numbers.map(|number| self.pin_page(paged, number)).collect::<Result<Vec<_>>>()?;
-        Ok(Pages { pins, within: (offset % page) as usize, len })
+        self.touch(paged, numbers.clone(), class)?;
+        let pin = |page| match self.pin_held(paged, page, false)? {
+            Some(pin) => Ok(pin),
+            None => self.pin_filled(paged, page, class),
+        };
+        let pins = numbers.map(pin).collect::<Result<Vec<_>>>()?;
+        Ok(Pages { pins, within: offset as usize % PAGE_BYTES, len })
     }
 }

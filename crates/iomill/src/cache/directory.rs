@@ -145,6 +145,12 @@ impl Directory {
         Place(hash.set(self.first_sets, size as u32, (size >> 32) as u32))
     }
 
+    /// Cache lines of a header.
+    #[inline]
+    pub fn header_lines(&self) -> usize {
+        self.shape.stride / 8
+    }
+
     /// The set of a place.
     #[inline(always)]
     pub fn set(&self, place: Place) -> Set<'_> {

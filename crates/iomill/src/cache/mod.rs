@@ -23,6 +23,7 @@
 mod copy;
 pub mod directory;
 pub mod feeder;
+mod forget;
 mod frames;
 mod held;
 pub mod key;
@@ -81,7 +82,7 @@ pub struct Plan {
 
 /// A page that the caller is to fill. Every one ends in [`Cache::end_fill`].
 #[must_use = "a fill that is not ended keeps its page from everybody"]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Fill {
     /// The page.
     pub key: Key,
@@ -415,6 +416,15 @@ impl Cache {
         let place = self.directory.place(hash);
         prefetch(self.directory.set_as::<DEFAULT>(place).line(0));
         place
+    }
+
+    /// Fetches ahead what filling the page will read and write.
+    #[inline]
+    pub fn prefetch_to_fill(&self, hash: Hash) {
+        let set = self.directory.set(self.directory.place(hash));
+        for line in 0..self.directory.header_lines() {
+            prefetch(set.line(line));
+        }
     }
 
     /// Fetches ahead the bytes of a page that was found.

@@ -3,7 +3,8 @@
 //! Rules:
 //! 1. A waiter is entered while its page's set is locked and the page is seen to be worked on; whoever ends the work looks for waiters
 //!    under the same lock. So none is missed.
-//! 2. A waiter is told of the outcome, and a failure is its own too: it does not try again what has just failed for another.
+//! 2. A waiter is told of the outcome, and a failure is its own too: it does not try again what has just failed for another. What
+//!    failed before anybody had asked for it is nobody's failure: who waits tries for himself.
 //! 3. While a page is in transit it has no way in its set; a fill or a new page of that name waits until it is not.
 
 use std::sync::Arc;

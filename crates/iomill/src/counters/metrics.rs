@@ -11,7 +11,7 @@ const BUCKETS_PER_LINE: usize = 4;
 type OfArray = (&'static str, &'static str, &'static str, fn(&Counters) -> u64);
 type OfDrive = (&'static str, &'static str, &'static str, fn(&DriveCounters) -> u64);
 
-const ARRAY: [OfArray; 11] = [
+const ARRAY: [OfArray; 12] = [
     ("cache_bytes", "gauge", "Memory for cached pages, in bytes.", |c| c.cache_bytes),
     ("cache_hits_total", "counter", "Pages found in the cache.", |c| c.hits),
     ("cache_misses_total", "counter", "Pages not found in the cache.", |c| c.misses),
@@ -21,6 +21,7 @@ const ARRAY: [OfArray; 11] = [
     ("cache_bypasses_total", "counter", "Pages read or written past the cache.", |c| c.bypasses),
     ("cache_waits_total", "counter", "Waits for a page that another call was working on.", |c| c.waits),
     ("cache_pins_total", "counter", "Pins taken.", |c| c.pins),
+    ("cache_read_ahead_total", "counter", "Pages read into the cache before anybody asked.", |c| c.read_ahead),
     ("read_bytes_total", "counter", "Bytes that calls have read, or have begun to.", |c| c.bytes_read),
     ("written_bytes_total", "counter", "Bytes that calls have written, or have begun to.", |c| c.bytes_written),
 ];

@@ -75,11 +75,13 @@ pub enum Id {
     BytesRead = 9,
     /// Bytes that calls have written, or have begun to.
     BytesWritten = 10,
+    /// Pages read into frames before anybody asked for them.
+    ReadAhead = 11,
 }
 
 impl Id {
     /// All of them.
-    pub const ALL: [Id; 10] = [
+    pub const ALL: [Id; 11] = [
         Id::Hits,
         Id::Misses,
         Id::Fills,
@@ -90,6 +92,7 @@ impl Id {
         Id::Pins,
         Id::BytesRead,
         Id::BytesWritten,
+        Id::ReadAhead,
     ];
 }
 

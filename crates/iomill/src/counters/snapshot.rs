@@ -30,6 +30,8 @@ pub struct Counters {
     pub bytes_read: u64,
     /// Bytes that calls have written, or have begun to.
     pub bytes_written: u64,
+    /// Pages read into frames before anybody asked for them: read-ahead and advice. They are among the fills, not the misses.
+    pub read_ahead: u64,
     /// By drive index.
     pub drives: Vec<DriveCounters>,
 }
@@ -102,6 +104,7 @@ impl Counters {
             Id::Pins => &mut self.pins,
             Id::BytesRead => &mut self.bytes_read,
             Id::BytesWritten => &mut self.bytes_written,
+            Id::ReadAhead => &mut self.read_ahead,
         }
     }
 

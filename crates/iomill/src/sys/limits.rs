@@ -1,7 +1,7 @@
 //! How much memory this process may use.
 //!
 //! Goals: the machine's memory and every limit of the control groups that the process is in, whichever is least; rooted
-//! at a path, so that a test can bring its own tree. Non-goals: how much of it is free now; limits on address space.
+//! at a path, so that a test can bring its own tree; the limit on address space. Non-goals: how much of it is free now.
 
 use std::ffi::OsString;
 use std::fs;
@@ -52,6 +52,11 @@ pub fn memory_limit_bytes(root: &Path) -> io::Result<u64> {
         }
     }
     Ok(least)
+}
+
+/// How much address space this process may have, in bytes (`ulimit -v`); the highest number where that is not limited.
+pub fn address_space_bytes() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::As).current.unwrap_or(u64::MAX)
 }
 
 /// What `/proc/meminfo` says: `MemTotal:       24684084 kB`.

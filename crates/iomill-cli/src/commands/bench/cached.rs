@@ -13,7 +13,9 @@ use iomill_bench::soak;
 use iomill_bench::{chart, warm};
 
 use super::{answer, named_or_fresh, progress, watched};
-use crate::arguments::{BenchCold, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm};
+use crate::arguments::{
+    BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
+};
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -45,8 +47,9 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
     watched(context, &interrupt, |stage| warm::run(arena, &settings, interrupt.flag(), stage))
 }
 
-pub fn cold(context: &Context<'_>, arguments: &BenchCold) -> Result<Answer> {
-    let report = limited(context, &What::Cold, &cold_settings(context, arguments)?, &arguments.turns)?;
+pub fn cold(context: &Context<'_>, arguments: &BenchColdOnly) -> Result<Answer> {
+    let what = What::Cold(arguments.workload.iter().map(|workload| workload.choice()).collect());
+    let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
     answer(context, report.table() + "\n", report.json()?)
 }
 

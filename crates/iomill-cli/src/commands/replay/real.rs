@@ -80,6 +80,7 @@ fn with_cache(context: &Context<'_>, arguments: &Replay) -> Result<ArrayOptions>
     };
     let [set_size] = arguments.set_sizes[..] else { return Err(one("set size")) };
     let mut options = context.cached_options().policy(policy).set_size(set_size as usize);
+    options = options.read_ahead_bytes(arguments.read_ahead);
     if let Some(bytes) = arguments.cache {
         // The library would say so too, after the file has been prepared.
         let least = u64::from(set_size) * PAGE_BYTES;

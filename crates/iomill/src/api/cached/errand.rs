@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use super::read::Sorted;
-use super::{Fills, Paged, Span};
+use super::{Fills, Paged, Span, Want};
 use crate::api::array::ArrayInner;
 use crate::api::state::FileState;
 use crate::cache::Outcome;
@@ -92,7 +92,7 @@ impl Drop for Away {
 /// One node's share of a wave.
 #[derive(Debug)]
 pub struct Errand {
-    op: Op,
+    want: Want,
     class: Class,
     spans: Vec<Span>,
     /// Until the end (rule 4).
@@ -102,9 +102,9 @@ pub struct Errand {
 
 impl Errand {
     /// An errand that `answers` hears of the end of.
-    pub fn new(op: Op, class: Class, spans: Vec<Span>, file: Arc<FileState>, answers: &Arc<Answers>) -> Errand {
+    pub fn new(want: Want, class: Class, spans: Vec<Span>, file: Arc<FileState>, answers: &Arc<Answers>) -> Errand {
         answers.begin();
-        Errand { op, class, spans, file: Some(file), answers: Arc::clone(answers) }
+        Errand { want, class, spans, file: Some(file), answers: Arc::clone(answers) }
     }
 
     /// How many pages it is about.
@@ -133,12 +133,12 @@ impl Errand {
 
     /// Does what needs no drive and begins the rest; `None` if that was all.
     pub fn begin(mut self) -> Option<Begun> {
-        let (Some(file), op) = (self.file.clone(), self.op) else { return None };
+        let file = self.file.clone()?;
         let paged = file.paged.clone()?;
-        let mut fills = Fills::new(op);
+        let mut fills = Fills::new(self.want);
         let spans = std::mem::take(&mut self.spans);
         // SAFETY: the caller keeps the spans' memory until the errand has ended (rule 3), which is after `fills`.
-        let left = unsafe { file.begin_wave(&paged, op, spans.into_iter(), &mut fills) };
+        let left = unsafe { file.begin_wave(&paged, &spans, &mut fills) };
         drop(file);
         if fills.is_empty() {
             self.end(left, Ok(()));
@@ -147,7 +147,6 @@ impl Errand {
         if let Some(file) = &self.file {
             fills.plan(file, &paged);
         }
-        paged.note_fills(&fills);
         let (runs, tail) = (fills.runs(), Mutex::new(Tail { errand: self, left, failure: None }));
         Some(Begun { fills, paged, runs_left: AtomicUsize::new(runs), tail })
     }
@@ -182,7 +181,7 @@ impl Begun {
     pub fn pieces(&self) -> Vec<(u16, Piece)> {
         let tail = lock(&self.tail);
         let Some(file) = &tail.errand.file else { return Vec::new() };
-        self.fills.pieces(file, tail.errand.class).collect()
+        self.fills.pieces(file, &self.paged, tail.errand.class).collect()
     }
 
     /// How many pages it fills.
@@ -267,8 +266,6 @@ mod models {
     use loom::thread;
 
     /// What nodes have copied is there when the caller has waited, for all of them.
-    ///
-    /// Seen to fail with an errand that ends before it copies, and with a caller that is told by the first of two.
     #[test]
     fn loom_errand_ends_after_its_copy() {
         model(|| {
@@ -357,9 +354,6 @@ mod models {
 
     /// Two callers and a node that sleeps: one asks it for the page that the other is filling, who asks it for yet another. Nobody hangs,
     /// and the page is there in the end (rules 1 and 2, and those of the inbox).
-    ///
-    /// Seen to hang with both rules broken: the other waits for its answer before it ends its fill, and the node for that fill. Either
-    /// rule alone keeps them from that.
     #[test]
     fn loom_errand_waits_for_no_page() {
         model(|| {

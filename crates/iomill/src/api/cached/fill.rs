@@ -1,56 +1,66 @@
 //! A wave of fills: pages that one call is to fill, read by as few I/Os as they take.
 
 use super::flush::Over;
-use super::{Paged, Span};
+use super::read::FETCH_AHEAD;
+use super::{Paged, Span, Want};
 use crate::api::state::FileState;
 use crate::cache::{Fill, Outcome};
-use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::engine::{MAX_SEGMENTS, Memory, Op, Segment};
 use crate::error::Result;
-use crate::sys::sync::{Mutex, Ordering, lock};
+use crate::sys::sync::{AtomicU32, Ordering};
 
 /// Pages that belong to one call to fill, each with what the call wants of it.
 ///
 /// Every fill in it ends exactly once: by [`Fills::end_run`] for each run of `pieces`, or by [`Fills::fail`].
 #[derive(Debug)]
 pub struct Fills {
-    /// In the order of pages once it is planned; taken out as they end. A lock, because drive threads end runs side by side.
-    entries: Mutex<Vec<Option<(Fill, Span)>>>,
+    /// What is to be done with the pages once they are there.
+    want: Want,
+    /// In the order of pages once it is planned.
+    entries: Vec<(Fill, Span)>,
     runs: Vec<Run>,
-    /// The frames of all entries, in their order, as scattered memory.
+    /// The frames of the entries in runs of several, as scattered memory.
     list: Vec<Segment>,
-    op: Op,
 }
 
 /// Entries that one piece reads.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Run {
     first: usize,
     count: usize,
+    /// Where its frames begin in the list, if there are several.
+    listed: usize,
     /// Bytes to read; the last page of a part that is only read may be short.
     len: usize,
+    /// 1 once its fills have ended. One thread ends a run, so there is nothing to order.
+    ended: AtomicU32,
 }
 
 // SAFETY: the pointers are frames', which a fill owns, and the memory of spans, for which the call vouches until its end.
 unsafe impl Send for Fills {}
-// SAFETY: what threads share is behind a lock, and `list` does not change once it is planned.
+// SAFETY: what is reached by `&self` does not change once it is planned, but for `ended`.
 unsafe impl Sync for Fills {}
 
 impl Fills {
-    /// No pages yet; `op` is what is to be done with them once they are there.
-    pub fn new(op: Op) -> Fills {
-        Fills { entries: Mutex::default(), runs: Vec::new(), list: Vec::new(), op }
+    /// No pages yet.
+    pub fn new(want: Want) -> Fills {
+        Fills { want, entries: Vec::new(), runs: Vec::new(), list: Vec::new() }
+    }
+
+    /// What is to be done with the pages.
+    pub fn want(&self) -> Want {
+        self.want
     }
 
     /// Adds a page and what the call wants of it.
     pub fn push(&mut self, fill: Fill, span: Span) {
-        lock(&self.entries).push(Some((fill, span)));
+        self.entries.push((fill, span));
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        lock(&self.entries).len()
+        self.entries.len()
     }
 
     /// How many pieces it takes to fill them, once it is planned.
@@ -60,26 +70,22 @@ impl Fills {
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.entries.is_empty()
     }
 
     /// Joins adjacent pages of a block into runs. Nothing is added after this.
     pub fn plan(&mut self, file: &FileState, paged: &Paged) {
-        let mut entries = lock(&self.entries);
-        let page_of = |entry: &Option<(Fill, Span)>| entry.as_ref().map_or(0, |(fill, _)| fill.key.page());
-        if !entries.is_sorted_by_key(page_of) {
-            entries.sort_unstable_by_key(page_of);
+        if !self.entries.is_sorted_by_key(page_of) {
+            self.entries.sort_unstable_by_key(page_of);
         }
+        self.runs.reserve(self.entries.len());
         let block_pages = file.block_bytes / PAGE_BYTES as u64;
         let mut last: Option<(u64, bool)> = None;
-        for (index, (fill, _)) in entries.iter().flatten().enumerate() {
+        for (index, (fill, _)) in self.entries.iter().enumerate() {
             let page = fill.key.page();
-            let cache = paged.cached.cache_of(fill.key);
-            let frame = cache.filling(fill);
-            self.list.push(Segment { buf: frame, len: PAGE_BYTES });
             let has = file.page_bytes(page);
             if has < PAGE_BYTES {
-                cache.put_zeroes(fill, has);
+                paged.cached.cache_of(fill.key).put_zeroes(fill, has);
             }
             let whole = has == PAGE_BYTES;
             let adjacent = last
@@ -89,24 +95,33 @@ impl Fills {
                     run.count += 1;
                     run.len += PAGE_BYTES;
                 }
-                _ => self.runs.push(Run { first: index, count: 1, len: has }),
+                _ => self.runs.push(Run { first: index, count: 1, listed: 0, len: has, ended: AtomicU32::new(0) }),
             }
             last = Some((page, whole));
+        }
+        for run in self.runs.iter_mut().filter(|run| run.count > 1) {
+            run.listed = self.list.len();
+            let frames = self.entries[run.first..run.first + run.count].iter();
+            self.list.extend(
+                frames.map(|(fill, _)| Segment { buf: paged.cached.cache_of(fill.key).filling(fill), len: PAGE_BYTES }),
+            );
         }
     }
 
     /// One piece for each run, with the run's number for a tag.
-    pub fn pieces<'a>(&'a self, file: &'a FileState, class: Class) -> impl Iterator<Item = (u16, Piece)> + 'a {
-        let pages: Vec<u64> = {
-            let entries = lock(&self.entries);
-            self.runs.iter().map(|run| entries[run.first].as_ref().map_or(0, |(fill, _)| fill.key.page())).collect()
-        };
-        self.runs.iter().zip(pages).enumerate().map(move |(tag, (run, page))| {
+    pub fn pieces<'a>(
+        &'a self,
+        file: &'a FileState,
+        paged: &'a Paged,
+        class: Class,
+    ) -> impl Iterator<Item = (u16, Piece)> + 'a {
+        self.runs.iter().enumerate().map(move |(tag, run)| {
+            let (fill, _) = &self.entries[run.first];
             let memory = match run.count {
-                1 => Memory::one(self.list[run.first].buf),
-                _ => Memory::scatter(&self.list[run.first..run.first + run.count]),
+                1 => Memory::one(paged.cached.cache_of(fill.key).filling(fill)),
+                _ => Memory::scatter(&self.list[run.listed..run.listed + run.count]),
             };
-            let (drive, piece) = file.page_piece(Op::Read, class, page, run.len, memory);
+            let (drive, piece) = file.page_piece(Op::Read, class, fill.key.page(), run.len, memory);
             (drive, Piece { tag: tag as u32, ..piece })
         })
     }
@@ -114,51 +129,61 @@ impl Fills {
     /// Ends the fills of a run: does with the pages what the call wants, and shows them to everybody. Those whose sets want to be
     /// flushed now are appended to `over`.
     pub fn end_run(&self, paged: &Paged, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
-        let Run { first, count, .. } = self.runs[run as usize];
-        over.extend((first..first + count).filter_map(|index| self.end(paged, index, outcome)));
+        let Run { first, count, ended, .. } = &self.runs[run as usize];
+        // Runs mostly end in the order in which they began.
+        if let Some((later, _)) = self.entries.get(first + count + FETCH_AHEAD) {
+            paged.prefetch(later.key.page());
+        }
+        if ended.load(Ordering::Relaxed) == 0 {
+            ended.store(1, Ordering::Relaxed);
+            let entries = self.entries[*first..first + count].iter();
+            over.extend(entries.filter_map(|entry| self.end(paged, entry, outcome)));
+        }
     }
 
     /// Ends all fills that have not ended, because they could not be begun.
     pub fn fail(&self, paged: &Paged, outcome: Outcome) {
-        (0..self.len()).for_each(|index| {
-            self.end(paged, index, outcome);
-        });
+        let mut over = Vec::new();
+        (0..self.runs.len() as u32).for_each(|run| self.end_run(paged, run, outcome, &mut over));
     }
 
     /// Ends a fill; its page, if its set wants to be flushed now.
-    fn end(&self, paged: &Paged, index: usize, outcome: Outcome) -> Option<u64> {
-        let (fill, span) = lock(&self.entries)[index].take()?;
+    fn end(&self, paged: &Paged, (fill, span): &(Fill, Span), outcome: Outcome) -> Option<u64> {
         let cache = paged.cached.cache_of(fill.key);
         let (within, len) = (usize::from(span.within), usize::from(span.len));
         if outcome.is_ok() {
-            let bytes = cache.filling(&fill).wrapping_add(within);
             // SAFETY: the frame is ours until the fill ends, the span's memory is the call's until its end, and the range is
             // within a page.
             unsafe {
-                match self.op {
-                    Op::Read => std::ptr::copy_nonoverlapping(bytes, span.buf, len),
-                    Op::Write => cache.put(&fill, within, span.buf, len),
-                    Op::Sync => {}
+                match self.want {
+                    Want::Read => {
+                        std::ptr::copy_nonoverlapping(cache.filling(fill).wrapping_add(within), span.buf, len);
+                    }
+                    Want::Write => cache.put(fill, within, span.buf, len),
+                    Want::Touch | Want::Ahead => {}
                 }
             }
         }
-        let dirty = cache.end_fill(fill, outcome, outcome.is_ok() && self.op == Op::Write);
-        (self.op == Op::Write && dirty > paged.cached.limits().set_dirty).then_some(span.page)
+        if outcome.is_err() && self.want == Want::Ahead {
+            cache.abandon_fill(*fill);
+            return None;
+        }
+        let dirty = cache.end_fill(*fill, outcome, outcome.is_ok() && self.want == Want::Write);
+        (self.want == Want::Write && dirty > paged.cached.limits().set_dirty).then_some(span.page)
     }
 }
 
-impl Paged {
-    /// Counts pages that come in.
-    pub(super) fn note_fills(&self, fills: &Fills) {
-        let count = fills.len() as u64;
-        self.cached.taken.fetch_add(count, Ordering::Relaxed);
-        self.cached.with_seat(|seat| seat.tally.add(Id::Fills, count));
-    }
+fn page_of((fill, _): &(Fill, Span)) -> u64 {
+    fill.key.page()
 }
 
 impl FileState {
     /// How many bytes of a page its part holds: a whole page, but at the end of a part that is only read.
     fn page_bytes(&self, page: u64) -> usize {
+        // What is below the length is in the parts (rule 1 of the length).
+        if (page + 1) * PAGE_BYTES as u64 <= self.len() {
+            return PAGE_BYTES;
+        }
         let (part, _, start) = self.locate(page * PAGE_BYTES as u64);
         let has = part.reserved.load(Ordering::Relaxed);
         has.saturating_sub(start).clamp(1, PAGE_BYTES as u64) as usize
@@ -194,7 +219,6 @@ impl FileState {
             return Ok(());
         }
         fills.plan(self, paged);
-        paged.note_fills(&fills);
         let mut first = Ok(());
         let done = |tag: u32, outcome: Outcome| {
             fills.end_run(paged, tag, outcome, &mut over.many);
@@ -204,7 +228,7 @@ impl FileState {
         };
         let nowhere = (std::ptr::null(), 0);
         // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`, which lives until then.
-        let begun = unsafe { self.array().run_each(nowhere, fills.pieces(self, class), done) };
+        let begun = unsafe { self.array().run_each(nowhere, fills.pieces(self, paged, class), done) };
         if let Err(error) = begun {
             fills.fail(paged, Err(super::run::failure(Op::Read, error.errno().unwrap_or(libc::EIO))));
             return Err(error);

@@ -5,6 +5,7 @@
 //! one's own fills have ended (rule 4 of the cache), and what finds its set full goes past the cache. Dirty pages are flushed by
 //! a thread in the background, by whoever writes too much, and by `sync` (`flush`).
 
+mod ahead;
 mod crew;
 mod errand;
 mod fill;
@@ -14,6 +15,7 @@ mod read;
 mod resize;
 mod run;
 mod seat;
+mod touch;
 mod work;
 mod write;
 
@@ -35,6 +37,7 @@ use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering, RwLock, read, writ
 use flush::Flusher;
 use nodes::Spread;
 
+pub use ahead::{Ahead, CHUNK_PAGES, Habit};
 pub use fill::Fills;
 pub use seat::{Seat, forget_last};
 pub use work::Work;
@@ -68,8 +71,10 @@ pub struct Cached {
     board: Arc<Board>,
     /// Pages that came in, roughly: changes tell threads that have only hits that a policy has to choose.
     taken: AtomicU64,
-    /// Spans that went past the cache.
-    bypassed: AtomicU64,
+    /// Pages that are on their way before anybody has asked for them.
+    ahead: AtomicU64,
+    /// What is to be brought in by advice.
+    wanted: ahead::Wanted,
     /// Memory for the copies that are flushed, used again: large ones and small ones.
     copies: [Mutex<Vec<PageBuf>>; 2],
     regions: Arc<Regions>,
@@ -89,7 +94,7 @@ struct Limits {
 }
 
 impl Cached {
-    /// The cache that the options ask for, if they do.
+    /// The cache that the options ask for, if they do; by default one that there is address space for.
     pub fn new(
         options: &ArrayOptions,
         places: &Places,
@@ -99,12 +104,19 @@ impl Cached {
         notices: &mut Vec<String>,
     ) -> Result<Option<Arc<Cached>>> {
         let nodes = places.cache.len();
-        let Some(sizes) = resize::sizes(options, nodes)? else { return Ok(None) };
-        let mut caches = match caches(options, sizes.now, sizes.most, nodes) {
-            // Where address space is counted as memory, a cache that cannot grow is better than none.
-            Err(_) if options.cache_bytes_max.is_none() => caches(options, sizes.now, sizes.now, nodes)?,
-            caches => caches?,
+        let Some(mut sizes) = resize::sizes(options, nodes)? else { return Ok(None) };
+        let mut caches = loop {
+            let smaller = match Cached::of_size(options, sizes, nodes) {
+                Ok(caches) => break caches,
+                Err(error) => sizes.smaller(options, nodes).ok_or(error)?,
+            };
+            sizes = smaller;
         };
+        if sizes.now < sizes.wanted {
+            let (now, wanted) = (sizes.now >> 10, sizes.wanted >> 10);
+            notices
+                .push(format!("the cache has {now} KiB and not {wanted} KiB: address space is limited (`ulimit -v`)"));
+        }
         board.set_cache_bytes(sizes.now);
         let share = sizes.now / CHUNK_SHARE / nodes as u64;
         let chunk_bytes = share.next_power_of_two().clamp(CHUNK_MIN_BYTES, CHUNK_MAX_BYTES) as usize;
@@ -121,7 +133,8 @@ impl Cached {
             spread: (places.nodes.len() > 1).then(|| Spread::new(places, caches, options.remote, threads)),
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
-            bypassed: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+            wanted: ahead::Wanted::default(),
             copies: Default::default(),
             regions: Arc::clone(regions),
             chunk_bytes,
@@ -133,6 +146,14 @@ impl Cached {
         };
         cached.bind(places, notices);
         Ok(Some(Arc::new(cached)))
+    }
+
+    fn of_size(options: &ArrayOptions, sizes: resize::Sizes, nodes: usize) -> Result<Vec<Cache>> {
+        match caches(options, sizes.now, sizes.most, nodes) {
+            // Where address space is counted as memory, a cache that cannot grow is better than none.
+            Err(_) if options.cache_bytes_max.is_none() => caches(options, sizes.now, sizes.now, nodes),
+            caches => caches,
+        }
     }
 
     /// What follows from the cache's size now.
@@ -177,11 +198,6 @@ impl Cached {
         }
     }
 
-    /// How often something went past the cache because its set was full.
-    pub fn bypasses(&self) -> u64 {
-        self.bypassed.load(Ordering::Relaxed)
-    }
-
     fn file(&self, number: u32) -> Option<Arc<FileState>> {
         read(&self.files).get(&number).and_then(Weak::upgrade)
     }
@@ -210,6 +226,20 @@ pub struct Paged {
     fresh_from: AtomicU64,
 }
 
+/// What a call wants of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// To copy from them.
+    Read,
+    /// To copy into them.
+    Write,
+    /// To have them in the cache, because it is about to use them there.
+    Touch,
+    /// To have them in the cache, because somebody may ask for them soon. Nobody waits for that, so those that somebody else is at, and
+    /// those whose set is full, are left alone.
+    Ahead,
+}
+
 /// A range within one page, and the caller's memory for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
@@ -227,6 +257,11 @@ pub struct Span {
 unsafe impl Send for Span {}
 
 impl Span {
+    /// The whole of a page, and no memory: for those who touch it.
+    pub fn of_page(page: u64) -> Span {
+        Span { page, within: 0, len: 0, buf: std::ptr::null_mut() }
+    }
+
     /// Offset in the file in bytes.
     pub fn offset(&self) -> u64 {
         self.page * PAGE_BYTES as u64 + u64::from(self.within)

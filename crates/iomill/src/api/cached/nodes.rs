@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::crew::Crews;
 use super::errand::{Answers, Away, Errand};
-use super::{Cached, Paged, Span};
+use super::{Cached, Paged, Span, Want};
 use crate::api::info::NodeInfo;
 use crate::api::options::Remote;
 use crate::api::places::Places;
@@ -18,7 +18,6 @@ use crate::cache::Cache;
 use crate::cache::key::{Hash, Key};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
-use crate::engine::Op;
 use crate::sys::sync::{AtomicU64, Ordering};
 use crate::sys::topology::{Finder, MEMORY_POLICY};
 
@@ -168,6 +167,11 @@ impl Cached {
         }
     }
 
+    /// Forgets pages of a file that are clean, as [`Cache::forget`] does; how many.
+    pub fn forget(&self, file: u32, pages: Range<u64>) -> u64 {
+        self.caches().map(|cache| cache.forget(file, pages.clone())).sum()
+    }
+
     /// Ends the nodes' threads. No call is under way.
     pub fn stop_crews(&self) {
         if let Some(spread) = &self.spread {
@@ -242,16 +246,25 @@ impl Paged {
 }
 
 impl FileState {
-    /// Sends other nodes their shares of a wave, one message each, and leaves in `wave` what is the caller's to do. `None` if that is all.
+    /// Sends other nodes their shares of a wave, the first `count` of the spans, one message each, and leaves in their place what is the
+    /// caller's to do. How many are away; `None` if none.
     ///
     /// # Safety
     /// The spans' memory is valid, and (for reads) nobody else's, until what is returned has been waited for or dropped.
-    pub(super) unsafe fn send_away(&self, paged: &Paged, op: Op, wave: &mut Vec<Span>, class: Class) -> Option<Away> {
+    pub(super) unsafe fn send_away(
+        &self,
+        paged: &Paged,
+        want: Want,
+        todo: &mut Vec<Span>,
+        count: usize,
+        class: Class,
+    ) -> Option<(Away, usize)> {
         let spread = paged.cached.spread.as_ref()?;
-        if spread.least_asked > wave.len() {
+        if spread.least_asked > count {
             return None;
         }
-        let shares = spread.take_away(paged, wave, spread.least_asked);
+        let mut wave: Vec<Span> = todo.drain(..count).collect();
+        let shares = spread.take_away(paged, &mut wave, spread.least_asked);
         let mut away = None;
         for (node, spans) in shares.into_iter().enumerate().filter(|(_, spans)| !spans.is_empty()) {
             // A file that is being closed has no share in the work of others any more.
@@ -261,12 +274,14 @@ impl FileState {
             };
             let answers = &away.get_or_insert_with(|| Away(Arc::<Answers>::default())).0;
             spread.sent[node].fetch_add(spans.len() as u64, Ordering::Relaxed);
-            let errand = Errand::new(op, class, spans, file, answers);
+            let errand = Errand::new(want, class, spans, file, answers);
             if let Err(errand) = spread.crews.send(node, errand, &|notice| self.array().notice(notice)) {
                 wave.extend(errand.take_back());
             }
         }
-        away
+        let sent = count - wave.len();
+        todo.splice(..0, wave);
+        away.map(|away| (away, sent))
     }
 }
 

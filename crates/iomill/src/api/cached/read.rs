@@ -1,7 +1,7 @@
 //! Reading through the cache.
 
 use super::flush::Over;
-use super::{Fills, Paged, Seat, Span};
+use super::{Fills, Paged, Seat, Span, Want};
 use crate::api::array::ArrayInner;
 use crate::api::split::{Extent, Splitter};
 use crate::api::state::FileState;
@@ -15,6 +15,9 @@ use crate::sys::sync::Ordering;
 
 /// Look-ups of a batch that overlap.
 const OVERLAP: usize = 16;
+
+/// How many pages ahead of the one that is worked on what filling it takes is fetched.
+pub(super) const FETCH_AHEAD: usize = 4;
 
 /// What became of one span at first sight.
 pub(super) enum Asked {
@@ -55,6 +58,22 @@ impl Paged {
                 }
             }
         });
+    }
+
+    /// As `read`, for who has looked already whether it is one page that the cache has.
+    ///
+    /// # Safety
+    /// As for `read`.
+    pub unsafe fn read_rest(&self, extent: Extent, missing: &mut Vec<Span>) {
+        let mut spans = super::spans(extent);
+        if let (Some(span), None) = (spans.next(), spans.next()) {
+            self.prefetch(span.page);
+            self.cached.with_seat(|seat| seat.tally.add(Id::BytesRead, extent.len as u64));
+            missing.push(span);
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.read(extent, missing) };
     }
 
     /// Copies a range within one page, if the cache has it. Every instruction counts here: the processor overlaps a read's cache
@@ -140,24 +159,37 @@ impl Paged {
         });
     }
 
-    /// Asks for one page, for reading into or writing from a span's memory; and what its set wants.
+    /// Asks for one page; and what its set wants.
     ///
     /// # Safety
     /// The span's memory is valid, and (for reads) nobody else's.
-    unsafe fn ask(&self, seat: &Seat, op: Op, span: Span, set_dirty: u32) -> (Asked, Wants) {
+    unsafe fn ask(&self, seat: &Seat, want: Want, span: Span, set_dirty: u32) -> (Asked, Wants) {
         let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
-        if op == Op::Read {
-            // SAFETY: the caller's promise.
-            if unsafe { self.read_span(seat, span) } {
+        if want != Want::Write {
+            // A page to be read was not found a moment ago; the others are asked for here first.
+            if want != Want::Read
+                && let Some(seen) = cache.directory().find(key, hash)
+            {
+                if want == Want::Touch {
+                    seat.hit(&self.cached, cache, seen.way, hash);
+                }
                 return (Asked::Done, Wants::Nothing);
             }
-            return match cache.begin_fill(key, hash) {
+            let asked = match cache.begin_fill(key, hash) {
+                // SAFETY: the caller's promise.
+                Begun::Present if want == Want::Read && unsafe { self.read_span(seat, span) } => Asked::Done,
+                Begun::Present if want == Want::Ahead => Asked::Done,
+                Begun::Present if want == Want::Touch => {
+                    seat.tally.add(Id::Hits, 1);
+                    Asked::Done
+                }
                 // It goes and comes: the next round looks again.
-                Begun::Present | Begun::Busy => (Asked::Busy, Wants::Nothing),
-                Begun::Yours(fill) => yours(seat, fill),
+                Begun::Present | Begun::Busy => Asked::Busy,
+                Begun::Yours(fill) => return yours(fill),
                 // Of dirty pages, as a rule.
-                Begun::Full => (Asked::Full, Wants::Flush),
+                Begun::Full => return (Asked::Full, Wants::Flush),
             };
+            return (asked, Wants::Nothing);
         }
         let fresh = || self.is_fresh(span.page);
         // SAFETY: a span is within its page, and its memory is the caller's.
@@ -172,10 +204,23 @@ impl Paged {
                 (Asked::Done, if dirty > set_dirty { Wants::Flush } else { wants(came) })
             }
             Wrote::Busy => (Asked::Busy, Wants::Nothing),
-            Wrote::Yours(fill) => yours(seat, fill),
+            Wrote::Yours(fill) => yours(fill),
             // Whoever writes flushes it (`pass_full`).
             Wrote::Full => (Asked::Full, Wants::Nothing),
         }
+    }
+
+    /// Fetches ahead what filling a page will read and write.
+    #[inline]
+    pub(super) fn prefetch(&self, page: u64) {
+        if let Some((_, hash, cache)) = self.key(page) {
+            cache.prefetch_to_fill(hash);
+        }
+    }
+
+    /// Whether a page is in the cache.
+    pub fn is_there(&self, page: u64) -> bool {
+        self.key(page).is_some_and(|(key, hash, cache)| cache.directory().find(key, hash).is_some())
     }
 
     /// What to wait on while somebody is at a page.
@@ -185,8 +230,7 @@ impl Paged {
     }
 }
 
-fn yours(seat: &Seat, fill: Fill) -> (Asked, Wants) {
-    seat.came(fill.came);
+fn yours(fill: Fill) -> (Asked, Wants) {
     let wants = wants(fill.came);
     (Asked::Yours(fill), wants)
 }
@@ -309,32 +353,39 @@ impl Sorted {
 }
 
 impl FileState {
-    /// Does what could not be done from the cache alone, to the end: fills, waits, bypasses. The caller is inside the gate.
+    /// Does what could not be done from the cache alone, to the end: fills, waits, bypasses. The caller is inside the gate. How many
+    /// pages that were to be touched found their set full.
     ///
     /// # Safety
     /// The spans' memory is valid until this returns, and (for reads) nobody else's.
-    pub unsafe fn complete(&self, paged: &Paged, op: Op, mut todo: Vec<Span>, class: Class) -> Result<()> {
+    pub unsafe fn complete(&self, paged: &Paged, want: Want, mut todo: Vec<Span>, class: Class) -> Result<usize> {
+        let mut untouched = 0;
         while !todo.is_empty() {
             let count = todo.len().min(paged.cached.limits().wave_pages);
-            let mut fills = Fills::new(op);
-            let mut wave: Vec<Span> = todo.drain(..count).collect();
+            let mut fills = Fills::new(want);
             // SAFETY: the caller's promise; `away` is waited for here, also when this unwinds.
-            let away = unsafe { self.send_away(paged, op, &mut wave, class) };
+            let away = unsafe { self.send_away(paged, want, &mut todo, count, class) };
+            let near = count - away.as_ref().map_or(0, |(_, count)| *count);
             // SAFETY: the caller's promise.
-            let mut sorted = unsafe { self.begin_wave(paged, op, wave.into_iter(), &mut fills) };
+            let mut sorted = unsafe { self.begin_wave(paged, &todo[..near], &mut fills) };
+            todo.drain(..near);
             // SAFETY: the caller's promise.
             let ran = unsafe { self.run_fills(paged, fills, class, &mut sorted.over) };
-            if let Some(away) = away {
+            if let Some((away, _)) = away {
                 let (left, result) = away.wait();
                 sorted.extend(left);
                 result?;
             }
             ran?;
-            self.note_dirty(paged, op, &sorted.over);
+            self.note_dirty(paged, if want == Want::Write { Op::Write } else { Op::Read }, &sorted.over);
             for span in &sorted.full {
-                // SAFETY: the caller's promise.
-                if !unsafe { self.pass_full(paged, op, *span, class)? } {
-                    todo.push(*span);
+                match want {
+                    // SAFETY: the caller's promise.
+                    Want::Read if !unsafe { self.pass_full(paged, Op::Read, *span, class)? } => todo.push(*span),
+                    // SAFETY: the caller's promise.
+                    Want::Write if !unsafe { self.pass_full(paged, Op::Write, *span, class)? } => todo.push(*span),
+                    Want::Read | Want::Write => {}
+                    Want::Touch | Want::Ahead => untouched += 1,
                 }
             }
             // Nothing of ours is unfinished: we may wait for others (rule 4 of the cache).
@@ -343,34 +394,32 @@ impl FileState {
                     paged.cached.with_seat(|seat| seat.tally.add(Id::Waits, 1));
                     let outcome = wait(self.array(), &waiter);
                     // A whole page needs nothing of what could not be read.
-                    if op == Op::Read || usize::from(span.len) < PAGE_BYTES {
+                    if want != Want::Write || usize::from(span.len) < PAGE_BYTES {
                         outcome.map_err(|failure| self.error(failure))?;
                     }
                 }
                 todo.push(span);
             }
         }
-        Ok(())
+        Ok(untouched)
     }
 
     /// Asks for the pages of a wave: what is there is done, what is ours to fill goes into `fills`.
     ///
     /// # Safety
-    /// As for `complete`.
-    pub(super) unsafe fn begin_wave(
-        &self,
-        paged: &Paged,
-        op: Op,
-        spans: impl Iterator<Item = Span>,
-        fills: &mut Fills,
-    ) -> Sorted {
+    /// As for `complete`, until the fills have ended.
+    pub(super) unsafe fn begin_wave(&self, paged: &Paged, spans: &[Span], fills: &mut Fills) -> Sorted {
         let mut sorted = Sorted::default();
         let set_dirty = paged.cached.limits().set_dirty;
         paged.cached.with_seat(|seat| {
             seat.tell(&paged.cached);
-            for span in spans {
+            let mut evictions = 0;
+            for (index, &span) in spans.iter().enumerate() {
+                if let Some(later) = spans.get(index + FETCH_AHEAD) {
+                    paged.prefetch(later.page);
+                }
                 // SAFETY: the caller's promise.
-                let (asked, wants) = unsafe { paged.ask(seat, op, span, set_dirty) };
+                let (asked, wants) = unsafe { paged.ask(seat, fills.want(), span, set_dirty) };
                 match wants {
                     Wants::Nothing => {}
                     Wants::Flush => sorted.over.many.push(span.page),
@@ -380,30 +429,21 @@ impl FileState {
                     Asked::Done => {}
                     Asked::Busy => sorted.busy.push(span),
                     Asked::Full => sorted.full.push(span),
-                    Asked::Yours(fill) => fills.push(fill, span),
+                    Asked::Yours(fill) => {
+                        evictions += u64::from(fill.came.evicted);
+                        fills.push(fill, span);
+                    }
                 }
+            }
+            let came = fills.len() as u64;
+            if came > 0 {
+                paged.cached.taken.fetch_add(came, Ordering::Relaxed);
+                seat.tally.add(Id::Fills, came);
+                seat.tally.add(Id::Evictions, evictions);
+                seat.tally.add(if fills.want() == Want::Ahead { Id::ReadAhead } else { Id::Misses }, came);
             }
         });
         sorted
-    }
-
-    /// `begin_wave` for an operation that does not wait: what is left for later.
-    ///
-    /// # Safety
-    /// As for `complete`, until the operation has ended.
-    pub(super) unsafe fn begin_some(
-        &self,
-        paged: &Paged,
-        op: Op,
-        spans: impl Iterator<Item = Span>,
-        fills: &mut Fills,
-    ) -> Vec<Span> {
-        // SAFETY: the caller's promise.
-        let Sorted { mut busy, full, over } = unsafe { self.begin_wave(paged, op, spans, fills) };
-        self.note_dirty_for_later(paged, &over);
-        busy.extend(full);
-        paged.note_fills(fills);
-        busy
     }
 
     /// Does one span past its full set, or makes room there; `false` asks for another round.
@@ -426,7 +466,6 @@ impl FileState {
             seat.tally.add(Id::Misses, 1);
             seat.tally.add(Id::Bypasses, 1);
         });
-        paged.cached.bypassed.fetch_add(1, Ordering::Relaxed);
         if op == Op::Write {
             paged.on_its_way(span.page);
         }

@@ -9,7 +9,7 @@ use crate::cache::key::Key;
 use crate::cache::{Cache, Resize, Step};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
-use crate::sys::limits::{default_cache_bytes, memory_limit_bytes};
+use crate::sys::limits::{address_space_bytes, default_cache_bytes, memory_limit_bytes};
 
 /// How far a cache may grow unless told otherwise: by so many doublings, as far as there is memory.
 const DOUBLINGS: u32 = 2;
@@ -17,22 +17,38 @@ const DOUBLINGS: u32 = 2;
 /// Sets that a resize changes at a time, before it looks whether the array is still open.
 const STEP_SETS: u32 = 64;
 
+/// One part in so many of limited address space is for a cache to grow in: rings, threads and the program need some.
+const ADDRESS_SHARE: u64 = 2;
+
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub now: u64,
     /// What it may be resized to.
     pub most: u64,
+    /// What it would be by default if address space were not limited.
+    pub wanted: u64,
+}
+
+impl Sizes {
+    /// The next smaller cache to try where there is no address space for this one and nobody asked for it; `None` below one set.
+    pub fn smaller(self, options: &ArrayOptions, nodes: usize) -> Option<Sizes> {
+        let now = self.now / 2;
+        let by_default = options.cache_bytes.is_none() && options.cache_bytes_max.is_none();
+        (by_default && check_least(options.set_size, nodes, now).is_ok()).then_some(Sizes { now, most: now, ..self })
+    }
 }
 
 /// The sizes that options ask for; `None` for no cache.
 pub fn sizes(options: &ArrayOptions, nodes: usize) -> Result<Option<Sizes>> {
     // Where it cannot be found out there is no cache unless somebody names its size, and none that grows unless told how far.
     let memory_bytes = memory_limit_bytes(Path::new("/")).unwrap_or(0);
+    let address_bytes = address_space_bytes();
     let most = options.cache_bytes_max;
-    let now = match options.cache_bytes {
-        Some(bytes) => bytes,
-        None => default_cache_bytes(memory_bytes).min(most.unwrap_or(u64::MAX)),
+    let by_default = |limit_bytes| default_cache_bytes(limit_bytes).min(most.unwrap_or(u64::MAX));
+    let (now, wanted) = match options.cache_bytes {
+        Some(bytes) => (bytes, bytes),
+        None => (by_default(memory_bytes.min(address_bytes)), by_default(memory_bytes)),
     };
     if now == 0 {
         return Ok(None);
@@ -44,9 +60,10 @@ pub fn sizes(options: &ArrayOptions, nodes: usize) -> Result<Option<Sizes>> {
         let what = format!("a cache of {now} bytes that may grow to {most} bytes");
         return Err(Error::invalid(what, "`cache_bytes_max` is at least `cache_bytes`"));
     }
-    let fits = |doublings: &u32| now.checked_shl(*doublings).is_some_and(|bytes| bytes <= memory_bytes);
+    let room = memory_bytes.min(address_bytes / ADDRESS_SHARE);
+    let fits = |doublings: &u32| now.checked_shl(*doublings).is_some_and(|bytes| bytes <= room);
     let most = most.unwrap_or_else(|| now << (0..=DOUBLINGS).rev().find(fits).unwrap_or(0));
-    Ok(Some(Sizes { now, most }))
+    Ok(Some(Sizes { now, most, wanted }))
 }
 
 fn check_least(ways: usize, nodes: usize, bytes: u64) -> Result<()> {

@@ -189,9 +189,16 @@ impl Seat {
         Some(held)
     }
 
-    /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there.
+    /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there. A page
+    /// that has just come in for the pin was counted then and is no hit.
     #[inline]
-    pub fn pin<'a>(&self, cached: &'a Cached, cache: &'a Cache, key: Key, hash: Hash) -> Result<Option<Held<'a>>> {
+    pub fn pin<'a>(
+        &self,
+        cached: &'a Cached,
+        cache: &'a Cache,
+        (key, hash): (Key, Hash),
+        is_hit: bool,
+    ) -> Result<Option<Held<'a>>> {
         let part = self.part(cache);
         let mut pins = part.pins.borrow_mut();
         let slot = match pins.iter().find_map(|block| block.empty()) {
@@ -208,7 +215,9 @@ impl Seat {
         let pinned = unsafe { cache.pin(key, hash, slot) };
         Ok(pinned.map(|(held, seen)| {
             self.tally.add(Id::Pins, 1);
-            self.hit(cached, cache, seen.way, hash);
+            if is_hit {
+                self.hit(cached, cache, seen.way, hash);
+            }
             held
         }))
     }

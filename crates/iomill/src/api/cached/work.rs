@@ -6,22 +6,25 @@
 
 use std::sync::Arc;
 
-use super::{Fills, Paged, Span};
+use super::ahead::Share;
+use super::read::Sorted;
+use super::{Fills, Paged, Span, Want};
 use crate::api::state::FileState;
 use crate::cache::Outcome;
 use crate::drive::{Class, Piece};
-use crate::engine::Op;
 use crate::error::Result;
 
 /// See the head of this file.
 #[derive(Debug)]
 pub struct Work {
     paged: Arc<Paged>,
-    /// Reads and writes, each with fills of its own: (what to do, fills).
-    fills: [(Op, Fills); 2],
+    /// Reads or what is only touched, and writes, each with fills of its own.
+    fills: [Fills; 2],
     /// What is left for later.
     rest: [Vec<Span>; 2],
     class: Class,
+    /// What it takes of the pages that may be on their way before they are asked for, until it is gone.
+    _share: Option<Share>,
 }
 
 /// Tags below it are runs of the reads, the others of the writes.
@@ -39,30 +42,68 @@ impl Work {
         writes: Vec<Span>,
         class: Class,
     ) -> Option<Work> {
-        let mut fills = [(Op::Read, Fills::new(Op::Read)), (Op::Write, Fills::new(Op::Write))];
+        let spans = [(Want::Read, reads), (Want::Write, writes)];
+        // SAFETY: the caller's promise.
+        unsafe { Work::new(file, paged, spans, class, None) }
+    }
+
+    /// The same for pages that are to be in the cache.
+    pub fn touch(file: &FileState, paged: &Arc<Paged>, pages: impl Iterator<Item = u64>, class: Class) -> Option<Work> {
+        let spans = [(Want::Touch, pages.map(Span::of_page).collect()), (Want::Write, Vec::new())];
+        // SAFETY: there is no memory.
+        unsafe { Work::new(file, paged, spans, class, None) }
+    }
+
+    /// The same for pages that may be asked for soon, at most a wave of them.
+    pub fn ahead(
+        file: &FileState,
+        paged: &Arc<Paged>,
+        pages: impl Iterator<Item = u64>,
+        class: Class,
+        share: Share,
+    ) -> Option<Work> {
+        let spans = [(Want::Ahead, pages.map(Span::of_page).collect()), (Want::Write, Vec::new())];
+        // SAFETY: there is no memory.
+        unsafe { Work::new(file, paged, spans, class, Some(share)) }
+    }
+
+    /// # Safety
+    /// As for `begin`.
+    unsafe fn new(
+        file: &FileState,
+        paged: &Arc<Paged>,
+        spans: [(Want, Vec<Span>); 2],
+        class: Class,
+        share: Option<Share>,
+    ) -> Option<Work> {
+        let mut fills = [Fills::new(spans[0].0), Fills::new(spans[1].0)];
         let mut rest = [Vec::new(), Vec::new()];
-        for (((op, fills), rest), spans) in fills.iter_mut().zip(&mut rest).zip([reads, writes]) {
+        for ((fills, rest), (want, spans)) in fills.iter_mut().zip(&mut rest).zip(spans) {
             let first = spans.len().min(paged.cached.limits().wave_pages);
             // SAFETY: the caller's promise.
-            *rest = unsafe { file.begin_some(paged, *op, spans[..first].iter().copied(), fills) };
-            rest.extend_from_slice(&spans[first..]);
+            let Sorted { busy, full, over } = unsafe { file.begin_wave(paged, &spans[..first], fills) };
+            file.note_dirty_for_later(paged, &over);
+            // Nobody waits for what nobody has asked for.
+            if want != Want::Ahead {
+                *rest = [&busy[..], &full, &spans[first..]].concat();
+            }
             fills.plan(file, paged);
         }
-        let all = fills.iter().all(|(_, fills)| fills.is_empty()) && rest.iter().all(Vec::is_empty);
-        (!all).then(|| Work { paged: Arc::clone(paged), fills, rest, class })
+        let all = fills.iter().all(Fills::is_empty) && rest.iter().all(Vec::is_empty);
+        (!all).then(|| Work { paged: Arc::clone(paged), fills, rest, class, _share: share })
     }
 
     /// The pieces that fill its pages.
     pub fn pieces<'a>(&'a self, file: &'a FileState) -> impl Iterator<Item = (u16, Piece)> + 'a {
-        let [(_, reads), (_, writes)] = &self.fills;
-        let writes = writes.pieces(file, self.class);
+        let [reads, writes] = &self.fills;
+        let writes = writes.pieces(file, &self.paged, self.class);
         let writes = writes.map(|(drive, piece)| (drive, Piece { tag: piece.tag | WRITES, ..piece }));
-        reads.pieces(file, self.class).chain(writes)
+        reads.pieces(file, &self.paged, self.class).chain(writes)
     }
 
     /// Takes in the end of a piece.
     pub fn piece_done(&self, tag: u32, outcome: Outcome) {
-        let [(_, reads), (_, writes)] = &self.fills;
+        let [reads, writes] = &self.fills;
         // Sets that want to be flushed now say so again when the next page comes: this may be a drive thread.
         let mut over = Vec::new();
         if tag & WRITES == 0 {
@@ -74,7 +115,7 @@ impl Work {
 
     /// Ends the fills that could not be begun, because nobody takes their pieces any more.
     pub fn fail(&self, outcome: Outcome) {
-        self.fills.iter().for_each(|(_, fills)| fills.fail(&self.paged, outcome));
+        self.fills.iter().for_each(|fills| fills.fail(&self.paged, outcome));
     }
 
     /// Whether something is left to be done by a blocking call.
@@ -87,9 +128,9 @@ impl Work {
     /// # Safety
     /// As for `begin`.
     pub unsafe fn finish(&self, file: &FileState) -> Result<()> {
-        for ((op, _), rest) in self.fills.iter().zip(&self.rest) {
+        for (fills, rest) in self.fills.iter().zip(&self.rest) {
             // SAFETY: the caller's promise.
-            unsafe { file.complete(&self.paged, *op, rest.clone(), self.class)? };
+            unsafe { file.complete(&self.paged, fills.want(), rest.clone(), self.class)? };
         }
         Ok(())
     }

@@ -1,11 +1,10 @@
 //! Writing into the cache.
 
-use super::{Paged, Span};
+use super::{Paged, Span, Want};
 use crate::api::split::Extent;
 use crate::api::state::FileState;
 use crate::counters::Id;
 use crate::drive::Class;
-use crate::engine::Op;
 use crate::error::Result;
 
 impl FileState {
@@ -18,6 +17,6 @@ impl FileState {
         let bytes = spans.iter().map(|span| u64::from(span.len)).sum();
         paged.cached.with_seat(|seat| seat.tally.add(Id::BytesWritten, bytes));
         // SAFETY: the caller's promise.
-        unsafe { self.complete(paged, Op::Write, spans, class) }
+        unsafe { self.complete(paged, Want::Write, spans, class) }.map(drop)
     }
 }

@@ -1,0 +1,71 @@
+//! Advice: what a program knows of its reads and the cache cannot.
+
+use std::ops::{Bound, Range, RangeBounds};
+
+use super::cached::Habit;
+use super::file::File;
+use crate::drive::PAGE_BYTES;
+use crate::error::Result;
+
+/// What a program says of a range of a file, or of how it will read: [`File::advise`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Read-ahead where reads turn out to be sequential: how a handle begins.
+    Normal,
+    /// Reads will be at random: no read-ahead.
+    Random,
+    /// Reads will be sequential: read-ahead from the first one that misses, in windows that are twice as large.
+    Sequential,
+    /// The range will be read soon: its pages come into the cache in the background.
+    WillNeed,
+    /// The range will not be read for long: its pages leave the cache.
+    DontNeed,
+}
+
+impl File {
+    /// Tells the cache what is to come. Nothing but speed depends on it, and without a cache nothing at all.
+    ///
+    /// `Normal`, `Random` and `Sequential` are about this handle and its clones, whatever the range. `WillNeed` returns at once; pages come
+    /// in one wave after the other while the file is open, with the class of the background, as many as half of the cache holds at most, and
+    /// of all ranges and files together a 16th of the cache at a time. `DontNeed` lets clean pages go that lie in the range as a whole.
+    /// Dirty pages stay: [`File::sync`] first.
+    pub fn advise(&self, range: impl RangeBounds<u64>, advice: Advice) -> Result<()> {
+        self.state.array().check_open()?;
+        let Some(paged) = &self.state.paged else { return Ok(()) };
+        match advice {
+            Advice::Normal => self.ahead().expect(Habit::Unknown),
+            Advice::Random => self.ahead().expect(Habit::Random),
+            Advice::Sequential => self.ahead().expect(Habit::Sequential),
+            Advice::WillNeed => {
+                let bytes = bytes_of(range);
+                let page = PAGE_BYTES as u64;
+                self.state.will_need(paged, bytes.start / page..bytes.end.div_ceil(page));
+            }
+            Advice::DontNeed => {
+                let bytes = bytes_of(range);
+                let page = PAGE_BYTES as u64;
+                // The last page is whole where the file ends in it.
+                let end = if bytes.end >= self.len() { bytes.end.div_ceil(page) } else { bytes.end / page };
+                let pages = bytes.start.div_ceil(page)..end;
+                if !pages.is_empty() {
+                    paged.cached.forget(paged.number, pages);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bytes_of(range: impl RangeBounds<u64>) -> Range<u64> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(end) => end.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => u64::MAX,
+    };
+    start..end
+}

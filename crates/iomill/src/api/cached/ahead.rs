@@ -1,0 +1,439 @@
+//! Bringing pages in before they are asked for: read-ahead where access is sequential, and on advice.
+//!
+//! Goals: a sequential reader finds its pages in the cache; who reads at random pays nothing that counts. Non-goals: guessing strides,
+//! or reading backwards.
+//!
+//! A handle keeps a few streams, places at which somebody reads one page after the other. They are looked at when a page is not in the
+//! cache, and at hits only where a read comes to the end of a chunk of the file, and then only while a stream is ahead. All else about a
+//! hit is as if there was no read-ahead.
+//!
+//! Rules:
+//! 1. What is on its way before anybody has asked for it is an eighth of the cache at most (`Share`), so that it does not push out what it
+//!    was fetched with.
+//! 2. Nobody waits to begin it: where a lock is taken, the gate closed or the share used up, it is left.
+//! 3. It belongs to itself, as every operation, and holds the file inside its gate until it has ended.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use super::{Cached, Paged, Work};
+use crate::api::operation::Operation;
+use crate::api::state::FileState;
+use crate::drive::{Class, PAGE_BYTES};
+use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
+
+/// Pages of a stream's first window.
+const FIRST_PAGES: u64 = 4;
+
+/// The same where the reader has said that it will read on.
+const SEQUENTIAL_FIRST_PAGES: u64 = 32;
+
+/// How much larger windows get then.
+const SEQUENTIAL_TIMES: u64 = 2;
+
+/// Pages of the largest window.
+const WINDOW_MAX_PAGES: u64 = 1024;
+
+/// One part in so many of the cache is the largest window.
+const WINDOW_SHARE: u64 = 16;
+
+/// See rule 1.
+const ON_ITS_WAY_SHARE: u64 = 8;
+
+/// Of a range that will be needed, one part in so many of the cache is brought in.
+const NEEDED_SHARE: u64 = 2;
+
+/// Ranges that are asked for by advice and not yet begun, at most.
+const WANTED_MAX: usize = 4096;
+
+/// Streams of a handle.
+const STREAMS: usize = 8;
+
+/// A hit whose read comes to the end of so many pages looks whether its stream is to go on.
+pub const CHUNK_PAGES: u64 = 16;
+
+/// How a handle is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// It shows.
+    Unknown,
+    /// At random.
+    Random,
+    /// One page after the other.
+    Sequential,
+}
+
+/// What a handle knows of how it is read.
+#[derive(Debug)]
+pub struct Ahead {
+    /// Pages of the largest window; 0 for no read-ahead.
+    window_pages: u64,
+    habit: AtomicU32,
+    /// Whether any stream has a window.
+    active: AtomicU32,
+    streams: Mutex<Streams>,
+}
+
+#[derive(Debug, Default)]
+struct Streams {
+    all: [Stream; STREAMS],
+    clock: u64,
+}
+
+/// Somebody who reads one page after the other, or may.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    /// The last page that it is known to have read.
+    last: u64,
+    /// It was read ahead up to here.
+    end: u64,
+    /// Pages of the last window; 0 before the first.
+    window: u64,
+    /// The next window is begun when it comes to this page.
+    mark: u64,
+    /// When it was last found; 0 for never.
+    used: u64,
+}
+
+/// The sizes of windows in pages.
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    first: u64,
+    most: u64,
+    /// Whether the first window is begun before two reads have followed each other.
+    at_once: bool,
+}
+
+impl Stream {
+    /// Whether a read from `page` on goes on where it is.
+    fn goes_on(&self, page: u64) -> bool {
+        self.used > 0 && page >= self.last && page <= self.end.max(self.last + 1)
+    }
+
+    /// Notes that it has come to `last`, and says what to read now.
+    fn come_to(&mut self, last: u64, windows: Windows) -> Option<Range<u64>> {
+        self.last = last;
+        if self.window > 0 && last < self.mark {
+            return None;
+        }
+        self.window = if self.window == 0 { windows.first } else { self.window * 2 }.min(windows.most);
+        self.mark = self.end.max(last + 1);
+        self.end = self.mark + self.window;
+        Some(self.mark..self.end)
+    }
+}
+
+impl Streams {
+    /// A read of these pages has missed: what to read ahead.
+    fn missed(&mut self, pages: Range<u64>, windows: Windows) -> Option<Range<u64>> {
+        self.clock += 1;
+        let (clock, last) = (self.clock, pages.end.saturating_sub(1).max(pages.start));
+        if let Some(stream) = self.all.iter_mut().find(|stream| stream.goes_on(pages.start)) {
+            stream.used = clock;
+            return stream.come_to(last, windows);
+        }
+        let stream = self.all.iter_mut().min_by_key(|stream| stream.used)?;
+        *stream = Stream { last, used: clock, ..Stream::default() };
+        if windows.at_once { stream.come_to(last, windows) } else { None }
+    }
+
+    /// A read has come to the end of this page, which was there.
+    fn passed(&mut self, page: u64, windows: Windows) -> Option<Range<u64>> {
+        self.clock += 1;
+        let clock = self.clock;
+        let stream = self.all.iter_mut().find(|stream| stream.window > 0 && stream.goes_on(page))?;
+        stream.used = clock;
+        stream.come_to(page, windows)
+    }
+
+    /// What was to be read was not begun.
+    fn take_back(&mut self, range: &Range<u64>) {
+        if let Some(stream) = self.all.iter_mut().find(|stream| stream.window > 0 && stream.end == range.end) {
+            (stream.end, stream.window) = (range.start, 0);
+        }
+    }
+
+    fn is_active(&self) -> bool {
+        self.all.iter().any(|stream| stream.window > 0)
+    }
+}
+
+impl Ahead {
+    /// Of a handle of which nothing is known, with windows of up to so many bytes.
+    pub fn new(window_bytes: u64) -> Ahead {
+        Ahead {
+            window_pages: window_bytes.div_ceil(PAGE_BYTES as u64).min(WINDOW_MAX_PAGES),
+            habit: AtomicU32::new(Habit::Unknown as u32),
+            active: AtomicU32::new(0),
+            streams: Mutex::default(),
+        }
+    }
+
+    /// Takes note of how the handle will be read.
+    pub fn expect(&self, habit: Habit) {
+        self.habit.store(habit as u32, Ordering::Relaxed);
+        if habit == Habit::Random {
+            *lock(&self.streams) = Streams::default();
+            self.active.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The windows for this handle with this cache; `None` for no read-ahead.
+    fn windows(&self, cached: &Cached) -> Option<Windows> {
+        let habit = self.habit.load(Ordering::Relaxed);
+        if self.window_pages == 0 || habit == Habit::Random as u32 {
+            return None;
+        }
+        let at_once = habit == Habit::Sequential as u32;
+        let (first, times) = if at_once { (SEQUENTIAL_FIRST_PAGES, SEQUENTIAL_TIMES) } else { (FIRST_PAGES, 1) };
+        let room = (cached.pages() / WINDOW_SHARE).min(WINDOW_MAX_PAGES);
+        let most = (self.window_pages * times).min(room);
+        (most > 0).then(|| Windows { first: first.min(most), most, at_once })
+    }
+
+    /// A read of these pages of a file has missed at least one.
+    pub fn missed(&self, file: &Arc<FileState>, paged: &Arc<Paged>, pages: Range<u64>) {
+        let Some(windows) = self.windows(&paged.cached) else { return };
+        self.look(file, paged, |streams| streams.missed(pages, windows));
+    }
+
+    /// A read has found all it asked for, and comes to the end of a chunk at this page.
+    pub fn passed(&self, file: &Arc<FileState>, paged: &Arc<Paged>, page: u64) {
+        if self.active.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Some(windows) = self.windows(&paged.cached) else { return };
+        self.look(file, paged, |streams| streams.passed(page, windows));
+    }
+
+    fn look(&self, file: &Arc<FileState>, paged: &Arc<Paged>, next: impl FnOnce(&mut Streams) -> Option<Range<u64>>) {
+        // Another thread that reads by this handle is at it: it may be missed here (rule 2).
+        let Ok(mut streams) = self.streams.try_lock() else { return };
+        let range = next(&mut streams);
+        if let Some(range) = &range
+            && range.start >= file.end_page()
+        {
+            return;
+        }
+        let active = u32::from(streams.is_active());
+        if self.active.load(Ordering::Relaxed) != active {
+            self.active.store(active, Ordering::Relaxed);
+        }
+        // Begun without the lock, because the inline mode reads it here and now.
+        drop(streams);
+        let Some(range) = range else { return };
+        match file.start_ahead(paged, range.clone(), None) {
+            Ok(true) => {}
+            Ok(false) => lock(&self.streams).take_back(&range),
+            Err(error) => {
+                self.expect(Habit::Random);
+                file.array().notice(format!("no read-ahead of {:?}: {error}", file.record.name));
+            }
+        }
+    }
+}
+
+/// Pages that are on their way before they are asked for (rule 1).
+#[derive(Debug)]
+pub struct Share {
+    cached: Arc<Cached>,
+    pages: u64,
+}
+
+impl Share {
+    fn take(cached: &Arc<Cached>, pages: u64) -> Option<Share> {
+        let before = cached.ahead.fetch_add(pages, Ordering::Relaxed);
+        let share = Share { cached: Arc::clone(cached), pages };
+        (before + pages <= cached.pages() / ON_ITS_WAY_SHARE).then_some(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.cached.ahead.fetch_sub(self.pages, Ordering::Relaxed);
+    }
+}
+
+/// Who is told of the end.
+type Then = Box<dyn FnOnce() + Send>;
+
+impl FileState {
+    /// Begins to bring pages in that may be asked for soon; whether it did, or there was nothing to do (rule 2). `then` is called when
+    /// it has ended, on the thread that brings the end, and not at all if it was not begun.
+    fn start_ahead(
+        self: &Arc<Self>,
+        paged: &Arc<Paged>,
+        pages: Range<u64>,
+        then: Option<Then>,
+    ) -> crate::error::Result<bool> {
+        self.array().get_ready()?;
+        if !self.gate.try_enter() {
+            return Ok(false);
+        }
+        let pages = pages.start..pages.end.min(self.end_page()).max(pages.start);
+        let share = Share::take(&paged.cached, pages.end - pages.start).filter(|_| self.array().is_open());
+        let work = match share {
+            None => {
+                self.gate.leave();
+                return Ok(false);
+            }
+            Some(share) => Work::ahead(self, paged, pages, Class::Background, share),
+        };
+        if work.is_none() && then.is_none() {
+            self.gate.leave();
+            return Ok(true);
+        }
+        let operation = Operation::new(Arc::clone(self), Vec::new(), None, work);
+        if let Some(then) = then {
+            operation.on_end(Box::new(move |_| then()));
+        }
+        // SAFETY: the work has no memory but frames, which are its fills' until it has ended.
+        unsafe { operation.start_work(self.array(), self) };
+        Ok(true)
+    }
+
+    /// Has pages brought in that will be needed, one wave after the other, behind those that were asked for before.
+    pub fn will_need(self: &Arc<Self>, paged: &Arc<Paged>, pages: Range<u64>) {
+        let most = paged.cached.pages() / NEEDED_SHARE;
+        let end = pages.end.min(self.end_page()).min(pages.start.saturating_add(most));
+        if pages.start < end && paged.cached.wanted.push(Arc::downgrade(self), pages.start..end) {
+            go_on_later(self, Arc::clone(&paged.cached));
+        }
+    }
+}
+
+/// Ranges that will be needed.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    state: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    ranges: VecDeque<(Weak<FileState>, Range<u64>)>,
+    /// Whether somebody is bringing them in, one wave after the other.
+    running: bool,
+}
+
+impl Wanted {
+    /// Adds one, unless there are too many; whether the caller is to see to it that they come in.
+    fn push(&self, file: Weak<FileState>, pages: Range<u64>) -> bool {
+        let mut queue = lock(&self.state);
+        if queue.ranges.len() < WANTED_MAX {
+            queue.ranges.push_back((file, pages));
+        }
+        !std::mem::replace(&mut queue.running, true)
+    }
+
+    /// The next wave of up to so many pages; `None` ends the bringing in.
+    fn next(&self, most: u64) -> Option<(Weak<FileState>, Range<u64>)> {
+        let mut queue = lock(&self.state);
+        let Some((file, pages)) = queue.ranges.front_mut() else {
+            queue.running = false;
+            return None;
+        };
+        let wave = (file.clone(), pages.start..pages.end.min(pages.start + most));
+        pages.start = wave.1.end;
+        if pages.is_empty() {
+            queue.ranges.pop_front();
+        }
+        Some(wave)
+    }
+}
+
+/// Goes on with what is wanted, on a thread that may wait for room in the drives' queues. `file` is any of the array.
+fn go_on_later(file: &Arc<FileState>, cached: Arc<Cached>) {
+    let rests = Arc::clone(&file.array().rests);
+    rests.run(Box::new(move || go_on(&cached)));
+}
+
+fn go_on(cached: &Arc<Cached>) {
+    let most = (cached.pages() / WINDOW_SHARE).clamp(1, WINDOW_MAX_PAGES);
+    while let Some((file, pages)) = cached.wanted.next(most) {
+        // A file that nobody has open any more is not kept from being deleted.
+        let Some(file) = file.upgrade().filter(|file| file.is_held()) else { continue };
+        let Some(paged) = file.paged.clone() else { continue };
+        let (cached, weak) = (Arc::clone(cached), Arc::downgrade(&file));
+        let then = Box::new(move || match weak.upgrade() {
+            Some(file) => go_on_later(&file, cached),
+            None => go_on(&cached),
+        });
+        match file.start_ahead(&paged, pages, Some(then)) {
+            Ok(true) => return,
+            // No room, or the file's length is being changed: that wave is left out.
+            Ok(false) => {}
+            Err(error) => file.array().notice(format!("reading {:?} as advised: {error}", file.record.name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOWS: Windows = Windows { first: 4, most: 64, at_once: false };
+
+    /// Reads one page after the other, as the cache would have it: what was read ahead is there, and chunk ends are looked at.
+    fn read_on(streams: &mut Streams, pages: Range<u64>) -> (u64, Vec<Range<u64>>) {
+        let (mut there, mut misses, mut ranges) = (0, 0, Vec::new());
+        for page in pages {
+            let next = if page < there {
+                if (page + 1) % CHUNK_PAGES == 0 { streams.passed(page, WINDOWS) } else { None }
+            } else {
+                misses += 1;
+                streams.missed(page..page + 1, WINDOWS)
+            };
+            if let Some(range) = next {
+                assert!(range.start <= there.max(page + 1), "no hole before {range:?}");
+                there = range.end;
+                ranges.push(range);
+            }
+        }
+        (misses, ranges)
+    }
+
+    #[test]
+    fn windows_double_and_stay_ahead_of_the_reader() {
+        let mut streams = Streams::default();
+        let (misses, ranges) = read_on(&mut streams, 0..4096);
+        assert!(misses <= 6, "{misses} misses");
+        let lengths: Vec<u64> = ranges.iter().map(|range| range.end - range.start).collect();
+        assert_eq!(lengths[..5], [4, 8, 16, 32, 64]);
+        assert!(lengths[5..].iter().all(|&len| len == 64));
+        assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "nothing is asked for twice: {ranges:?}");
+    }
+
+    #[test]
+    fn random_reads_are_no_stream() {
+        let mut streams = Streams::default();
+        for step in 0..1000u64 {
+            let page = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 30;
+            assert_eq!(streams.missed(page..page + 1, WINDOWS), None);
+        }
+        assert!(!streams.is_active());
+    }
+
+    #[test]
+    fn several_streams_side_by_side() {
+        let mut streams = Streams::default();
+        for page in 0..2 {
+            for stream in 0..STREAMS as u64 {
+                let start = stream * 10_000 + page;
+                assert_eq!(streams.missed(start..start + 1, WINDOWS).is_some(), page == 1);
+            }
+        }
+        // One more takes the place of the one that was used longest ago.
+        assert_eq!(streams.missed(99_999..100_000, WINDOWS), None);
+        assert_eq!(streams.missed(6..7, WINDOWS), None);
+    }
+
+    #[test]
+    fn who_says_so_is_read_ahead_for_at_once() {
+        let mut streams = Streams::default();
+        let windows = Windows { first: 32, most: 128, at_once: true };
+        assert_eq!(streams.missed(7..9, windows), Some(9..41));
+        streams.take_back(&(9..41));
+        assert_eq!(streams.missed(9..10, windows), Some(10..42));
+    }
+}

@@ -1,0 +1,63 @@
+//! Arrays opened where address space is limited.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::Command;
+
+use iomill::{ArrayOptions, Layout};
+
+/// Tells the process that is held to a limit where its drive is.
+const DRIVE: &str = "IOMILL_TEST_DRIVE";
+
+/// Runs this test again in a process of its own with so much address space.
+fn run_limited(kib: u64, drive: &Path) -> String {
+    let test = "a_default_cache_is_as_large_as_there_is_room_for";
+    let output = Command::new("sh")
+        .args(["-c", &format!("ulimit -v {kib}; exec \"$0\" \"$@\"")])
+        .arg(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(DRIVE, drive)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    told
+}
+
+fn limited(drive: &Path) {
+    let array = ArrayOptions::new().open(drive).unwrap();
+    println!("cache_bytes={}", array.counters().cache_bytes);
+    println!("notices={:?}", array.notices());
+    let file = array.open_file("file").unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 1 << 20);
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    array.close().unwrap();
+    // What was asked for is given, or refused in words.
+    match ArrayOptions::new().cache_bytes(1 << 30).open(drive) {
+        Ok(array) => println!("given={}", array.counters().cache_bytes),
+        Err(error) => println!("refused={error}"),
+    }
+}
+
+#[test]
+fn a_default_cache_is_as_large_as_there_is_room_for() {
+    if let Some(drive) = std::env::var_os(DRIVE) {
+        return limited(Path::new(&drive));
+    }
+    let drive = tempfile::tempdir().unwrap();
+    let array = ArrayOptions::new().cache_bytes(0).create([drive.path()]).unwrap();
+    let file = array.create_file("file", Layout::default()).unwrap();
+    file.write_at(&vec![7; 1 << 20], 0).unwrap();
+    file.close().unwrap();
+    array.close().unwrap();
+    let free = run_limited(1 << 36, drive.path());
+    assert!(!free.contains("ulimit") && free.contains("given=1073"), "{free}");
+    let held = run_limited(400 << 10, drive.path());
+    let bytes: u64 = held.split("cache_bytes=").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    assert!(bytes > 1 << 20 && bytes <= 100 << 20, "{held}");
+    assert!(held.contains("address space is limited (`ulimit -v`)"), "{held}");
+    assert!(held.contains("refused=address space for a cache of"), "{held}");
+}
