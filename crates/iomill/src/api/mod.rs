@@ -15,6 +15,7 @@ mod future;
 mod gate;
 mod hold;
 mod info;
+mod joined;
 mod late;
 mod operation;
 mod options;

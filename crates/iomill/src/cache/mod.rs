@@ -34,6 +34,7 @@ mod pins;
 pub mod policy;
 mod resize;
 pub mod set;
+mod shape;
 mod wait;
 mod words;
 mod writing;

@@ -23,12 +23,7 @@ use crate::cache::lanes::lane_of;
 use crate::sys::sync::AtomicU32;
 use crate::sys::sync::{AtomicU64, Ordering, fence, spin_wait};
 
-/// The fewest and the most ways of a set; a multiple of 4.
-pub const WAYS_MIN: usize = 4;
-/// See [`WAYS_MIN`].
-pub const WAYS_MAX: usize = 32;
-/// Ways of a set unless told otherwise: four whole cache lines, the first of which serves hits. `docs/cache.md` has the figures.
-pub const WAYS_DEFAULT: usize = 12;
+pub use super::shape::{Shape, WAYS_DEFAULT, WAYS_MAX, WAYS_MIN};
 
 const LOCKED: u64 = 1;
 
@@ -37,51 +32,6 @@ const MARK: u32 = 1 << 31;
 
 /// Adding this to a locked word unlocks it and counts the version up, within the low 32 bits.
 const VERSION: u64 = 0xFFFF_FFFF;
-
-/// Where things are in a header, in words from its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Ways of a set.
-    pub ways: usize,
-    frames: usize,
-    state: usize,
-    meta: usize,
-    aux: usize,
-    keys: usize,
-    ghosts: usize,
-    /// Words from one header to the next: whole cache lines.
-    pub stride: usize,
-    /// The mask of all ways.
-    all: u32,
-}
-
-impl Shape {
-    /// The shape of headers of sets of `ways`; `None` if that is not a multiple of 4 from 4 to 32.
-    pub fn new(ways: usize) -> Option<Shape> {
-        (ways.is_multiple_of(4) && (WAYS_MIN..=WAYS_MAX).contains(&ways)).then(|| Shape::of(ways))
-    }
-
-    /// The shape unless told otherwise, as constants: look-ups in it take fewer instructions.
-    pub const DEFAULT: Shape = Shape::of(WAYS_DEFAULT);
-
-    const fn of(ways: usize) -> Shape {
-        let frames = 1 + (ways - 4).div_ceil(8);
-        let keys = frames + ways / 2;
-        let state = keys + ways;
-        let meta = state + 3;
-        let aux = meta + ways.div_ceil(8);
-        let ghosts = aux + ways.div_ceil(8);
-        let stride = (ghosts + ways / 4).next_multiple_of(8);
-        let all = u32::MAX >> (32 - ways);
-        Shape { all, ways, frames, state, meta, aux, keys, ghosts, stride }
-    }
-
-    /// The mask of all ways.
-    #[inline]
-    pub fn all(&self) -> u32 {
-        self.all
-    }
-}
 
 /// What a look-up without the lock has seen.
 #[derive(Clone, Copy, Debug)]
