@@ -55,7 +55,7 @@ pub(crate) struct ArrayInner {
     pub(super) services: Vec<Service>,
     pub regions: Arc<Regions>,
     pub(super) locks: Arc<BlockLocks>,
-    clock: Arc<dyn Clock>,
+    pub clock: Arc<dyn Clock>,
     /// The page cache, unless it is switched off.
     pub cached: Option<Arc<Cached>>,
     /// What is counted: `board.tally()` is the calling thread's part of it.
@@ -310,10 +310,6 @@ impl ArrayInner {
             return Ok(());
         }
         Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".into() })
-    }
-
-    pub fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.clock)
     }
 
     pub fn has_threads(&self) -> bool {

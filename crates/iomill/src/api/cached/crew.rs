@@ -205,7 +205,7 @@ struct Ring {
 
 impl Ring {
     fn new(array: &Arc<ArrayInner>) -> Ring {
-        Ring { cell: array.new_cell(), regions: Arc::clone(&array.regions), clock: array.clock() }
+        Ring { cell: array.new_cell(), regions: Arc::clone(&array.regions), clock: Arc::clone(&array.clock) }
     }
 }
 
