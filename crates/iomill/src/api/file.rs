@@ -86,9 +86,7 @@ impl File {
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match &self.state.paged {
-            Some(paged) if paged.cached.cache.directory().is_default_shape() => {
-                self.read_page::<true>(paged, buf, offset)
-            }
+            Some(paged) if paged.cached.is_default() => self.read_page::<true>(paged, buf, offset),
             Some(paged) => self.read_page_in_any_shape(paged, buf, offset),
             None => false,
         };

@@ -158,6 +158,8 @@ pub struct Cache {
     resizing: Mutex<()>,
     /// Written to by who moves pages between sets; read by who goes through all sets, so that no page moves past it.
     moves: RwLock<()>,
+    /// See [`Cache::number`].
+    number: usize,
 }
 
 impl Cache {
@@ -190,7 +192,25 @@ impl Cache {
             dirty: AtomicU64::new(0),
             resizing: Mutex::new(()),
             moves: RwLock::new(()),
+            number: 0,
         })
+    }
+
+    /// The same as the cache of one of several nodes, counted from 0.
+    pub fn numbered(self, number: usize) -> Cache {
+        Cache { number, ..self }
+    }
+
+    /// Which it is of the caches that pages are divided among; 0 where it is the only one.
+    #[inline(always)]
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Has its memory, of which nothing was used yet, come from a node. An error costs speed only.
+    pub fn bind(&self, node: u32, policy: crate::sys::memory::NodePolicy) -> std::io::Result<()> {
+        self.frames.bind(node, policy)?;
+        self.directory.bind(node, policy)
     }
 
     /// The directory.
