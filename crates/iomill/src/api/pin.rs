@@ -7,7 +7,7 @@ use super::cached::{CHUNK_PAGES, Paged};
 use super::callbacks::{self, Callbacks};
 use super::file::{File, Inside};
 use super::state::FileState;
-use crate::cache::Held;
+use crate::cache::{Held, HeldParts};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 
@@ -20,6 +20,13 @@ pub struct Pin<'a> {
     held: Held<'a>,
     /// Bytes of the page that are within the file.
     len: usize,
+}
+
+impl<'a> Pin<'a> {
+    #[inline(always)]
+    fn into_parts(self) -> (HeldParts<'a>, usize) {
+        (self.held.into_parts(), self.len)
+    }
 }
 
 impl Deref for Pin<'_> {
@@ -72,10 +79,13 @@ impl File {
     /// where the page is in the cache, and reads it where it is not.
     #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<Pin<'_>> {
-        match self.pin_found(page) {
-            Some(pin) => Ok(pin),
-            None => self.pin_any(page),
-        }
+        // In parts, that is in registers, up to the very end. A pin that is put together in memory and read back at once, by wider
+        // loads, waits for its stores, and they for all loads before them: that would end the overlap of pins.
+        let (held, len) = match self.pin_found(page) {
+            Some(pin) => pin.into_parts(),
+            None => self.pin_any(page)?.into_parts(),
+        };
+        Ok(Pin { held: Held::from_parts(held), len })
     }
 
     /// `pin` for what is not pinned by a look.

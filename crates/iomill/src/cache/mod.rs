@@ -41,7 +41,7 @@ mod writing;
 
 use std::sync::Arc;
 
-pub use held::Held;
+pub use held::{Held, HeldParts};
 pub use pins::Block as PinBlock;
 pub use resize::{Resize, Step};
 pub use wait::{Outcome, Waiter};
