@@ -13,7 +13,9 @@ fn array(world: &World, mode: Mode) -> Array {
 }
 
 fn array_with(world: &World, mode: Mode, cache_bytes: u64) -> Array {
-    let options = ArrayOptions::new().platform(world.platform()).mode(mode).set_size(4).cache_bytes(cache_bytes);
+    // Faults are aimed at requests by their number, so each piece is one.
+    let options = ArrayOptions::new().platform(world.platform()).mode(mode).merge(false);
+    let options = options.set_size(4).cache_bytes(cache_bytes);
     if world.files(0).is_empty() {
         options.create(world.paths()).unwrap()
     } else {

@@ -151,7 +151,7 @@ impl File {
             .flat_map(|&(op, extent)| Splitter::new(&self.state, op, self.class, std::iter::once(extent)));
         // SAFETY: the pieces' memory is on the heap, in buffers that the operation owns: moving a `Vec` does not move
         // what it points to.
-        unsafe { operation.start(self.state.array(), pieces, (std::ptr::null(), 0)) };
+        unsafe { operation.start(self.state.array(), pieces, (std::ptr::null(), 0), false) };
         Ok(operation)
     }
 }

@@ -34,7 +34,10 @@ pub use cursor::Cursor;
 pub use file::File;
 pub use future::{Reading, Syncing, Task, Writing};
 pub use info::{ArrayInfo, DriveInfo, FileStat};
-pub use options::{ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_READ_AHEAD_BYTES, DEFAULT_SET_SIZE};
+pub use options::{
+    ADAPTIVE_DEPTH, ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_PLUG, DEFAULT_READ_AHEAD_BYTES,
+    DEFAULT_SET_SIZE,
+};
 pub use options::{Layout, LayoutKind, Mode};
 pub use peek::Peek;
 pub use pin::{Pages, Pin};

@@ -42,6 +42,8 @@ pub struct Share {
     pub pieces: Vec<Piece>,
     /// Memory that holds all pieces' memory but what lies in slabs, to be looked up among the registered regions.
     pub span: (*const u8, usize),
+    /// Somebody waits for just this: it does not wait for company.
+    pub flush: bool,
 }
 
 // SAFETY: `span` is an address range to look up, never read through; the pieces are `Send`.
@@ -214,6 +216,9 @@ impl Server {
             self.active.len() as u32 - 1
         });
         self.active[token as usize] = Some(Active { owner: share.owner, left, failure: None });
+        if share.flush {
+            queues[0].flush();
+        }
         for mut piece in share.pieces {
             piece.token = token;
             known.fill_in(&mut **engine, &mut piece);

@@ -27,7 +27,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
         Some(threads) => threads.into(),
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let workload = Workload { depth: context.global.depth, ..Workload::RANDOM_READ };
+    let workload = Workload { depth: context.global.queues.depth.most(), ..Workload::RANDOM_READ };
     let warm_up = slice.min(Duration::from_millis(500));
     let settings = Settings {
         shape: Shape { len_bytes: arguments.size, layout: iomill::Layout::default() },
