@@ -53,6 +53,14 @@ impl std::fmt::Display for Depth {
 }
 
 impl Depth {
+    /// The depth where it does not adapt.
+    pub fn fixed(self) -> u32 {
+        match self {
+            Depth::Fixed(depth) => depth,
+            Depth::Adaptive => iomill::DEFAULT_DEPTH,
+        }
+    }
+
     /// The most that may be in flight.
     pub fn most(self) -> u32 {
         match self {

@@ -62,7 +62,7 @@ pub(crate) struct ArrayInner {
     closed: AtomicBool,
     notices: Mutex<Vec<String>>,
     /// Started when first needed.
-    fleet: OnceLock<Fleet>,
+    pub(super) fleet: OnceLock<Fleet>,
     starting: Mutex<()>,
     /// Shared with operations, which must not keep the array.
     pub callbacks: Arc<Callbacks>,

@@ -124,6 +124,11 @@ impl Server {
         self.lane.in_flight() > 0
     }
 
+    /// Pieces that wait for a slot.
+    pub fn parked(&self) -> usize {
+        self.lane.parked()
+    }
+
     /// Whether all that there is to do waits for block locks that others hold.
     pub fn is_blocked(&self) -> bool {
         !self.in_flight() && self.lane.parked() > 0 && self.lane.parked() == self.lane.blocked()
@@ -162,6 +167,17 @@ impl Server {
             self.wait(min, timeout);
         }
         Turn::Busy
+    }
+
+    /// One round that waits for nothing, for who runs several servers on one thread. Whether anything is left to do.
+    pub fn poll(&mut self) -> bool {
+        if self.lane.parked() < INBOX_PIECES {
+            self.inbox.take(&mut self.fetched, false);
+            self.accept();
+        }
+        self.lane.dispatch();
+        self.wait(0, Some(Duration::ZERO));
+        self.in_flight() || self.lane.parked() > 0
     }
 
     /// How long to wait: for a batch where a backlog makes throughput matter, for the next completion otherwise.
