@@ -43,9 +43,8 @@ pub const NAMES: [[&str; STEPS.len()]; 2] = [
     ],
 ];
 
-/// A batch holds this many times what is in flight over all drives, within `BATCH_PAGES_MAX`.
-const BATCH_TURNS: usize = 16;
-const BATCH_PAGES_MAX: usize = 2048;
+/// Pages of a batch: 32 of the longest merged I/Os, so that merging does not empty the drives.
+const BATCH_PAGES: usize = 2048;
 
 /// Steps of this many pages from one request to the next leave nothing to merge.
 const STRIDE_PAGES: u64 = 2;
@@ -137,7 +136,7 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage
             break;
         }
         let arena = Arena::fresh_over(&settings.dirs, drives)?;
-        let report = arena.measured(|arena| measure(arena, settings, drives, cancel, stage))?;
+        let report = arena.measured(|arena| measure(arena, settings, cancel, stage))?;
         ladders.push(Rung { drives, report });
     }
     Ok(Ladder { of: "falcon", ladders })
@@ -146,7 +145,6 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage
 fn measure(
     arena: &mut Arena,
     settings: &Settings,
-    drives: usize,
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
@@ -157,7 +155,6 @@ fn measure(
         let mut contenders: Vec<Box<dyn Contender<Load>>> = Vec::new();
         for (names, mode) in NAMES.iter().zip([Mode::Inline, Mode::DriveThreads]) {
             for (level, &name) in names.iter().enumerate() {
-                let batch_pages = (settings.depth as usize * BATCH_TURNS * drives).min(BATCH_PAGES_MAX);
                 let options = switched(&settings.options, level, settings.depth).mode(mode).cache_bytes(0);
                 contenders.push(Box::new(Step {
                     name,
@@ -166,7 +163,6 @@ fn measure(
                     target: arena.target()?,
                     options: options.read_only(true),
                     load,
-                    batch_pages,
                 }));
             }
         }
@@ -198,7 +194,6 @@ struct Step {
     target: Target,
     options: ArrayOptions,
     load: Load,
-    batch_pages: usize,
 }
 
 impl Contender<Load> for Step {
@@ -221,7 +216,7 @@ impl Contender<Load> for Step {
         let file = array.open_file(&self.file_name)?;
         let set_up = |thread: usize| {
             let pages = file.len() / PAGE_BYTES as u64;
-            let buffer = array.buffer(self.batch_pages * PAGE_BYTES)?;
+            let buffer = array.buffer(BATCH_PAGES * PAGE_BYTES)?;
             let next = pages / slice.threads.max(1) as u64 * thread as u64;
             let rng = Rng::new(mix(thread as u64) ^ u64::from(std::process::id()));
             let places = Places { load: self.load, pages, next, at_random: false, rng };
@@ -230,14 +225,14 @@ impl Contender<Load> for Step {
             worker.file.read_at(&mut worker.buffer[..PAGE_BYTES], 0)?;
             Ok(worker)
         };
-        let sample = threads::run(slice, set_up, |worker, stop| worker.work(self.batch_pages, stop, slice.verify))?;
+        let sample = threads::run(slice, set_up, |worker, stop| worker.work(stop, slice.verify))?;
         file.close()?;
         array.close()?;
         Ok(sample)
     }
 
     fn notes(&self) -> Vec<String> {
-        vec![format!("latency is that of a whole call, a batch of {} pages", self.batch_pages)]
+        vec![format!("latency is that of a whole call, a batch of {BATCH_PAGES} pages")]
     }
 }
 
@@ -275,16 +270,16 @@ struct Worker {
 }
 
 impl Worker {
-    fn work(&mut self, batch_pages: usize, stop: &AtomicBool, verify: bool) -> Result<Count> {
+    fn work(&mut self, stop: &AtomicBool, verify: bool) -> Result<Count> {
         let mut count = Count::new()?;
         while !stop.load(Ordering::Relaxed) {
             self.offsets.clear();
-            self.offsets.extend((0..batch_pages).map(|_| self.places.draw() * PAGE_BYTES as u64));
+            self.offsets.extend((0..BATCH_PAGES).map(|_| self.places.draw() * PAGE_BYTES as u64));
             let start = Instant::now();
             self.file.read_many(&self.offsets, PAGE_BYTES, &mut self.buffer)?;
             count.record(start.elapsed());
-            count.ops += batch_pages as u64;
-            count.bytes += (batch_pages * PAGE_BYTES) as u64;
+            count.ops += BATCH_PAGES as u64;
+            count.bytes += (BATCH_PAGES * PAGE_BYTES) as u64;
             if !verify {
                 continue;
             }
