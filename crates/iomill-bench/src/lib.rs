@@ -19,6 +19,7 @@ pub mod ladder;
 pub mod limited;
 pub mod machine;
 mod memory;
+pub mod nodes;
 pub mod pattern;
 pub mod probe;
 pub mod records;

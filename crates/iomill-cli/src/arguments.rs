@@ -7,6 +7,7 @@ mod bench;
 mod cache;
 mod cached;
 mod ladder;
+mod nodes;
 mod platform;
 mod queue;
 mod replay;
@@ -24,8 +25,11 @@ use iomill_bench::workload::Workload;
 
 pub use bench::{Bench, BenchAccess, BenchPlace, BenchQuick, BenchRounds, BenchWhat};
 pub use cache::CacheKind;
-pub use cached::{BenchCold, BenchColdOnly, BenchMixed, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm};
+pub use cached::{
+    BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
+};
 pub use ladder::{BenchLadder, Of};
+pub use nodes::Nodes;
 pub use platform::{Probe, Tune};
 pub use queue::Queues;
 pub use replay::Replay;
@@ -83,6 +87,9 @@ pub struct Global {
     /// Poll for completions instead of taking interrupts, where a drive has queues for it
     #[arg(long, global = true, help_heading = "Global options")]
     pub poll: bool,
+    /// NUMA nodes.
+    #[command(flatten)]
+    pub nodes: Nodes,
     /// Parse the command line and do nothing
     #[arg(long, hide = true, global = true)]
     pub parse_only: bool,
@@ -482,6 +489,9 @@ mod tests {
             vec!["top", "--interval", "1x"],
             vec!["top", "--count", "0"],
             vec!["top", "-a", "x", "--pid", "1"],
+            vec!["--topology", "emulate:0", "info"],
+            vec!["--cache-nodes", "", "info"],
+            vec!["--io-nodes", "0,x", "info"],
             vec!["rm"],
             vec![],
         ] {

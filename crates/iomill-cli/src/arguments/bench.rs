@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use iomill_bench::bench::Rivals;
 
-use super::{BenchColdOnly, BenchLadder, BenchMixed, BenchSmallWrites, BenchSoak, BenchWarm, Layout};
+use super::{BenchColdOnly, BenchLadder, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchWarm, Layout};
 use super::{block_size, request_size, seconds, size};
 
 /// Arguments of `bench`.
@@ -35,6 +35,8 @@ pub enum BenchWhat {
     SmallWrites(BenchSmallWrites),
     /// A paper's steps to speed, switched on one after the other; the machine is left as it was
     Ladder(BenchLadder),
+    /// Reads of pages that are on other NUMA nodes, directly and by message
+    Nodes(BenchNodes),
     /// Everything at once for minutes or hours: every byte is checked, and that memory stays what was given
     #[command(
         after_help = "Exit code 1 when a byte is wrong, or when the process takes more than the cache's size and 3%."

@@ -35,6 +35,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
         BenchWhat::SmallWrites(arguments) => cached::small_writes(context, arguments),
         BenchWhat::Ladder(arguments) => ladder::run(context, arguments),
+        BenchWhat::Nodes(arguments) => cached::nodes(context, arguments),
         BenchWhat::Soak(arguments) => cached::soak(context, arguments),
         BenchWhat::Held => cached::held(),
     }

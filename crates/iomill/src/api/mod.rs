@@ -15,17 +15,20 @@ mod future;
 mod gate;
 mod hold;
 mod info;
+mod joined;
 mod late;
 mod operation;
 mod options;
 mod peek;
 mod pin;
+mod places;
 mod setup;
 mod split;
 mod state;
 mod tail;
 
 pub use crate::cache::policy::PolicyKind;
+pub use crate::sys::topology::Topology;
 pub use advise::Advice;
 pub use array::Array;
 pub use buffer::Buffer;
@@ -33,12 +36,12 @@ pub use check::{Problem, Report, Severity};
 pub use cursor::Cursor;
 pub use file::File;
 pub use future::{Reading, Syncing, Task, Writing};
-pub use info::{ArrayInfo, DriveInfo, FileStat};
+pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo};
 pub use options::{
     ADAPTIVE_DEPTH, ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_PLUG, DEFAULT_READ_AHEAD_BYTES,
     DEFAULT_SET_SIZE,
 };
-pub use options::{Layout, LayoutKind, Mode};
+pub use options::{Layout, LayoutKind, Mode, Remote};
 pub use peek::Peek;
 pub use pin::{Pages, Pin};
 pub use state::MAX_FILE_BYTES;

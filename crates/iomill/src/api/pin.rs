@@ -73,12 +73,7 @@ impl File {
     #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<Pin<'_>> {
         match self.pin_found(page) {
-            Some(pin) => {
-                if (page + 1).is_multiple_of(CHUNK_PAGES) {
-                    self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
-                }
-                Ok(pin)
-            }
+            Some(pin) => Ok(pin),
             None => self.pin_any(page),
         }
     }
@@ -103,7 +98,7 @@ impl File {
     #[inline(always)]
     fn pin_found(&self, page: u64) -> Option<Pin<'_>> {
         let paged = self.state.paged.as_ref()?;
-        if paged.cached.cache.directory().is_default_shape() {
+        if paged.cached.is_default() {
             self.pin_found_in::<true>(paged, page)
         } else {
             self.pin_found_in_any_shape(paged, page)
@@ -118,8 +113,12 @@ impl File {
     #[inline(always)]
     fn pin_found_in<'a, const DEFAULT: bool>(&'a self, paged: &'a Paged, page: u64) -> Option<Pin<'a>> {
         let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
-        let (key, hash) = paged.key(page)?;
-        let held = paged.cached.last_seat()?.pin_found::<DEFAULT>(&paged.cached, key, hash)?;
+        let (key, hash, cache) = paged.key_as::<DEFAULT>(page)?;
+        let held = paged.cached.last_seat()?.pin_found::<DEFAULT>(&paged.cached, cache, key, hash)?;
+        // Here, where the pin is not made yet: making it and then moving it costs more than all the rest.
+        if (page + 1).is_multiple_of(CHUNK_PAGES) {
+            self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
+        }
         Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
     }
 
@@ -222,8 +221,7 @@ impl FileState {
     fn page_numbers(&self, paged: &Paged, offset: u64, len: usize) -> Result<(Range<u64>, usize)> {
         let len = self.len().saturating_sub(offset).min(len as u64);
         let numbers = numbers(offset, len);
-        let most = u64::from(paged.cached.cache.pins_max());
-        if numbers.end - numbers.start > most {
+        if let Err(most) = paged.check_pins(numbers.clone()) {
             let why = format!("this cache pins {} bytes at a time", most * PAGE_BYTES as u64);
             return Err(Error::invalid(format!("a task over {len} bytes"), why));
         }
@@ -237,11 +235,11 @@ impl FileState {
             let why = format!("file {:?} ends at {} bytes", self.record.name, self.len());
             return Err(Error::invalid(format!("page {page}"), why));
         }
-        let Some((key, hash)) = paged.key(page) else {
+        let Some((key, hash, cache)) = paged.key(page) else {
             return Err(Error::invalid(format!("page {page}"), "pages beyond 2^40 are not cached, so not pinned"));
         };
         let cached = &paged.cached;
-        let held = cached.with_seat(|seat| seat.pin(cached, key, hash, is_hit))?;
+        let held = cached.with_seat(|seat| seat.pin(cached, cache, (key, hash), is_hit))?;
         Ok(held.map(|held| Pin { held, len: left.min(PAGE_BYTES as u64) as usize }))
     }
 
