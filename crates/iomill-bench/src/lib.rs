@@ -16,6 +16,7 @@ pub mod human;
 pub mod iomill;
 pub mod limited;
 pub mod machine;
+pub mod mapped;
 mod memory;
 pub mod pattern;
 pub mod records;

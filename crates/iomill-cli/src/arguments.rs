@@ -5,6 +5,7 @@
 
 mod cache;
 mod cached;
+mod mapped;
 mod replay;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use iomill_bench::workload::Workload;
 
 pub use cache::CacheKind;
 pub use cached::{BenchCold, BenchColdOnly, BenchMixed, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm};
+pub use mapped::BenchMapped;
 pub use replay::Replay;
 
 /// Many commodity SSDs as one very fast file.
@@ -107,6 +109,9 @@ pub enum Engine {
     /// `pread` and `pwrite` on a few threads: works everywhere
     #[value(name = "posix")]
     Posix,
+    /// Copies from and to parts that are mapped: for data in memory, and devices that are memory
+    #[value(name = "mmap")]
+    Mmap,
 }
 
 impl Engine {
@@ -116,6 +121,7 @@ impl Engine {
             Engine::Uring => EngineKind::Uring,
             Engine::Aio => EngineKind::Aio,
             Engine::Posix => EngineKind::Posix,
+            Engine::Mmap => EngineKind::Mmap,
         }
     }
 }
@@ -373,6 +379,8 @@ pub enum BenchWhat {
     Mixed(BenchMixed),
     /// Small unaligned writes, and the sync after them
     SmallWrites(BenchSmallWrites),
+    /// Reads and growth of a file that is mapped, beside system calls
+    MmapVsSyscall(BenchMapped),
     /// Everything at once for minutes or hours: every byte is checked, and that memory stays what was given
     #[command(
         after_help = "Exit code 1 when a byte is wrong, or when the process takes more than the cache's size and 3%."

@@ -1,6 +1,7 @@
 //! `iomill bench`: iomill beside its rivals on the same bytes.
 
 mod cached;
+mod mapped;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,6 +34,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Cold(arguments) => cached::cold(context, arguments),
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
         BenchWhat::SmallWrites(arguments) => cached::small_writes(context, arguments),
+        BenchWhat::MmapVsSyscall(arguments) => mapped::run(context, arguments),
         BenchWhat::Soak(arguments) => cached::soak(context, arguments),
         BenchWhat::Held => cached::held(),
     }

@@ -98,6 +98,9 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         if options.poll && choice.kind == EngineKind::Aio {
             notices.push(format!("drive {name}: libaio cannot poll, so completions come by interrupt"));
         }
+        if options.poll && is_mapped {
+            notices.push(format!("drive {name}: copies do not poll, so mapped parts are read as without it"));
+        }
         services.push(Service { kind: choice.kind, align, depth: options.depth, poll: options.poll, meter: None });
     }
     Ok(services)

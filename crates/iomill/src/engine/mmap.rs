@@ -263,5 +263,5 @@ impl Drop for MmapEngine {
     }
 }
 
-#[cfg(all(test, not(iomill_models)))]
+#[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ use super::mapping::Mapping;
 use crate::engine::FileRef;
 use crate::sys::barrier;
 use crate::sys::fs::Handle;
-use crate::sys::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::sys::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// After a mapping was refused, so many requests go by system calls before it is tried again.
 const RETRY_REQUESTS: u32 = 4096;
@@ -31,6 +31,8 @@ const RETRY_REQUESTS: u32 = 4096;
 pub struct MappedParts {
     epochs: Arc<Epochs<Mapping>>,
     parts: Mutex<HashMap<u64, Arc<Part>>>,
+    /// How often a file was asked for its length or mapped.
+    calls: AtomicU64,
 }
 
 /// One part.
@@ -60,6 +62,11 @@ impl MappedParts {
         // Decided now, so that readers need no full fences later.
         barrier::available();
         Arc::default()
+    }
+
+    /// How often the kernel was asked for a file's length or for a mapping: what growth costs beside the growing itself.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// Somebody who uses mappings.
@@ -113,6 +120,7 @@ impl MappedParts {
             return;
         }
         // Whatever is wrong, the system call says it.
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let Ok(stat) = status(file.handle) else { return };
         let Ok(size) = u64::try_from(stat.st_size) else { return };
         let now = inside.current(&part.mapping);
@@ -129,6 +137,7 @@ impl MappedParts {
             change.refused -= 1;
             return;
         }
+        self.calls.fetch_add(1, Ordering::Relaxed);
         match Mapping::new(file.handle, size) {
             Ok(mapping) => self.epochs.replace(&part.mapping, Some(Box::new(mapping))),
             // No address space, or a file that cannot be mapped: there are system calls.
