@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use ::iomill::engine::EngineKind;
+use ::iomill::sys::cpu;
 use ::iomill::{Array, ArrayOptions, Buffer, Error, File, Mode, Result};
 
 use crate::arena::{Arena, SEED};
@@ -33,6 +34,8 @@ pub struct Iomill {
     target: Target,
     options: ArrayOptions,
     workload: Workload,
+    /// CPUs of the calling threads, one each in turn; empty for any.
+    cpus: Vec<usize>,
 }
 
 impl Iomill {
@@ -45,7 +48,23 @@ impl Iomill {
             options = options.engine(EngineKind::Null);
         }
         let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
-        Ok(Iomill { name, drives, file_name, target: arena.target()?, options, workload: Workload::RANDOM_READ })
+        Ok(Iomill {
+            name,
+            drives,
+            file_name,
+            target: arena.target()?,
+            options,
+            workload: Workload::RANDOM_READ,
+            cpus: Vec::new(),
+        })
+    }
+}
+
+impl Iomill {
+    /// Binds each calling thread to one of these CPUs.
+    pub(crate) fn bound(mut self, cpus: Vec<usize>) -> Iomill {
+        self.cpus = cpus;
+        self
     }
 }
 
@@ -104,6 +123,10 @@ struct Worker {
 
 impl Worker {
     fn new(this: &Iomill, array: &Array, file: &File, thread: usize, threads: usize) -> Result<Worker> {
+        if let Some(&cpu) = this.cpus.get(thread % this.cpus.len().max(1)) {
+            let failed = |e: std::io::Error| Error::Machine { what: "a measuring thread".into(), why: e.to_string() };
+            cpu::bind_current_thread(&[cpu]).map_err(failed)?;
+        }
         let block_bytes = this.workload.block_bytes as usize;
         let batch = batch_len(&this.workload, array.stat(file.name())?.drives.len());
         let mut worker = Worker {

@@ -39,6 +39,7 @@ impl<'a> Context<'a> {
                 Mode::Inline => iomill::Mode::Inline,
                 Mode::DriveThreads => iomill::Mode::DriveThreads,
             });
+        let options = self.global.nodes.apply(options);
         match self.global.engine {
             None => options,
             Some(engine) => options.engine(engine.kind()),

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, File, Layout, Mode, PolicyKind};
+use iomill::{Advice, Array, ArrayOptions, File, Layout, Mode, PolicyKind, Remote, Topology};
 
 const PAGE: usize = 4096;
 const THREADS: usize = 4;
@@ -40,20 +40,41 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Caches of all kinds: (set size, sets, policy, hash, mode).
+/// The node or nodes of a kind of cache: one, or emulated ones that share their drives, or do not, with pages of other nodes got at
+/// in all ways.
+fn nodes_of(index: usize, several: bool, mode: Mode, options: ArrayOptions) -> (usize, ArrayOptions) {
+    if !several {
+        return (1, options.topology(Topology::One));
+    }
+    let remote = [Remote::Message, Remote::Auto, Remote::Message, Remote::Direct][index % 4];
+    let options = options.remote(remote);
+    match index % 3 {
+        0 => (2, options.topology(Topology::Emulate(2))),
+        1 if mode != Mode::Inline => {
+            (2, options.topology(Topology::Emulate(4)).cache_nodes([1, 3]).io_nodes([0, 2, 3]))
+        }
+        _ => (4, options.topology(Topology::Emulate(4))),
+    }
+}
+
+/// Caches of all kinds: (set size, sets, policy, hash, mode, nodes).
 fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
     let mut rng = Rng::with_seed(5);
-    for (index, policy) in PolicyKind::ALL.into_iter().enumerate() {
+    let kinds = PolicyKind::ALL.into_iter().enumerate();
+    for (several, (index, policy)) in kinds.flat_map(|kind| [(false, kind), (true, kind)]) {
         let ways = [4, 12, 32][index % 3];
-        let sets = [1, 3, 16][index / 3 % 3].max(12 / ways);
+        let mut sets = [1, 3, 16][index / 3 % 3].max(12 / ways);
         let mask = [u64::MAX, 0, 0xFF << 32, u64::MAX][index % 4];
         let mode = [Mode::Inline, Mode::Auto, Mode::DriveThreads][(index + index / 3) % 3];
         let place = tempfile::tempdir().unwrap();
         let drives: Vec<_> = (0..3).map(|drive| place.path().join(drive.to_string())).collect();
         drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-        let options = ArrayOptions::new().mode(mode).set_size(ways).cache_bytes((sets * ways * PAGE) as u64);
+        let (nodes, options) = nodes_of(index, several, mode, ArrayOptions::new().mode(mode).set_size(ways));
+        sets = sets.max(nodes);
+        let options = options.cache_bytes((sets * ways * PAGE) as u64);
         let array = options.policy(policy).cache_hash_mask(mask).create(&drives).unwrap();
-        let (done, context) = (AtomicBool::new(false), format!("{policy} {ways}x{sets} {mask:x} {mode:?}"));
+        let (done, context) =
+            (AtomicBool::new(false), format!("{policy} {ways}x{sets} {mask:x} {mode:?} {nodes} nodes"));
         thread::scope(|scope| {
             scope.spawn(|| {
                 let start = Instant::now();

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Layout, Mode};
+use iomill::{Array, ArrayOptions, File, Layout, Mode, Remote, Topology};
 
 const PAGE: usize = 4096;
 const SET: u64 = 12 * PAGE as u64;
@@ -54,12 +54,13 @@ fn call(rng: &mut Rng, file: &File, start: usize, model: &mut [u8]) {
     }
 }
 
-fn resizes_beside_calls(mode: Mode) {
+fn resizes_beside_calls(mode: Mode, nodes: usize) {
     const THREADS: usize = 4;
     const PART: usize = 1_000_000;
     let (_dir, drives) = drives();
-    let options = || ArrayOptions::new().mode(mode).depth(8).cache_bytes(60 * SET).cache_bytes_max(300 * SET);
-    let array = options().create(&drives).unwrap();
+    let options = ArrayOptions::new().mode(mode).depth(8).cache_bytes(60 * SET).cache_bytes_max(300 * SET);
+    let options = options.topology(Topology::Emulate(nodes)).remote(Remote::Message);
+    let array = options.create(&drives).unwrap();
     let file = array.create_file("f", Layout::striping().block_bytes(16 << 10)).unwrap();
     file.write_at(&vec![0; THREADS * PART], 0).unwrap();
     let (stop, calls) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -88,7 +89,8 @@ fn resizes_beside_calls(mode: Mode) {
         let (mut rng, start) = (Rng::with_seed(9), Instant::now());
         let (mut resizes, mut busy) = (0, 0);
         while start.elapsed() < Duration::from_secs(3) || resizes < 20 {
-            let bytes = SET * [1, 2, 20, 59, 60, 61, 130, 299, rng.u64(1..=300)][rng.usize(0..9)];
+            let least = nodes as u64;
+            let bytes = SET * [least, least + 1, 20, 59, 60, 61, 130, 299, rng.u64(least..=300)][rng.usize(0..9)];
             let before = calls.load(Ordering::Relaxed);
             array.resize_cache(bytes).unwrap();
             assert_eq!(array.counters().cache_bytes, bytes);
@@ -108,7 +110,7 @@ fn resizes_beside_calls(mode: Mode) {
         }
     };
     check(&file);
-    array.resize_cache(SET).unwrap();
+    array.resize_cache(nodes as u64 * SET).unwrap();
     check(&file);
     drop(file);
     array.close().unwrap();
@@ -119,12 +121,22 @@ fn resizes_beside_calls(mode: Mode) {
 
 #[test]
 fn resizes_beside_calls_inline() {
-    resizes_beside_calls(Mode::Auto);
+    resizes_beside_calls(Mode::Auto, 1);
 }
 
 #[test]
 fn resizes_beside_calls_on_drive_threads() {
-    resizes_beside_calls(Mode::DriveThreads);
+    resizes_beside_calls(Mode::DriveThreads, 1);
+}
+
+#[test]
+fn resizes_beside_calls_on_nodes() {
+    resizes_beside_calls(Mode::Auto, 4);
+}
+
+#[test]
+fn resizes_beside_calls_on_nodes_and_drive_threads() {
+    resizes_beside_calls(Mode::DriveThreads, 2);
 }
 
 fn rss_bytes() -> u64 {

@@ -25,6 +25,14 @@ const POOL_BYTES: usize = 1 << 16;
 /// Pages in one call of those that fill the cache.
 const WARM_UP_BATCH: usize = 4096;
 
+/// Operations of a call.
+#[derive(Clone, Copy, Debug)]
+enum Calls {
+    OneByOne,
+    InBatches,
+    AsBatch,
+}
+
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Accesses {
@@ -32,6 +40,7 @@ pub(crate) struct Accesses {
     place: Place,
     /// What others may have in the page cache.
     target: Target,
+    calls: Calls,
     access: Access,
     /// Of the timed slices since the contender was prepared.
     hits: Hits,
@@ -40,20 +49,25 @@ pub(crate) struct Accesses {
 impl Accesses {
     /// One call for each operation.
     pub(crate) fn one_by_one(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
-        Accesses::new(IOMILL_READ_AT, arena, options)
+        Accesses::new(IOMILL_READ_AT, Calls::OneByOne, arena, options)
     }
 
     /// The same without read-ahead, which only those compare with who read one page after the other.
     pub(crate) fn without_read_ahead(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
-        Accesses::new(IOMILL_READ_AT_NO_READ_AHEAD, arena, &options.clone().read_ahead_bytes(0))
+        Accesses::new(IOMILL_READ_AT_NO_READ_AHEAD, Calls::OneByOne, arena, &options.clone().read_ahead_bytes(0))
     }
 
     /// Calls of a batch each.
     pub(crate) fn in_batches(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
-        Accesses::new(IOMILL_READ_MANY, arena, options)
+        Accesses::new(IOMILL_READ_MANY, Calls::InBatches, arena, options)
     }
 
-    fn new(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+    /// One or the other, as the batch is one operation or more.
+    pub(crate) fn named(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+        Accesses::new(name, Calls::AsBatch, arena, options)
+    }
+
+    fn new(name: &'static str, calls: Calls, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         let page = PAGE_BYTES as u32;
         let access = Access {
             choice: Choice::Uniform,
@@ -64,11 +78,15 @@ impl Accesses {
             batch: 1,
         };
         let (place, target) = (Place::new(arena, options), arena.target()?);
-        Ok(Accesses { name, place, target, access, hits: Hits::default() })
+        Ok(Accesses { name, place, target, calls, access, hits: Hits::default() })
     }
 
     fn in_turn(&self) -> bool {
-        self.name != IOMILL_READ_MANY
+        match self.calls {
+            Calls::OneByOne => true,
+            Calls::InBatches => false,
+            Calls::AsBatch => self.access.batch == 1,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Arguments of the measurements of caches: `bench warm`, `cold`, `mixed`, `small-writes`, `soak`.
+//! Arguments of the measurements of caches: `bench warm`, `cold`, `mixed`, `small-writes`, `nodes`, `soak`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use iomill_bench::draw::Choice;
 use iomill_bench::records::Skew;
 
-use super::{BenchPlace, BenchRounds, CacheKind, size};
+use super::{BenchPlace, BenchRounds, CacheKind, seconds, size};
 
 /// What all of them have.
 #[derive(Debug, Args)]
@@ -150,6 +150,44 @@ pub struct BenchSmallWrites {
     /// What all of them have.
     #[command(flatten)]
     pub turns: BenchTurns,
+}
+
+/// Arguments of `bench nodes`.
+#[derive(Debug, Args)]
+pub struct BenchNodes {
+    /// Length of the measured file, which is removed afterwards; for hits all of it is in memory, for misses an eighth
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = size)]
+    pub size: u64,
+    /// How many threads read at the same time; one measurement each
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "1",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    pub threads: Vec<u16>,
+    /// Pages per call; one measurement each
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "1,16,256",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=65536)
+    )]
+    pub batch: Vec<u32>,
+    /// Length of one contender's turn, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Turns of each contender; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Iomill's cache.
+    #[command(flatten)]
+    pub kind: CacheKind,
+    /// Where, and where to.
+    #[command(flatten)]
+    pub place: BenchPlace,
 }
 
 /// Arguments of `bench soak`.

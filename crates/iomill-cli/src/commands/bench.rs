@@ -1,6 +1,7 @@
 //! `iomill bench`: iomill beside its rivals on the same bytes.
 
 mod cached;
+mod ladder;
 mod mapped;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +36,8 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
         BenchWhat::SmallWrites(arguments) => cached::small_writes(context, arguments),
         BenchWhat::MmapVsSyscall(arguments) => mapped::run(context, arguments),
+        BenchWhat::Ladder(arguments) => ladder::run(context, arguments),
+        BenchWhat::Nodes(arguments) => cached::nodes(context, arguments),
         BenchWhat::Soak(arguments) => cached::soak(context, arguments),
         BenchWhat::Held => cached::held(),
     }
@@ -156,12 +159,12 @@ fn answer(context: &Context<'_>, text: String, json: String) -> Result<Answer> {
 }
 
 /// How far it has come, on a terminal; on anything else a line per stage.
-struct Bar {
+pub(super) struct Bar {
     bar: Option<ProgressBar>,
 }
 
 impl Bar {
-    fn new(context: &Context<'_>) -> Bar {
+    pub(super) fn new(context: &Context<'_>) -> Bar {
         let wanted = !context.global.quiet;
         let style = ProgressStyle::with_template("{bar:30} {percent:>3}%  {msg}");
         let bar = wanted.then(|| ProgressBar::new(100)).map(|bar| match style {
@@ -171,7 +174,7 @@ impl Bar {
         Bar { bar }
     }
 
-    fn show(&self, stage: Stage) {
+    pub(super) fn show(&self, stage: Stage) {
         let Some(bar) = &self.bar else { return };
         match stage {
             Stage::Filling(done, total) => {

@@ -1,6 +1,6 @@
 //! `iomill info`: the array and its drives.
 
-use iomill::DriveInfo;
+use iomill::{DriveInfo, NodeInfo};
 use iomill_bench::human;
 use serde_json::{Value, json};
 
@@ -17,9 +17,18 @@ pub fn run(context: &Context<'_>) -> Result<Answer> {
     for drive in &info.drives {
         table.row(cells(drive));
     }
-    let text = format!("array {}, epoch {}\nfiles {}\n{}", info.id, info.epoch, info.files, table.render());
+    let mut text = format!("array {}, epoch {}\nfiles {}\n{}", info.id, info.epoch, info.files, table.render());
+    if info.nodes.len() > 1 {
+        let mut table = Table::new(&[">node", "CPUs", "caches", "drives"]);
+        for node in &info.nodes {
+            let caches = if node.caches { "yes" } else { "no" };
+            table.row([node.id.to_string(), listed(&node.cpus), caches.to_owned(), listed(&node.drives)]);
+        }
+        text = format!("{text}\n{}", table.render());
+    }
     let drives: Vec<Value> = info.drives.iter().map(drive_document).collect();
-    let document = json!({ "id": info.id, "epoch": info.epoch, "files": info.files, "drives": drives });
+    let nodes: Vec<Value> = info.nodes.iter().map(node_document).collect();
+    let document = json!({ "id": info.id, "epoch": info.epoch, "files": info.files, "drives": drives, "nodes": nodes });
     Ok(Answer::new(text, document))
 }
 
@@ -38,6 +47,17 @@ fn cells(drive: &DriveInfo) -> [String; 10] {
         human::size(ground.free_bytes),
         human::size(ground.total_bytes),
     ]
+}
+
+fn listed<T: ToString>(numbers: &[T]) -> String {
+    if numbers.is_empty() {
+        return "-".to_owned();
+    }
+    numbers.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn node_document(node: &NodeInfo) -> Value {
+    json!({ "id": node.id, "cpus": node.cpus, "caches": node.caches, "drives": node.drives })
 }
 
 /// A drive, for programs.

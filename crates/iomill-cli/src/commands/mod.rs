@@ -10,12 +10,14 @@ mod init;
 mod ls;
 mod man;
 mod mv;
+mod probe;
 mod put;
 mod replay;
 mod rm;
 mod stat;
 mod top;
 mod truncate;
+mod tune;
 
 use serde_json::{Value, json};
 
@@ -41,6 +43,8 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Bench(arguments) => bench::run(context, arguments),
         Command::Top(arguments) => top::run(context, arguments),
         Command::Replay(arguments) => replay::run(context, arguments),
+        Command::Probe(arguments) => probe::run(context, arguments),
+        Command::Tune(arguments) => tune::run(context, arguments),
         Command::Completions(arguments) => completions::run(arguments),
         Command::Man(arguments) => man::run(arguments),
     }

@@ -1,7 +1,7 @@
 //! The cache's size changes while calls of every kind are under way.
 
-use iomill::ArrayOptions;
 use iomill::cache::policy::PolicyKind;
+use iomill::{ArrayOptions, Topology};
 use iomill_sim::Rates;
 
 use crate::futures::mixed_with;
@@ -31,13 +31,16 @@ fn run(round: &mut Round) {
     world.faults(|faults| faults.rates = rates);
     // A bad hash fills sets, so that calls go past them, and have to wait.
     let mask = [u64::MAX, u64::MAX, 0x7000_0000_0000_0007][rng.usize(0..3)];
-    let sets_max = rng.u64(1..200);
-    let sets = rng.u64(1..=sets_max);
+    // A node has one set at least.
+    let nodes = [1, 2, 1, 4][(rng.get_seed() >> 20) as usize % 4];
+    let sets_max = rng.u64(1..200).max(nodes);
+    let sets = rng.u64(1..=sets_max).max(nodes);
     let policies = PolicyKind::ALL;
     let array = options(rng, world)
         .cache_bytes(sets * SET_BYTES)
         .cache_bytes_max(sets_max * SET_BYTES)
         .set_size(WAYS as usize)
+        .topology(Topology::Emulate(nodes as usize))
         .policy(policies[rng.usize(0..policies.len())])
         .cache_hash_mask(mask)
         .create(world.paths())
@@ -50,7 +53,7 @@ fn run(round: &mut Round) {
             // while the length changes.
             (0..if ended { 2000 } else { 0 }).for_each(|_| array.step());
             if rng.u8(0..3) == 0 {
-                let sets = rng.u64(1..=sets_max);
+                let sets = rng.u64(1..=sets_max).max(nodes);
                 array.resize_cache(sets * SET_BYTES).unwrap();
                 assert_eq!(array.counters().cache_bytes, sets * SET_BYTES);
             }
@@ -60,7 +63,7 @@ fn run(round: &mut Round) {
     let mut got = vec![0; model.len()];
     assert_eq!(file.read_at(&mut got, 0).unwrap(), model.len());
     assert_same(&got, &model, || "the file".to_owned());
-    array.resize_cache(SET_BYTES).unwrap();
+    array.resize_cache(nodes * SET_BYTES).unwrap();
     drop(file);
     array.close().unwrap();
     let array = ArrayOptions::new().platform(world.platform()).cache_bytes(0).open(world.path(0)).unwrap();

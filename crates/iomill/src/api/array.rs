@@ -13,6 +13,7 @@ use super::file::File;
 use super::fleet::{Fleet, Plan};
 use super::info::{ArrayInfo, FileStat};
 use super::options::{ArrayOptions, Layout, Mode};
+use super::places::Places;
 use super::setup;
 use super::state::FileState;
 use crate::catalog::{Catalog, FileSpec, Id, Record};
@@ -29,7 +30,7 @@ use crate::sys::fs::Alignment;
 use crate::sys::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
 /// How long to wait before something that another thread does is looked at again.
-const PAUSE: Duration = Duration::from_micros(50);
+pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 /// Tells arrays of this process apart in the threads' tables of contexts.
 static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -48,11 +49,13 @@ type OpenFiles = BTreeMap<Id, Weak<FileState>>;
 pub(crate) struct ArrayInner {
     pub options: ArrayOptions,
     pub catalog: Catalog,
+    /// Which nodes do what.
+    pub(super) places: Places,
     /// How each drive is served, by index.
     pub(super) services: Vec<Service>,
     pub regions: Arc<Regions>,
     pub(super) locks: Arc<BlockLocks>,
-    clock: Arc<dyn Clock>,
+    pub clock: Arc<dyn Clock>,
     /// The page cache, unless it is switched off.
     pub cached: Option<Arc<Cached>>,
     /// What is counted: `board.tally()` is the calling thread's part of it.
@@ -124,7 +127,8 @@ impl Array {
             service.meter = Some(Meter::new(&board, drive as u16, &clock));
         }
         let (regions, instance) = (Arc::<Regions>::default(), INSTANCES.fetch_add(1, Ordering::Relaxed));
-        let cached = Cached::new(&options, instance, &regions, &board, &mut notices)?;
+        let places = Places::new(&options)?;
+        let cached = Cached::new(&options, &places, instance, &regions, &board, &mut notices)?;
         let inner = Arc::new(ArrayInner {
             cached,
             callbacks: Arc::new(Callbacks::new(options.platform.threads(), "callback")),
@@ -133,6 +137,7 @@ impl Array {
             board,
             services,
             catalog,
+            places,
             options,
             regions,
             locks: Arc::default(),
@@ -232,7 +237,11 @@ impl Array {
     /// The array and its drives as they are now.
     pub fn info(&self) -> Result<ArrayInfo> {
         let notices = lock(&self.inner.notices).clone();
-        ArrayInfo::new(&self.inner.catalog, &self.inner.services, notices)
+        let mut info = ArrayInfo::new(&self.inner.catalog, &self.inner.services, &self.inner.places, notices)?;
+        if let Some(cached) = &self.inner.cached {
+            cached.tell_nodes(&self.inner.places, &mut info.nodes);
+        }
+        Ok(info)
     }
 
     /// What a user should know of: fallbacks, repairs, errors of files that were dropped and not closed.
@@ -478,7 +487,7 @@ impl ArrayInner {
         let plan = Plan {
             platform: &*self.options.platform,
             services: &self.services,
-            cpus: setup::cpus(&self.options, &self.catalog)?,
+            cpus: setup::cpus(&self.options, &self.catalog, &self.places)?,
             locks: &self.locks,
             regions: &self.regions,
             hold: &self.catalog.lock_handles(),
@@ -505,9 +514,9 @@ impl ArrayInner {
         self.options.mode == Mode::Inline
     }
 
-    /// Whether blocking calls go to the drive threads.
+    /// Whether blocking calls go to the drive threads: as they are told to, or where the nodes that cache own no drives.
     pub fn blocks_on_threads(&self) -> bool {
-        self.options.mode == Mode::DriveThreads
+        self.options.mode == Mode::DriveThreads || self.cached.is_some() && self.places.are_apart()
     }
 
     fn close(&self) -> Result<()> {
@@ -534,6 +543,9 @@ impl ArrayInner {
             keep(file.finish());
         }
         drop(files);
+        if let Some(cached) = &self.cached {
+            cached.stop_crews();
+        }
         if let Some(fleet) = self.fleet.get() {
             fleet.stop();
         }

@@ -7,11 +7,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::array::ArrayInner;
+use super::array::{ArrayInner, PAUSE};
 use super::state::FileState;
 use crate::drive::inline::Context;
+use crate::drive::regions::Regions;
 use crate::drive::{Done, Failure, Piece};
 use crate::error::{Error, Result};
+use crate::sys::clock::Clock;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
 thread_local! {
@@ -78,9 +80,7 @@ impl ArrayInner {
         done: impl FnMut(Done),
     ) -> Result<()> {
         let cell = self.cell();
-        if cell.any_to_forget.load(Ordering::Acquire) {
-            self.forget_now(&cell);
-        }
+        cell.forget_closed();
         let mut context = lock(&cell.context);
         let context = match &mut *context {
             Some(context) => context,
@@ -89,6 +89,15 @@ impl ArrayInner {
         // SAFETY: the caller's promise is the one that `run` asks for.
         let result = unsafe { context.run(&self.regions, span, pieces, || self.pause_for_drives(), done) };
         result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
+    }
+
+    /// Sees to it that a cell, not the calling thread's, has a context.
+    pub fn ready_context(&self, cell: &Cell) -> Result<()> {
+        let mut context = lock(&cell.context);
+        if context.is_none() {
+            *context = Some(self.new_context()?);
+        }
+        Ok(())
     }
 
     pub(super) fn new_context(&self) -> Result<Context> {
@@ -117,7 +126,8 @@ impl ArrayInner {
         found.unwrap_or_else(|_| self.new_cell())
     }
 
-    fn new_cell(&self) -> Arc<Cell> {
+    /// A cell of its owner's own, which the array can reach.
+    pub fn new_cell(&self) -> Arc<Cell> {
         let cell = Arc::new(Cell {
             context: Mutex::new(None),
             forget: Mutex::new(Vec::new()),
@@ -128,12 +138,40 @@ impl ArrayInner {
         contexts.push(Arc::downgrade(&cell));
         cell
     }
+}
+
+impl Cell {
+    /// Runs pieces to their ends on the calling thread, which has the cell, and reports each. An error means that none was begun.
+    ///
+    /// # Safety
+    /// As for [`ArrayInner::run_here`].
+    pub unsafe fn run(
+        &self,
+        regions: &Regions,
+        clock: &dyn Clock,
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        done: impl FnMut(Done),
+    ) -> Result<()> {
+        self.forget_closed();
+        let mut context = lock(&self.context);
+        let Some(context) = &mut *context else { return Err(Error::Closed) };
+        // SAFETY: the caller's promise is the one that `run` asks for.
+        let result = unsafe { context.run(regions, (std::ptr::null(), 0), pieces, || clock.sleep(PAUSE), done) };
+        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
+    }
+
+    /// Lets go of files that were closed since the last use.
+    fn forget_closed(&self) {
+        if self.any_to_forget.load(Ordering::Acquire) {
+            self.forget_now();
+        }
+    }
 
     #[cold]
-    fn forget_now(&self, cell: &Cell) {
-        cell.any_to_forget.store(false, Ordering::Release);
-        let keys = std::mem::take(&mut *lock(&cell.forget));
-        if let Some(context) = &mut *lock(&cell.context) {
+    fn forget_now(&self) {
+        self.any_to_forget.store(false, Ordering::Release);
+        let keys = std::mem::take(&mut *lock(&self.forget));
+        if let Some(context) = &mut *lock(&self.context) {
             for key in keys {
                 context.forget(key);
             }

@@ -3,10 +3,11 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use super::array::ArrayInner;
 use super::cached::{Ahead, CHUNK_PAGES, Paged, Want};
 use super::callbacks;
 use super::hold::Hold;
+pub(crate) use super::hold::Inside;
+use super::joined::Joined;
 use super::late::Told;
 use super::operation::Operation;
 use super::split::{Extent, Splitter};
@@ -47,31 +48,6 @@ struct Handle {
     _held: Arc<()>,
 }
 
-/// Is inside the file's gate.
-pub(crate) struct Inside<'a>(&'a FileState);
-
-impl<'a> Inside<'a> {
-    /// Enters, unless the array is closed.
-    pub fn enter(state: &'a FileState) -> Result<Inside<'a>> {
-        let array: &ArrayInner = state.array();
-        state.gate.enter(|| array.pause());
-        let inside = Inside(state);
-        array.check_open()?;
-        Ok(inside)
-    }
-
-    /// Stays inside after the guard is gone; somebody else will leave.
-    pub fn stay(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.0.gate.leave();
-    }
-}
-
 impl File {
     pub(crate) fn new(state: Arc<FileState>) -> File {
         let ahead = Ahead::new(state.array().options.read_ahead_bytes);
@@ -110,9 +86,7 @@ impl File {
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match &self.state.paged {
-            Some(paged) if paged.cached.cache.directory().is_default_shape() => {
-                self.read_page::<true>(paged, buf, offset)
-            }
+            Some(paged) if paged.cached.is_default() => self.read_page::<true>(paged, buf, offset),
             Some(paged) => self.read_page_in_any_shape(paged, buf, offset),
             None => false,
         };
@@ -493,59 +467,6 @@ impl File {
     }
 }
 
-/// The extents of a vectored write. A page that several buffers share is gathered, so that it too is written as a whole.
-struct Joined {
-    extents: Vec<Extent>,
-    /// The gathered pages, which extents point into.
-    shared: Vec<Vec<u8>>,
-}
-
-impl Joined {
-    fn new(bufs: &[IoSlice<'_>], offset: u64) -> Joined {
-        let mut joined = Joined { extents: Vec::with_capacity(bufs.len()), shared: Vec::new() };
-        let mut at = offset;
-        // What is gathered of the page at `at`, up to there.
-        let mut page: Vec<u8> = Vec::new();
-        for buf in bufs {
-            let mut bytes = &buf[..];
-            if !page.is_empty() {
-                let (head, rest) = bytes.split_at(bytes.len().min(to_page_end(at)));
-                page.extend_from_slice(head);
-                at += head.len() as u64;
-                bytes = rest;
-                if at.is_multiple_of(PAGE_BYTES as u64) {
-                    joined.pushshared(&mut page, at);
-                }
-            }
-            // Either `bytes` are used up or `page` is empty now.
-            let tail = (at as usize + bytes.len()) % PAGE_BYTES;
-            let (whole, rest) = bytes.split_at(bytes.len().saturating_sub(tail));
-            if !whole.is_empty() {
-                joined.extents.push(Extent { offset: at, len: whole.len(), buf: whole.as_ptr().cast_mut() });
-            }
-            page.extend_from_slice(rest);
-            at += bytes.len() as u64;
-        }
-        if !page.is_empty() {
-            joined.pushshared(&mut page, at);
-        }
-        joined
-    }
-
-    /// Takes over a gathered page that ends at `end`.
-    fn pushshared(&mut self, page: &mut Vec<u8>, end: u64) {
-        let page = std::mem::take(page);
-        let extent = Extent { offset: end - page.len() as u64, len: page.len(), buf: page.as_ptr().cast_mut() };
-        self.extents.push(extent);
-        self.shared.push(page);
-    }
-}
-
-/// From an offset to the end of its page, in bytes.
-fn to_page_end(offset: u64) -> usize {
-    PAGE_BYTES - (offset % PAGE_BYTES as u64) as usize
-}
-
 /// Ranges with the memory that follows one after the other from `start`.
 fn extents(ranges: impl Iterator<Item = (u64, usize)>, start: *mut u8) -> impl Iterator<Item = Extent> {
     let mut at = 0;
@@ -567,41 +488,5 @@ fn check_sizes(needed: Option<usize>, given: usize, name: &str) -> Result<()> {
             Err(Error::invalid(format!("`{name}` of {given} bytes"), format!("the records take {needed} bytes")))
         }
         None => Err(Error::invalid("the records' total length", "more than the address space")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        /// A vectored write is cut at page edges only, and misses and changes nothing.
-        #[test]
-        fn joined_buffers_share_no_page(
-            offset in 0u64..3 * 4096,
-            lens in proptest::collection::vec(prop_oneof![0usize..10, 0usize..6000, Just(4096)], 0..8),
-        ) {
-            let total: usize = lens.iter().sum();
-            let bytes: Vec<u8> = (0..total).map(|at| (at % 251) as u8).collect();
-            let mut rest = &bytes[..];
-            let bufs: Vec<IoSlice<'_>> = lens.iter().map(|len| {
-                let (buf, more) = rest.split_at(*len);
-                rest = more;
-                IoSlice::new(buf)
-            }).collect();
-            let joined = Joined::new(&bufs, offset);
-            let mut at = offset;
-            for extent in &joined.extents {
-                prop_assert_eq!(extent.offset, at);
-                prop_assert!(extent.len > 0);
-                prop_assert!(at == offset || at % 4096 == 0);
-                // SAFETY: the extent is part of `bytes` or of a page of `joined`; both live.
-                let there = unsafe { std::slice::from_raw_parts(extent.buf, extent.len) };
-                prop_assert_eq!(there, &bytes[(at - offset) as usize..][..extent.len]);
-                at += extent.len as u64;
-            }
-            prop_assert_eq!(at, offset + total as u64);
-        }
     }
 }

@@ -1,11 +1,13 @@
-//! Letting go of an open file, from wherever the last one that has it happens to be.
+//! Being at an open file: inside its gate, and letting go of it, from wherever the last one that has it happens to be.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::array::ArrayInner;
 use super::state::FileState;
 use crate::drive::serve;
+use crate::error::Result;
 
 /// A handle's hold on its file.
 #[derive(Clone, Debug)]
@@ -51,5 +53,30 @@ impl FileState {
                 after();
             }
         }
+    }
+}
+
+/// Is inside the file's gate.
+pub(crate) struct Inside<'a>(&'a FileState);
+
+impl<'a> Inside<'a> {
+    /// Enters, unless the array is closed.
+    pub fn enter(state: &'a FileState) -> Result<Inside<'a>> {
+        let array: &ArrayInner = state.array();
+        state.gate.enter(|| array.pause());
+        let inside = Inside(state);
+        array.check_open()?;
+        Ok(inside)
+    }
+
+    /// Stays inside after the guard is gone; somebody else will leave.
+    pub fn stay(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.gate.leave();
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::places::Places;
 use crate::catalog::{Catalog, Record, part_path};
 use crate::drive::inline::Service;
 use crate::engine::EngineKind;
@@ -21,8 +22,27 @@ pub struct ArrayInfo {
     pub files: usize,
     /// The drives, by index.
     pub drives: Vec<DriveInfo>,
+    /// The nodes in rising order; one where nodes make no difference.
+    pub nodes: Vec<NodeInfo>,
     /// What a user should know of.
     pub notices: Vec<String>,
+}
+
+/// One NUMA node, or one that is emulated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its number.
+    pub id: usize,
+    /// Its CPUs that this process may use; empty means any.
+    pub cpus: Vec<usize>,
+    /// Whether it caches.
+    pub caches: bool,
+    /// The drives that it owns, by index.
+    pub drives: Vec<u16>,
+    /// Pages that its cache has room for; 0 as long as there is none.
+    pub pages: u64,
+    /// Pages that calls have sent to its threads by message.
+    pub sent_pages: u64,
 }
 
 /// One drive.
@@ -45,7 +65,12 @@ pub struct DriveInfo {
 }
 
 impl ArrayInfo {
-    pub(crate) fn new(catalog: &Catalog, services: &[Service], notices: Vec<String>) -> Result<ArrayInfo> {
+    pub(crate) fn new(
+        catalog: &Catalog,
+        services: &[Service],
+        places: &Places,
+        notices: Vec<String>,
+    ) -> Result<ArrayInfo> {
         let mut drives = Vec::new();
         for (index, (drive, service)) in catalog.drives().iter().zip(services).enumerate() {
             drives.push(DriveInfo {
@@ -58,8 +83,19 @@ impl ArrayInfo {
                 direct: service.align.is_direct(),
             });
         }
-        let files = catalog.list("").len();
-        Ok(ArrayInfo { id: catalog.id().to_string(), epoch: catalog.epoch(), files, drives, notices })
+        let grounds: Vec<Option<u32>> = drives.iter().map(|drive| drive.ground.node).collect();
+        let owner = places.of_drives(&grounds);
+        let node = |place: usize| NodeInfo {
+            id: places.nodes[place].id,
+            cpus: places.nodes[place].cpus.clone(),
+            caches: places.cache.contains(&place),
+            drives: (0..drives.len()).filter(|&drive| owner[drive] == place).map(|drive| drive as u16).collect(),
+            pages: 0,
+            sent_pages: 0,
+        };
+        let nodes = (0..places.nodes.len()).map(node).collect();
+        let (id, epoch, files) = (catalog.id().to_string(), catalog.epoch(), catalog.list("").len());
+        Ok(ArrayInfo { id, epoch, files, drives, nodes, notices })
     }
 }
 

@@ -11,6 +11,7 @@ use crate::engine::platform::Platform;
 use crate::engine::real::RealPlatform;
 use crate::error::Result;
 pub use crate::layout::LayoutKind;
+use crate::sys::topology::Topology;
 
 /// Slots per drive unless told otherwise: enough to reach the best throughput of every SSD the original was tried on.
 pub const DEFAULT_DEPTH: u32 = 32;
@@ -36,6 +37,19 @@ pub enum Mode {
     DriveThreads,
 }
 
+/// How blocking calls get at pages that are in the cache of another node. Futures and callbacks, which are handed to the drive threads
+/// anyway, always reach for them directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Remote {
+    /// What is there directly; what is missing and what is written by message, when there are several pages of one node.
+    #[default]
+    Auto,
+    /// Always directly.
+    Direct,
+    /// Always by message to a thread of the node, one for all pages of a call there (up to 1,024), pinned pages excepted.
+    Message,
+}
+
 /// Options for creating or opening an array.
 ///
 /// ```no_run
@@ -59,6 +73,10 @@ pub struct ArrayOptions {
     pub(crate) policy: PolicyKind,
     pub(crate) read_ahead_bytes: u64,
     pub(crate) hash_mask: u64,
+    pub(crate) topology: Topology,
+    pub(crate) cache_nodes: Option<Vec<usize>>,
+    pub(crate) io_nodes: Option<Vec<usize>>,
+    pub(crate) remote: Remote,
 }
 
 impl Default for ArrayOptions {
@@ -85,6 +103,10 @@ impl ArrayOptions {
             policy: PolicyKind::default(),
             read_ahead_bytes: DEFAULT_READ_AHEAD_BYTES,
             hash_mask: u64::MAX,
+            topology: Topology::default(),
+            cache_nodes: None,
+            io_nodes: None,
+            remote: Remote::default(),
         }
     }
 
@@ -171,6 +193,33 @@ impl ArrayOptions {
     #[doc(hidden)]
     pub fn cache_hash_mask(mut self, mask: u64) -> Self {
         self.hash_mask = mask;
+        self
+    }
+
+    /// How the machine's NUMA nodes are looked at: as they are, as one, or as so many that are emulated. With several nodes each that
+    /// caches has a cache of its own in its own memory, with an even share of the pages.
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = topology;
+        self
+    }
+
+    /// The nodes that cache, by their numbers; all by default. Where one of them owns no drives ([`ArrayOptions::io_nodes`]), all reads
+    /// and writes of drives are left to the drives' threads.
+    pub fn cache_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
+        self.cache_nodes = Some(nodes.into());
+        self
+    }
+
+    /// The nodes that own drives, by their numbers; all by default. A drive's thread runs on the drive's node if that is among them,
+    /// or else on one of them in turn.
+    pub fn io_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
+        self.io_nodes = Some(nodes.into());
+        self
+    }
+
+    /// How blocking calls get at pages of other nodes' caches.
+    pub fn remote(mut self, remote: Remote) -> Self {
+        self.remote = remote;
         self
     }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::info::{ArrayInfo, FileStat};
 use super::options::ArrayOptions;
+use super::places::Places;
 use super::setup;
 use crate::catalog::{Catalog, Mode};
 use crate::error::Result;
@@ -29,7 +30,7 @@ impl Peek {
     pub fn info(&self) -> Result<ArrayInfo> {
         let mut notices = self.notices();
         let services = setup::services(&self.options, &self.catalog, &mut notices)?;
-        ArrayInfo::new(&self.catalog, &services, notices)
+        ArrayInfo::new(&self.catalog, &services, &Places::new(&self.options)?, notices)
     }
 
     /// The array's id.

@@ -7,7 +7,7 @@ use super::cached::{CHUNK_PAGES, Paged};
 use super::callbacks::{self, Callbacks};
 use super::file::{File, Inside};
 use super::state::FileState;
-use crate::cache::Held;
+use crate::cache::{Held, HeldParts};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 
@@ -20,6 +20,13 @@ pub struct Pin<'a> {
     held: Held<'a>,
     /// Bytes of the page that are within the file.
     len: usize,
+}
+
+impl<'a> Pin<'a> {
+    #[inline(always)]
+    fn into_parts(self) -> (HeldParts<'a>, usize) {
+        (self.held.into_parts(), self.len)
+    }
 }
 
 impl Deref for Pin<'_> {
@@ -72,15 +79,13 @@ impl File {
     /// where the page is in the cache, and reads it where it is not.
     #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<Pin<'_>> {
-        match self.pin_found(page) {
-            Some(pin) => {
-                if (page + 1).is_multiple_of(CHUNK_PAGES) {
-                    self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
-                }
-                Ok(pin)
-            }
-            None => self.pin_any(page),
-        }
+        // In parts, that is in registers, up to the very end. A pin that is put together in memory and read back at once, by wider
+        // loads, waits for its stores, and they for all loads before them: that would end the overlap of pins.
+        let (held, len) = match self.pin_found(page) {
+            Some(pin) => pin.into_parts(),
+            None => self.pin_any(page)?.into_parts(),
+        };
+        Ok(Pin { held: Held::from_parts(held), len })
     }
 
     /// `pin` for what is not pinned by a look.
@@ -103,7 +108,7 @@ impl File {
     #[inline(always)]
     fn pin_found(&self, page: u64) -> Option<Pin<'_>> {
         let paged = self.state.paged.as_ref()?;
-        if paged.cached.cache.directory().is_default_shape() {
+        if paged.cached.is_default() {
             self.pin_found_in::<true>(paged, page)
         } else {
             self.pin_found_in_any_shape(paged, page)
@@ -118,8 +123,12 @@ impl File {
     #[inline(always)]
     fn pin_found_in<'a, const DEFAULT: bool>(&'a self, paged: &'a Paged, page: u64) -> Option<Pin<'a>> {
         let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
-        let (key, hash) = paged.key(page)?;
-        let held = paged.cached.last_seat()?.pin_found::<DEFAULT>(&paged.cached, key, hash)?;
+        let (key, hash, cache) = paged.key_as::<DEFAULT>(page)?;
+        let held = paged.cached.last_seat()?.pin_found::<DEFAULT>(&paged.cached, cache, key, hash)?;
+        // Here, where the pin is not made yet: making it and then moving it costs more than all the rest.
+        if (page + 1).is_multiple_of(CHUNK_PAGES) {
+            self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
+        }
         Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
     }
 
@@ -222,8 +231,7 @@ impl FileState {
     fn page_numbers(&self, paged: &Paged, offset: u64, len: usize) -> Result<(Range<u64>, usize)> {
         let len = self.len().saturating_sub(offset).min(len as u64);
         let numbers = numbers(offset, len);
-        let most = u64::from(paged.cached.cache.pins_max());
-        if numbers.end - numbers.start > most {
+        if let Err(most) = paged.check_pins(numbers.clone()) {
             let why = format!("this cache pins {} bytes at a time", most * PAGE_BYTES as u64);
             return Err(Error::invalid(format!("a task over {len} bytes"), why));
         }
@@ -237,11 +245,11 @@ impl FileState {
             let why = format!("file {:?} ends at {} bytes", self.record.name, self.len());
             return Err(Error::invalid(format!("page {page}"), why));
         }
-        let Some((key, hash)) = paged.key(page) else {
+        let Some((key, hash, cache)) = paged.key(page) else {
             return Err(Error::invalid(format!("page {page}"), "pages beyond 2^40 are not cached, so not pinned"));
         };
         let cached = &paged.cached;
-        let held = cached.with_seat(|seat| seat.pin(cached, key, hash, is_hit))?;
+        let held = cached.with_seat(|seat| seat.pin(cached, cache, (key, hash), is_hit))?;
         Ok(held.map(|held| Pin { held, len: left.min(PAGE_BYTES as u64) as usize }))
     }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::options::ArrayOptions;
-use crate::catalog::Catalog;
+use super::options::{ArrayOptions, Mode};
+use super::places::Places;
+use crate::catalog::{Catalog, Drive};
 use crate::counters::{Board, Subject};
 use crate::drive::PAGE_BYTES;
 use crate::drive::inline::Service;
@@ -39,6 +40,12 @@ pub fn check(options: &ArrayOptions, drives: usize, writer: bool) -> Result<()> 
     {
         let what = format!("a CPU map of {} entries", map.len());
         return Err(Error::invalid(what, format!("the array has {drives} drives")));
+    }
+    let places = Places::new(options)?;
+    if places.are_apart() && options.mode == Mode::Inline && options.cache_bytes != Some(0) {
+        let what = "nodes that cache and own no drives, with the inline mode";
+        let why = "their I/O is for the drives' threads on other nodes; leave the mode as it is, or share the nodes";
+        return Err(Error::invalid(what, why));
     }
     Ok(())
 }
@@ -122,11 +129,17 @@ pub fn board(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String
     board.map_err(|e| machine("memory for counters", e))
 }
 
-/// The CPUs of each drive's thread: as mapped, or those near the drive, as far as this process may use them. Empty where
-/// nothing is known or all are near.
-pub fn cpus(options: &ArrayOptions, catalog: &Catalog) -> Result<Vec<Vec<usize>>> {
+/// The CPUs of each drive's thread: as mapped, or those of its node, or where there is one node those near the drive, as far as this
+/// process may use them. Empty where nothing is known or all are near.
+pub fn cpus(options: &ArrayOptions, catalog: &Catalog, places: &Places) -> Result<Vec<Vec<usize>>> {
     if let Some(map) = &options.cpu_map {
         return Ok(map.clone());
+    }
+    if places.nodes.len() > 1 {
+        let ground = |drive: &Drive| drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e));
+        let grounds = catalog.drives().iter().map(|drive| Ok(ground(drive)?.node)).collect::<Result<Vec<_>>>()?;
+        let nodes = places.of_drives(&grounds);
+        return Ok(nodes.into_iter().map(|node| places.nodes[node].cpus.clone()).collect());
     }
     let allowed = cpu::allowed().unwrap_or_default();
     let mut cpus = Vec::new();

@@ -81,6 +81,11 @@ impl Directory {
         })
     }
 
+    /// Has the headers' memory, untouched so far, come from a node.
+    pub(super) fn bind(&self, node: u32, policy: crate::sys::memory::NodePolicy) -> std::io::Result<()> {
+        self.words.bind(node, policy)
+    }
+
     /// Sets now.
     pub fn sets(&self) -> u32 {
         self.size.load(Ordering::Relaxed) as u32

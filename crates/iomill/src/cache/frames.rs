@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::pins::Pins;
 use crate::drive::PAGE_BYTES;
+use crate::sys::memory::NodePolicy;
 use crate::sys::sync::{Mutex, lock};
 use memory::Memory;
 
@@ -44,6 +45,11 @@ impl Frames {
     /// Where the slab is: start and length in bytes.
     pub fn span(&self) -> (*mut u8, usize) {
         (self.memory.at(0), self.most as usize * PAGE_BYTES)
+    }
+
+    /// Has memory that was not touched yet come from a node.
+    pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
+        self.memory.bind(node, policy)
     }
 
     /// A frame's memory.
@@ -211,7 +217,7 @@ impl Frames {
 
 #[cfg(not(iomill_models))]
 mod memory {
-    use super::{PAGE_BYTES, Range, io};
+    use super::{NodePolicy, PAGE_BYTES, Range, io};
     use crate::cache::copy::copy_racing;
     use crate::sys::memory::Slab;
 
@@ -225,6 +231,10 @@ mod memory {
             // Without huge pages it works as well, only slower.
             let _advised = slab.advise_huge();
             Ok(Memory(slab))
+        }
+
+        pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
+            self.0.bind(0..self.0.len(), node, policy)
         }
 
         #[inline]
@@ -266,7 +276,7 @@ mod memory {
 /// For models: of each page its first two words, copied one by one, which loom watches. A frame's address is its number.
 #[cfg(iomill_models)]
 mod memory {
-    use super::io;
+    use super::{NodePolicy, io};
     use crate::sys::sync::{AtomicU64, Ordering::Relaxed};
 
     #[derive(Debug)]
@@ -275,6 +285,10 @@ mod memory {
     impl Memory {
         pub fn new(most: u32) -> io::Result<Memory> {
             Ok(Memory((0..most).map(|_| Default::default()).collect()))
+        }
+
+        pub fn bind(&self, _node: u32, _policy: NodePolicy) -> io::Result<()> {
+            Ok(())
         }
 
         pub fn at(&self, frame: u32) -> *mut u8 {

@@ -1,5 +1,6 @@
 //! Pinning pages (the rules are in `pins`).
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::key::{Hash, Key};
@@ -15,7 +16,23 @@ pub struct Held<'a> {
     pub(super) page: *const u8,
 }
 
-impl Held<'_> {
+/// A [`Held`] in parts: its slot and its page.
+pub type HeldParts<'a> = (&'a AtomicU32, *const u8);
+
+impl<'a> Held<'a> {
+    /// In parts, of which the pin must be put together again to end.
+    #[inline(always)]
+    pub fn into_parts(self) -> HeldParts<'a> {
+        let held = ManuallyDrop::new(self);
+        (held.slot, held.page)
+    }
+
+    /// The pin that was taken apart.
+    #[inline(always)]
+    pub fn from_parts((slot, page): HeldParts<'a>) -> Held<'a> {
+        Held { slot, page }
+    }
+
     /// The page's bytes; they never change while this lives.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {

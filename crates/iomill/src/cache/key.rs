@@ -5,6 +5,10 @@ use std::hint::select_unpredictable;
 /// Bits of a key that hold the page's number; the rest hold the file's.
 const PAGE_BITS: u32 = 40;
 
+/// Pages, as a power of two, that are next to each other and on one node: 64 KiB, so that neighbours are still read and written by one
+/// I/O, and a call that spans a few of them is a matter of few nodes.
+const GROUP_BITS: u32 = 4;
+
 /// The first sets are at least two to this power, if there are as many.
 const FIRST_BITS: u32 = 8;
 
@@ -46,6 +50,13 @@ impl Key {
     /// The page's number in its file.
     pub fn page(self) -> u64 {
         self.0 & ((1 << PAGE_BITS) - 1)
+    }
+
+    /// Which of so many nodes the page belongs to. It depends on nothing else, so neither resizing nor the sets' number changes it, and it
+    /// shares nothing with the page's own hash, so each node's pages are spread evenly over its sets.
+    #[inline]
+    pub fn node(self, nodes: usize) -> usize {
+        (((Key(self.0 >> GROUP_BITS).hash().0 >> 32) * nodes as u64) >> 32) as usize
     }
 
     /// The key's hash: a multiplication folded on itself, twice, so that neighbouring pages and files part in all bits that
@@ -155,6 +166,26 @@ mod tests {
             assert!(in_set.iter().all(|&n| n < 36), "stride {stride}: {:?}", in_set.iter().max());
             assert!(tags[2..].iter().all(|&n| (15..100).contains(&n)), "stride {stride}: {tags:?}");
         }
+    }
+
+    /// Groups of pages spread over nodes, and the pages of a node over its sets.
+    #[test]
+    fn nodes_get_as_much_and_fill_their_sets() {
+        for nodes in [2, 3, 4, 7] {
+            let keys = || (0..64_000).map(|page| Key::new(9, page).unwrap());
+            let mut of = vec![0; nodes];
+            keys().for_each(|key| of[key.node(nodes)] += 1);
+            let mean = 64_000 / nodes;
+            // 4,000 groups: a deviation of less than 32 groups, or 512 pages.
+            assert!(of.iter().all(|&pages| mean.abs_diff(pages) < 5 * 512), "{of:?}");
+            assert!(keys().all(|key| key.node(nodes) == Key(key.0 & !15).node(nodes)), "a group stays together");
+            let mut in_set = vec![0; 256];
+            let mine = keys().filter(|key| key.node(nodes) == nodes - 1);
+            mine.for_each(|key| in_set[key.hash().set(256, 256, 0) as usize] += 1);
+            let most = mean / 256;
+            assert!(in_set.iter().all(|&pages| (most / 3..most * 2).contains(&pages)), "{nodes}: {in_set:?}");
+        }
+        assert_eq!(Key::new(5, 77).unwrap().node(1), 0);
     }
 
     /// Growing by one set moves pages of one set only, and only to the new one.

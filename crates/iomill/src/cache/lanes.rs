@@ -54,3 +54,13 @@ pub(super) fn lane_of(word: u64, lane: u16) -> Option<usize> {
     let found = apart.wrapping_sub(ONES) & !apart & TOPS;
     (found != 0).then(|| found.trailing_zeros() as usize / 16)
 }
+
+/// The ways of a mask.
+pub(super) fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let way = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(way)
+    })
+}

@@ -34,13 +34,14 @@ mod pins;
 pub mod policy;
 mod resize;
 pub mod set;
+mod shape;
 mod wait;
 mod words;
 mod writing;
 
 use std::sync::Arc;
 
-pub use held::Held;
+pub use held::{Held, HeldParts};
 pub use pins::Block as PinBlock;
 pub use resize::{Resize, Step};
 pub use wait::{Outcome, Waiter};
@@ -52,8 +53,9 @@ use directory::Directory;
 pub use directory::Place;
 use frames::Frames;
 use key::{Hash, Key};
+use lanes::ways_of;
 use policy::PolicyKind;
-use set::{Locked, Seen, ways_of};
+use set::{Locked, Seen};
 use wait::Waiters;
 
 /// One frame in so many is more than the sets have ways: what pages are written to that are pinned.
@@ -156,6 +158,8 @@ pub struct Cache {
     resizing: Mutex<()>,
     /// Written to by who moves pages between sets; read by who goes through all sets, so that no page moves past it.
     moves: RwLock<()>,
+    /// See [`Cache::number`].
+    number: usize,
 }
 
 impl Cache {
@@ -188,7 +192,25 @@ impl Cache {
             dirty: AtomicU64::new(0),
             resizing: Mutex::new(()),
             moves: RwLock::new(()),
+            number: 0,
         })
+    }
+
+    /// The same as the cache of one of several nodes, counted from 0.
+    pub fn numbered(self, number: usize) -> Cache {
+        Cache { number, ..self }
+    }
+
+    /// Which it is of the caches that pages are divided among; 0 where it is the only one.
+    #[inline(always)]
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Has its memory, of which nothing was used yet, come from a node. An error costs speed only.
+    pub fn bind(&self, node: u32, policy: crate::sys::memory::NodePolicy) -> std::io::Result<()> {
+        self.frames.bind(node, policy)?;
+        self.directory.bind(node, policy)
     }
 
     /// The directory.

@@ -14,7 +14,8 @@
 
 use super::directory::Place;
 use super::key::Key;
-use super::set::{Locked, ways_of};
+use super::lanes::ways_of;
+use super::set::Locked;
 use super::{Cache, PIN_SHARE, sets_of, with_spare};
 use crate::drive::PAGE_BYTES;
 use crate::sys::sync::{MutexGuard, lock, write};

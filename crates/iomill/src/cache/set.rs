@@ -23,65 +23,15 @@ use crate::cache::lanes::lane_of;
 use crate::sys::sync::AtomicU32;
 use crate::sys::sync::{AtomicU64, Ordering, fence, spin_wait};
 
-/// The fewest and the most ways of a set; a multiple of 4.
-pub const WAYS_MIN: usize = 4;
-/// See [`WAYS_MIN`].
-pub const WAYS_MAX: usize = 32;
-/// Ways of a set unless told otherwise: four whole cache lines, the first of which serves hits. `docs/cache.md` has the figures.
-pub const WAYS_DEFAULT: usize = 12;
+pub use super::shape::{Shape, WAYS_DEFAULT, WAYS_MAX, WAYS_MIN};
 
-const LOCKED: u64 = 1;
+pub(super) const LOCKED: u64 = 1;
 
 /// In a way's frame: the way is marked. It repeats the mask, so that a pin need not look at one more line.
 const MARK: u32 = 1 << 31;
 
 /// Adding this to a locked word unlocks it and counts the version up, within the low 32 bits.
 const VERSION: u64 = 0xFFFF_FFFF;
-
-/// Where things are in a header, in words from its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Ways of a set.
-    pub ways: usize,
-    frames: usize,
-    state: usize,
-    meta: usize,
-    aux: usize,
-    keys: usize,
-    ghosts: usize,
-    /// Words from one header to the next: whole cache lines.
-    pub stride: usize,
-    /// The mask of all ways.
-    all: u32,
-}
-
-impl Shape {
-    /// The shape of headers of sets of `ways`; `None` if that is not a multiple of 4 from 4 to 32.
-    pub fn new(ways: usize) -> Option<Shape> {
-        (ways.is_multiple_of(4) && (WAYS_MIN..=WAYS_MAX).contains(&ways)).then(|| Shape::of(ways))
-    }
-
-    /// The shape unless told otherwise, as constants: look-ups in it take fewer instructions.
-    pub const DEFAULT: Shape = Shape::of(WAYS_DEFAULT);
-
-    const fn of(ways: usize) -> Shape {
-        let frames = 1 + (ways - 4).div_ceil(8);
-        let keys = frames + ways / 2;
-        let state = keys + ways;
-        let meta = state + 3;
-        let aux = meta + ways.div_ceil(8);
-        let ghosts = aux + ways.div_ceil(8);
-        let stride = (ghosts + ways / 4).next_multiple_of(8);
-        let all = u32::MAX >> (32 - ways);
-        Shape { all, ways, frames, state, meta, aux, keys, ghosts, stride }
-    }
-
-    /// The mask of all ways.
-    #[inline]
-    pub fn all(&self) -> u32 {
-        self.all
-    }
-}
 
 /// What a look-up without the lock has seen.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +69,7 @@ impl Seen<'_> {
 /// A set's header.
 #[derive(Clone, Copy)]
 pub struct Set<'a> {
-    shape: &'a Shape,
+    pub(super) shape: &'a Shape,
     words: &'a [AtomicU64],
 }
 
@@ -143,7 +93,7 @@ impl<'a> Set<'a> {
     }
 
     #[inline(always)]
-    fn word(&self, index: usize) -> &'a AtomicU64 {
+    pub(super) fn word(&self, index: usize) -> &'a AtomicU64 {
         // SAFETY: every index is computed by `Shape::new`, below the stride, which is the number of words (`new`).
         unsafe { self.words.get_unchecked(index) }
     }
@@ -290,43 +240,11 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Whether a way that was seen is dirty: read without the lock, so to be believed only while `is_still`.
-    pub fn is_dirty(&self, seen: Seen<'_>) -> bool {
-        self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
-    }
-
-    /// Whether any way may be dirty or flushing. Where none is, whoever asks sees what those saw who cleaned them, because it is
-    /// believed as by rule 1; a set that is being changed may have one.
-    pub fn is_any_dirty(&self) -> bool {
-        let head = self.word(0).load(Ordering::Acquire);
-        let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
-        fence(Ordering::Acquire);
-        let now = self.word(0).load(Ordering::Relaxed);
-        states >> 32 != 0 || more as u32 != 0 || head & LOCKED != 0 || now as u32 != head as u32
-    }
-
-    /// Whether there may be a page of a file here: read without the lock, so it misses those that come at this moment, and tells of
-    /// some that have gone.
-    pub fn may_hold(&self, file: u32) -> bool {
-        let keys = self.shape.keys..self.shape.keys + self.shape.ways;
-        keys.into_iter().any(|index| Key::from_word(self.word(index).load(Ordering::Relaxed)).file() == file)
-    }
-
     /// The address of a line of the header, to be fetched ahead of use.
     #[inline]
     pub fn line(&self, index: usize) -> *const u8 {
         self.words.as_ptr().wrapping_add(index * 8).cast()
     }
-}
-
-/// The ways of a mask.
-pub fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
-    let mut left = mask;
-    std::iter::from_fn(move || {
-        let way = (left != 0).then(|| left.trailing_zeros() as usize)?;
-        left &= left - 1;
-        Some(way)
-    })
 }
 
 /// A locked set. Dropping it unlocks.

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::sys::memory::NodePolicy;
 use crate::sys::sync::AtomicU64;
 
 #[cfg(not(iomill_models))]
@@ -13,7 +14,7 @@ mod memory {
     #[derive(Debug)]
     pub struct Words {
         /// Never looked at but through `all`.
-        _memory: PageBuf,
+        memory: PageBuf,
         start: *const AtomicU64,
         len: usize,
     }
@@ -29,14 +30,19 @@ mod memory {
             let bytes = len.checked_mul(8).ok_or(io::ErrorKind::OutOfMemory)?;
             let mut memory = PageBuf::new(bytes)?;
             let start = memory.as_mut_ptr().cast_const().cast();
-            Ok(Words { _memory: memory, start, len })
+            Ok(Words { memory, start, len })
+        }
+
+        /// Has what was not touched yet come from a node.
+        pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
+            self.memory.bind(node, policy)
         }
 
         /// The words.
         #[inline]
         pub fn all(&self) -> &[AtomicU64] {
-            // SAFETY: `len` words from `start` are mapped, zeroed and page-aligned as long as `_memory` lives, which is as
-            // long as `self`; nobody reaches them but as atomics, because `_memory` is never used again.
+            // SAFETY: `len` words from `start` are mapped, zeroed and page-aligned as long as `memory` lives, which is as
+            // long as `self`; nobody reaches them but as atomics, because `memory` is never looked at again.
             unsafe { std::slice::from_raw_parts(self.start, self.len) }
         }
     }
@@ -53,6 +59,10 @@ mod memory {
     impl Words {
         pub fn new(len: usize) -> io::Result<Words> {
             Ok(Words((0..len).map(|_| AtomicU64::new(0)).collect()))
+        }
+
+        pub fn bind(&self, _node: u32, _policy: NodePolicy) -> io::Result<()> {
+            Ok(())
         }
 
         pub fn all(&self) -> &[AtomicU64] {

@@ -1,10 +1,11 @@
 //! Writing to cached pages, and what becomes of those that were written to (rules 2 and 3 of the cache).
 
 use super::key::{Hash, Key};
-use super::set::{Locked, ways_of};
+use super::lanes::ways_of;
+use super::set::{LOCKED, Locked, Seen, Set};
 use super::{Cache, Flush, Outcome, Place, Wrote};
 use crate::drive::PAGE_BYTES;
-use crate::sys::sync::{Ordering, read};
+use crate::sys::sync::{Ordering, fence, read};
 
 impl Cache {
     /// Writes to a page. `fresh` says whether the page's drive holds nothing of it yet but zeroes, so that it need not be read. It is
@@ -187,6 +188,31 @@ impl Cache {
         let (frame, marked) = (set.frame(way), Locked::has(set.marked(), way));
         set.set_free(way);
         if marked { self.frames.give_marked(frame) } else { self.frames.give(frame) }
+    }
+}
+
+/// What can be told of dirty pages without the lock.
+impl Set<'_> {
+    /// Whether a way that was seen is dirty: read without the lock, so to be believed only while `is_still`.
+    pub fn is_dirty(&self, seen: Seen<'_>) -> bool {
+        self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
+    }
+
+    /// Whether any way may be dirty or flushing. Where none is, whoever asks sees what those saw who cleaned them, because it is
+    /// believed as by rule 1; a set that is being changed may have one.
+    pub fn is_any_dirty(&self) -> bool {
+        let head = self.word(0).load(Ordering::Acquire);
+        let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let now = self.word(0).load(Ordering::Relaxed);
+        states >> 32 != 0 || more as u32 != 0 || head & LOCKED != 0 || now as u32 != head as u32
+    }
+
+    /// Whether there may be a page of a file here: read without the lock, so it misses those that come at this moment, and tells of
+    /// some that have gone.
+    pub fn may_hold(&self, file: u32) -> bool {
+        let keys = self.shape.keys..self.shape.keys + self.shape.ways;
+        keys.into_iter().any(|index| Key::from_word(self.word(index).load(Ordering::Relaxed)).file() == file)
     }
 }
 

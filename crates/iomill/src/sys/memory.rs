@@ -57,6 +57,11 @@ impl PageBuf {
         Ok(PageBuf { start, len, mapped })
     }
 
+    /// Has memory that was not touched yet come from a node.
+    pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
+        slab::bind(self.start.as_ptr(), self.mapped, node, policy)
+    }
+
     /// Length in bytes, as asked for; never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {

@@ -11,3 +11,4 @@ pub mod memory;
 pub mod mounts;
 pub mod real_fs;
 pub mod sync;
+pub mod topology;

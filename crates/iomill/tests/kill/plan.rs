@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fastrand::Rng;
 use iomill::engine::EngineKind;
-use iomill::{ArrayOptions, Layout, LayoutKind, Mode};
+use iomill::{ArrayOptions, Layout, LayoutKind, Mode, Remote, Topology};
 
 pub const PAGE: u64 = 4096;
 
@@ -164,8 +164,12 @@ pub fn options(rng: &mut Rng) -> (ArrayOptions, String) {
     let depth = [4, 32][rng.usize(..2)];
     // None, of so few pages that they come and go, and one that all fits into.
     let cache_bytes = [0, 12 * PAGE, 48 * PAGE, 1 << 24][rng.usize(..4)];
-    let name = format!("{mode:?}, engine {engine:?}, depth {depth}, cache {cache_bytes}");
+    // A node has one set of 12 pages at least.
+    let nodes = if cache_bytes < 48 * PAGE { 1 } else { [1, 2, 4][rng.usize(..3)] };
+    let remote = [Remote::Auto, Remote::Message][rng.usize(..2)];
+    let name = format!("{mode:?}, engine {engine:?}, depth {depth}, cache {cache_bytes}, {nodes} nodes, {remote:?}");
     let options = ArrayOptions::new().mode(mode).depth(depth).cache_bytes(cache_bytes);
+    let options = options.topology(Topology::Emulate(nodes)).remote(remote);
     (if let Some(engine) = engine { options.engine(engine) } else { options }, name)
 }
 

@@ -1,17 +1,21 @@
-//! `iomill bench warm`, `cold`, `mixed`, `small-writes`: iomill's cache beside those of Linux and of others; `soak`: on its own.
+//! `iomill bench warm`, `cold`, `mixed`, `small-writes`: iomill's cache beside those of Linux and of others; `nodes`, `soak`: on its own.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use iomill::Topology;
 use iomill_bench::held::{self, Helper};
 use iomill_bench::limited::{self, What};
+use iomill_bench::nodes;
 use iomill_bench::report::Report;
 use iomill_bench::soak;
 use iomill_bench::{chart, warm};
 
 use super::{answer, named_or_fresh, progress, watched};
-use crate::arguments::{BenchCold, BenchColdOnly, BenchMixed, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm};
+use crate::arguments::{
+    BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
+};
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -21,6 +25,9 @@ use crate::interrupt::Interrupt;
 const COLD_SIZE_OVER_CACHE: u64 = 8;
 const WRITES_SIZE_OVER_CACHE: u64 = 4;
 const SOAK_SIZE_OVER_CACHE: u64 = 4;
+
+/// Nodes on a machine that has one, where no number is given.
+const EMULATED_NODES: usize = 4;
 
 pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
     let turns = &arguments.turns;
@@ -60,6 +67,37 @@ pub fn small_writes(context: &Context<'_>, arguments: &BenchSmallWrites) -> Resu
     let settings = settings(context, size, arguments.cache, arguments.threads, &arguments.turns)?;
     let report = limited(context, &What::SmallWrites, &settings, &arguments.turns)?;
     answer(context, report.table() + "\n", report.json()?)
+}
+
+pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
+    let wanted = &context.global.nodes;
+    if wanted.cache_nodes.is_some() || wanted.io_nodes.is_some() {
+        let why =
+            "bench nodes tries all nodes together, and half of them for drives; leave --cache-nodes and --io-nodes out";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    let interrupt = Interrupt::install()?;
+    let arena = named_or_fresh(context, arguments.place.dir())?;
+    let ids = |options: iomill::ArrayOptions| -> Result<Vec<usize>> {
+        Ok(options.peek(arena.drives())?.info()?.nodes.iter().map(|node| node.id).collect())
+    };
+    let (mut topology, mut nodes) = (wanted.topology, ids(context.options())?);
+    if nodes.len() == 1 && topology == Topology::Machine {
+        topology = Topology::Emulate(EMULATED_NODES);
+        nodes = ids(context.options().topology(topology))?;
+        context.note([format!("this machine has one node: measured as {topology}")]);
+    }
+    let settings = nodes::Settings {
+        size_bytes: arguments.size,
+        options: arguments.kind.apply(context.options()),
+        topology,
+        nodes,
+        batches: arguments.batch.clone(),
+        threads: arguments.threads.iter().map(|&threads| threads.into()).collect(),
+        rounds: arguments.rounds.into(),
+        slice: Duration::from_secs_f64(arguments.seconds),
+    };
+    watched(context, &interrupt, |stage| nodes::run(arena, &settings, interrupt.flag(), stage))
 }
 
 /// Serves the measurement that started this process, and says nothing itself.

@@ -187,7 +187,7 @@ impl Ahead {
         }
         let at_once = habit == Habit::Sequential as u32;
         let (first, times) = if at_once { (SEQUENTIAL_FIRST_PAGES, SEQUENTIAL_TIMES) } else { (FIRST_PAGES, 1) };
-        let room = (cached.cache.directory().pages() / WINDOW_SHARE).min(WINDOW_MAX_PAGES);
+        let room = (cached.pages() / WINDOW_SHARE).min(WINDOW_MAX_PAGES);
         let most = (self.window_pages * times).min(room);
         (most > 0).then(|| Windows { first: first.min(most), most, at_once })
     }
@@ -245,7 +245,7 @@ impl Share {
     fn take(cached: &Arc<Cached>, pages: u64) -> Option<Share> {
         let before = cached.ahead.fetch_add(pages, Ordering::Relaxed);
         let share = Share { cached: Arc::clone(cached), pages };
-        (before + pages <= cached.cache.directory().pages() / ON_ITS_WAY_SHARE).then_some(share)
+        (before + pages <= cached.pages() / ON_ITS_WAY_SHARE).then_some(share)
     }
 }
 
@@ -295,7 +295,7 @@ impl FileState {
 
     /// Has pages brought in that will be needed, one wave after the other, behind those that were asked for before.
     pub fn will_need(self: &Arc<Self>, paged: &Arc<Paged>, pages: Range<u64>) {
-        let most = paged.cached.cache.directory().pages() / NEEDED_SHARE;
+        let most = paged.cached.pages() / NEEDED_SHARE;
         let end = pages.end.min(self.end_page()).min(pages.start.saturating_add(most));
         if pages.start < end && paged.cached.wanted.push(Arc::downgrade(self), pages.start..end) {
             go_on_later(self, Arc::clone(&paged.cached));
@@ -349,7 +349,7 @@ fn go_on_later(file: &Arc<FileState>, cached: Arc<Cached>) {
 }
 
 fn go_on(cached: &Arc<Cached>) {
-    let most = (cached.cache.directory().pages() / WINDOW_SHARE).clamp(1, WINDOW_MAX_PAGES);
+    let most = (cached.pages() / WINDOW_SHARE).clamp(1, WINDOW_MAX_PAGES);
     while let Some((file, pages)) = cached.wanted.next(most) {
         // A file that nobody has open any more is not kept from being deleted.
         let Some(file) = file.upgrade().filter(|file| file.is_held()) else { continue };

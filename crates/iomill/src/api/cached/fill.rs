@@ -63,6 +63,11 @@ impl Fills {
         self.entries.len()
     }
 
+    /// How many pieces it takes to fill them, once it is planned.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -80,7 +85,7 @@ impl Fills {
             let page = fill.key.page();
             let has = file.page_bytes(page);
             if has < PAGE_BYTES {
-                paged.cached.cache.put_zeroes(fill, has);
+                paged.cached.cache_of(fill.key).put_zeroes(fill, has);
             }
             let whole = has == PAGE_BYTES;
             let adjacent = last
@@ -97,8 +102,9 @@ impl Fills {
         for run in self.runs.iter_mut().filter(|run| run.count > 1) {
             run.listed = self.list.len();
             let frames = self.entries[run.first..run.first + run.count].iter();
-            self.list
-                .extend(frames.map(|(fill, _)| Segment { buf: paged.cached.cache.filling(fill), len: PAGE_BYTES }));
+            self.list.extend(
+                frames.map(|(fill, _)| Segment { buf: paged.cached.cache_of(fill.key).filling(fill), len: PAGE_BYTES }),
+            );
         }
     }
 
@@ -112,7 +118,7 @@ impl Fills {
         self.runs.iter().enumerate().map(move |(tag, run)| {
             let (fill, _) = &self.entries[run.first];
             let memory = match run.count {
-                1 => Memory::one(paged.cached.cache.filling(fill)),
+                1 => Memory::one(paged.cached.cache_of(fill.key).filling(fill)),
                 _ => Memory::scatter(&self.list[run.listed..run.listed + run.count]),
             };
             let (drive, piece) = file.page_piece(Op::Read, class, fill.key.page(), run.len, memory);
@@ -143,7 +149,7 @@ impl Fills {
 
     /// Ends a fill; its page, if its set wants to be flushed now.
     fn end(&self, paged: &Paged, (fill, span): &(Fill, Span), outcome: Outcome) -> Option<u64> {
-        let cache = &paged.cached.cache;
+        let cache = paged.cached.cache_of(fill.key);
         let (within, len) = (usize::from(span.within), usize::from(span.len));
         if outcome.is_ok() {
             // SAFETY: the frame is ours until the fill ends, the span's memory is the call's until its end, and the range is

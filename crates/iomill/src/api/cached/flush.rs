@@ -16,7 +16,7 @@ use super::{Cached, Paged};
 use crate::api::array::ArrayInner;
 use crate::api::state::FileState;
 use crate::cache::key::Key;
-use crate::cache::{Flush, Outcome};
+use crate::cache::{Cache, Flush, Outcome};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES};
 use crate::engine::{Memory, Op};
@@ -80,7 +80,7 @@ impl FileState {
         if over.many.is_empty() {
             return;
         }
-        let too_many = paged.cached.cache.dirty() > paged.cached.limits().dirty_pages;
+        let too_many = paged.cached.dirty() > paged.cached.limits().dirty_pages;
         if too_many || !self.array().has_threads() {
             let _later = self.flush_sets(paged, &over.many);
         } else {
@@ -122,7 +122,7 @@ impl FileState {
 
     /// Flushes all dirty pages of the file, and waits for those that others are flushing.
     pub fn flush_all(&self, paged: &Paged) -> Result<()> {
-        let mut keys = paged.cached.cache.dirty_of(paged.number);
+        let mut keys = paged.cached.dirty_of(paged.number);
         while !keys.is_empty() {
             // What others are flushing may be older than what this is to cover, and may fail: it is looked at again, until it is
             // clean or was ours.
@@ -173,21 +173,21 @@ impl FileState {
         at: usize,
         runs: &mut Vec<Run>,
     ) -> (Option<Flush>, usize) {
-        let cache = &paged.cached.cache;
         let block_pages = self.block_bytes / PAGE_BYTES as u64;
         let block = key.page() - key.page() % block_pages;
         let room = ((copy.len() - at) / PAGE_BYTES).min(PIECE_BYTES / PAGE_BYTES) as u64;
-        let name = |page: u64| paged.key(page).map(|(key, _)| key);
+        let name = |page: u64| paged.key(page).map(|(key, _, cache)| (key, cache));
+        let is_dirty = |page: u64| name(page).is_some_and(|(key, cache): (Key, &Cache)| cache.is_dirty(key));
         let wanted = key.page();
         let mut first = wanted;
-        while first > block && wanted - first + 1 < room && name(first - 1).is_some_and(|key| cache.is_dirty(key)) {
+        while first > block && wanted - first + 1 < room && is_dirty(first - 1) {
             first -= 1;
         }
         let (mut page, mut copied, mut asked) = (first, 0, None);
         while page < block + block_pages && copied < room {
             let to = copy.as_mut_ptr().wrapping_add(at + copied as usize * PAGE_BYTES);
             // SAFETY: `room` pages fit the copy from `at` on, which is ours.
-            let begun = name(page).map_or(Flush::Clean, |key| unsafe { cache.begin_flush(key, to) });
+            let begun = name(page).map_or(Flush::Clean, |(key, cache)| unsafe { cache.begin_flush(key, to) });
             if page == wanted {
                 asked = Some(begun);
             }
@@ -202,7 +202,7 @@ impl FileState {
             page += 1;
         }
         if copied > 0
-            && let Some(first) = name(first)
+            && let Some((first, _)) = name(first)
         {
             runs.push(Run { first, count: copied as usize, at });
             paged.on_its_way(first.page() + copied - 1);
@@ -254,8 +254,8 @@ impl FileState {
             self.late.failed(failure);
         }
         for page in run.first.page()..run.first.page() + run.count as u64 {
-            if let Some((key, _)) = paged.key(page) {
-                paged.cached.cache.end_flush(key, outcome);
+            if let Some((key, _, cache)) = paged.key(page) {
+                cache.end_flush(key, outcome);
             }
         }
     }
@@ -264,7 +264,7 @@ impl FileState {
 impl Cached {
     /// Memory for copies of so many pages, or of some of them at a time.
     fn take_copy(&self, pages: usize) -> Result<PageBuf> {
-        let most = (self.cache.directory().pages() as usize / 64).clamp(4, COPY_PAGES);
+        let most = (self.pages() as usize / 64).clamp(4, COPY_PAGES);
         // Neighbours come along.
         let is_small = pages <= SMALL_COPY_PAGES / 2 || most <= SMALL_COPY_PAGES;
         if let Some(copy) = lock(&self.copies[usize::from(is_small)]).pop() {
@@ -293,10 +293,11 @@ impl Cached {
 
     /// The dirty pages of some pages' sets, in their order.
     fn dirty_beside(&self, pages: impl Iterator<Item = Key>) -> Vec<Key> {
-        let directory = self.cache.directory();
         let mut keys = Vec::new();
         for page in pages {
-            self.cache.dirty_in(directory.place(directory.hash(page)), false, &mut keys);
+            let cache = self.cache_of(page);
+            let directory = cache.directory();
+            cache.dirty_in(directory.place(directory.hash(page)), false, &mut keys);
         }
         keys.sort_unstable();
         keys.dedup();

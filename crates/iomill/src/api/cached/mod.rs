@@ -6,8 +6,11 @@
 //! a thread in the background, by whoever writes too much, and by `sync` (`flush`).
 
 mod ahead;
+mod crew;
+mod errand;
 mod fill;
 mod flush;
+mod nodes;
 mod read;
 mod resize;
 mod run;
@@ -20,9 +23,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use super::options::ArrayOptions;
+use super::places::Places;
 use super::split::Extent;
 use super::state::FileState;
-use crate::cache::key::{Hash, Key};
+use crate::cache::key::Key;
 use crate::cache::{Cache, Plan};
 use crate::counters::Board;
 use crate::drive::PAGE_BYTES;
@@ -31,6 +35,7 @@ use crate::error::Result;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering, RwLock, read, write};
 use flush::Flusher;
+use nodes::Spread;
 
 pub use ahead::{Ahead, CHUNK_PAGES, Habit};
 pub use fill::Fills;
@@ -49,7 +54,12 @@ const WAVE_PAGES: usize = 1024;
 /// An array's cache, and what flushes it.
 #[derive(Debug)]
 pub struct Cached {
-    pub cache: Cache,
+    /// The cache of the first node that has one.
+    first: Cache,
+    /// The others', and what else there is to several nodes.
+    spread: Option<Spread>,
+    /// See [`Cached::is_default`].
+    is_default: bool,
     /// Tells caches of this process apart in the threads' tables.
     instance: u64,
     /// The same while the array is open.
@@ -87,16 +97,18 @@ impl Cached {
     /// The cache that the options ask for, if they do; by default one that there is address space for.
     pub fn new(
         options: &ArrayOptions,
+        places: &Places,
         instance: u64,
         regions: &Arc<Regions>,
         board: &Arc<Board>,
         notices: &mut Vec<String>,
     ) -> Result<Option<Arc<Cached>>> {
-        let Some(mut sizes) = resize::sizes(options)? else { return Ok(None) };
-        let cache = loop {
-            let smaller = match Cached::of_size(options, sizes) {
-                Ok(cache) => break cache,
-                Err(error) => sizes.smaller(options).ok_or(error)?,
+        let nodes = places.cache.len();
+        let Some(mut sizes) = resize::sizes(options, nodes)? else { return Ok(None) };
+        let mut caches = loop {
+            let smaller = match Cached::of_size(options, sizes, nodes) {
+                Ok(caches) => break caches,
+                Err(error) => sizes.smaller(options, nodes).ok_or(error)?,
             };
             sizes = smaller;
         };
@@ -106,12 +118,19 @@ impl Cached {
                 .push(format!("the cache has {now} KiB and not {wanted} KiB: address space is limited (`ulimit -v`)"));
         }
         board.set_cache_bytes(sizes.now);
-        let (start, len) = cache.span();
-        let chunk_bytes =
-            (sizes.now / CHUNK_SHARE).next_power_of_two().clamp(CHUNK_MIN_BYTES, CHUNK_MAX_BYTES) as usize;
-        regions.add_slab(start, len, chunk_bytes);
-        regions.use_slab(start, cache.used_bytes());
-        Ok(Some(Arc::new(Cached {
+        let share = sizes.now / CHUNK_SHARE / nodes as u64;
+        let chunk_bytes = share.next_power_of_two().clamp(CHUNK_MIN_BYTES, CHUNK_MAX_BYTES) as usize;
+        for cache in &caches {
+            let (start, len) = cache.span();
+            regions.add_slab(start, len, chunk_bytes);
+            regions.use_slab(start, cache.used_bytes());
+        }
+        let first = caches.remove(0);
+        let threads = options.platform.threads();
+        let cached = Cached {
+            is_default: places.nodes.len() == 1 && first.directory().is_default_shape(),
+            first,
+            spread: (places.nodes.len() > 1).then(|| Spread::new(places, caches, options.remote, threads)),
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
@@ -119,38 +138,32 @@ impl Cached {
             copies: Default::default(),
             regions: Arc::clone(regions),
             chunk_bytes,
-            cache,
             instance,
             open: AtomicU64::new(instance),
             files: RwLock::default(),
             next_number: AtomicU32::new(0),
             flusher: Flusher::default(),
-        })))
+        };
+        cached.bind(places, notices);
+        Ok(Some(Arc::new(cached)))
     }
 
-    fn of_size(options: &ArrayOptions, sizes: resize::Sizes) -> Result<Cache> {
-        let plan = |bytes_max| Plan {
-            bytes: sizes.now,
-            bytes_max,
-            set_size: options.set_size,
-            policy: options.policy,
-            hash_mask: options.hash_mask,
-        };
-        match Cache::new(plan(sizes.most)) {
+    fn of_size(options: &ArrayOptions, sizes: resize::Sizes, nodes: usize) -> Result<Vec<Cache>> {
+        match caches(options, sizes.now, sizes.most, nodes) {
             // Where address space is counted as memory, a cache that cannot grow is better than none.
-            Err(_) if options.cache_bytes_max.is_none() => Cache::new(plan(sizes.now)),
-            cache => cache,
+            Err(_) if options.cache_bytes_max.is_none() => caches(options, sizes.now, sizes.now, nodes),
+            caches => caches,
         }
     }
 
     /// What follows from the cache's size now.
     fn limits(&self) -> Limits {
-        let directory = self.cache.directory();
-        let pages = directory.pages();
+        // All pages of a wave may be one node's.
+        let least = self.caches().map(|cache| cache.directory().pages()).min().unwrap_or(0);
         Limits {
-            wave_pages: (pages as usize / 4).clamp(1, WAVE_PAGES),
-            set_dirty: directory.ways() as u32 * 3 / 4,
-            dirty_pages: pages * 3 / 4,
+            wave_pages: (least as usize / 4).clamp(1, WAVE_PAGES),
+            set_dirty: self.first.directory().ways() as u32 * 3 / 4,
+            dirty_pages: self.pages() * 3 / 4,
         }
     }
 
@@ -163,7 +176,7 @@ impl Cached {
                 continue;
             }
             if drawn >= crate::cache::key::FILE_MAX {
-                self.cache.discard(number, 0);
+                self.discard(number, 0);
             }
             return number;
         }
@@ -180,14 +193,25 @@ impl Cached {
     /// The file is gone. Its clean pages age away; dirty ones, whose flush has failed and been reported, go now.
     pub fn leave(&self, number: u32) {
         write(&self.files).remove(&number);
-        if !self.cache.dirty_of(number).is_empty() {
-            self.cache.discard(number, 0);
+        if !self.dirty_of(number).is_empty() {
+            self.discard(number, 0);
         }
     }
 
     fn file(&self, number: u32) -> Option<Arc<FileState>> {
         read(&self.files).get(&number).and_then(Weak::upgrade)
     }
+}
+
+/// The caches of so many nodes, with so much memory among them.
+fn caches(options: &ArrayOptions, bytes: u64, bytes_max: u64, nodes: usize) -> Result<Vec<Cache>> {
+    let share = |bytes| nodes::shares(bytes, options.set_size, nodes);
+    let each = share(bytes).into_iter().zip(share(bytes_max)).enumerate();
+    let cache = |(number, (bytes, bytes_max))| {
+        let ArrayOptions { set_size, policy, hash_mask, .. } = *options;
+        Ok(Cache::new(Plan { bytes, bytes_max, set_size, policy, hash_mask })?.numbered(number))
+    };
+    each.map(cache).collect()
 }
 
 /// A file's part of the cache.
@@ -288,19 +312,12 @@ impl Paged {
 
     /// Forgets what is cached from a length on, the page that it falls into included. Nobody writes or fills.
     pub fn cut(&self, len: u64) {
-        self.cached.cache.discard(self.number, len / PAGE_BYTES as u64);
+        self.cached.discard(self.number, len / PAGE_BYTES as u64);
         self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
     }
 
     /// The names of pages.
     fn keys<'a>(&'a self, pages: impl IntoIterator<Item = &'a u64> + 'a) -> impl Iterator<Item = Key> + 'a {
         pages.into_iter().filter_map(|&page| Key::new(self.number, page))
-    }
-
-    /// The name of a page, unless the page is too far out to be cached.
-    #[inline(always)]
-    pub fn key(&self, page: u64) -> Option<(Key, Hash)> {
-        let key = Key::new(self.number, page)?;
-        Some((key, self.cached.cache.directory().hash(key)))
     }
 }

@@ -44,9 +44,14 @@ impl Paged {
     /// # Safety
     /// The extent's memory is writable and nobody else's.
     pub unsafe fn read(&self, extent: Extent, missing: &mut Vec<Span>) {
+        let extents = match self.leave_to_nodes(std::iter::once(extent), missing) {
+            // SAFETY: the caller's promise.
+            Ok(near) => return unsafe { self.read_many_in::<false>(near.iter().map(Span::extent), missing) },
+            Err(extents) => extents,
+        };
         self.cached.with_seat(|seat| {
             seat.tally.add(Id::BytesRead, extent.len as u64);
-            for span in super::spans(extent) {
+            for span in extents.flat_map(super::spans) {
                 // SAFETY: the caller's promise.
                 if !unsafe { self.read_span(seat, span) } {
                     missing.push(span);
@@ -72,22 +77,26 @@ impl Paged {
     }
 
     /// Copies a range within one page, if the cache has it. Every instruction counts here: the processor overlaps a read's cache
-    /// misses with those of as many reads after it as it can look ahead.
+    /// misses with those of as many reads after it as it can look ahead. With `DEFAULT` there is one cache, of the default shape
+    /// ([`Cached::is_default`](super::Cached::is_default)).
     ///
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
     #[inline(always)]
     pub unsafe fn read_page<const DEFAULT: bool>(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
         // A thread's first read takes the longer way.
-        let (Some((key, hash)), Some(seat)) = (self.key(page), self.cached.last_seat()) else { return false };
-        let directory = self.cached.cache.directory();
+        let (Some((key, hash, cache)), Some(seat)) = (self.key_to_read::<DEFAULT>(page), self.cached.last_seat())
+        else {
+            return false;
+        };
+        let directory = cache.directory();
         let set = directory.set_as::<DEFAULT>(directory.place(hash));
         let Some(seen) = set.find(key, hash) else { return false };
         // SAFETY: the caller's promise.
-        let copied = unsafe { self.cached.cache.copy_seen(seen, within, to, len) };
+        let copied = unsafe { cache.copy_seen(seen, within, to, len) };
         if copied {
             seat.tally.hit(Id::BytesRead, len as u64);
-            seat.note(&self.cached, seen.way, hash);
+            seat.note::<DEFAULT>(&self.cached, cache, seen.way, hash);
         }
         copied
     }
@@ -96,11 +105,11 @@ impl Paged {
     /// As for `read`.
     #[inline(always)]
     unsafe fn read_span(&self, seat: &Seat, span: Span) -> bool {
-        let Some((key, hash)) = self.key(span.page) else { return false };
+        let Some((key, hash, cache)) = self.key(span.page) else { return false };
         // SAFETY: a span is within its page, and its memory is the caller's.
-        let seen = unsafe { self.cached.cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
+        let seen = unsafe { cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
         if let Some(seen) = seen {
-            seat.hit(&self.cached, seen.way, hash);
+            seat.hit(&self.cached, cache, seen.way, hash);
         }
         seen.is_some()
     }
@@ -110,13 +119,15 @@ impl Paged {
     /// # Safety
     /// As for `read`.
     pub unsafe fn read_many(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if self.cached.cache.directory().is_default_shape() {
-                self.read_many_in::<true>(extents, missing);
-            } else {
-                self.read_many_in::<false>(extents, missing);
-            }
+        if self.cached.is_default() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.read_many_in::<true>(extents, missing) };
+        }
+        match self.leave_to_nodes(extents, missing) {
+            // SAFETY: as above.
+            Ok(near) => unsafe { self.read_many_in::<false>(near.iter().map(Span::extent), missing) },
+            // SAFETY: as above.
+            Err(extents) => unsafe { self.read_many_in::<false>(extents, missing) },
         }
     }
 
@@ -153,15 +164,14 @@ impl Paged {
     /// # Safety
     /// The span's memory is valid, and (for reads) nobody else's.
     unsafe fn ask(&self, seat: &Seat, want: Want, span: Span, set_dirty: u32) -> (Asked, Wants) {
-        let Some((key, hash)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
-        let cache = &self.cached.cache;
+        let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
         if want != Want::Write {
             // A page to be read was not found a moment ago; the others are asked for here first.
             if want != Want::Read
                 && let Some(seen) = cache.directory().find(key, hash)
             {
                 if want == Want::Touch {
-                    seat.hit(&self.cached, seen.way, hash);
+                    seat.hit(&self.cached, cache, seen.way, hash);
                 }
                 return (Asked::Done, Wants::Nothing);
             }
@@ -186,7 +196,7 @@ impl Paged {
         let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
         match wrote {
             Wrote::Done { dirty, was: Ok(way) } => {
-                seat.hit(&self.cached, way, hash);
+                seat.hit(&self.cached, cache, way, hash);
                 (Asked::Done, if dirty > set_dirty { Wants::Flush } else { Wants::Nothing })
             }
             Wrote::Done { dirty, was: Err(came) } => {
@@ -195,7 +205,7 @@ impl Paged {
             }
             Wrote::Busy => (Asked::Busy, Wants::Nothing),
             Wrote::Yours(fill) => yours(fill),
-            // Whoever writes flushes it (`pass_full`).
+            // Whoever writes flushes it (`flush_full`).
             Wrote::Full => (Asked::Full, Wants::Nothing),
         }
     }
@@ -203,20 +213,20 @@ impl Paged {
     /// Fetches ahead what filling a page will read and write.
     #[inline]
     pub(super) fn prefetch(&self, page: u64) {
-        if let Some((_, hash)) = self.key(page) {
-            self.cached.cache.prefetch_to_fill(hash);
+        if let Some((_, hash, cache)) = self.key(page) {
+            cache.prefetch_to_fill(hash);
         }
     }
 
     /// Whether a page is in the cache.
     pub fn is_there(&self, page: u64) -> bool {
-        self.key(page).is_some_and(|(key, hash)| self.cached.cache.directory().find(key, hash).is_some())
+        self.key(page).is_some_and(|(key, hash, cache)| cache.directory().find(key, hash).is_some())
     }
 
     /// What to wait on while somebody is at a page.
     pub(super) fn waiter(&self, page: u64, to_flush: bool) -> Option<std::sync::Arc<Waiter>> {
-        let (key, hash) = self.key(page)?;
-        self.cached.cache.waiter(key, hash, to_flush)
+        let (key, hash, cache) = self.key(page)?;
+        cache.waiter(key, hash, to_flush)
     }
 }
 
@@ -266,8 +276,8 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
     /// The span's memory is writable and nobody else's, until `run`.
     #[inline(always)]
     unsafe fn push(&mut self, span: Span) {
-        let Some((key, hash)) = self.paged.key(span.page) else { return self.missing.push(span) };
-        let place = self.paged.cached.cache.prefetch::<DEFAULT>(hash);
+        let Some((key, hash, cache)) = self.paged.key_as::<DEFAULT>(span.page) else { return self.missing.push(span) };
+        let place = cache.prefetch::<DEFAULT>(hash);
         let Span { within, len, buf, .. } = span;
         self.asked[self.count] = Asking { key, hash, buf, place, within, len };
         self.count += 1;
@@ -284,9 +294,9 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
     #[inline(never)]
     unsafe fn run(&mut self) {
         let (cached, asked) = (&self.paged.cached, &self.asked[..std::mem::take(&mut self.count)]);
-        let cache = &cached.cache;
         let mut seen = [const { None }; OVERLAP];
         for (asking, seen) in asked.iter().zip(&mut seen) {
+            let cache = cached.cache_as::<DEFAULT>(asking.key);
             // The page may have moved to another set meanwhile; then it is not found.
             *seen = cache.directory().set_as::<DEFAULT>(asking.place).find(asking.key, asking.hash);
             if let Some(seen) = *seen {
@@ -295,12 +305,13 @@ impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
         }
         let mut hits = 0;
         for (asking, seen) in asked.iter().zip(&seen) {
+            let cache = cached.cache_as::<DEFAULT>(asking.key);
             if let Some(seen) = *seen
                 // SAFETY: a span is within its page, and its memory is the caller's.
                 && unsafe { cache.copy_seen(seen, asking.within.into(), asking.buf, asking.len.into()) }
             {
                 hits += 1;
-                self.seat.note(cached, seen.way, asking.hash);
+                self.seat.note::<DEFAULT>(cached, cache, seen.way, asking.hash);
             } else {
                 self.missing.push(asking.span());
             }
@@ -323,12 +334,22 @@ pub(super) fn wait(array: &ArrayInner, waiter: &Waiter) -> Outcome {
 }
 
 /// Spans by what became of them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Sorted {
     pub busy: Vec<Span>,
     pub full: Vec<Span>,
     /// Pages whose sets want to be flushed.
     pub over: Over,
+}
+
+impl Sorted {
+    /// Adds what became of others.
+    pub fn extend(&mut self, other: Sorted) {
+        self.busy.extend(other.busy);
+        self.full.extend(other.full);
+        self.over.many.extend(other.over.many);
+        self.over.pressed.extend(other.over.pressed);
+    }
 }
 
 impl FileState {
@@ -342,12 +363,24 @@ impl FileState {
         while !todo.is_empty() {
             let count = todo.len().min(paged.cached.limits().wave_pages);
             let mut fills = Fills::new(want);
+            // SAFETY: the caller's promise; `away` is waited for here, also when this unwinds.
+            let away = unsafe { self.send_away(paged, want, &mut todo, count, class) };
+            let near = count - away.as_ref().map_or(0, |(_, count)| *count);
             // SAFETY: the caller's promise.
-            let mut sorted = unsafe { self.begin_wave(paged, &todo[..count], &mut fills) };
-            todo.drain(..count);
+            let mut sorted = unsafe { self.begin_wave(paged, &todo[..near], &mut fills) };
+            todo.drain(..near);
             // SAFETY: the caller's promise.
-            unsafe { self.run_fills(paged, fills, class, &mut sorted.over)? };
+            let ran = unsafe { self.run_fills(paged, fills, class, &mut sorted.over) };
+            if let Some((away, _)) = away {
+                let (left, result) = away.wait();
+                sorted.extend(left);
+                result?;
+            }
+            ran?;
             self.note_dirty(paged, if want == Want::Write { Op::Write } else { Op::Read }, &sorted.over);
+            if want == Want::Write && self.flush_full(paged, &sorted.full)? {
+                todo.append(&mut sorted.full);
+            }
             for span in &sorted.full {
                 match want {
                     // SAFETY: the caller's promise.
@@ -416,17 +449,23 @@ impl FileState {
         sorted
     }
 
-    /// Does one span past its full set, or makes room there; `false` asks for another round.
+    /// Makes room where a write found sets full; whether there was any to make.
+    fn flush_full(&self, paged: &Paged, full: &[Span]) -> Result<bool> {
+        if full.is_empty() {
+            return Ok(false);
+        }
+        let pages: Vec<u64> = full.iter().map(|span| span.page).collect();
+        self.flush_sets(paged, &pages)
+    }
+
+    /// Does one span past its full set; `false` asks for another round.
     ///
     /// # Safety
     /// As for `complete`.
     unsafe fn pass_full(&self, paged: &Paged, op: Op, span: Span, class: Class) -> Result<bool> {
         let key = paged.key(span.page);
-        if op == Op::Write && key.is_some() && self.flush_sets(paged, &[span.page])? {
-            return Ok(false);
-        }
-        if let Some((key, hash)) = key
-            && !paged.cached.cache.begin_bypass(key, hash)
+        if let Some((key, hash, cache)) = key
+            && !cache.begin_bypass(key, hash)
         {
             // There by now, or somebody is at it, or too many are in transit.
             self.array().pause_for_io();
@@ -452,8 +491,8 @@ impl FileState {
         if op == Op::Write {
             self.note_written(span.page);
         }
-        if let Some((key, hash)) = key {
-            paged.cached.cache.end_bypass(key, hash, outcome);
+        if let Some((key, hash, cache)) = key {
+            cache.end_bypass(key, hash, outcome);
         }
         begun?;
         outcome.map_err(|failure| self.error(failure))?;

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::Cached;
 use crate::api::array::ArrayInner;
 use crate::api::options::ArrayOptions;
-use crate::cache::Step;
 use crate::cache::key::Key;
+use crate::cache::{Cache, Resize, Step};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::sys::limits::{address_space_bytes, default_cache_bytes, memory_limit_bytes};
@@ -32,15 +32,15 @@ pub struct Sizes {
 
 impl Sizes {
     /// The next smaller cache to try where there is no address space for this one and nobody asked for it; `None` below one set.
-    pub fn smaller(self, options: &ArrayOptions) -> Option<Sizes> {
+    pub fn smaller(self, options: &ArrayOptions, nodes: usize) -> Option<Sizes> {
         let now = self.now / 2;
         let by_default = options.cache_bytes.is_none() && options.cache_bytes_max.is_none();
-        (by_default && check_least(options.set_size, now).is_ok()).then_some(Sizes { now, most: now, ..self })
+        (by_default && check_least(options.set_size, nodes, now).is_ok()).then_some(Sizes { now, most: now, ..self })
     }
 }
 
 /// The sizes that options ask for; `None` for no cache.
-pub fn sizes(options: &ArrayOptions) -> Result<Option<Sizes>> {
+pub fn sizes(options: &ArrayOptions, nodes: usize) -> Result<Option<Sizes>> {
     // Where it cannot be found out there is no cache unless somebody names its size, and none that grows unless told how far.
     let memory_bytes = memory_limit_bytes(Path::new("/")).unwrap_or(0);
     let address_bytes = address_space_bytes();
@@ -53,7 +53,7 @@ pub fn sizes(options: &ArrayOptions) -> Result<Option<Sizes>> {
     if now == 0 {
         return Ok(None);
     }
-    check_least(options.set_size, now)?;
+    check_least(options.set_size, nodes, now)?;
     if let Some(most) = most
         && most < now
     {
@@ -66,10 +66,11 @@ pub fn sizes(options: &ArrayOptions) -> Result<Option<Sizes>> {
     Ok(Some(Sizes { now, most, wanted }))
 }
 
-fn check_least(ways: usize, bytes: u64) -> Result<()> {
-    let least = (ways * PAGE_BYTES) as u64;
+fn check_least(ways: usize, nodes: usize, bytes: u64) -> Result<()> {
+    let least = (nodes * ways * PAGE_BYTES) as u64;
     if bytes < least {
-        let why = format!("it holds at least one set of {ways} pages, {least} bytes; 0 is none");
+        let each = if nodes == 1 { String::new() } else { format!(" for each of {nodes} nodes") };
+        let why = format!("it holds at least one set of {ways} pages{each}, {least} bytes; 0 is none");
         return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
     }
     Ok(())
@@ -78,28 +79,41 @@ fn check_least(ways: usize, bytes: u64) -> Result<()> {
 impl Cached {
     /// Changes the size, step by step, and waits for what is in the way. An error leaves it at a size between.
     pub fn resize(&self, array: &ArrayInner, bytes: u64) -> Result<()> {
-        let directory = self.cache.directory();
+        let ways = self.first.directory().ways();
         if bytes == 0 {
             let why = "an open array keeps its cache; shrink it to one set at least, or open the array without one";
             return Err(Error::invalid("a cache of 0 bytes", why));
         }
-        check_least(directory.ways(), bytes)?;
-        let page_bytes = PAGE_BYTES as u64;
-        let most = u64::from(directory.sets_max()) * directory.ways() as u64 * page_bytes;
+        check_least(ways, self.caches().count(), bytes)?;
+        let set_bytes = (ways * PAGE_BYTES) as u64;
+        let sets_max = self.caches().map(|cache| u64::from(cache.directory().sets_max())).sum();
+        let most = set_bytes * sets_max;
         // Up to a set more is the same number of whole sets.
-        if bytes / page_bytes / directory.ways() as u64 > u64::from(directory.sets_max()) {
+        if bytes / set_bytes > sets_max {
             let why = format!(
                 "it was opened to grow to {most} bytes; close the array and open it with `cache_bytes_max({bytes})`"
             );
             return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
         }
-        let start = self.cache.span().0;
-        let mut resize = self.cache.begin_resize(bytes);
-        self.regions.use_slab(start, self.cache.used_bytes());
+        // All are begun before the first goes on, so that of two resizes at a time one comes first on all nodes.
+        let shares = super::nodes::shares(bytes, ways, self.caches().count());
+        let resizes: Vec<_> =
+            self.caches().zip(shares).map(|(cache, bytes)| (cache, cache.begin_resize(bytes))).collect();
+        for (cache, mut resize) in resizes {
+            self.resize_one(array, cache, &mut resize)?;
+        }
+        self.board.set_cache_bytes(bytes);
+        Ok(())
+    }
+
+    /// Goes on with one cache's resize to its end.
+    fn resize_one(&self, array: &ArrayInner, cache: &Cache, resize: &mut Resize<'_>) -> Result<()> {
+        let start = cache.span().0;
+        self.regions.use_slab(start, cache.used_bytes());
         let mut dirty = Vec::new();
         loop {
             let step = resize.go_on(STEP_SETS, &mut dirty);
-            self.board.set_cache_bytes(self.cache.bytes());
+            self.board.set_cache_bytes(self.pages() * PAGE_BYTES as u64);
             array.check_open()?;
             match step {
                 Step::Done => break,
@@ -108,9 +122,8 @@ impl Cached {
                 Step::Blocked => array.pause_for_io(),
             }
         }
-        self.regions.use_slab(start, self.cache.used_bytes());
+        self.regions.use_slab(start, cache.used_bytes());
         let released = resize.release(self.chunk_bytes, |range| self.regions.drop_chunks(start, range));
-        self.board.set_cache_bytes(bytes);
         released.map(drop).map_err(|e| Error::Machine {
             what: "memory of a cache that has shrunk".into(),
             why: format!("{e}; it is used again when the cache grows"),

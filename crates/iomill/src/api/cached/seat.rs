@@ -14,7 +14,7 @@ use super::Cached;
 use crate::api::callbacks;
 use crate::cache::feeder::Feeder;
 use crate::cache::key::{Hash, Key};
-use crate::cache::{Came, Held, PinBlock};
+use crate::cache::{Cache, Came, Held, PinBlock};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
 use crate::sys::sync::Ordering;
@@ -43,12 +43,20 @@ pub struct Seat {
     cached: Weak<Cached>,
     /// Where the thread counts.
     pub tally: Rc<Tally>,
+    first: Part,
+    /// The same for the caches of other nodes.
+    others: Box<[Part]>,
+    /// `Cached::taken` when this thread told last.
+    taken_seen: Cell<u64>,
+}
+
+/// What a thread keeps for the cache of one node.
+#[derive(Default)]
+struct Part {
     pins: RefCell<Vec<Arc<PinBlock>>>,
     /// The first of them, once there is one.
     first_pins: Cell<Option<NonNull<PinBlock>>>,
     feeder: Feeder,
-    /// `Cached::taken` when this thread told last.
-    taken_seen: Cell<u64>,
 }
 
 impl Cached {
@@ -104,26 +112,39 @@ impl Cached {
             instance: self.instance,
             cached: Arc::downgrade(self),
             tally: self.board.tally(),
-            pins: RefCell::default(),
-            first_pins: Cell::new(None),
-            feeder: Feeder::default(),
+            first: Part::default(),
+            others: self.caches().skip(1).map(|_| Part::default()).collect(),
             taken_seen: Cell::new(0),
         }
     }
 }
 
 impl Seat {
-    /// Takes note of a hit, and counts it.
     #[inline(always)]
-    pub fn hit(&self, cached: &Cached, way: u32, hash: Hash) {
-        self.tally.add(Id::Hits, 1);
-        self.note(cached, way, hash);
+    fn part(&self, cache: &Cache) -> &Part {
+        match cache.number() {
+            0 => &self.first,
+            number => &self.others[number - 1],
+        }
     }
 
-    /// Takes note of a hit that is counted elsewhere.
+    /// The same; with `FIRST` there is one cache.
     #[inline(always)]
-    pub fn note(&self, cached: &Cached, way: u32, hash: Hash) {
-        if self.feeder.push(way, hash) {
+    fn part_as<const FIRST: bool>(&self, cache: &Cache) -> &Part {
+        if FIRST { &self.first } else { self.part(cache) }
+    }
+
+    /// Takes note of a hit in one of the caches, and counts it.
+    #[inline(always)]
+    pub fn hit(&self, cached: &Cached, cache: &Cache, way: u32, hash: Hash) {
+        self.tally.add(Id::Hits, 1);
+        self.note::<false>(cached, cache, way, hash);
+    }
+
+    /// Takes note of a hit that is counted elsewhere; with `FIRST` there is one cache.
+    #[inline(always)]
+    pub fn note<const FIRST: bool>(&self, cached: &Cached, cache: &Cache, way: u32, hash: Hash) {
+        if self.part_as::<FIRST>(cache).feeder.push(way, hash) {
             self.full(cached);
         }
     }
@@ -145,42 +166,57 @@ impl Seat {
 
     /// Tells the policy of the hits there were, before it has to choose.
     pub fn tell(&self, cached: &Cached) {
-        self.feeder.drain(cached.cache.directory());
+        for cache in cached.caches() {
+            self.part(cache).feeder.drain(cache.directory());
+        }
     }
 
     /// Pins a page, if that takes no more than a look: the page is there and has been pinned before, and a slot is free.
     #[inline(always)]
-    pub fn pin_found<'a, const DEFAULT: bool>(&self, cached: &'a Cached, key: Key, hash: Hash) -> Option<Held<'a>> {
+    pub fn pin_found<'a, const DEFAULT: bool>(
+        &self,
+        cached: &'a Cached,
+        cache: &'a Cache,
+        key: Key,
+        hash: Hash,
+    ) -> Option<Held<'a>> {
         // SAFETY: it is in `pins`, which nothing is taken out of while the seat lives.
-        let slot = unsafe { self.first_pins.get()?.as_ref() }.empty()?;
-        // SAFETY: the blocks in `pins` are this thread's, from this cache.
-        let (held, seen) = unsafe { cached.cache.pin_found::<DEFAULT>(key, hash, slot) }?;
+        let slot = unsafe { self.part_as::<DEFAULT>(cache).first_pins.get()?.as_ref() }.empty()?;
+        // SAFETY: the blocks of a part are this thread's, from its cache.
+        let (held, seen) = unsafe { cache.pin_found::<DEFAULT>(key, hash, slot) }?;
         self.tally.hit(Id::Pins, 1);
-        self.note(cached, seen.way, hash);
+        self.note::<DEFAULT>(cached, cache, seen.way, hash);
         Some(held)
     }
 
     /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there. A page
     /// that has just come in for the pin was counted then and is no hit.
     #[inline]
-    pub fn pin<'a>(&self, cached: &'a Cached, key: Key, hash: Hash, is_hit: bool) -> Result<Option<Held<'a>>> {
-        let mut pins = self.pins.borrow_mut();
+    pub fn pin<'a>(
+        &self,
+        cached: &'a Cached,
+        cache: &'a Cache,
+        (key, hash): (Key, Hash),
+        is_hit: bool,
+    ) -> Result<Option<Held<'a>>> {
+        let part = self.part(cache);
+        let mut pins = part.pins.borrow_mut();
         let slot = match pins.iter().find_map(|block| block.empty()) {
             Some(slot) => slot,
             None => {
-                let Some(block) = cached.cache.pin_block() else { return Err(too_many(cached)) };
-                self.first_pins.set(Some(NonNull::from(&**pins.first().unwrap_or(&block))));
+                let Some(block) = cache.pin_block() else { return Err(too_many(cache)) };
+                part.first_pins.set(Some(NonNull::from(&**pins.first().unwrap_or(&block))));
                 pins.push(block);
-                let Some(slot) = pins.last().and_then(|block| block.empty()) else { return Err(too_many(cached)) };
+                let Some(slot) = pins.last().and_then(|block| block.empty()) else { return Err(too_many(cache)) };
                 slot
             }
         };
-        // SAFETY: the blocks in `pins` are this thread's, from this cache.
-        let pinned = unsafe { cached.cache.pin(key, hash, slot) };
+        // SAFETY: the blocks of a part are this thread's, from its cache.
+        let pinned = unsafe { cache.pin(key, hash, slot) };
         Ok(pinned.map(|(held, seen)| {
             self.tally.add(Id::Pins, 1);
             if is_hit {
-                self.hit(cached, seen.way, hash);
+                self.hit(cached, cache, seen.way, hash);
             }
             held
         }))
@@ -188,11 +224,9 @@ impl Seat {
 }
 
 #[cold]
-fn too_many(cached: &Cached) -> Error {
-    let why = format!(
-        "{} pages may be pinned at a time; drop some pins first, or open a larger cache",
-        cached.cache.pins_max()
-    );
+fn too_many(cache: &Cache) -> Error {
+    let why =
+        format!("{} pages may be pinned at a time; drop some pins first, or open a larger cache", cache.pins_max());
     Error::Machine { what: "one more pin".into(), why }
 }
 
@@ -200,8 +234,8 @@ impl Drop for Seat {
     fn drop(&mut self) {
         // Where the cache is gone, so are its blocks.
         let Some(cached) = self.cached.upgrade() else { return };
-        for block in self.pins.borrow().iter() {
-            cached.cache.give_pin_block(block);
+        for cache in cached.caches() {
+            self.part(cache).pins.borrow().iter().for_each(|block| cache.give_pin_block(block));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
-use crate::cache::set::ways_of;
+use crate::cache::lanes::ways_of;
 
 /// `aux` of a page that goes next, wherever the hand is.
 const DEMOTED: u8 = 1;

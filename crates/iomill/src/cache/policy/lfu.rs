@@ -5,7 +5,7 @@
 use super::stamps::Field;
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
-use crate::cache::set::ways_of;
+use crate::cache::lanes::ways_of;
 
 /// Sets full of pages that come in from one halving to the next.
 const PERIOD: u32 = 4;

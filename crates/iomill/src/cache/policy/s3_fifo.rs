@@ -5,7 +5,7 @@
 use super::stamps::{Field, lowest, ways_flagged};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
-use crate::cache::set::ways_of;
+use crate::cache::lanes::ways_of;
 
 /// Hits that are noted.
 const HITS_MAX: u8 = 3;

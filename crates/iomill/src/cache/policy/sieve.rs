@@ -5,7 +5,7 @@
 use super::stamps::{Field, lowest};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
-use crate::cache::set::ways_of;
+use crate::cache::lanes::ways_of;
 
 /// The hits' byte says "visited"; `aux` says when the page came in; the hand is the stamp that it looks at next.
 #[derive(Debug)]

@@ -138,7 +138,7 @@ fn words_of(bytes: &[u8; WAYS_MAX]) -> [u64; WAYS_MAX / 8] {
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
     use super::*;
-    use crate::cache::set::ways_of;
+    use crate::cache::lanes::ways_of;
 
     /// The quick ways say what the plain ones do.
     #[test]

@@ -10,7 +10,7 @@ use super::sketch::Sketch;
 use super::stamps::{Field, lowest, ways_flagged, ways_with};
 use super::{HitRule, Locked, Policy, Scale};
 use crate::cache::key::Hash;
-use crate::cache::set::ways_of;
+use crate::cache::lanes::ways_of;
 
 /// Where a page is, in `aux`.
 const WINDOW: u8 = 0;

@@ -107,25 +107,7 @@ impl Slab {
     /// they are. Call it before the range is touched.
     pub fn bind(&self, range: Range<usize>, node: u32, policy: NodePolicy) -> io::Result<()> {
         let (start, len) = self.pages(&range)?;
-        if node >= NODES_MAX {
-            return Err(invalid(format!("node {node} does not exist: the highest is {}", NODES_MAX - 1)));
-        }
-        let mut mask = [0u64; NODES_MAX as usize / 64];
-        mask[node as usize / 64] = 1 << (node % 64);
-        let mode = match policy {
-            NodePolicy::Preferred => libc::MPOL_PREFERRED,
-            NodePolicy::Bind => libc::MPOL_BIND,
-        };
-        // The kernel takes a count of bits that is one too large, and reads one bit less.
-        let bits = libc::c_ulong::from(NODES_MAX) + 1;
-        // SAFETY: the range lies in the mapping and no byte of it changes; the mask holds as many bits as the kernel reads.
-        let result =
-            unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0 as libc::c_uint) };
-        if result == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        Err(io::Error::new(error.kind(), format!("cannot take {len} bytes of memory from node {node}: {error}")))
+        bind(start, len, node, policy)
     }
 
     /// Address and length of a range, which must be whole pages of the slab.
@@ -138,6 +120,29 @@ impl Slab {
         }
         Ok((self.base().wrapping_add(range.start), range.end - range.start))
     }
+}
+
+/// Has whole pages from `start` on, of a mapping of the caller's, come from a node from now on.
+pub(super) fn bind(start: *mut u8, len: usize, node: u32, policy: NodePolicy) -> io::Result<()> {
+    if node >= NODES_MAX {
+        return Err(invalid(format!("node {node} does not exist: the highest is {}", NODES_MAX - 1)));
+    }
+    let mut mask = [0u64; NODES_MAX as usize / 64];
+    mask[node as usize / 64] = 1 << (node % 64);
+    let mode = match policy {
+        NodePolicy::Preferred => libc::MPOL_PREFERRED,
+        NodePolicy::Bind => libc::MPOL_BIND,
+    };
+    // The kernel takes a count of bits that is one too large, and reads one bit less.
+    let bits = libc::c_ulong::from(NODES_MAX) + 1;
+    // SAFETY: where the range is mapped no byte of it changes, and where it is not the kernel says so; the mask holds as many
+    // bits as the kernel reads.
+    let result = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0 as libc::c_uint) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(io::Error::new(error.kind(), format!("cannot take {len} bytes of memory from node {node}: {error}")))
 }
 
 impl Drop for Slab {

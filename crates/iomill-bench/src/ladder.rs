@@ -1,0 +1,289 @@
+//! The four steps of the first paper (SC'13), switched on one after the other: interrupts spread evenly, threads bound to CPUs, the
+//! noop scheduler, and an I/O thread per drive.
+//!
+//! Goals: each step on top of those before it, in turns like contenders, so that what disturbs the machine disturbs all; the machine is
+//! left as it was, also after an error or a signal. Non-goals: judging whether a machine should be so; that is `iomill tune`.
+//!
+//! What was is durable before anything is switched. After a kill the next ladder puts it back first.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+
+use iomill::sys::cpu;
+use iomill::{ArrayOptions, Error, Result};
+use iomill_platform::apply::{self, Outcome};
+use iomill_platform::drives::{self, Drive};
+use iomill_platform::finding::Setting;
+use iomill_platform::interrupts::{self, Mobility};
+use iomill_platform::machine::Machine as Platform;
+use iomill_platform::state::Store;
+use iomill_platform::tree::{Tree, chosen};
+
+use crate::arena::{Arena, Shape};
+use crate::bench::Stage;
+use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, Sample, Slice};
+use crate::iomill::Iomill;
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::rounds::{self, Plan};
+use crate::workload::Workload;
+
+/// The steps, from the plain machine up.
+pub const STEPS: [&str; 5] = [
+    "iomill-sc13-plain",
+    "iomill-sc13-even-interrupts",
+    "iomill-sc13-bound-threads",
+    "iomill-sc13-noop-scheduler",
+    "iomill-sc13-io-threads",
+];
+
+const INTERRUPTS: usize = 1;
+const BOUND: usize = 2;
+const SCHEDULER: usize = 3;
+const IO_THREADS: usize = 4;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The file to measure on.
+    pub shape: Shape,
+    /// The timed part.
+    pub plan: Plan,
+    /// How iomill opens the array.
+    pub options: ArrayOptions,
+}
+
+/// What a step switches in the machine.
+#[derive(Debug, Default)]
+struct Switch {
+    off: Vec<Setting>,
+    on: Vec<Setting>,
+    /// Why it switches nothing, where it does not.
+    why_not: Option<String>,
+}
+
+/// The machine's switches, and how far up they are. Puts everything back when it goes.
+struct Rig<'a> {
+    tree: &'a Tree,
+    store: &'a Store,
+    /// By step; those that only concern iomill's own threads are empty.
+    switches: Vec<Switch>,
+    /// Steps below this one are on.
+    level: Cell<usize>,
+}
+
+/// Measures on `arena`, and leaves neither a file nor a setting behind.
+pub fn run(
+    mut arena: Arena,
+    settings: &Settings,
+    tree: &Tree,
+    state: &Path,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Report> {
+    let store = Store::open(state)?;
+    // What a killed one left.
+    put_back(tree, &store)?;
+    let result = measure(&mut arena, settings, tree, &store, cancel, stage);
+    let restored = put_back(tree, &store);
+    let cleaned = arena.clean_up();
+    let report = result?;
+    restored.and(cleaned)?;
+    Ok(report)
+}
+
+fn put_back(tree: &Tree, store: &Store) -> Result<()> {
+    match apply::undo(tree, store)? {
+        Some(undone) if !undone.failed.is_empty() => {
+            let why = format!(
+                "{}; `iomill tune --undo --state {}` tries again",
+                undone.failed.join("; "),
+                store.path().display()
+            );
+            Err(Error::Machine { what: "putting the machine's settings back".into(), why })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn measure(
+    arena: &mut Arena,
+    settings: &Settings,
+    tree: &Tree,
+    store: &Store,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Report> {
+    arena.fill(&settings.shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
+    let target = arena.target()?;
+    let platform = Platform::look(tree);
+    let paths: Vec<_> = target.parts().iter().map(|part| part.path.clone()).collect();
+    // A file system in memory has no drives to switch.
+    let (drives, why) = match drives::under(tree, &platform, &paths) {
+        Ok(drives) => (drives, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    let rig = Rc::new(Rig::new(tree, store, &platform, &drives, why)?);
+    let cpus =
+        cpu::allowed().map_err(|e| Error::Machine { what: "the CPUs of this process".into(), why: e.to_string() })?;
+    let mut contenders: Vec<Box<dyn Contender + '_>> = Vec::new();
+    for (level, &name) in STEPS.iter().enumerate() {
+        let way = if level >= IO_THREADS { IOMILL_DRIVE_THREADS } else { IOMILL_INLINE };
+        let inner = Iomill::new(way, arena, &settings.options)?;
+        let inner = if level >= BOUND { inner.bound(cpus.clone()) } else { inner };
+        contenders.push(Box::new(Step { name, level, inner, rig: Rc::clone(&rig) }));
+    }
+    let measured = rounds::run(&mut contenders, &settings.plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
+    Ok(Report::new(Machine::look(&target), &[measured]))
+}
+
+impl<'a> Rig<'a> {
+    /// Switches everything off that can be switched, after what was is saved.
+    fn new(
+        tree: &'a Tree,
+        store: &'a Store,
+        platform: &Platform,
+        drives: &[Drive],
+        why: Option<String>,
+    ) -> Result<Rig<'a>> {
+        let mut switches: Vec<Switch> = STEPS.iter().map(|_| Switch::default()).collect();
+        for (step, mut switch) in [(INTERRUPTS, spread(tree, platform, drives)), (SCHEDULER, scheduler(tree, drives))] {
+            if let Some(why) = &why {
+                switch.why_not = Some(why.clone());
+            }
+            let denied =
+                switch.off.iter().find_map(|setting| tree.check_writable(&setting.path).err().map(|e| (setting, e)));
+            if let Some((setting, error)) = denied {
+                let why = format!("/{} cannot be set: {error}; this step takes root", setting.path);
+                switch = Switch { why_not: Some(why), ..Switch::default() };
+            }
+            let changes = apply::apply(tree, &switch.off, store)?;
+            let refused: Vec<usize> =
+                (0..changes.len()).filter(|&index| changes[index].outcome != Outcome::Set).collect();
+            if let (Some(&first), true) = (refused.first(), refused.len() == changes.len()) {
+                let why = match &changes[first].outcome {
+                    Outcome::Refused(why) => format!("{}: {why}", changes[first].path),
+                    Outcome::Set => String::new(),
+                };
+                switch = Switch { why_not: Some(why), ..Switch::default() };
+            }
+            for &index in refused.iter().rev().filter(|_| switch.why_not.is_none()) {
+                switch.off.remove(index);
+                switch.on.remove(index);
+            }
+            switches[step] = switch;
+        }
+        Ok(Rig { tree, store, switches, level: Cell::new(0) })
+    }
+
+    /// Switches on what belongs to a step and those below it, and off what is above.
+    fn climb(&self, level: usize) -> Result<()> {
+        if self.level.get() == level {
+            return Ok(());
+        }
+        for (step, switch) in self.switches.iter().enumerate() {
+            for setting in if step <= level { &switch.on } else { &switch.off } {
+                self.tree
+                    .write(&setting.path, &setting.value)
+                    .map_err(|e| Error::io("set", format!("/{}", setting.path), e))?;
+            }
+        }
+        self.level.set(level);
+        Ok(())
+    }
+}
+
+impl Drop for Rig<'_> {
+    fn drop(&mut self) {
+        // `run` puts back as well, and reports; this is for who unwinds.
+        let _ = put_back(self.tree, self.store);
+    }
+}
+
+/// All interrupts that can be moved on one CPU, or in turn on those near their drive.
+fn spread(tree: &Tree, platform: &Platform, drives: &[Drive]) -> Switch {
+    let mut switch = Switch::default();
+    let mut managed = 0;
+    for drive in drives {
+        let near = if drive.near.is_empty() { &platform.online } else { &drive.near };
+        let Some(first) = platform.online.first() else { continue };
+        let found = interrupts::of(tree, drive);
+        managed += found.iter().filter(|one| one.mobility == Mobility::Managed).count();
+        for one in found.iter().filter(|one| one.mobility != Mobility::Managed) {
+            if switch.off.iter().any(|setting| setting.path == one.path()) {
+                continue;
+            }
+            let target = near[switch.off.len() % near.len()];
+            switch.off.push(Setting { path: one.path(), value: first.to_string() });
+            switch.on.push(Setting { path: one.path(), value: target.to_string() });
+        }
+    }
+    if switch.off == switch.on {
+        let why = match (managed, switch.off.len()) {
+            (0, 0) => "no interrupt of the drives is to be seen".to_owned(),
+            (managed, 0) => {
+                format!("all {managed} interrupts are managed: the kernel has spread them, and lets nobody move them")
+            }
+            (_, some) => format!("there is nothing to spread: {some} that can be moved"),
+        };
+        switch = Switch { why_not: Some(why), ..Switch::default() };
+    }
+    switch
+}
+
+/// A scheduler that orders requests, or none.
+fn scheduler(tree: &Tree, drives: &[Drive]) -> Switch {
+    let mut switch = Switch::default();
+    for queue in drives.iter().flat_map(|drive| &drive.queues) {
+        let path = format!("{queue}/queue/scheduler");
+        let Some(text) = tree.get(&path) else { continue };
+        let offered: Vec<&str> = text.split_whitespace().map(|word| word.trim_matches(['[', ']'])).collect();
+        let none = ["none", "noop"].into_iter().find(|name| offered.contains(name));
+        let some = ["mq-deadline", "deadline", "kyber", "bfq"].into_iter().find(|name| offered.contains(name));
+        if let (Some(none), Some(some)) = (none, some) {
+            switch.off.push(Setting { path: path.clone(), value: some.to_owned() });
+            switch.on.push(Setting { path, value: none.to_owned() });
+        } else {
+            switch.why_not = Some(format!("the kernel has no choice of schedulers for it: {}", chosen(&text)));
+        }
+    }
+    if switch.off.is_empty() && switch.why_not.is_none() {
+        switch.why_not = Some("the drives' queues have no scheduler".to_owned());
+    }
+    if !switch.off.is_empty() {
+        switch.why_not = None;
+    }
+    switch
+}
+
+/// iomill on a machine with some of the steps on.
+struct Step<'a> {
+    name: &'static str,
+    level: usize,
+    inner: Iomill,
+    rig: Rc<Rig<'a>>,
+}
+
+impl Contender for Step<'_> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cache(&self) -> Cache {
+        self.inner.cache()
+    }
+
+    fn prepare(&mut self, workload: &Workload) -> Result<Option<String>> {
+        if let Some(why) = &self.rig.switches[self.level].why_not {
+            return Ok(Some(why.clone()));
+        }
+        self.inner.prepare(workload)
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        self.rig.climb(self.level)?;
+        self.inner.run(slice)
+    }
+}

@@ -1,0 +1,222 @@
+//! What it costs that pages are on other nodes: the same reads on one node, on several with pages of the others got at directly or by
+//! message, and on nodes that cache apart from those that own drives.
+//!
+//! Goals: hits and misses, from single pages to large batches, in one run. Non-goals: rivals, who know no nodes.
+
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use iomill::{ArrayOptions, Error, Layout, Remote, Result, Topology};
+
+use crate::access::Access;
+use crate::arena::{Arena, Shape};
+use crate::bench::Stage;
+use crate::cached::Accesses;
+use crate::contender::{Cache, Contender, Sample, Slice, Task};
+use crate::draw::Choice;
+use crate::machine::Machine;
+use crate::pattern::PAGE_BYTES;
+use crate::report::Report;
+use crate::rounds::{self, Plan};
+
+/// iomill on one node, whatever the machine has.
+pub const ONE_NODE: &str = "iomill-one-node";
+/// Pages of other nodes directly.
+pub const DIRECT: &str = "iomill-direct";
+/// Pages of other nodes by message.
+pub const MESSAGE: &str = "iomill-message";
+/// Pages of other nodes as iomill does by itself.
+pub const AUTO: &str = "iomill-auto";
+/// The first half of the nodes caches, the other owns the drives.
+pub const APART: &str = "iomill-apart";
+
+/// The cache is so many times as large as the data for hits, and the data as the cache for misses.
+const CACHE_OVER_SIZE: u64 = 4;
+const SIZE_OVER_CACHE: u64 = 8;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Bytes that are read from; for hits all of them are in memory.
+    pub size_bytes: u64,
+    /// How iomill opens the array; nodes, the cache's size and access are the measurement's own.
+    pub options: ArrayOptions,
+    /// The nodes, of which there are several.
+    pub topology: Topology,
+    /// Their numbers.
+    pub nodes: Vec<usize>,
+    /// Pages per call; one measurement each.
+    pub batches: Vec<u32>,
+    /// How many threads; one measurement each.
+    pub threads: Vec<usize>,
+    /// Timed slices per contender.
+    pub rounds: usize,
+    /// Length of a slice.
+    pub slice: Duration,
+}
+
+/// Reads of whole pages anywhere, some to a call, which are all in the cache or hardly ever.
+#[derive(Clone, Copy, Debug)]
+pub struct Reads {
+    hits: bool,
+    access: Access,
+}
+
+impl fmt::Display for Reads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}x4KiB", if self.hits { "hits" } else { "misses" }, self.access.batch)
+    }
+}
+
+impl Task for Reads {
+    fn check(&self) -> Result<()> {
+        self.access.check()
+    }
+
+    fn miss_bytes(&self) -> Option<u64> {
+        self.access.miss_bytes()
+    }
+}
+
+/// A way to open the array, at the work of [`Accesses`].
+struct Way(Accesses);
+
+impl Contender<Reads> for Way {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn cache(&self) -> Cache {
+        self.0.cache()
+    }
+
+    fn prepare(&mut self, reads: &Reads) -> Result<Option<String>> {
+        self.0.prepare(&reads.access)
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        self.0.run(slice)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.0.notes()
+    }
+}
+
+/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
+pub fn run(mut arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
+    let result = measure(&mut arena, settings, cancel, stage);
+    let cleaned = arena.clean_up();
+    let report = result?;
+    cleaned?;
+    Ok(report)
+}
+
+fn measure(
+    arena: &mut Arena,
+    settings: &Settings,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Report> {
+    if settings.nodes.len() < 2 {
+        let why = "there is nothing to compare; give a topology of several, such as `emulate:4`";
+        return Err(Error::invalid("one node", why));
+    }
+    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
+    arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
+    let machine = Machine::look(&arena.target()?);
+    let mut contenders = contenders(arena, settings)?;
+    let mut measured = Vec::new();
+    for plan in settings.plans() {
+        let one = rounds::run(&mut contenders, &plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
+        let cancelled = one.cancelled;
+        measured.push(one);
+        if cancelled {
+            break;
+        }
+    }
+    Ok(Report { baselines: &[ONE_NODE, DIRECT], ..Report::new(machine, &measured) })
+}
+
+fn contenders(arena: &Arena, settings: &Settings) -> Result<Vec<Box<dyn Contender<Reads>>>> {
+    let (caching, owning) = settings.nodes.split_at(settings.nodes.len() / 2);
+    let options = || settings.options.clone().topology(settings.topology);
+    let ways = [
+        (ONE_NODE, options().topology(Topology::One)),
+        (DIRECT, options().remote(Remote::Direct)),
+        (MESSAGE, options().remote(Remote::Message)),
+        (AUTO, options()),
+        (APART, options().cache_nodes(caching).io_nodes(owning)),
+    ];
+    let way = |(name, options)| Ok(Box::new(Way(Accesses::named(name, arena, &options)?)) as Box<dyn Contender<Reads>>);
+    ways.into_iter().map(way).collect()
+}
+
+impl Settings {
+    fn plans(&self) -> Vec<Plan<Reads>> {
+        let page = PAGE_BYTES as u32;
+        let access = |hits, batch| Access {
+            choice: Choice::Uniform,
+            slot_bytes: page,
+            op_bytes: page,
+            read_percent: 100,
+            cache_bytes: if hits { self.size_bytes * CACHE_OVER_SIZE } else { self.size_bytes / SIZE_OVER_CACHE },
+            batch,
+        };
+        let reads = [true, false]
+            .into_iter()
+            .flat_map(|hits| self.batches.iter().map(move |&batch| Reads { hits, access: access(hits, batch) }));
+        let plan = |workload: Reads, threads: usize| Plan {
+            workload,
+            threads,
+            rounds: self.rounds,
+            slice: self.slice,
+            warm_up: self.slice.min(Duration::from_millis(300)),
+        };
+        reads.flat_map(|reads| self.threads.iter().map(move |&threads| plan(reads, threads))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
+    fn settings(count: usize) -> Settings {
+        Settings {
+            size_bytes: 8 << 20,
+            options: ArrayOptions::new().set_size(4),
+            topology: Topology::Emulate(count),
+            nodes: (0..count).collect(),
+            batches: vec![1, 32],
+            threads: vec![2],
+            rounds: 1,
+            slice: Duration::from_millis(60),
+        }
+    }
+
+    #[test]
+    fn everybody_hits_and_misses_as_meant() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let arena = Arena::fresh(&dir.path().join("array"), 2).unwrap();
+        let report = run(arena, &settings(4), &NEVER, &mut |_| ()).unwrap();
+        assert!(report.left_out.is_empty() && report.results.len() == 4 * 5, "{report:?}");
+        for row in &report.results {
+            let percent = row.hit_percent.unwrap();
+            let as_meant = if row.workload.starts_with("hits-") { percent > 99.0 } else { percent < 20.0 };
+            assert!(as_meant, "{} {}: {percent}%", row.contender, row.workload);
+        }
+        let workloads = ["hits-1x4KiB", "hits-32x4KiB", "misses-1x4KiB", "misses-32x4KiB"];
+        assert!(workloads.iter().all(|name| report.results.iter().any(|row| row.workload == *name)));
+    }
+
+    #[test]
+    fn one_node_is_refused() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let arena = Arena::fresh(&dir.path().join("array"), 2).unwrap();
+        let error = run(arena, &settings(1), &NEVER, &mut |_| ()).unwrap_err().to_string();
+        assert!(error.contains("emulate:4"), "{error}");
+    }
+}

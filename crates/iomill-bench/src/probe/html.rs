@@ -1,0 +1,213 @@
+//! A probe as one page with pictures.
+//!
+//! Goals: a single file that any browser shows, that fetches nothing and runs nothing; the verdict first, then a picture for each
+//! question, with linear growth drawn beside what was measured. Non-goals: all figures; the document for programs has them.
+
+use iomill::{Error, Result};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::{DriveFigures, Figures, Point};
+use crate::human;
+
+/// A picture's size in pixels.
+const SIZE: (u32, u32) = (560, 340);
+
+const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:1180px;margin:2em auto;padding:0 1em;color:#222}\
+    li:first-child{font-weight:bold}table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
+    td:first-child,th:first-child{text-align:left}.bar{display:flex;width:26em;height:1.1em;background:#eee}\
+    .drive{background:#377eb8}.platform{background:#e41a1c}svg{margin:.5em}";
+
+type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// A picture of points.
+struct Picture<'a> {
+    title: &'a str,
+    x: &'a str,
+    y: &'a str,
+    /// Where they lie, left to right.
+    points: Vec<(f64, f64)>,
+    /// What a line from the first point through 0 would be is drawn too.
+    with_linear: bool,
+    x_text: &'a dyn Fn(f64) -> String,
+    y_text: &'a dyn Fn(f64) -> String,
+}
+
+/// The page.
+pub fn page(figures: &Figures) -> Result<String> {
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>iomill probe</title><style>{STYLE}</style><h1>iomill probe</h1><ul>"
+    );
+    for words in &figures.verdict {
+        page.push_str(&format!("<li>{}</li>", escape(words)));
+    }
+    page.push_str(&format!("</ul><p>{}</p>", escape(&figures.machine.line())));
+    page.push_str(&latencies(&figures.drives));
+    page.push_str("<h2>How it grows</h2>");
+    page.push_str(&pictures(figures)?);
+    page.push_str("</html>\n");
+    Ok(page)
+}
+
+/// A picture for each question.
+fn pictures(figures: &Figures) -> Result<String> {
+    let mut text = String::new();
+    let number = |value: f64| format!("{value:.0}");
+    let size = |bytes: f64| human::size(bytes as u64);
+    let (count, rate) = (human::count, human::rate);
+    let by = |points: &[Point], x: &dyn Fn(&Point) -> f64, y: &dyn Fn(&Point) -> f64| -> Vec<(f64, f64)> {
+        points.iter().map(|point| (x(point), y(point))).collect()
+    };
+    let iops = |point: &Point| point.iops;
+    let bytes = |point: &Point| point.bytes_per_s;
+    let depth = |point: &Point| f64::from(point.depth);
+    let request = |point: &Point| f64::from(point.request_bytes);
+    let (threads, drives) = (|point: &Point| point.threads as f64, |point: &Point| point.drives as f64);
+    let (x_number, x_size): (&dyn Fn(f64) -> String, &dyn Fn(f64) -> String) = (&number, &size);
+    let (y_count, y_rate): (&dyn Fn(f64) -> String, &dyn Fn(f64) -> String) = (&count, &rate);
+    for (title, x, y, points, with_linear, x_text, y_text) in [
+        (
+            "One thread, more in flight",
+            "in flight on each drive",
+            "reads of 4 KiB/s",
+            by(&figures.depths, &depth, &iops),
+            false,
+            x_number,
+            y_count,
+        ),
+        (
+            "CPU time, more in flight",
+            "in flight on each drive",
+            "µs per read",
+            by(&figures.depths, &depth, &|p: &Point| p.cpu_us_per_op),
+            false,
+            x_number,
+            x_number,
+        ),
+        (
+            "One thread, larger reads",
+            "bytes per read",
+            "bandwidth",
+            by(&figures.sizes, &request, &bytes),
+            false,
+            x_size,
+            y_rate,
+        ),
+        ("More threads", "threads", "reads of 4 KiB/s", by(&figures.threads, &threads, &iops), true, x_number, y_count),
+        (
+            "More drives",
+            "drives",
+            "reads of 4 KiB/s",
+            by(&figures.drive_counts, &drives, &iops),
+            true,
+            x_number,
+            y_count,
+        ),
+        (
+            "More drives, 64 KiB",
+            "drives",
+            "bandwidth",
+            by(&figures.drive_counts_wide, &drives, &bytes),
+            true,
+            x_number,
+            y_rate,
+        ),
+    ] {
+        text.push_str(&Picture { title, x, y, points, with_linear, x_text, y_text }.svg()?);
+    }
+    Ok(text)
+}
+
+/// A bar for each drive: what is its own, and what the platform's.
+fn latencies(drives: &[DriveFigures]) -> String {
+    let mut text = String::from(
+        "<h2>A lone read of 4 KiB</h2><table><tr><th>drive</th><th>node</th><th>median</th><th>p99</th><th>\
+         <span style=\"color:#377eb8\">drive</span> and <span style=\"color:#e41a1c\">platform</span></th></tr>",
+    );
+    for drive in drives {
+        let latency = &drive.latency;
+        let bar = match latency.device_us {
+            Some(device) => {
+                let share = (100.0 * device / latency.mean_us.max(1e-9)).clamp(0.0, 100.0);
+                format!(
+                    "<div class=\"bar\"><div class=\"drive\" style=\"width:{share:.1}%\"></div><div class=\"platform\" style=\"width:{:.1}%\"></div></div>",
+                    100.0 - share
+                )
+            }
+            None => escape(&latency.split_by),
+        };
+        text.push_str(&format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{bar}</td></tr>",
+            escape(&drive.path.display().to_string()),
+            drive.node.map_or("-".to_owned(), |node| node.to_string()),
+            human::time_us(latency.p50_us),
+            human::time_us(latency.p99_us),
+        ));
+    }
+    text + "</table>"
+}
+
+impl Picture<'_> {
+    fn svg(&self) -> Result<String> {
+        let mut text = String::new();
+        let drawn = {
+            let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+            self.draw(&root).and_then(|()| Ok(root.present()?)).map_err(|error| error.to_string())
+        };
+        drawn.map_err(|why| Error::Machine { what: format!("the picture {:?}", self.title), why })?;
+        Ok(text)
+    }
+
+    fn draw(&self, root: &Panel<'_>) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let last = self.points.last().map_or(1.0, |point| point.0).max(1.0);
+        let slope = self.points.first().map_or(0.0, |(x, y)| y / x.max(1e-9));
+        let linear: Vec<(f64, f64)> = self.points.iter().map(|(x, _)| (*x, slope * x)).collect();
+        let lines = if self.with_linear { vec![&self.points, &linear] } else { vec![&self.points] };
+        let most = lines.iter().flat_map(|line| line.iter()).map(|point| point.1).fold(1e-9, f64::max);
+        let first = self.points.first().map_or(1.0, |point| point.0);
+        let mut chart = ChartBuilder::on(root)
+            .caption(self.title, ("sans-serif", 17))
+            .margin(10)
+            .x_label_area_size(36)
+            .y_label_area_size(76)
+            .build_cartesian_2d((first * 0.9..last * 1.1).log_scale(), 0.0..most * 1.08)?;
+        chart
+            .configure_mesh()
+            .light_line_style(BLACK.mix(0.05))
+            .x_desc(self.x)
+            .y_desc(self.y)
+            .x_label_formatter(&|x| (self.x_text)(*x))
+            .y_label_formatter(&|y| (self.y_text)(*y))
+            .draw()?;
+        if self.with_linear {
+            chart.draw_series(LineSeries::new(linear, BLACK.mix(0.35).stroke_width(1)))?;
+        }
+        chart.draw_series(LineSeries::new(self.points.clone(), BLUE.stroke_width(2)).point_size(3))?;
+        Ok(())
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::verdict::tests::figures;
+    use super::*;
+
+    #[test]
+    fn the_page_stands_alone_and_shows_what_was_found() {
+        let mut figures = figures([2e5, 4e5], 5.5e5, 1.5);
+        figures.verdict = vec!["the <drives> & more".to_owned()];
+        let page = page(&figures).unwrap();
+        assert!(page.contains("<li>the &lt;drives&gt; &amp; more</li>"));
+        assert_eq!(page.matches("<svg").count(), 6);
+        for part in ["More threads", "width:90.0%", "width:10.0%", "in flight on each drive", "/mnt/1"] {
+            assert!(page.contains(part), "{part}");
+        }
+        for fetched in ["http-equiv", "<script", "src=", "href=", "@import"] {
+            assert!(!page.contains(fetched), "{fetched}");
+        }
+    }
+}

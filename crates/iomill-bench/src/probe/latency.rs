@@ -1,0 +1,232 @@
+//! One read at a time: how long it takes, how much of that is the drive, and what the CPU does meanwhile.
+//!
+//! Goals: a split that needs no privileges: the block layer counts how long requests take from when it has them to when they end
+//! (`stat` of the device, Linux's Documentation/block/stat.rst); what is left of the whole is the platform: system call, file system,
+//! completion, wake-up. Non-goals: splitting those further by tracing.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use iomill::{Error, Result};
+use iomill_platform::drives::Drive;
+use iomill_platform::tree::Tree;
+use rustix::fs::OFlags;
+use serde::Serialize;
+
+use crate::contender::latencies;
+use crate::pattern::{PAGE_BYTES, Rng};
+
+/// Others' reads beside ours, as a share, above which the block layer's count says nothing of ours.
+const FOREIGN_MAX: f64 = 0.2;
+
+/// A 4 KiB read at depth 1.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// Median in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Of the mean, what the drive and its driver took; null where it cannot be told.
+    pub device_us: Option<f64>,
+    /// Of the mean, what system call, file system, completion and wake-up took.
+    pub platform_us: Option<f64>,
+    /// CPU time per read in microseconds.
+    pub cpu_us: f64,
+    /// How the split was made, or why it was not.
+    pub split_by: String,
+}
+
+/// What parts of a read cost the CPU, found by subtracting measured paths.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Costs {
+    /// A system call that does nothing, in nanoseconds.
+    pub system_call_ns: f64,
+    /// Copying 4 KiB within the processor's caches.
+    pub copy_page_ns: f64,
+    /// Copying a byte.
+    pub copy_byte_ns: f64,
+    /// A `pread` of 4 KiB that finds it in the page cache.
+    pub cached_read_ns: f64,
+    /// What is left of that without the call and the copy: the file system and the look-up.
+    pub page_cache_ns: f64,
+}
+
+/// Reads at random places past the page cache, one after the other.
+pub fn measure(
+    path: &Path,
+    len_bytes: u64,
+    below: &[Drive],
+    tree: &Tree,
+    slice: Duration,
+    cancel: &AtomicBool,
+) -> Result<Latency> {
+    let file = open(path, true)?;
+    let mut memory = Page::new();
+    let mut rng = Rng::new(1);
+    let mut histogram = latencies()?;
+    let mut read = || -> Result<Duration> {
+        let offset = rng.draw() % (len_bytes / PAGE_BYTES as u64) * PAGE_BYTES as u64;
+        let start = Instant::now();
+        read_page(&file, path, memory.bytes(), offset)?;
+        Ok(start.elapsed())
+    };
+    for _ in 0..32 {
+        read()?;
+    }
+    let before = counts(tree, below);
+    let (start, cpu_before) = (Instant::now(), thread_cpu()?);
+    while start.elapsed() < slice && !cancel.load(Ordering::Relaxed) {
+        histogram.saturating_record(read()?.as_nanos() as u64);
+    }
+    let cpu = thread_cpu()?.saturating_sub(cpu_before);
+    let after = counts(tree, below);
+    let ours = histogram.len().max(1);
+    let mean_us = histogram.mean() / 1e3;
+    let (device_us, split_by) = split(before, after, ours);
+    // The block layer counts in milliseconds in all, so that the part may come out above the whole.
+    let device_us = device_us.map(|us| us.min(mean_us));
+    Ok(Latency {
+        p50_us: histogram.value_at_quantile(0.5) as f64 / 1e3,
+        p99_us: histogram.value_at_quantile(0.99) as f64 / 1e3,
+        mean_us,
+        device_us,
+        platform_us: device_us.map(|us| mean_us - us),
+        cpu_us: cpu.as_secs_f64() * 1e6 / ours as f64,
+        split_by,
+    })
+}
+
+/// Reads that the block layer has completed on a drive, and the milliseconds they took together. `None` where there is not
+/// exactly one drive that counts.
+fn counts(tree: &Tree, below: &[Drive]) -> Option<(u64, u64)> {
+    let [drive] = below else { return None };
+    parse_stat(&tree.get(&format!("{}/stat", drive.directory))?)
+}
+
+fn parse_stat(text: &str) -> Option<(u64, u64)> {
+    let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    Some((*fields.first()?, *fields.get(3)?))
+}
+
+fn split(before: Option<(u64, u64)>, after: Option<(u64, u64)>, ours: u64) -> (Option<f64>, String) {
+    let (Some(before), Some(after)) = (before, after) else {
+        return (None, "not split: no single block device below tells its times".to_owned());
+    };
+    let (reads, time_ms) = (after.0.wrapping_sub(before.0), after.1.wrapping_sub(before.1));
+    if reads < ours / 2 {
+        return (None, "not split: the block device does not count its requests (queue/iostats)".to_owned());
+    }
+    if reads as f64 > ours as f64 * (1.0 + FOREIGN_MAX) {
+        return (None, format!("not split: others read from the device too ({reads} reads, {ours} of them ours)"));
+    }
+    (Some(time_ms as f64 * 1e3 / reads as f64), "the block layer's own count of the time of its requests".to_owned())
+}
+
+/// Measures paths that a read is made of.
+pub fn costs(path: &Path, slice: Duration, cancel: &AtomicBool) -> Result<Costs> {
+    let slice = slice / 3;
+    let file = open(path, false)?;
+    let mut page = Page::new();
+    read_page(&file, path, page.bytes(), 0)?;
+    let system_call_ns = time(slice, cancel, || {
+        // SAFETY: the call takes no argument and touches no memory. libc's wrapper would remember the answer.
+        black_box(unsafe { libc::syscall(libc::SYS_getppid) });
+        Ok(())
+    })?;
+    let (from, mut to) = (Page::new(), Page::new());
+    let copy_page_ns = time(slice, cancel, || {
+        black_box(to.bytes()).copy_from_slice(black_box(&from.0[..]));
+        Ok(())
+    })?;
+    let cached_read_ns = time(slice, cancel, || read_page(&file, path, page.bytes(), 0))?;
+    Ok(Costs {
+        system_call_ns,
+        copy_page_ns,
+        copy_byte_ns: copy_page_ns / PAGE_BYTES as f64,
+        cached_read_ns,
+        page_cache_ns: (cached_read_ns - system_call_ns - copy_page_ns).max(0.0),
+    })
+}
+
+/// Nanoseconds per call, of the fastest of some batches: what others take from the CPU does not count.
+fn time(slice: Duration, cancel: &AtomicBool, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+    const BATCH: u32 = 256;
+    let start = Instant::now();
+    let mut best = f64::INFINITY;
+    while best.is_infinite() || (start.elapsed() < slice && !cancel.load(Ordering::Relaxed)) {
+        let batch = Instant::now();
+        for _ in 0..BATCH {
+            call()?;
+        }
+        best = best.min(batch.elapsed().as_nanos() as f64 / f64::from(BATCH));
+    }
+    Ok(best)
+}
+
+/// A page of memory where direct I/O can go.
+#[repr(align(4096))]
+struct Aligned([u8; PAGE_BYTES]);
+
+struct Page(Box<Aligned>);
+
+impl std::ops::Deref for Aligned {
+    type Target = [u8; PAGE_BYTES];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Page {
+    fn new() -> Page {
+        Page(Box::new(Aligned([1; PAGE_BYTES])))
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.0.0
+    }
+}
+
+fn open(path: &Path, direct: bool) -> Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
+    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path);
+    file.map_err(|e| Error::io("open", path, e))
+}
+
+fn read_page(file: &File, path: &Path, bytes: &mut [u8], offset: u64) -> Result<()> {
+    use std::os::unix::fs::FileExt;
+    let failed = |source| Error::Io { action: "read", path: path.to_owned(), offset: Some(offset), source };
+    file.read_exact_at(bytes, offset).map_err(failed)
+}
+
+/// User and system time of the calling thread.
+fn thread_cpu() -> Result<Duration> {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let whole = u64::try_from(time.tv_sec).ok();
+    whole.map(|whole| Duration::new(whole, time.tv_nsec as u32)).ok_or_else(|| Error::Machine {
+        what: "the CPU time of a thread".into(),
+        why: "the kernel gave a negative one".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_split_is_made_only_where_it_means_something() {
+        assert_eq!(parse_stat("  100 2 800 55 1 1 8 3 0 50 60"), Some((100, 55)));
+        assert_eq!(parse_stat("100 2"), None);
+        let (device, by) = split(Some((100, 50)), Some((1100, 150)), 1000);
+        assert!(device == Some(100.0) && by.contains("block layer"), "{device:?} {by}");
+        assert!(split(Some((0, 0)), Some((1500, 150)), 1000).1.contains("others read"));
+        assert!(split(Some((0, 0)), Some((10, 150)), 1000).1.contains("iostats"));
+        assert_eq!(split(None, None, 1000).0, None);
+    }
+}

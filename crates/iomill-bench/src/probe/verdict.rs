@@ -1,0 +1,215 @@
+//! What figures mean, in plain words.
+
+use super::Figures;
+use crate::human;
+
+/// Above this share of a CPU a thread does nothing but work.
+const BUSY: f64 = 0.9;
+/// Together the drives do this share of what they do alone, or something that they share holds them back.
+const TOGETHER: f64 = 0.85;
+
+/// A sentence each, the limit first.
+pub fn words(figures: &Figures) -> Vec<String> {
+    let mut words = vec![limit(figures)];
+    words.extend(same_device(figures));
+    words.extend(one_core(figures));
+    words.extend(latency(figures));
+    words.extend(depth(figures));
+    words.extend(uneven(figures));
+    words
+}
+
+/// What keeps all drives with all threads from more.
+fn limit(figures: &Figures) -> String {
+    let Some(all) = figures.drive_counts.last() else { return "nothing was measured".to_owned() };
+    let cpus = figures.machine.cores_allowed.max(1) as f64;
+    let reached = human::count(all.iops);
+    if all.cpus_used >= BUSY * all.threads.min(figures.machine.cores_allowed.max(1)) as f64 {
+        let who = if cpus == 1.0 {
+            "the only processor is".to_owned()
+        } else {
+            format!("the {} threads' processors are", all.threads)
+        };
+        return format!(
+            "{who} the limit: {reached} reads of 4 KiB a second from {} at {} of CPU time each",
+            drives(all.drives),
+            human::time_us(all.cpu_us_per_op)
+        );
+    }
+    let alone: f64 = figures.drives.iter().map(|drive| drive.alone.iops).sum();
+    let share = all.iops / alone.max(1e-9);
+    let busy = 100.0 * all.cpus_used / cpus;
+    if all.drives == 1 {
+        return format!(
+            "the drive is the limit: {reached} reads of 4 KiB a second, with {busy:.0}% of the processors busy"
+        );
+    }
+    if share >= TOGETHER {
+        return format!(
+            "the drives are the limit: {reached} reads of 4 KiB a second, {:.0}% of what they do one by one, with {busy:.0}% of the processors busy",
+            100.0 * share
+        );
+    }
+    format!(
+        "something that the drives share is the limit (one device below them, an adapter, a bus, the host): together they do \
+         {reached} reads of 4 KiB a second, {:.0}% of what they do one by one, with {busy:.0}% of the processors busy",
+        100.0 * share
+    )
+}
+
+/// Directories that are no drives of their own.
+fn same_device(figures: &Figures) -> Option<String> {
+    let devices = || figures.drives.iter().flat_map(|drive| &drive.devices);
+    let shared = devices().find(|device| devices().filter(|other| other == device).count() > 1)?;
+    let on: Vec<String> = figures
+        .drives
+        .iter()
+        .filter(|drive| drive.devices.contains(shared))
+        .map(|drive| drive.path.display().to_string())
+        .collect();
+    Some(format!("{} are on one device, {shared}: they share its limit, and count as one drive", on.join(", ")))
+}
+
+fn drives(count: usize) -> String {
+    if count == 1 { "1 drive".to_owned() } else { format!("{count} drives") }
+}
+
+fn one_core(figures: &Figures) -> Option<String> {
+    let best = figures.depths.iter().max_by(|a, b| a.iops.total_cmp(&b.iops))?;
+    let how = if best.cpus_used >= BUSY { "which keeps it busy" } else { "and is not busy with it" };
+    let core = format!(
+        "one core reads {} pages of 4 KiB a second, {how}; each costs {}",
+        human::count(best.iops),
+        human::time_us(best.cpu_us_per_op)
+    );
+    let last = figures.threads.last().filter(|last| last.threads > 1)?;
+    let linear = last.of_linear.map_or(String::new(), |share| format!(" ({:.0}% of linear)", 100.0 * share));
+    Some(format!("{core}; {} threads read {}{linear}", last.threads, human::count(last.iops)))
+}
+
+fn latency(figures: &Figures) -> Option<String> {
+    let drive = figures.drives.iter().max_by(|a, b| a.latency.p50_us.total_cmp(&b.latency.p50_us))?;
+    let latency = &drive.latency;
+    let whole = format!("a lone read of 4 KiB takes {}", human::time_us(latency.p50_us));
+    Some(match (latency.device_us, latency.platform_us) {
+        (Some(device), Some(platform)) => format!(
+            "{whole}; on average {:.0}% of it is the drive and {} the platform",
+            100.0 * device / latency.mean_us.max(1e-9),
+            human::time_us(platform)
+        ),
+        _ => format!(
+            "{whole}; how much of it is the drive cannot be told: {}",
+            latency.split_by.trim_start_matches("not split: ")
+        ),
+    })
+}
+
+fn depth(figures: &Figures) -> Option<String> {
+    let best = figures.depths.iter().map(|point| point.iops).fold(0.0, f64::max);
+    let first = figures.depths.first()?;
+    let gain = best / first.iops.max(1e-9);
+    Some(format!(
+        "{} in flight on each drive are enough; that is {gain:.1} times what one at a time does",
+        figures.best_depth
+    ))
+}
+
+/// Drives of different speeds.
+fn uneven(figures: &Figures) -> Option<String> {
+    let slow = figures.drives.iter().min_by(|a, b| a.alone.iops.total_cmp(&b.alone.iops))?;
+    let fast = figures.drives.iter().max_by(|a, b| a.alone.iops.total_cmp(&b.alone.iops))?;
+    if fast.alone.iops < 1.2 * slow.alone.iops {
+        return None;
+    }
+    let weights: Vec<String> = figures.weights.iter().map(u32::to_string).collect();
+    Some(format!(
+        "{} does {:.1} times the reads of {}: the hash layout with weights {} uses that",
+        fast.path.display(),
+        fast.alone.iops / slow.alone.iops.max(1e-9),
+        slow.path.display(),
+        weights.join(",")
+    ))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::latency::{Costs, Latency};
+    use super::super::tests::point;
+    use super::super::{DriveFigures, Figures};
+    use super::*;
+    use crate::machine::Machine;
+
+    pub(crate) fn figures(alone: [f64; 2], together: f64, cpus_used: f64) -> Figures {
+        let latency = Latency {
+            p50_us: 80.0,
+            p99_us: 90.0,
+            mean_us: 80.0,
+            device_us: Some(72.0),
+            platform_us: Some(8.0),
+            cpu_us: 3.0,
+            split_by: String::new(),
+        };
+        let drive = |(index, iops): (usize, f64)| DriveFigures {
+            path: format!("/mnt/{index}").into(),
+            devices: Vec::new(),
+            node: None,
+            latency: latency.clone(),
+            alone: point(iops, 32, 1, 1, 0.2),
+        };
+        let mut threads = vec![point(together * 0.6, 32, 1, 2, 1.0), point(together, 32, 4, 2, cpus_used)];
+        super::super::linear(&mut threads, |point| point.threads);
+        Figures {
+            verdict: Vec::new(),
+            machine: Machine { cores_allowed: 4, ..Machine::default() },
+            drives: alone.into_iter().enumerate().map(drive).collect(),
+            costs: Costs {
+                system_call_ns: 1.0,
+                copy_page_ns: 1.0,
+                copy_byte_ns: 1.0,
+                cached_read_ns: 1.0,
+                page_cache_ns: 1.0,
+            },
+            ways: Vec::new(),
+            depths: vec![point(1e4, 1, 1, 2, 0.1), point(together * 0.6, 32, 1, 2, 1.0)],
+            sizes: Vec::new(),
+            threads,
+            drive_counts: vec![point(alone[0], 32, 4, 1, 0.5), point(together, 32, 4, 2, cpus_used)],
+            drive_counts_wide: Vec::new(),
+            best_depth: 32,
+            weights: vec![10, 20],
+            left_out: Vec::new(),
+            cancelled: false,
+        }
+    }
+
+    #[test]
+    fn the_limit_is_named() {
+        let first = |alone, together, cpus| words(&figures(alone, together, cpus)).remove(0);
+        let drives = first([4e5, 4e5], 7.5e5, 1.5);
+        assert!(drives.starts_with("the drives are the limit: 750k") && drives.contains("94%"), "{drives}");
+        let shared = first([4e5, 4e5], 4.1e5, 1.5);
+        assert!(shared.starts_with("something that the drives share") && shared.contains("51%"), "{shared}");
+        let cpu = first([4e5, 4e5], 7.5e5, 3.9);
+        assert!(cpu.starts_with("the 4 threads' processors are the limit: 750k") && cpu.contains("2 drives"), "{cpu}");
+    }
+
+    #[test]
+    fn the_rest_is_told() {
+        let all = words(&figures([2e5, 4e5], 5.5e5, 1.5)).join("\n");
+        for part in [
+            "one core reads 330k",
+            "which keeps it busy",
+            "(42% of linear)",
+            "90% of it is the drive",
+            "32 in flight",
+            "weights 10,20",
+        ] {
+            assert!(all.contains(part), "{part} is not in: {all}");
+        }
+        let mut even = figures([4e5, 4e5], 5.5e5, 1.5);
+        assert!(!words(&even).join("\n").contains("weights"));
+        assert!(!words(&even).join("\n").contains("are on one device"));
+        even.drives.iter_mut().for_each(|drive| drive.devices.push("sda".into()));
+        assert!(words(&even)[1].starts_with("/mnt/0, /mnt/1 are on one device, sda"), "{:?}", words(&even));
+    }
+}

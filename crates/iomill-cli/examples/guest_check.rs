@@ -1,0 +1,402 @@
+//! What `.ci/qemu` has checked inside its guest: the command `iomill` on a machine of four nodes whose drives it knows.
+//!
+//! Goals: the kernel's own answers count, read beside the command's; each check says what it found. Non-goals: speed, which an emulated
+//! machine has none of; running anywhere else, where it does nothing: it sets what it likes.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Nodes, each with one CPU of the same number and one NVMe drive.
+const NODES: usize = 4;
+const STATE: &str = "/tmp/state/tune.json";
+
+fn main() -> ExitCode {
+    if !fs::read_to_string("/proc/cmdline")
+        .is_ok_and(|line| line.contains("nvme.poll_queues=1") && std::process::id() != 1)
+        || !Path::new("/init").exists()
+    {
+        println!("this is not the guest of .ci/qemu: nothing to do");
+        return ExitCode::SUCCESS;
+    }
+    match checks() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("FAILED: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn checks() -> Result<()> {
+    let drives = find_drives()?;
+    nodes_are_told(&drives)?;
+    let places = mount(&drives)?;
+    spoil(&drives)?;
+    record()?;
+    tune_sets_and_puts_back(&drives)?;
+    managed_interrupts_stay(&drives)?;
+    coalescing_is_read_and_refused(&drives)?;
+    make_array(&places)?;
+    probe_names_nodes(&places)?;
+    threads_run_near_their_drives(&drives, &places)?;
+    polling_reads_the_same(&places)?;
+    ladder_climbs_and_restores(&places)?;
+    Ok(())
+}
+
+/// Fails with words.
+fn check(is_so: bool, what: impl Into<String>) -> Result<()> {
+    if is_so { Ok(()) } else { Err(what.into().into()) }
+}
+
+fn read(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    Ok(fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?.trim_end().to_owned())
+}
+
+fn write(path: impl AsRef<Path>, value: &str) -> Result<()> {
+    let path = path.as_ref();
+    Ok(fs::write(path, value).map_err(|e| format!("{value} to {}: {e}", path.display()))?)
+}
+
+/// Runs the command; its exit code, standard output and standard error.
+fn iomill(arguments: &[&str]) -> Result<(i32, String, String)> {
+    let output = Command::new("iomill").args(arguments).stdin(Stdio::null()).output()?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok((output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr)))
+}
+
+/// Runs the command, which must succeed.
+fn iomill_good(arguments: &[&str]) -> Result<String> {
+    let (code, out, err) = iomill(arguments)?;
+    check(code == 0, format!("iomill {} ended with {code}: {err}", arguments.join(" ")))?;
+    Ok(out)
+}
+
+fn tune(arguments: &[&str]) -> Result<Value> {
+    let all: Vec<&str> = ["tune", "--json", "--state", STATE].into_iter().chain(arguments.iter().copied()).collect();
+    Ok(serde_json::from_str(&iomill_good(&all)?)?)
+}
+
+/// Names of the NVMe drives by node, which their serial numbers tell.
+fn find_drives() -> Result<Vec<String>> {
+    let mut drives = BTreeMap::new();
+    for entry in fs::read_dir("/sys/block")? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !name.starts_with("nvme") {
+            continue;
+        }
+        let serial = read(format!("/sys/block/{name}/device/serial"))?;
+        let node: usize = serial.trim().trim_start_matches("node").parse()?;
+        drives.insert(node, name);
+    }
+    check(drives.keys().copied().eq(0..NODES), format!("drives {drives:?}"))?;
+    println!("ok: the drives of nodes 0 to 3 are {drives:?}");
+    Ok(drives.into_values().collect())
+}
+
+fn nodes_are_told(drives: &[String]) -> Result<()> {
+    let said = tune(&[])?;
+    for (node, name) in drives.iter().enumerate() {
+        let drive = said["drives"].as_array().and_then(|all| all.iter().find(|drive| drive["name"] == **name));
+        let drive = drive.ok_or_else(|| format!("tune does not name {name}"))?;
+        check(
+            drive["node"] == node && drive["cpus"] == serde_json::json!([node]),
+            format!("{name} is on node {node}: {drive}"),
+        )?;
+    }
+    println!("ok: tune names the node of each drive");
+    Ok(())
+}
+
+fn mount(drives: &[String]) -> Result<Vec<PathBuf>> {
+    let mut places = Vec::new();
+    for (node, name) in drives.iter().enumerate() {
+        let place = PathBuf::from(format!("/mnt/{node}"));
+        fs::create_dir(&place)?;
+        let status = Command::new("mount").args(["-t", "ext4", &format!("/dev/{name}")]).arg(&place).status()?;
+        check(status.success(), format!("/dev/{name} cannot be mounted"))?;
+        places.push(place);
+    }
+    Ok(places)
+}
+
+/// Makes something to mend, and something that a careless undo would lose.
+fn spoil(drives: &[String]) -> Result<()> {
+    for name in drives.iter().map(String::as_str).chain(["sda"]) {
+        let queue = format!("/sys/block/{name}/queue");
+        write(format!("{queue}/scheduler"), "mq-deadline")?;
+        write(format!("{queue}/iosched/read_expire"), "123")?;
+        write(format!("{queue}/wbt_lat_usec"), "4321")?;
+        write(format!("{queue}/nr_requests"), "100")?;
+        write(format!("{queue}/rq_affinity"), "0")?;
+        write(format!("{queue}/add_random"), "1")?;
+    }
+    Ok(())
+}
+
+fn record() -> Result<()> {
+    iomill_good(&["tune", "--record", "/tmp/record"])?;
+    println!("RECORD-BEGIN\n{}\nRECORD-END", read("/tmp/record")?);
+    Ok(())
+}
+
+/// Every file that `tune` might touch, on purpose or not.
+fn snapshot() -> Result<BTreeMap<PathBuf, String>> {
+    let mut files = BTreeMap::new();
+    let mut directories = vec![PathBuf::from("/proc/irq")];
+    for entry in fs::read_dir("/sys/block")? {
+        directories.push(entry?.path().join("queue"));
+    }
+    for path in ["/proc/sys/fs/aio-max-nr", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        files.insert(path.into(), read(path)?);
+    }
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if let Ok(text) = fs::read_to_string(&path)
+                // These tell what has happened, not what is set.
+                && !path.ends_with("spurious")
+                && !path.to_string_lossy().contains("effective_affinity")
+            {
+                files.insert(path, text);
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn is_as_it_was(before: &BTreeMap<PathBuf, String>) -> Result<()> {
+    let after = snapshot()?;
+    for (path, text) in before {
+        check(after.get(path) == Some(text), format!("{} was {text:?} and is {:?}", path.display(), after.get(path)))?;
+    }
+    check(after.len() == before.len(), "there are files that were not there before")
+}
+
+fn sata_interrupt() -> Result<String> {
+    let table = read("/proc/interrupts")?;
+    let line = table.lines().find(|line| line.contains("ahci[") && !line.contains("0000:00:1f.2"));
+    let number = line.and_then(|line| line.trim_start().split(':').next()).ok_or("no interrupt of the SATA adapter")?;
+    Ok(format!("/proc/irq/{number}/smp_affinity_list"))
+}
+
+fn tune_sets_and_puts_back(drives: &[String]) -> Result<()> {
+    let before = snapshot()?;
+    let report = tune(&[])?;
+    check(report["changes"].as_array().is_some_and(Vec::is_empty), "a dry run changes nothing")?;
+    check(snapshot()? == before, "a dry run leaves everything as it was")?;
+    let applied = tune(&["--apply"])?;
+    for change in applied["changes"].as_array().ok_or("no changes")? {
+        check(change["refused"].is_null(), format!("refused: {change}"))?;
+    }
+    for name in drives {
+        let queue = format!("/sys/block/{name}/queue");
+        let is = |file: &str| read(format!("{queue}/{file}"));
+        check(is("scheduler")?.contains("[none]"), format!("{name}: {}", is("scheduler")?))?;
+        check(is("nr_requests")?.parse::<u32>()? >= 256, format!("{name}: {} requests", is("nr_requests")?))?;
+        check(
+            is("nomerges")? == "2" && is("add_random")? == "0" && is("rq_affinity")? != "0",
+            format!("{name}: queue settings"),
+        )?;
+    }
+    let sata = sata_interrupt()?;
+    check(read(&sata)? == "1", format!("{sata} is {} and should be node 1's CPU", read(&sata)?))?;
+    println!(
+        "ok: tune sets {} files, the free interrupt of the SATA drive among them",
+        applied["changes"].as_array().map_or(0, Vec::len)
+    );
+    let again = tune(&["--apply"])?;
+    check(
+        again["changes"].as_array().is_some_and(Vec::is_empty),
+        format!("nothing is left to set: {}", again["changes"]),
+    )?;
+    tune(&["--undo"])?;
+    is_as_it_was(&before)?;
+    check(!Path::new(STATE).exists(), "the state is left over")?;
+    println!("ok: undo restores all {} files of queues and interrupts, byte by byte", before.len());
+    Ok(())
+}
+
+/// The kernel refuses what the command says cannot be moved.
+fn managed_interrupts_stay(drives: &[String]) -> Result<()> {
+    let report = tune(&["--only", "interrupts"])?;
+    for name in drives {
+        let finding = report["findings"].as_array().and_then(|all| all.iter().find(|one| one["subject"] == **name));
+        let is = finding.and_then(|finding| finding["is"].as_str()).ok_or("no finding")?;
+        check(is.contains("managed by the kernel"), format!("{name}: {is}"))?;
+    }
+    let table = read("/proc/interrupts")?;
+    for line in table.lines().filter(|line| line.contains("nvme0q") && !line.trim_end().ends_with("nvme0q0")) {
+        let number = line.trim_start().split(':').next().unwrap_or_default();
+        let refused =
+            fs::write(format!("/proc/irq/{number}/smp_affinity_list"), "0").err().and_then(|e| e.raw_os_error());
+        check(refused == Some(5), format!("interrupt {number} of a queue: error {refused:?}, not EIO"))?;
+    }
+    println!("ok: interrupts that are told to be managed are refused by the kernel");
+    Ok(())
+}
+
+fn coalescing_is_read_and_refused(drives: &[String]) -> Result<()> {
+    let report = tune(&["--only", "coalescing", &drives[0]])?;
+    let is = report["findings"][0]["is"].as_str().unwrap_or_default().to_owned();
+    check(is == "an interrupt for each completion", format!("coalescing: {is}"))?;
+    // The emulated controller has the feature and lets nobody change it.
+    let (code, out, err) =
+        iomill(&["tune", "--state", STATE, "--only", "coalescing", "--coalesce", "8,100us", "--apply", &drives[0]])?;
+    check(
+        code == 1 && out.contains("refused: the controller") && err.contains("1 of 1"),
+        format!("{code} {out} {err}"),
+    )?;
+    tune(&["--undo"])?;
+    println!("ok: feature 08h is read by an admin command, and its refusal is told");
+    Ok(())
+}
+
+fn make_array(places: &[PathBuf]) -> Result<()> {
+    let mut arguments = vec!["init"];
+    arguments.extend(places.iter().filter_map(|place| place.to_str()));
+    iomill_good(&arguments)?;
+    Ok(())
+}
+
+fn probe_names_nodes(places: &[PathBuf]) -> Result<()> {
+    let place = places[0].to_string_lossy();
+    let out = iomill_good(&["-a", &place, "probe", "--size", "4MiB", "--seconds", "0.1", "--json"])?;
+    let probed: Value = serde_json::from_str(&out)?;
+    for node in 0..places.len() {
+        let drive = &probed["drives"][node];
+        check(drive["node"] == node && drive["path"] == format!("/mnt/{node}"), format!("drive {node}: {drive}"))?;
+        check(
+            drive["latency"]["device_us"].is_f64(),
+            format!("the latency of drive {node} is not split: {}", drive["latency"]),
+        )?;
+    }
+    println!("ok: probe names the node of each drive and splits its latency; it says: {}", probed["verdict"][0]);
+    Ok(())
+}
+
+/// Waits for drive threads and reads from procfs where they may run.
+fn threads_run_near_their_drives(drives: &[String], places: &[PathBuf]) -> Result<()> {
+    let place = places[0].to_string_lossy();
+    let mut child = Command::new("iomill")
+        .args(["-a", &place, "--mode", "drive-threads", "bench", "random", "--size", "64MiB", "--rivals", "none"])
+        .args(["--rounds", "3", "--seconds", "5"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut seen: BTreeMap<String, (String, String)> = BTreeMap::new();
+    while seen.len() < drives.len() && Instant::now() < deadline {
+        sleep(Duration::from_millis(100));
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", child.id())) else { break };
+        // A thread may end while it is looked at.
+        for task in tasks.flatten().map(|task| task.path()) {
+            let (Ok(name), Ok(status), Ok(stat)) =
+                (read(task.join("comm")), read(task.join("status")), read(task.join("stat")))
+            else {
+                continue;
+            };
+            let allowed = status
+                .lines()
+                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+                .unwrap_or_default()
+                .trim()
+                .to_owned();
+            // The CPU that it was on last is field 39, and the name may hold blanks.
+            let cpu =
+                stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(36)).unwrap_or_default().to_owned();
+            if let Some(drive) = name.strip_prefix("iomill-drive-").filter(|_| allowed == cpu) {
+                seen.insert(drive.to_owned(), (allowed, cpu));
+            }
+        }
+    }
+    child.kill()?;
+    child.wait()?;
+    // The array's drives are in the order of the nodes.
+    for node in 0..drives.len() {
+        let place = seen.get(&node.to_string());
+        let expected = node.to_string();
+        check(
+            place.is_some_and(|(allowed, cpu)| *allowed == expected && *cpu == expected),
+            format!("thread of drive {node}: {seen:?}"),
+        )?;
+    }
+    println!("ok: each drive's thread runs on its drive's node: {seen:?}");
+    Ok(())
+}
+
+/// Interrupts of the queues that have them.
+fn queue_interrupts() -> Result<u64> {
+    let table = read("/proc/interrupts")?;
+    let queues = table.lines().filter(|line| line.contains("nvme") && !line.trim_end().ends_with("q0"));
+    Ok(queues
+        .flat_map(|line| line.split_whitespace().skip(1).take(NODES).filter_map(|count| count.parse::<u64>().ok()))
+        .sum())
+}
+
+fn polling_reads_the_same(places: &[PathBuf]) -> Result<()> {
+    let place = places[0].to_string_lossy();
+    let bytes: Vec<u8> =
+        (0..24u64 << 17).flat_map(|word| (word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()).collect();
+    fs::write("/tmp/source", &bytes)?;
+    iomill_good(&["-a", &place, "put", "/tmp/source", "polled"])?;
+    for name in ["nvme0n1", "nvme1n1", "nvme2n1", "nvme3n1"] {
+        check(read(format!("/sys/block/{name}/queue/io_poll"))? == "1", format!("{name} has no queues to poll"))?;
+    }
+    let mut counts = Vec::new();
+    for poll in [false, true] {
+        let mut arguments = vec!["-a", &place, "--engine", "io_uring", "--quiet"];
+        arguments.extend(poll.then_some("--poll"));
+        arguments.extend(["get", "--force", "polled", "/tmp/copy"]);
+        let before = queue_interrupts()?;
+        iomill_good(&arguments)?;
+        counts.push(queue_interrupts()? - before);
+        check(fs::read("/tmp/copy")? == bytes, format!("what was read with polling {poll} differs"))?;
+    }
+    check(counts[1] * 2 < counts[0], format!("interrupts without and with polling: {counts:?}"))?;
+    println!("ok: io_uring reads 24 MiB correctly by polling, with {} interrupts instead of {}", counts[1], counts[0]);
+    Ok(())
+}
+
+fn ladder_climbs_and_restores(places: &[PathBuf]) -> Result<()> {
+    let place = places[0].to_string_lossy();
+    let before = snapshot()?;
+    let out = iomill_good(&[
+        "-a",
+        &place,
+        "bench",
+        "ladder",
+        "--of",
+        "sc13",
+        "--size",
+        "16MiB",
+        "--seconds",
+        "0.5",
+        "--rounds",
+        "1",
+        "--json",
+        "--state",
+        "/tmp/state/ladder.json",
+        "--threads",
+        "2",
+    ])?;
+    let report: Value = serde_json::from_str(&out)?;
+    let steps = report["results"].as_array().map_or(0, Vec::len);
+    let why = report["left_out"][0]["why"].as_str().unwrap_or_default();
+    check(steps == 4 && why.contains("interrupts are managed"), format!("{steps} steps, left out: {why}"))?;
+    is_as_it_was(&before)?;
+    println!("ok: the ladder climbs four steps, cannot move managed interrupts, and restores everything");
+    Ok(())
+}

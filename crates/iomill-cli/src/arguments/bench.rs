@@ -1,0 +1,121 @@
+//! The measurements of `bench`, and the arguments of the first of them.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use iomill_bench::bench::Rivals;
+
+use super::{
+    BenchColdOnly, BenchLadder, BenchMapped, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchWarm, Layout,
+};
+use super::{block_size, request_size, seconds, size};
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: BenchWhat,
+}
+
+/// The measurements.
+#[derive(Debug, Subcommand)]
+pub enum BenchWhat {
+    /// Random reads on four directories made here, with nothing prepared, in under two minutes
+    Quick(BenchQuick),
+    /// Random requests on an array
+    Random(BenchAccess),
+    /// Sequential requests on an array
+    Sequential(BenchAccess),
+    /// Small random reads of what is all in memory: what a hit costs
+    Warm(BenchWarm),
+    /// Random reads of far more than fits in memory: what a miss costs
+    Cold(BenchColdOnly),
+    /// Random reads of which given shares hit, and a key-value load
+    Mixed(BenchMixed),
+    /// Small unaligned writes, and the sync after them
+    SmallWrites(BenchSmallWrites),
+    /// A paper's steps to speed, switched on one after the other; the machine is left as it was
+    Ladder(BenchLadder),
+    /// Reads of pages that are on other NUMA nodes, directly and by message
+    Nodes(BenchNodes),
+    /// Reads and growth of a file that is mapped, beside system calls
+    MmapVsSyscall(BenchMapped),
+    /// Everything at once for minutes or hours: every byte is checked, and that memory stays what was given
+    #[command(
+        after_help = "Exit code 1 when a byte is wrong, or when the process takes more than the cache's size and 3%."
+    )]
+    Soak(BenchSoak),
+    /// Do what a measurement says on the standard input, in the memory that it gives
+    #[command(hide = true)]
+    Held,
+}
+
+/// Arguments of `bench quick`.
+#[derive(Debug, Args)]
+pub struct BenchQuick {
+    /// Where, and where to.
+    #[command(flatten)]
+    pub place: BenchPlace,
+}
+
+/// What all measurements have.
+#[derive(Debug, Args)]
+pub struct BenchPlace {
+    /// Where to make an array if none is measured that is there; removed afterwards [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
+}
+
+impl BenchPlace {
+    /// The directory to make an array in.
+    pub fn dir(&self) -> &Path {
+        self.dir.as_deref().unwrap_or(Path::new("."))
+    }
+}
+
+/// What those have in which contenders take turns.
+#[derive(Debug, Args)]
+pub struct BenchRounds {
+    /// Length of one contender's turn, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Turns of each contender; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Who else takes part: `all`, `none`, or names such as `uring-by-hand,pread,mmap`
+    #[arg(long, value_name = "NAMES", default_value = "all")]
+    pub rivals: Rivals,
+    /// Where, and where to.
+    #[command(flatten)]
+    pub place: BenchPlace,
+}
+
+/// Arguments of `bench random` and `bench sequential`.
+#[derive(Debug, Args)]
+pub struct BenchAccess {
+    /// Threads that call at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Length of the measured file, which is removed afterwards
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub size: u64,
+    /// Bytes per operation: a multiple of 4 KiB, at most 16 MiB
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = request_size)]
+    pub request_size: u32,
+    /// Share of reads among the operations; the rest are writes
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub read_percent: u8,
+    /// How the file's blocks are spread over the drives
+    #[arg(long, value_enum, default_value = "striping")]
+    pub layout: Layout,
+    /// Unit of placement: a multiple of 4 KiB, at most 64 MiB
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block_size)]
+    pub block_size: u32,
+    /// Turns, and who takes them.
+    #[command(flatten)]
+    pub rounds: BenchRounds,
+}

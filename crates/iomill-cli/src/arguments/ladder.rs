@@ -1,0 +1,46 @@
+//! Arguments of `bench ladder`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{seconds, size};
+
+/// Whose steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Of {
+    /// Even interrupts, bound threads, the noop scheduler, I/O threads (Zheng, Burns, Szalay, SC'13)
+    Sc13,
+}
+
+/// Arguments of `bench ladder`.
+#[derive(Debug, Args)]
+pub struct BenchLadder {
+    /// Whose steps
+    #[arg(long, value_enum, value_name = "PAPER")]
+    pub of: Of,
+    /// Threads that call at the same time [default: one for each CPU that may be used]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Length of the measured file, which is removed afterwards
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub size: u64,
+    /// Length of one step's turn, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub seconds: f64,
+    /// Turns of each step; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Where to make an array if none is named; removed afterwards [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Where what was is kept meanwhile [default: ladder.json beside the state of `iomill tune`]
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Switch a recorded machine, unpacked into a directory, instead of this one
+    #[arg(long, value_name = "DIR", default_value = iomill_platform::tree::MACHINE, hide = true)]
+    pub root: PathBuf,
+    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
+}

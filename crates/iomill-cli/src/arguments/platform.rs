@@ -1,0 +1,97 @@
+//! The arguments of commands that look at the machine.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{seconds, size};
+use iomill_platform::findings::{Coalescing, NAMES};
+
+/// Arguments of `tune`.
+#[derive(Debug, Args)]
+pub struct Tune {
+    /// Drives (`nvme0n1`, `/dev/sda`), or files and directories on them [default: the array's drives; without an array, all drives]
+    #[arg(value_name = "DRIVE")]
+    pub drives: Vec<PathBuf>,
+    /// Set what is to be mended; what was is saved first. Takes root
+    #[arg(long)]
+    pub apply: bool,
+    /// Put back exactly what was before the first --apply or --persist
+    #[arg(long, conflicts_with_all = ["apply", "persist", "drives", "only", "coalesce", "record"])]
+    pub undo: bool,
+    /// Write files for udev, sysctl and tmpfiles that keep the settings over a restart
+    #[arg(long)]
+    pub persist: bool,
+    /// Where --persist writes
+    #[arg(long, value_name = "DIR", default_value = iomill_platform::persist::DIRECTORY, requires = "persist")]
+    pub dir: PathBuf,
+    /// Where what was is kept [default: /var/lib/iomill/tune.json; without root $XDG_STATE_HOME/iomill/tune.json]
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Look at these only, such as `scheduler,nomerges`
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(NAMES))]
+    pub only: Vec<String>,
+    /// Have NVMe drives wait for so many completions or so long before they interrupt, such as `8,100us`; `1,0us` for each
+    #[arg(long, value_name = "N,TIME", value_parser = coalescing)]
+    pub coalesce: Option<Coalescing>,
+    /// Show what is good, too
+    #[arg(long)]
+    pub all: bool,
+    /// Look at a recorded machine, unpacked into a directory, instead of this one
+    #[arg(long, value_name = "DIR", default_value = iomill_platform::tree::MACHINE)]
+    pub root: PathBuf,
+    /// Write what was read of the machine into a file, for a report of a fault; `iomill tune --unpack` makes a directory of it
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Unpack a recorded machine into the directory of --root, which is made, and look at it
+    #[arg(long, value_name = "FILE", requires = "root")]
+    pub unpack: Option<PathBuf>,
+}
+
+/// Arguments of `probe`.
+#[derive(Debug, Args)]
+pub struct Probe {
+    /// Directories, one on each drive to probe [default: the array's drives]
+    #[arg(value_name = "DIR")]
+    pub places: Vec<PathBuf>,
+    /// Length of the file that is made on each drive and removed afterwards; larger than a drive's own cache tells more
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    pub size: u64,
+    /// Length of each of some forty runs, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    pub seconds: f64,
+    /// Most threads that read at the same time [default: one for each CPU that may be used]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Write a page with pictures there, too
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the tables
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
+    pub json: Option<PathBuf>,
+}
+
+fn coalescing(text: &str) -> Result<Coalescing, String> {
+    let wrong =
+        || "give completions from 1 to 256 and a time in steps of 100us up to 25500us, such as `8,100us`".to_owned();
+    let (completions, time) = text.split_once(',').ok_or_else(wrong)?;
+    let completions = completions.trim().parse().ok().filter(|count| (1..=256).contains(count)).ok_or_else(wrong)?;
+    let time = time.trim().strip_suffix("us").and_then(|time| time.parse::<u32>().ok()).ok_or_else(wrong)?;
+    let steps = u8::try_from(time / 100).ok().filter(|_| time % 100 == 0).ok_or_else(wrong)?;
+    Ok(Coalescing { completions, time_100us: steps })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coalescing_has_bounds() {
+        assert_eq!(coalescing("8,100us").unwrap(), Coalescing { completions: 8, time_100us: 1 });
+        assert_eq!(coalescing("256,25500us").unwrap(), Coalescing { completions: 256, time_100us: 255 });
+        assert_eq!(coalescing("1,0us").unwrap(), Coalescing { completions: 1, time_100us: 0 });
+        for bad in ["", "8", "8,100", "0,100us", "257,100us", "8,50us", "8,25600us", "8,-1us", "x,100us"] {
+            assert!(coalescing(bad).unwrap_err().contains("8,100us"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `iomill bench ladder`: the steps of a paper, switched on one after the other.
+
+use std::path::Path;
+use std::time::Duration;
+
+use iomill_bench::arena::Shape;
+use iomill_bench::human;
+use iomill_bench::ladder::{self, STEPS, Settings};
+use iomill_bench::report::{Report, Row};
+use iomill_bench::rounds::Plan;
+use iomill_bench::workload::Workload;
+use iomill_platform::state;
+use iomill_platform::tree::Tree;
+
+use super::{answer, named_or_fresh, progress};
+use crate::arguments::{BenchLadder, Of};
+use crate::console::Answer;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::table::Table;
+
+pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
+    let Of::Sc13 = arguments.of;
+    let slice = Duration::from_secs_f64(arguments.seconds);
+    let threads = match arguments.threads {
+        Some(threads) => threads.into(),
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let workload = Workload { depth: context.global.depth, ..Workload::RANDOM_READ };
+    let warm_up = slice.min(Duration::from_millis(500));
+    let settings = Settings {
+        shape: Shape { len_bytes: arguments.size, layout: iomill::Layout::default() },
+        plan: Plan { workload, threads, rounds: arguments.rounds.into(), slice, warm_up },
+        options: context.options(),
+    };
+    let state = match &arguments.state {
+        Some(path) => path.clone(),
+        None => state::default_path()?.with_file_name("ladder.json"),
+    };
+    let tree = Tree::at(&arguments.root).map_err(Failure::local("look into", &arguments.root))?;
+    let interrupt = Interrupt::install()?;
+    let arena = named_or_fresh(context, arguments.dir.as_deref().unwrap_or(Path::new(".")))?;
+    let report =
+        progress(context, &interrupt, |stage| ladder::run(arena, &settings, &tree, &state, interrupt.flag(), stage))?;
+    answer(context, table(&report), report.json()?)
+}
+
+/// Each step beside the one before it and the first.
+fn table(report: &Report) -> String {
+    let mut table = Table::new(&["step", ">thr", ">ops/s", ">CPU/op", ">x before", ">x plain"]);
+    let mut before: Option<&Row> = None;
+    for row in &report.results {
+        let ratio = |to: Option<&Row>| match to {
+            Some(to) => human::ratio(row.ops_per_s / to.ops_per_s.max(1e-9)),
+            None => "-".to_owned(),
+        };
+        table.row([
+            row.contender.trim_start_matches("iomill-sc13-").to_owned(),
+            row.threads.to_string(),
+            human::count(row.ops_per_s),
+            human::time_us(row.cpu_us_per_op),
+            ratio(before),
+            ratio(report.results.first().filter(|first| first.contender == STEPS[0])),
+        ]);
+        before = Some(row);
+    }
+    let mut text = format!("{}\n{}", report.machine.line(), table.render());
+    text.push_str("Each step is on top of those above it; x: operations per second over theirs.\n");
+    for out in &report.left_out {
+        text.push_str(&format!(
+            "{} has nothing to switch: {}\n",
+            out.contender.trim_start_matches("iomill-sc13-"),
+            out.why
+        ));
+    }
+    if report.cancelled {
+        text.push_str("Cancelled: only complete rounds are counted.\n");
+    }
+    text
+}

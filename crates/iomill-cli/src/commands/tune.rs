@@ -1,0 +1,252 @@
+//! `iomill tune`: what of this machine costs I/Os, and mending it.
+
+use std::fs;
+use std::path::Path;
+
+use iomill_platform::apply::{self, Change, Outcome, Undone};
+use iomill_platform::drives::{self, Drive};
+use iomill_platform::finding::{Finding, Verdict};
+use iomill_platform::findings::{self, Wishes};
+use iomill_platform::machine::Machine;
+use iomill_platform::persist::{self, Plan};
+use iomill_platform::record::Record;
+use iomill_platform::state::{self, Store};
+use iomill_platform::tree::Tree;
+use serde_json::{Value, json};
+
+use crate::arguments::Tune;
+use crate::console::Answer;
+use crate::context::Context;
+use crate::failure::{Failure, Result, shown};
+
+pub fn run(context: &Context<'_>, arguments: &Tune) -> Result<Answer> {
+    let tree = tree(arguments)?;
+    if arguments.undo {
+        return undo(context, arguments, &tree);
+    }
+    let machine = Machine::look(&tree);
+    let drives = chosen_drives(context, arguments, &tree, &machine)?;
+    let wishes = Wishes { coalescing: arguments.coalesce };
+    let mut found = findings::all(&tree, &machine, &drives, &wishes);
+    if !arguments.only.is_empty() {
+        found.retain(|finding| arguments.only.iter().any(|name| name == finding.what));
+    }
+    if let Some(file) = &arguments.record {
+        fs::write(file, tree.take_record().to_string()).map_err(Failure::local("write", file))?;
+    }
+    context.note(tree.unreadable());
+    let pending = apply::pending(&tree, &found);
+    let mut changes = Vec::new();
+    let mut written = Vec::new();
+    if arguments.apply && !pending.is_empty() {
+        changes = apply::apply(&tree, &pending, &store(arguments)?)?;
+    }
+    if arguments.persist {
+        let plan = Plan::new(&tree, &drives, &found);
+        written = plan.write(&arguments.dir, &persist::boot_of(&tree), &store(arguments)?)?;
+        context.note(
+            plan.not_kept
+                .iter()
+                .map(|path| format!("nothing keeps {path} over a restart; run `iomill tune --apply` again then")),
+        );
+    }
+    let mut text = header(&machine, &drives);
+    text.push_str(&report(&found, arguments.all));
+    text.push_str(&aftermath(arguments, &found, pending.len(), &changes));
+    text.extend(written.iter().map(|path| format!("wrote {}\n", path.display())));
+    let document = json!({
+        "drives": drives.iter().map(drive_document).collect::<Vec<_>>(),
+        "findings": found.iter().map(finding_document).collect::<Vec<_>>(),
+        "changes": changes.iter().map(change_document).collect::<Vec<_>>(),
+        "written": written,
+    });
+    let mut answer = Answer::new(text, document);
+    let refused = changes.iter().filter(|change| change.outcome != Outcome::Set).count();
+    if refused > 0 {
+        let all = changes.len();
+        answer.failures.push(Failure::Unsound(format!(
+            "{refused} of {all} settings were refused, see above; `iomill tune --undo` puts the others back"
+        )));
+    }
+    Ok(answer)
+}
+
+fn tree(arguments: &Tune) -> Result<Tree> {
+    if let Some(file) = &arguments.unpack {
+        if arguments.root == Path::new(iomill_platform::tree::MACHINE) {
+            return Err(Failure::Usage("name an empty directory to unpack into with --root".to_owned()));
+        }
+        let text = fs::read_to_string(file).map_err(Failure::local("read", file))?;
+        let record = Record::parse(&text).map_err(|why| iomill::Error::Corrupt { path: file.clone(), why })?;
+        fs::create_dir_all(&arguments.root).map_err(Failure::local("create", &arguments.root))?;
+        let is_empty = fs::read_dir(&arguments.root).map_err(Failure::local("list", &arguments.root))?.next().is_none();
+        if !is_empty {
+            return Err(Failure::Exists { what: format!("something in {}", shown(&arguments.root)) }
+                .and("unpack into an empty directory instead"));
+        }
+        record.unpack(&arguments.root).map_err(Failure::local("unpack into", &arguments.root))?;
+    }
+    let tree = Tree::at(&arguments.root).map_err(Failure::local("look into", &arguments.root))?;
+    Ok(if arguments.record.is_some() { tree.recording() } else { tree })
+}
+
+fn store(arguments: &Tune) -> Result<Store> {
+    let path = match &arguments.state {
+        Some(path) => path.clone(),
+        None => state::default_path()?,
+    };
+    Ok(Store::open(&path)?)
+}
+
+/// The drives that are named; or the array's; or all.
+fn chosen_drives(context: &Context<'_>, arguments: &Tune, tree: &Tree, machine: &Machine) -> Result<Vec<Drive>> {
+    if !arguments.drives.is_empty() {
+        return Ok(drives::under(tree, machine, &arguments.drives)?);
+    }
+    // A recorded machine has no array that could be opened here.
+    if tree.is_machine() && context.starts_if_named()?.is_some() {
+        let info = context.peek()?.info()?;
+        let paths: Vec<_> = info.drives.iter().map(|drive| drive.path.clone()).collect();
+        return Ok(drives::under(tree, machine, &paths)?);
+    }
+    Ok(drives::all(tree, machine))
+}
+
+fn header(machine: &Machine, drives: &[Drive]) -> String {
+    let product = if machine.product.is_empty() { String::new() } else { format!("{}, ", machine.product) };
+    let nodes = machine.nodes.len().max(1);
+    let mut text = format!(
+        "{product}Linux {}, {} CPUs, {nodes} {}\n",
+        if machine.kernel.is_empty() { "?" } else { &machine.kernel },
+        machine.online.len(),
+        if nodes == 1 { "node" } else { "nodes" }
+    );
+    for drive in drives {
+        let size = iomill_bench::human::size(drive.len_bytes);
+        let mut parts = vec![drive.transport.name().to_owned(), size];
+        if !drive.model.is_empty() {
+            parts.insert(0, drive.model.clone());
+        }
+        parts.extend(drive.node.map(|node| format!("node {node}")));
+        text.push_str(&format!("{}: {}\n", drive.name, parts.join(", ")));
+    }
+    if drives.is_empty() {
+        text.push_str("no drives: no block device here is a drive of its own\n");
+    }
+    text
+}
+
+/// What to mend, what to know, and with `all` what is good; a paragraph for each, in this order.
+fn report(found: &[Finding], all: bool) -> String {
+    let mut text = String::new();
+    for verdict in [Verdict::Mend, Verdict::Advise, Verdict::Unknown, Verdict::Note, Verdict::Good] {
+        if verdict == Verdict::Good && !all {
+            continue;
+        }
+        let mut rest: Vec<&Finding> = found.iter().filter(|finding| finding.verdict == verdict).collect();
+        while let Some(&finding) = rest.first() {
+            // What is said of several drives alike is said once.
+            let said = |one: &Finding| (one.what, one.is.clone(), one.should.clone(), one.why.clone());
+            let (alike, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|one| said(one) == said(finding));
+            rest = others;
+            let subjects: Vec<&str> = alike.iter().map(|one| one.subject.as_str()).collect();
+            let change = match verdict {
+                Verdict::Mend | Verdict::Advise | Verdict::Note if finding.should != "as it is" => {
+                    format!("{} -> {}", finding.is, finding.should)
+                }
+                _ => finding.is.clone(),
+            };
+            text.push_str(&format!("\n{}: {} {}: {change}\n", verdict.word(), subjects.join(", "), finding.what));
+            if !finding.why.is_empty() {
+                text.push_str(&format!("    {}\n", finding.why));
+            }
+            text.push_str(&format!("    [{}]\n", finding.source));
+        }
+    }
+    let good = found.iter().filter(|finding| finding.verdict == Verdict::Good).count();
+    if good > 0 && !all {
+        text.push_str(&format!("\n{good} more are as they should be (--all shows them)\n"));
+    }
+    text
+}
+
+/// What was set, or what could be.
+fn aftermath(arguments: &Tune, found: &[Finding], pending: usize, changes: &[Change]) -> String {
+    if arguments.apply {
+        if changes.is_empty() {
+            return "\nnothing to set\n".to_owned();
+        }
+        let line = |change: &Change| {
+            let outcome = match &change.outcome {
+                Outcome::Set => "set".to_owned(),
+                Outcome::Refused(why) => format!("refused: {why}"),
+            };
+            format!("{}: {} -> {}: {outcome}\n", change.path, change.before, change.value)
+        };
+        return format!("\n{}", changes.iter().map(line).collect::<String>());
+    }
+    let to_mend = found.iter().filter(|finding| finding.verdict == Verdict::Mend).count();
+    match to_mend {
+        0 => "\nnothing to mend\n".to_owned(),
+        _ => format!(
+            "\n{to_mend} to mend, by {pending} settings: `iomill tune --apply` sets them, `--undo` puts back what was. Nothing was changed.\n"
+        ),
+    }
+}
+
+fn undo(context: &Context<'_>, arguments: &Tune, tree: &Tree) -> Result<Answer> {
+    let store = store(arguments)?;
+    let Some(undone) = apply::undo(tree, &store)? else {
+        let text = format!("nothing to undo: {} does not exist\n", store.path().display());
+        return Ok(Answer::new(text, undone_document(&Undone::default())));
+    };
+    context.note(undone.notes.iter().cloned());
+    let mut text: String = undone.restored.iter().map(|path| format!("{path}: as it was\n")).collect();
+    text.extend(undone.files.iter().map(|path| format!("{path}: as it was\n")));
+    let mut answer = Answer::new(text, undone_document(&undone));
+    if !undone.failed.is_empty() {
+        answer.failures.push(Failure::Unsound(format!(
+            "not put back: {}; what they were is still in {}",
+            undone.failed.join("; "),
+            store.path().display()
+        )));
+    }
+    Ok(answer)
+}
+
+fn undone_document(undone: &Undone) -> Value {
+    json!({ "restored": undone.restored, "files": undone.files, "failed": undone.failed })
+}
+
+/// A drive, for programs.
+fn drive_document(drive: &Drive) -> Value {
+    json!({
+        "name": drive.name,
+        "transport": drive.transport.name(),
+        "model": drive.model,
+        "bytes": drive.len_bytes,
+        "node": drive.node,
+        "cpus": drive.near,
+    })
+}
+
+fn finding_document(finding: &Finding) -> Value {
+    json!({
+        "subject": finding.subject,
+        "what": finding.what,
+        "verdict": finding.verdict,
+        "is": finding.is,
+        "should": finding.should,
+        "why": finding.why,
+        "source": finding.source,
+        "paths": finding.settings.iter().map(|setting| format!("/{}", setting.path)).collect::<Vec<_>>(),
+    })
+}
+
+fn change_document(change: &Change) -> Value {
+    let refused = match &change.outcome {
+        Outcome::Set => None,
+        Outcome::Refused(why) => Some(why),
+    };
+    json!({ "path": change.path, "before": change.before, "value": change.value, "refused": refused })
+}

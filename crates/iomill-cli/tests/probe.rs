@@ -1,0 +1,80 @@
+//! `iomill probe`.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+
+use common::{Ended, Site};
+
+fn probe(site: &Site, arguments: &[&str]) -> Ended {
+    let all = ["probe", "--quiet"].iter().chain(arguments).copied();
+    Ended::of(site.bare_command(all).env_remove("IOMILL_ARRAY").output().unwrap())
+}
+
+const SHORT: [&str; 4] = ["--size", "4MiB", "--seconds", "0.1"];
+
+#[test]
+fn an_array_is_probed_and_left_as_it_was() {
+    let site = Site::new(2);
+    let before: Vec<usize> = site.drives().map(|drive| fs::read_dir(drive).unwrap().count()).collect();
+    let document = probe(&site, &[&SHORT[..], &["-a", "ssd1", "--threads", "2", "--json"]].concat()).good().json();
+    let verdict = document["verdict"][0].as_str().unwrap();
+    assert!(verdict.contains("the limit"), "{verdict}");
+    assert_eq!(document["drives"].as_array().unwrap().len(), 2);
+    for (list, at_least) in
+        [("depths", 8), ("sizes", 5), ("threads", 2), ("drive_counts", 2), ("drive_counts_wide", 2), ("ways", 1)]
+    {
+        let points = document[list].as_array().unwrap();
+        assert!(points.len() >= at_least, "{list}: {points:?}");
+        assert!(points.iter().all(|point| point["iops"].as_f64().unwrap() > 0.0), "{list}: {points:?}");
+    }
+    assert!(document["best_depth"].is_u64() && document["weights"].as_array().unwrap().len() == 2);
+    assert!(document["costs"]["system_call_ns"].as_f64().unwrap() > 0.0);
+    let after: Vec<usize> = site.drives().map(|drive| fs::read_dir(drive).unwrap().count()).collect();
+    assert_eq!(after, before);
+}
+
+#[test]
+fn the_verdict_stands_on_top_of_the_tables_and_the_document_may_go_to_a_file() {
+    let site = Site::bare(1);
+    let ended = probe(
+        &site,
+        &[&SHORT[..], &["ssd0", "--threads", "1", "--json", "probe.json", "--html", "probe.html"]].concat(),
+    )
+    .good();
+    assert!(ended.text().starts_with("- "), "{}", ended.text());
+    for words in ["in flight on each drive are enough", "p50", "system call", "of linear", "uring-by-hand"] {
+        assert!(ended.text().contains(words), "{words:?} is not in {}", ended.text());
+    }
+    let page = fs::read_to_string(site.path("probe.html")).unwrap();
+    assert!(page.contains("the limit") && page.matches("<svg").count() == 6, "{page}");
+    let document: serde_json::Value = serde_json::from_slice(&fs::read(site.path("probe.json")).unwrap()).unwrap();
+    assert_eq!(document["drives"].as_array().unwrap().len(), 1);
+    assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 0);
+}
+
+#[test]
+fn nothing_to_measure_is_said_and_is_no_failure() {
+    let site = Site::bare(1);
+    assert!(probe(&site, &[]).good().text().contains("nothing to measure: name a directory"));
+    assert!(probe(&site, &["/dev/shm"]).good().text().contains("nothing to measure: /dev/shm: "));
+    let document = probe(&site, &["/dev/shm", "--json"]).good().json();
+    assert!(
+        document["drives"].as_array().unwrap().is_empty()
+            && document["verdict"][0].as_str().unwrap().contains("/dev/shm")
+    );
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    let site = Site::bare(1);
+    probe(&site, &["nowhere"]).failed(1, &["nowhere", "No such file"]);
+    probe(&site, &["ssd0", "--size", "4KiB"]).failed(2, &["4096 bytes", "1MiB"]);
+    probe(&site, &[&SHORT[..], &["ssd0", "--html", "no/such/file"]].concat())
+        .failed(1, &["cannot write", "no/such/file"]);
+    probe(&site, &["ssd0", "--seconds", "0"]).failed(2, &["0.1 to 600"]);
+    probe(&site, &["ssd0", "--threads", "0"]).failed(2, &["--threads"]);
+    assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 0);
+}

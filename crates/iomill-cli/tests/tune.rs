@@ -1,0 +1,236 @@
+//! `iomill tune` on recorded machines, and without root on this one.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Ended, Site};
+use serde_json::Value;
+
+/// A recorded machine, unpacked beside the drives by the command itself.
+fn site(record: &str) -> Site {
+    let site = Site::bare(0);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../iomill-platform/tests/trees/{record}.record"));
+    fs::copy(file, site.path("record")).unwrap();
+    site.run_bare(["tune", "--unpack", "record", "--root", "root", "--quiet"]).good();
+    site
+}
+
+/// The command on the recorded machine, with its state beside it.
+fn tune(site: &Site, arguments: &[&str]) -> Ended {
+    let all = ["tune", "--root", "root", "--state", "state/tune.json"].iter().chain(arguments).copied();
+    Ended::of(site.bare_command(all).env_remove("IOMILL_ARRAY").output().unwrap())
+}
+
+fn queue(site: &Site, file: &str) -> PathBuf {
+    site.path("root/sys/devices/pci0000:17/0000:17:01.0/0000:18:00.0/nvme/nvme0/nvme0n1/queue").join(file)
+}
+
+fn findings<'a>(document: &'a Value, what: &str) -> Vec<&'a Value> {
+    document["findings"].as_array().unwrap().iter().filter(|finding| finding["what"] == what).collect()
+}
+
+#[test]
+fn a_report_says_what_why_and_by_whom_and_changes_nothing() {
+    let site = site("two-socket-nvme");
+    let text = tune(&site, &[]).good();
+    let text = text.text();
+    for words in [
+        "Dell Inc. PowerEdge R760, Linux 6.8.0-45-generic, 8 CPUs, 2 nodes\n",
+        "nvme0n1: Dell Ent NVMe PM1735a MU 1.6TB, NVMe, 1.5 TiB, node 0\n",
+        "mend: nvme0n1 scheduler: mq-deadline -> none\n",
+        "(SC'13)",
+        "note: nvme0n1 coalescing: 8 completions or 100 us",
+        "iomill never changes this",
+        "more are as they should be (--all shows them)",
+        "`iomill tune --apply` sets them, `--undo` puts back what was. Nothing was changed.",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in: {text}");
+    }
+    assert!(
+        !text.contains("\ngood: ")
+            && tune(&site, &["--all"]).good().text().contains("\ngood: nvme1n1 scheduler: none\n")
+    );
+    assert!(fs::read_to_string(queue(&site, "scheduler")).unwrap().contains("[mq-deadline]"));
+    assert!(!site.path("state").exists());
+}
+
+#[test]
+fn setting_keeping_and_undoing() {
+    let site = site("two-socket-nvme");
+    fs::create_dir(site.path("etc")).unwrap();
+    let ended = tune(&site, &["--apply", "--persist", "--dir", "etc", "--json"]).good().json();
+    let changes = ended["changes"].as_array().unwrap();
+    assert!(changes.len() > 10 && changes.iter().all(|change| change["refused"].is_null()), "{changes:?}");
+    assert_eq!(ended["written"].as_array().unwrap().len(), 3);
+    assert!(ended["notices"].to_string().contains("nothing keeps"), "{}", ended["notices"]);
+    assert_eq!(fs::read_to_string(queue(&site, "scheduler")).unwrap(), "[none] mq-deadline kyber bfq\n");
+    assert!(site.path("etc/udev/rules.d/99-iomill.rules").exists() && site.path("state/tune.json").exists());
+    assert!(tune(&site, &["--apply"]).good().text().contains("\nnothing to set\n"));
+    let undone = tune(&site, &["--undo", "--json"]).good().json();
+    assert!(undone["restored"].as_array().unwrap().len() > 10 && undone["files"].as_array().unwrap().len() == 3);
+    assert_eq!(undone["failed"], serde_json::json!([]));
+    assert_eq!(fs::read_to_string(queue(&site, "scheduler")).unwrap(), "none [mq-deadline] kyber bfq\n");
+    assert!(!site.path("etc/udev/rules.d/99-iomill.rules").exists() && !site.path("state/tune.json").exists());
+    assert!(tune(&site, &["--undo"]).good().text().starts_with("nothing to undo: "));
+}
+
+#[test]
+fn what_the_kernel_refuses_is_told_and_the_rest_is_set() {
+    let site = site("sata-sas");
+    let ended = tune(&site, &["--apply", "--only", "interrupts,scheduler"]);
+    let text = ended.text().to_owned();
+    let ended = ended.failed(1, &["settings were refused, see above", "iomill tune --undo"]);
+    assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+    assert!(
+        text.contains("/proc/irq/63/smp_affinity_list: 0-3 -> 3: refused: the kernel manages this interrupt"),
+        "{text}"
+    );
+    assert!(text.contains("/proc/irq/60/smp_affinity_list: 0-3 -> 2: set"), "{text}");
+    let document = tune(&site, &["--json"]).good().json();
+    assert_eq!(findings(&document, "scheduler").iter().filter(|one| one["verdict"] == "mend").count(), 0);
+    assert!(
+        findings(&document, "rq_affinity").iter().any(|one| one["verdict"] == "mend"),
+        "only what was asked for is set"
+    );
+}
+
+#[test]
+fn drives_are_chosen_by_name_node_and_path() {
+    let site = site("two-socket-nvme");
+    let names = |arguments: &[&str]| {
+        let all: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
+        let document = tune(&site, &all).good().json();
+        document["drives"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|drive| drive["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[]), ["nvme0n1", "nvme1n1", "nvme2n1"]);
+    assert_eq!(names(&["nvme2n1", "/dev/nvme0n1", "/mnt/ssd0/x"]), ["nvme0n1", "nvme2n1"]);
+    tune(&site, &["/mnt/ssd0", "relative"]).failed(1, &["relative", "give an absolute path"]);
+    let document = tune(&site, &["--coalesce", "4,200us", "--only", "coalescing", "nvme1n1", "--json"]).good().json();
+    assert_eq!(findings(&document, "coalescing")[0]["should"], "4 completions or 200 us");
+    assert_eq!(document["findings"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_empty_machine_has_nothing_to_mend() {
+    let site = site("empty");
+    let ended = tune(&site, &["--apply"]).good();
+    assert!(ended.text().contains("no drives") && ended.text().contains("nothing to set"), "{}", ended.text());
+    assert!(!site.path("state").exists());
+}
+
+#[test]
+fn a_record_comes_back_as_a_machine() {
+    let site = site("cloud-vm");
+    tune(&site, &["--record", "again"]).good();
+    let first = tune(&site, &["--json"]).good().json();
+    let second = site.run_bare(["tune", "--unpack", "again", "--root", "other", "--json"]).good().json();
+    assert_eq!(first["findings"], second["findings"]);
+    site.run_bare(["tune", "--unpack", "again", "--root", "other"]).failed(1, &["other", "empty directory"]);
+    site.run_bare(["tune", "--unpack", "again"]).failed(2, &["--root"]);
+    site.file("bad", b"sys/x\n");
+    site.run_bare(["tune", "--unpack", "bad", "--root", "third"]).failed(1, &["bad", "line 1"]);
+    site.run_bare(["tune", "--unpack", "none", "--root", "third"]).failed(1, &["none", "No such file"]);
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    let site = site("empty");
+    tune(&site, &["--undo", "--apply"]).failed(2, &["--undo", "--apply"]);
+    tune(&site, &["--undo", "sda"]).failed(2, &["--undo"]);
+    tune(&site, &["--dir", "x"]).failed(2, &["--persist"]);
+    tune(&site, &["--only", "sheduler"]).failed(2, &["sheduler", "scheduler"]);
+    tune(&site, &["--coalesce", "8"]).failed(2, &["8,100us"]);
+    tune(&site, &["--persist", "--dir", "nowhere"]).failed(1, &["cannot write into", "nowhere"]);
+    site.run_bare(["tune", "--root", "nowhere"]).failed(1, &["cannot look into", "nowhere"]);
+    site.run_bare(["tune", "nosuchdrive"]).failed(1, &["nosuchdrive", "neither a block device"]);
+    site.run_bare(["tune", "/no/such/path"]).failed(1, &["/no/such/path", "No such file"]);
+    site.file("state.json", b"{}");
+    site.run_bare(["tune", "--root", "root", "--undo", "--state", "state.json"])
+        .failed(1, &["state.json", "nothing was changed"]);
+}
+
+#[test]
+fn this_machine_is_reported_as_it_is() {
+    let site = Site::new(2);
+    let document = site.run(["tune", "--json"]).good().json();
+    assert!(document["changes"].as_array().unwrap().is_empty() && document["findings"].as_array().unwrap().len() > 3);
+    // Both directories lie on the same drives, if on drives at all.
+    let named = site.run_bare(["tune", "--json", "ssd0"]);
+    if named.code == 0 {
+        assert_eq!(named.json()["drives"], document["drives"]);
+    }
+}
+
+/// Every file of the recorded machine.
+fn snapshot(directory: &Path) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        match path.symlink_metadata().unwrap().file_type() {
+            kind if kind.is_dir() => files.extend(snapshot(&path)),
+            kind if kind.is_file() => files.push((path.clone(), fs::read_to_string(path).unwrap())),
+            _ => {}
+        }
+    }
+    files.sort();
+    files
+}
+
+fn ladder(site: &Site, more: &[&str]) -> Ended {
+    let fixed =
+        "bench ladder --of sc13 --size 4MiB --seconds 0.1 --rounds 2 --threads 2 --state state/ladder.json --quiet";
+    let all = fixed.split(' ').chain(["--root", "root"]).chain(more.iter().copied());
+    Ended::of(site.bare_command(all).env_remove("IOMILL_ARRAY").output().unwrap())
+}
+
+#[test]
+fn the_ladder_climbs_says_what_it_cannot_switch_and_leaves_the_machine_as_it_was() {
+    let site = site("cloud-vm");
+    let before = snapshot(&site.path("root"));
+    let document = ladder(&site, &["--json"]).good().json();
+    let steps: Vec<&str> =
+        document["results"].as_array().unwrap().iter().map(|row| row["contender"].as_str().unwrap()).collect();
+    assert_eq!(
+        steps,
+        ["plain", "bound-threads", "noop-scheduler", "io-threads"].map(|step| format!("iomill-sc13-{step}"))
+    );
+    let out = &document["left_out"][0];
+    assert!(
+        out["contender"] == "iomill-sc13-even-interrupts" && out["why"].as_str().unwrap().contains("nothing to spread"),
+        "{out}"
+    );
+    assert_eq!(snapshot(&site.path("root")), before);
+    assert!(!site.path("state/ladder.json").exists());
+    // One that was killed half way is put back by the next.
+    let saved =
+        r#"{"version":1,"boot":"","settings":[{"path":"PATH","text":"none [mq-deadline] kyber bfq"}],"files":[]}"#;
+    let path = "sys/devices/pci0000:00/0000:00:02.0/virtio1/block/vda/queue/scheduler";
+    fs::write(site.path("state/ladder.json"), saved.replace("PATH", path)).unwrap();
+    fs::write(site.path("root").join(path), "[none] mq-deadline kyber bfq\n").unwrap();
+    let text = ladder(&site, &[]).good();
+    for words in ["noop-scheduler", "x before", "even-interrupts has nothing to switch: "] {
+        assert!(text.text().contains(words), "{}", text.text());
+    }
+    assert_eq!(snapshot(&site.path("root")), before);
+}
+
+#[test]
+fn the_ladder_spreads_interrupts_where_it_can() {
+    let site = site("sata-sas");
+    let before = snapshot(&site.path("root"));
+    let document = ladder(&site, &["--json"]).good().json();
+    // The interrupt of the drive below `/` goes from the first CPU to one near it, which is the first: nothing to see.
+    assert_eq!(document["left_out"].as_array().unwrap().len(), 1, "{}", document["left_out"]);
+    assert_eq!(snapshot(&site.path("root")), before);
+    site.run_bare(["bench", "ladder"]).failed(2, &["--of"]);
+    site.run_bare(["bench", "ladder", "--of", "sc12"]).failed(2, &["sc13"]);
+}

@@ -1,0 +1,284 @@
+//! The drives that findings are about, and how a path leads to them.
+//!
+//! Goals: a path on a volume of several drives leads to all of them; a partition to its drive; an NVMe namespace with several paths to
+//! each path. Non-goals: drives of other machines.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use iomill::{Error, Result};
+
+use crate::cpus;
+use crate::machine::Machine;
+use crate::mounts;
+use crate::tree::{MACHINE, Tree};
+
+/// How deep to follow devices that are made of devices.
+const STACK_MAX: usize = 8;
+
+/// What speaks to a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// NVM Express.
+    Nvme,
+    /// SATA, by AHCI or behind a SAS adapter.
+    Sata,
+    /// SAS.
+    Sas,
+    /// A virtual machine's.
+    Virtio,
+    /// Anything else.
+    Other,
+}
+
+impl Transport {
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Nvme => "NVMe",
+            Transport::Sata => "SATA",
+            Transport::Sas => "SAS",
+            Transport::Virtio => "virtio",
+            Transport::Other => "other",
+        }
+    }
+}
+
+/// A drive as sysfs shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drive {
+    /// Its name, such as `nvme0n1`.
+    pub name: String,
+    /// Its directory.
+    pub directory: String,
+    /// Directories whose `queue` decides: its own, or of an NVMe namespace with several paths those of the paths.
+    pub queues: Vec<String>,
+    /// What speaks to it.
+    pub transport: Transport,
+    /// Its maker's word for it; empty if unknown.
+    pub model: String,
+    /// The controller's name, for NVMe: `nvme0`.
+    pub controller: Option<String>,
+    /// Directory of the PCI function that it hangs on.
+    pub function: Option<String>,
+    /// That function's driver.
+    pub driver: Option<String>,
+    /// Its NUMA node, where it has one.
+    pub node: Option<u32>,
+    /// CPUs near it; empty where nothing is known.
+    pub near: Vec<usize>,
+    /// Whether it turns, as far as that can be believed.
+    pub is_rotational: bool,
+    /// Length in bytes.
+    pub len_bytes: u64,
+}
+
+/// Every drive of the machine: block devices that are not made of others, nor of memory, nor empty.
+pub fn all(tree: &Tree, machine: &Machine) -> Vec<Drive> {
+    let drives = tree.list("sys/block").into_iter().filter_map(|name| {
+        let directory = tree.resolve(&format!("sys/block/{name}"))?;
+        let is_virtual = directory.contains("/virtual/") && !directory.contains("/nvme-subsystem/");
+        let is_plain = !is_virtual && !["sr", "fd"].iter().any(|prefix| is_numbered(&name, prefix));
+        // The paths of a namespace are told with the namespace.
+        let is_hidden = tree.number(&format!("{directory}/hidden")) == Some(1);
+        let drive = (is_plain && !is_hidden).then(|| look(tree, machine, &directory))?;
+        (drive.len_bytes > 0).then_some(drive)
+    });
+    drives.collect()
+}
+
+fn is_numbered(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit()))
+}
+
+/// The drives under paths: names (`nvme0n1`), nodes (`/dev/nvme0n1p1`), or files and directories on them. Each drive once, in order
+/// of the names.
+pub fn under(tree: &Tree, machine: &Machine, paths: &[impl AsRef<Path>]) -> Result<Vec<Drive>> {
+    let mut found = BTreeSet::new();
+    for path in paths {
+        let path = path.as_ref();
+        let directory = device_of(tree, path)?;
+        leaves(tree, &directory, STACK_MAX, &mut found);
+    }
+    let mut drives: Vec<Drive> = found.iter().map(|directory| look(tree, machine, directory)).collect();
+    drives.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(drives)
+}
+
+/// The directory of the block device that a path names or lies on.
+fn device_of(tree: &Tree, path: &Path) -> Result<String> {
+    let text = path.to_string_lossy();
+    if !text.is_empty()
+        && !text.contains('/')
+        && let Some(directory) = tree.resolve(&format!("sys/class/block/{text}"))
+    {
+        return Ok(directory);
+    }
+    // A recorded machine's paths do not exist on this one.
+    let path = match path.canonicalize() {
+        Ok(path) if tree.is_machine() => path,
+        Err(error) if tree.is_machine() => {
+            if text.contains('/') {
+                return Err(Error::io("find", path, error));
+            }
+            let why = "neither a block device (`ls /sys/block` lists them) nor a file here".to_owned();
+            return Err(Error::Machine { what: format!("{text:?}"), why });
+        }
+        _ => path.to_owned(),
+    };
+    if let Ok(name) = path.strip_prefix("/dev")
+        && let Some(directory) = tree.resolve(&format!("sys/class/block/{}", name.display()))
+    {
+        return Ok(directory);
+    }
+    let mounts = mounts::all(tree);
+    let mount = mounts::holding(&mounts, &path);
+    let nowhere = |why: String| Error::Machine { what: format!("{}", path.display()), why };
+    let mount = mount.ok_or_else(|| nowhere("no mounted file system holds it; give an absolute path".into()))?;
+    // btrfs has numbers of its own, and names its device as the source only.
+    let by_number = tree.resolve(&format!("sys/dev/block/{}", mount.number)).or_else(|| numbered(tree, &mount.number));
+    let by_source = || {
+        let source = Path::new(&mount.source).strip_prefix("/dev").ok()?;
+        let name = if tree.is_machine() {
+            let node = Path::new(&mount.source).canonicalize().ok()?;
+            node.strip_prefix("/dev").ok()?.to_str()?.to_owned()
+        } else {
+            source.to_str()?.to_owned()
+        };
+        tree.resolve(&format!("sys/class/block/{name}"))
+    };
+    by_number.or_else(by_source).ok_or_else(|| {
+        nowhere(format!(
+            "it lies on {}, which is on no block device of this machine; name a directory on a drive",
+            mount.kind
+        ))
+    })
+}
+
+/// The device of that number, by looking at all: a record has no list of numbers.
+fn numbered(tree: &Tree, number: &str) -> Option<String> {
+    let is_it = |directory: &String| tree.get(&format!("{directory}/dev")).is_some_and(|text| text == number);
+    let wholes =
+        tree.list("sys/block").into_iter().filter_map(|name| Some((tree.resolve(&format!("sys/block/{name}"))?, name)));
+    wholes.into_iter().find_map(|(whole, name)| {
+        let parts =
+            tree.list(&whole).into_iter().filter(|part| part.starts_with(&name)).map(|part| format!("{whole}/{part}"));
+        std::iter::once(whole.clone()).chain(parts.collect::<Vec<_>>()).find(is_it)
+    })
+}
+
+/// Adds the whole devices below a device.
+fn leaves(tree: &Tree, directory: &str, depth: usize, found: &mut BTreeSet<String>) {
+    let whole = match directory.rsplit_once('/') {
+        Some((parent, _)) if tree.exists(&format!("{directory}/partition")) => parent,
+        _ => directory,
+    };
+    let slaves = tree.list(&format!("{whole}/slaves"));
+    let below: Vec<String> = slaves.iter().filter_map(|name| tree.resolve(&format!("{whole}/slaves/{name}"))).collect();
+    if below.is_empty() || depth == 0 {
+        found.insert(whole.to_owned());
+    }
+    for slave in below.iter().filter(|_| depth > 0) {
+        leaves(tree, slave, depth - 1, found);
+    }
+}
+
+/// Looks at the drive in a directory of sysfs.
+fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
+    let name = directory.rsplit('/').next().unwrap_or_default().to_owned();
+    let (controllers, queues) = paths_of(tree, directory, &name);
+    let ground = controllers.first().map_or_else(|| directory.to_owned(), |(_, controller)| controller.clone());
+    let ground = ground.as_str();
+    let function = ancestors(ground)
+        .find(|dir| tree.exists(&format!("{dir}/msi_irqs")) || tree.exists(&format!("{dir}/local_cpulist")));
+    let driver = function.and_then(|dir| tree.resolve(&format!("{dir}/driver")));
+    let driver = driver.and_then(|driver| driver.rsplit('/').next().map(str::to_owned));
+    let node =
+        ancestors(ground).find_map(|dir| tree.get(&format!("{dir}/numa_node"))).and_then(|node| node.parse().ok());
+    let near = match node {
+        Some(node) => machine.node_cpus(node).to_vec(),
+        None => function
+            .and_then(|dir| tree.get(&format!("{dir}/local_cpulist")))
+            .map(|list| cpus::parse(&list))
+            .unwrap_or_default(),
+    };
+    let transport = transport(tree, directory, &name, controllers.is_empty());
+    let first = [format!("{directory}/device/model"), format!("{ground}/model")];
+    let model = first.iter().find_map(|path| tree.get(path)).unwrap_or_default().trim().to_owned();
+    let turns = |queue: &String| tree.number(&format!("{queue}/queue/rotational")) == Some(1);
+    Drive {
+        transport,
+        model,
+        controller: controllers.into_iter().next().map(|(name, _)| name),
+        function: function.map(str::to_owned),
+        driver,
+        node,
+        near: near.into_iter().filter(|cpu| machine.online.contains(cpu)).collect(),
+        // Hypervisors say so of whatever they have.
+        is_rotational: transport != Transport::Virtio && queues.iter().any(turns),
+        // The kernel counts in units of 512 bytes whatever the sector.
+        len_bytes: tree.number(&format!("{directory}/size")).unwrap_or(0).saturating_mul(512),
+        name,
+        directory: directory.to_owned(),
+        queues,
+    }
+}
+
+/// Names and directories of an NVMe namespace's controllers, and the directories whose queues serve it.
+fn paths_of(tree: &Tree, directory: &str, name: &str) -> (Vec<(String, String)>, Vec<String>) {
+    let mut controllers = Vec::new();
+    let mut queues = Vec::new();
+    let is_controller = |name: &str| is_numbered(name, "nvme");
+    if let Some((above, _)) = directory.rsplit_once('/') {
+        let parent = above.rsplit('/').next().unwrap_or_default();
+        if is_controller(parent) {
+            controllers.push((parent.to_owned(), above.to_owned()));
+        } else if directory.contains("/nvme-subsystem/") {
+            // nvme1n2 is reached as nvme1c0n2 by the controller nvme0.
+            let numbers = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
+            for (link, (subsystem, namespace)) in
+                tree.list(above).into_iter().filter(|link| is_controller(link)).zip(numbers.into_iter().cycle())
+            {
+                let Some(controller) = tree.resolve(&format!("{above}/{link}")) else { continue };
+                let path = format!("{controller}/nvme{subsystem}c{}n{namespace}", link.trim_start_matches("nvme"));
+                if tree.exists(&format!("{path}/queue")) {
+                    queues.push(path);
+                }
+                controllers.push((link, controller));
+            }
+        }
+    }
+    if queues.is_empty() {
+        queues.push(directory.to_owned());
+    }
+    (controllers, queues)
+}
+
+fn transport(tree: &Tree, directory: &str, name: &str, has_no_controller: bool) -> Transport {
+    if name.starts_with("nvme") && !has_no_controller {
+        return Transport::Nvme;
+    }
+    if directory.contains("/virtio") {
+        return Transport::Virtio;
+    }
+    // libata's drives call themselves so, behind SAS adapters too.
+    let vendor = tree.get(&format!("{directory}/device/vendor")).unwrap_or_default();
+    if directory.contains("/ata") || vendor.trim() == "ATA" {
+        return Transport::Sata;
+    }
+    if directory.contains("/end_device-") || tree.exists(&format!("{directory}/device/sas_address")) {
+        return Transport::Sas;
+    }
+    Transport::Other
+}
+
+/// A directory and those above it, within the devices.
+pub(crate) fn ancestors(directory: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(directory), |dir| dir.rsplit_once('/').map(|(above, _)| above))
+        .take_while(|dir| dir.starts_with("sys/devices/"))
+}
+
+/// The path of a node or file as the user would write it.
+pub(crate) fn shown(path: &str) -> String {
+    format!("{MACHINE}{path}")
+}

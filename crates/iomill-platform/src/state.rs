@@ -1,0 +1,261 @@
+//! What was before `tune` changed it, on the drives.
+//!
+//! Goals: it is durable before the first change, it survives any number of further changes with what was at first, and a damaged or
+//! foreign one changes nothing. Non-goals: a history.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use iomill::{Error, Result};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::persist;
+
+/// The version of the file.
+const VERSION: u32 = 1;
+
+/// What was in one file of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    /// Its path in the tree.
+    pub path: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// What was in one file that was written to be kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The file.
+    pub path: PathBuf,
+    /// Its text; `None` if there was no such file.
+    pub text: Option<String>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    version: u32,
+    /// The start of the machine that `settings` belong to: they end with it.
+    pub boot: String,
+    /// In the order in which they were changed, which is that in which they are put back.
+    pub settings: Vec<Before>,
+    /// Files that outlive a restart.
+    pub files: Vec<Kept>,
+}
+
+/// Where the state lies, held against other processes for as long as this lives.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// Where the state lies unless told otherwise: for root `/var/lib/iomill`, for others where the desktop's rules say.
+pub fn default_path() -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = if rustix::process::geteuid().is_root() {
+        PathBuf::from("/var/lib")
+    } else {
+        let home = || Some(variable("HOME")?.join(".local/state"));
+        variable("XDG_STATE_HOME").or_else(home).ok_or_else(|| Error::Machine {
+            what: "a place for what was before".into(),
+            why: "neither XDG_STATE_HOME nor HOME names one; use --state".into(),
+        })?
+    };
+    Ok(directory.join("iomill/tune.json"))
+}
+
+impl Store {
+    /// Opens the place of a state, which is made where it is missing.
+    pub fn open(path: &Path) -> Result<Store> {
+        let path = std::path::absolute(path).map_err(|e| Error::io("find", path, e))?;
+        let directory = parent(&path);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(|e| Error::io("create", directory, e))?;
+        let lock_path = beside(&path, ".lock");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let lock = options.open(&lock_path).map_err(|e| Error::io("create", &lock_path, e))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Store { path, _lock: lock }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let what = format!("{}", path.display());
+                Err(Error::Machine { what, why: "another `iomill tune` is at work; wait for it".into() })
+            }
+            Err(error) => Err(Error::io("lock", lock_path, error.into())),
+        }
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was saved; `None` if nothing was.
+    pub fn load(&self) -> Result<Option<State>> {
+        let text = match fs::read_to_string(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|e| Error::io("read", &self.path, e))?,
+        };
+        let wrong = |why: String| Error::Corrupt {
+            path: self.path.clone(),
+            why: format!("{why}; nothing was changed. Settings end with a restart; then remove this file"),
+        };
+        let state: State =
+            serde_json::from_str(&text).map_err(|e| wrong(format!("not what `iomill tune` writes: {e}")))?;
+        if state.version != VERSION {
+            return Err(wrong(format!("version {} of it, this iomill knows {VERSION}", state.version)));
+        }
+        // Root follows what the file says, so it may name nothing but what `tune` sets.
+        if let Some(before) = state.settings.iter().find(|before| !is_setting(&before.path)) {
+            return Err(wrong(format!("{:?} is nothing that `iomill tune` sets", before.path)));
+        }
+        if let Some(kept) = state.files.iter().find(|kept| !persist::FILES.iter().any(|name| kept.path.ends_with(name)))
+        {
+            return Err(wrong(format!("{} is no file that `iomill tune` writes", kept.path.display())));
+        }
+        Ok(Some(state))
+    }
+
+    /// Makes a state durable.
+    pub fn save(&self, state: &State) -> Result<()> {
+        let mut state = state.clone();
+        state.version = VERSION;
+        let text = serde_json::to_string_pretty(&state)
+            .map_err(|e| Error::Machine { what: "what was before".into(), why: e.to_string() })?;
+        replace(&self.path, Some(&(text + "\n")))
+    }
+
+    /// Forgets it, durably.
+    pub fn clear(&self) -> Result<()> {
+        replace(&self.path, None)
+    }
+}
+
+impl State {
+    /// An empty one of this start of the machine.
+    pub fn new(boot: &str) -> State {
+        State { version: VERSION, boot: boot.to_owned(), ..State::default() }
+    }
+
+    /// Adds what was, unless it is known from before.
+    pub fn add(&mut self, path: &str, text: &str) {
+        if !self.settings.iter().any(|before| before.path == path) {
+            self.settings.push(Before { path: path.to_owned(), text: text.to_owned() });
+        }
+    }
+
+    /// Adds what was in a file, unless it is known from before.
+    pub fn add_file(&mut self, path: &Path, text: Option<String>) {
+        if !self.files.iter().any(|kept| kept.path == path) {
+            self.files.push(Kept { path: path.to_owned(), text });
+        }
+    }
+
+    /// Nothing is left to put back.
+    pub fn is_empty(&self) -> bool {
+        self.settings.is_empty() && self.files.is_empty()
+    }
+}
+
+fn is_setting(path: &str) -> bool {
+    let is_inside = path.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
+    is_inside
+        && ["sys/devices/", "sys/kernel/mm/", "proc/irq/", "proc/sys/fs/", "ioctl/"]
+            .iter()
+            .any(|root| path.starts_with(root))
+}
+
+/// Writes a file whole and durably, or removes it.
+pub(crate) fn replace(path: &Path, text: Option<&str>) -> Result<()> {
+    let directory = parent(path);
+    match text {
+        Some(text) => {
+            let draft = beside(path, ".new");
+            let written = write_new(&draft, text).and_then(|()| fs::rename(&draft, path));
+            written.map_err(|e| Error::io("write", path, e))?;
+        }
+        None => match fs::remove_file(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(|e| Error::io("remove", path, e))?,
+        },
+    }
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(|e| Error::io("sync", directory, e))
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// A path with more at its end.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_first_stays_and_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/tune.json");
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.load().unwrap(), None);
+        let mut state = State::new("boot");
+        state.add("sys/devices/x/queue/scheduler", "[none] bfq");
+        state.add("sys/devices/x/queue/scheduler", "none [bfq]");
+        state.add_file(Path::new("/etc/sysctl.d/99-iomill.conf"), None);
+        store.save(&state).unwrap();
+        let loaded = store.load().unwrap().unwrap();
+        assert_eq!(loaded, state);
+        assert_eq!(loaded.settings[0].text, "[none] bfq");
+        let error = Store::open(&path).unwrap_err().to_string();
+        assert!(error.contains("another `iomill tune`"), "{error}");
+        store.clear().unwrap();
+        assert_eq!(store.load().unwrap(), None);
+        store.clear().unwrap();
+        drop(store);
+        Store::open(&path).unwrap();
+    }
+
+    #[test]
+    fn a_state_that_names_other_files_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tune.json");
+        let store = Store::open(&path).unwrap();
+        for bad in ["proc/sys/kernel/core_pattern", "sys/devices/../../etc/passwd", "/sys/devices/x", "etc/passwd"] {
+            let mut state = State::new("");
+            state.add(bad, "1");
+            store.save(&state).unwrap();
+            assert!(store.load().unwrap_err().to_string().contains("nothing was changed"), "{bad}");
+        }
+        let mut state = State::new("");
+        state.add_file(Path::new("/etc/passwd"), None);
+        store.save(&state).unwrap();
+        assert!(store.load().is_err());
+        for text in ["", "{}", "{\"version\":9,\"boot\":\"\",\"settings\":[],\"files\":[]}"] {
+            fs::write(&path, text).unwrap();
+            assert!(store.load().is_err(), "{text}");
+        }
+    }
+}

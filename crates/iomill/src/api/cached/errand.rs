@@ -1,0 +1,386 @@
+//! Errands: what a call has to do with pages of another node, done there.
+//!
+//! The caller sends each node its share of a wave as one message, does its own share meanwhile, and is told when all of them have ended.
+//! A node's thread (`crew`) looks the pages up, fills what is missing, and copies straight from and into the caller's memory.
+//!
+//! Rules, beside those of the cache and of the inbox:
+//! 1. A caller holds no fills when it sends, and none when it waits for the answers: its own have ended by then (rule 4 of the cache).
+//! 2. Who works on an errand waits for drives and for nobody else. What somebody else is at, and what finds its set full, goes back
+//!    undone, and the caller does it after all its errands have ended. So nobody who has fills waits for a page, an inbox of a node or
+//!    an answer, and the chain of who waits for whom ends at a drive: caller -> node's thread -> drive, caller -> page -> who fills
+//!    it -> drive.
+//! 3. A caller returns, also with an error and by a panic, only after all its errands have ended: others write to its memory.
+//! 4. An errand ends once: when all that it began has ended, or when it is dropped because nobody will work on it. Who works on it has
+//!    let go of its file and its array before the caller is told, who may close them.
+
+use std::sync::Arc;
+
+use super::read::Sorted;
+use super::{Fills, Paged, Span, Want};
+use crate::api::array::ArrayInner;
+use crate::api::state::FileState;
+use crate::cache::Outcome;
+use crate::drive::serve::Owner;
+use crate::drive::{Class, Failure, Piece};
+use crate::engine::Op;
+use crate::error::{Error, Result};
+use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
+
+/// What comes back from all errands of a wave.
+#[derive(Debug, Default)]
+pub struct Answers {
+    state: Mutex<State>,
+    told: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Errands that have not ended.
+    out: usize,
+    left: Sorted,
+    /// The first error.
+    error: Option<Error>,
+}
+
+impl Answers {
+    fn begin(&self) {
+        lock(&self.state).out += 1;
+    }
+
+    /// Takes in the end of an errand. Only the last one wakes the caller.
+    fn end(&self, left: Sorted, result: Result<()>) {
+        let mut state = lock(&self.state);
+        state.left.extend(left);
+        if let Err(error) = result {
+            state.error.get_or_insert(error);
+        }
+        state.out -= 1;
+        if state.out == 0 {
+            self.told.notify_one();
+        }
+    }
+
+    fn wait(&self) -> (Sorted, Result<()>) {
+        let mut state = lock(&self.state);
+        while state.out > 0 {
+            state = match self.told.wait(state) {
+                Ok(state) => state,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+        (std::mem::take(&mut state.left), state.error.take().map_or(Ok(()), Err))
+    }
+}
+
+/// Errands that are out. Dropping it waits for their ends (rule 3).
+#[derive(Debug)]
+pub struct Away(pub Arc<Answers>);
+
+impl Away {
+    /// Waits until all have ended; what they left undone, and the first error.
+    pub fn wait(self) -> (Sorted, Result<()>) {
+        self.0.wait()
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        let _seen_or_lost_to_a_panic = self.0.wait();
+    }
+}
+
+/// One node's share of a wave.
+#[derive(Debug)]
+pub struct Errand {
+    want: Want,
+    class: Class,
+    spans: Vec<Span>,
+    /// Until the end (rule 4).
+    file: Option<Arc<FileState>>,
+    answers: Arc<Answers>,
+}
+
+impl Errand {
+    /// An errand that `answers` hears of the end of.
+    pub fn new(want: Want, class: Class, spans: Vec<Span>, file: Arc<FileState>, answers: &Arc<Answers>) -> Errand {
+        answers.begin();
+        Errand { want, class, spans, file: Some(file), answers: Arc::clone(answers) }
+    }
+
+    /// How many pages it is about.
+    pub fn weight(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Its array, until it has ended.
+    pub fn array(&self) -> Option<&Arc<ArrayInner>> {
+        self.file.as_ref().map(|file| file.array())
+    }
+
+    /// Ends it as if it had never been, and gives back what it was to do.
+    pub fn take_back(mut self) -> Vec<Span> {
+        let spans = std::mem::take(&mut self.spans);
+        self.end(Sorted::default(), Ok(()));
+        spans
+    }
+
+    fn end(&mut self, left: Sorted, result: Result<()>) {
+        if let Some(file) = self.file.take() {
+            drop(file);
+            self.answers.end(left, result);
+        }
+    }
+
+    /// Does what needs no drive and begins the rest; `None` if that was all.
+    pub fn begin(mut self) -> Option<Begun> {
+        let file = self.file.clone()?;
+        let paged = file.paged.clone()?;
+        let mut fills = Fills::new(self.want);
+        let spans = std::mem::take(&mut self.spans);
+        // SAFETY: the caller keeps the spans' memory until the errand has ended (rule 3), which is after `fills`.
+        let left = unsafe { file.begin_wave(&paged, &spans, &mut fills) };
+        drop(file);
+        if fills.is_empty() {
+            self.end(left, Ok(()));
+            return None;
+        }
+        if let Some(file) = &self.file {
+            fills.plan(file, &paged);
+        }
+        let (runs, tail) = (fills.runs(), Mutex::new(Tail { errand: self, left, failure: None }));
+        Some(Begun { fills, paged, runs_left: AtomicUsize::new(runs), tail })
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        let why = "it has ended; what the call began is done as far as it says, and calls after it do without".into();
+        self.end(Sorted::default(), Err(Error::Machine { what: "the thread of a node".into(), why }));
+    }
+}
+
+/// An errand with pages to fill.
+#[derive(Debug)]
+pub struct Begun {
+    fills: Fills,
+    paged: Arc<Paged>,
+    runs_left: AtomicUsize,
+    tail: Mutex<Tail>,
+}
+
+#[derive(Debug)]
+struct Tail {
+    errand: Errand,
+    left: Sorted,
+    failure: Option<Failure>,
+}
+
+impl Begun {
+    /// The pieces that fill its pages, each with its drive. Every one ends in [`Begun::run_done`], or none and all by
+    /// [`Begun::fail`]. The lists of scattered ones are in `self`.
+    pub fn pieces(&self) -> Vec<(u16, Piece)> {
+        let tail = lock(&self.tail);
+        let Some(file) = &tail.errand.file else { return Vec::new() };
+        self.fills.pieces(file, &self.paged, tail.errand.class).collect()
+    }
+
+    /// How many pages it fills.
+    pub fn pages(&self) -> usize {
+        self.fills.len()
+    }
+
+    /// Takes in the end of a piece, by its tag; whether it was the last, with which the errand ends.
+    pub fn run_done(&self, tag: u32, outcome: Outcome) -> bool {
+        let mut many = Vec::new();
+        self.fills.end_run(&self.paged, tag, outcome, &mut many);
+        if outcome.is_err() || !many.is_empty() {
+            let mut tail = lock(&self.tail);
+            tail.left.over.many.extend(many);
+            tail.failure = tail.failure.or(outcome.err());
+        }
+        self.count_down()
+    }
+
+    fn count_down(&self) -> bool {
+        let last = self.runs_left.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last {
+            self.end(None);
+        }
+        last
+    }
+
+    /// Ends it with an error, before any of its pieces was begun.
+    pub fn fail(&self, error: &Error) {
+        let failure = super::run::failure(Op::Read, error.errno().unwrap_or(libc::EIO));
+        self.fills.fail(&self.paged, Err(failure));
+        self.end(Some(failure));
+    }
+
+    fn end(&self, failure: Option<Failure>) {
+        let mut tail = lock(&self.tail);
+        let Tail { errand, left, failure: first } = &mut *tail;
+        let result = match (first.or(failure), &errand.file) {
+            (Some(failure), Some(file)) => Err(file.error(failure)),
+            _ => Ok(()),
+        };
+        errand.end(std::mem::take(left), result);
+    }
+
+    /// Hands the pieces to the drive threads, who end it.
+    pub fn send_to_drives(self) {
+        let Some(array) = lock(&self.tail).errand.array().cloned() else { return };
+        // It does not end before the array is let go of here (rule 4).
+        self.runs_left.fetch_add(1, Ordering::Relaxed);
+        let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); array.catalog.drives().len()];
+        for (drive, piece) in self.pieces() {
+            shares[usize::from(drive)].push(piece);
+        }
+        let this = Arc::new(self);
+        for (drive, pieces) in shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty()) {
+            let tags: Vec<u32> = pieces.iter().map(|piece| piece.tag).collect();
+            let owner = Arc::clone(&this) as Arc<dyn Owner>;
+            if let Err(failure) = array.send_share(drive, owner, pieces, (std::ptr::null(), 0)) {
+                tags.into_iter().for_each(|tag| {
+                    this.run_done(tag, Err(failure));
+                });
+            }
+        }
+        drop(array);
+        this.count_down();
+    }
+}
+
+impl Owner for Begun {
+    fn piece_done(&self, tag: u32, result: Outcome) {
+        self.run_done(tag, result);
+    }
+
+    fn share_done(self: Arc<Self>, _failure: Option<Failure>) {}
+}
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use super::{Answers, Arc, Away, Condvar, Mutex, Ordering, Sorted, lock};
+    use crate::drive::inbox::Inbox;
+    use crate::sys::sync::{AtomicU64, model};
+    use loom::thread;
+
+    /// What nodes have copied is there when the caller has waited, for all of them.
+    #[test]
+    fn loom_errand_ends_after_its_copy() {
+        model(|| {
+            let memory: Arc<[AtomicU64; 2]> = Arc::default();
+            let answers = Arc::<Answers>::default();
+            let nodes = [0, 1].map(|node| {
+                answers.begin();
+                let (memory, answers) = (Arc::clone(&memory), Arc::clone(&answers));
+                thread::spawn(move || {
+                    memory[node].store(7, Ordering::Relaxed);
+                    answers.end(Sorted::default(), Ok(()));
+                })
+            });
+            let (_, result) = Away(answers).wait();
+            result.unwrap();
+            assert_eq!([0, 1].map(|node| memory[node].load(Ordering::Relaxed)), [7, 7]);
+            nodes.into_iter().for_each(|node| node.join().unwrap());
+        });
+    }
+
+    /// What errands see of a page: nobody's, somebody's to fill, or there. How the cache does that has models of its own.
+    #[derive(Default)]
+    struct Page(Mutex<State>, Condvar);
+
+    #[derive(Clone, Copy, Default, PartialEq)]
+    enum State {
+        #[default]
+        Missing,
+        Filling,
+        There,
+    }
+
+    impl Page {
+        /// What it was; if that is missing, it is the caller's to fill.
+        fn begin(&self) -> State {
+            let mut state = lock(&self.0);
+            let was = *state;
+            if was == State::Missing {
+                *state = State::Filling;
+            }
+            was
+        }
+
+        fn end(&self) {
+            *lock(&self.0) = State::There;
+            self.1.notify_all();
+        }
+
+        fn wait(&self) {
+            let mut state = lock(&self.0);
+            while *state == State::Filling {
+                state = self.1.wait(state).unwrap();
+            }
+        }
+    }
+
+    /// Hands an errand for a page to a node that may sleep.
+    fn send(inbox: &Inbox<(usize, Arc<Answers>)>, node: &thread::Thread, page: usize) -> Away {
+        let answers = Arc::<Answers>::default();
+        answers.begin();
+        if inbox.send((page, Arc::clone(&answers)), 1).unwrap() {
+            node.unpark();
+        }
+        Away(answers)
+    }
+
+    /// Works on two errands as a node does: what somebody else is at goes back undone (rule 2).
+    fn work(pages: &[Page; 2], inbox: &Inbox<(usize, Arc<Answers>)>) {
+        let (mut errands, mut done) = (Vec::new(), 0);
+        while done < 2 {
+            if !inbox.take(&mut errands, true).some {
+                thread::park();
+            }
+            for (page, answers) in errands.drain(..) {
+                let mut left = Sorted::default();
+                match pages[page].begin() {
+                    State::Missing => pages[page].end(),
+                    State::There => {}
+                    State::Filling => left.over.many.push(page as u64),
+                }
+                answers.end(left, Ok(()));
+                done += 1;
+            }
+        }
+    }
+
+    /// Two callers and a node that sleeps: one asks it for the page that the other is filling, who asks it for yet another. Nobody hangs,
+    /// and the page is there in the end (rules 1 and 2, and those of the inbox).
+    #[test]
+    fn loom_errand_waits_for_no_page() {
+        model(|| {
+            let pages: Arc<[Page; 2]> = Arc::default();
+            let inbox = Arc::new(Inbox::new(8));
+            let node = thread::spawn({
+                let (pages, inbox) = (Arc::clone(&pages), Arc::clone(&inbox));
+                move || work(&pages, &inbox)
+            });
+            let other = thread::spawn({
+                let (pages, inbox, node) = (Arc::clone(&pages), Arc::clone(&inbox), node.thread().clone());
+                move || {
+                    let away = send(&inbox, &node, 1);
+                    if pages[0].begin() == State::Missing {
+                        pages[0].end();
+                    }
+                    let (left, _) = away.wait();
+                    assert!(left.over.many.is_empty());
+                }
+            });
+            let (left, _) = send(&inbox, node.thread(), 0).wait();
+            if !left.over.many.is_empty() {
+                pages[0].wait();
+            }
+            assert!(pages[0].begin() == State::There);
+            node.join().unwrap();
+            other.join().unwrap();
+        });
+    }
+}

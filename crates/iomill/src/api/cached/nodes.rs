@@ -1,0 +1,309 @@
+//! One cache on each node that caches, as one: which page is where, and who is near it.
+//!
+//! A page belongs to one node for ever, by a hash of the 64 KiB that it lies in. With one node there is one cache and nothing else here
+//! costs more than a branch.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::crew::Crews;
+use super::errand::{Answers, Away, Errand};
+use super::{Cached, Paged, Span, Want};
+use crate::api::info::NodeInfo;
+use crate::api::options::Remote;
+use crate::api::places::Places;
+use crate::api::split::Extent;
+use crate::api::state::FileState;
+use crate::cache::Cache;
+use crate::cache::key::{Hash, Key};
+use crate::counters::Id;
+use crate::drive::{Class, PAGE_BYTES};
+use crate::sys::sync::{AtomicU64, Ordering};
+use crate::sys::topology::{Finder, MEMORY_POLICY};
+
+/// A wave's pages of another node go there as a message from so many on. Below it is cheaper to fill them from here: the drive writes to
+/// whatever node's memory by itself, and a message wakes two threads.
+const MESSAGE_PAGES: usize = 8;
+
+/// What is needed where there are several nodes.
+#[derive(Debug)]
+pub(super) struct Spread {
+    /// The caches but the first.
+    others: Box<[Cache]>,
+    finder: Finder,
+    /// By a node's place among the array's, the number of its cache, if it has one.
+    homes: Vec<Option<usize>>,
+    /// Pages that are to be filled or written to go by message from so many on.
+    least_asked: usize,
+    /// Pages that are to be read, and may be there, from so many on; `None` for never.
+    least_read: Option<usize>,
+    /// Pages sent by message, by the cache's number.
+    sent: Vec<AtomicU64>,
+    crews: Crews,
+}
+
+impl Spread {
+    /// The caches' nodes are those of `places` that cache; `others` are their caches but the first.
+    pub fn new(places: &Places, others: Vec<Cache>, remote: Remote, threads: bool) -> Spread {
+        let home = |node| places.cache.iter().position(|&cache| cache == node);
+        let (least_asked, least_read) = match remote {
+            _ if !threads => (usize::MAX, None),
+            Remote::Auto => (MESSAGE_PAGES, None),
+            Remote::Direct => (usize::MAX, None),
+            Remote::Message => (1, Some(1)),
+        };
+        Spread {
+            others: others.into(),
+            finder: Finder::new(&places.nodes),
+            homes: (0..places.nodes.len()).map(home).collect(),
+            least_asked,
+            least_read,
+            sent: places.cache.iter().map(|_| AtomicU64::new(0)).collect(),
+            crews: Crews::new(places),
+        }
+    }
+
+    /// The number of the cache that is on the calling thread's node, if one is.
+    fn home(&self) -> Option<usize> {
+        self.finder.here(super::crew::turn()).and_then(|node| self.homes[node])
+    }
+
+    fn count(&self) -> usize {
+        self.others.len() + 1
+    }
+
+    /// Takes those of the spans out that are on other nodes, `least` or more on one: by the cache's number.
+    fn take_away(&self, paged: &Paged, spans: &mut Vec<Span>, least: usize) -> Vec<Vec<Span>> {
+        let home = self.home();
+        let mut shares = vec![Vec::new(); self.count()];
+        spans.retain(|span| {
+            let Some(key) = Key::new(paged.number, span.page) else { return true };
+            let node = key.node(self.count());
+            if Some(node) != home {
+                shares[node].push(*span);
+            }
+            Some(node) == home
+        });
+        for share in &mut shares {
+            if share.len() < least {
+                spans.append(share);
+            }
+        }
+        shares
+    }
+}
+
+impl Cached {
+    /// All caches.
+    pub fn caches(&self) -> impl Iterator<Item = &Cache> {
+        let others = self.spread.iter().flat_map(|spread| &spread.others);
+        std::iter::once(&self.first).chain(others)
+    }
+
+    /// Whether there is one cache, and it is of the default shape, for which reads are made.
+    #[inline(always)]
+    pub fn is_default(&self) -> bool {
+        self.is_default
+    }
+
+    /// The one that a page belongs to; with `DEFAULT` there is only one.
+    #[inline(always)]
+    pub(super) fn cache_as<const DEFAULT: bool>(&self, key: Key) -> &Cache {
+        if DEFAULT { &self.first } else { self.cache_of(key) }
+    }
+
+    /// The one that a page belongs to.
+    #[inline(always)]
+    pub fn cache_of(&self, key: Key) -> &Cache {
+        match &self.spread {
+            None => &self.first,
+            Some(spread) => match key.node(spread.count()) {
+                0 => &self.first,
+                number => &spread.others[number - 1],
+            },
+        }
+    }
+
+    /// Has each cache's memory, untouched so far, come from its node. What cannot be is noticed once.
+    pub(super) fn bind(&self, places: &Places, notices: &mut Vec<String>) {
+        let bind = |(cache, &node): (&Cache, &usize)| match places.nodes[node].memory {
+            Some(memory) => cache.bind(memory, MEMORY_POLICY),
+            None => Ok(()),
+        };
+        if let Some(error) = self.caches().zip(&places.cache).find_map(|each| bind(each).err()) {
+            notices.push(format!("the cache's memory is where it comes to be: {error}"));
+        }
+    }
+
+    /// Pages that fit now.
+    pub fn pages(&self) -> u64 {
+        self.caches().map(|cache| cache.directory().pages()).sum()
+    }
+
+    /// Pages that are dirty or on their way to a drive.
+    pub fn dirty(&self) -> u64 {
+        self.caches().map(Cache::dirty).sum()
+    }
+
+    /// All pages of a file that are dirty or being flushed, in their order.
+    pub fn dirty_of(&self, file: u32) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.caches().flat_map(|cache| cache.dirty_of(file)).collect();
+        if self.spread.is_some() {
+            keys.sort_unstable();
+        }
+        keys
+    }
+
+    /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
+    pub fn discard(&self, file: u32, page: u64) {
+        self.caches().for_each(|cache| cache.discard(file, page));
+    }
+
+    /// Says of nodes what their caches have.
+    pub fn tell_nodes(&self, places: &Places, nodes: &mut [NodeInfo]) {
+        for (cache, &place) in self.caches().zip(&places.cache) {
+            let sent = self.spread.as_ref().map(|spread| spread.sent[cache.number()].load(Ordering::Relaxed));
+            (nodes[place].pages, nodes[place].sent_pages) = (cache.directory().pages(), sent.unwrap_or(0));
+        }
+    }
+
+    /// Forgets pages of a file that are clean, as [`Cache::forget`] does; how many.
+    pub fn forget(&self, file: u32, pages: Range<u64>) -> u64 {
+        self.caches().map(|cache| cache.forget(file, pages.clone())).sum()
+    }
+
+    /// Ends the nodes' threads. No call is under way.
+    pub fn stop_crews(&self) {
+        if let Some(spread) = &self.spread {
+            spread.crews.stop();
+        }
+    }
+}
+
+impl Paged {
+    /// The name of a page and the cache that it belongs to, unless the page is too far out to be cached.
+    #[inline(always)]
+    pub fn key(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+        self.key_as::<false>(page)
+    }
+
+    /// The same; with `DEFAULT` there is one cache.
+    #[inline(always)]
+    pub fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+        let key = Key::new(self.number, page)?;
+        let cache = self.cached.cache_as::<DEFAULT>(key);
+        Some((key, cache.directory().hash(key), cache))
+    }
+
+    /// The same for who wants to look into that cache directly; `None` where such pages go by message.
+    #[inline(always)]
+    pub(super) fn key_to_read<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+        match &self.cached.spread {
+            _ if DEFAULT => self.key_as::<true>(page),
+            None => self.key(page),
+            Some(spread) => self.key(page).filter(|(.., cache)| {
+                spread.least_read.is_none_or(|least| least > 1 || spread.home() == Some(cache.number()))
+            }),
+        }
+    }
+
+    /// Whether all these pages may be pinned at a time by one who has no pins yet; else how many surely may.
+    pub fn check_pins(&self, pages: Range<u64>) -> std::result::Result<(), u64> {
+        let most = |cache: &Cache| u64::from(cache.pins_max());
+        let surely = self.cached.caches().map(most).min().unwrap_or(0);
+        let all = self.cached.caches().map(most).sum();
+        let count = pages.end - pages.start;
+        if count <= surely {
+            return Ok(());
+        }
+        if count > all {
+            return Err(surely);
+        }
+        let mut counts = vec![0; self.cached.caches().count()];
+        for (.., cache) in pages.filter_map(|page| self.key(page)) {
+            counts[cache.number()] += 1;
+        }
+        let fits = self.cached.caches().zip(counts).all(|(cache, count)| count <= most(cache));
+        if fits { Ok(()) } else { Err(surely) }
+    }
+
+    /// Leaves to the other nodes what is to be read by message whether it is there or not: that goes to `missing`, and what is left is
+    /// returned. `None` where nothing is read so.
+    pub(super) fn leave_to_nodes<E: Iterator<Item = Extent>>(
+        &self,
+        extents: E,
+        missing: &mut Vec<Span>,
+    ) -> std::result::Result<Vec<Span>, E> {
+        let Some(spread) = &self.cached.spread else { return Err(extents) };
+        let Some(least) = spread.least_read else { return Err(extents) };
+        let mut near: Vec<Span> = extents.flat_map(super::spans).collect();
+        let before = missing.len();
+        missing.extend(spread.take_away(self, &mut near, least).into_iter().flatten());
+        let bytes = missing[before..].iter().map(|span| u64::from(span.len)).sum();
+        self.cached.with_seat(|seat| seat.tally.add(Id::BytesRead, bytes));
+        Ok(near)
+    }
+}
+
+impl FileState {
+    /// Sends other nodes their shares of a wave, the first `count` of the spans, one message each, and leaves in their place what is the
+    /// caller's to do. How many are away; `None` if none.
+    ///
+    /// # Safety
+    /// The spans' memory is valid, and (for reads) nobody else's, until what is returned has been waited for or dropped.
+    pub(super) unsafe fn send_away(
+        &self,
+        paged: &Paged,
+        want: Want,
+        todo: &mut Vec<Span>,
+        count: usize,
+        class: Class,
+    ) -> Option<(Away, usize)> {
+        let spread = paged.cached.spread.as_ref()?;
+        if spread.least_asked > count {
+            return None;
+        }
+        let mut wave: Vec<Span> = todo.drain(..count).collect();
+        let shares = spread.take_away(paged, &mut wave, spread.least_asked);
+        let mut away = None;
+        for (node, spans) in shares.into_iter().enumerate().filter(|(_, spans)| !spans.is_empty()) {
+            // A file that is being closed has no share in the work of others any more.
+            let Some(file) = paged.cached.file(paged.number) else {
+                wave.extend(spans);
+                continue;
+            };
+            let answers = &away.get_or_insert_with(|| Away(Arc::<Answers>::default())).0;
+            spread.sent[node].fetch_add(spans.len() as u64, Ordering::Relaxed);
+            let errand = Errand::new(want, class, spans, file, answers);
+            if let Err(errand) = spread.crews.send(node, errand, &|notice| self.array().notice(notice)) {
+                wave.extend(errand.take_back());
+            }
+        }
+        let sent = count - wave.len();
+        todo.splice(..0, wave);
+        away.map(|away| (away, sent))
+    }
+}
+
+/// A set's worth of memory for each of so many nodes, as even as whole sets can be.
+pub(super) fn shares(bytes: u64, ways: usize, nodes: usize) -> Vec<u64> {
+    if nodes == 1 {
+        return vec![bytes];
+    }
+    let set_bytes = (ways * PAGE_BYTES) as u64;
+    let (sets, nodes) = (bytes / set_bytes, nodes as u64);
+    (0..nodes).map(|node| (sets / nodes + u64::from(node < sets % nodes)) * set_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shared_in_whole_sets() {
+        let set = 4 * PAGE_BYTES as u64;
+        assert_eq!(shares(7 * set + 5, 4, 1), [7 * set + 5]);
+        assert_eq!(shares(7 * set + 5, 4, 3), [3 * set, 2 * set, 2 * set]);
+        assert_eq!(shares(4 * set, 4, 4), [set; 4]);
+    }
+}
