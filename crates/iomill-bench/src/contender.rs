@@ -36,6 +36,12 @@ pub const AIO_BY_HAND: &str = "aio-by-hand";
 pub const PREAD: &str = "pread";
 /// Mapped files.
 pub const MMAP: &str = "mmap";
+/// The engine that maps parts, on its own.
+pub const MMAP_ENGINE: &str = "mmap-engine";
+/// The same on the way that it goes while a part cannot be mapped.
+pub const MMAP_ENGINE_AROUND: &str = "mmap-engine-by-system-calls";
+/// Copies that the kernel makes from a mapping.
+pub const PROCESS_VM_READV: &str = "process_vm_readv";
 /// fio's io_uring engine as it is usually run: direct, with an I/O depth.
 pub const FIO_IO_URING: &str = "fio-io_uring";
 /// The crate quick_cache as a cache of pages.

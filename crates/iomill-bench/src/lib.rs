@@ -18,6 +18,7 @@ pub mod iomill;
 pub mod ladder;
 pub mod limited;
 pub mod machine;
+pub mod mapped;
 mod memory;
 pub mod nodes;
 pub mod pattern;

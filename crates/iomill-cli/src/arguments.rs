@@ -7,6 +7,7 @@ mod bench;
 mod cache;
 mod cached;
 mod ladder;
+mod mapped;
 mod nodes;
 mod platform;
 mod queue;
@@ -29,6 +30,7 @@ pub use cached::{
     BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
 };
 pub use ladder::{BenchLadder, Of};
+pub use mapped::BenchMapped;
 pub use nodes::Nodes;
 pub use platform::{Probe, Tune};
 pub use queue::Queues;
@@ -114,6 +116,9 @@ pub enum Engine {
     /// `pread` and `pwrite` on a few threads: works everywhere
     #[value(name = "posix")]
     Posix,
+    /// Copies from and to parts that are mapped: for data in memory, and devices that are memory
+    #[value(name = "mmap")]
+    Mmap,
 }
 
 impl Engine {
@@ -123,6 +128,7 @@ impl Engine {
             Engine::Uring => EngineKind::Uring,
             Engine::Aio => EngineKind::Aio,
             Engine::Posix => EngineKind::Posix,
+            Engine::Mmap => EngineKind::Mmap,
         }
     }
 }

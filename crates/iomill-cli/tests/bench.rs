@@ -90,6 +90,26 @@ fn without_an_array_one_is_made_and_removed() {
 }
 
 #[test]
+fn mapped_parts_beside_system_calls() {
+    let site = Site::bare(0);
+    let short = ["--rounds", "1", "--seconds", "0.1", "--size", "4MiB", "--growth", "1MiB", "--threads", "1"];
+    let narrow = ["--request-size", "512", "--order", "random", "--json"];
+    let document = site.run_bare([&["bench", "mmap-vs-syscall"][..], &short, &narrow].concat()).good().json();
+    let names: Vec<_> = document["results"].as_array().unwrap().iter().map(|row| &row["contender"]).collect();
+    let ways = ["mmap-engine", "mmap-engine-by-system-calls", "pread", "process_vm_readv"];
+    assert_eq!(names, [ways, ways].concat());
+    assert_eq!((&document["results"][0]["cache"], &document["results"][4]["cache"]), (&"cold".into(), &"warm".into()));
+    let growth = document["growth"].as_array().unwrap();
+    let calls: Vec<u64> = growth.iter().map(|row| row["calls"].as_u64().unwrap()).collect();
+    // 256 writes of 4 KiB, in a room of 1 MiB or one by one.
+    assert!(calls[0] == 256 && calls[1] == 257 && calls[2] >= 512 && calls[3] <= 3, "{calls:?}");
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
+    for bad in ["0", "17MiB"] {
+        site.run_bare(["bench", "mmap-vs-syscall", "--request-size", bad]).failed(2, &["16 MiB"]);
+    }
+}
+
+#[test]
 fn an_interrupt_cleans_up_too() {
     let site = Site::bare(0);
     let child = Command::new(env!("CARGO_BIN_EXE_iomill"))

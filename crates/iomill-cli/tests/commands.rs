@@ -70,6 +70,10 @@ fn info_describes_drives() {
     let posix = site.run(["info", "--json", "--engine", "posix"]).good().json();
     assert_eq!(posix["drives"][0]["engine"], "posix");
     assert!(!posix["notices"].as_array().unwrap().is_empty());
+    let mapped = site.run(["info", "--json", "--engine", "mmap"]).good().json();
+    let drive = &mapped["drives"][0];
+    assert_eq!((&drive["engine"], &drive["direct"]), (&json!("mmap"), &json!(false)));
+    assert!(mapped["notices"][0].as_str().unwrap().contains("mapped parts were asked for"), "{mapped}");
 }
 
 #[test]

@@ -46,6 +46,8 @@ fn engines_and_modes_write_the_same() {
         ["--engine", "posix", "--mode", "inline"],
         ["--engine", "libaio", "--mode", "auto"],
         ["--engine", "posix", "--mode", "drive-threads"],
+        ["--engine", "mmap", "--mode", "inline"],
+        ["--engine", "mmap", "--mode", "drive-threads"],
         ["--depth", "1", "--mode", "drive-threads"],
     ]
     .iter()

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use iomill_bench::bench::Rivals;
 
-use super::{BenchColdOnly, BenchLadder, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchWarm, Layout};
+use super::{
+    BenchColdOnly, BenchLadder, BenchMapped, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchWarm, Layout,
+};
 use super::{block_size, request_size, seconds, size};
 
 /// Arguments of `bench`.
@@ -37,6 +39,8 @@ pub enum BenchWhat {
     Ladder(BenchLadder),
     /// Reads of pages that are on other NUMA nodes, directly and by message
     Nodes(BenchNodes),
+    /// Reads and growth of a file that is mapped, beside system calls
+    MmapVsSyscall(BenchMapped),
     /// Everything at once for minutes or hours: every byte is checked, and that memory stays what was given
     #[command(
         after_help = "Exit code 1 when a byte is wrong, or when the process takes more than the cache's size and 3%."

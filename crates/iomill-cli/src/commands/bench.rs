@@ -2,6 +2,7 @@
 
 mod cached;
 mod ladder;
+mod mapped;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Cold(arguments) => cached::cold(context, arguments),
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
         BenchWhat::SmallWrites(arguments) => cached::small_writes(context, arguments),
+        BenchWhat::MmapVsSyscall(arguments) => mapped::run(context, arguments),
         BenchWhat::Ladder(arguments) => ladder::run(context, arguments),
         BenchWhat::Nodes(arguments) => cached::nodes(context, arguments),
         BenchWhat::Soak(arguments) => cached::soak(context, arguments),

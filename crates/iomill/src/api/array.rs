@@ -142,7 +142,8 @@ impl Array {
             regions,
             locks: Arc::default(),
             instance,
-            next_key: AtomicU64::new(1),
+            // Engines may know the files of several arrays.
+            next_key: AtomicU64::new((instance << 40) + 1),
             closed: AtomicBool::new(false),
             notices: Mutex::new(notices),
             fleet: OnceLock::new(),

@@ -11,7 +11,7 @@ use crate::drive::inline::Service;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
-use crate::sys::fs::{Access, OpenFile};
+use crate::sys::fs::{Access, Alignment, OpenFile};
 
 /// Most slots per drive.
 const DEPTH_MAX: u32 = 1024;
@@ -102,11 +102,17 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         if let Some(why) = &choice.why {
             notices.push(format!("drive {name}: {why}"));
         }
-        if !align.is_direct() {
+        // What goes past a mapping must see what is in it, which is in the kernel's page cache.
+        let is_mapped = choice.kind == EngineKind::Mmap;
+        let align = if is_mapped { Alignment::NONE } else { align };
+        if !align.is_direct() && !is_mapped {
             notices.push(format!("drive {name}: its file system refuses direct I/O, so reads and writes are buffered"));
         }
         if options.poll && choice.kind == EngineKind::Aio {
             notices.push(format!("drive {name}: libaio cannot poll, so completions come by interrupt"));
+        }
+        if options.poll && is_mapped {
+            notices.push(format!("drive {name}: copies do not poll, so mapped parts are read as without it"));
         }
         services.push(Service {
             kind: choice.kind,

@@ -429,8 +429,9 @@ fn open_part(array: &ArrayInner, record: &Record, drive: u16, access: Access) ->
     };
     let path = part_path(&record.id);
     let whole_path = || place.fs.location().join("iomill").join(&path);
-    let mut open = OpenFile::open(&place.fs, &path, access).map_err(|e| Error::io("open", whole_path(), e))?;
     let align = array.align(drive);
+    let access = Access { direct: access.direct && align.is_direct(), ..access };
+    let mut open = OpenFile::open(&place.fs, &path, access).map_err(|e| Error::io("open", whole_path(), e))?;
     let own = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
     if own != align {
         // A file may differ from its drive's others (encrypted, journalled, inline). Buffered it takes what the queue, which

@@ -1,10 +1,11 @@
-//! Engines: how requests reach the kernel. One short trait that takes batches; behind it io_uring, libaio, posix and
-//! null engines here, and a simulated one in `iomill-sim`.
+//! Engines: how requests reach the kernel. One short trait that takes batches; behind it io_uring, libaio, posix,
+//! mmap and null engines here, and a simulated one in `iomill-sim`.
 //!
 //! Goals: no allocation, no lock and no copy per request; every result handed up as the kernel gave it. Non-goals:
 //! retries, short transfers, depth, order: those belong to the drive queue above, once for all engines.
 
 pub mod aio;
+pub mod mmap;
 pub mod null;
 pub mod platform;
 pub mod posix;
@@ -151,6 +152,8 @@ pub enum EngineKind {
     Aio,
     /// `pread` and `pwrite` on a few threads.
     Posix,
+    /// Copies to and from parts that are mapped: for data in memory, and devices that are memory.
+    Mmap,
     /// Completes at once without doing anything: measures our own overhead. Reads leave the buffer as it was.
     Null,
     /// Simulated drives.
@@ -163,6 +166,7 @@ impl fmt::Display for EngineKind {
             EngineKind::Uring => "io_uring",
             EngineKind::Aio => "libaio",
             EngineKind::Posix => "posix",
+            EngineKind::Mmap => "mmap",
             EngineKind::Null => "null",
             EngineKind::Simulated => "simulated",
         })

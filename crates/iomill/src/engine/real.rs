@@ -7,9 +7,10 @@ use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::aio::AioEngine;
+use super::mmap::{self, MappedParts, MmapEngine};
 use super::null::NullEngine;
 use super::platform::{Choice, Platform};
 use super::posix::PosixEngine;
@@ -32,6 +33,8 @@ const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 #[derive(Debug, Default)]
 pub struct RealPlatform {
     clock: Arc<MonotonicClock>,
+    /// The parts that mmap engines have mapped, made with the first such engine: keys of parts are the process's own.
+    mapped: OnceLock<Arc<MappedParts>>,
 }
 
 impl Platform for RealPlatform {
@@ -57,6 +60,9 @@ impl Platform for RealPlatform {
             EngineKind::Uring => Box::new(UringEngine::new(config).map_err(|error| explained(&error, why_no_uring))?),
             EngineKind::Aio => Box::new(AioEngine::new(config).map_err(|error| explained(&error, why_no_aio))?),
             EngineKind::Posix => Box::new(PosixEngine::new(config)),
+            EngineKind::Mmap => {
+                Box::new(MmapEngine::new(config, Arc::clone(self.mapped.get_or_init(MappedParts::new)))?)
+            }
             EngineKind::Null => Box::new(NullEngine::new(config)),
             EngineKind::Simulated => return Err(no_simulation()),
         })
@@ -121,6 +127,7 @@ fn grant(kind: EngineKind, probe: Handle, direct: bool) -> io::Result<Choice> {
             waits.then(|| "libaio does one request at a time without direct I/O, as was asked for".to_owned())
         }
         EngineKind::Posix => Some("posix was asked for".to_owned()),
+        EngineKind::Mmap => Some(mmap::examine(probe).map_err(|error| explained(&error, why_no_mmap))?.to_owned()),
         EngineKind::Null => Some("the null engine was asked for: nothing is read or written".to_owned()),
         EngineKind::Simulated => return Err(no_simulation()),
     };
@@ -202,6 +209,16 @@ fn why_no_aio(error: &io::Error) -> String {
         Some(libc::ENOSYS) => "libaio is not there (a kernel without it, or a seccomp filter that hides it)".to_owned(),
         Some(libc::EPERM | libc::EACCES) => "libaio is forbidden here (by a seccomp filter)".to_owned(),
         _ => format!("libaio cannot be used here ({error})"),
+    }
+}
+
+fn why_no_mmap(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENODEV) => "files on it cannot be mapped".to_owned(),
+        Some(libc::ENOMEM) => {
+            "there is no address space to map its files (`ulimit -v`, or vm.max_map_count mappings)".to_owned()
+        }
+        _ => format!("its files cannot be mapped ({error})"),
     }
 }
 

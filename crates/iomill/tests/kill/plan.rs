@@ -159,7 +159,8 @@ pub fn stamp(version: u64, offset: u64, len: u64) -> Vec<u8> {
 /// How the writer of a round opens the array.
 pub fn options(rng: &mut Rng) -> (ArrayOptions, String) {
     let mode = [Mode::Auto, Mode::Inline, Mode::DriveThreads, Mode::DriveThreads][rng.usize(..4)];
-    let engine = [None, None, None, Some(EngineKind::Aio), Some(EngineKind::Posix)][rng.usize(..5)];
+    let asked = [EngineKind::Aio, EngineKind::Posix, EngineKind::Mmap].map(Some);
+    let engine = [None, None, None, asked[0], asked[1], asked[2], asked[2]][rng.usize(..7)];
     let depth = [4, 32][rng.usize(..2)];
     // None, of so few pages that they come and go, and one that all fits into.
     let cache_bytes = [0, 12 * PAGE, 48 * PAGE, 1 << 24][rng.usize(..4)];

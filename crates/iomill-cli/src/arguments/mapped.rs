@@ -1,0 +1,74 @@
+//! Arguments of `bench mmap-vs-syscall`.
+
+use clap::{Args, ValueEnum};
+use iomill_bench::workload::Order;
+
+use super::{BenchPlace, seconds, size};
+
+/// Arguments of `bench mmap-vs-syscall`.
+#[derive(Debug, Args)]
+pub struct BenchMapped {
+    /// Bytes per read, 1 to 16 MiB; one measurement each
+    #[arg(
+        long,
+        value_name = "SIZE,...",
+        default_value = "512,4KiB,16KiB,64KiB,256KiB,1MiB",
+        value_delimiter = ',',
+        value_parser = read_size
+    )]
+    pub request_size: Vec<u32>,
+    /// In which order; one measurement each
+    #[arg(long, value_enum, value_name = "NAMES", default_value = "random,sequential", value_delimiter = ',')]
+    pub order: Vec<OrderName>,
+    /// How many threads read at the same time; one measurement each
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "1,2",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    pub threads: Vec<u16>,
+    /// Length of the file that is read, which is removed afterwards
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    pub size: u64,
+    /// What a growing file gets, in writes of 4 KiB; 0 leaves that out
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    pub growth: u64,
+    /// Length of one contender's turn, 0.1 to 600
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
+    pub seconds: f64,
+    /// Turns of each contender; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Where, and where to.
+    #[command(flatten)]
+    pub place: BenchPlace,
+}
+
+/// In which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrderName {
+    /// Any place
+    Random,
+    /// One after the other, each thread in a share of its own
+    Sequential,
+}
+
+impl OrderName {
+    /// The measurement's word for it.
+    pub fn order(self) -> Order {
+        match self {
+            OrderName::Random => Order::Random,
+            OrderName::Sequential => Order::Sequential,
+        }
+    }
+}
+
+fn read_size(text: &str) -> Result<u32, String> {
+    let bytes = size(text)?;
+    match u32::try_from(bytes) {
+        Ok(bytes) if (1..=16 << 20).contains(&bytes) => Ok(bytes),
+        _ => Err("it is 1 byte to 16 MiB".to_owned()),
+    }
+}

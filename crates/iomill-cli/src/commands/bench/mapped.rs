@@ -1,0 +1,38 @@
+//! `iomill bench mmap-vs-syscall`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use iomill_bench::mapped::{self, Settings};
+
+use super::{answer, progress};
+use crate::arguments::BenchMapped;
+use crate::console::Answer;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+
+pub fn run(context: &Context<'_>, arguments: &BenchMapped) -> Result<Answer> {
+    let settings = Settings {
+        size_bytes: arguments.size,
+        request_bytes: arguments.request_size.clone(),
+        orders: arguments.order.iter().map(|order| order.order()).collect(),
+        threads: arguments.threads.iter().map(|&threads| threads.into()).collect(),
+        growth_bytes: arguments.growth,
+        rounds: arguments.rounds.into(),
+        slice: Duration::from_secs_f64(arguments.seconds),
+    };
+    let interrupt = Interrupt::install()?;
+    let dir = place(context, arguments.place.dir())?;
+    let report = progress(context, &interrupt, |stage| mapped::run(dir, &settings, interrupt.flag(), stage))?;
+    answer(context, report.table() + "\n", report.json()?)
+}
+
+/// A plain file is all that is measured: on the first drive of the array that is named, or else in `dir`.
+fn place(context: &Context<'_>, dir: &Path) -> Result<PathBuf> {
+    let named = context.starts_if_named()?.and_then(|drives| drives.into_iter().next());
+    match named {
+        Some(drive) => Ok(drive),
+        None => std::path::absolute(dir).map_err(Failure::local("find", dir)),
+    }
+}

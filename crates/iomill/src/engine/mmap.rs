@@ -1,0 +1,267 @@
+//! The mmap engine: parts are mapped, reads and writes are copies.
+//!
+//! Goals: no system call for bytes that are in memory, or on a device that is memory; errors of the device as errors of
+//! single requests. Non-goals: data that has to come from a drive. A copy waits for each page that is not in memory, one after
+//! the other; io_uring has hundreds in flight.
+//!
+//! What cannot be copied goes by system calls, through a posix engine of its own: syncs, and requests beyond the mapping or the end of the
+//! file, on a part that cannot be mapped or is being mapped anew, or whose copy has met a page that is not to be had. So a
+//! request's error is always the kernel's own answer to a system call. Rules are in [`epochs`], [`parts`] and [`copy`].
+//!
+//! Parts are to be open without direct I/O: the ways beside the mapping must see what it holds.
+
+mod copy;
+mod epochs;
+mod flush;
+mod mapping;
+mod parts;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use epochs::{Inside, Reader};
+use flush::LineFlush;
+use mapping::Mapping;
+pub use parts::MappedParts;
+use parts::Part;
+
+use super::posix::PosixEngine;
+use super::{Completion, Engine, EngineConfig, EngineKind, Memory, Op, Request, Segment, Wake};
+use crate::sys::fs::Handle;
+
+/// See the module.
+#[derive(Debug)]
+pub struct MmapEngine {
+    parts: Arc<MappedParts>,
+    reader: Reader<Mapping>,
+    /// The parts that this engine has used.
+    known: HashMap<u64, Arc<Part>>,
+    /// Pushed, not begun.
+    pending: Vec<Request>,
+    /// Copied, not handed out.
+    ended: Vec<Completion>,
+    /// Goes by system calls.
+    rest: Vec<Request>,
+    below: PosixEngine,
+    /// Requests that `below` has not completed.
+    below_in_flight: usize,
+    /// Parts on DAX whose sync is below, by slot.
+    syncing: HashMap<u32, Arc<Part>>,
+    /// Copy nothing.
+    only_system_calls: bool,
+}
+
+impl MmapEngine {
+    /// An engine that maps parts together with all others that were given the same `parts`. An error where the processor, or
+    /// a rule of the machine, allows no copy that survives a failing drive.
+    pub fn new(config: &EngineConfig, parts: Arc<MappedParts>) -> io::Result<MmapEngine> {
+        copy::install()?;
+        let capacity = config.capacity as usize;
+        Ok(MmapEngine {
+            reader: parts.reader(),
+            parts,
+            known: HashMap::new(),
+            pending: Vec::with_capacity(capacity),
+            ended: Vec::with_capacity(capacity),
+            rest: Vec::with_capacity(capacity),
+            below: PosixEngine::new(config),
+            below_in_flight: 0,
+            syncing: HashMap::new(),
+            only_system_calls: false,
+        })
+    }
+
+    /// The same engine, on the way that it goes while a part cannot be mapped: for measurements and tests.
+    pub fn by_system_calls(config: &EngineConfig, parts: Arc<MappedParts>) -> io::Result<MmapEngine> {
+        let mut engine = MmapEngine::new(config, parts)?;
+        engine.only_system_calls = true;
+        Ok(engine)
+    }
+
+    /// Copies all that can be copied, and hands on the rest.
+    fn begin(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let MmapEngine { parts, reader, known, pending, ended, rest, syncing, .. } = self;
+        let inside = reader.enter();
+        let mut fence: Option<LineFlush> = None;
+        for request in pending.drain(..) {
+            let key = request.file.key;
+            let part = known.entry(key).or_insert_with(|| parts.part(key));
+            let copied = match request.op {
+                Op::Sync => sync(&inside, part, &request, syncing),
+                Op::Read | Op::Write if self.only_system_calls => None,
+                Op::Read | Op::Write => transfer(&inside, parts, part, &request, &mut fence),
+            };
+            if let Some(result) = copied {
+                ended.push(Completion { slot: request.slot, result });
+                continue;
+            }
+            if request.op == Op::Write {
+                part.bypass();
+            }
+            rest.push(request);
+        }
+        drop(inside);
+        // Before any completion is handed out: a sync may follow from another thread, whose fence would not count.
+        if let Some(flush) = fence {
+            flush.fence();
+        }
+        if !rest.is_empty() {
+            self.below_in_flight += rest.len();
+            // SAFETY: the promises of whoever pushed them here hold until they come out of `wait`.
+            unsafe { self.below.push(rest) };
+            rest.clear();
+        }
+    }
+
+    /// Takes note of what came from below.
+    fn came_up(&mut self, done: &[Completion]) {
+        self.below_in_flight -= done.len();
+        if self.syncing.is_empty() {
+            return;
+        }
+        for completion in done {
+            if let Some(part) = self.syncing.remove(&completion.slot) {
+                part.end_sync(completion.result >= 0);
+            }
+        }
+    }
+}
+
+/// The result of a sync that has nothing to do: every write was written back when it ended.
+///
+/// All others are an `fdatasync` of the file and no `msync`: that is the same call of the file system on Linux, restricted to the
+/// range that is mapped, and would leave out what went by system calls beyond it.
+fn sync(
+    inside: &Inside<'_, Mapping>,
+    part: &Arc<Part>,
+    request: &Request,
+    syncing: &mut HashMap<u32, Arc<Part>>,
+) -> Option<i32> {
+    inside.current(&part.mapping)?.flush?;
+    if !part.begin_sync(request.file.handle) {
+        return Some(0);
+    }
+    syncing.insert(request.slot, Arc::clone(part));
+    None
+}
+
+/// The result of a request that was copied; `None` if it must go by a system call.
+fn transfer(
+    inside: &Inside<'_, Mapping>,
+    parts: &MappedParts,
+    part: &Part,
+    request: &Request,
+    fence: &mut Option<LineFlush>,
+) -> Option<i32> {
+    let end = request.offset.checked_add(u64::from(request.len))?;
+    let covers = |mapping: &&Mapping| end <= mapping.len();
+    let mapping = match inside.current(&part.mapping).filter(covers) {
+        Some(mapping) => mapping,
+        None => {
+            parts.cover(inside, part, request.file, end);
+            inside.current(&part.mapping).filter(covers)?
+        }
+    };
+    if request.op == Op::Write && !mapping.is_writable {
+        return None;
+    }
+    let one;
+    let segments: &[Segment] = match request.memory {
+        Memory::One { buf, .. } => {
+            one = [Segment { buf, len: request.len as usize }];
+            &one
+        }
+        // SAFETY: the list is valid and stays as it is until the request has completed (contract of `push`).
+        Memory::Scatter { list, count } => unsafe { std::slice::from_raw_parts(list, usize::from(count)) },
+    };
+    let mut offset = request.offset;
+    for &Segment { buf, len } in segments {
+        let here = mapping.at(offset);
+        // SAFETY: the handler is installed (`new`). The segments add up to the request's length, and its end lies within the mapping,
+        // which stays while we are inside; the other memory is valid for the request (contract of `push`). No Rust reference to
+        // bytes of a mapping is ever made.
+        let missing = unsafe {
+            match request.op {
+                Op::Write => copy::copy(here, buf, len),
+                _ => copy::copy(buf, here, len),
+            }
+        };
+        if missing > 0 {
+            // The file was cut, or its drive fails: the system call, which does all of it again, tells which.
+            mapping.distrust();
+            return None;
+        }
+        if let (Op::Write, Some(flush)) = (request.op, mapping.flush) {
+            // SAFETY: these bytes have just been written.
+            unsafe { flush.write_back(here, len) };
+            *fence = Some(flush);
+        }
+        offset += len as u64;
+    }
+    Some(i32::try_from(request.len).unwrap_or(i32::MAX))
+}
+
+/// What mapping the drive's files comes to; an error where it cannot be done. `probe` is a file on it with at least one byte.
+pub(super) fn examine(probe: Handle) -> io::Result<&'static str> {
+    copy::install()?;
+    let mapping = Mapping::new(probe, 1)?;
+    Ok(match (mapping.is_writable, mapping.flush) {
+        (_, Some(_)) => "mapped parts were asked for: this file system is memory (DAX), and lines are written back",
+        _ => "mapped parts were asked for: reads and writes are copies to and from the kernel's page cache",
+    })
+}
+
+impl Engine for MmapEngine {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Mmap
+    }
+
+    unsafe fn push(&mut self, requests: &[Request]) {
+        self.pending.extend_from_slice(requests);
+    }
+
+    fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        self.begin();
+        let copied = self.ended.len();
+        done.append(&mut self.ended);
+        if copied >= min && copied > 0 && self.below_in_flight == 0 {
+            return Ok(());
+        }
+        let first = done.len();
+        let result = self.below.wait(min.saturating_sub(copied), timeout, done);
+        self.came_up(&done[first..]);
+        result
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.below.waker()
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.known.remove(&key);
+        self.parts.forget(key);
+    }
+
+    unsafe fn register(&mut self, _start: *mut u8, _len: usize) -> Option<u16> {
+        None
+    }
+
+    fn unregister(&mut self, _region: u16) {}
+}
+
+impl Drop for MmapEngine {
+    /// Mappings that no other engine uses go with it.
+    fn drop(&mut self) {
+        for (key, part) in self.known.drain() {
+            self.parts.leave(key, part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! A copy that survives the loss of the memory it copies.
+//!
+//! Where a file is shorter than its mapping, or its device fails, access to the mapping raises SIGBUS. The copy here is one
+//! routine in assembly; the handler looks whether the signal interrupted just that routine, and if so has it return how many
+//! bytes it had still to copy. Goals: nothing per copy but the copy. Non-goals: copies of a few bytes at their fastest.
+//!
+//! Rules:
+//! 1. The routine calls nothing and has no stack frame, so it can be left at any instruction. At each instruction that touches
+//!    memory one register holds the number of bytes that are not copied yet.
+//! 2. The handler looks at the interrupted instruction alone: it needs no lock, no memory, and nothing of the thread's own.
+//! 3. A signal that is not ours goes to the handler that was there before, as if ours were not.
+//! 4. A thread that blocks SIGBUS would be killed by one, so a thread unblocks it before its first copy.
+
+use std::cell::Cell;
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::OnceLock;
+
+/// What SIGBUS did before; set before the handler can run, and never changed.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+/// Whether the handler is there: the errno that the kernel refused it with, if not.
+static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
+
+thread_local! {
+    /// Rule 4 is kept for this thread.
+    static READY: Cell<bool> = const { Cell::new(false) };
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .text.iomill_mmap_copy,\"ax\",@progbits",
+    ".p2align 4",
+    ".globl iomill_mmap_copy",
+    ".hidden iomill_mmap_copy",
+    ".type iomill_mmap_copy,@function",
+    "iomill_mmap_copy:",
+    "mov rcx, rdx",
+    ".globl iomill_mmap_copy_begin",
+    ".hidden iomill_mmap_copy_begin",
+    "iomill_mmap_copy_begin:",
+    // The processor keeps rsi, rdi and rcx exact when it is interrupted.
+    "rep movsb",
+    ".globl iomill_mmap_copy_end",
+    ".hidden iomill_mmap_copy_end",
+    "iomill_mmap_copy_end:",
+    "mov rax, rcx",
+    "ret",
+    ".size iomill_mmap_copy, . - iomill_mmap_copy",
+    ".popsection",
+);
+
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(
+    ".pushsection .text.iomill_mmap_copy,\"ax\",@progbits",
+    ".p2align 4",
+    ".globl iomill_mmap_copy",
+    ".hidden iomill_mmap_copy",
+    ".type iomill_mmap_copy,@function",
+    "iomill_mmap_copy:",
+    ".globl iomill_mmap_copy_begin",
+    ".hidden iomill_mmap_copy_begin",
+    "iomill_mmap_copy_begin:",
+    "2: cmp x2, #32",
+    "b.lo 3f",
+    "ldp q0, q1, [x1]",
+    "stp q0, q1, [x0]",
+    "add x1, x1, #32",
+    "add x0, x0, #32",
+    "sub x2, x2, #32",
+    "b 2b",
+    "3: cbz x2, 4f",
+    "ldrb w3, [x1]",
+    "strb w3, [x0]",
+    "add x1, x1, #1",
+    "add x0, x0, #1",
+    "sub x2, x2, #1",
+    "b 3b",
+    "4:",
+    ".globl iomill_mmap_copy_end",
+    ".hidden iomill_mmap_copy_end",
+    "iomill_mmap_copy_end:",
+    "mov x0, x2",
+    "ret",
+    ".size iomill_mmap_copy, . - iomill_mmap_copy",
+    ".popsection",
+);
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod routine {
+    unsafe extern "C" {
+        /// Copies, and returns how many bytes are not copied.
+        #[link_name = "iomill_mmap_copy"]
+        pub fn copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+        /// The first instruction that touches memory.
+        #[link_name = "iomill_mmap_copy_begin"]
+        static BEGIN: u8;
+        /// The first one after them, from where it returns.
+        #[link_name = "iomill_mmap_copy_end"]
+        static END: u8;
+    }
+
+    /// Sends an interrupted copy to its end; false where something else was interrupted.
+    ///
+    /// # Safety
+    /// `context` is what the kernel gave to a signal handler.
+    pub unsafe fn leave(context: *mut libc::c_void) -> bool {
+        let context = context.cast::<libc::ucontext_t>();
+        // SAFETY: the caller's promise. The instruction is a register of the interrupted thread, which the kernel restores.
+        let at = unsafe {
+            #[cfg(target_arch = "x86_64")]
+            let at = &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
+            #[cfg(target_arch = "aarch64")]
+            let at = &mut (*context).uc_mcontext.pc;
+            at
+        };
+        let (begin, end) = ((&raw const BEGIN).addr(), (&raw const END).addr());
+        if !(begin..end).contains(&(*at as usize)) {
+            return false;
+        }
+        // Rule 1: the register with the count is what the end of the routine returns.
+        *at = end as _;
+        true
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod routine {
+    /// Never called: `install` refuses.
+    pub unsafe fn copy(_to: *mut u8, _from: *const u8, len: usize) -> usize {
+        len
+    }
+
+    /// Nothing can be interrupted.
+    pub unsafe fn leave(_context: *mut libc::c_void) -> bool {
+        false
+    }
+}
+
+/// Makes SIGBUS within a copy the end of that copy, for the whole process, once. An error where this cannot be had.
+pub(super) fn install() -> io::Result<()> {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        let why =
+            "parts are not mapped on this processor: the copy that survives a failing drive is for x86-64 and arm64";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    INSTALLED.get_or_init(install_once).map_err(io::Error::from_raw_os_error)
+}
+
+fn install_once() -> Result<(), i32> {
+    let refusal = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks only, into a structure that is there.
+    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) } != 0 {
+        return Err(refusal());
+    }
+    // SAFETY: the kernel filled it, and zeroes are a valid value of it anyway.
+    let before = BEFORE.get_or_init(|| unsafe { before.assume_init() });
+    // What the earlier handler was to be called with holds for ours, which may call it.
+    let mut action = *before;
+    action.sa_sigaction = on_bus_error as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | (before.sa_flags & libc::SA_NODEFER);
+    // SAFETY: the handler does what handlers may (rule 2), and the structures live until the call returns.
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } != 0 {
+        return Err(refusal());
+    }
+    Ok(())
+}
+
+extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel's own arguments. What another process sent is no fault of the copy.
+    if unsafe { (*info).si_code > 0 && routine::leave(context) } {
+        return;
+    }
+    // Rule 3.
+    let Some(before) = BEFORE.get() else { return };
+    // SAFETY: as above.
+    let sent = unsafe { (*info).si_code <= 0 };
+    match before.sa_sigaction {
+        libc::SIG_IGN if sent => {}
+        // The kernel lets nobody ignore a fault.
+        libc::SIG_DFL | libc::SIG_IGN => {
+            let mut default = MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: zeroes are the default action without flags. Both calls may be made in handlers. The signal that is raised
+            // comes when this handler returns, as the one that was interrupted does.
+            unsafe {
+                (*default.as_mut_ptr()).sa_sigaction = libc::SIG_DFL;
+                libc::sigaction(signal, default.as_ptr(), std::ptr::null_mut());
+                if sent {
+                    libc::raise(signal);
+                }
+            }
+        }
+        handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: it was installed as a function of this type, and gets what the kernel gave.
+            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: as above, of the plain type.
+            let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}
+
+/// Copies between memory and a mapping of a file, and returns how many bytes at the end could not be copied: 0 when all is well.
+/// Others may change the bytes meanwhile; then any mixture comes out, as with system calls.
+///
+/// # Safety
+/// [`install`] has succeeded. The ranges do not overlap; both are in mappings that stay during the call (their pages may fail),
+/// and nobody holds a reference to bytes that are written.
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> usize {
+    if !READY.get() {
+        unblock();
+    }
+    // SAFETY: the caller's promise; pages that fail end the copy (rule 1).
+    unsafe { routine::copy(to, from, len) }
+}
+
+/// Rule 4.
+#[cold]
+fn unblock() {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set lives until the calls return, and the first one makes it whole. They fail only for senseless arguments.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGBUS);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+    READY.set(true);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use rustix::mm::{MapFlags, ProtFlags};
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// A shared mapping of so many bytes of a new file that is `len` bytes long.
+    fn mapped(len: u64, bytes: usize) -> (File, *mut u8) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(len).unwrap();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses; tests leave it to the end of the process.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file.as_fd(), 0) };
+        (file, start.unwrap().cast())
+    }
+
+    #[test]
+    fn copies_all_lengths_and_alignments() {
+        install().unwrap();
+        let from: Vec<u8> = (0..3000u32).map(|i| (i * 7 % 251) as u8).collect();
+        for len in (0..200).chain([511, 512, 1000, 2900]) {
+            for (a, b) in [(0, 0), (1, 0), (0, 3), (5, 11)] {
+                let mut to = vec![0xee; len + 32];
+                // SAFETY: both ranges lie in the vectors.
+                assert_eq!(unsafe { copy(to.as_mut_ptr().add(a), from.as_ptr().add(b), len) }, 0);
+                assert!(to[a..a + len] == from[b..b + len], "{len} bytes from {b} to {a}");
+                assert!(to[..a].iter().chain(&to[a + len..]).all(|&byte| byte == 0xee), "{len} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_copied() {
+        install().unwrap();
+        let (file, start) = mapped(2 * PAGE as u64, 4 * PAGE);
+        let mut to = vec![9u8; 4 * PAGE];
+        // SAFETY: the vector and the mapping are as long; pages of the mapping fail, which is what `copy` is for.
+        let read = |to: &mut Vec<u8>, at: usize, len: usize| unsafe { copy(to.as_mut_ptr(), start.add(at), len) };
+        assert_eq!(read(&mut to, 0, 4 * PAGE), 2 * PAGE);
+        assert!(to[..2 * PAGE].iter().all(|&byte| byte == 0) && to[2 * PAGE..].iter().all(|&byte| byte == 9));
+        file.set_len(PAGE as u64).unwrap();
+        assert_eq!(read(&mut to, 100, 2 * PAGE), PAGE + 100, "cut under the mapping");
+        // SAFETY: as above, the other way round.
+        assert_eq!(unsafe { copy(start.add(PAGE - 10), [5u8; 20].as_ptr(), 20) }, 10, "writing beyond the end");
+        file.set_len(4 * PAGE as u64).unwrap();
+        assert_eq!(read(&mut to, 0, 4 * PAGE), 0, "the file has grown into the mapping");
+        assert_eq!(to[PAGE - 11..PAGE + 1], [0, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 0]);
+    }
+
+    #[test]
+    fn a_thread_that_blocks_the_signal_survives() {
+        install().unwrap();
+        std::thread::spawn(|| {
+            let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+            // SAFETY: changes the mask of this thread alone.
+            unsafe {
+                libc::sigfillset(set.as_mut_ptr());
+                libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            }
+            let (_file, start) = mapped(0, PAGE);
+            let mut to = [0u8; 16];
+            // SAFETY: the mapping is longer than what is copied.
+            assert_eq!(unsafe { copy(to.as_mut_ptr(), start, 16) }, 16);
+        })
+        .join()
+        .unwrap();
+    }
+}
