@@ -24,8 +24,8 @@ pub struct Arena {
     /// Drives that name the array; not empty.
     drives: Vec<PathBuf>,
     file_name: String,
-    /// Removed with everything in it, when the array itself was made for the measurement.
-    remove_dir: Option<PathBuf>,
+    /// Removed with everything in them, when the array itself was made for the measurement.
+    remove_dirs: Vec<PathBuf>,
     /// Whether the file was made for the measurement.
     remove_file: bool,
 }
@@ -42,15 +42,29 @@ pub struct Shape {
 impl Arena {
     /// Makes a new array of `drives` directories in `dir`, which must not exist yet. It is removed in the end.
     pub fn fresh(dir: &Path, drives: usize) -> Result<Arena> {
-        fs::create_dir(dir).map_err(|e| Error::io("create", dir, e))?;
-        // From here on a failure removes the directory.
-        let arena = Arena {
-            drives: vec![dir.join("ssd0")],
+        Arena::fresh_at(vec![dir.to_owned()], drives)
+    }
+
+    /// Makes a new array of `drives` directories, in turn below `dirs`. It is removed in the end.
+    pub fn fresh_over(dirs: &[PathBuf], drives: usize) -> Result<Arena> {
+        let name = format!("iomill-bench-{}", std::process::id());
+        Arena::fresh_at(dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(), drives)
+    }
+
+    fn fresh_at(dirs: Vec<PathBuf>, drives: usize) -> Result<Arena> {
+        let paths: Vec<PathBuf> =
+            dirs.iter().cycle().take(drives).zip(0..).map(|(dir, index)| dir.join(format!("ssd{index}"))).collect();
+        let mut arena = Arena {
+            drives: paths.iter().take(1).cloned().collect(),
             file_name: String::new(),
-            remove_dir: Some(dir.to_owned()),
+            remove_dirs: Vec::new(),
             remove_file: false,
         };
-        let paths: Vec<PathBuf> = (0..drives).map(|index| dir.join(format!("ssd{index}"))).collect();
+        // A failure removes what was made by then.
+        for dir in dirs {
+            fs::create_dir(&dir).map_err(|e| Error::io("create", &dir, e))?;
+            arena.remove_dirs.push(dir);
+        }
         for path in &paths {
             fs::create_dir(path).map_err(|e| Error::io("create", path, e))?;
         }
@@ -60,12 +74,17 @@ impl Arena {
 
     /// Measures within an array that exists; only the measured file is made and removed.
     pub fn existing(drives: &[PathBuf]) -> Arena {
-        Arena { drives: drives.to_owned(), file_name: String::new(), remove_dir: None, remove_file: false }
+        Arena { drives: drives.to_owned(), file_name: String::new(), remove_dirs: Vec::new(), remove_file: false }
     }
 
     /// A measured file that somebody else makes and removes.
     pub(crate) fn named(drives: &[PathBuf], file_name: &str) -> Arena {
-        Arena { drives: drives.to_owned(), file_name: file_name.to_owned(), remove_dir: None, remove_file: false }
+        Arena {
+            drives: drives.to_owned(),
+            file_name: file_name.to_owned(),
+            remove_dirs: Vec::new(),
+            remove_file: false,
+        }
     }
 
     /// Writes the measured file. `progress` is told the bytes written so far and in all.
@@ -78,7 +97,7 @@ impl Arena {
         let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
         self.file_name = format!("iomill-bench-{}", std::process::id());
         let file = array.create_file(&self.file_name, shape.layout.clone())?;
-        self.remove_file = self.remove_dir.is_none();
+        self.remove_file = self.remove_dirs.is_empty();
         file.preallocate(len)?;
         let mut chunk = array.buffer(4 << 20)?;
         let mut done = 0;
@@ -134,8 +153,11 @@ impl Arena {
     }
 
     fn remove(&self) -> Result<()> {
-        if let Some(dir) = &self.remove_dir {
-            return fs::remove_dir_all(dir).map_err(|e| Error::io("remove", dir, e));
+        let failed = |dir: &PathBuf| fs::remove_dir_all(dir).err().map(|e| Error::io("remove", dir, e));
+        // All of them, whatever becomes of some.
+        let failures: Vec<Error> = self.remove_dirs.iter().filter_map(failed).collect();
+        if let Some(first) = failures.into_iter().next() {
+            return Err(first);
         }
         if self.remove_file {
             let array = ArrayOptions::new().open_at(&self.drives)?;
@@ -170,7 +192,7 @@ impl Arena {
     /// Removes what was made for the measurement, and says if that failed.
     pub fn clean_up(mut self) -> Result<()> {
         let result = self.remove();
-        (self.remove_dir, self.remove_file) = (None, false);
+        (self.remove_dirs, self.remove_file) = (Vec::new(), false);
         result
     }
 }

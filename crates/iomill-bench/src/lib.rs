@@ -10,6 +10,7 @@ pub mod cached;
 pub mod chart;
 pub mod contender;
 pub mod draw;
+pub mod falcon;
 pub mod flat;
 pub mod held;
 pub mod human;

@@ -10,6 +10,7 @@ mod ladder;
 mod mapped;
 mod nodes;
 mod platform;
+mod queue;
 mod replay;
 
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ pub use ladder::{BenchLadder, Of};
 pub use mapped::BenchMapped;
 pub use nodes::Nodes;
 pub use platform::{Probe, Tune};
+pub use queue::Queues;
 pub use replay::Replay;
 
 /// Many commodity SSDs as one very fast file.
@@ -81,16 +83,9 @@ pub struct Global {
         help_heading = "Global options"
     )]
     pub mode: Mode,
-    /// Most I/Os in flight per drive, 1 to 1024
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = iomill::DEFAULT_DEPTH,
-        value_parser = clap::value_parser!(u32).range(1..=1024),
-        global = true,
-        help_heading = "Global options"
-    )]
-    pub depth: u32,
+    /// How the drives' queues work.
+    #[command(flatten)]
+    pub queues: Queues,
     /// Poll for completions instead of taking interrupts, where a drive has queues for it
     #[arg(long, global = true, help_heading = "Global options")]
     pub poll: bool,

@@ -34,7 +34,7 @@ impl<'a> Context<'a> {
     /// How arrays are opened by who does look twice: with the default cache.
     pub fn cached_options(&self) -> ArrayOptions {
         let options =
-            ArrayOptions::new().poll(self.global.poll).depth(self.global.depth).mode(match self.global.mode {
+            self.global.queues.apply(ArrayOptions::new()).poll(self.global.poll).mode(match self.global.mode {
                 Mode::Auto => iomill::Mode::Auto,
                 Mode::Inline => iomill::Mode::Inline,
                 Mode::DriveThreads => iomill::Mode::DriveThreads,

@@ -20,6 +20,31 @@ fn entries(site: &Site) -> Vec<String> {
     names
 }
 
+/// All loads on arrays of two numbers of drives, in two directories; nothing is left.
+#[test]
+fn the_ladder_of_the_queues_climbs_on_arrays_of_its_own() {
+    let site = Site::bare(0);
+    let dirs = ["one", "two"].map(|name| site.path(name));
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let fixed = "--quiet bench ladder --of falcon --size 4MiB --seconds 0.1 --rounds 1 --threads 1 --drives 1,3 --dir one --dir two";
+    let run = |more: &[&str]| site.run_bare(fixed.split(' ').chain(more.iter().copied()));
+    let document = run(&["--json"]).good().json();
+    let ladders = document["ladders"].as_array().unwrap();
+    assert_eq!(ladders.iter().map(|one| one["drives"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3]);
+    for ladder in ladders {
+        let results = ladder["results"].as_array().unwrap();
+        assert_eq!(results.len(), 4 * 2 * 5, "loads, ways, steps");
+        assert!(results.iter().all(|row| row["ops_per_s"].as_f64().unwrap() > 0.0));
+        assert_eq!(ladder["machine"]["drives"].as_array().unwrap().len() as u64, ladder["drives"].as_u64().unwrap());
+    }
+    for dir in &dirs {
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "{}", dir.display());
+    }
+    site.run_bare(["-a", "one", "bench", "ladder", "--of", "falcon"]).failed(2, &["--dir"]);
+    site.run_bare(["--depth", "adaptive:3", "info"]).failed(2, &["fixed:N"]);
+    site.run_bare(["--plug", "0", "info"]).failed(2, &["1..=1024"]);
+}
+
 #[test]
 fn random_and_sequential_on_an_array() {
     let site = Site::new(3);

@@ -233,4 +233,6 @@ fn the_ladder_spreads_interrupts_where_it_can() {
     assert_eq!(snapshot(&site.path("root")), before);
     site.run_bare(["bench", "ladder"]).failed(2, &["--of"]);
     site.run_bare(["bench", "ladder", "--of", "sc12"]).failed(2, &["sc13"]);
+    let two = ["bench", "ladder", "--of", "sc13", "--dir", "a", "--dir", "b"];
+    site.run_bare(two).failed(2, &["give one --dir"]);
 }

@@ -14,7 +14,7 @@ use iomill::drive::inline::{Context, Service};
 use iomill::drive::locks::BlockLocks;
 use iomill::drive::regions::Regions;
 use iomill::drive::serve::{Message, Owner, Server, Share};
-use iomill::drive::{Class, Failure, Piece};
+use iomill::drive::{Batching, Class, Failure, Piece};
 use iomill::engine::{EngineKind, FileRef, Memory, Op, Request, Segment};
 use iomill::sys::fs::Alignment;
 use iomill::sys::memory::PageBuf;
@@ -24,6 +24,8 @@ use iomill_sim::{DriveModel, Fault, Injection, Kind, Rates};
 const BLOCKS: usize = 16;
 const BLOCK_PAGES: usize = 24;
 const BLOCK: usize = BLOCK_PAGES * PAGE;
+/// Pages of pieces that are close.
+const CLOSE_PAGES: usize = 3;
 /// A frame slab's chunks: more of them than the simulated engine can register.
 const CHUNK: usize = 4 * PAGE;
 
@@ -35,12 +37,14 @@ struct Batch {
     lists: Vec<Vec<Segment>>,
 }
 
-fn batch(rng: &mut Rng, file: FileRef, slab: &mut PageBuf) -> Batch {
+/// With `close`, pieces fill their blocks and these follow each other, in any order.
+fn batch(rng: &mut Rng, file: FileRef, slab: &mut PageBuf, close: bool) -> Batch {
     let start = slab.as_mut_ptr();
     let mut batch = Batch { pieces: Vec::new(), lists: Vec::new() };
     for block in 0..BLOCKS {
-        let pages = rng.usize(1..=BLOCK_PAGES);
-        let first = rng.usize(0..=BLOCK_PAGES - pages);
+        let pages = if close { CLOSE_PAGES } else { rng.usize(1..=BLOCK_PAGES) };
+        let first = rng.usize(0..=if close { 0 } else { BLOCK_PAGES - pages });
+        let stride = if close { CLOSE_PAGES * PAGE } else { BLOCK };
         let at = |page: usize| start.wrapping_add(block * BLOCK + page * PAGE);
         let mut list = vec![Segment { buf: at(rng.usize(0..=BLOCK_PAGES - pages)), len: pages * PAGE }];
         if rng.bool() {
@@ -57,13 +61,16 @@ fn batch(rng: &mut Rng, file: FileRef, slab: &mut PageBuf) -> Batch {
             class: if rng.bool() { Class::Foreground } else { Class::Background },
             lock: BlockLocks::index(file.key, block as u64),
             len: (pages * PAGE) as u32,
-            offset: (block * BLOCK + first * PAGE) as u64,
+            offset: (block * stride + first * PAGE) as u64,
             tag: block as u32,
             memory,
             ..Piece::sync(file)
         });
         // A list moves with its vector's memory, not with the vector.
         batch.lists.push(list);
+    }
+    if close {
+        rng.shuffle(&mut batch.pieces);
     }
     batch
 }
@@ -112,7 +119,7 @@ impl Driver {
             }
             Driver::Server(server) => {
                 let notes = Arc::new(Notes::default());
-                let share = Share { owner: Arc::clone(&notes) as _, pieces: pieces.to_vec(), span };
+                let share = Share { owner: Arc::clone(&notes) as _, pieces: pieces.to_vec(), span, flush: true };
                 assert!(server.inbox().send(Message::Share(share), pieces.len()).is_ok());
                 while notes.failure.lock().unwrap().is_none() {
                     server.turn(false);
@@ -133,10 +140,11 @@ struct Stage {
     regions: Arc<Regions>,
 }
 
-fn stage(seed: u64, alignment: Alignment, inline: bool) -> Stage {
+fn stage(seed: u64, alignment: Alignment, inline: bool, batching: Batching) -> Stage {
     let rig = Rig::new(seed, DriveModel { alignment, channels: 4, ..DriveModel::default() });
     rig.fs.set_len(rig.file, (BLOCKS * BLOCK) as u64).unwrap();
-    let service = Service { kind: EngineKind::Simulated, align: alignment, depth: 8, poll: false, meter: None };
+    let service =
+        Service { kind: EngineKind::Simulated, align: alignment, depth: 8, batching, poll: false, meter: None };
     let (platform, locks, regions) = (rig.world.platform(), Arc::default(), Arc::default());
     let driver = match inline {
         true => Driver::Inline(Context::new(&*platform, &[service], &locks, &[]).unwrap()),
@@ -147,22 +155,22 @@ fn stage(seed: u64, alignment: Alignment, inline: bool) -> Stage {
 }
 
 /// Runs random batches; how many pieces failed.
-fn compare(seed: u64, alignment: Alignment, inline: bool, rates: Rates) -> usize {
+fn compare(seed: u64, alignment: Alignment, inline: bool, rates: Rates, close: bool) -> usize {
     let rng = &mut Rng::with_seed(seed);
-    let mut stage = stage(seed, alignment, inline);
+    let mut stage = stage(seed, alignment, inline, Batching::default());
     let mut slab = PageBuf::new(BLOCKS * BLOCK).unwrap();
     stage.regions.add_slab(slab.as_mut_ptr(), slab.len(), CHUNK);
     let mut model = vec![0; BLOCKS * BLOCK];
     let mut failures = 0;
     for _ in 0..6 {
         rng.fill(slab.as_mut_slice());
-        let Batch { pieces, lists } = batch(rng, stage.file, &mut slab);
+        let Batch { pieces, lists } = batch(rng, stage.file, &mut slab, close);
         stage.rig.world.faults(|faults| faults.rates = rates);
         let mut ends = stage.driver.run(&stage.regions, &pieces);
         ends.sort_by_key(|&(tag, _)| tag);
         assert!(ends.iter().map(|&(tag, _)| tag).eq(0..BLOCKS as u32), "every piece ends once: {ends:?}");
         for (tag, result) in ends {
-            let piece = &pieces[tag as usize];
+            let piece = pieces.iter().find(|piece| piece.tag == tag).unwrap();
             let range = piece.offset as usize..piece.offset as usize + piece.len as usize;
             if let Err(failure) = result {
                 failures += 1;
@@ -192,7 +200,7 @@ fn pieces_with_scattered_memory_read_and_write_whatever_goes_wrong() {
     let rates = Rates { short_read: 400, short_write: 400, ..rates };
     for alignment in ALIGNMENTS {
         for inline in [true, false] {
-            let failures: usize = (0..2).map(|seed| compare(seed, alignment, inline, rates)).sum();
+            let failures: usize = (0..4).map(|seed| compare(seed, alignment, inline, rates, seed % 2 == 1)).sum();
             assert!(failures > 0, "errors were to come through");
         }
     }
@@ -203,7 +211,8 @@ fn without_errors_no_piece_fails() {
     let rates = Rates { short_read: 700, short_write: 700, interrupted: 100, ..Rates::default() };
     for alignment in ALIGNMENTS {
         for inline in [true, false] {
-            assert_eq!((10..12).map(|seed| compare(seed, alignment, inline, rates)).sum::<usize>(), 0);
+            let failures = (10..14).map(|seed| compare(seed, alignment, inline, rates, seed % 2 == 1));
+            assert_eq!(failures.sum::<usize>(), 0);
         }
     }
 }
@@ -309,7 +318,7 @@ fn wrong_lists_are_found() {
 
 #[test]
 fn a_read_does_not_wait_for_the_background() {
-    let Stage { driver, regions: _regions, rig, file } = stage(1, ALIGNMENTS[1], false);
+    let Stage { driver, regions: _regions, rig, file } = stage(1, ALIGNMENTS[1], false, Batching::NONE);
     let Driver::Server(mut server) = driver else { panic!("a server was asked for") };
     let mut slab = PageBuf::new(101 * PAGE).unwrap();
     let start = slab.as_mut_ptr();
@@ -325,7 +334,7 @@ fn a_read_does_not_wait_for_the_background() {
         };
         let pieces: Vec<Piece> = pages.map(read).collect();
         let weight = pieces.len();
-        let share = Share { owner: Arc::clone(&notes) as _, pieces, span: (std::ptr::null(), 0) };
+        let share = Share { owner: Arc::clone(&notes) as _, pieces, span: (std::ptr::null(), 0), flush: true };
         (notes, server.inbox().send(Message::Share(share), weight).ok())
     };
     let (background, _) = send(&server, Class::Background, 0..100);

@@ -276,6 +276,32 @@ fn pages_never_tear() {
 
 /// A length that changes while operations that found their sets full, syncs and tasks are waiting: nothing waits for ever, and what is
 /// read is zeroes or what was written.
+/// A pin that finds its set full of dirty pages does not wait for somebody else to flush them: nobody else may come.
+#[test]
+fn a_pin_makes_room_among_dirty_pages() {
+    const PAGES: usize = 36;
+    let place = tempfile::tempdir().unwrap();
+    let options = ArrayOptions::new().topology(Topology::One).set_size(4).read_ahead_bytes(0);
+    let array = options.cache_bytes((4 * PAGE) as u64).create([place.path()]).unwrap();
+    let file = array.create_file("dirty", Layout::default()).unwrap();
+    file.set_len((PAGES * PAGE) as u64).unwrap();
+    let (told, ended) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for round in 0..500 {
+            for page in 0..4 {
+                let page = (round * 5 + page) % PAGES;
+                file.write_at(&[page as u8; PAGE], (page * PAGE) as u64).unwrap();
+            }
+            let page = (round * 5 + 4) % PAGES;
+            let pin = file.pin(page as u64).unwrap();
+            assert!(pin.iter().all(|&byte| byte == pin[0]) && [0, page as u8].contains(&pin[0]));
+        }
+        told.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(60)).expect("a pin hangs");
+    array.close().unwrap();
+}
+
 #[test]
 fn the_length_changes_under_everybody() {
     each_kind(|rng, array| {

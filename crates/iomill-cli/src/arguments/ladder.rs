@@ -11,6 +11,8 @@ use super::{seconds, size};
 pub enum Of {
     /// Even interrupts, bound threads, the noop scheduler, I/O threads (Zheng, Burns, Szalay, SC'13)
     Sc13,
+    /// Order, merging, gathering, adaptive depth in the drives' queues (Kumar, Huang, ATC'17)
+    Falcon,
 }
 
 /// Arguments of `bench ladder`.
@@ -31,9 +33,13 @@ pub struct BenchLadder {
     /// Turns of each step; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Where to make an array if none is named; removed afterwards [default: the current directory]
+    /// Where to make an array if none is named; removed afterwards [default: the current directory]. For falcon several may be given,
+    /// and drives are made in them in turn
     #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
+    pub dir: Vec<PathBuf>,
+    /// Numbers of drives of the arrays that falcon makes
+    #[arg(long, value_name = "N,N...", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub drives: Vec<u16>,
     /// Where what was is kept meanwhile [default: ladder.json beside the state of `iomill tune`]
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,

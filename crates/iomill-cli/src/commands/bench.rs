@@ -56,7 +56,7 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         order,
         block_bytes: arguments.request_size,
         read_percent: arguments.read_percent,
-        depth: context.global.depth,
+        depth: context.global.queues.depth.most(),
     };
     let rounds = &arguments.rounds;
     let slice = Duration::from_secs_f64(rounds.seconds);

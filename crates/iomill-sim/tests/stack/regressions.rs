@@ -13,7 +13,9 @@ fn array(world: &World, mode: Mode) -> Array {
 }
 
 fn array_with(world: &World, mode: Mode, cache_bytes: u64) -> Array {
-    let options = ArrayOptions::new().platform(world.platform()).mode(mode).set_size(4).cache_bytes(cache_bytes);
+    // Faults are aimed at requests by their number, so each piece is one.
+    let options = ArrayOptions::new().platform(world.platform()).mode(mode).merge(false);
+    let options = options.set_size(4).cache_bytes(cache_bytes);
     if world.files(0).is_empty() {
         options.create(world.paths()).unwrap()
     } else {
@@ -105,6 +107,43 @@ fn a_file_that_could_not_be_cut_does_not_grow() {
         array.close().unwrap();
         assert_tidy(&world);
     }
+}
+
+/// Tasks for a drive whose queue is full come back at once, and others are taken.
+#[test]
+fn a_full_drive_holds_up_nobody_else() {
+    let world = World::new(8).with_drives(2, DriveModel::default());
+    let options = ArrayOptions::new().platform(world.platform()).mode(Mode::DriveThreads).cache_bytes(0);
+    let array = options.create(world.paths()).unwrap();
+    let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
+    file.write_at(&[7; 4 * PAGE], 0).unwrap();
+    let ended = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let send = |block: u64| {
+        let ended = std::sync::Arc::clone(&ended);
+        let task = iomill::Task::Read { offset: block * PAGE as u64, len: PAGE };
+        let told = move |result: iomill::Result<Vec<Vec<u8>>>| {
+            assert_eq!(result.unwrap(), [[7; PAGE]]);
+            ended.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        };
+        file.try_submit(vec![task.clone()], told).unwrap().inspect(|back| assert_eq!(*back, [task]))
+    };
+    // Nobody steps the servers meanwhile.
+    let mut taken = 0;
+    while send(0).is_none() {
+        taken += 1;
+        assert!(taken <= iomill::drive::serve::INBOX_PIECES, "the queue grows without end");
+    }
+    assert!(taken > 1000, "{taken}");
+    assert!(send(1).is_none() && send(3).is_none(), "the other drive has room");
+    assert!(send(2).is_some());
+    (0..1_000_000)
+        .take_while(|_| ended.load(std::sync::atomic::Ordering::Relaxed) < taken + 2)
+        .for_each(|_| array.step());
+    assert!(send(2).is_none(), "there is room again");
+    drop(file);
+    array.close().unwrap();
+    assert_eq!(ended.load(std::sync::atomic::Ordering::Relaxed), taken + 3);
+    assert_tidy(&world);
 }
 
 /// A blocking write waited without end for the lock of a block that a future was writing to.

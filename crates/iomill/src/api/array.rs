@@ -65,7 +65,7 @@ pub(crate) struct ArrayInner {
     closed: AtomicBool,
     notices: Mutex<Vec<String>>,
     /// Started when first needed.
-    fleet: OnceLock<Fleet>,
+    pub(super) fleet: OnceLock<Fleet>,
     starting: Mutex<()>,
     /// Shared with operations, which must not keep the array.
     pub callbacks: Arc<Callbacks>,
@@ -459,18 +459,19 @@ impl ArrayInner {
         }
     }
 
-    /// Hands a share to a drive's server.
+    /// Hands a share to a drive's server; with `flush` it does not wait there for company.
     pub fn send_share(
         &self,
         drive: usize,
         owner: Arc<dyn Owner>,
         pieces: Vec<Piece>,
         span: (*const u8, usize),
+        flush: bool,
     ) -> std::result::Result<(), Failure> {
         let cancelled = Failure { op: Op::Read, key: 0, offset: 0, fault: Fault::Errno(libc::ECANCELED) };
         let fleet = self.fleet().map_err(|_| cancelled)?;
         let weight = pieces.len();
-        let message = Message::Share(Share { owner, pieces, span });
+        let message = Message::Share(Share { owner, pieces, span, flush });
         fleet.send(drive, message, weight).map_err(|_| cancelled)
     }
 

@@ -459,7 +459,7 @@ impl File {
             self.state.gate.enter_again();
             let operation = Operation::new(Arc::clone(&self.state), Vec::new(), None, None);
             // SAFETY: the memory is the caller's, who is held here until the operation has ended.
-            unsafe { operation.start(array, pieces.by_ref().take(WAVE_PIECES), span) };
+            unsafe { operation.start(array, pieces.by_ref().take(WAVE_PIECES), span, true) };
             operation.wait(array);
             operation.take()?;
         }

@@ -102,6 +102,11 @@ impl Fleet {
         }
     }
 
+    /// Whether a drive would take a message of that weight without a wait.
+    pub fn has_room(&self, drive: usize, weight: usize) -> bool {
+        self.docks[drive].inbox.has_room(weight)
+    }
+
     /// Advances the servers of a fleet without threads; `false` if it has threads.
     pub fn step(&self) -> bool {
         let mut crew = lock(&self.crew);

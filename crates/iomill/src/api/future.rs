@@ -75,6 +75,42 @@ impl File {
         self.begin_tasks(tasks, Some(Box::new(callback))).map(|_operation| ())
     }
 
+    /// [`File::submit`], but where a drive that is concerned has a full queue the tasks come back (`Ok(Some(tasks))`) and nothing is
+    /// begun. So a slow drive holds up only what needs it: each drive takes a backlog of its own, of some thousand requests, and who has
+    /// work for the others need not wait for this one.
+    pub fn try_submit(
+        &self,
+        tasks: Vec<Task>,
+        callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
+    ) -> Result<Option<Vec<Task>>> {
+        if !self.has_room(&tasks) {
+            return Ok(Some(tasks));
+        }
+        self.submit(tasks, callback).map(|()| None)
+    }
+
+    /// Whether all drives concerned have room now for what the tasks may ask of them.
+    fn has_room(&self, tasks: &[Task]) -> bool {
+        let array = self.state.array();
+        let Some(fleet) = array.fleet.get() else { return true };
+        let mut weights = vec![0; array.catalog.drives().len()];
+        for task in tasks {
+            let (op, offset, len) = match task {
+                Task::Read { offset, len } => (Op::Read, *offset, *len),
+                Task::Write { offset, bytes } => (Op::Write, *offset, bytes.len()),
+            };
+            // What makes no sense is refused when it is submitted.
+            if self.state.range_end(offset, len as u64).is_err() {
+                return true;
+            }
+            let extent = Extent { offset, len, buf: std::ptr::null_mut() };
+            for (drive, _) in Splitter::new(&self.state, op, self.class, std::iter::once(extent)) {
+                weights[usize::from(drive)] += 1;
+            }
+        }
+        weights.iter().enumerate().all(|(drive, &weight)| weight == 0 || fleet.has_room(drive, weight))
+    }
+
     fn begin_read(&self, offset: u64, len: usize) -> Result<Arc<Operation>> {
         self.state.range_end(offset, len as u64)?;
         let inside = Inside::enter(&self.state)?;
@@ -151,7 +187,7 @@ impl File {
             .flat_map(|&(op, extent)| Splitter::new(&self.state, op, self.class, std::iter::once(extent)));
         // SAFETY: the pieces' memory is on the heap, in buffers that the operation owns: moving a `Vec` does not move
         // what it points to.
-        unsafe { operation.start(self.state.array(), pieces, (std::ptr::null(), 0)) };
+        unsafe { operation.start(self.state.array(), pieces, (std::ptr::null(), 0), false) };
         Ok(operation)
     }
 }

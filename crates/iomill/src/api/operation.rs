@@ -86,7 +86,8 @@ impl Operation {
         })
     }
 
-    /// Hands the shares to the drives, one message each; in the inline mode runs all of it here.
+    /// Hands the shares to the drives, one message each; in the inline mode runs all of it here. With `flush` somebody waits for just
+    /// this.
     ///
     /// # Safety
     /// The pieces' memory is the operation's own buffers, or memory that the caller keeps valid and untouched until
@@ -96,6 +97,7 @@ impl Operation {
         array: &ArrayInner,
         pieces: impl Iterator<Item = (u16, Piece)>,
         span: (*const u8, usize),
+        flush: bool,
     ) {
         if array.runs_inline() {
             // SAFETY: the caller's promise holds until the operation has ended, which is after this.
@@ -109,7 +111,7 @@ impl Operation {
             self.remaining.fetch_add(1, Ordering::Relaxed);
             let tags: Vec<u32> = self.work.iter().flat_map(|_| pieces.iter().map(|piece| piece.tag)).collect();
             let owner = Arc::clone(self) as Arc<dyn Owner>;
-            if let Err(failure) = array.send_share(drive, owner, pieces, span) {
+            if let Err(failure) = array.send_share(drive, owner, pieces, span, flush) {
                 tags.into_iter().for_each(|tag| self.piece_done(tag, Err(failure)));
                 self.end_share(Some(failure));
             }
@@ -124,7 +126,7 @@ impl Operation {
     pub unsafe fn start_work(self: &Arc<Self>, array: &ArrayInner, file: &FileState) {
         let pieces = self.work.iter().flat_map(|work| work.pieces(file));
         // SAFETY: the caller's promise, and the lists of scattered pieces are in `work`.
-        unsafe { self.start(array, pieces, (std::ptr::null(), 0)) };
+        unsafe { self.start(array, pieces, (std::ptr::null(), 0), false) };
     }
 
     /// Runs all pieces on the calling thread; the first failure.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::Array;
 use crate::cache::policy::PolicyKind;
 use crate::cache::set::WAYS_DEFAULT;
+use crate::drive::Batching;
+pub use crate::drive::DEFAULT_PLUG;
 use crate::engine::EngineKind;
 use crate::engine::platform::Platform;
 use crate::engine::real::RealPlatform;
@@ -15,6 +17,9 @@ use crate::sys::topology::Topology;
 
 /// Slots per drive unless told otherwise: enough to reach the best throughput of every SSD the original was tried on.
 pub const DEFAULT_DEPTH: u32 = 32;
+
+/// Slots per drive that leave an adaptive depth room on every drive we know.
+pub const ADAPTIVE_DEPTH: u32 = 256;
 
 /// Pages of a set of the cache.
 pub const DEFAULT_SET_SIZE: usize = WAYS_DEFAULT;
@@ -65,6 +70,7 @@ pub struct ArrayOptions {
     pub(crate) engine: Option<EngineKind>,
     pub(crate) mode: Mode,
     pub(crate) depth: u32,
+    pub(crate) batching: Batching,
     pub(crate) poll: bool,
     pub(crate) cpu_map: Option<Vec<Vec<usize>>>,
     pub(crate) cache_bytes: Option<u64>,
@@ -95,6 +101,7 @@ impl ArrayOptions {
             engine: None,
             mode: Mode::Auto,
             depth: DEFAULT_DEPTH,
+            batching: Batching::default(),
             poll: false,
             cpu_map: None,
             cache_bytes: None,
@@ -138,6 +145,33 @@ impl ArrayOptions {
     /// Most I/Os in flight per drive (and, inline, per thread): 1 to 1,024.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = depth;
+        self
+    }
+
+    /// Whether each drive's queue uses as many of its `depth` slots as its throughput asks for, instead of all of them. Give it room:
+    /// [`ADAPTIVE_DEPTH`] is a good depth for this. Off by default.
+    pub fn adaptive_depth(mut self, adaptive: bool) -> Self {
+        self.batching.adaptive = adaptive;
+        self
+    }
+
+    /// Whether each drive's queue orders what waits by offset, where neighbours are in sight. On by default.
+    pub fn sort(mut self, sort: bool) -> Self {
+        self.batching.sort = sort;
+        self
+    }
+
+    /// Whether each drive's queue merges neighbours into one I/O, up to 256 KiB and 64 stretches of memory. On by default.
+    pub fn merge(mut self, merge: bool) -> Self {
+        self.batching.merge = merge;
+        self
+    }
+
+    /// While neighbours are in sight, asynchronous requests to a drive wait until there are as many of them as are in flight, and at
+    /// most until there are so many, so that they can be merged: 1 to 1,024, 32 by default. 1: nothing waits. Blocking calls never wait
+    /// for others.
+    pub fn plug(mut self, pieces: u32) -> Self {
+        self.batching.plug = pieces;
         self
     }
 

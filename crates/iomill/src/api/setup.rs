@@ -16,6 +16,9 @@ use crate::sys::fs::{Access, Alignment, OpenFile};
 /// Most slots per drive.
 const DEPTH_MAX: u32 = 1024;
 
+/// Most pieces to wait for.
+const PLUG_MAX: u32 = 1024;
+
 /// Most slots of one thread over all drives: what an io_uring takes.
 const IN_FLIGHT_MAX: usize = 65_000;
 
@@ -26,6 +29,9 @@ const BLOCK_BYTES_MAX: u32 = 64 << 20;
 pub fn check(options: &ArrayOptions, drives: usize, writer: bool) -> Result<()> {
     if !(1..=DEPTH_MAX).contains(&options.depth) {
         return Err(Error::invalid(format!("depth {}", options.depth), format!("it is 1 to {DEPTH_MAX}")));
+    }
+    if !(1..=PLUG_MAX).contains(&options.batching.plug) {
+        return Err(Error::invalid(format!("a plug of {}", options.batching.plug), format!("it is 1 to {PLUG_MAX}")));
     }
     if options.depth as usize * drives > IN_FLIGHT_MAX {
         let what = format!("depth {} on {drives} drives", options.depth);
@@ -108,7 +114,14 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         if options.poll && is_mapped {
             notices.push(format!("drive {name}: copies do not poll, so mapped parts are read as without it"));
         }
-        services.push(Service { kind: choice.kind, align, depth: options.depth, poll: options.poll, meter: None });
+        services.push(Service {
+            kind: choice.kind,
+            align,
+            depth: options.depth,
+            batching: options.batching,
+            poll: options.poll,
+            meter: None,
+        });
     }
     Ok(services)
 }

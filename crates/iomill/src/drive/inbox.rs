@@ -61,12 +61,19 @@ impl<T> Inbox<T> {
         if state.closed {
             return Err(Refused::Closed(share));
         }
+        // As `has_room` says.
         if weight > 0 && state.weight > 0 && state.weight + weight > self.limit {
             return Err(Refused::Full(share));
         }
         state.weight += weight;
         state.shares.push(share);
         Ok(std::mem::take(&mut state.asleep))
+    }
+
+    /// Whether a share of that weight would be taken now.
+    pub fn has_room(&self, weight: usize) -> bool {
+        let state = lock(&self.state);
+        !state.closed && (weight == 0 || state.weight == 0 || state.weight + weight <= self.limit)
     }
 
     /// Waits until the server has taken what is there.
@@ -109,10 +116,13 @@ mod tests {
         let inbox = Inbox::new(4);
         assert_eq!(inbox.send('a', 9), Ok(false), "one share always fits an empty inbox");
         assert_eq!(inbox.send('b', 1), Err(Refused::Full('b')));
+        assert!(!inbox.has_room(1) && inbox.has_room(0));
         let mut got = Vec::new();
         assert_eq!(inbox.take(&mut got, true), Taken { some: true, closed: false });
         assert_eq!(inbox.take(&mut got, true), Taken { some: false, closed: false });
+        assert!(inbox.has_room(9));
         assert_eq!(inbox.send('b', 3), Ok(true), "the server sleeps: wake it");
+        assert!(inbox.has_room(1) && !inbox.has_room(2));
         assert_eq!(inbox.send('c', 1), Ok(false), "once is enough");
         assert!(!inbox.close());
         assert_eq!(inbox.send('d', 1), Err(Refused::Closed('d')));

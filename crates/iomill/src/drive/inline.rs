@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::locks::BlockLocks;
 use super::queue::Queue;
 use super::regions::{Known, Regions};
-use super::{BOUNCE_BYTES, Class, Done, Piece};
+use super::{BOUNCE_BYTES, Batching, Class, Done, Piece};
 use crate::counters::Meter;
 use crate::engine::platform::Platform;
 use crate::engine::{Completion, Engine, EngineConfig, EngineKind, NO_REGION};
@@ -36,6 +36,8 @@ pub struct Service {
     pub align: Alignment,
     /// Most slots in flight.
     pub depth: u32,
+    /// What is done with the pieces that wait.
+    pub batching: Batching,
     /// Poll for completions.
     pub poll: bool,
     /// Where its queues count, if anywhere.
@@ -52,6 +54,7 @@ pub(super) struct Lane {
     owner: Vec<u16>,
     pub known: Known,
     completions: Vec<Completion>,
+    ends: Vec<Done>,
     _bounce: PageBuf,
 }
 
@@ -82,13 +85,14 @@ impl Lane {
             // the lane, as the queue does, and that never drops with I/O in flight (`run`, and `Server`'s drain).
             queues
                 .push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), memory, region) });
-            if let (Some(queue), Some(meter)) = (queues.last_mut(), &drive.meter) {
-                queue.count(meter.probe());
+            if let Some(queue) = queues.last_mut() {
+                queue.batch(drive.batching, platform.clock());
+                drive.meter.iter().for_each(|meter| queue.count(meter.probe()));
             }
             owner.resize(first + drive.depth as usize, index as u16);
         }
         let completions = Vec::with_capacity(capacity as usize);
-        Ok(Lane { engine, queues, owner, known: Known::default(), completions, _bounce: bounce })
+        Ok(Lane { engine, queues, owner, known: Known::default(), completions, ends: Vec::new(), _bounce: bounce })
     }
 
     pub fn in_flight(&self) -> usize {
@@ -118,17 +122,23 @@ impl Lane {
         self.engine.wait(min, timeout, &mut self.completions)?;
         for completion in self.completions.drain(..) {
             let queue = self.owner[completion.slot as usize];
-            if let Some(end) = self.queues[usize::from(queue)].complete(completion) {
-                done(end);
-            }
+            self.queues[usize::from(queue)].complete(completion, &mut self.ends);
         }
+        // Told only now: who is told may panic, and then no completion may be lost.
+        self.ends.drain(..).for_each(done);
         Ok(())
+    }
+
+    /// No more will come for now.
+    pub fn flush(&mut self) {
+        self.queues.iter_mut().for_each(Queue::flush);
     }
 
     /// Runs everything that is parked or in flight to its end.
     pub fn drain(&mut self, done: &mut impl FnMut(Done)) {
         let mut failures = 0;
         while self.in_flight() + self.parked() > 0 {
+            self.flush();
             self.dispatch();
             let pause = (self.blocked() > 0).then_some(BLOCKED_PAUSE);
             if let Err(error) = self.wait(self.in_flight(), pause, done) {
@@ -218,6 +228,9 @@ impl Context {
         loop {
             if more {
                 more = context.take(&mut pieces);
+                if !more {
+                    context.lanes.iter_mut().for_each(Lane::flush);
+                }
             }
             let (in_flight, parked) = context.dispatch();
             if in_flight == 0 && !more && parked == 0 {

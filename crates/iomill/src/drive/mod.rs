@@ -39,6 +39,34 @@ pub enum Class {
     Background,
 }
 
+/// Pieces that wait for a batch to be sent on, if they wait at all: what Falcon (ATC'17) found best for each drive.
+pub const DEFAULT_PLUG: u32 = 32;
+
+/// What a drive's queue does with the pieces that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batching {
+    /// Order them by offset where neighbours are in sight.
+    pub sort: bool,
+    /// Merge neighbours into one I/O.
+    pub merge: bool,
+    /// While neighbours are in sight, a batch waits until it has as many pieces as are in flight, but at most until it has so many.
+    /// 1: it never waits.
+    pub plug: u32,
+    /// Use as many of the slots as the drive's throughput asks for, instead of all.
+    pub adaptive: bool,
+}
+
+impl Batching {
+    /// Pieces are served as they come.
+    pub const NONE: Batching = Batching { sort: false, merge: false, plug: 1, adaptive: false };
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Batching { sort: true, merge: true, plug: DEFAULT_PLUG, adaptive: false }
+    }
+}
+
 /// One contiguous I/O on one part, as the layout cut it.
 ///
 /// A read needs no alignment but is at most [`BOUNCE_BYTES`] with its page edges when it (or its memory) is not

@@ -1,30 +1,43 @@
 //! The queue of one drive: plain state, advanced by `dispatch` and `complete` over whatever engine its owner brings.
 //!
-//! Goals: at most `depth` slots in flight and the rest parked; every result checked; short transfers continued; unaligned
-//! ends taken through bounce pages; the background never in the foreground's way. Non-goals: knowing who waits (the owner
-//! does, by token and tag), choosing an engine.
+//! Goals: at most `depth` slots in flight and the rest parked, in an order in which neighbours meet and travel as one; every result
+//! checked; short transfers continued; unaligned ends taken through bounce pages; the background never in the foreground's way.
+//! Non-goals: knowing who waits (the owner does, by token and tag), choosing an engine.
 //!
 //! A slot's life:
 //!
 //! ```text
-//! parked --lock--> Direct ------------------------------> done
+//! parked --lock--> Direct (with its neighbours) ---------> done
 //!             \--> BounceRead  --copy out---------------> done
 //!             \--> BounceWrite (copied in before) ------> done
 //!             \--> ModifyRead --copy in--> BounceWrite -> done
 //! ```
+//!
+//! A slot is taken only when a request is dispatched. Rules of the order are in `waiting.rs`, of merging in `merge.rs`, of the depth
+//! in `pace.rs`. When a batch is sent on:
+//!
+//! 1. At once, while no neighbours are in sight: waiting would win nothing.
+//! 2. Otherwise when as many pieces wait as are in flight, and at the latest at `plug`: so little demand waits for little, and the
+//!    drive never idles.
+//! 3. At once, when the owner says that no more will come (`Queue::flush`).
+
+mod merge;
+mod pace;
+mod slot;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::locks::BlockLocks;
-use super::{BOUNCE_BYTES, Class, Done, Failure, Fault, PAGE_BYTES, Piece};
+use super::{BOUNCE_BYTES, Batching, Class, Done, Failure, Fault, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::counters::Probe;
 use crate::engine::{Completion, Engine, FileRef, MAX_SEGMENTS, Memory, Op, Request, Segment};
-use crate::sys::errno::{self, classify};
+use crate::sys::clock::Clock;
 use crate::sys::fs::{Alignment, Handle};
-
-/// How often one transfer is tried again after a passing error before the error is handed up.
-const RETRIES: u16 = 1000;
+use pace::Pace;
+use slot::{Hold, Outcome, Phase, Slot, bounced_len, rest_of};
+use waiting::Waiting;
 
 /// One background piece is served at least once in so many turns, as long as the background has a slot left.
 const BACKGROUND_TURN: u32 = 8;
@@ -32,37 +45,6 @@ const BACKGROUND_TURN: u32 = 8;
 /// The background holds at most one slot in so many (but one in any case): also while nobody else is there, because a slot
 /// that it holds cannot be taken back when somebody comes.
 const BACKGROUND_SHARE: usize = 4;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Free,
-    Direct,
-    BounceRead,
-    ModifyRead,
-    BounceWrite,
-}
-
-/// What a piece holds of its block's lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hold {
-    Nothing,
-    Shared,
-    Exclusive,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    piece: Piece,
-    phase: Phase,
-    hold: Hold,
-    retries: u16,
-    /// Bytes of this phase's transfer that are done; below `want`.
-    moved: u32,
-    /// Bytes this phase transfers in all.
-    want: u32,
-    /// When it started, if it is timed (`Probe::start`).
-    stamp: u64,
-}
 
 /// The queue of one drive.
 pub struct Queue {
@@ -73,14 +55,27 @@ pub struct Queue {
     slots: Box<[Slot]>,
     /// Free slots, the last freed on top, so that few bounce buffers stay warm.
     free: Vec<u32>,
-    foreground: VecDeque<Piece>,
-    background: VecDeque<Piece>,
+    batching: Batching,
+    foreground: Waiting,
+    background: Waiting,
+    /// Pieces of merged I/O that failed; each is tried by itself, before all others.
+    alone: VecDeque<Piece>,
     /// Pieces whose block was locked when their turn came; tried first at every dispatch.
     blocked: VecDeque<Piece>,
     /// Foreground pieces whose turn came since that of a background piece.
     passed: u32,
     /// Slots that background pieces hold; at most `background_share()`.
     background_slots: usize,
+    /// Pieces in flight: more than slots where they are merged.
+    pieces_in_flight: usize,
+    /// The owner has said that no more will come; until all is dispatched.
+    flush: bool,
+    /// Which slots may be used, if that is not all of them.
+    pace: Option<Pace>,
+    /// Per slot, the pieces of a merged I/O; empty where there is but one.
+    members: Box<[Vec<Piece>]>,
+    /// Lists of merged I/O, as `rests`.
+    lists: Vec<Segment>,
     /// Requests to hand to the engine at the next dispatch.
     ready: Vec<Request>,
     /// What short transfers left of their pieces' lists: `MAX_SEGMENTS` for each slot, or nothing before the first such
@@ -120,11 +115,18 @@ impl Queue {
             first_slot,
             slots: vec![slot; depth as usize].into_boxed_slice(),
             free: (0..depth).rev().collect(),
-            foreground: VecDeque::new(),
-            background: VecDeque::new(),
+            batching: Batching::NONE,
+            foreground: Waiting::new(),
+            background: Waiting::new(),
+            alone: VecDeque::new(),
             blocked: VecDeque::new(),
             passed: 0,
             background_slots: 0,
+            pieces_in_flight: 0,
+            flush: false,
+            pace: None,
+            members: vec![Vec::new(); depth as usize].into_boxed_slice(),
+            lists: Vec::new(),
             ready: Vec::with_capacity(depth as usize),
             rests: Vec::new(),
             bounce,
@@ -138,6 +140,17 @@ impl Queue {
         self.probe = Some(probe);
     }
 
+    /// Orders, merges, gathers and paces from now on as it is told; without this it does nothing of it.
+    pub fn batch(&mut self, batching: Batching, clock: Arc<dyn Clock>) {
+        self.batching = batching;
+        self.pace = batching.adaptive.then(|| Pace::new(clock, self.slots.len() as u32));
+    }
+
+    /// No more will come for now: what waits does not wait for company.
+    pub fn flush(&mut self) {
+        self.flush = true;
+    }
+
     /// Parks a piece.
     ///
     /// # Safety
@@ -148,8 +161,8 @@ impl Queue {
             assert!((1..=MAX_SEGMENTS).contains(&usize::from(count)), "a list of {count} segments");
         }
         match piece.class {
-            Class::Foreground => self.foreground.push_back(piece),
-            Class::Background => self.background.push_back(piece),
+            Class::Foreground => self.foreground.push(piece),
+            Class::Background => self.background.push(piece),
         }
     }
 
@@ -160,7 +173,7 @@ impl Queue {
 
     /// Pieces parked, those that wait for a block lock included.
     pub fn parked(&self) -> usize {
-        self.foreground.len() + self.background.len() + self.blocked.len()
+        self.foreground.len() + self.background.len() + self.alone.len() + self.blocked.len()
     }
 
     /// Pieces parked because their block is locked.
@@ -168,14 +181,28 @@ impl Queue {
         self.blocked.len()
     }
 
-    /// Pieces parked with slots free, because the background holds its share of them; some of its pieces are then in flight.
+    /// Pieces parked with slots free, because the background holds its share of them or because they wait for company; something is
+    /// then in flight, and more may come.
     pub fn held_back(&self) -> usize {
-        let held = !self.free.is_empty() && self.background_slots >= self.background_share();
-        if held { self.background.len() } else { 0 }
+        if !self.has_room() {
+            return 0;
+        }
+        let share = self.background_slots >= self.background_share();
+        let held = |waiting: &Waiting, held: bool| if held || self.is_plugged(waiting) { waiting.len() } else { 0 };
+        held(&self.foreground, false) + held(&self.background, share)
+    }
+
+    /// Slots that may be used.
+    fn limit(&self) -> usize {
+        self.pace.as_ref().map_or(self.slots.len(), Pace::limit)
+    }
+
+    fn has_room(&self) -> bool {
+        !self.free.is_empty() && self.in_flight() < self.limit()
     }
 
     fn background_share(&self) -> usize {
-        (self.slots.len() / BACKGROUND_SHARE).max(1)
+        (self.limit() / BACKGROUND_SHARE).max(1)
     }
 
     /// Whether a piece may have one of the free slots.
@@ -183,29 +210,41 @@ impl Queue {
         class == Class::Foreground || self.background_slots < self.background_share()
     }
 
-    /// Starts as many parked pieces as there are free slots.
+    /// Whether pieces wait for company (rules 1 to 3).
+    fn is_plugged(&self, waiting: &Waiting) -> bool {
+        let enough = self.pieces_in_flight.min(self.batching.plug as usize);
+        self.batching.merge && !self.flush && waiting.is_near() && waiting.len() < enough
+    }
+
+    /// Starts as many parked pieces as there are slots for.
     pub fn dispatch(&mut self, engine: &mut dyn Engine) {
-        for _ in 0..self.blocked.len() {
-            if self.free.is_empty() {
+        for _ in 0..self.alone.len() + self.blocked.len() {
+            if !self.has_room() {
                 break;
             }
-            match self.blocked.pop_front() {
-                Some(piece) if self.may_start(piece.class) => self.start(piece),
+            match self.alone.pop_front().or_else(|| self.blocked.pop_front()) {
+                Some(piece) if self.may_start(piece.class) => self.start(piece, false),
                 Some(piece) => self.blocked.push_back(piece),
                 None => break,
             }
         }
-        while !self.free.is_empty() {
-            match self.next() {
-                Some(piece) => self.start(piece),
+        let plugged = (self.is_plugged(&self.foreground), self.is_plugged(&self.background));
+        while self.has_room() {
+            match self.next(plugged) {
+                Some(piece) => self.start(piece, self.batching.merge),
                 None => break,
             }
+        }
+        self.flush &= !(self.foreground.is_empty() && self.background.is_empty());
+        let full = self.in_flight() >= self.limit() && self.parked() > self.blocked();
+        if let Some(pace) = &mut self.pace {
+            pace.turn(full);
         }
         if !self.ready.is_empty() {
             // SAFETY: the memory of each request is a piece's, valid by the contract of `push`, or the bounce buffer
             // of a slot, valid by that of `new` and used by one request at a time because a slot has one. A list is a
-            // piece's too, or the slot's place in `rests`, which the queue keeps for as long. The owner made the engine
-            // for at least as many requests as there are slots.
+            // piece's too, or the slot's place in `rests` or `lists`, which the queue keeps for as long. The owner made
+            // the engine for at least as many requests as there are slots.
             unsafe { engine.push(&self.ready) };
             self.ready.clear();
             if let Some(probe) = &self.probe {
@@ -214,16 +253,20 @@ impl Queue {
         }
     }
 
-    fn next(&mut self) -> Option<Piece> {
-        let due = self.foreground.is_empty() || self.passed + 1 >= BACKGROUND_TURN;
-        if due
+    fn next(&mut self, (foreground_waits, background_waits): (bool, bool)) -> Option<Piece> {
+        let none = self.foreground.is_empty() || foreground_waits;
+        if (none || self.passed + 1 >= BACKGROUND_TURN)
+            && !background_waits
             && self.may_start(Class::Background)
-            && let Some(piece) = self.background.pop_front()
+            && let Some(piece) = self.background.pop(&self.batching)
         {
             self.passed = 0;
             return Some(piece);
         }
-        let piece = self.foreground.pop_front()?;
+        if none {
+            return None;
+        }
+        let piece = self.foreground.pop(&self.batching)?;
         self.passed = (self.passed + 1).min(BACKGROUND_TURN);
         Some(piece)
     }
@@ -241,7 +284,8 @@ impl Queue {
                 && memory & (self.align.memory as usize - 1) == 0)
     }
 
-    fn start(&mut self, piece: Piece) {
+    /// Gives a piece a slot, and with `merge` its neighbours too; or finds it blocked.
+    fn start(&mut self, piece: Piece, merge: bool) {
         let direct = self.is_direct(&piece);
         let whole_pages = (piece.offset | u64::from(piece.len)).is_multiple_of(PAGE_BYTES as u64);
         let modify = piece.op == Op::Write && !direct && !whole_pages;
@@ -252,6 +296,7 @@ impl Queue {
             Op::Read | Op::Sync => Hold::Nothing,
         };
         let Some(index) = self.free.pop() else { unreachable!("start is called with a free slot") };
+        let piece = if merge && direct { self.merge(index, piece) } else { piece };
         let (phase, want) = match piece.op {
             _ if direct => (Phase::Direct, piece.len),
             Op::Write if modify => (Phase::ModifyRead, bounced_len(&piece)),
@@ -263,6 +308,7 @@ impl Queue {
         };
         assert!(phase == Phase::Direct || want as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         self.background_slots += usize::from(piece.class == Class::Background);
+        self.pieces_in_flight += self.members[index as usize].len().max(1);
         let stamp = self.probe.as_mut().map_or(0, Probe::start);
         self.slots[index as usize] = Slot { piece, phase, hold, retries: 0, moved: 0, want, stamp };
         self.request(index);
@@ -328,64 +374,77 @@ impl Queue {
         });
     }
 
-    /// Takes in a completion of one of this queue's slots; the end of its piece, if it is that.
-    pub fn complete(&mut self, completion: Completion) -> Option<Done> {
+    /// Takes in a completion of one of this queue's slots; the ends of the pieces that it ends.
+    pub fn complete(&mut self, completion: Completion, ends: &mut Vec<Done>) {
         let index = completion.slot - self.first_slot;
         let slot = &mut self.slots[index as usize];
         assert!(slot.phase != Phase::Free, "an engine completed a slot that was not in flight");
-        let outcome = slot.advance(completion.result, self.align);
-        match outcome {
-            Outcome::Again => {
-                self.request(index);
-                None
-            }
-            Outcome::Failed(fault) => Some(self.finish(index, Some(fault))),
-            Outcome::Whole => match self.slots[index as usize].phase {
+        match slot.advance(completion.result, self.align) {
+            Outcome::Again => self.request(index),
+            Outcome::Failed(fault) => self.finish(index, Some(fault), ends),
+            Outcome::Whole => match slot.phase {
                 Phase::ModifyRead => {
-                    let piece = self.slots[index as usize].piece;
+                    let piece = slot.piece;
                     self.copy_in(index, &piece);
                     let slot = &mut self.slots[index as usize];
                     slot.phase = Phase::BounceWrite;
                     slot.moved = 0;
                     self.request(index);
-                    None
                 }
                 Phase::BounceRead => {
-                    let piece = self.slots[index as usize].piece;
+                    let piece = slot.piece;
                     self.copy_out(index, &piece);
-                    Some(self.finish(index, None))
+                    self.finish(index, None, ends);
                 }
-                _ => Some(self.finish(index, None)),
+                _ => self.finish(index, None, ends),
             },
         }
     }
 
-    fn finish(&mut self, index: u32, fault: Option<Fault>) -> Done {
-        let slot = &mut self.slots[index as usize];
-        match slot.hold {
-            Hold::Shared => self.locks.release_shared(slot.piece.lock),
-            Hold::Exclusive => self.locks.release_exclusive(slot.piece.lock),
-            Hold::Nothing => {}
-        }
-        slot.phase = Phase::Free;
-        self.background_slots -= usize::from(slot.piece.class == Class::Background);
-        let (piece, moved, stamp) = (slot.piece, slot.moved, slot.stamp);
+    fn finish(&mut self, index: u32, fault: Option<Fault>, ends: &mut Vec<Done>) {
+        let slot = self.slots[index as usize];
+        let piece = slot.piece;
+        self.slots[index as usize].phase = Phase::Free;
         self.free.push(index);
+        self.background_slots -= usize::from(piece.class == Class::Background);
+        let pieces = self.members[index as usize].len();
+        self.pieces_in_flight -= pieces.max(1);
+        if let Some(pace) = &mut self.pace {
+            pace.ended(piece.len);
+        }
         if let Some(probe) = &self.probe {
             probe.tally.set_in_flight(self.in_flight());
-            match piece.op {
-                _ if fault.is_some() => probe.tally.failed(),
-                Op::Read => probe.tally.read(piece.len.into()),
-                Op::Write => probe.tally.wrote(piece.len.into()),
-                Op::Sync => probe.tally.synced(),
-            }
             if fault.is_none() && piece.op != Op::Sync {
-                probe.stop(stamp);
+                probe.stop(slot.stamp);
             }
         }
+        if pieces > 0 {
+            return self.finish_merged(slot, index, fault, ends);
+        }
+        match slot.hold {
+            Hold::Shared => self.locks.release_shared(piece.lock),
+            Hold::Exclusive => self.locks.release_exclusive(piece.lock),
+            Hold::Nothing => {}
+        }
+        self.tally(&piece, fault.is_none());
         let failure =
-            |fault| Failure { op: piece.op, key: piece.file.key, offset: piece.offset + u64::from(moved), fault };
-        Done { token: piece.token, tag: piece.tag, result: fault.map_or(Ok(()), |fault| Err(failure(fault))) }
+            |fault| Failure { op: piece.op, key: piece.file.key, offset: piece.offset + u64::from(slot.moved), fault };
+        ends.push(Done {
+            token: piece.token,
+            tag: piece.tag,
+            result: fault.map_or(Ok(()), |fault| Err(failure(fault))),
+        });
+    }
+
+    /// Counts the end of a piece.
+    fn tally(&self, piece: &Piece, well: bool) {
+        let Some(probe) = &self.probe else { return };
+        match piece.op {
+            _ if !well => probe.tally.failed(),
+            Op::Read => probe.tally.read(piece.len.into()),
+            Op::Write => probe.tally.wrote(piece.len.into()),
+            Op::Sync => probe.tally.synced(),
+        }
     }
 }
 
@@ -394,87 +453,6 @@ fn whole(piece: &Piece) -> *mut u8 {
     match piece.memory {
         Memory::One { buf, .. } => buf,
         Memory::Scatter { .. } => unreachable!("scattered memory is whole pages and never bounced"),
-    }
-}
-
-/// Writes to `places` what is left of a list after `moved` bytes.
-///
-/// # Safety
-/// The list is valid and names more bytes than `moved`; `places` has room for as many segments.
-unsafe fn rest_of(list: *const Segment, count: u16, moved: usize, places: *mut Segment) -> Memory {
-    let mut skip = moved;
-    let mut left = 0;
-    for i in 0..usize::from(count) {
-        // SAFETY: `i` is within the list.
-        let Segment { buf, len } = unsafe { list.add(i).read() };
-        if skip >= len {
-            skip -= len;
-            continue;
-        }
-        // SAFETY: `left` is at most `i`, and there is room for the whole list.
-        unsafe { places.add(usize::from(left)).write(Segment { buf: buf.wrapping_add(skip), len: len - skip }) };
-        skip = 0;
-        left += 1;
-    }
-    assert!(left > 0, "a list adds up to the length of its piece");
-    Memory::Scatter { list: places, count: left }
-}
-
-/// Length of the whole pages that a piece touches.
-fn bounced_len(piece: &Piece) -> u32 {
-    let page = PAGE_BYTES as u64;
-    let end = (piece.offset + u64::from(piece.len)).next_multiple_of(page);
-    (end - (piece.offset & !(page - 1))) as u32
-}
-
-enum Outcome {
-    Whole,
-    Again,
-    Failed(Fault),
-}
-
-impl Slot {
-    /// Takes in what the kernel said.
-    fn advance(&mut self, result: i32, align: Alignment) -> Outcome {
-        if result < 0 {
-            let errno = -result;
-            // A sync that was begun is not tried again: the kernel reports the loss of a page once, perhaps to the call that
-            // ended with another error. Only EAGAIN says that nothing was begun.
-            let passing = match self.piece.op {
-                Op::Sync => errno == libc::EAGAIN,
-                Op::Read | Op::Write => classify(errno) == errno::Class::Retry,
-            };
-            if passing && self.retries < RETRIES {
-                self.retries += 1;
-                return Outcome::Again;
-            }
-            return Outcome::Failed(Fault::Errno(errno));
-        }
-        if self.piece.op == Op::Sync {
-            return Outcome::Whole;
-        }
-        let moved = self.moved.saturating_add(result as u32);
-        // A part that is only read may end within its last page; what the piece asks for is there all the same.
-        let enough = match self.phase {
-            Phase::BounceRead => (self.piece.offset % PAGE_BYTES as u64) as u32 + self.piece.len,
-            _ => self.want,
-        };
-        if moved >= enough {
-            return Outcome::Whole;
-        }
-        // Direct I/O goes on at a multiple of its unit; what lies beyond the last multiple is transferred again.
-        let resume = moved - moved % align.offset;
-        if resume > self.moved {
-            self.moved = resume;
-            return Outcome::Again;
-        }
-        // No progress. A read has met the end of the part, where the part is known to go on. A write that moves
-        // nothing and reports nothing is a failed device.
-        if self.piece.op == Op::Read || self.phase == Phase::ModifyRead {
-            Outcome::Failed(Fault::Cut(u64::from(self.want - moved)))
-        } else {
-            Outcome::Failed(Fault::Errno(libc::EIO))
-        }
     }
 }
 

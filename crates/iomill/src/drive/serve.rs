@@ -42,6 +42,8 @@ pub struct Share {
     pub pieces: Vec<Piece>,
     /// Memory that holds all pieces' memory but what lies in slabs, to be looked up among the registered regions.
     pub span: (*const u8, usize),
+    /// Somebody waits for just this: it does not wait for company.
+    pub flush: bool,
 }
 
 // SAFETY: `span` is an address range to look up, never read through; the pieces are `Send`.
@@ -122,6 +124,11 @@ impl Server {
         self.lane.in_flight() > 0
     }
 
+    /// Pieces that wait for a slot.
+    pub fn parked(&self) -> usize {
+        self.lane.parked()
+    }
+
     /// Whether all that there is to do waits for block locks that others hold.
     pub fn is_blocked(&self) -> bool {
         !self.in_flight() && self.lane.parked() > 0 && self.lane.parked() == self.lane.blocked()
@@ -160,6 +167,17 @@ impl Server {
             self.wait(min, timeout);
         }
         Turn::Busy
+    }
+
+    /// One round that waits for nothing, for who runs several servers on one thread. Whether anything is left to do.
+    pub fn poll(&mut self) -> bool {
+        if self.lane.parked() < INBOX_PIECES {
+            self.inbox.take(&mut self.fetched, false);
+            self.accept();
+        }
+        self.lane.dispatch();
+        self.wait(0, Some(Duration::ZERO));
+        self.in_flight() || self.lane.parked() > 0
     }
 
     /// How long to wait: for a batch where a backlog makes throughput matter, for the next completion otherwise.
@@ -214,6 +232,9 @@ impl Server {
             self.active.len() as u32 - 1
         });
         self.active[token as usize] = Some(Active { owner: share.owner, left, failure: None });
+        if share.flush {
+            queues[0].flush();
+        }
         for mut piece in share.pieces {
             piece.token = token;
             known.fill_in(&mut **engine, &mut piece);

@@ -1,5 +1,7 @@
 //! `iomill bench ladder`: the steps of a paper, switched on one after the other.
 
+mod falcon;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,13 +23,16 @@ use crate::interrupt::Interrupt;
 use crate::table::Table;
 
 pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
-    let Of::Sc13 = arguments.of;
+    match arguments.of {
+        Of::Sc13 => sc13(context, arguments),
+        Of::Falcon => falcon::run(context, arguments),
+    }
+}
+
+fn sc13(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     let slice = Duration::from_secs_f64(arguments.seconds);
-    let threads = match arguments.threads {
-        Some(threads) => threads.into(),
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
-    let workload = Workload { depth: context.global.depth, ..Workload::RANDOM_READ };
+    let threads = threads(arguments);
+    let workload = Workload { depth: context.global.queues.depth.most(), ..Workload::RANDOM_READ };
     let warm_up = slice.min(Duration::from_millis(500));
     let settings = Settings {
         shape: Shape { len_bytes: arguments.size, layout: iomill::Layout::default() },
@@ -40,10 +45,19 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     };
     let tree = Tree::at(&arguments.root).map_err(Failure::local("look into", &arguments.root))?;
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, arguments.dir.as_deref().unwrap_or(Path::new(".")))?;
+    let dir = match &arguments.dir[..] {
+        [] => Path::new("."),
+        [dir] => dir,
+        _ => return Err(Failure::Usage("the steps of sc13 are measured in one directory: give one --dir".to_owned())),
+    };
+    let arena = named_or_fresh(context, dir)?;
     let report =
         progress(context, &interrupt, |stage| ladder::run(arena, &settings, &tree, &state, interrupt.flag(), stage))?;
     answer(context, table(&report), report.json()?)
+}
+
+fn threads(arguments: &BenchLadder) -> usize {
+    arguments.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }
 
 /// Each step beside the one before it and the first.

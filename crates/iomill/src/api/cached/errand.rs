@@ -239,7 +239,7 @@ impl Begun {
         for (drive, pieces) in shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty()) {
             let tags: Vec<u32> = pieces.iter().map(|piece| piece.tag).collect();
             let owner = Arc::clone(&this) as Arc<dyn Owner>;
-            if let Err(failure) = array.send_share(drive, owner, pieces, (std::ptr::null(), 0)) {
+            if let Err(failure) = array.send_share(drive, owner, pieces, (std::ptr::null(), 0), true) {
                 tags.into_iter().for_each(|tag| {
                     this.run_done(tag, Err(failure));
                 });

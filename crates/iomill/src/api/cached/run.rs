@@ -66,7 +66,7 @@ impl ArrayInner {
             let tags: Vec<u32> = pieces.iter().map(|piece| piece.tag).collect();
             lock(&ends.state).shares += 1;
             let owner = Arc::clone(&ends) as Arc<dyn Owner>;
-            if let Err(failure) = self.send_share(drive, owner, pieces, span) {
+            if let Err(failure) = self.send_share(drive, owner, pieces, span, true) {
                 let mut state = lock(&ends.state);
                 state.shares -= 1;
                 state.ends.extend(tags.into_iter().map(|tag| (tag, Err(failure))));

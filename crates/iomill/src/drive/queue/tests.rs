@@ -1,7 +1,9 @@
-//! The queue over an engine that does what a test says: lists of scattered memory, and the background's share.
+//! The queue over an engine that does what a test says: lists of scattered memory, the background's share, and merging.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
+
+mod merging;
 
 use std::io;
 use std::time::Duration;
@@ -80,6 +82,14 @@ fn queue(depth: u32, unit: u32) -> (Queue, PageBuf) {
     (queue, bounce)
 }
 
+/// The one end of a completion, if it is that.
+fn complete(queue: &mut Queue, completion: Completion) -> Option<Done> {
+    let mut ends = Vec::new();
+    queue.complete(completion, &mut ends);
+    assert!(ends.len() <= 1, "{ends:?}");
+    ends.pop()
+}
+
 /// Lengths in pages of the segments of every list here.
 const PAGES: [usize; 4] = [1, 2, 1, 3];
 const TOTAL: usize = 7 * PAGE_BYTES;
@@ -146,7 +156,7 @@ fn run_short(op: Op, unit: u32, stops: &[usize]) {
         let completion = drive.transfer(&request, len);
         moved[which] += len;
         moved[which] -= if moved[which] < TOTAL { moved[which] % unit as usize } else { 0 };
-        done.extend(queue.complete(completion));
+        done.extend(complete(&mut queue, completion));
     }
     done.sort_by_key(|done| done.tag);
     assert!(done.iter().all(|done| done.result.is_ok()), "{op:?} {unit} {stops:?}: {done:?}");
@@ -192,18 +202,18 @@ fn a_scattered_piece_fails_where_it_stopped_and_passing_errors_do_not_disturb_it
         queue.dispatch(&mut drive);
         let request = drive.requests.pop_front().unwrap();
         let completion = drive.transfer(&request, PAGE_BYTES + 512);
-        assert!(queue.complete(completion).is_none());
+        assert!(complete(&mut queue, completion).is_none());
         for _ in 0..3 {
             queue.dispatch(&mut drive);
             let request = drive.requests.pop_front().unwrap();
             let rest = segments(&request);
             assert_eq!(rest[0], Segment { buf: list[1].buf.wrapping_add(512), len: 2 * PAGE_BYTES - 512 });
             assert_eq!(rest[1..], list[2..]);
-            assert!(queue.complete(Completion { slot: 100, result: -libc::EAGAIN }).is_none());
+            assert!(complete(&mut queue, Completion { slot: 100, result: -libc::EAGAIN }).is_none());
         }
         queue.dispatch(&mut drive);
         drive.requests.pop_front().unwrap();
-        let done = queue.complete(Completion { slot: 100, result }).unwrap();
+        let done = complete(&mut queue, Completion { slot: 100, result }).unwrap();
         let offset = (2 * PAGE_BYTES + 512) as u64;
         assert_eq!(done.result, Err(Failure { op: Op::Read, key: 7, offset, fault }));
         assert_eq!((done.tag, queue.in_flight()), (77, 0));
@@ -225,7 +235,7 @@ fn a_full_list_goes_on_too() {
         let request = drive.requests.pop_front().unwrap();
         assert_eq!(segments(&request), list[MAX_SEGMENTS - left..]);
         let completion = drive.transfer(&request, PAGE_BYTES);
-        assert_eq!(queue.complete(completion).is_some(), left == 1);
+        assert_eq!(complete(&mut queue, completion).is_some(), left == 1);
     }
     assert!(gathered(&list).iter().all(|&byte| byte == 9));
 }
@@ -245,7 +255,7 @@ fn a_list_that_is_too_long_is_refused() {
 /// background holds then.
 fn turn(queue: &mut Queue, drive: &mut Drive) -> (u32, usize) {
     let request = drive.requests.pop_front().unwrap();
-    let done = queue.complete(Completion { slot: request.slot, result: 0 }).unwrap();
+    let done = complete(queue, Completion { slot: request.slot, result: 0 }).unwrap();
     queue.dispatch(drive);
     (done.tag, queue.slots.iter().filter(|slot| slot.phase != Phase::Free && slot.piece.tag == 1).count())
 }
@@ -312,7 +322,7 @@ fn background_pieces_that_were_blocked_keep_to_the_share() {
     queue.dispatch(&mut drive);
     while let Some(request) = drive.requests.pop_front() {
         assert!(queue.in_flight() <= 2, "{}", queue.in_flight());
-        let done = queue.complete(Completion { slot: request.slot, result: PAGE_BYTES as i32 }).unwrap();
+        let done = complete(&mut queue, Completion { slot: request.slot, result: PAGE_BYTES as i32 }).unwrap();
         assert!(done.result.is_ok());
         ended += 1;
         queue.dispatch(&mut drive);

@@ -1,0 +1,141 @@
+//! A slow drive among others: under an open-loop load of independent requests to single drives, the others must not notice it.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::PAGE;
+use iomill::drive::inbox::Refused;
+use iomill::drive::inline::Service;
+use iomill::drive::serve::{INBOX_PIECES, Message, Owner, Server, Share};
+use iomill::drive::{Batching, Failure, Piece};
+use iomill::engine::{EngineKind, FileRef, Memory, Op};
+use iomill::sys::fs::Access;
+use iomill::sys::memory::PageBuf;
+use iomill_sim::{DriveModel, World};
+
+const DRIVES: usize = 4;
+const SLOW: usize = 1;
+
+/// Requests to each drive come this often: two thirds of what a healthy one can do, and six times what the slow one can.
+const EVERY_NS: u64 = 9_500;
+const SPAN_NS: u64 = 100_000_000;
+
+/// How far the clock moves between two looks.
+const TICK: Duration = Duration::from_micros(2);
+
+/// Pages of each part.
+const PAGES: u64 = 4096;
+
+/// A request with memory of its own.
+struct Request {
+    /// Held until the request has ended.
+    _memory: PageBuf,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Owner for Request {
+    fn share_done(self: Arc<Self>, failure: Option<Failure>) {
+        assert_eq!(failure, None);
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// One drive, its server, and what became of the requests to it.
+struct Dock {
+    server: Server,
+    file: FileRef,
+    next_ns: u64,
+    sent: usize,
+    shed: usize,
+    ended: Arc<AtomicUsize>,
+    most_parked: usize,
+}
+
+fn dock(world: &World, drive: usize, batching: Batching) -> Dock {
+    let platform = world.platform();
+    let fs = platform.attach(&world.path(drive), true).unwrap();
+    let handle = fs.open("part", Access::CREATE.direct()).unwrap();
+    fs.set_len(handle, PAGES * PAGE as u64).unwrap();
+    let align = fs.alignment(handle).unwrap();
+    let depth = if batching.adaptive { 128 } else { 32 };
+    let service = Service { kind: EngineKind::Simulated, align, depth, batching, poll: false, meter: None };
+    let server = Server::new(&*platform, &service, &Arc::default(), &Arc::default(), &[]).unwrap();
+    let file = FileRef { handle, key: drive as u64 + 1 };
+    Dock { server, file, next_ns: 0, sent: 0, shed: 0, ended: Arc::default(), most_parked: 0 }
+}
+
+impl Dock {
+    /// Sends what is due; what finds no room is not sent later.
+    fn arrive(&mut self, now_ns: u64, rng: &mut fastrand::Rng) {
+        while self.next_ns <= now_ns {
+            self.next_ns += rng.u64(0..2 * EVERY_NS);
+            let mut memory = PageBuf::new(PAGE).unwrap();
+            let piece = Piece {
+                op: Op::Read,
+                len: PAGE as u32,
+                offset: rng.u64(0..PAGES) * PAGE as u64,
+                memory: Memory::one(memory.as_mut_ptr()),
+                ..Piece::sync(self.file)
+            };
+            let owner = Arc::new(Request { _memory: memory, ended: Arc::clone(&self.ended) });
+            let share = Share { owner, pieces: vec![piece], span: (std::ptr::null(), 0), flush: false };
+            match self.server.inbox().send(Message::Share(share), 1) {
+                Ok(_) => self.sent += 1,
+                Err(Refused::Full(_)) => self.shed += 1,
+                Err(Refused::Closed(_)) => panic!("the server has ended"),
+            }
+        }
+    }
+}
+
+/// What each drive ended and shed, with a slow one or without.
+fn run(slowness: u64, batching: Batching) -> Vec<(usize, usize)> {
+    let world = World::new(7).with_drives(DRIVES, DriveModel::default());
+    let mut docks: Vec<Dock> = (0..DRIVES).map(|drive| dock(&world, drive, batching)).collect();
+    world.faults(|faults| faults.slow(SLOW, slowness));
+    let clock = world.platform().clock();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let begin_ns = clock.now_ns();
+    docks.iter_mut().for_each(|dock| dock.next_ns = begin_ns);
+    while clock.now_ns() < begin_ns + SPAN_NS {
+        for dock in &mut docks {
+            dock.arrive(clock.now_ns(), &mut rng);
+            dock.server.poll();
+            dock.most_parked = dock.most_parked.max(dock.server.parked());
+        }
+        clock.sleep(TICK);
+    }
+    let ended = docks.iter().map(|dock| (dock.ended.load(Ordering::Relaxed), dock.shed)).collect();
+    for mut dock in docks {
+        // What a drive may hold is its own and bounded: an inbox, and as much taken from it.
+        assert!(dock.most_parked <= 2 * INBOX_PIECES, "{} parked", dock.most_parked);
+        while dock.server.poll() {
+            clock.sleep(TICK);
+        }
+        assert_eq!(dock.ended.load(Ordering::Relaxed), dock.sent, "what was taken ends");
+    }
+    assert_eq!(world.violations(), Vec::<String>::new());
+    ended
+}
+
+#[test]
+fn the_others_do_not_notice_a_slow_drive() {
+    for batching in [Batching::default(), Batching { adaptive: true, ..Batching::default() }] {
+        let (healthy, sick) = (run(1, batching), run(10, batching));
+        assert!(healthy.iter().all(|&(_, shed)| shed == 0), "{healthy:?}");
+        for drive in (0..DRIVES).filter(|&drive| drive != SLOW) {
+            let (before, now) = (healthy[drive].0, sick[drive].0);
+            assert!(before > 10_000, "{before}");
+            assert!(now * 100 >= before * 95, "{batching:?}: drive {drive} did {now} instead of {before}");
+            assert_eq!(sick[drive].1, 0, "drive {drive} shed");
+        }
+        // The slow one does all it can: 16 at a time, of a millisecond each.
+        assert!(sick[SLOW].0 > 1_300, "{sick:?}");
+    }
+}

@@ -1,0 +1,123 @@
+//! A slot: one I/O in flight, and what a completion means for it.
+//!
+//! Goals: every result checked, short transfers continued, passing errors tried again. Non-goals: whose it is.
+
+use super::super::{Fault, PAGE_BYTES, Piece};
+use crate::engine::{Memory, Op, Segment};
+use crate::sys::errno::{self, classify};
+use crate::sys::fs::Alignment;
+
+/// How often one transfer is tried again after a passing error before the error is handed up.
+const RETRIES: u16 = 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Free,
+    Direct,
+    BounceRead,
+    ModifyRead,
+    BounceWrite,
+}
+
+/// What a piece holds of its block's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    Nothing,
+    Shared,
+    Exclusive,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub piece: Piece,
+    pub phase: Phase,
+    pub hold: Hold,
+    pub retries: u16,
+    /// Bytes of this phase's transfer that are done; below `want`.
+    pub moved: u32,
+    /// Bytes this phase transfers in all.
+    pub want: u32,
+    /// When it started, if it is timed (`Probe::start`).
+    pub stamp: u64,
+}
+
+/// Writes to `places` what is left of a list after `moved` bytes.
+///
+/// # Safety
+/// The list is valid and names more bytes than `moved`; `places` has room for as many segments.
+pub(super) unsafe fn rest_of(list: *const Segment, count: u16, moved: usize, places: *mut Segment) -> Memory {
+    let mut skip = moved;
+    let mut left = 0;
+    for i in 0..usize::from(count) {
+        // SAFETY: `i` is within the list.
+        let Segment { buf, len } = unsafe { list.add(i).read() };
+        if skip >= len {
+            skip -= len;
+            continue;
+        }
+        // SAFETY: `left` is at most `i`, and there is room for the whole list.
+        unsafe { places.add(usize::from(left)).write(Segment { buf: buf.wrapping_add(skip), len: len - skip }) };
+        skip = 0;
+        left += 1;
+    }
+    assert!(left > 0, "a list adds up to the length of its piece");
+    Memory::Scatter { list: places, count: left }
+}
+
+/// Length of the whole pages that a piece touches.
+pub(super) fn bounced_len(piece: &Piece) -> u32 {
+    let page = PAGE_BYTES as u64;
+    let end = (piece.offset + u64::from(piece.len)).next_multiple_of(page);
+    (end - (piece.offset & !(page - 1))) as u32
+}
+
+pub(super) enum Outcome {
+    Whole,
+    Again,
+    Failed(Fault),
+}
+
+impl Slot {
+    /// Takes in what the kernel said.
+    pub fn advance(&mut self, result: i32, align: Alignment) -> Outcome {
+        if result < 0 {
+            let errno = -result;
+            // A sync that was begun is not tried again: the kernel reports the loss of a page once, perhaps to the call that
+            // ended with another error. Only EAGAIN says that nothing was begun.
+            let passing = match self.piece.op {
+                Op::Sync => errno == libc::EAGAIN,
+                Op::Read | Op::Write => classify(errno) == errno::Class::Retry,
+            };
+            if passing && self.retries < RETRIES {
+                self.retries += 1;
+                return Outcome::Again;
+            }
+            return Outcome::Failed(Fault::Errno(errno));
+        }
+        if self.piece.op == Op::Sync {
+            return Outcome::Whole;
+        }
+        let moved = self.moved.saturating_add(result as u32);
+        // A part that is only read may end within its last page; what the piece asks for is there all the same.
+        let enough = match self.phase {
+            Phase::BounceRead => (self.piece.offset % PAGE_BYTES as u64) as u32 + self.piece.len,
+            _ => self.want,
+        };
+        if moved >= enough {
+            return Outcome::Whole;
+        }
+        // Direct I/O goes on at a multiple of its unit; what lies beyond the last multiple is transferred again.
+        let resume = moved - moved % align.offset;
+        if resume > self.moved {
+            self.moved = resume;
+            return Outcome::Again;
+        }
+        // No progress. A read has met the end of the part, where the part is known to go on. A write that moves
+        // nothing and reports nothing is a failed device.
+        if self.piece.op == Op::Read || self.phase == Phase::ModifyRead {
+            Outcome::Failed(Fault::Cut(u64::from(self.want - moved)))
+        } else {
+            Outcome::Failed(Fault::Errno(libc::EIO))
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Pieces of one class that wait for a slot, and the order in which they get one.
+//!
+//! Goals: neighbours come one after the other; nothing waits for ever; what cannot gain from order is not ordered. Non-goals:
+//! joining neighbours, which is done when they get their slot.
+//!
+//! Rules:
+//! 1. Pieces are served in windows of the `WINDOW` oldest at most. A window is served whole before the next is looked at: so a
+//!    piece is passed by fewer than `WINDOW` others, whatever comes.
+//! 2. A sync is a window of its own: what came before it starts before it, what came after it after.
+//! 3. A window is ordered only when enough of its pieces seem to have a neighbour in it (`is_near`): order is of no use to a
+//!    drive without moving parts but to merge.
+
+use std::collections::VecDeque;
+
+use super::super::{Batching, PIECE_BYTES, Piece};
+use crate::engine::Op;
+
+/// Most pieces in a window: four of the longest merged I/O of single pages.
+const WINDOW: usize = 256;
+
+/// Where the ring of pieces wraps round sooner than after so many, they are moved to be in one place first.
+const UNBROKEN: usize = 32;
+
+/// A window is ordered when at least one piece in so many seems to have a neighbour.
+const ONE_IN: usize = 16;
+
+/// Words of the filter, of 64 places each. With a word for each piece, one piece in 64 seems to have a neighbour and has none.
+const FILTER_WORDS: usize = WINDOW;
+
+/// Below this number all pairs are compared: cheaper than the filter.
+const FEW: usize = 8;
+
+/// See the module.
+pub(super) struct Waiting {
+    pieces: VecDeque<Piece>,
+    /// So many at the front are the window that is being served.
+    window: usize,
+    /// Neighbours are likely in the window, or in the stream where windows are of one piece.
+    near: bool,
+    /// File, operation and end of the last piece of the last window.
+    last: Option<(u64, Op, u64)>,
+    filter: Box<[u64]>,
+}
+
+impl Waiting {
+    pub fn new() -> Waiting {
+        let filter = vec![0; FILTER_WORDS].into_boxed_slice();
+        Waiting { pieces: VecDeque::new(), window: 0, near: false, last: None, filter }
+    }
+
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    pub fn push(&mut self, piece: Piece) {
+        self.pieces.push_back(piece);
+    }
+
+    /// Whether what comes is likely to have neighbours.
+    pub fn is_near(&self) -> bool {
+        self.near
+    }
+
+    /// The next piece.
+    #[inline]
+    pub fn pop(&mut self, batching: &Batching) -> Option<Piece> {
+        if self.window == 0 && (batching.sort || batching.merge) {
+            self.plan(batching.sort);
+        }
+        let piece = self.pieces.pop_front()?;
+        self.window = self.window.saturating_sub(1);
+        Some(piece)
+    }
+
+    /// The piece after the one that came last, if it is of the same window and they may be neighbours.
+    #[inline]
+    pub fn beside(&self) -> Option<&Piece> {
+        if self.near && self.window > 0 { self.pieces.front() } else { None }
+    }
+
+    /// Takes the piece that `beside` shows.
+    pub fn take_beside(&mut self) -> Option<Piece> {
+        self.window -= 1;
+        self.pieces.pop_front()
+    }
+
+    /// Begins a window.
+    fn plan(&mut self, sort: bool) {
+        let all = self.pieces.len();
+        if all > UNBROKEN && self.pieces.as_slices().0.len() < UNBROKEN {
+            self.pieces.make_contiguous();
+        }
+        let (front, _) = self.pieces.as_mut_slices();
+        let longest = front.len().min(WINDOW);
+        let count = front[..longest].iter().position(|piece| piece.op == Op::Sync).unwrap_or(longest);
+        if count == 0 {
+            self.window = longest.min(1);
+            return;
+        }
+        let window = &mut front[..count];
+        self.window = count;
+        self.near = match &*window {
+            [piece] => self.last == Some((piece.file.key, piece.op, piece.offset)),
+            few if few.len() <= FEW => any_pair(few),
+            many => is_near(many, &mut self.filter),
+        };
+        if sort && self.near {
+            window.sort_unstable_by_key(|piece| (piece.file.key, piece.op as u8, piece.offset));
+        }
+        self.last = window.last().map(|piece| (piece.file.key, piece.op, end(piece)));
+    }
+}
+
+fn end(piece: &Piece) -> u64 {
+    piece.offset + u64::from(piece.len)
+}
+
+/// Whether `after` goes on where `before` ends.
+pub(super) fn follows(before: &Piece, after: &Piece) -> bool {
+    end(before) == after.offset && before.file.key == after.file.key && before.op == after.op
+}
+
+fn any_pair(window: &[Piece]) -> bool {
+    window.iter().any(|before| window.iter().any(|after| follows(before, after)))
+}
+
+/// Whether enough pieces seem to begin where others end. Without ordering: ends are marked in a filter, and begins looked up.
+fn is_near(window: &[Piece], filter: &mut [u64]) -> bool {
+    let words = window.len().next_power_of_two().min(filter.len());
+    let filter = &mut filter[..words];
+    filter.fill(0);
+    let place = |piece: &Piece, offset: u64| {
+        let mixed =
+            (offset ^ piece.file.key.rotate_left(40) ^ ((piece.op as u64) << 63)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((mixed >> 40) as usize & (words - 1), 1_u64 << (mixed >> 34 & 63))
+    };
+    for piece in window.iter().filter(|piece| (piece.len as usize) < PIECE_BYTES) {
+        let (word, bit) = place(piece, end(piece));
+        filter[word] |= bit;
+    }
+    let marked = |piece: &&Piece| {
+        let (word, bit) = place(piece, piece.offset);
+        filter[word] & bit != 0
+    };
+    window.iter().filter(marked).count() >= window.len().div_ceil(ONE_IN)
+}
