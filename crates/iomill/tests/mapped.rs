@@ -47,8 +47,14 @@ fn a_part_that_is_cut_is_an_error_that_names_it() {
         let path = array.stat("file").unwrap().parts[1].0.clone();
         let part = OpenOptions::new().write(true).open(&path).unwrap();
         part.set_len(MIB).unwrap();
+        // The first block that is missing, of the second part; and of all that are missing, whichever ends first.
+        let error = file.read_at(&mut read, 0).unwrap_err();
+        assert!(
+            matches!(&error, Error::PartCut { path: named, offset, .. } if *named == path && *offset >= MIB),
+            "{error}"
+        );
         for _ in 0..2 {
-            let error = file.read_at(&mut read, 0).unwrap_err();
+            let error = file.read_at(&mut read[..65536], 33 * 65536).unwrap_err();
             let Error::PartCut { path: named, offset, .. } = &error else { panic!("{mode:?}: {error}") };
             assert_eq!((named, *offset), (&path, MIB), "{error}");
         }
