@@ -162,6 +162,10 @@ impl Draws {
         let threads = self.threads;
         let share = |count: u64| count.div_ceil(threads);
         match self.way {
+            // All of them fit: at random some would be left out.
+            Way::Uniform if self.held >= self.slots => {
+                (self.thread..self.slots).step_by(self.threads as usize).collect()
+            }
             Way::Uniform | Way::Sequential { .. } => (0..share(self.held * 5 / 4)).map(|_| self.draw()).collect(),
             Way::Zipf(_) => (0..share(self.held * 4)).map(|_| self.draw()).collect(),
             Way::Hits { hot, .. } => {
@@ -249,6 +253,7 @@ mod tests {
         }
         let share = hit_share(Choice::Uniform, 32768, 4096);
         assert!((share - 0.125).abs() < 0.01, "{share}");
+        assert_eq!(hit_share(Choice::Uniform, 4096, 4096), 1.0, "all of it fits");
     }
 
     #[test]
