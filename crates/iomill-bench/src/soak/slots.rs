@@ -35,7 +35,10 @@ impl Slots {
     /// Those of a file.
     pub(super) fn new(len_bytes: u64) -> Slots {
         let slots = len_bytes / PAGE_BYTES as u64 * PAGE_SLOTS;
-        Slots((0..slots).map(|_| Slot::default()).collect())
+        let slots = Slots((0..slots).map(|_| Slot::default()).collect());
+        // Written to, or the system would give the memory for them later, when it counts as the cache's.
+        slots.0.iter().for_each(|slot| slot.done.store(0, Ordering::Relaxed));
+        slots
     }
 
     /// How many pages the slots fill.
