@@ -6,7 +6,7 @@
 //!
 //! What cannot be copied goes by system calls, through a posix engine of its own: syncs, and requests beyond the mapping or the end of the
 //! file, on a part that cannot be mapped or is being mapped anew, or whose copy has met a page that is not to be had. So a
-//! request's error is always the kernel's own answer to a system call. Rules are in [`epochs`], [`parts`] and [`copy`].
+//! request's error is always the kernel's own answer to a system call. Rules are in `epochs`, `parts` and `copy`.
 //!
 //! Parts are to be open without direct I/O: the ways beside the mapping must see what it holds.
 
