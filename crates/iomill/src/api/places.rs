@@ -31,6 +31,8 @@ impl Places {
         };
         let nodes = topology::nodes(topology, Path::new(NODE_ROOT)).map_err(|e| match topology {
             Topology::Emulate(_) => Error::invalid(format!("topology {topology}"), e.to_string()),
+            // Its message has the advice that fits.
+            _ if e.raw_os_error() == Some(libc::EMFILE) => Error::io("list the machine's nodes in", NODE_ROOT, e),
             _ => Error::Machine {
                 what: "the machine's nodes".into(),
                 why: format!("{e}; the topology `one` does without"),
