@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use iomill::{Error, Result};
 use serde::Serialize;
 
@@ -139,6 +139,8 @@ impl Report {
         }
         for column in table.column_iter_mut().skip(2) {
             column.set_cell_alignment(CellAlignment::Right);
+            // Names wrap where room is short; figures and their heads do not.
+            column.set_constraint(ColumnConstraint::ContentWidth);
         }
         let mut lines = vec![self.machine.line(), table.trim_fmt()];
         if self.baselines.is_empty() {
