@@ -12,7 +12,7 @@
 //! 1. The version is odd while the set is locked and changes with every unlock. Whoever reads without the lock notes the
 //!    version, reads, and believes what it read only if the version is still the same and even.
 //! 2. Under the lock only its holder writes, except the policy's hit metadata (`META`), which hits change by compare-and-exchange
-//!    without the lock; it is advice and never decides what is correct.
+//!    without the lock, and which the holder stores to over them; it is advice and never decides what is correct.
 //! 3. A way is free (no tag, not filling), filling (no tag, its key set and its bit in `filling`) or present (tag and key set).
 //!    Look-ups go by tags, so they find present ways only.
 //! 4. Dirty, flushing and marked ways are present.
