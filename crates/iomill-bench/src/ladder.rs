@@ -76,7 +76,7 @@ struct Rig<'a> {
 
 /// Measures on `arena`, and leaves neither a file nor a setting behind.
 pub fn run(
-    mut arena: Arena,
+    arena: Arena,
     settings: &Settings,
     tree: &Tree,
     state: &Path,
@@ -86,12 +86,11 @@ pub fn run(
     let store = Store::open(state)?;
     // What a killed one left.
     put_back(tree, &store)?;
-    let result = measure(&mut arena, settings, tree, &store, cancel, stage);
-    let restored = put_back(tree, &store);
-    let cleaned = arena.clean_up();
-    let report = result?;
-    restored.and(cleaned)?;
-    Ok(report)
+    arena.measured(|arena| {
+        let result = measure(arena, settings, tree, &store, cancel, stage);
+        let restored = put_back(tree, &store);
+        result.and_then(|report| restored.map(|()| report))
+    })
 }
 
 fn put_back(tree: &Tree, store: &Store) -> Result<()> {

@@ -189,17 +189,8 @@ fn in_turns<T: Task>(
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Vec<Measured<T>>> {
     contenders.retain(|contender| settings.rivals.include(contender.name()));
-    let mut measured = Vec::new();
-    for &task in tasks {
-        let plan = settings.plan(task);
-        let one = rounds::run(contenders, &plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
-        let cancelled = one.cancelled;
-        measured.push(one);
-        if cancelled {
-            break;
-        }
-    }
-    Ok(measured)
+    let plans = tasks.iter().map(|&task| settings.plan(task));
+    rounds::run_each(contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)
 }
 
 impl HeldTask for Access {

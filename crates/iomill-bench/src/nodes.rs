@@ -105,12 +105,8 @@ impl Contender<Reads> for Way {
 }
 
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
-pub fn run(mut arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
-    let result = measure(&mut arena, settings, cancel, stage);
-    let cleaned = arena.clean_up();
-    let report = result?;
-    cleaned?;
-    Ok(report)
+pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
+    arena.measured(|arena| measure(arena, settings, cancel, stage))
 }
 
 fn measure(
@@ -127,15 +123,8 @@ fn measure(
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let machine = Machine::look(&arena.target()?);
     let mut contenders = contenders(arena, settings)?;
-    let mut measured = Vec::new();
-    for plan in settings.plans() {
-        let one = rounds::run(&mut contenders, &plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
-        let cancelled = one.cancelled;
-        measured.push(one);
-        if cancelled {
-            break;
-        }
-    }
+    let plans = settings.plans();
+    let measured = rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)?;
     Ok(Report { baselines: &[ONE_NODE, DIRECT], ..Report::new(machine, &measured) })
 }
 

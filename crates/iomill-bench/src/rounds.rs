@@ -65,6 +65,25 @@ pub struct Measured<T = Workload> {
     pub spoilt: bool,
 }
 
+/// Measures one plan after the other with the same contenders. The last one that was begun may have been cancelled.
+pub fn run_each<T: Task>(
+    contenders: &mut [Box<dyn Contender<T> + '_>],
+    plans: impl IntoIterator<Item = Plan<T>>,
+    progress: &mut dyn FnMut(Progress),
+    cancel: &AtomicBool,
+) -> Result<Vec<Measured<T>>> {
+    let mut measured = Vec::new();
+    for plan in plans {
+        let one = run(contenders, &plan, progress, cancel)?;
+        let cancelled = one.cancelled;
+        measured.push(one);
+        if cancelled {
+            break;
+        }
+    }
+    Ok(measured)
+}
+
 /// Measures. `progress` is called before each slice and at the end; setting `cancel` ends it soon.
 pub fn run<T: Task>(
     contenders: &mut [Box<dyn Contender<T> + '_>],

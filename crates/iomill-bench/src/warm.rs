@@ -90,15 +90,8 @@ fn measure(
     let whole = Arc::new(Whole::new(arena, &settings.options, cache_bytes));
     let mut contenders = contenders(&data, &whole);
     contenders.retain(|contender| settings.rivals.include(contender.name()));
-    let mut measured = Vec::new();
-    for plan in settings.plans() {
-        let one = rounds::run(&mut contenders, &plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
-        let cancelled = one.cancelled;
-        measured.push(one);
-        if cancelled {
-            break;
-        }
-    }
+    let plans = settings.plans();
+    let measured = rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)?;
     Ok(Report { baselines: &[MMAP], ..Report::new(machine, &measured) })
 }
 
