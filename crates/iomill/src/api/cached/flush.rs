@@ -107,41 +107,47 @@ impl FileState {
     /// Flushes the dirty pages of some pages' sets, of this and other files; whether any were flushed.
     pub(in crate::api) fn flush_sets(&self, paged: &Paged, pages: &[u64]) -> Result<bool> {
         let keys = paged.cached.dirty_beside(paged.keys(pages));
-        let mut any = false;
+        let (mut any, mut result) = (false, Ok(()));
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
             if keys[0].file() == paged.number {
-                self.flush(paged, keys, Class::Foreground)?;
+                result = self.flush(paged, keys, Class::Foreground).1;
                 any = true;
             } else if let Some(other) = paged.cached.file(keys[0].file()) {
                 // Its failure is not this file's: its handles are told (`late`).
                 any |= paged.cached.flush_other(&other, keys, Class::Foreground).unwrap_or(false);
             }
         }
-        Ok(any)
+        result.map(|()| any)
     }
 
-    /// Flushes all dirty pages of the file, and waits for those that others are flushing.
+    /// Flushes all dirty pages of the file, and waits for those that others are flushing. The first error, after all were tried.
     pub fn flush_all(&self, paged: &Paged) -> Result<()> {
         let mut keys = paged.cached.dirty_of(paged.number);
+        let mut first = Ok(());
         while !keys.is_empty() {
             // What others are flushing may be older than what this is to cover, and may fail: it is looked at again, until it is
             // clean or was ours.
-            keys = self.flush(paged, &keys, Class::Foreground)?;
+            let (busy, result) = self.flush(paged, &keys, Class::Foreground);
+            keys = busy;
+            first = first.and(result);
             for waiter in keys.iter().filter_map(|key| paged.waiter(key.page(), true)) {
                 let _seen_in_the_next_round = wait(self.array(), &waiter);
             }
         }
-        Ok(())
+        first
     }
 
-    /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours; returns those that somebody else was
-    /// flushing.
-    fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> Result<Vec<Key>> {
-        let mut copy = paged.cached.take_copy(keys.len())?;
+    /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours. What cannot be written keeps nothing
+    /// else from its drive. Returns those that somebody else was flushing, and the first error.
+    fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> (Vec<Key>, Result<()>) {
+        let mut copy = match paged.cached.take_copy(keys.len()) {
+            Ok(copy) => copy,
+            Err(error) => return (Vec::new(), Err(error)),
+        };
         let mut keys = keys.iter().copied().peekable();
         let mut busy = Vec::new();
-        let mut result = Ok(());
-        while keys.peek().is_some() && result.is_ok() {
+        let mut first = Ok(());
+        while keys.peek().is_some() {
             let mut runs = Vec::new();
             let mut used = 0;
             while let Some(&key) = keys.peek()
@@ -157,10 +163,10 @@ impl FileState {
                 }
                 keys.next();
             }
-            result = self.write_runs(paged, &runs, &mut copy, class);
+            first = first.and(self.write_runs(paged, &runs, &mut copy, class));
         }
         paged.cached.give_copy(copy);
-        result.map(|()| busy)
+        (busy, first)
     }
 
     /// Copies a dirty page with its dirty neighbours before and after it in its block: what became of that page, if it was reached,
@@ -286,9 +292,9 @@ impl Cached {
         if !file.gate.try_enter() {
             return Ok(false);
         }
-        let result = file.flush(paged, keys, class);
+        let (_, result) = file.flush(paged, keys, class);
         file.gate.leave();
-        result.map(|_| true)
+        result.map(|()| true)
     }
 
     /// The dirty pages of some pages' sets, in their order.
