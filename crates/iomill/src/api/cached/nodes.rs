@@ -140,6 +140,11 @@ impl Cached {
         self.caches().map(|cache| cache.directory().pages()).sum()
     }
 
+    /// Pages of a set.
+    pub fn ways(&self) -> usize {
+        self.first.directory().ways()
+    }
+
     /// Pages that are dirty or on their way to a drive.
     pub fn dirty(&self) -> u64 {
         self.caches().map(Cache::dirty).sum()
@@ -205,26 +210,6 @@ impl Paged {
                 spread.least_read.is_none_or(|least| least > 1 || spread.home() == Some(cache.number()))
             }),
         }
-    }
-
-    /// Whether all these pages may be pinned at a time by one who has no pins yet; else how many surely may.
-    pub fn check_pins(&self, pages: Range<u64>) -> std::result::Result<(), u64> {
-        let most = |cache: &Cache| u64::from(cache.pins_max());
-        let surely = self.cached.caches().map(most).min().unwrap_or(0);
-        let all = self.cached.caches().map(most).sum();
-        let count = pages.end - pages.start;
-        if count <= surely {
-            return Ok(());
-        }
-        if count > all {
-            return Err(surely);
-        }
-        let mut counts = vec![0; self.cached.caches().count()];
-        for (.., cache) in pages.filter_map(|page| self.key(page)) {
-            counts[cache.number()] += 1;
-        }
-        let fits = self.cached.caches().zip(counts).all(|(cache, count)| count <= most(cache));
-        if fits { Ok(()) } else { Err(surely) }
     }
 
     /// Leaves to the other nodes what is to be read by message whether it is there or not: that goes to `missing`, and what is left is
