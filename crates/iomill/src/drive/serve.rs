@@ -237,7 +237,7 @@ impl Server {
         }
         for mut piece in share.pieces {
             piece.token = token;
-            known.fill_in(&mut **engine, &mut piece);
+            known.fill_in(&self.regions, &mut **engine, &mut piece);
             // SAFETY: the share's owner keeps memory and files alive until it is told that the share has ended,
             // which is after the last of its pieces.
             unsafe { queues[0].push(piece) };
