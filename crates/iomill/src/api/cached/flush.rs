@@ -28,6 +28,8 @@ use crate::sys::sync::{self, Condvar, Mutex, Ordering, lock};
 const COPY_PAGES: usize = 256;
 /// The same of a flush of some sets, of which every writer may be at one.
 const SMALL_COPY_PAGES: usize = 32;
+/// Copies of either size that are kept to be used again, at most: some MiB, however many have flushed at a time.
+const COPIES_KEPT: [usize; 2] = [4, 32];
 /// Sets that wait for the flusher at most.
 const QUEUE_SETS: usize = 4096;
 /// Sets that the flusher takes at a time.
@@ -47,6 +49,8 @@ struct State {
     running: bool,
     stop: bool,
     thread: Option<JoinHandle<()>>,
+    /// No thread could be started.
+    has_failed: bool,
 }
 
 /// Pages that go in one write.
@@ -81,10 +85,9 @@ impl FileState {
             return;
         }
         let too_many = paged.cached.dirty() > paged.cached.limits().dirty_pages;
-        if too_many || !self.array().has_threads() {
+        let is_left = !too_many && self.array().has_threads();
+        if !is_left || !paged.cached.flusher.push(self.array(), paged.keys(&over.many)) {
             let _later = self.flush_sets(paged, &over.many);
-        } else {
-            paged.cached.flusher.push(self.array(), paged.keys(&over.many));
         }
     }
 
@@ -92,7 +95,8 @@ impl FileState {
     pub(super) fn note_dirty_for_later(&self, paged: &Paged, over: &Over) {
         let pages = over.many.iter().chain(&over.pressed);
         if self.array().has_threads() && !(over.many.is_empty() && over.pressed.is_empty()) {
-            paged.cached.flusher.push(self.array(), paged.keys(pages));
+            // Without a thread they wait for who may, as well.
+            let _is_left = paged.cached.flusher.push(self.array(), paged.keys(pages));
         }
     }
 
@@ -283,7 +287,10 @@ impl Cached {
 
     fn give_copy(&self, copy: PageBuf) {
         let is_small = copy.len() <= SMALL_COPY_PAGES * PAGE_BYTES;
-        lock(&self.copies[usize::from(is_small)]).push(copy);
+        let mut copies = lock(&self.copies[usize::from(is_small)]);
+        if copies.len() < COPIES_KEPT[usize::from(is_small)] {
+            copies.push(copy);
+        }
     }
 
     /// Flushes pages of a file, unless somebody is changing its length; whether it did.
@@ -322,22 +329,28 @@ impl Cached {
 }
 
 impl Flusher {
-    fn push(&self, array: &Arc<ArrayInner>, keys: impl Iterator<Item = Key>) {
+    /// Leaves the sets of pages to the thread; `false` where none could be started.
+    fn push(&self, array: &Arc<ArrayInner>, keys: impl Iterator<Item = Key>) -> bool {
         let mut state = lock(&self.state);
-        if state.stop {
-            return;
+        if state.stop || state.has_failed {
+            return state.stop;
+        }
+        if state.thread.is_none() {
+            state.thread = start(array);
+            state.has_failed = state.thread.is_none();
+            if state.has_failed {
+                return false;
+            }
         }
         for key in keys {
             if state.queue.len() < QUEUE_SETS {
                 state.queue.push_back(key);
             }
         }
-        if state.thread.is_none() {
-            state.thread = start(array);
-        }
         if !state.running {
             self.work.notify_one();
         }
+        true
     }
 
     /// The next pages whose sets are to be flushed; `None` at the end.
@@ -375,7 +388,7 @@ impl Flusher {
     }
 }
 
-/// Starts the thread that flushes in the background. Without it writers flush when their sets are full.
+/// Starts the thread that flushes in the background. Without it writers flush by themselves.
 fn start(array: &Arc<ArrayInner>) -> Option<JoinHandle<()>> {
     let cached: Weak<Cached> = Arc::downgrade(array.cached.as_ref()?);
     let thread = std::thread::Builder::new().name("iomill-flush".into()).spawn(move || {
