@@ -11,6 +11,7 @@ use super::callbacks::{Callbacks, check_may_block};
 use super::contexts::Cell;
 use super::file::File;
 use super::fleet::{Fleet, Plan};
+use super::hold::KeptClosed;
 use super::info::{ArrayInfo, FileStat};
 use super::notices::Notices;
 use super::options::{ArrayOptions, Layout, Mode};
@@ -507,6 +508,7 @@ impl ArrayInner {
     /// Makes what an asynchronous call needs, so that its failure is the caller's to see.
     pub fn get_ready(&self) -> Result<()> {
         if !self.runs_inline() {
+            self.rests.get_ready()?;
             return self.fleet().map(|_started| ());
         }
         let cell = self.cell();
@@ -591,17 +593,5 @@ impl Drop for ArrayInner {
             // No file is open any more (each holds the array), so there is nothing to lose that `close` would report.
             let _ = self.close();
         }
-    }
-}
-
-/// Keeps a file closed.
-struct KeptClosed<'a> {
-    array: &'a ArrayInner,
-    id: Id,
-}
-
-impl Drop for KeptClosed<'_> {
-    fn drop(&mut self) {
-        self.array.closed(&self.id);
     }
 }
