@@ -103,6 +103,10 @@ impl Lane {
         self.queues.iter().map(Queue::parked).sum()
     }
 
+    pub fn parked_before(&self) -> usize {
+        self.queues.iter().map(Queue::parked_before).sum()
+    }
+
     pub fn blocked(&self) -> usize {
         self.queues.iter().map(Queue::blocked).sum()
     }
