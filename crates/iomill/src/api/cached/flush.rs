@@ -241,7 +241,7 @@ impl FileState {
         // SAFETY: the copy lives until this returns, and nobody else has it.
         let begun = unsafe {
             match class {
-                Class::Background => array.run_each(span, pieces, done),
+                Class::Background => array.run_behind(span, pieces, done),
                 // Never by the drive threads: one of them may be here, with a file's last handle, and they may be gone or never
                 // have been, when the array is being closed.
                 Class::Foreground => array.run_inline(span, pieces, |end| done(end.tag, end.result)),
