@@ -215,6 +215,33 @@ fn reading_ahead_fails_for_nobody() {
     }
 }
 
+/// What is asked for by advice comes in, though what may be on its way before it is asked for is used up by others at the moment.
+#[test]
+fn advice_waits_for_its_share() {
+    let world = World::new(50).with_drives(2, DriveModel::default());
+    let (array, file) = made(&world, Mode::DriveThreads, 64);
+    file.write_at(&vec![3; 300 * PAGE], 0).unwrap();
+    file.sync().unwrap();
+    file.advise(.., Advice::DontNeed).unwrap();
+    let written = array.counters();
+    let other = array.open_file("file").unwrap();
+    let reads = [(&file, 0), (&other, 100)].map(|(handle, page)| {
+        handle.advise(.., Advice::Sequential).unwrap();
+        // Each has a window of a 16th of the cache read ahead of it, which is all that there may be.
+        handle.read(page * PAGE as u64, PAGE)
+    });
+    file.advise(200 * PAGE as u64..230 * PAGE as u64, Advice::WillNeed).unwrap();
+    for read in reads {
+        block_on(&array, read).unwrap();
+    }
+    (0..1000).for_each(|_| array.step());
+    let counted = array.counters().since(&written);
+    assert_eq!((counted.misses, counted.read_ahead), (2, 8 + 30));
+    drop((file, other));
+    array.close().unwrap();
+    assert_tidy(&world);
+}
+
 /// One seed, one run, also with read-ahead and advice: what happens on the drives is the same each time.
 #[test]
 fn reading_ahead_is_reproducible() {
