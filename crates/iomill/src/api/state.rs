@@ -251,10 +251,24 @@ impl FileState {
         }
     }
 
-    /// The fdatasync pieces of the parts that need one, which are taken as clean.
-    fn sync_pieces(&self) -> Vec<(u16, Piece)> {
-        let dirty = self.parts.iter().filter(|part| part.dirty.swap(false, Ordering::AcqRel));
-        dirty.map(|part| (part.drive, Piece::sync(part.file))).collect()
+    /// Makes durable what was written to the parts. After a failure what the kernel still holds of earlier writes is unknown, and a second
+    /// fdatasync would not tell.
+    fn sync_parts(&self) -> Result<()> {
+        let dirty: Vec<&Part> = self.parts.iter().filter(|part| part.dirty.swap(false, Ordering::AcqRel)).collect();
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let pieces = dirty.iter().map(|part| (part.drive, Piece::sync(part.file)));
+        // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
+        match unsafe { self.array.run_here((std::ptr::null(), 0), pieces) } {
+            Ok(None) => Ok(()),
+            Ok(Some(failure)) => Err(self.error(failure)).inspect_err(|error| self.set_poison(error)),
+            Err(error) => {
+                // None was begun.
+                dirty.iter().for_each(|part| part.dirty.store(true, Ordering::Release));
+                Err(error)
+            }
+        }
     }
 
     /// Makes every write that ended before this call durable, and the length (rule 3).
@@ -276,13 +290,7 @@ impl FileState {
             // What failed stays dirty, and may be tried again.
             return flushed;
         }
-        let pieces = self.sync_pieces();
-        let result = self.sync_and_publish(pieces, len, &mut durable);
-        if let Err(error) = &result {
-            // What the kernel still holds of earlier writes is unknown now, and a second fdatasync would not tell.
-            self.set_poison(error);
-        }
-        flushed.and(result)
+        flushed.and(self.sync_parts().and_then(|()| self.publish(len, &mut durable)))
     }
 
     /// [`FileState::sync`] for a handle, which is told of what went wrong meanwhile as well.
@@ -293,13 +301,9 @@ impl FileState {
         late.map_or(Ok(()), |failure| Err(self.error(failure)))
     }
 
-    fn sync_and_publish(&self, pieces: Vec<(u16, Piece)>, len: u64, durable: &mut Durable) -> Result<()> {
-        if !pieces.is_empty() {
-            // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
-            unsafe { self.array.run_blocking(self, (std::ptr::null(), 0), pieces.into_iter())? };
-        }
+    fn publish(&self, len: u64, durable: &mut Durable) -> Result<()> {
         if len != durable.len {
-            durable.file.publish(len)?;
+            durable.file.publish(len).inspect_err(|error| self.set_poison(error))?;
             durable.len = len;
         }
         Ok(())

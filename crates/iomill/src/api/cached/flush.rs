@@ -248,8 +248,9 @@ impl FileState {
             }
         };
         if let Err(error) = begun {
-            let outcome = Err(super::run::failure(Op::Write, error.errno().unwrap_or(libc::EIO)));
-            runs.iter().for_each(|run| self.end_run(paged, run, outcome));
+            // None was begun: the pages are as they were, and whoever flushes them next may have better luck.
+            let outcome = Err(super::run::failure(Op::Write, libc::ECANCELED));
+            runs.iter().for_each(|run| Self::end_pages(paged, run, outcome));
             return Err(error);
         }
         paged.cached.with_seat(|seat| seat.tally.add(Id::Flushes, flushed));
@@ -263,6 +264,10 @@ impl FileState {
             // Before whoever waits for the pages may look.
             self.late.failed(failure);
         }
+        Self::end_pages(paged, run, outcome);
+    }
+
+    fn end_pages(paged: &Paged, run: &Run, outcome: Outcome) {
         for page in run.first.page()..run.first.page() + run.count as u64 {
             if let Some((key, _, cache)) = paged.key(page) {
                 cache.end_flush(key, outcome);
