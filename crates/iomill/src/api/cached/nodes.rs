@@ -231,8 +231,7 @@ impl Paged {
 }
 
 impl FileState {
-    /// Sends other nodes their shares of a wave, the first `count` of the spans, one message each, and leaves in their place what is the
-    /// caller's to do. How many are away; `None` if none.
+    /// Sends other nodes their shares of a wave, one message each, and leaves what is the caller's to do. `None` if nothing is away.
     ///
     /// # Safety
     /// The spans' memory is valid, and (for reads) nobody else's, until what is returned has been waited for or dropped.
@@ -240,16 +239,14 @@ impl FileState {
         &self,
         paged: &Paged,
         want: Want,
-        todo: &mut Vec<Span>,
-        count: usize,
+        wave: &mut Vec<Span>,
         class: Class,
-    ) -> Option<(Away, usize)> {
+    ) -> Option<Away> {
         let spread = paged.cached.spread.as_ref()?;
-        if spread.least_asked > count {
+        if spread.least_asked > wave.len() {
             return None;
         }
-        let mut wave: Vec<Span> = todo.drain(..count).collect();
-        let shares = spread.take_away(paged, &mut wave, spread.least_asked);
+        let shares = spread.take_away(paged, wave, spread.least_asked);
         let mut away = None;
         for (node, spans) in shares.into_iter().enumerate().filter(|(_, spans)| !spans.is_empty()) {
             // A file that is being closed has no share in the work of others any more.
@@ -264,9 +261,7 @@ impl FileState {
                 wave.extend(errand.take_back());
             }
         }
-        let sent = count - wave.len();
-        todo.splice(..0, wave);
-        away.map(|away| (away, sent))
+        away
     }
 }
 
