@@ -373,3 +373,25 @@ fn a_record_of_a_record_finds_the_same() {
         assert_eq!(again.len(), found.len(), "{name}");
     }
 }
+
+/// The library, which binds drive threads, and `tune` see a drive on the same node.
+#[test]
+fn the_library_finds_the_same_nodes() {
+    let mut seen = 0;
+    for name in ["two-socket-nvme", "four-node-nvme"] {
+        let place = place(name);
+        let sys = place.dir.path().join("root/sys");
+        for drive in place.drives() {
+            let number = place.tree.get(&format!("{}/dev", drive.directory)).unwrap();
+            let (major, minor) = number.split_once(':').unwrap();
+            // A record keeps the numbers that somebody asked for only.
+            let Some(found) = iomill::sys::block::find(&sys, major.parse().unwrap(), minor.parse().unwrap()) else {
+                continue;
+            };
+            assert_eq!((&found.name, found.node), (&drive.name, drive.node), "{name}");
+            assert!(found.node.is_some(), "{name}: {}", drive.name);
+            seen += usize::from(drive.directory.contains("/nvme-subsystem/"));
+        }
+    }
+    assert_eq!(seen, 1, "the namespace behind the multipath layer was looked at");
+}
