@@ -49,7 +49,7 @@ fn the_verdict_stands_on_top_of_the_tables_and_the_document_may_go_to_a_file() {
         assert!(ended.text().contains(words), "{words:?} is not in {}", ended.text());
     }
     let page = fs::read_to_string(site.path("probe.html")).unwrap();
-    assert!(page.contains("the limit") && page.matches("<svg").count() == 6, "{page}");
+    assert!(page.contains("the limit") && page.matches("<svg").count() == 8, "{page}");
     let document: serde_json::Value = serde_json::from_slice(&fs::read(site.path("probe.json")).unwrap()).unwrap();
     assert_eq!(document["drives"].as_array().unwrap().len(), 1);
     assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 0);

@@ -7,7 +7,7 @@ use iomill::{Error, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::{DriveFigures, Figures, Point};
+use super::{Figures, Point};
 use crate::human;
 
 /// A picture's size in pixels.
@@ -42,7 +42,8 @@ pub fn page(figures: &Figures) -> Result<String> {
         page.push_str(&format!("<li>{}</li>", escape(words)));
     }
     page.push_str(&format!("</ul><p>{}</p>", escape(&figures.machine.line())));
-    page.push_str(&latencies(&figures.drives));
+    page.push_str(&latencies(figures));
+    page.push_str(&costs(figures));
     page.push_str("<h2>How it grows</h2>");
     page.push_str(&pictures(figures)?);
     page.push_str("</html>\n");
@@ -76,6 +77,15 @@ fn pictures(figures: &Figures) -> Result<String> {
             y_count,
         ),
         (
+            "One thread, more in flight, 64 KiB",
+            "in flight on each drive",
+            "bandwidth",
+            by(&figures.depths_wide, &depth, &bytes),
+            false,
+            x_number,
+            y_rate,
+        ),
+        (
             "CPU time, more in flight",
             "in flight on each drive",
             "µs per read",
@@ -95,6 +105,15 @@ fn pictures(figures: &Figures) -> Result<String> {
         ),
         ("More threads", "threads", "reads of 4 KiB/s", by(&figures.threads, &threads, &iops), true, x_number, y_count),
         (
+            "More threads, 64 KiB",
+            "threads",
+            "bandwidth",
+            by(&figures.threads_wide, &threads, &bytes),
+            true,
+            x_number,
+            y_rate,
+        ),
+        (
             "More drives",
             "drives",
             "reads of 4 KiB/s",
@@ -113,19 +132,23 @@ fn pictures(figures: &Figures) -> Result<String> {
             y_rate,
         ),
     ] {
+        if points.is_empty() {
+            continue;
+        }
         text.push_str(&Picture { title, x, y, points, with_linear, x_text, y_text }.svg()?);
     }
     Ok(text)
 }
 
 /// A bar for each drive: what is its own, and what the platform's.
-fn latencies(drives: &[DriveFigures]) -> String {
+fn latencies(figures: &Figures) -> String {
     let mut text = String::from(
         "<h2>A lone read of 4 KiB</h2><table><tr><th>drive</th><th>node</th><th>median</th><th>p99</th><th>\
          <span style=\"color:#377eb8\">drive</span> and <span style=\"color:#e41a1c\">platform</span></th></tr>",
     );
-    for drive in drives {
-        let latency = &drive.latency;
+    let drives = figures.drives.iter().map(|drive| (&drive.path, drive.node, &drive.latency));
+    let raw = figures.raw.iter().map(|raw| (&raw.path, raw.node, &raw.latency));
+    for (path, node, latency) in drives.chain(raw) {
         let bar = match latency.device_us {
             Some(device) => {
                 let share = (100.0 * device / latency.mean_us.max(1e-9)).clamp(0.0, 100.0);
@@ -138,13 +161,36 @@ fn latencies(drives: &[DriveFigures]) -> String {
         };
         text.push_str(&format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{bar}</td></tr>",
-            escape(&drive.path.display().to_string()),
-            drive.node.map_or("-".to_owned(), |node| node.to_string()),
+            escape(&path.display().to_string()),
+            node.map_or("-".to_owned(), |node| node.to_string()),
             human::time_us(latency.p50_us),
             human::time_us(latency.p99_us),
         ));
     }
     text + "</table>"
+}
+
+/// A line for each path to a drive.
+fn costs(figures: &Figures) -> String {
+    let mut text = format!(
+        "<h2>What a read of 4 KiB costs</h2><p>Cycles: {}</p><table><tr><th>path</th><th>of</th><th>reads/s</th><th>CPU</th><th>cycles</th></tr>",
+        escape(&figures.cycles_by)
+    );
+    for cost in &figures.paths {
+        text.push_str(&format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escape(&cost.words()),
+            escape(&cost.path.display().to_string()),
+            human::count(cost.iops),
+            human::time_us(cost.cpu_us_per_op),
+            cost.cycles_per_op.map_or("?".to_owned(), human::count),
+        ));
+    }
+    text.push_str("</table>");
+    for why in &figures.paths_left_out {
+        text.push_str(&format!("<p>Not measured: {}</p>", escape(why)));
+    }
+    text
 }
 
 impl Picture<'_> {
@@ -200,9 +246,15 @@ mod tests {
     fn the_page_stands_alone_and_shows_what_was_found() {
         let mut figures = figures([2e5, 4e5], 5.5e5, 1.5);
         figures.verdict = vec!["the <drives> & more".to_owned()];
+        figures.sizes = figures.depths.clone();
+        figures.depths_wide = figures.depths.clone();
+        figures.threads_wide = figures.threads.clone();
+        figures.paths_left_out = vec!["polling: no <queues>".to_owned()];
         let page = page(&figures).unwrap();
         assert!(page.contains("<li>the &lt;drives&gt; &amp; more</li>"));
-        assert_eq!(page.matches("<svg").count(), 6);
+        assert!(page.contains("no &lt;queues&gt;"));
+        // No picture of what was not measured, which here are the drives with 64 KiB.
+        assert_eq!(page.matches("<svg").count(), 7);
         for part in ["More threads", "width:90.0%", "width:10.0%", "in flight on each drive", "/mnt/1"] {
             assert!(page.contains(part), "{part}");
         }

@@ -1,6 +1,8 @@
 //! What figures mean, in plain words.
 
-use super::Figures;
+use super::raw::RawFigures;
+use super::served::Served;
+use super::{Adapter, Figures};
 use crate::human;
 
 /// Above this share of a CPU a thread does nothing but work.
@@ -10,12 +12,18 @@ const TOGETHER: f64 = 0.85;
 
 /// A sentence each, the limit first.
 pub fn words(figures: &Figures) -> Vec<String> {
-    let mut words = vec![limit(figures)];
+    let mut words = match (figures.drives.is_empty(), figures.raw.is_empty()) {
+        (true, false) => Vec::new(),
+        _ => vec![limit(figures)],
+    };
     words.extend(same_device(figures));
     words.extend(one_core(figures));
     words.extend(latency(figures));
     words.extend(depth(figures));
     words.extend(uneven(figures));
+    words.extend(cheapest(figures));
+    words.extend(figures.served.as_ref().map(served));
+    words.extend(figures.raw.iter().map(raw));
     words
 }
 
@@ -44,6 +52,16 @@ fn limit(figures: &Figures) -> String {
             "the drive is the limit: {reached} reads of 4 KiB a second, with {busy:.0}% of the processors busy"
         );
     }
+    if let Some(adapter) = narrow_adapter(figures) {
+        let alone = figures.adapters.iter().find(|one| one.name == adapter.name).map_or(0.0, |one| one.alone_iops);
+        return format!(
+            "the adapter {} is the limit: its {} do {} reads of 4 KiB a second together, {:.0}% of what they do one by one",
+            adapter.name,
+            drives(adapter.drives.len()),
+            human::count(adapter.together.iops),
+            100.0 * adapter.together.iops / alone.max(1e-9)
+        );
+    }
     if share >= TOGETHER {
         return format!(
             "the drives are the limit: {reached} reads of 4 KiB a second, {:.0}% of what they do one by one, with {busy:.0}% of the processors busy",
@@ -55,6 +73,16 @@ fn limit(figures: &Figures) -> String {
          {reached} reads of 4 KiB a second, {:.0}% of what they do one by one, with {busy:.0}% of the processors busy",
         100.0 * share
     )
+}
+
+/// The adapter that holds its drives back most, if the processors do not.
+fn narrow_adapter(figures: &Figures) -> Option<&Adapter> {
+    let share = |adapter: &Adapter| adapter.together.iops / adapter.alone_iops.max(1e-9);
+    let is_busy = |adapter: &Adapter| {
+        adapter.together.cpus_used >= BUSY * adapter.together.threads.min(figures.machine.cores_allowed.max(1)) as f64
+    };
+    let narrow = figures.adapters.iter().filter(|one| share(one) < TOGETHER && !is_busy(one));
+    narrow.min_by(|a, b| share(a).total_cmp(&share(b)))
 }
 
 /// Directories that are no drives of their own.
@@ -91,27 +119,63 @@ fn latency(figures: &Figures) -> Option<String> {
     let drive = figures.drives.iter().max_by(|a, b| a.latency.p50_us.total_cmp(&b.latency.p50_us))?;
     let latency = &drive.latency;
     let whole = format!("a lone read of 4 KiB takes {}", human::time_us(latency.p50_us));
-    Some(match (latency.device_us, latency.platform_us) {
-        (Some(device), Some(platform)) => format!(
-            "{whole}; on average {:.0}% of it is the drive and {} the platform",
-            100.0 * device / latency.mean_us.max(1e-9),
-            human::time_us(platform)
-        ),
-        _ => format!(
-            "{whole}; how much of it is the drive cannot be told: {}",
-            latency.split_by.trim_start_matches("not split: ")
-        ),
-    })
+    let (device, platform) = (latency.device_us?, latency.platform_us?);
+    let share = 100.0 * device / latency.mean_us.max(1e-9);
+    let mut words =
+        format!("{whole}; on average {share:.0}% of it is the drive and {} the platform", human::time_us(platform));
+    if let (Some(before), Some(after)) = (latency.submit_us, latency.complete_us) {
+        words.push_str(&format!(
+            " ({} before the driver has the read, {} after the drive is done)",
+            human::time_us(before),
+            human::time_us(after)
+        ));
+    }
+    Some(words)
 }
 
 fn depth(figures: &Figures) -> Option<String> {
     let best = figures.depths.iter().map(|point| point.iops).fold(0.0, f64::max);
     let first = figures.depths.first()?;
     let gain = best / first.iops.max(1e-9);
+    let own: Vec<String> = figures.drives.iter().map(|drive| drive.best_depth.to_string()).collect();
+    let own = if own.len() > 1 { format!("; one by one the drives want {}", own.join(", ")) } else { String::new() };
     Some(format!(
-        "{} in flight on each drive are enough; that is {gain:.1} times what one at a time does",
+        "{} in flight on each drive are enough for one core; that is {gain:.1} times what one at a time does{own}",
         figures.best_depth
     ))
+}
+
+/// The path that costs the CPU least.
+fn cheapest(figures: &Figures) -> Option<String> {
+    let unpolled = || figures.paths.iter().filter(|cost| !cost.polled);
+    let least = unpolled().min_by(|a, b| a.cpu_us_per_op.total_cmp(&b.cpu_us_per_op))?;
+    let most = unpolled().max_by(|a, b| a.cpu_us_per_op.total_cmp(&b.cpu_us_per_op))?;
+    Some(format!(
+        "the cheapest path of a read is {} at {} of CPU time, the dearest {} at {}",
+        least.words(),
+        human::time_us(least.cpu_us_per_op),
+        most.words(),
+        human::time_us(most.cpu_us_per_op)
+    ))
+}
+
+fn served(served: &Served) -> String {
+    let who = if served.best_mode == "auto" { "the caller itself" } else { "a thread for each drive" };
+    format!(
+        "iomill's blocking reads are best driven by {who}, and {} asynchronous requests to a drive should gather at most",
+        served.best_plug
+    )
+}
+
+fn raw(raw: &RawFigures) -> String {
+    let best = raw.depths.iter().map(|depth| depth.iops).fold(0.0, f64::max);
+    format!(
+        "the raw device {} gives one core {} reads of 4 KiB a second with {} in flight, and a lone one takes {}",
+        raw.path.display(),
+        human::count(best),
+        raw.best_depth,
+        human::time_us(raw.latency.p50_us)
+    )
 }
 
 /// Drives of different speeds.
@@ -123,7 +187,7 @@ fn uneven(figures: &Figures) -> Option<String> {
     }
     let weights: Vec<String> = figures.weights.iter().map(u32::to_string).collect();
     Some(format!(
-        "{} does {:.1} times the reads of {}: the hash layout with weights {} uses that",
+        "{} does {:.1} times the reads of {}, at whose pace files with the striping layout go; the hash layout with weights {} uses all of both",
         fast.path.display(),
         fast.alone.iops / slow.alone.iops.max(1e-9),
         slow.path.display(),
@@ -146,6 +210,8 @@ pub(crate) mod tests {
             mean_us: 80.0,
             device_us: Some(72.0),
             platform_us: Some(8.0),
+            submit_us: Some(5.0),
+            complete_us: Some(3.0),
             cpu_us: 3.0,
             split_by: String::new(),
         };
@@ -155,11 +221,14 @@ pub(crate) mod tests {
             node: None,
             latency: latency.clone(),
             alone: point(iops, 32, 1, 1, 0.2),
+            id: None,
+            adapter: None,
+            depths: Vec::new(),
+            best_depth: 16,
         };
         let mut threads = vec![point(together * 0.6, 32, 1, 2, 1.0), point(together, 32, 4, 2, cpus_used)];
         super::super::linear(&mut threads, |point| point.threads);
         Figures {
-            verdict: Vec::new(),
             machine: Machine { cores_allowed: 4, ..Machine::default() },
             drives: alone.into_iter().enumerate().map(drive).collect(),
             costs: Costs {
@@ -169,16 +238,12 @@ pub(crate) mod tests {
                 cached_read_ns: 1.0,
                 page_cache_ns: 1.0,
             },
-            ways: Vec::new(),
             depths: vec![point(1e4, 1, 1, 2, 0.1), point(together * 0.6, 32, 1, 2, 1.0)],
-            sizes: Vec::new(),
             threads,
             drive_counts: vec![point(alone[0], 32, 4, 1, 0.5), point(together, 32, 4, 2, cpus_used)],
-            drive_counts_wide: Vec::new(),
             best_depth: 32,
             weights: vec![10, 20],
-            left_out: Vec::new(),
-            cancelled: false,
+            ..Figures::default()
         }
     }
 
@@ -194,6 +259,25 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn an_adapter_that_holds_its_drives_back_is_named() {
+        let mut figures = figures([4e5, 4e5], 4.1e5, 1.5);
+        let adapter = |name: &str, together, cpus| Adapter {
+            name: name.to_owned(),
+            drives: vec!["/mnt/0".into(), "/mnt/1".into()],
+            alone_iops: 8e5,
+            together: point(together, 32, 4, 2, cpus),
+        };
+        figures.adapters = vec![adapter("wide", 7.9e5, 1.0), adapter("narrow", 4e5, 1.0), adapter("busy", 3e5, 3.9)];
+        let told = limit(&figures);
+        assert!(
+            told.starts_with("the adapter narrow is the limit: its 2 drives do 400k") && told.contains("50%"),
+            "{told}"
+        );
+        figures.adapters.remove(1);
+        assert!(limit(&figures).starts_with("something that the drives share"));
+    }
+
+    #[test]
     fn the_rest_is_told() {
         let all = words(&figures([2e5, 4e5], 5.5e5, 1.5)).join("\n");
         for part in [
@@ -201,8 +285,10 @@ pub(crate) mod tests {
             "which keeps it busy",
             "(42% of linear)",
             "90% of it is the drive",
+            "5.00 µs before the driver",
             "32 in flight",
             "weights 10,20",
+            "one by one the drives want 16, 16",
         ] {
             assert!(all.contains(part), "{part} is not in: {all}");
         }
