@@ -187,7 +187,7 @@ impl<'a> Course<'a> {
             }
             adapters.push(Adapter {
                 drives: members.iter().map(|&index| found[index].figures.path.clone()).collect(),
-                alone_iops: members.iter().map(|&index| found[index].figures.alone.iops).sum(),
+                alone_iops: members.iter().map(|&index| found[index].figures.best_iops()).sum(),
                 together,
                 name,
             });
@@ -287,6 +287,10 @@ impl<'a> Course<'a> {
         Ok(ways)
     }
 
+    fn half(&self, threads: usize) -> Slice<'_> {
+        Slice { duration: self.settings.slice / 2, ..self.slice(threads) }
+    }
+
     fn slice(&self, threads: usize) -> Slice<'_> {
         Slice { threads, duration: self.settings.slice, verify: false, cancel: self.cancel }
     }
@@ -308,7 +312,9 @@ impl<'a> Course<'a> {
                 }
             },
         };
-        let sample = contender.run(&self.slice(threads))?;
+        // The half that others disturbed less.
+        let (first, second) = (contender.run(&self.half(threads))?, contender.run(&self.half(threads))?);
+        let sample = if second.ops_per_s() > first.ops_per_s() { second } else { first };
         Ok(Point {
             drives: target.parts().len(),
             threads,

@@ -44,6 +44,8 @@ const SIZES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 pub const DEEP: u32 = 32;
 /// What counts as enough of the best.
 const ENOUGH: f64 = 0.95;
+/// Drives that differ by less are called alike.
+const UNEVEN: f64 = 1.2;
 /// What bandwidth is measured with.
 const WIDE_BYTES: u32 = 64 << 10;
 
@@ -56,7 +58,7 @@ pub struct Settings {
     pub raw: Vec<PathBuf>,
     /// Length of the file that is made on each, in bytes.
     pub part_bytes: u64,
-    /// Length of each run.
+    /// Length of each run, of whose halves the better one counts.
     pub slice: Duration,
     /// Most threads.
     pub threads: usize,
@@ -106,6 +108,13 @@ pub struct DriveFigures {
     pub id: Option<String>,
     /// The adapter that it shares with other drives, if it does.
     pub adapter: Option<String>,
+}
+
+impl DriveFigures {
+    /// The most reads per second of one thread, at whatever depth.
+    pub fn best_iops(&self) -> f64 {
+        self.depths.iter().map(|point| point.iops).fold(self.alone.iops, f64::max)
+    }
 }
 
 /// Drives behind one adapter.
@@ -219,7 +228,10 @@ pub fn run(
     let _parts = Parts { paths: places.iter().map(|place| place.join(&name)).collect() };
     let mut course = Course::new(settings, tree, cancel, stage, places.len());
     let mut figures = match places.is_empty() {
-        true => Figures { machine: Machine::look(&nothing(&raw)?), ..Figures::default() },
+        true => {
+            let machine = Machine { drives: Vec::new(), ..Machine::look(&nothing(&raw)?) };
+            Figures { machine, ..Figures::default() }
+        }
         false => {
             let target = write(&places, &name, settings.part_bytes, cancel, course.stage())?;
             course.all(&target, &places)?
@@ -294,10 +306,14 @@ fn best_depth(depths: &[Point]) -> u32 {
     depths.iter().find(|point| point.iops >= ENOUGH * best).map_or(DEEP, |point| point.depth)
 }
 
-/// Ten for the slowest drive; no more than weights may be.
+/// Ten for the slowest drive; no more than weights may be. Drives that are about as fast are alike.
 fn weights(drives: &[DriveFigures]) -> Vec<u32> {
-    let slowest = drives.iter().map(|drive| drive.alone.iops).fold(f64::INFINITY, f64::min).max(1e-9);
-    drives.iter().map(|drive| ((drive.alone.iops / slowest * 10.0).round() as u32).clamp(1, 1000)).collect()
+    let slowest = drives.iter().map(DriveFigures::best_iops).fold(f64::INFINITY, f64::min).max(1e-9);
+    let fastest = drives.iter().map(DriveFigures::best_iops).fold(0.0, f64::max);
+    if fastest < UNEVEN * slowest {
+        return vec![10; drives.len()];
+    }
+    drives.iter().map(|drive| ((drive.best_iops() / slowest * 10.0).round() as u32).clamp(1, 1000)).collect()
 }
 
 #[cfg(test)]

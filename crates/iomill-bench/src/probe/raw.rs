@@ -71,7 +71,7 @@ impl Raw {
                 "it is in use: mounted, swapped to, or part of another device (`lsblk` shows it); probe a directory on it instead".into(),
             ),
             Some(libc::EACCES | libc::EPERM) => {
-                refused("you may not read it; run as root, or join the group that may (`ls -l` shows it)".into())
+                refused(format!("it may not be read ({e}); root may, and the group that `ls -l` shows, if the kernel lets anybody"))
             }
             _ => Error::io("open", path, e),
         })?;
@@ -99,7 +99,7 @@ mod tests {
             mounts.lines().filter(|line| line.split(' ').nth(1) == Some("/")).filter_map(|line| line.split(' ').next());
         for device in root.filter(|device| device.starts_with("/dev/") && Path::new(device).exists()) {
             let told = told(device);
-            assert!(told.contains("in use") || told.contains("may not read"), "{device}: {told}");
+            assert!(told.contains("in use") || told.contains("may not be read"), "{device}: {told}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::raw::RawFigures;
 use super::served::Served;
-use super::{Adapter, Figures};
+use super::{Adapter, DriveFigures, Figures, UNEVEN};
 use crate::human;
 
 /// Above this share of a CPU a thread does nothing but work.
@@ -44,7 +44,7 @@ fn limit(figures: &Figures) -> String {
             human::time_us(all.cpu_us_per_op)
         );
     }
-    let alone: f64 = figures.drives.iter().map(|drive| drive.alone.iops).sum();
+    let alone: f64 = figures.drives.iter().map(DriveFigures::best_iops).sum();
     let share = all.iops / alone.max(1e-9);
     let busy = 100.0 * all.cpus_used / cpus;
     if all.drives == 1 {
@@ -180,16 +180,16 @@ fn raw(raw: &RawFigures) -> String {
 
 /// Drives of different speeds.
 fn uneven(figures: &Figures) -> Option<String> {
-    let slow = figures.drives.iter().min_by(|a, b| a.alone.iops.total_cmp(&b.alone.iops))?;
-    let fast = figures.drives.iter().max_by(|a, b| a.alone.iops.total_cmp(&b.alone.iops))?;
-    if fast.alone.iops < 1.2 * slow.alone.iops {
+    let slow = figures.drives.iter().min_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
+    let fast = figures.drives.iter().max_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
+    if fast.best_iops() < UNEVEN * slow.best_iops() {
         return None;
     }
     let weights: Vec<String> = figures.weights.iter().map(u32::to_string).collect();
     Some(format!(
         "{} does {:.1} times the reads of {}, at whose pace files with the striping layout go; the hash layout with weights {} uses all of both",
         fast.path.display(),
-        fast.alone.iops / slow.alone.iops.max(1e-9),
+        fast.best_iops() / slow.best_iops().max(1e-9),
         slow.path.display(),
         weights.join(",")
     ))
