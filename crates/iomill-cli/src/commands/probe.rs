@@ -220,7 +220,7 @@ fn costs(figures: &Figures) -> String {
     if costs.system_call_ns > 0.0 {
         text.push_str(&format!(
         "\nCPU, by subtracting measured paths: a system call {:.0} ns, copying 4 KiB {:.0} ns ({:.3} ns a byte), a read of 4 KiB from the \
-         page cache {:.0} ns, of which {:.0} ns are neither call nor copy\n\n",
+         page cache {:.0} ns, of which {:.0} ns are neither call nor copy\n",
         costs.system_call_ns, costs.copy_page_ns, costs.copy_byte_ns, costs.cached_read_ns, costs.page_cache_ns
         ));
     }
