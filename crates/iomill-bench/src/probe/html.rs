@@ -50,92 +50,93 @@ pub fn page(figures: &Figures) -> Result<String> {
     Ok(page)
 }
 
-/// A picture for each question.
+/// What is varied.
+#[derive(Clone, Copy, PartialEq)]
+enum Across {
+    Depth,
+    Size,
+    Threads,
+    Drives,
+}
+
+/// What it does to what.
+#[derive(Clone, Copy)]
+enum Up {
+    Reads,
+    Bandwidth,
+    Cpu,
+}
+
+impl Across {
+    fn of(self, point: &Point) -> f64 {
+        match self {
+            Across::Depth => point.depth.into(),
+            Across::Size => point.request_bytes.into(),
+            Across::Threads => point.threads as f64,
+            Across::Drives => point.drives as f64,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Across::Depth => "in flight on each drive",
+            Across::Size => "bytes per read",
+            Across::Threads => "threads",
+            Across::Drives => "drives",
+        }
+    }
+}
+
+impl Up {
+    fn of(self, point: &Point) -> f64 {
+        match self {
+            Up::Reads => point.iops,
+            Up::Bandwidth => point.bytes_per_s,
+            Up::Cpu => point.cpu_us_per_op,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Up::Reads => "reads of 4 KiB/s",
+            Up::Bandwidth => "bandwidth",
+            Up::Cpu => "µs per read",
+        }
+    }
+}
+
+/// A picture for each question that was measured.
 fn pictures(figures: &Figures) -> Result<String> {
     let mut text = String::new();
     let number = |value: f64| format!("{value:.0}");
     let size = |bytes: f64| human::size(bytes as u64);
-    let (count, rate) = (human::count, human::rate);
-    let by = |points: &[Point], x: &dyn Fn(&Point) -> f64, y: &dyn Fn(&Point) -> f64| -> Vec<(f64, f64)> {
-        points.iter().map(|point| (x(point), y(point))).collect()
-    };
-    let iops = |point: &Point| point.iops;
-    let bytes = |point: &Point| point.bytes_per_s;
-    let depth = |point: &Point| f64::from(point.depth);
-    let request = |point: &Point| f64::from(point.request_bytes);
-    let (threads, drives) = (|point: &Point| point.threads as f64, |point: &Point| point.drives as f64);
-    let (x_number, x_size): (&dyn Fn(f64) -> String, &dyn Fn(f64) -> String) = (&number, &size);
-    let (y_count, y_rate): (&dyn Fn(f64) -> String, &dyn Fn(f64) -> String) = (&count, &rate);
-    for (title, x, y, points, with_linear, x_text, y_text) in [
-        (
-            "One thread, more in flight",
-            "in flight on each drive",
-            "reads of 4 KiB/s",
-            by(&figures.depths, &depth, &iops),
-            false,
-            x_number,
-            y_count,
-        ),
-        (
-            "One thread, more in flight, 64 KiB",
-            "in flight on each drive",
-            "bandwidth",
-            by(&figures.depths_wide, &depth, &bytes),
-            false,
-            x_number,
-            y_rate,
-        ),
-        (
-            "CPU time, more in flight",
-            "in flight on each drive",
-            "µs per read",
-            by(&figures.depths, &depth, &|p: &Point| p.cpu_us_per_op),
-            false,
-            x_number,
-            x_number,
-        ),
-        (
-            "One thread, larger reads",
-            "bytes per read",
-            "bandwidth",
-            by(&figures.sizes, &request, &bytes),
-            false,
-            x_size,
-            y_rate,
-        ),
-        ("More threads", "threads", "reads of 4 KiB/s", by(&figures.threads, &threads, &iops), true, x_number, y_count),
-        (
-            "More threads, 64 KiB",
-            "threads",
-            "bandwidth",
-            by(&figures.threads_wide, &threads, &bytes),
-            true,
-            x_number,
-            y_rate,
-        ),
-        (
-            "More drives",
-            "drives",
-            "reads of 4 KiB/s",
-            by(&figures.drive_counts, &drives, &iops),
-            true,
-            x_number,
-            y_count,
-        ),
-        (
-            "More drives, 64 KiB",
-            "drives",
-            "bandwidth",
-            by(&figures.drive_counts_wide, &drives, &bytes),
-            true,
-            x_number,
-            y_rate,
-        ),
+    for (title, points, across, up) in [
+        ("One thread, more in flight", &figures.depths, Across::Depth, Up::Reads),
+        ("One thread, more in flight, 64 KiB", &figures.depths_wide, Across::Depth, Up::Bandwidth),
+        ("CPU time, more in flight", &figures.depths, Across::Depth, Up::Cpu),
+        ("One thread, larger reads", &figures.sizes, Across::Size, Up::Bandwidth),
+        ("More threads", &figures.threads, Across::Threads, Up::Reads),
+        ("More threads, 64 KiB", &figures.threads_wide, Across::Threads, Up::Bandwidth),
+        ("More drives", &figures.drive_counts, Across::Drives, Up::Reads),
+        ("More drives, 64 KiB", &figures.drive_counts_wide, Across::Drives, Up::Bandwidth),
     ] {
         if points.is_empty() {
             continue;
         }
-        text.push_str(&Picture { title, x, y, points, with_linear, x_text, y_text }.svg()?);
+        let picture = Picture {
+            title,
+            x: across.words(),
+            y: up.words(),
+            points: points.iter().map(|point| (across.of(point), up.of(point))).collect(),
+            with_linear: matches!(across, Across::Threads | Across::Drives),
+            x_text: if across == Across::Size { &size } else { &number },
+            y_text: match up {
+                Up::Reads => &human::count,
+                Up::Bandwidth => &human::rate,
+                Up::Cpu => &number,
+            },
+        };
+        text.push_str(&picture.svg()?);
     }
     Ok(text)
 }
