@@ -142,11 +142,13 @@ fn text(figures: &Figures) -> String {
     text
 }
 
-type Sweep = (&'static str, fn(&Figures) -> &[Point], fn(&Point) -> String);
+/// How a point names its place among others.
+type Name = fn(&Point) -> String;
+type Sweep = (&'static str, fn(&Figures) -> &[Point], Name);
 
 /// What is varied, the points, and how a point names its place.
 fn sweeps() -> [Sweep; 7] {
-    let (depth, threads, drives): (fn(&Point) -> String, fn(&Point) -> String, fn(&Point) -> String) =
+    let (depth, threads, drives): (Name, Name, Name) =
         (|point| point.depth.to_string(), |point| point.threads.to_string(), |point| point.drives.to_string());
     [
         ("in flight", |figures| &figures.depths, depth),
@@ -254,7 +256,7 @@ fn costs(figures: &Figures) -> String {
     text
 }
 
-fn points(what: &str, points: &[Point], of: fn(&Point) -> String) -> String {
+fn points(what: &str, points: &[Point], of: Name) -> String {
     if points.is_empty() {
         return String::new();
     }
