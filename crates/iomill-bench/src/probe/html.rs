@@ -150,16 +150,12 @@ fn latencies(figures: &Figures) -> String {
     let drives = figures.drives.iter().map(|drive| (&drive.path, drive.node, &drive.latency));
     let raw = figures.raw.iter().map(|raw| (&raw.path, raw.node, &raw.latency));
     for (path, node, latency) in drives.chain(raw) {
-        let bar = match latency.device_us {
-            Some(device) => {
-                let share = (100.0 * device / latency.mean_us.max(1e-9)).clamp(0.0, 100.0);
-                format!(
-                    "<div class=\"bar\"><div class=\"drive\" style=\"width:{share:.1}%\"></div><div class=\"platform\" style=\"width:{:.1}%\"></div></div>",
-                    100.0 - share
-                )
-            }
-            None => escape(&latency.split_by),
-        };
+        let share = (100.0 * latency.device_us / latency.split_us.max(1e-9)).clamp(0.0, 100.0);
+        let bar = format!(
+            "<div class=\"bar\" title=\"{}\"><div class=\"drive\" style=\"width:{share:.1}%\"></div><div class=\"platform\" style=\"width:{:.1}%\"></div></div>",
+            escape(&latency.split_by),
+            100.0 - share
+        );
         text.push_str(&format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{bar}</td></tr>",
             escape(&path.display().to_string()),

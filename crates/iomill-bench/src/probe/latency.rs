@@ -33,11 +33,13 @@ pub struct Latency {
     pub p99_us: f64,
     /// Mean.
     pub mean_us: f64,
-    /// Of the mean, what the drive and its driver took; null where it cannot be told.
-    pub device_us: Option<f64>,
-    /// Of the mean, what system call, file system, completion and wake-up took.
-    pub platform_us: Option<f64>,
-    /// Of that, what came before the driver had the read: system call, file system, block layer. Null without tracing.
+    /// What is split: the middle of the reads that were traced, or else the mean.
+    pub split_us: f64,
+    /// Of that, what the drive and its driver took.
+    pub device_us: f64,
+    /// Of that, what system call, file system, completion and wake-up took.
+    pub platform_us: f64,
+    /// Of the platform's part, what came before the driver had the read: system call, file system, block layer. Null without tracing.
     pub submit_us: Option<f64>,
     /// What came after the drive was done: completion, wake-up, the way back. Null without tracing.
     pub complete_us: Option<f64>,
@@ -96,16 +98,15 @@ pub fn measure(
     let cpu_us = cpu.as_secs_f64() * 1e6 / ours as f64;
     // Apart, since tracing itself takes time.
     let traced = traced(tree, below, slice / 2, cancel, &mut read)?;
-    let (device_us, split_by) = best_split(&traced, split(before, after, ours), mean_us, cpu_us);
-    // The block layer counts in milliseconds in all, so that the part may come out above the whole.
-    let device_us = device_us.map(|us| us.min(mean_us));
+    let (split_us, device_us, split_by) = best_split(&traced, split(before, after, ours), mean_us, cpu_us);
     let traced = traced.ok();
     Ok(Latency {
         p50_us: histogram.value_at_quantile(0.5) as f64 / 1e3,
         p99_us: histogram.value_at_quantile(0.99) as f64 / 1e3,
         mean_us,
+        split_us,
         device_us,
-        platform_us: device_us.map(|us| mean_us - us),
+        platform_us: split_us - device_us,
         submit_us: traced.map(|split| split.submit_us),
         complete_us: traced.map(|split| split.complete_us),
         cpu_us,
@@ -160,24 +161,26 @@ fn traced(
     }))
 }
 
-/// The best of what there is: by tracing, by the block layer's count, by subtraction.
+/// The best of what there is: by tracing, by the block layer's count, by subtraction. What is split, the drive's part, and how.
 fn best_split(
     traced: &std::result::Result<Split, String>,
     counted: std::result::Result<f64, String>,
     mean_us: f64,
     cpu_us: f64,
-) -> (Option<f64>, String) {
+) -> (f64, f64, String) {
     match (traced, counted) {
         (Ok(split), _) => {
             let by = format!("the kernel's tracing of the block layer, of {} reads", split.reads);
-            (Some(split.device_us), by)
+            (split.submit_us + split.device_us + split.complete_us, split.device_us, by)
         }
         (Err(untraced), Ok(device_us)) => {
-            (Some(device_us), format!("the block layer's own count of the time of its requests ({untraced})"))
+            // It counts in milliseconds in all, so that the part may come out above the whole.
+            let by = format!("the block layer's own count of the time of its requests ({untraced})");
+            (mean_us, device_us.min(mean_us), by)
         }
         (Err(untraced), Err(uncounted)) => {
             let by = "subtraction: what the thread did not spend on a CPU counts as the drive's, interrupt and wake-up with it";
-            (Some((mean_us - cpu_us).max(0.0)), format!("{by} ({untraced}; {uncounted})"))
+            (mean_us, (mean_us - cpu_us).max(0.0), format!("{by} ({untraced}; {uncounted})"))
         }
     }
 }
@@ -292,13 +295,14 @@ mod tests {
     #[test]
     fn the_best_split_is_taken_and_named() {
         let split = Split { submit_us: 4.0, device_us: 70.0, complete_us: 6.0, reads: 100 };
-        let (device, by) = best_split(&Ok(split), Ok(75.0), 80.0, 3.0);
-        assert!(device == Some(70.0) && by.contains("tracing") && by.contains("100 reads"), "{by}");
+        let (whole, device, by) = best_split(&Ok(split), Ok(75.0), 90.0, 3.0);
+        assert!((whole, device) == (80.0, 70.0) && by.contains("tracing") && by.contains("100 reads"), "{by}");
         let no_trace = Err("root only".to_owned());
-        let (device, by) = best_split(&no_trace, Ok(75.0), 80.0, 3.0);
-        assert!(device == Some(75.0) && by.contains("own count") && by.contains("root only"), "{by}");
-        let (device, by) = best_split(&no_trace, Err("iostats".to_owned()), 80.0, 3.0);
-        assert!(device == Some(77.0) && by.starts_with("subtraction") && by.contains("iostats"), "{by}");
+        let (whole, device, by) = best_split(&no_trace, Ok(75.0), 80.0, 3.0);
+        assert!((whole, device) == (80.0, 75.0) && by.contains("own count") && by.contains("root only"), "{by}");
+        assert_eq!(best_split(&no_trace, Ok(85.0), 80.0, 3.0).1, 80.0);
+        let (whole, device, by) = best_split(&no_trace, Err("iostats".to_owned()), 80.0, 3.0);
+        assert!((whole, device) == (80.0, 77.0) && by.starts_with("subtraction") && by.contains("iostats"), "{by}");
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn event(line: &str) -> Option<(&str, u64, u64)> {
     is_read.then_some((name, at_us, sector))
 }
 
-/// Where the time of reads went, on average and in microseconds.
+/// Where the time of the reads in the middle went, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
     /// From the call to when the driver had it.
@@ -126,32 +126,33 @@ pub struct Split {
     pub device_us: f64,
     /// From then to the return of the call.
     pub complete_us: f64,
-    /// Reads that it is of.
+    /// Reads that were seen whole.
     pub reads: usize,
 }
 
-/// Finds for each read of ours, one after the other, the one span within it.
+/// Finds for each read of ours, one after the other, the one span within it. The fifth in the middle counts, by how long they took: so
+/// what others do to the slowest does not.
 pub fn split(reads: &[(u64, u64)], spans: &[Span]) -> Option<Split> {
     let mut spans = spans.to_vec();
     spans.sort_by_key(|span| span.issued_us);
-    let (mut sums, mut count) = ([0u64; 3], 0usize);
+    let mut seen: Vec<[u64; 3]> = Vec::new();
     for &(begun, ended) in reads {
         let first = spans.partition_point(|span| span.issued_us < begun);
         let within: Vec<&Span> = spans[first..].iter().take_while(|span| span.issued_us <= ended).collect();
         // Several are a read that was cut, or somebody else's beside ours.
         let [span] = within[..] else { continue };
         let Some(after) = ended.checked_sub(span.completed_us) else { continue };
-        sums[0] += span.issued_us - begun;
-        sums[1] += span.completed_us.saturating_sub(span.issued_us);
-        sums[2] += after;
-        count += 1;
+        seen.push([span.issued_us - begun, span.completed_us.saturating_sub(span.issued_us), after]);
     }
-    let mean = |sum: u64| sum as f64 / count as f64;
-    (count > 0).then(|| Split {
-        submit_us: mean(sums[0]),
-        device_us: mean(sums[1]),
-        complete_us: mean(sums[2]),
-        reads: count,
+    seen.sort_by_key(|parts| parts.iter().sum::<u64>());
+    let each_side = seen.len() * 2 / 5;
+    let middle = &seen[each_side..seen.len() - each_side];
+    let mean = |part: usize| middle.iter().map(|parts| parts[part]).sum::<u64>() as f64 / middle.len() as f64;
+    (!middle.is_empty()).then(|| Split {
+        submit_us: mean(0),
+        device_us: mean(1),
+        complete_us: mean(2),
+        reads: seen.len(),
     })
 }
 
@@ -191,6 +192,12 @@ mod tests {
         let split = split(&reads, &spans).unwrap();
         assert_eq!(split, Split { submit_us: 7.5, device_us: 70.0, complete_us: 17.5, reads: 2 });
         assert_eq!(super::split(&reads[4..], &spans), None);
+        // Of five the one in the middle, whatever happened to the slowest.
+        let reads: Vec<(u64, u64)> =
+            [100, 9_000, 80, 70, 90].iter().zip(1..).map(|(len, at)| (at * 10_000, at * 10_000 + len)).collect();
+        let spans: Vec<Span> = reads.iter().map(|(begun, ended)| span(begun + 5, ended - 15)).collect();
+        let split = super::split(&reads, &spans).unwrap();
+        assert_eq!(split, Split { submit_us: 5.0, device_us: 70.0, complete_us: 15.0, reads: 5 });
     }
 
     #[test]

@@ -119,10 +119,12 @@ fn latency(figures: &Figures) -> Option<String> {
     let drive = figures.drives.iter().max_by(|a, b| a.latency.p50_us.total_cmp(&b.latency.p50_us))?;
     let latency = &drive.latency;
     let whole = format!("a lone read of 4 KiB takes {}", human::time_us(latency.p50_us));
-    let (device, platform) = (latency.device_us?, latency.platform_us?);
-    let share = 100.0 * device / latency.mean_us.max(1e-9);
-    let mut words =
-        format!("{whole}; on average {share:.0}% of it is the drive and {} the platform", human::time_us(platform));
+    let share = 100.0 * latency.device_us / latency.split_us.max(1e-9);
+    let platform = human::time_us(latency.platform_us);
+    let mut words = match latency.submit_us {
+        Some(_) => format!("{whole}; {share:.0}% of it is the drive and {platform} the platform"),
+        None => format!("{whole}; on average {share:.0}% is the drive and {platform} the platform"),
+    };
     if let (Some(before), Some(after)) = (latency.submit_us, latency.complete_us) {
         words.push_str(&format!(
             " ({} before the driver has the read, {} after the drive is done)",
@@ -208,8 +210,9 @@ pub(crate) mod tests {
             p50_us: 80.0,
             p99_us: 90.0,
             mean_us: 80.0,
-            device_us: Some(72.0),
-            platform_us: Some(8.0),
+            split_us: 80.0,
+            device_us: 72.0,
+            platform_us: 8.0,
             submit_us: Some(5.0),
             complete_us: Some(3.0),
             cpu_us: 3.0,

@@ -54,7 +54,8 @@ pub struct Probe {
     /// Directories, one on each drive to probe [default: the array's drives]
     #[arg(value_name = "DIR")]
     pub places: Vec<PathBuf>,
-    /// Length of the file that is made on each drive and removed afterwards; larger than a drive's own cache tells more
+    /// Length of the file that is made on each drive and removed afterwards; larger than a drive's own cache tells more.
+    /// A small array that is made there, too, takes 64MiB of each drive at most
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub size: u64,
     /// Length of each of some eighty runs, 0.1 to 600

@@ -195,9 +195,9 @@ fn latencies(figures: &Figures) -> String {
             human::time_us(latency.p50_us),
             human::time_us(latency.p99_us),
             time(latency.submit_us),
-            time(latency.device_us),
+            human::time_us(latency.device_us),
             time(latency.complete_us),
-            time(latency.platform_us),
+            human::time_us(latency.platform_us),
             human::time_us(latency.cpu_us),
             human::count(deep),
             best_depth.to_string(),
@@ -207,7 +207,7 @@ fn latencies(figures: &Figures) -> String {
     let latencies = figures.drives.iter().map(|drive| &drive.latency).chain(figures.raw.iter().map(|raw| &raw.latency));
     if let Some(latency) = latencies.into_iter().next() {
         text.push_str(&format!(
-            "One read of 4 KiB at a time, means; split by {}. reads/s: {} in flight.\n",
+            "One read of 4 KiB at a time; split by {}. reads/s: {} in flight.\n",
             latency.split_by,
             probe::DEEP
         ));
