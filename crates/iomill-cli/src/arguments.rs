@@ -222,9 +222,10 @@ pub enum Command {
     /// Find out what drives and machine can do, and where the time goes
     #[command(
         after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n  \
-                            iomill -a /mnt/ssd0 probe --profile ssds.toml\n  iomill -a /mnt/ssd0 --profile ssds.toml info\n\n\
+                            iomill -a /mnt/ssd0 probe --profile ssds.toml\n\n\
                             It makes files on each drive, reads them for about a minute, and removes them. Raw devices are read \
-                            only if --raw names them, and never written."
+                            only if --raw names them, and never written. What --profile writes here is followed by other \
+                            commands with `iomill --profile ssds.toml ...`."
     )]
     Probe(Probe),
     /// Say what of this machine costs I/Os, and mend it

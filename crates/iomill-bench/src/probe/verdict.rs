@@ -110,7 +110,7 @@ fn one_core(figures: &Figures) -> Option<String> {
         human::count(best.iops),
         human::time_us(best.cpu_us_per_op)
     );
-    let last = figures.threads.last().filter(|last| last.threads > 1)?;
+    let Some(last) = figures.threads.last().filter(|last| last.threads > 1) else { return Some(core) };
     let linear = last.of_linear.map_or(String::new(), |share| format!(" ({:.0}% of linear)", 100.0 * share));
     Some(format!("{core}; {} threads read {}{linear}", last.threads, human::count(last.iops)))
 }
@@ -295,6 +295,9 @@ pub(crate) mod tests {
         ] {
             assert!(all.contains(part), "{part} is not in: {all}");
         }
+        let mut one_core = figures([2e5, 4e5], 5.5e5, 1.5);
+        one_core.threads.truncate(1);
+        assert!(words(&one_core)[1].ends_with("each costs 3.03 µs"), "{:?}", words(&one_core));
         let mut even = figures([4e5, 4e5], 5.5e5, 1.5);
         assert!(!words(&even).join("\n").contains("weights"));
         assert!(!words(&even).join("\n").contains("are on one device"));
