@@ -9,6 +9,7 @@
 mod course;
 pub mod cycles;
 pub mod html;
+mod idle;
 pub mod latency;
 pub mod paths;
 pub mod profile;
@@ -83,6 +84,8 @@ pub struct Point {
     pub cpu_us_per_op: f64,
     /// CPUs that were busy with it.
     pub cpus_used: f64,
+    /// CPUs that this process may use and nobody used meanwhile.
+    pub cpus_idle: f64,
     /// Reads per second over those of one (of the first point of its list), divided by how many: 1 is linear.
     pub of_linear: Option<f64>,
 }
@@ -332,6 +335,7 @@ pub(crate) mod tests {
             bytes_per_s,
             cpu_us_per_op,
             cpus_used,
+            cpus_idle: (4.0 - cpus_used).max(0.0),
             of_linear: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::raw::RawFigures;
 use super::served::Served;
-use super::{Adapter, DriveFigures, Figures, UNEVEN};
+use super::{Adapter, DriveFigures, Figures, Point, UNEVEN};
 use crate::human;
 
 /// Above this share of a CPU a thread does nothing but work.
@@ -16,6 +16,7 @@ pub fn words(figures: &Figures) -> Vec<String> {
         (true, false) => Vec::new(),
         _ => vec![limit(figures)],
     };
+    words.extend(disturbed(figures));
     words.extend(same_device(figures));
     words.extend(one_core(figures));
     words.extend(latency(figures));
@@ -32,7 +33,7 @@ fn limit(figures: &Figures) -> String {
     let Some(all) = figures.drive_counts.last() else { return "nothing was measured".to_owned() };
     let cpus = figures.machine.cores_allowed.max(1) as f64;
     let reached = human::count(all.iops);
-    if all.cpus_used >= BUSY * all.threads.min(figures.machine.cores_allowed.max(1)) as f64 {
+    if is_busy(all, figures) {
         let who = if cpus == 1.0 {
             "the only processor is".to_owned()
         } else {
@@ -75,13 +76,29 @@ fn limit(figures: &Figures) -> String {
     )
 }
 
+/// Whether the processors had nothing left for a run, by its own doing or others'.
+fn is_busy(point: &Point, figures: &Figures) -> bool {
+    let cpus = figures.machine.cores_allowed.max(1);
+    point.cpus_used >= BUSY * point.threads.min(cpus) as f64 || point.cpus_idle <= (1.0 - BUSY) * cpus as f64
+}
+
+/// Others that use the processors.
+fn disturbed(figures: &Figures) -> Option<String> {
+    let cpus = figures.machine.cores_allowed.max(1) as f64;
+    let all = figures.drive_counts.last()?;
+    let others = cpus - all.cpus_used - all.cpus_idle;
+    (others > (1.0 - BUSY) * cpus).then(|| {
+        format!(
+            "other programs, or other guests of the host, had {others:.1} of the {cpus} processors meanwhile: on a quiet machine there is \
+             more to be had"
+        )
+    })
+}
+
 /// The adapter that holds its drives back most, if the processors do not.
 fn narrow_adapter(figures: &Figures) -> Option<&Adapter> {
     let share = |adapter: &Adapter| adapter.together.iops / adapter.alone_iops.max(1e-9);
-    let is_busy = |adapter: &Adapter| {
-        adapter.together.cpus_used >= BUSY * adapter.together.threads.min(figures.machine.cores_allowed.max(1)) as f64
-    };
-    let narrow = figures.adapters.iter().filter(|one| share(one) < TOGETHER && !is_busy(one));
+    let narrow = figures.adapters.iter().filter(|one| share(one) < TOGETHER && !is_busy(&one.together, figures));
     narrow.min_by(|a, b| share(a).total_cmp(&share(b)))
 }
 
@@ -259,6 +276,17 @@ pub(crate) mod tests {
         assert!(shared.starts_with("something that the drives share") && shared.contains("51%"), "{shared}");
         let cpu = first([4e5, 4e5], 7.5e5, 3.9);
         assert!(cpu.starts_with("the 4 threads' processors are the limit: 750k") && cpu.contains("2 drives"), "{cpu}");
+    }
+
+    #[test]
+    fn others_on_the_processors_are_told_and_not_taken_for_slow_drives() {
+        let mut figures = figures([4e5, 4e5], 1.5e5, 1.0);
+        assert!(words(&figures)[0].starts_with("something that the drives share"));
+        assert!(!words(&figures).join("\n").contains("other programs"));
+        figures.drive_counts.last_mut().unwrap().cpus_idle = 0.1;
+        let told = words(&figures);
+        assert!(told[0].starts_with("the 4 threads' processors are the limit"), "{told:?}");
+        assert!(told[1].starts_with("other programs") && told[1].contains("2.9 of the 4"), "{told:?}");
     }
 
     #[test]
