@@ -23,6 +23,7 @@ mod options;
 mod peek;
 mod pin;
 mod places;
+mod profile;
 mod setup;
 mod split;
 mod state;
@@ -45,4 +46,5 @@ pub use options::{
 pub use options::{Layout, LayoutKind, Mode, Remote};
 pub use peek::Peek;
 pub use pin::{Pages, Pin};
+pub use profile::{Profile, ProfileDrive};
 pub use state::MAX_FILE_BYTES;
