@@ -261,7 +261,9 @@ mod models {
     use crate::sys::sync::{AtomicU64, model};
     use loom::thread;
 
-    /// What nodes have copied is there when the caller has waited, for all of them.
+    /// What nodes have copied is there when the caller has waited, for all of them (rule 3).
+    ///
+    /// Seen to fail when the caller did not wait, and when the last end did not wake it.
     #[test]
     fn loom_errand_ends_after_its_copy() {
         model(|| {
@@ -348,8 +350,38 @@ mod models {
         }
     }
 
+    /// Asks for pages as a node's thread does, which ends what it fills after it has asked for all; what goes back undone (rule 2).
+    fn work_on(pages: &[Page; 2], wanted: [usize; 2]) -> Vec<usize> {
+        let asked = wanted.map(|page| (page, pages[page].begin()));
+        let those = |state| asked.into_iter().filter(move |(_, asked)| *asked == state).map(|(page, _)| page);
+        those(State::Missing).for_each(|page| pages[page].end());
+        those(State::Filling).collect()
+    }
+
+    /// Two threads of nodes at the same two pages, each of which may have begun one of them when it comes to the other: nobody hangs, and
+    /// what goes back is there soon.
+    ///
+    /// Seen to fail when they waited for each other's page (rule 2).
+    #[test]
+    fn loom_errand_waits_for_no_page_while_it_fills() {
+        model(|| {
+            let pages: Arc<[Page; 2]> = Arc::default();
+            let other = thread::spawn({
+                let pages = Arc::clone(&pages);
+                move || work_on(&pages, [1, 0])
+            });
+            let left = work_on(&pages, [0, 1]);
+            left.into_iter().for_each(|page| pages[page].wait());
+            other.join().unwrap().into_iter().for_each(|page| pages[page].wait());
+            assert!(pages.iter().all(|page| page.begin() == State::There));
+        });
+    }
+
     /// Two callers and a node that sleeps: one asks it for the page that the other is filling, who asks it for yet another. Nobody hangs,
     /// and the page is there in the end (rules 1 and 2, and those of the inbox).
+    ///
+    /// Seen to fail with both rules broken, the node waiting for a page whose owner waits for the node (one of them is enough here), and
+    /// when the sender did not wake the node.
     #[test]
     fn loom_errand_waits_for_no_page() {
         model(|| {
