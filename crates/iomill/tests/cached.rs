@@ -274,8 +274,6 @@ fn pages_never_tear() {
     });
 }
 
-/// A length that changes while operations that found their sets full, syncs and tasks are waiting: nothing waits for ever, and what is
-/// read is zeroes or what was written.
 /// A pin that finds its set full of dirty pages does not wait for somebody else to flush them: nobody else may come.
 #[test]
 fn a_pin_makes_room_among_dirty_pages() {
@@ -302,6 +300,32 @@ fn a_pin_makes_room_among_dirty_pages() {
     array.close().unwrap();
 }
 
+/// A thread's own variables go in the opposite order of their first use: this file after what the thread keeps for the cache.
+#[test]
+fn a_file_may_outlive_what_its_thread_keeps() {
+    thread_local! {
+        static MINE: std::cell::RefCell<Option<File>> = const { std::cell::RefCell::new(None) };
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create([dir.path()]).unwrap();
+    let file = array.create_file("file", Layout::default()).unwrap();
+    thread::spawn(move || {
+        MINE.set(Some(file));
+        MINE.with_borrow(|file| {
+            let file = file.as_ref().unwrap();
+            file.write_at(&[7; 3 * PAGE], 100).unwrap();
+            assert_eq!(file.pin(1).unwrap()[0], 7);
+        });
+    })
+    .join()
+    .unwrap();
+    let mut bytes = [0; 3 * PAGE];
+    array.open_file("file").unwrap().read_at(&mut bytes, 100).unwrap();
+    assert_eq!(bytes, [7; 3 * PAGE]);
+}
+
+/// A length that changes while operations that found their sets full, syncs and tasks are waiting: nothing waits for ever, and what is
+/// read is zeroes or what was written.
 #[test]
 fn the_length_changes_under_everybody() {
     each_kind(|rng, array| {

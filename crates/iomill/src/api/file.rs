@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use super::cached::{Ahead, CHUNK_PAGES, Paged, Want};
+use super::cached::{Ahead, CHUNK_PAGES, Paged, Seat, Want};
 use super::callbacks;
 use super::hold::Hold;
 pub(crate) use super::hold::Inside;
@@ -86,8 +86,10 @@ impl File {
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match &self.state.paged {
-            Some(paged) if paged.cached.is_default() => self.read_page::<true>(paged, buf, offset),
-            Some(paged) => self.read_page_in_any_shape(paged, buf, offset),
+            Some(paged) => match paged.cached.last_seat_as::<true>() {
+                Some(seat) => self.read_page::<true>(paged, seat, buf, offset),
+                None => self.read_page_in_any_shape(paged, buf, offset),
+            },
             None => false,
         };
         if !read {
@@ -135,19 +137,22 @@ impl File {
     /// Reads within one page of the file, if the cache has it. Part of every loop that reads, so that nothing is saved and
     /// restored for each call.
     #[inline(always)]
-    fn read_page<const DEFAULT: bool>(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
+    fn read_page<const DEFAULT: bool>(&self, paged: &Paged, seat: &Seat, buf: &mut [u8], offset: u64) -> bool {
         let within = offset as usize % PAGE_BYTES;
-        let Some(room) = self.state.len().checked_sub(offset) else { return false };
-        if buf.len() > PAGE_BYTES - within || buf.len() as u64 > room {
+        // Negative beyond the end: no file is longer than `MAX_FILE_BYTES`, and of offsets so high that this is no more true no page
+        // has a key.
+        let room = self.state.len().wrapping_sub(offset) as i64;
+        if buf.len() > PAGE_BYTES - within || buf.len() as i64 > room {
             return false;
         }
         // SAFETY: `buf` is ours for the whole call, and the range is within a page.
-        unsafe { paged.read_page::<DEFAULT>(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
+        unsafe { paged.read_page::<DEFAULT>(seat, offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
     }
 
     #[inline(never)]
     fn read_page_in_any_shape(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
-        self.read_page::<false>(paged, buf, offset)
+        // A thread's first read takes the longer way.
+        paged.cached.last_seat().is_some_and(|seat| self.read_page::<false>(paged, seat, buf, offset))
     }
 
     /// `read_at` for what is not one page in the cache.

@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use super::cached::{CHUNK_PAGES, Paged};
+use super::cached::{CHUNK_PAGES, Paged, Seat};
 use super::callbacks::{self, Callbacks};
 use super::file::{File, Inside};
 use super::state::FileState;
@@ -108,23 +108,22 @@ impl File {
     #[inline(always)]
     fn pin_found(&self, page: u64) -> Option<Pin<'_>> {
         let paged = self.state.paged.as_ref()?;
-        if paged.cached.is_default() {
-            self.pin_found_in::<true>(paged, page)
-        } else {
-            self.pin_found_in_any_shape(paged, page)
+        match paged.cached.last_seat_as::<true>() {
+            Some(seat) => self.pin_found_in::<true>(paged, seat, page),
+            None => self.pin_found_in_any_shape(paged, page),
         }
     }
 
     #[inline(never)]
     fn pin_found_in_any_shape<'a>(&'a self, paged: &'a Paged, page: u64) -> Option<Pin<'a>> {
-        self.pin_found_in::<false>(paged, page)
+        self.pin_found_in::<false>(paged, paged.cached.last_seat()?, page)
     }
 
     #[inline(always)]
-    fn pin_found_in<'a, const DEFAULT: bool>(&'a self, paged: &'a Paged, page: u64) -> Option<Pin<'a>> {
+    fn pin_found_in<'a, const DEFAULT: bool>(&'a self, paged: &'a Paged, seat: &Seat, page: u64) -> Option<Pin<'a>> {
         let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
         let (key, hash, cache) = paged.key_as::<DEFAULT>(page)?;
-        let held = paged.cached.last_seat()?.pin_found::<DEFAULT>(&paged.cached, cache, key, hash)?;
+        let held = seat.pin_found::<DEFAULT>(&paged.cached, cache, key, hash)?;
         // Here, where the pin is not made yet: making it and then moving it costs more than all the rest.
         if (page + 1).is_multiple_of(CHUNK_PAGES) {
             self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);

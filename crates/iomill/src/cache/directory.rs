@@ -42,7 +42,7 @@ pub struct Directory {
     hash_mask: u64,
     first_sets: u32,
     sets_max: u32,
-    /// Sets now (32 bits), and by which bits all have been split (in the high half). Changed only by who holds the locks of the set
+    /// Sets now (32 bits), and by which bits all have been split (in the high half, whose highest bit says [`UNEVEN`]). Changed only by who holds the locks of the set
     /// that is split or joined and of the other one, so whoever locks a set and still finds a page's place to be there is right.
     size: AtomicU64,
     hit_rule: HitRule,
@@ -107,6 +107,11 @@ impl Directory {
         Place(key::origin(self.first_sets, set))
     }
 
+    /// [`key::even_sets`] of this directory.
+    pub(super) fn even_sets(&self, sets: u32) -> u32 {
+        key::even_sets(self.first_sets, sets)
+    }
+
     /// The most sets there may be.
     pub fn sets_max(&self) -> u32 {
         self.sets_max
@@ -142,6 +147,15 @@ impl Directory {
     #[inline(always)]
     pub fn place(&self, hash: Hash) -> Place {
         let size = self.size.load(Ordering::Acquire);
+        if size & UNEVEN != 0 {
+            return self.uneven_place(hash, size & !UNEVEN);
+        }
+        Place(hash.even_set(self.first_sets, (size >> 32) as u32))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn uneven_place(&self, hash: Hash, size: u64) -> Place {
         Place(hash.set(self.first_sets, size as u32, (size >> 32) as u32))
     }
 
@@ -252,8 +266,14 @@ impl Directory {
     }
 }
 
+/// In a directory's size: not all sets have been split by the same bits, because there are more than the first ones doubled some times, or
+/// fewer than the first. Caches are made even (`key::even_sets`) and are uneven while they are resized, and after it.
+const UNEVEN: u64 = 1 << 63;
+
 fn size_word(first_sets: u32, sets: u32) -> u64 {
-    u64::from(key::split_mask(first_sets, sets)) << 32 | u64::from(sets)
+    let mask = key::split_mask(first_sets, sets);
+    let uneven = if sets == first_sets * (mask + 1) { 0 } else { UNEVEN };
+    uneven | u64::from(mask) << 32 | u64::from(sets)
 }
 
 #[cfg(all(test, not(iomill_models)))]

@@ -18,15 +18,20 @@ const TOLD_LEN: usize = 8;
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub struct Feeder {
-    /// Each with its way.
-    hits: [Cell<(Hash, u32)>; FEEDER_LEN],
+    hashes: [Cell<Hash>; FEEDER_LEN],
+    /// The way of each.
+    ways: [Cell<u8>; FEEDER_LEN],
     /// Hits since the last drain, also those that were overwritten since.
     count: Cell<usize>,
 }
 
 impl Default for Feeder {
     fn default() -> Feeder {
-        Feeder { hits: [const { Cell::new((Hash(0), 0)) }; FEEDER_LEN], count: Cell::new(0) }
+        Feeder {
+            hashes: [const { Cell::new(Hash(0)) }; FEEDER_LEN],
+            ways: [const { Cell::new(0) }; FEEDER_LEN],
+            count: Cell::new(0),
+        }
     }
 }
 
@@ -35,7 +40,8 @@ impl Feeder {
     #[inline(always)]
     pub fn push(&self, way: u32, hash: Hash) -> bool {
         let count = self.count.get();
-        self.hits[count % FEEDER_LEN].set((hash, way));
+        self.hashes[count % FEEDER_LEN].set(hash);
+        self.ways[count % FEEDER_LEN].set(way as u8);
         self.count.set(count + 1);
         count % FEEDER_LEN == FEEDER_LEN - 1
     }
@@ -54,8 +60,8 @@ impl Feeder {
             let mut hashes = [Hash(0); TOLD_LEN];
             let len = TOLD_LEN.min(count - next);
             for told in &mut hashes[..len] {
-                let (hash, way) = self.hits[next % FEEDER_LEN].get();
-                directory.hit(hash, way as usize);
+                let (hash, way) = (self.hashes[next % FEEDER_LEN].get(), self.ways[next % FEEDER_LEN].get());
+                directory.hit(hash, way.into());
                 *told = hash;
                 next += 1;
             }

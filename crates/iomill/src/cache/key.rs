@@ -30,6 +30,18 @@ impl Key {
         (page >> PAGE_BITS == 0).then_some(Key(u64::from(file) << PAGE_BITS | page))
     }
 
+    /// The key of a file's page 0.
+    pub fn first(file: u32) -> Key {
+        debug_assert!((1..=FILE_MAX).contains(&file));
+        Key(u64::from(file) << PAGE_BITS)
+    }
+
+    /// The key of a page of the same file, from that of page 0.
+    #[inline(always)]
+    pub fn page_after(self, page: u64) -> Option<Key> {
+        (page >> PAGE_BITS == 0).then_some(Key(self.0 | page))
+    }
+
     /// The key that a word holds, as [`Key::word`] gave it.
     #[inline]
     pub fn from_word(word: u64) -> Key {
@@ -107,6 +119,13 @@ impl Hash {
         set
     }
 
+    /// [`Hash::set`] where all sets have been split by the bits of `mask` and none by one more.
+    #[inline(always)]
+    pub fn even_set(self, first_sets: u32, mask: u32) -> u32 {
+        let base = (((self.0 >> 32) * u64::from(first_sets)) >> 32) as u32;
+        base + first_sets * (self.0 as u32 & mask)
+    }
+
     /// Where the hash lies from 0 to 2^32, such that the hashes of every set there may be are an interval. `inverse` is
     /// [`inverse_of`] the first sets: who asks often spares a division.
     #[inline]
@@ -121,6 +140,12 @@ impl Hash {
 /// most a 256th more than the first ones doubled some times, so that all are about as full.
 pub fn first_sets(sets: u32) -> u32 {
     sets >> sets.max(1).ilog2().saturating_sub(FIRST_BITS)
+}
+
+/// As many sets, or up to a 256th fewer if they are then the first ones doubled some times: places are found sooner.
+pub fn even_sets(first_sets: u32, sets: u32) -> u32 {
+    let even = first_sets.saturating_mul(split_mask(first_sets, sets) + 1);
+    if even <= sets && sets - even <= sets / 256 { even } else { sets }
 }
 
 /// What a number is multiplied with to be divided by the first sets, in units of 2^-64; never too much.

@@ -173,14 +173,15 @@ impl Cache {
             let what = format!("a cache of {} bytes", plan.bytes_max.max(plan.bytes));
             return Err(Error::invalid(what, "it has at most 2^31 pages, 8 TiB"));
         }
+        let now = key::even_sets(key::first_sets(now as u32), now as u32);
         let directory = Directory::new(directory::Plan {
-            sets: now as u32,
+            sets: now,
             sets_max: most as u32,
             ways: plan.set_size,
             policy: plan.policy,
             hash_mask: plan.hash_mask,
         })?;
-        let (limit, most) = (with_spare(now * ways), with_spare(most * ways));
+        let (limit, most) = (with_spare(u64::from(now) * ways), with_spare(most * ways));
         let frames = Frames::new(limit, most, limit / PIN_SHARE).map_err(|e| Error::Machine {
             what: format!("address space for a cache of {} bytes", u64::from(most) * page),
             why: format!("{e}; ask for a smaller one"),
@@ -429,9 +430,10 @@ impl Cache {
         }
     }
 
-    /// Fetches ahead the bytes of a page that was found.
+    /// Fetches ahead the bytes of a page that was found by its tag, and its key.
     #[inline(always)]
-    pub fn prefetch_seen(&self, seen: Seen<'_>, within: usize, len: usize) {
+    pub fn prefetch_seen(&self, key: *const u8, seen: Seen<'_>, within: usize, len: usize) {
+        prefetch(key);
         let start = self.frames.at(seen.frame()).wrapping_add(within);
         let mut line = start.wrapping_sub(start as usize % 64);
         // Of a long range the processor fetches the rest by itself.

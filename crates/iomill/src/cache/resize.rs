@@ -48,7 +48,7 @@ impl Cache {
     pub fn begin_resize(&self, bytes: u64) -> Resize<'_> {
         let one = lock(&self.resizing);
         let ways = self.directory.ways() as u64;
-        let target = sets_of(bytes, ways).min(u64::from(self.directory.sets_max())) as u32;
+        let target = self.directory.even_sets(sets_of(bytes, ways).min(u64::from(self.directory.sets_max())) as u32);
         let limit = with_spare(u64::from(target) * ways);
         if limit > self.frames.limit() {
             self.frames.set_limit(limit);

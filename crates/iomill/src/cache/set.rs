@@ -152,6 +152,32 @@ impl<'a> Set<'a> {
         None
     }
 
+    /// The first way that may be a page's, by its tag. Whoever takes what is there for that page looks first whether
+    /// [`Set::has_key`], and believes neither before it has seen that the set is still as it was (rule 1).
+    #[inline(always)]
+    pub fn guess(&self, hash: Hash) -> Option<Seen<'a>> {
+        let first = self.word(0);
+        let head = first.load(Ordering::Acquire);
+        let matches = self.tag_matches(hash.tag());
+        if head & LOCKED != 0 || matches == 0 {
+            return None;
+        }
+        let way = matches.trailing_zeros();
+        Some(Seen { head: first, way, word: self.frame(way as usize), version: head as u32 })
+    }
+
+    /// Whether a way's key is this one.
+    #[inline(always)]
+    pub fn has_key(&self, way: u32, key: Key) -> bool {
+        self.word(self.shape.keys + way as usize).load(Ordering::Relaxed) == key.word()
+    }
+
+    /// The address of a way's key, to be fetched ahead of use.
+    #[inline(always)]
+    pub fn key_address(&self, way: u32) -> *const u8 {
+        self.words.as_ptr().wrapping_add(self.shape.keys + way as usize).cast()
+    }
+
     /// The ways whose tag is `tag`.
     #[inline(always)]
     fn tag_matches(&self, tag: u8) -> u32 {

@@ -64,6 +64,8 @@ pub struct Cached {
     instance: u64,
     /// The same while the array is open.
     open: AtomicU64,
+    /// The same if there is one cache, and it is of the default shape.
+    open_default: AtomicU64,
     /// The open files, by their number in the cache.
     files: RwLock<BTreeMap<u32, Weak<FileState>>>,
     next_number: AtomicU32,
@@ -127,8 +129,9 @@ impl Cached {
         }
         let first = caches.remove(0);
         let threads = options.platform.threads();
+        let is_default = places.nodes.len() == 1 && first.directory().is_default_shape();
         let cached = Cached {
-            is_default: places.nodes.len() == 1 && first.directory().is_default_shape(),
+            is_default,
             first,
             spread: (places.nodes.len() > 1).then(|| Spread::new(places, caches, options.remote, threads)),
             board: Arc::clone(board),
@@ -140,6 +143,7 @@ impl Cached {
             chunk_bytes,
             instance,
             open: AtomicU64::new(instance),
+            open_default: AtomicU64::new(if is_default { instance } else { seat::CLOSED }),
             files: RwLock::default(),
             next_number: AtomicU32::new(0),
             flusher: Flusher::default(),
@@ -220,6 +224,8 @@ pub struct Paged {
     pub cached: Arc<Cached>,
     /// The file's number in keys.
     pub number: u32,
+    /// The key of its page 0.
+    zero: Key,
     /// Of pages from here on, in bytes, the drives hold nothing yet but zeroes, and nothing is on its way to them: those that are not
     /// in the cache need not be read before they are written to. It moves before a page does (`on_its_way`), and who looks holds the
     /// lock of the page's set, without which no page leaves the cache.
@@ -294,7 +300,8 @@ impl Paged {
     /// The part of a file that is being opened, `len` bytes long.
     pub fn new(cached: &Arc<Cached>, len: u64) -> Paged {
         let fresh_from = AtomicU64::new(len.next_multiple_of(PAGE_BYTES as u64));
-        Paged { cached: Arc::clone(cached), number: cached.number(), fresh_from }
+        let number = cached.number();
+        Paged { cached: Arc::clone(cached), number, zero: Key::first(number), fresh_from }
     }
 
     /// Takes note that a page is about to be written to its drive.

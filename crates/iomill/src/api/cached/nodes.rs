@@ -190,7 +190,7 @@ impl Paged {
     /// The same; with `DEFAULT` there is one cache.
     #[inline(always)]
     pub fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
-        let key = Key::new(self.number, page)?;
+        let key = self.zero.page_after(page)?;
         let cache = self.cached.cache_as::<DEFAULT>(key);
         Some((key, cache.directory().hash(key), cache))
     }

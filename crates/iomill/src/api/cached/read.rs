@@ -6,6 +6,7 @@ use crate::api::array::ArrayInner;
 use crate::api::split::{Extent, Splitter};
 use crate::api::state::FileState;
 use crate::cache::key::{Hash, Key};
+use crate::cache::set::Seen;
 use crate::cache::{Begun, Came, Fill, Outcome, Place, Waiter, Wrote};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
@@ -13,8 +14,8 @@ use crate::engine::Op;
 use crate::error::Result;
 use crate::sys::sync::Ordering;
 
-/// Look-ups of a batch that overlap.
-const OVERLAP: usize = 16;
+/// Look-ups at one stage of a batch.
+const OVERLAP: usize = 8;
 
 /// How many pages ahead of the one that is worked on what filling it takes is fetched.
 pub(super) const FETCH_AHEAD: usize = 4;
@@ -83,12 +84,15 @@ impl Paged {
     /// # Safety
     /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
     #[inline(always)]
-    pub unsafe fn read_page<const DEFAULT: bool>(&self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
-        // A thread's first read takes the longer way.
-        let (Some((key, hash, cache)), Some(seat)) = (self.key_to_read::<DEFAULT>(page), self.cached.last_seat())
-        else {
-            return false;
-        };
+    pub unsafe fn read_page<const DEFAULT: bool>(
+        &self,
+        seat: &Seat,
+        page: u64,
+        within: usize,
+        to: *mut u8,
+        len: usize,
+    ) -> bool {
+        let Some((key, hash, cache)) = self.key_to_read::<DEFAULT>(page) else { return false };
         let directory = cache.directory();
         let set = directory.set_as::<DEFAULT>(directory.place(hash));
         let Some(seen) = set.find(key, hash) else { return false };
@@ -136,8 +140,7 @@ impl Paged {
     #[inline(always)]
     unsafe fn read_many_in<const DEFAULT: bool>(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
         self.cached.with_seat(|seat| {
-            let mut batch =
-                Batch::<DEFAULT> { paged: self, seat, missing, asked: [Asking::NOTHING; OVERLAP], count: 0 };
+            let mut batch = Batch::<DEFAULT>::new(self, seat, missing);
             let mut bytes = 0;
             for extent in extents {
                 bytes += extent.len;
@@ -154,7 +157,7 @@ impl Paged {
                 }
             }
             // SAFETY: as above.
-            unsafe { batch.run() };
+            unsafe { batch.end() };
             seat.tally.add(Id::BytesRead, bytes as u64);
         });
     }
@@ -259,64 +262,92 @@ impl Asking {
     }
 }
 
-/// Some look-ups that go together: first all their sets are fetched ahead, then all their pages, then all are copied.
+/// Look-ups that overlap: each is at one of three stages. First its set is fetched ahead; [`OVERLAP`] look-ups later the page is
+/// looked for and its bytes are fetched ahead; and as many later they are copied.
 struct Batch<'a, const DEFAULT: bool> {
     paged: &'a Paged,
     seat: &'a Seat,
     missing: &'a mut Vec<Span>,
-    /// The first `count` are asked for.
-    asked: [Asking; OVERLAP],
+    /// By their number, modulo the length: those from `copied` on.
+    asked: [Asking; 2 * OVERLAP],
+    /// Those of them that were found.
+    seen: [Option<Seen<'a>>; 2 * OVERLAP],
+    /// Look-ups so far.
     count: usize,
+    hits: u64,
 }
 
-impl<const DEFAULT: bool> Batch<'_, DEFAULT> {
-    /// Adds a span, and runs the batch when that is the last for which there is room.
+impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
+    fn new(paged: &'a Paged, seat: &'a Seat, missing: &'a mut Vec<Span>) -> Batch<'a, DEFAULT> {
+        let (asked, seen) = ([Asking::NOTHING; 2 * OVERLAP], [const { None }; 2 * OVERLAP]);
+        Batch { paged, seat, missing, asked, seen, count: 0, hits: 0 }
+    }
+
+    /// Adds a span, and moves two that came earlier on by a stage.
     ///
     /// # Safety
-    /// The span's memory is writable and nobody else's, until `run`.
+    /// The span's memory is writable and nobody else's, until `end`.
     #[inline(always)]
     unsafe fn push(&mut self, span: Span) {
         let Some((key, hash, cache)) = self.paged.key_as::<DEFAULT>(span.page) else { return self.missing.push(span) };
         let place = cache.prefetch::<DEFAULT>(hash);
         let Span { within, len, buf, .. } = span;
-        self.asked[self.count] = Asking { key, hash, buf, place, within, len };
+        self.asked[self.count % (2 * OVERLAP)] = Asking { key, hash, buf, place, within, len };
         self.count += 1;
-        if self.count == OVERLAP {
+        if self.count > OVERLAP {
+            self.find(self.count - 1 - OVERLAP);
+        }
+        if self.count >= 2 * OVERLAP {
             // SAFETY: the caller's promise.
-            unsafe { self.run() };
+            unsafe { self.copy(self.count - 2 * OVERLAP) };
         }
     }
 
-    /// Copies what the cache holds; the rest is missing.
+    #[inline(always)]
+    fn find(&mut self, number: usize) {
+        let asking = &self.asked[number % (2 * OVERLAP)];
+        let cache = self.paged.cached.cache_as::<DEFAULT>(asking.key);
+        // The page may have moved to another set meanwhile; then it is not found.
+        let set = cache.directory().set_as::<DEFAULT>(asking.place);
+        let seen = set.guess(asking.hash);
+        if let Some(seen) = seen {
+            cache.prefetch_seen(set.key_address(seen.way), seen, asking.within.into(), asking.len.into());
+        }
+        self.seen[number % (2 * OVERLAP)] = seen;
+    }
+
+    /// # Safety
+    /// As for `push`.
+    #[inline(always)]
+    unsafe fn copy(&mut self, number: usize) {
+        let asking = &self.asked[number % (2 * OVERLAP)];
+        let cache = self.paged.cached.cache_as::<DEFAULT>(asking.key);
+        let set = cache.directory().set_as::<DEFAULT>(asking.place);
+        let guessed = self.seen[number % (2 * OVERLAP)];
+        // A tag is right but for about one in a hundred.
+        let seen =
+            guessed.filter(|seen| set.has_key(seen.way, asking.key)).or_else(|| set.find(asking.key, asking.hash));
+        if let Some(seen) = seen
+            // SAFETY: a span is within its page, and its memory is the caller's.
+            && unsafe { cache.copy_seen(seen, asking.within.into(), asking.buf, asking.len.into()) }
+        {
+            self.hits += 1;
+            self.seat.note::<DEFAULT>(&self.paged.cached, cache, seen.way, asking.hash);
+        } else {
+            self.missing.push(asking.span());
+        }
+    }
+
+    /// Moves all that are left on to their end.
     ///
     /// # Safety
     /// As for `push`.
     #[inline(never)]
-    unsafe fn run(&mut self) {
-        let (cached, asked) = (&self.paged.cached, &self.asked[..std::mem::take(&mut self.count)]);
-        let mut seen = [const { None }; OVERLAP];
-        for (asking, seen) in asked.iter().zip(&mut seen) {
-            let cache = cached.cache_as::<DEFAULT>(asking.key);
-            // The page may have moved to another set meanwhile; then it is not found.
-            *seen = cache.directory().set_as::<DEFAULT>(asking.place).find(asking.key, asking.hash);
-            if let Some(seen) = *seen {
-                cache.prefetch_seen(seen, asking.within.into(), asking.len.into());
-            }
-        }
-        let mut hits = 0;
-        for (asking, seen) in asked.iter().zip(&seen) {
-            let cache = cached.cache_as::<DEFAULT>(asking.key);
-            if let Some(seen) = *seen
-                // SAFETY: a span is within its page, and its memory is the caller's.
-                && unsafe { cache.copy_seen(seen, asking.within.into(), asking.buf, asking.len.into()) }
-            {
-                hits += 1;
-                self.seat.note::<DEFAULT>(cached, cache, seen.way, asking.hash);
-            } else {
-                self.missing.push(asking.span());
-            }
-        }
-        self.seat.tally.add(Id::Hits, hits);
+    unsafe fn end(&mut self) {
+        (self.count.saturating_sub(OVERLAP)..self.count).for_each(|number| self.find(number));
+        // SAFETY: the caller's promise.
+        ((self.count + 1).saturating_sub(2 * OVERLAP)..self.count).for_each(|number| unsafe { self.copy(number) });
+        self.seat.tally.add(Id::Hits, self.hits);
     }
 }
 

@@ -23,13 +23,13 @@ thread_local! {
     /// This thread's seats, by cache. A seat goes when its cache is gone.
     static SEATS: RefCell<Vec<Rc<Seat>>> = const { RefCell::new(Vec::new()) };
     /// The instance of the seat that was used last, and the seat, which is in `SEATS`; nothing inside callbacks.
-    static LAST: Cell<(u64, *const Seat)> = const { Cell::new(NOBODY) };
+    static LAST: Cell<(u64, NonNull<Seat>)> = const { Cell::new(NOBODY) };
 }
 
-const NOBODY: (u64, *const Seat) = (u64::MAX, std::ptr::null());
+const NOBODY: (u64, NonNull<Seat>) = (u64::MAX, NonNull::dangling());
 
 /// What no seat's instance is.
-const CLOSED: u64 = u64::MAX - 1;
+pub(super) const CLOSED: u64 = u64::MAX - 1;
 
 /// The calling thread begins a callback, and finds its seats the longer way until it has ended.
 pub fn forget_last() {
@@ -64,15 +64,28 @@ impl Cached {
     /// answers for the price of one.
     #[inline(always)]
     pub fn last_seat(&self) -> Option<&Seat> {
+        self.last_seat_as::<false>()
+    }
+
+    /// The same; with `DEFAULT` only if there is also one cache of the default shape, for which reads are made.
+    #[inline(always)]
+    pub fn last_seat_as<const DEFAULT: bool>(&self) -> Option<&Seat> {
         let (instance, seat) = LAST.try_with(Cell::get).ok()?;
-        // SAFETY: `LAST` names a seat in this thread's `SEATS`, where it stays until its cache is gone (`find`); this is
-        // its cache, which is borrowed for as long.
-        (instance == self.open.load(Ordering::Relaxed)).then(|| unsafe { &*seat })
+        let open = if DEFAULT { &self.open_default } else { &self.open };
+        if instance != open.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: `LAST` names a seat in this thread's `SEATS`, or nobody, which is no cache's instance: a seat that goes takes its name
+        // away (`drop`). It stays there until its cache is gone (`find`), and this is its cache, which is borrowed for as long,
+        // or until the thread ends, which is not before whoever called this has returned: the seats of a thread go in a destructor
+        // of theirs, which calls nothing that has one.
+        Some(unsafe { seat.as_ref() })
     }
 
     /// From now on nobody finds a seat the short way.
     pub fn end_short_way(&self) {
         self.open.store(CLOSED, Ordering::Relaxed);
+        self.open_default.store(CLOSED, Ordering::Relaxed);
     }
 
     /// Calls `f` with the calling thread's seat.
@@ -102,7 +115,7 @@ impl Cached {
         });
         if callbacks::may_block() {
             // Where it cannot be noted, it is found again the long way.
-            let _noted = LAST.try_with(|last| last.set((self.instance, Rc::as_ptr(&seat))));
+            let _noted = LAST.try_with(|last| last.set((self.instance, NonNull::from(&*seat))));
         }
         seat
     }
@@ -232,6 +245,12 @@ fn too_many(cache: &Cache) -> Error {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        // A thread that ends may still close files after its seats are gone. `LAST` has no destructor, so it is there.
+        let _looked = LAST.try_with(|last| {
+            if std::ptr::eq(last.get().1.as_ptr(), self) {
+                last.set(NOBODY);
+            }
+        });
         // Where the cache is gone, so are its blocks.
         let Some(cached) = self.cached.upgrade() else { return };
         for cache in cached.caches() {
