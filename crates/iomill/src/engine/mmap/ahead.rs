@@ -22,7 +22,7 @@ use rustix::fs::{Advice, fadvise};
 use crate::engine::Request;
 
 /// Pages that are copied between two looks at the count of faults, at first and later. A look costs what copying three of them does.
-const LOOK_PAGES_FIRST: u64 = 8;
+const LOOK_PAGES_FIRST: u64 = 1;
 const LOOK_PAGES: u64 = 256;
 
 /// So many batches after the last one that waited, an engine is no longer cold.
