@@ -69,15 +69,17 @@ impl Machine {
         let mut grounds: Vec<String> =
             self.drives.iter().map(|d| format!("{} on {}", d.file_system, d.device)).collect();
         grounds.dedup();
+        let drives = match self.drives.len() {
+            0 => String::new(),
+            count => format!("; {count} drives: {}", grounds.join(", ")),
+        };
         format!(
-            "{}, {} of {} CPUs, {} memory, Linux {}; {} drives: {}",
+            "{}, {} of {} CPUs, {} memory, Linux {}{drives}",
             self.cpu_model,
             self.cores_allowed,
             self.cores,
             crate::human::size(self.memory_bytes),
             self.kernel,
-            self.drives.len(),
-            grounds.join(", ")
         )
     }
 }

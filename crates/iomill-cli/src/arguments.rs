@@ -73,16 +73,13 @@ pub struct Global {
     /// Use this engine or fail, instead of the best that each drive can have
     #[arg(long, value_enum, value_name = "ENGINE", global = true, help_heading = "Global options")]
     pub engine: Option<Engine>,
-    /// Who drives the I/O of blocking calls
-    #[arg(
-        long,
-        value_enum,
-        value_name = "MODE",
-        default_value = "auto",
-        global = true,
-        help_heading = "Global options"
-    )]
-    pub mode: Mode,
+    /// Who drives the I/O of blocking calls [default: the profile's, or else auto]
+    #[arg(long, value_enum, value_name = "MODE", global = true, help_heading = "Global options")]
+    pub mode: Option<Mode>,
+    /// Serve the array's drives as `iomill probe --profile FILE` found best: depth, plug, mode, weights of new files; options that
+    /// are given win
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Global options")]
+    pub profile: Option<PathBuf>,
     /// How the drives' queues work.
     #[command(flatten)]
     pub queues: Queues,
@@ -224,8 +221,11 @@ pub enum Command {
     Replay(Replay),
     /// Find out what drives and machine can do, and where the time goes
     #[command(
-        after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n\n\
-                            It makes a file on each drive, reads it for less than a minute, and removes it."
+        after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n  \
+                            iomill -a /mnt/ssd0 probe --profile ssds.toml\n\n\
+                            It makes files on each drive, reads them for about a minute, and removes them. Raw devices are read \
+                            only if --raw names them, and never written. What --profile writes here is followed by other \
+                            commands with `iomill --profile ssds.toml ...`."
     )]
     Probe(Probe),
     /// Say what of this machine costs I/Os, and mend it

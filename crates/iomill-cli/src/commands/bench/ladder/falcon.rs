@@ -52,7 +52,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
         rounds: arguments.rounds.into(),
         slice: Duration::from_secs_f64(arguments.seconds),
         options: context.options(),
-        depth: context.global.queues.depth.fixed(),
+        depth: context.global.queues.depth().fixed(),
     };
     let interrupt = Interrupt::install()?;
     let mut ladder = progress(context, &interrupt, |stage| falcon::run(&settings, interrupt.flag(), stage))?;
