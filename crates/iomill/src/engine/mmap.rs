@@ -50,8 +50,8 @@ pub struct MmapEngine {
     below: PosixEngine,
     /// Requests that `below` has not completed.
     below_in_flight: usize,
-    /// Parts on DAX whose sync is below, by slot.
-    syncing: HashMap<u32, Arc<Part>>,
+    /// Parts that are written to, or (on DAX) synced, below, by slot.
+    changing: HashMap<u32, (Op, Arc<Part>)>,
     /// Copy nothing.
     only_system_calls: bool,
 }
@@ -79,7 +79,7 @@ impl MmapEngine {
             rest: Vec::with_capacity(capacity),
             below: PosixEngine::new(config),
             below_in_flight: 0,
-            syncing: HashMap::new(),
+            changing: HashMap::new(),
             only_system_calls: false,
         })
     }
@@ -96,7 +96,7 @@ impl MmapEngine {
         if self.pending.is_empty() {
             return false;
         }
-        let MmapEngine { parts, reader, known, ahead, pending, ended, rest, syncing, .. } = self;
+        let MmapEngine { parts, reader, known, ahead, pending, ended, rest, changing, .. } = self;
         let is_cold = !self.only_system_calls && ahead.begin();
         let inside = reader.enter();
         if is_cold {
@@ -113,7 +113,7 @@ impl MmapEngine {
                 read_bytes += u64::from(request.len);
             }
             let copied = match request.op {
-                Op::Sync => sync(&inside, part, &request, syncing),
+                Op::Sync => sync(&inside, part, &request, changing),
                 Op::Read | Op::Write if self.only_system_calls => None,
                 Op::Read | Op::Write => transfer(&inside, parts, part, &request, &mut fence),
             };
@@ -123,6 +123,7 @@ impl MmapEngine {
             }
             if request.op == Op::Write {
                 part.bypass();
+                changing.insert(request.slot, (Op::Write, Arc::clone(part)));
             }
             rest.push(request);
         }
@@ -146,12 +147,15 @@ impl MmapEngine {
     /// Takes note of what came from below.
     fn came_up(&mut self, done: &[Completion]) {
         self.below_in_flight -= done.len();
-        if self.syncing.is_empty() {
+        if self.changing.is_empty() {
             return;
         }
         for completion in done {
-            if let Some(part) = self.syncing.remove(&completion.slot) {
-                part.end_sync(completion.result >= 0);
+            match self.changing.remove(&completion.slot) {
+                // A sync that began before the write's end may not have covered it.
+                Some((Op::Write, part)) => part.bypass(),
+                Some((_, part)) => part.end_sync(completion.result >= 0),
+                None => {}
             }
         }
     }
@@ -192,13 +196,13 @@ fn sync(
     inside: &Inside<'_, Mapping>,
     part: &Arc<Part>,
     request: &Request,
-    syncing: &mut HashMap<u32, Arc<Part>>,
+    changing: &mut HashMap<u32, (Op, Arc<Part>)>,
 ) -> Option<i32> {
     inside.current(&part.mapping)?.flush?;
     if !part.begin_sync(request.file.handle) {
         return Some(0);
     }
-    syncing.insert(request.slot, Arc::clone(part));
+    changing.insert(request.slot, (Op::Sync, Arc::clone(part)));
     None
 }
 
@@ -249,8 +253,11 @@ fn transfer(
             return None;
         }
         if let (Op::Write, Some(flush)) = (request.op, mapping.flush) {
-            // SAFETY: these bytes have just been written.
-            unsafe { flush.write_back(here, len) };
+            // SAFETY: the range is in the mapping, and this thread has just copied to it.
+            if !unsafe { flush.write_back(here, len) } {
+                mapping.distrust();
+                return None;
+            }
             *fence = Some(flush);
         }
         offset += len as u64;

@@ -287,3 +287,33 @@ fn a_sync_on_memory_is_the_kernels_only_when_it_must_be() {
     assert!(!part.begin_sync(handle));
     assert!(part.begin_sync(Handle(-1)), "not known");
 }
+
+/// A sync that begins while a write past the mapping is on its way may not cover it: so the next one must.
+#[test]
+fn a_write_beside_a_sync_is_left_to_the_next_one() {
+    let dir = scratch();
+    let file = file_of(&dir, 4, 7);
+    file.sync_all().unwrap();
+    let handle = Handle(file.as_raw_fd());
+    let parts = MappedParts::new();
+    let part = parts.part(1);
+    assert!(part.begin_sync(handle));
+    part.end_sync(true);
+    let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new() };
+    let mut engine = MmapEngine::by_system_calls(&config, Arc::clone(&parts)).unwrap();
+    let (mut bytes, mut done) = ([5; PAGE], Vec::new());
+    let memory = Memory::one(bytes.as_mut_ptr());
+    let request =
+        Request { slot: 0, op: Op::Write, len: PAGE as u32, file: FileRef { handle, key: 1 }, offset: 0, memory };
+    // SAFETY: memory and file outlive the request, which has ended below.
+    unsafe { engine.push(&[request]) };
+    engine.begin();
+    assert!(part.begin_sync(handle), "a write is on its way");
+    part.end_sync(true);
+    while done.is_empty() {
+        engine.wait(1, None, &mut done).unwrap();
+    }
+    assert!(part.begin_sync(handle), "it has ended since");
+    part.end_sync(true);
+    assert!(!part.begin_sync(handle));
+}
