@@ -244,6 +244,10 @@ impl Contender<Access> for Direct {
         Contender::<Workload>::run(&mut self.0, slice)
     }
 
+    fn lost(&self) -> Option<String> {
+        Contender::<Workload>::lost(&self.0)
+    }
+
     fn notes(&self) -> Vec<String> {
         Contender::<Workload>::notes(&self.0)
     }

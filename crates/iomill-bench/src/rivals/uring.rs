@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use io_uring::{EnterFlags, IoUring, SubmissionQueue, Submitter, opcode, types};
@@ -26,12 +27,20 @@ pub struct Uring {
     batch: usize,
     /// Some thread could not register its buffers.
     lacks_memory: AtomicBool,
+    /// Why some thread has no ring.
+    refused: OnceLock<String>,
 }
 
 impl Uring {
     /// Over the parts of `target`.
     pub fn new(target: Target) -> Uring {
-        Uring { target, workload: Workload::RANDOM_READ, batch: BATCH, lacks_memory: AtomicBool::new(false) }
+        Uring {
+            target,
+            workload: Workload::RANDOM_READ,
+            batch: BATCH,
+            lacks_memory: AtomicBool::new(false),
+            refused: OnceLock::new(),
+        }
     }
 
     /// With batches of another size.
@@ -52,7 +61,7 @@ impl Contender for Uring {
     fn prepare(&mut self, workload: &Workload) -> Result<Option<String>> {
         workload.check()?;
         self.workload = *workload;
-        self.lacks_memory = AtomicBool::new(false);
+        (self.lacks_memory, self.refused) = (AtomicBool::new(false), OnceLock::new());
         match IoUring::new(2) {
             Ok(_) => self.target.why_not_direct(),
             Err(error) => Ok(Some(format!("io_uring is not to be had here: {error}"))),
@@ -67,12 +76,16 @@ impl Contender for Uring {
             slice,
             |thread| {
                 let places = Places::new(&this.workload, &lens, thread, slice.threads)?;
-                let worker = Worker::new(&this.target, &this.workload, places, this.batch)?;
+                let worker = Worker::new(this, places)?;
                 this.lacks_memory.fetch_or(!worker.registered, Ordering::Relaxed);
                 Ok(worker)
             },
             |worker, stop| if slice.verify { worker.work::<true>(stop) } else { worker.work::<false>(stop) },
         )
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.refused.get().cloned()
     }
 
     fn notes(&self) -> Vec<String> {
@@ -98,10 +111,16 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(target: &'a Target, workload: &Workload, places: Places, batch: usize) -> Result<Worker<'a>> {
+    fn new(of: &'a Uring, places: Places) -> Result<Worker<'a>> {
+        let (target, workload) = (&of.target, &of.workload);
         let files = target.open(true, workload.writes())?;
         let slots = Slots::new(workload, files.len())?;
-        let ring = make_ring(slots.capacity() as u32).map_err(|e| refused("an io_uring", e))?;
+        let ring = make_ring(slots.capacity() as u32).map_err(|e| {
+            let error = refused("an io_uring", e);
+            // Another thread may have said so first.
+            let _ = of.refused.set(error.to_string());
+            error
+        })?;
         let descriptors: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
         ring.submitter().register_files(&descriptors).map_err(|e| refused("registered files", e))?;
         let memory = slots.memory();
@@ -112,7 +131,7 @@ impl<'a> Worker<'a> {
             Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => false,
             Err(e) => return Err(refused("registered buffers", e)),
         };
-        let batch = batch.min(slots.capacity());
+        let batch = of.batch.min(slots.capacity());
         Ok(Worker { ring, slots, _files: files, places, target, batch, block_bytes: workload.block_bytes, registered })
     }
 
