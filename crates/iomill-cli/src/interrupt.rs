@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
@@ -68,6 +68,12 @@ impl Interrupt {
             signal => Err(Failure::Interrupted { signal: signal as i32 }),
         }
     }
+}
+
+/// Has a write beyond the limit of file sizes fail, as other writes do, instead of ending the process.
+pub fn fail_at_size_limits() {
+    // Where no handler can be set, it ends as it would have.
+    let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Whether whoever started this process had the signal ignored (`nohup`, a shell's background jobs): then it stays so.

@@ -43,6 +43,7 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
     if cli.global.parse_only {
         return 0;
     }
+    interrupt::fail_at_size_limits();
     let console = Console::new(cli.command.name(), &cli.global);
     let context = Context::new(&cli.global);
     let result = commands::run(&context, &cli.command);

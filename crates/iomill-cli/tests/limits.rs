@@ -91,11 +91,24 @@ fn few_open_files_or_little_locked_memory() {
 }
 
 #[test]
+fn a_limit_of_file_sizes_is_named() {
+    let site = Site::new(2);
+    let source = site.file("source", &bytes(1_000_000));
+    let mut command = site.command(["put", source.to_str().unwrap(), "a"]);
+    limited(&mut command, libc::RLIMIT_FSIZE, 300_000);
+    Ended::of(command.output().unwrap()).failed(1, &["ssd", "ulimit -f", "what was written has been removed"]);
+    site.feed(["put", "-", "a"], &bytes(1_000_000)).good();
+    let mut command = site.command(["get", "a", "out"]);
+    limited(&mut command, libc::RLIMIT_FSIZE, 100_000);
+    Ended::of(command.output().unwrap()).failed(1, &["out", "ulimit -f"]);
+}
+
+#[test]
 fn rivals_work_with_little_locked_memory() {
     let site = Site::new(2);
-    let words = "bench random --rivals uring-by-hand --rounds 1 --seconds 0.1 --size 4MiB --threads 3 --json";
+    let words = "bench random --mode drive-threads --rivals uring-by-hand --rounds 1 --seconds 0.1 --size 4MiB --threads 16 --json";
     let mut command = site.command(words.split(' '));
-    limited(&mut command, libc::RLIMIT_MEMLOCK, 65_536);
+    limited(&mut command, libc::RLIMIT_MEMLOCK, 2 << 20);
     let document = Ended::of(command.output().unwrap()).good().json();
     let results = document["results"].as_array().unwrap();
     match results.iter().find(|row| row["contender"] == "uring-by-hand") {
