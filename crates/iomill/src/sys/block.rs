@@ -33,6 +33,14 @@ pub fn find(sys: &Path, major: u32, minor: u32) -> Option<BlockDevice> {
     Some(BlockDevice { name, number, node, cpus: cpus_of(sys, &whole, node) })
 }
 
+/// Whether a whole device completes requests for those who poll; `None` where the kernel does not say.
+pub fn can_poll(sys: &Path, name: &str) -> Option<bool> {
+    if name.is_empty() {
+        return None;
+    }
+    read_line(&sys.join("block").join(name).join("queue/io_poll")).map(|value| value != "0")
+}
+
 /// A partition's directory lies within its device's and says so by a file `partition`.
 fn whole_device(directory: PathBuf) -> PathBuf {
     match directory.parent() {
