@@ -70,13 +70,14 @@ impl Machine {
             self.drives.iter().map(|d| format!("{} on {}", d.file_system, d.device)).collect();
         grounds.dedup();
         format!(
-            "{}, {} of {} CPUs, {} memory, Linux {}; {} drives: {}",
+            "{}, {} of {} CPUs, {} memory, Linux {}; {} {}: {}",
             self.cpu_model,
             self.cores_allowed,
             self.cores,
             crate::human::size(self.memory_bytes),
             self.kernel,
             self.drives.len(),
+            if self.drives.len() == 1 { "drive" } else { "drives" },
             grounds.join(", ")
         )
     }

@@ -150,13 +150,35 @@ impl Report {
             let cpu = "x: CPU time per operation over that of the contender named (below 1 is less),";
             lines.push(format!("{cpu}\nthen operations per second over its own (above 1 is more)."));
         }
-        for out in &self.left_out {
-            lines.push(format!("{} did not do {}: {}", label(&out.contender, &out.cache), out.workload, out.why));
-        }
+        lines.extend(self.left_out_lines());
         if self.cancelled {
             lines.push("Cancelled: only complete rounds are counted.".into());
         }
         lines.join("\n")
+    }
+}
+
+impl Report {
+    /// Who did not take part: a line for those whom one reason kept from the same workloads.
+    fn left_out_lines(&self) -> Vec<String> {
+        let mut kept: Vec<(String, &str, Vec<&str>)> = Vec::new();
+        for out in &self.left_out {
+            let label = label(&out.contender, &out.cache);
+            match kept.iter_mut().find(|(who, why, _)| *who == label && *why == out.why) {
+                Some((_, _, what)) => what.push(&out.workload),
+                None => kept.push((label, &out.why, vec![&out.workload])),
+            }
+        }
+        let mut lines: Vec<(String, &str, Vec<&str>)> = Vec::new();
+        for (label, why, mut what) in kept {
+            // With several numbers of threads a workload comes up more than once.
+            what.dedup();
+            match lines.iter_mut().find(|(_, other, workloads)| (*other, &*workloads) == (why, &what)) {
+                Some((who, _, _)) => who.push_str(&format!(", {label}")),
+                None => lines.push((label, why, what)),
+            }
+        }
+        lines.into_iter().map(|(who, why, what)| format!("{who} did not do {}: {why}", what.join(", "))).collect()
     }
 }
 
@@ -346,6 +368,21 @@ mod tests {
         let left_out = vec![(PREAD, Cache::Warm, "no room".to_owned())];
         let measured = Measured { plan, outcomes, left_out, cancelled: false, spoilt: false };
         Report::new(Machine { cpu_model: "A CPU".into(), cores: 2, ..Machine::default() }, &[measured])
+    }
+
+    #[test]
+    fn a_reason_is_said_once() {
+        let out = |contender: &str, workload: &str, why: &str| LeftOut {
+            contender: contender.to_owned(),
+            workload: workload.to_owned(),
+            cache: "held".to_owned(),
+            why: why.to_owned(),
+        };
+        let all =
+            [("pread", "a", "r"), ("mmap", "a", "r"), ("pread", "b", "r"), ("mmap", "b", "r"), ("mmap", "c", "s")];
+        let left_out = all.map(|(who, what, why)| out(who, what, why)).to_vec();
+        let lines = Report { left_out, ..report() }.left_out_lines();
+        assert_eq!(lines, ["pread (held), mmap (held) did not do a, b: r", "mmap (held) did not do c: s"]);
     }
 
     #[test]

@@ -58,7 +58,8 @@ impl MemoryGroup {
             }
         }
         let dir = parent.join(format!("{}-{number}", leftovers::name()));
-        fs::create_dir(&dir).map_err(|e| format!("cannot make {} ({e}); it takes root", dir.display()))?;
+        fs::create_dir(&dir)
+            .map_err(|e| format!("cannot make a group in {} ({e}); it takes root", parent.display()))?;
         let group = MemoryGroup { dir, version };
         // A v2 group lacks the files of controllers that its parent does not hand down.
         match group.usage_bytes() {
