@@ -73,7 +73,8 @@ impl Plan {
     pub fn write(&self, directory: &Path, boot: &str, store: &Store) -> Result<Vec<PathBuf>> {
         let directory = std::path::absolute(directory).map_err(|e| Error::io("find", directory, e))?;
         if !directory.is_dir() {
-            return Err(Error::io("write into", directory, std::io::ErrorKind::NotFound.into()));
+            let what = format!("directory {}", directory.display());
+            return Err(Error::invalid(what, "there is none; make it, or name another with --dir"));
         }
         let mut state = store.load()?.unwrap_or_else(|| State::new(boot));
         let mut paths = Vec::new();
