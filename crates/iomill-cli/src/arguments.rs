@@ -28,7 +28,7 @@ use iomill_bench::workload::Workload;
 pub use bench::{Bench, BenchAccess, BenchPlace, BenchQuick, BenchRounds, BenchWhat};
 pub use cache::CacheKind;
 pub use cached::{
-    BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
+    BenchBatch, BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
 };
 pub use ladder::{BenchLadder, Of};
 pub use mapped::BenchMapped;
@@ -311,7 +311,7 @@ pub struct Init {
     #[arg(required = true, value_name = "DRIVE")]
     pub drives: Vec<PathBuf>,
     /// Shares of the drives in files with the hash layout, 1 to 1000 each [default: all alike]
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = weight)]
     pub weights: Option<Vec<u32>>,
 }
 
@@ -457,6 +457,10 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
         _ => Err("give a number of seconds from 0.1 to 600".to_owned()),
     }
+}
+
+fn weight(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "a weight is a number from 1 to 1000".to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

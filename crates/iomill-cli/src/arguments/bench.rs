@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use iomill_bench::bench::Rivals;
+use iomill_bench::bench::{ACCESS_RIVALS, Rivals};
 
 use super::{
     BenchColdOnly, BenchLadder, BenchMapped, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchWarm, Layout,
@@ -86,12 +86,17 @@ pub struct BenchRounds {
     /// Turns of each contender; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Who else takes part: `all`, `none`, or names such as `uring-by-hand,pread,mmap`
-    #[arg(long, value_name = "NAMES", default_value = "all")]
+    /// Who else takes part
+    #[arg(long, value_name = "NAMES", default_value = "all", help = rivals_help(&ACCESS_RIVALS))]
     pub rivals: Rivals,
     /// Where, and where to.
     #[command(flatten)]
     pub place: BenchPlace,
+}
+
+/// The help of `--rivals`, of those there are.
+pub(super) fn rivals_help(names: &[&str]) -> String {
+    format!("Who else takes part: `all`, `none`, or some of {}", names.join(","))
 }
 
 /// Arguments of `bench random` and `bench sequential`.
