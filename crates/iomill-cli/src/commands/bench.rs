@@ -81,9 +81,9 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
 
 /// The array that is named; if none is, one is made below `dir`, as `bench quick` does.
 fn named_or_fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
-    match context.starts() {
-        Ok(starts) => Ok(Arena::existing(&starts)),
-        Err(_) => fresh(context, dir),
+    match context.starts_if_named()? {
+        Some(starts) => Ok(Arena::existing(&starts)),
+        None => fresh(context, dir),
     }
 }
 
