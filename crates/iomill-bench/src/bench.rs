@@ -6,7 +6,9 @@ use std::time::Duration;
 use iomill::{ArrayOptions, Error, LayoutKind, Result};
 
 use crate::arena::{Arena, Shape};
-use crate::contender::{AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, FOYER, MMAP, MOKA, PREAD, PWRITE};
+use crate::contender::{
+    AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, PWRITE,
+};
 use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
 use crate::contender::{QUICK_CACHE, URING_BY_HAND};
 use crate::iomill::Iomill;
@@ -16,8 +18,19 @@ use crate::rivals;
 use crate::rounds::{self, Plan, Progress};
 
 /// Names that a choice of rivals may contain.
-pub const RIVALS: [&str; 10] =
-    [URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP, QUICK_CACHE, MOKA, FOYER, PWRITE];
+pub const RIVALS: [&str; 11] = [
+    URING_BY_HAND,
+    AIO_BY_HAND,
+    FIO_IO_URING,
+    FIO_IO_URING_TUNED,
+    PREAD,
+    MMAP,
+    MMAP_SMALL_PAGES,
+    QUICK_CACHE,
+    MOKA,
+    FOYER,
+    PWRITE,
+];
 
 /// Those of [`run`].
 pub const ACCESS_RIVALS: [&str; 6] = [URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP];

@@ -36,6 +36,8 @@ pub const AIO_BY_HAND: &str = "aio-by-hand";
 pub const PREAD: &str = "pread";
 /// Mapped files.
 pub const MMAP: &str = "mmap";
+/// The same with mappings of 4 KiB only, which is what a mapped file gets whose pages are scattered in memory.
+pub const MMAP_SMALL_PAGES: &str = "mmap-small-pages";
 /// The engine that maps parts, on its own.
 pub const MMAP_ENGINE: &str = "mmap-engine";
 /// The same on the way that it goes while a part cannot be mapped.

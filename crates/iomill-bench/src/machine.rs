@@ -69,16 +69,18 @@ impl Machine {
         let mut grounds: Vec<String> =
             self.drives.iter().map(|d| format!("{} on {}", d.file_system, d.device)).collect();
         grounds.dedup();
+        let drives = match self.drives.len() {
+            0 => String::new(),
+            1 => format!("; 1 drive: {}", grounds.join(", ")),
+            count => format!("; {count} drives: {}", grounds.join(", ")),
+        };
         format!(
-            "{}, {} of {} CPUs, {} memory, Linux {}; {} {}: {}",
+            "{}, {} of {} CPUs, {} memory, Linux {}{drives}",
             self.cpu_model,
             self.cores_allowed,
             self.cores,
             crate::human::size(self.memory_bytes),
             self.kernel,
-            self.drives.len(),
-            if self.drives.len() == 1 { "drive" } else { "drives" },
-            grounds.join(", ")
         )
     }
 }

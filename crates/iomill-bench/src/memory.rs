@@ -55,6 +55,12 @@ impl Region {
     }
 
     /// Maps all pages for reading now.
+    /// Has pages that are mapped from now on be small ones, where there might be huge ones.
+    pub(crate) fn keep_small_pages(&self) -> Result<(), Errno> {
+        // SAFETY: the range is this region's own, and the advice changes no bytes.
+        unsafe { madvise(self.start.cast(), self.len, Advice::LinuxNoHugepage) }
+    }
+
     pub(crate) fn populate(&self) -> Result<(), Errno> {
         // SAFETY: the range is this region's own, and the advice changes no bytes.
         unsafe { madvise(self.start.cast(), self.len, Advice::LinuxPopulateRead) }

@@ -12,7 +12,7 @@ use iomill::{ArrayOptions, Error, Result};
 use crate::arena::{Arena, SEED};
 use crate::bench::{Rivals, Stage};
 use crate::cached::{self, Whole};
-use crate::contender::{Contender, FOYER, MMAP, MOKA, PREAD, QUICK_CACHE};
+use crate::contender::{Contender, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, QUICK_CACHE};
 use crate::machine;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{Data, RecordReads, Skew};
@@ -66,7 +66,7 @@ impl Settings {
 }
 
 /// Who may take part beside iomill.
-pub const RIVALS: [&str; 5] = [MMAP, PREAD, QUICK_CACHE, MOKA, FOYER];
+pub const RIVALS: [&str; 6] = [MMAP, MMAP_SMALL_PAGES, PREAD, QUICK_CACHE, MOKA, FOYER];
 
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
 pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
@@ -101,15 +101,16 @@ fn measure(
     contenders.retain(|contender| settings.rivals.include(contender.name()));
     let plans = settings.plans();
     let measured = rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)?;
-    Ok(Report { baselines: &[MMAP], ..Report::new(machine, &measured) })
+    Ok(Report { baselines: &[MMAP, MMAP_SMALL_PAGES], ..Report::new(machine, &measured) })
 }
 
 /// Everybody who takes part.
 pub fn contenders(data: &Arc<Data>, whole: &Arc<Whole>) -> Vec<Box<dyn Contender<RecordReads>>> {
     let pages = Arc::new(Pages::default());
     let mut contenders = cached::warm(data, whole);
-    let rivals: [Box<dyn Contender<RecordReads>>; 5] = [
+    let rivals: [Box<dyn Contender<RecordReads>>; 6] = [
         Box::new(Resident::mmap(data.clone())),
+        Box::new(Resident::mmap_small_pages(data.clone())),
         Box::new(Resident::pread(data.clone())),
         Box::new(Cached::<QuickCache>::new(data.clone(), pages.clone())),
         Box::new(Cached::<Moka>::new(data.clone(), pages.clone())),
@@ -170,7 +171,7 @@ mod tests {
         let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
         let iomill = [IOMILL_READ_AT, IOMILL_PIN, IOMILL_READ_MANY];
         assert_eq!(names[..3], iomill);
-        assert_eq!(names[3..], [MMAP, PREAD, QUICK_CACHE, MOKA, FOYER]);
+        assert_eq!(names[3..], [MMAP, MMAP_SMALL_PAGES, PREAD, QUICK_CACHE, MOKA, FOYER]);
         for contender in &contenders[..3] {
             assert!(contender.notes()[0].contains("8 MiB, in which 100.0000%"), "{:?}", contender.notes());
         }

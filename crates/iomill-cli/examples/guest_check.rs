@@ -17,6 +17,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Nodes, each with one CPU of the same number and one NVMe drive.
 const NODES: usize = 4;
+const PROFILE: &str = "/tmp/profile.toml";
 const STATE: &str = "/tmp/state/tune.json";
 
 fn main() -> ExitCode {
@@ -46,7 +47,10 @@ fn checks() -> Result<()> {
     managed_interrupts_stay(&drives)?;
     coalescing_is_read_and_refused(&drives)?;
     make_array(&places)?;
-    probe_names_nodes(&places)?;
+    let probed = probe_names_nodes(&drives, &places)?;
+    paths_are_polled_and_traced(&probed)?;
+    raw_devices_are_read_and_not_taken(&drives)?;
+    profile_is_followed(&probed, &places)?;
     threads_run_near_their_drives(&drives, &places)?;
     polling_reads_the_same(&places)?;
     ladder_climbs_and_restores(&places)?;
@@ -271,19 +275,75 @@ fn make_array(places: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-fn probe_names_nodes(places: &[PathBuf]) -> Result<()> {
+fn probe_names_nodes(drives: &[String], places: &[PathBuf]) -> Result<Value> {
     let place = places[0].to_string_lossy();
-    let out = iomill_good(&["-a", &place, "probe", "--size", "4MiB", "--seconds", "0.1", "--json"])?;
+    let out =
+        iomill_good(&["-a", &place, "probe", "--size", "4MiB", "--seconds", "0.1", "--json", "--profile", PROFILE])?;
     let probed: Value = serde_json::from_str(&out)?;
     for node in 0..places.len() {
         let drive = &probed["drives"][node];
-        check(drive["node"] == node && drive["path"] == format!("/mnt/{node}"), format!("drive {node}: {drive}"))?;
+        let is_right = drive["node"] == node
+            && drive["path"] == format!("/mnt/{node}")
+            && drive["devices"] == serde_json::json!([drives[node]]);
+        check(is_right, format!("drive {node}: {drive}"))?;
         check(
             drive["latency"]["device_us"].is_f64(),
             format!("the latency of drive {node} is not split: {}", drive["latency"]),
         )?;
     }
     println!("ok: probe names the node of each drive and splits its latency; it says: {}", probed["verdict"][0]);
+    Ok(probed)
+}
+
+/// The kernel's tracing splits reads, and polling is a path of its own.
+fn paths_are_polled_and_traced(probed: &Value) -> Result<()> {
+    for drive in probed["drives"].as_array().ok_or("no drives")? {
+        let latency = &drive["latency"];
+        let traced = latency["split_by"].as_str().is_some_and(|by| by.contains("tracing"));
+        let parts = ["submit_us", "device_us", "complete_us"].map(|part| latency[part].as_f64());
+        check(traced && parts.iter().all(|part| part.is_some_and(|us| us > 0.0)), format!("not traced: {latency}"))?;
+    }
+    let left = fs::read_dir("/sys/kernel/tracing/instances")?.count();
+    check(left == 0, format!("{left} instances of tracing are left over"))?;
+    let paths = probed["paths"].as_array().ok_or("no paths")?;
+    for engine in ["io_uring", "posix"] {
+        let is_it = |path: &&Value| path["engine"] == engine && path["polled"] == true && path["direct"] == true;
+        let polled = paths.iter().find(is_it).ok_or_else(|| format!("{engine} was not polled: {paths:?}"))?;
+        check(polled["iops"].as_f64().is_some_and(|iops| iops > 0.0), format!("{polled}"))?;
+    }
+    check(paths.len() == 8, format!("three engines, direct and buffered, and two that poll: {paths:?}"))?;
+    println!("ok: probe traces the parts of a read and measures polling; cycles: {}", probed["cycles_by"]);
+    Ok(())
+}
+
+fn raw_devices_are_read_and_not_taken(drives: &[String]) -> Result<()> {
+    let before = fs::read("/dev/sda")?;
+    let out = iomill_good(&["probe", "--raw", "/dev/sda", "--seconds", "0.1", "--json"])?;
+    let probed: Value = serde_json::from_str(&out)?;
+    let raw = &probed["raw"][0];
+    check(raw["len_bytes"] == 64 << 20 && raw["node"] == 1, format!("the SATA drive: {raw}"))?;
+    check(fs::read("/dev/sda")? == before, "the SATA drive is not what it was")?;
+    let (code, _, err) = iomill(&["probe", "--raw", &format!("/dev/{}", drives[0])])?;
+    check(code == 1 && err.contains("in use: mounted"), format!("a mounted drive: {code} {err}"))?;
+    println!("ok: a raw device is read and left as it is, and a mounted one is refused");
+    Ok(())
+}
+
+/// What probe has written is what an array is opened with.
+fn profile_is_followed(probed: &Value, places: &[PathBuf]) -> Result<()> {
+    let place = places[0].to_string_lossy();
+    let info: Value = serde_json::from_str(&iomill_good(&["-a", &place, "--profile", PROFILE, "info", "--json"])?)?;
+    for node in 0..places.len() {
+        let (told, followed) = (&probed["drives"][node]["best_depth"], &info["drives"][node]["depth"]);
+        check(told.is_u64() && told == followed, format!("drive {node}: {told} was measured, {followed} is used"))?;
+        check(probed["weights"][node] == info["drives"][node]["weight"], format!("weights: {probed} {info}"))?;
+    }
+    let served = &probed["served"];
+    check(
+        served["best_mode"] == info["mode"] && served["best_plug"] == info["plug"],
+        format!("{served} is not {}, {}", info["mode"], info["plug"]),
+    )?;
+    println!("ok: the profile's depths, weights, mode {} and plug {} are followed", info["mode"], info["plug"]);
     Ok(())
 }
 

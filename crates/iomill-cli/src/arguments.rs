@@ -81,16 +81,13 @@ pub struct Global {
     /// Use this engine or fail, instead of the best that each drive can have
     #[arg(long, value_enum, value_name = "ENGINE", global = true, help_heading = "Global options")]
     pub engine: Option<Engine>,
-    /// Who drives the I/O of blocking calls
-    #[arg(
-        long,
-        value_enum,
-        value_name = "MODE",
-        default_value = "auto",
-        global = true,
-        help_heading = "Global options"
-    )]
-    pub mode: Mode,
+    /// Who drives the I/O of blocking calls [default: the profile's, or else auto]
+    #[arg(long, value_enum, value_name = "MODE", global = true, help_heading = "Global options")]
+    pub mode: Option<Mode>,
+    /// Serve the array's drives as `iomill probe --profile FILE` found best: depth, plug, mode, weights of new files; options that
+    /// are given win
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Global options")]
+    pub profile: Option<PathBuf>,
     /// How the drives' queues work.
     #[command(flatten)]
     pub queues: Queues,
@@ -106,8 +103,19 @@ pub struct Global {
 }
 
 /// Options of [`Global`] on how I/O is done.
-const IO_OPTIONS: [&str; 10] =
-    ["engine", "mode", "depth", "no_sort", "no_merge", "plug", "poll", "topology", "cache_nodes", "io_nodes"];
+const IO_OPTIONS: [&str; 11] = [
+    "engine",
+    "mode",
+    "depth",
+    "no_sort",
+    "no_merge",
+    "plug",
+    "poll",
+    "profile",
+    "topology",
+    "cache_nodes",
+    "io_nodes",
+];
 
 /// Commands whose help shows them: what others do with an array is too little for them to matter.
 const IO_COMMANDS: [&str; 8] = ["info", "put", "get", "truncate", "check", "bench", "replay", "probe"];
@@ -259,8 +267,11 @@ pub enum Command {
     Replay(Replay),
     /// Find out what drives and machine can do, and where the time goes
     #[command(
-        after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n\n\
-                            It makes a file on each drive, reads it for less than a minute, and removes it."
+        after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n  \
+                            iomill -a /mnt/ssd0 probe --profile ssds.toml\n\n\
+                            It makes files on each drive, reads them for about a minute, and removes them. Raw devices are read \
+                            only if --raw names them, and never written. What --profile writes here is followed by other \
+                            commands with `iomill --profile ssds.toml ...`."
     )]
     Probe(Probe),
     /// Say what of this machine costs I/Os, and mend it

@@ -6,9 +6,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use iomill::{Array, ArrayOptions, Peek};
+use iomill::{Array, ArrayOptions, Peek, Profile};
 
-use crate::arguments::{Global, Mode};
+use crate::arguments::{Command, Global, Mode};
 use crate::failure::{Failure, Result};
 
 /// Names a drive of the array where no option does.
@@ -33,13 +33,23 @@ fn existing(places: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
 pub struct Context<'a> {
     /// As they were given.
     pub global: &'a Global,
+    profile: Option<Profile>,
     notices: RefCell<Vec<String>>,
 }
 
 impl<'a> Context<'a> {
-    /// A context that has noted nothing.
-    pub fn new(global: &'a Global) -> Context<'a> {
-        Context { global, notices: RefCell::default() }
+    /// A context that has noted nothing, and has read the profile that the command shall follow.
+    pub fn new(global: &'a Global, command: &Command) -> Result<Context<'a>> {
+        let profile = match (&global.profile, command) {
+            // It writes one.
+            (_, Command::Probe(_)) | (None, _) => None,
+            (Some(_), Command::Bench(_)) => {
+                let why = "a measurement chooses depth, mode and weights itself: leave --profile out, and give --depth, --mode or --plug";
+                return Err(Failure::Usage(why.to_owned()));
+            }
+            (Some(path), _) => Some(Profile::read(path)?),
+        };
+        Ok(Context { global, profile, notices: RefCell::default() })
     }
 
     /// How arrays are opened: without a cache, since commands stream and look at nothing twice.
@@ -49,12 +59,14 @@ impl<'a> Context<'a> {
 
     /// How arrays are opened by who does look twice: with the default cache.
     pub fn cached_options(&self) -> ArrayOptions {
-        let options =
-            self.global.queues.apply(ArrayOptions::new()).poll(self.global.poll).mode(match self.global.mode {
-                Mode::Auto => iomill::Mode::Auto,
-                Mode::Inline => iomill::Mode::Inline,
-                Mode::DriveThreads => iomill::Mode::DriveThreads,
-            });
+        let options = self.global.queues.apply(ArrayOptions::new()).poll(self.global.poll);
+        let options = self.profile.iter().cloned().fold(options, ArrayOptions::profile);
+        let mode = self.global.mode.map(|mode| match mode {
+            Mode::Auto => iomill::Mode::Auto,
+            Mode::Inline => iomill::Mode::Inline,
+            Mode::DriveThreads => iomill::Mode::DriveThreads,
+        });
+        let options = mode.into_iter().fold(options, ArrayOptions::mode);
         let options = self.global.nodes.apply(options);
         match self.global.engine {
             None => options,

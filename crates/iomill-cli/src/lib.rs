@@ -43,7 +43,11 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
     }
     interrupt::fail_at_size_limits();
     let console = Console::new(cli.command.name(), &cli.global);
-    let context = Context::new(&cli.global);
-    let result = commands::run(&context, &cli.command);
-    console.finish(result, &context.take_notices())
+    match Context::new(&cli.global, &cli.command) {
+        Ok(context) => {
+            let result = commands::run(&context, &cli.command);
+            console.finish(result, &context.take_notices())
+        }
+        Err(failure) => console.finish(Err(failure), &[]),
+    }
 }

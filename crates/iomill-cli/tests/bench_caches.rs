@@ -49,7 +49,9 @@ fn warm_has_everybody_and_its_keys() {
         let mut found = names(&document["results"], workload);
         found.sort_unstable();
         let both = |name| [name, name];
-        let rivals = [both("foyer"), both("mmap"), both("moka"), both("pread"), both("quick_cache")].concat();
+        let rivals =
+            [both("foyer"), both("mmap"), both("mmap-small-pages"), both("moka"), both("pread"), both("quick_cache")]
+                .concat();
         let ours = [both("iomill-pin"), both("iomill-read_at"), both("iomill-read_many")].concat();
         assert_eq!(found.iter().copied().filter(|name| name.starts_with("iomill-")).collect::<Vec<_>>(), ours);
         found.retain(|name| !name.starts_with("iomill-"));

@@ -23,15 +23,37 @@ fn an_array_is_probed_and_left_as_it_was() {
     let verdict = document["verdict"][0].as_str().unwrap();
     assert!(verdict.contains("the limit"), "{verdict}");
     assert_eq!(document["drives"].as_array().unwrap().len(), 2);
-    for (list, at_least) in
-        [("depths", 8), ("sizes", 5), ("threads", 2), ("drive_counts", 2), ("drive_counts_wide", 2), ("ways", 1)]
-    {
+    for (list, at_least) in [
+        ("depths", 8),
+        ("depths_wide", 8),
+        ("sizes", 5),
+        ("threads", 2),
+        ("threads_wide", 2),
+        ("drive_counts", 2),
+        ("drive_counts_wide", 2),
+        ("ways", 1),
+        ("paths", 2),
+    ] {
         let points = document[list].as_array().unwrap();
         assert!(points.len() >= at_least, "{list}: {points:?}");
         assert!(points.iter().all(|point| point["iops"].as_f64().unwrap() > 0.0), "{list}: {points:?}");
     }
     assert!(document["best_depth"].is_u64() && document["weights"].as_array().unwrap().len() == 2);
     assert!(document["costs"]["system_call_ns"].as_f64().unwrap() > 0.0);
+    for drive in document["drives"].as_array().unwrap() {
+        assert_eq!(drive["depths"].as_array().unwrap().len(), 8);
+        let latency = &drive["latency"];
+        let split = latency["device_us"].as_f64().unwrap() + latency["platform_us"].as_f64().unwrap();
+        assert!((split - latency["split_us"].as_f64().unwrap()).abs() < 0.01, "{latency}");
+        let by = latency["split_by"].as_str().unwrap();
+        assert!(["tracing", "count", "subtraction"].iter().any(|word| by.contains(word)), "{by}");
+        assert_eq!(latency["submit_us"].is_null(), !by.starts_with("the kernel's tracing"), "{latency}");
+    }
+    let counted = document["paths"].as_array().unwrap().iter().all(|path| path["cycles_per_op"].is_f64());
+    assert_ne!(counted, document["cycles_by"].as_str().unwrap().starts_with("not counted: "));
+    let polled = document["paths"].as_array().unwrap().iter().any(|path| path["polled"] == true);
+    let left_out = document["paths_left_out"].as_array().unwrap();
+    assert_ne!(polled, left_out.iter().any(|why| why.as_str().unwrap().starts_with("polling on ")), "{left_out:?}");
     let after: Vec<usize> = site.drives().map(|drive| fs::read_dir(drive).unwrap().count()).collect();
     assert_eq!(after, before);
 }
@@ -49,7 +71,7 @@ fn the_verdict_stands_on_top_of_the_tables_and_the_document_may_go_to_a_file() {
         assert!(ended.text().contains(words), "{words:?} is not in {}", ended.text());
     }
     let page = fs::read_to_string(site.path("probe.html")).unwrap();
-    assert!(page.contains("the limit") && page.matches("<svg").count() == 6, "{page}");
+    assert!(page.contains("the limit") && page.matches("<svg").count() == 8, "{page}");
     let document: serde_json::Value = serde_json::from_slice(&fs::read(site.path("probe.json")).unwrap()).unwrap();
     assert_eq!(document["drives"].as_array().unwrap().len(), 1);
     assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 0);
@@ -74,6 +96,8 @@ fn arguments_that_make_no_sense_are_refused() {
     probe(&site, &["ssd0", "--size", "4KiB"]).failed(2, &["4096 bytes", "1MiB"]);
     probe(&site, &[&SHORT[..], &["ssd0", "--html", "no/such/file"]].concat())
         .failed(1, &["cannot write", "no/such/file"]);
+    probe(&site, &["--raw", "ssd0"]).failed(1, &["ssd0", "no block device", "/dev/nvme0n1"]);
+    probe(&site, &["--raw", "/dev/nowhere"]).failed(1, &["/dev/nowhere", "No such file"]);
     probe(&site, &["ssd0", "--seconds", "0"]).failed(2, &["0.1 to 600"]);
     probe(&site, &["ssd0", "--threads", "0"]).failed(2, &["--threads"]);
     assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 0);

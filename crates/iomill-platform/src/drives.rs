@@ -193,8 +193,11 @@ fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
         .find(|dir| tree.exists(&format!("{dir}/msi_irqs")) || tree.exists(&format!("{dir}/local_cpulist")));
     let driver = function.and_then(|dir| tree.resolve(&format!("{dir}/driver")));
     let driver = driver.and_then(|driver| driver.rsplit('/').next().map(str::to_owned));
-    let node =
-        ancestors(ground).find_map(|dir| tree.get(&format!("{dir}/numa_node"))).and_then(|node| node.parse().ok());
+    let node_of = |ground: &str| {
+        ancestors(ground).find_map(|dir| tree.get(&format!("{dir}/numa_node"))).and_then(|node| node.parse().ok())
+    };
+    // Paths to different nodes are near none.
+    let node = node_of(ground).filter(|node| controllers.iter().all(|(_, other)| node_of(other) == Some(*node)));
     let near = match node {
         Some(node) => machine.node_cpus(node).to_vec(),
         None => function

@@ -373,3 +373,37 @@ fn a_record_of_a_record_finds_the_same() {
         assert_eq!(again.len(), found.len(), "{name}");
     }
 }
+
+/// The library, which binds drive threads, and `tune` see a drive on the same node.
+#[test]
+fn the_library_finds_the_same_nodes() {
+    let mut seen = 0;
+    for name in ["two-socket-nvme", "four-node-nvme"] {
+        let place = place(name);
+        let sys = place.dir.path().join("root/sys");
+        let drives = place.drives();
+        for drive in &drives {
+            let number = place.tree.get(&format!("{}/dev", drive.directory)).unwrap();
+            let (major, minor) = number.split_once(':').unwrap();
+            // A record keeps the numbers that somebody asked for only.
+            let Some(found) = iomill::sys::block::find(&sys, major.parse().unwrap(), minor.parse().unwrap()) else {
+                continue;
+            };
+            assert_eq!((&found.name, found.node), (&drive.name, drive.node), "{name}");
+            assert!(found.node.is_some(), "{name}: {}", drive.name);
+            seen += usize::from(drive.directory.contains("/nvme-subsystem/"));
+        }
+    }
+    assert_eq!(seen, 1, "the namespace behind the multipath layer was looked at");
+    // Its second path comes, on the other node: now it is near neither.
+    let place = place("two-socket-nvme");
+    let sys = place.dir.path().join("root/sys");
+    let subsystem = sys.join("devices/virtual/nvme-subsystem/nvme-subsys2");
+    let node = |sys: &Path| iomill::sys::block::find(sys, 259, 5).unwrap().node;
+    assert!(node(&sys).is_some());
+    let other = if node(&sys) == Some(0) { "nvme1" } else { "nvme0" };
+    let controller = fs::canonicalize(sys.join(format!("block/{other}n1"))).unwrap().parent().unwrap().to_owned();
+    std::os::unix::fs::symlink(controller, subsystem.join(other)).unwrap();
+    assert_eq!(node(&sys), None);
+    assert_eq!(place.drives().iter().find(|drive| drive.name == "nvme2n1").unwrap().node, None);
+}

@@ -7,7 +7,7 @@ use iomill::{Error, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::{DriveFigures, Figures, Point};
+use super::{Figures, Point};
 use crate::human;
 
 /// A picture's size in pixels.
@@ -42,109 +42,152 @@ pub fn page(figures: &Figures) -> Result<String> {
         page.push_str(&format!("<li>{}</li>", escape(words)));
     }
     page.push_str(&format!("</ul><p>{}</p>", escape(&figures.machine.line())));
-    page.push_str(&latencies(&figures.drives));
+    page.push_str(&latencies(figures));
+    page.push_str(&costs(figures));
     page.push_str("<h2>How it grows</h2>");
     page.push_str(&pictures(figures)?);
     page.push_str("</html>\n");
     Ok(page)
 }
 
-/// A picture for each question.
+/// What is varied.
+#[derive(Clone, Copy, PartialEq)]
+enum Across {
+    Depth,
+    Size,
+    Threads,
+    Drives,
+}
+
+/// What it does to what.
+#[derive(Clone, Copy)]
+enum Up {
+    Reads,
+    Bandwidth,
+    Cpu,
+}
+
+impl Across {
+    fn of(self, point: &Point) -> f64 {
+        match self {
+            Across::Depth => point.depth.into(),
+            Across::Size => point.request_bytes.into(),
+            Across::Threads => point.threads as f64,
+            Across::Drives => point.drives as f64,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Across::Depth => "in flight on each drive",
+            Across::Size => "bytes per read",
+            Across::Threads => "threads",
+            Across::Drives => "drives",
+        }
+    }
+}
+
+impl Up {
+    fn of(self, point: &Point) -> f64 {
+        match self {
+            Up::Reads => point.iops,
+            Up::Bandwidth => point.bytes_per_s,
+            Up::Cpu => point.cpu_us_per_op,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Up::Reads => "reads of 4 KiB/s",
+            Up::Bandwidth => "bandwidth",
+            Up::Cpu => "µs per read",
+        }
+    }
+}
+
+/// A picture for each question that was measured.
 fn pictures(figures: &Figures) -> Result<String> {
     let mut text = String::new();
     let number = |value: f64| format!("{value:.0}");
     let size = |bytes: f64| human::size(bytes as u64);
-    let (count, rate) = (human::count, human::rate);
-    let by = |points: &[Point], x: &dyn Fn(&Point) -> f64, y: &dyn Fn(&Point) -> f64| -> Vec<(f64, f64)> {
-        points.iter().map(|point| (x(point), y(point))).collect()
-    };
-    let iops = |point: &Point| point.iops;
-    let bytes = |point: &Point| point.bytes_per_s;
-    let depth = |point: &Point| f64::from(point.depth);
-    let request = |point: &Point| f64::from(point.request_bytes);
-    let (threads, drives) = (|point: &Point| point.threads as f64, |point: &Point| point.drives as f64);
-    let (x_number, x_size): (&dyn Fn(f64) -> String, &dyn Fn(f64) -> String) = (&number, &size);
-    let (y_count, y_rate): (&dyn Fn(f64) -> String, &dyn Fn(f64) -> String) = (&count, &rate);
-    for (title, x, y, points, with_linear, x_text, y_text) in [
-        (
-            "One thread, more in flight",
-            "in flight on each drive",
-            "reads of 4 KiB/s",
-            by(&figures.depths, &depth, &iops),
-            false,
-            x_number,
-            y_count,
-        ),
-        (
-            "CPU time, more in flight",
-            "in flight on each drive",
-            "µs per read",
-            by(&figures.depths, &depth, &|p: &Point| p.cpu_us_per_op),
-            false,
-            x_number,
-            x_number,
-        ),
-        (
-            "One thread, larger reads",
-            "bytes per read",
-            "bandwidth",
-            by(&figures.sizes, &request, &bytes),
-            false,
-            x_size,
-            y_rate,
-        ),
-        ("More threads", "threads", "reads of 4 KiB/s", by(&figures.threads, &threads, &iops), true, x_number, y_count),
-        (
-            "More drives",
-            "drives",
-            "reads of 4 KiB/s",
-            by(&figures.drive_counts, &drives, &iops),
-            true,
-            x_number,
-            y_count,
-        ),
-        (
-            "More drives, 64 KiB",
-            "drives",
-            "bandwidth",
-            by(&figures.drive_counts_wide, &drives, &bytes),
-            true,
-            x_number,
-            y_rate,
-        ),
+    for (title, points, across, up) in [
+        ("One thread, more in flight", &figures.depths, Across::Depth, Up::Reads),
+        ("One thread, more in flight, 64 KiB", &figures.depths_wide, Across::Depth, Up::Bandwidth),
+        ("CPU time, more in flight", &figures.depths, Across::Depth, Up::Cpu),
+        ("One thread, larger reads", &figures.sizes, Across::Size, Up::Bandwidth),
+        ("More threads", &figures.threads, Across::Threads, Up::Reads),
+        ("More threads, 64 KiB", &figures.threads_wide, Across::Threads, Up::Bandwidth),
+        ("More drives", &figures.drive_counts, Across::Drives, Up::Reads),
+        ("More drives, 64 KiB", &figures.drive_counts_wide, Across::Drives, Up::Bandwidth),
     ] {
-        text.push_str(&Picture { title, x, y, points, with_linear, x_text, y_text }.svg()?);
+        if points.is_empty() {
+            continue;
+        }
+        let picture = Picture {
+            title,
+            x: across.words(),
+            y: up.words(),
+            points: points.iter().map(|point| (across.of(point), up.of(point))).collect(),
+            with_linear: matches!(across, Across::Threads | Across::Drives),
+            x_text: if across == Across::Size { &size } else { &number },
+            y_text: match up {
+                Up::Reads => &human::count,
+                Up::Bandwidth => &human::rate,
+                Up::Cpu => &number,
+            },
+        };
+        text.push_str(&picture.svg()?);
     }
     Ok(text)
 }
 
 /// A bar for each drive: what is its own, and what the platform's.
-fn latencies(drives: &[DriveFigures]) -> String {
+fn latencies(figures: &Figures) -> String {
     let mut text = String::from(
         "<h2>A lone read of 4 KiB</h2><table><tr><th>drive</th><th>node</th><th>median</th><th>p99</th><th>\
          <span style=\"color:#377eb8\">drive</span> and <span style=\"color:#e41a1c\">platform</span></th></tr>",
     );
-    for drive in drives {
-        let latency = &drive.latency;
-        let bar = match latency.device_us {
-            Some(device) => {
-                let share = (100.0 * device / latency.mean_us.max(1e-9)).clamp(0.0, 100.0);
-                format!(
-                    "<div class=\"bar\"><div class=\"drive\" style=\"width:{share:.1}%\"></div><div class=\"platform\" style=\"width:{:.1}%\"></div></div>",
-                    100.0 - share
-                )
-            }
-            None => escape(&latency.split_by),
-        };
+    let drives = figures.drives.iter().map(|drive| (&drive.path, drive.node, &drive.latency));
+    let raw = figures.raw.iter().map(|raw| (&raw.path, raw.node, &raw.latency));
+    for (path, node, latency) in drives.chain(raw) {
+        let share = (100.0 * latency.device_us / latency.split_us.max(1e-9)).clamp(0.0, 100.0);
+        let bar = format!(
+            "<div class=\"bar\" title=\"{}\"><div class=\"drive\" style=\"width:{share:.1}%\"></div><div class=\"platform\" style=\"width:{:.1}%\"></div></div>",
+            escape(&latency.split_by),
+            100.0 - share
+        );
         text.push_str(&format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{bar}</td></tr>",
-            escape(&drive.path.display().to_string()),
-            drive.node.map_or("-".to_owned(), |node| node.to_string()),
+            escape(&path.display().to_string()),
+            node.map_or("-".to_owned(), |node| node.to_string()),
             human::time_us(latency.p50_us),
             human::time_us(latency.p99_us),
         ));
     }
     text + "</table>"
+}
+
+/// A line for each path to a drive.
+fn costs(figures: &Figures) -> String {
+    let mut text = format!(
+        "<h2>What a read of 4 KiB costs</h2><p>Cycles: {}</p><table><tr><th>path</th><th>of</th><th>reads/s</th><th>CPU</th><th>cycles</th></tr>",
+        escape(&figures.cycles_by)
+    );
+    for cost in &figures.paths {
+        text.push_str(&format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escape(&cost.words()),
+            escape(&cost.path.display().to_string()),
+            human::count(cost.iops),
+            human::time_us(cost.cpu_us_per_op),
+            cost.cycles_per_op.map_or("?".to_owned(), human::count),
+        ));
+    }
+    text.push_str("</table>");
+    for why in &figures.paths_left_out {
+        text.push_str(&format!("<p>Not measured: {}</p>", escape(why)));
+    }
+    text
 }
 
 impl Picture<'_> {
@@ -200,9 +243,15 @@ mod tests {
     fn the_page_stands_alone_and_shows_what_was_found() {
         let mut figures = figures([2e5, 4e5], 5.5e5, 1.5);
         figures.verdict = vec!["the <drives> & more".to_owned()];
+        figures.sizes = figures.depths.clone();
+        figures.depths_wide = figures.depths.clone();
+        figures.threads_wide = figures.threads.clone();
+        figures.paths_left_out = vec!["polling: no <queues>".to_owned()];
         let page = page(&figures).unwrap();
         assert!(page.contains("<li>the &lt;drives&gt; &amp; more</li>"));
-        assert_eq!(page.matches("<svg").count(), 6);
+        assert!(page.contains("no &lt;queues&gt;"));
+        // No picture of what was not measured, which here are the drives with 64 KiB.
+        assert_eq!(page.matches("<svg").count(), 7);
         for part in ["More threads", "width:90.0%", "width:10.0%", "in flight on each drive", "/mnt/1"] {
             assert!(page.contains(part), "{part}");
         }

@@ -1,8 +1,9 @@
 //! One read at a time: how long it takes, how much of that is the drive, and what the CPU does meanwhile.
 //!
-//! Goals: a split that needs no privileges: the block layer counts how long requests take from when it has them to when they end
-//! (`stat` of the device, Linux's Documentation/block/stat.rst); what is left of the whole is the platform: system call, file system,
-//! completion, wake-up. Non-goals: splitting those further by tracing.
+//! Goals: the best split that can be had, and a word on which it is. Where the kernel's tracing is allowed, it tells when the driver had
+//! the read, so that what comes before (system call, file system, block layer) and after (completion, wake-up) are known too. Else the
+//! block layer counts how long requests take from when it has them to when they end (`stat` of the device, Linux's
+//! Documentation/block/stat.rst), which needs no privileges. Else the CPU time is subtracted from the whole.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -16,6 +17,7 @@ use iomill_platform::tree::Tree;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
+use super::trace::{self, Split, Trace};
 use crate::contender::latencies;
 use crate::pattern::{PAGE_BYTES, Rng};
 
@@ -31,18 +33,24 @@ pub struct Latency {
     pub p99_us: f64,
     /// Mean.
     pub mean_us: f64,
-    /// Of the mean, what the drive and its driver took; null where it cannot be told.
-    pub device_us: Option<f64>,
-    /// Of the mean, what system call, file system, completion and wake-up took.
-    pub platform_us: Option<f64>,
+    /// What is split: the middle of the reads that were traced, or else the mean.
+    pub split_us: f64,
+    /// Of that, what the drive and its driver took.
+    pub device_us: f64,
+    /// Of that, what system call, file system, completion and wake-up took.
+    pub platform_us: f64,
+    /// Of the platform's part, what came before the driver had the read: system call, file system, block layer. Null without tracing.
+    pub submit_us: Option<f64>,
+    /// What came after the drive was done: completion, wake-up, the way back. Null without tracing.
+    pub complete_us: Option<f64>,
     /// CPU time per read in microseconds.
     pub cpu_us: f64,
-    /// How the split was made, or why it was not.
+    /// How the split was made, and why not better.
     pub split_by: String,
 }
 
 /// What parts of a read cost the CPU, found by subtracting measured paths.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Costs {
     /// A system call that does nothing, in nanoseconds.
     pub system_call_ns: f64,
@@ -87,16 +95,21 @@ pub fn measure(
     let after = counts(tree, below);
     let ours = histogram.len().max(1);
     let mean_us = histogram.mean() / 1e3;
-    let (device_us, split_by) = split(before, after, ours);
-    // The block layer counts in milliseconds in all, so that the part may come out above the whole.
-    let device_us = device_us.map(|us| us.min(mean_us));
+    let cpu_us = cpu.as_secs_f64() * 1e6 / ours as f64;
+    // Apart, since tracing itself takes time.
+    let traced = traced(tree, below, slice / 2, cancel, &mut read)?;
+    let (split_us, device_us, split_by) = best_split(&traced, split(before, after, ours), mean_us, cpu_us);
+    let traced = traced.ok();
     Ok(Latency {
         p50_us: histogram.value_at_quantile(0.5) as f64 / 1e3,
         p99_us: histogram.value_at_quantile(0.99) as f64 / 1e3,
         mean_us,
+        split_us,
         device_us,
-        platform_us: device_us.map(|us| mean_us - us),
-        cpu_us: cpu.as_secs_f64() * 1e6 / ours as f64,
+        platform_us: split_us - device_us,
+        submit_us: traced.map(|split| split.submit_us),
+        complete_us: traced.map(|split| split.complete_us),
+        cpu_us,
         split_by,
     })
 }
@@ -113,18 +126,77 @@ fn parse_stat(text: &str) -> Option<(u64, u64)> {
     Some((*fields.first()?, *fields.get(3)?))
 }
 
-fn split(before: Option<(u64, u64)>, after: Option<(u64, u64)>, ours: u64) -> (Option<f64>, String) {
+/// Reads while the kernel's tracing runs: where their time went, or why that is not known.
+fn traced(
+    tree: &Tree,
+    below: &[Drive],
+    slice: Duration,
+    cancel: &AtomicBool,
+    read: &mut dyn FnMut() -> Result<Duration>,
+) -> Result<std::result::Result<Split, String>> {
+    let number = match below {
+        [drive] => tree.get(&format!("{}/dev", drive.directory)),
+        _ => None,
+    };
+    let parse =
+        |text: String| text.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    let Some(device) = number.and_then(parse) else {
+        return Ok(Err("no single block device below".to_owned()));
+    };
+    let trace = match Trace::start(device) {
+        Ok(trace) => trace,
+        Err(why) => return Ok(Err(why)),
+    };
+    let mut reads = Vec::new();
+    let start = Instant::now();
+    while start.elapsed() < slice && !cancel.load(Ordering::Relaxed) {
+        let begun = trace::now_us();
+        read()?;
+        reads.push((begun, trace::now_us()));
+    }
+    Ok(trace.finish().and_then(|spans| {
+        // A few that fit are others' by accident.
+        let split = trace::split(&reads, &spans).filter(|split| split.reads * 10 >= reads.len().min(10_000));
+        split.ok_or_else(|| "the kernel's tracing shows no requests of this device".to_owned())
+    }))
+}
+
+/// The best of what there is: by tracing, by the block layer's count, by subtraction. What is split, the drive's part, and how.
+fn best_split(
+    traced: &std::result::Result<Split, String>,
+    counted: std::result::Result<f64, String>,
+    mean_us: f64,
+    cpu_us: f64,
+) -> (f64, f64, String) {
+    match (traced, counted) {
+        (Ok(split), _) => {
+            let by = format!("the kernel's tracing of the block layer, of {} reads", split.reads);
+            (split.submit_us + split.device_us + split.complete_us, split.device_us, by)
+        }
+        (Err(untraced), Ok(device_us)) => {
+            // It counts in milliseconds in all, so that the part may come out above the whole.
+            let by = format!("the block layer's own count of the time of its requests ({untraced})");
+            (mean_us, device_us.min(mean_us), by)
+        }
+        (Err(untraced), Err(uncounted)) => {
+            let by = "subtraction: what the thread did not spend on a CPU counts as the drive's, interrupt and wake-up with it";
+            (mean_us, (mean_us - cpu_us).max(0.0), format!("{by} ({untraced}; {uncounted})"))
+        }
+    }
+}
+
+fn split(before: Option<(u64, u64)>, after: Option<(u64, u64)>, ours: u64) -> std::result::Result<f64, String> {
     let (Some(before), Some(after)) = (before, after) else {
-        return (None, "not split: no single block device below tells its times".to_owned());
+        return Err("no single block device below tells its times".to_owned());
     };
     let (reads, time_ms) = (after.0.wrapping_sub(before.0), after.1.wrapping_sub(before.1));
     if reads < ours / 2 {
-        return (None, "not split: the block device does not count its requests (queue/iostats)".to_owned());
+        return Err("the block device does not count its requests (queue/iostats)".to_owned());
     }
     if reads as f64 > ours as f64 * (1.0 + FOREIGN_MAX) {
-        return (None, format!("not split: others read from the device too ({reads} reads, {ours} of them ours)"));
+        return Err(format!("others read from the device too ({reads} reads, {ours} of them ours)"));
     }
-    (Some(time_ms as f64 * 1e3 / reads as f64), "the block layer's own count of the time of its requests".to_owned())
+    Ok(time_ms as f64 * 1e3 / reads as f64)
 }
 
 /// Measures paths that a read is made of.
@@ -192,7 +264,8 @@ impl Page {
     }
 }
 
-fn open(path: &Path, direct: bool) -> Result<File> {
+/// Opens for reading, past the page cache or not.
+pub fn open(path: &Path, direct: bool) -> Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
     let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path);
@@ -220,13 +293,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_best_split_is_taken_and_named() {
+        let split = Split { submit_us: 4.0, device_us: 70.0, complete_us: 6.0, reads: 100 };
+        let (whole, device, by) = best_split(&Ok(split), Ok(75.0), 90.0, 3.0);
+        assert!((whole, device) == (80.0, 70.0) && by.contains("tracing") && by.contains("100 reads"), "{by}");
+        let no_trace = Err("root only".to_owned());
+        let (whole, device, by) = best_split(&no_trace, Ok(75.0), 80.0, 3.0);
+        assert!((whole, device) == (80.0, 75.0) && by.contains("own count") && by.contains("root only"), "{by}");
+        assert_eq!(best_split(&no_trace, Ok(85.0), 80.0, 3.0).1, 80.0);
+        let (whole, device, by) = best_split(&no_trace, Err("iostats".to_owned()), 80.0, 3.0);
+        assert!((whole, device) == (80.0, 77.0) && by.starts_with("subtraction") && by.contains("iostats"), "{by}");
+    }
+
+    #[test]
     fn the_split_is_made_only_where_it_means_something() {
         assert_eq!(parse_stat("  100 2 800 55 1 1 8 3 0 50 60"), Some((100, 55)));
         assert_eq!(parse_stat("100 2"), None);
-        let (device, by) = split(Some((100, 50)), Some((1100, 150)), 1000);
-        assert!(device == Some(100.0) && by.contains("block layer"), "{device:?} {by}");
-        assert!(split(Some((0, 0)), Some((1500, 150)), 1000).1.contains("others read"));
-        assert!(split(Some((0, 0)), Some((10, 150)), 1000).1.contains("iostats"));
-        assert_eq!(split(None, None, 1000).0, None);
+        assert_eq!(split(Some((100, 50)), Some((1100, 150)), 1000), Ok(100.0));
+        assert!(split(Some((0, 0)), Some((1500, 150)), 1000).unwrap_err().contains("others read"));
+        assert!(split(Some((0, 0)), Some((10, 150)), 1000).unwrap_err().contains("iostats"));
+        assert!(split(None, None, 1000).is_err());
     }
 }

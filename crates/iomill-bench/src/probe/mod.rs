@@ -6,8 +6,16 @@
 //!
 //! All reads bypass the page cache, by io_uring driven by hand, so that the least of what is measured is ours.
 
+mod course;
+pub mod cycles;
 pub mod html;
+mod idle;
 pub mod latency;
+pub mod paths;
+pub mod profile;
+pub mod raw;
+pub mod served;
+pub mod trace;
 pub mod verdict;
 
 use std::fs;
@@ -16,27 +24,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use iomill::{Error, Result};
-use iomill_platform::drives;
-use iomill_platform::machine::Machine as Platform;
 use iomill_platform::tree::Tree;
 use serde::Serialize;
 
 use crate::bench::Stage;
-use crate::contender::{Cache, Contender, Slice};
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
-use crate::rivals::{aio::Aio, pread::Pread, uring::Uring};
-use crate::rounds::Progress;
 use crate::target::Target;
-use crate::workload::Workload;
+use course::Course;
 use latency::{Costs, Latency};
+use paths::Cost;
+use raw::{Raw, RawFigures};
+use served::Served;
 
 /// Depths that are tried, in flight on each drive.
 const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// Request sizes that are tried, in bytes.
 const SIZES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// Where many are in flight.
-const DEEP: u32 = 32;
+pub const DEEP: u32 = 32;
+/// What counts as enough of the best.
+const ENOUGH: f64 = 0.95;
+/// Drives that differ by less are called alike.
+const UNEVEN: f64 = 1.2;
 /// What bandwidth is measured with.
 const WIDE_BYTES: u32 = 64 << 10;
 
@@ -45,9 +55,11 @@ const WIDE_BYTES: u32 = 64 << 10;
 pub struct Settings {
     /// A directory on each drive.
     pub places: Vec<PathBuf>,
+    /// Block devices to read as they are.
+    pub raw: Vec<PathBuf>,
     /// Length of the file that is made on each, in bytes.
     pub part_bytes: u64,
-    /// Length of each of some forty runs.
+    /// Length of each run, of whose halves the better one counts.
     pub slice: Duration,
     /// Most threads.
     pub threads: usize,
@@ -72,6 +84,8 @@ pub struct Point {
     pub cpu_us_per_op: f64,
     /// CPUs that were busy with it.
     pub cpus_used: f64,
+    /// CPUs that this process may use and nobody used meanwhile.
+    pub cpus_idle: f64,
     /// Reads per second over those of one (of the first point of its list), divided by how many: 1 is linear.
     pub of_linear: Option<f64>,
 }
@@ -89,6 +103,34 @@ pub struct DriveFigures {
     pub latency: Latency,
     /// Many at a time, this drive alone.
     pub alone: Point,
+    /// This drive alone, one thread, 4 KiB, more and more in flight.
+    pub depths: Vec<Point>,
+    /// The least of these depths that reaches 95% of the best.
+    pub best_depth: u32,
+    /// The drive's id, where the directory is a drive of an array.
+    pub id: Option<String>,
+    /// The adapter that it shares with other drives, if it does.
+    pub adapter: Option<String>,
+}
+
+impl DriveFigures {
+    /// The most reads per second of one thread, at whatever depth.
+    pub fn best_iops(&self) -> f64 {
+        self.depths.iter().map(|point| point.iops).fold(self.alone.iops, f64::max)
+    }
+}
+
+/// Drives behind one adapter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Adapter {
+    /// Its PCI function.
+    pub name: String,
+    /// The directories on its drives.
+    pub drives: Vec<PathBuf>,
+    /// What these drives do one by one, added up: reads per second.
+    pub alone_iops: f64,
+    /// What they do together.
+    pub together: Point,
 }
 
 /// What a way of reading costs.
@@ -103,7 +145,7 @@ pub struct Way {
 }
 
 /// All of it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// In plain words, the most important first.
     pub verdict: Vec<String>,
@@ -115,17 +157,33 @@ pub struct Figures {
     pub costs: Costs,
     /// Ways of reading.
     pub ways: Vec<Way>,
+    /// What a read costs by each path, on the first drive and each raw device.
+    pub paths: Vec<Cost>,
+    /// Paths that cannot be measured, and why.
+    pub paths_left_out: Vec<String>,
+    /// How clocks were counted, or why not.
+    pub cycles_by: String,
     /// One thread, all drives, 4 KiB, more and more in flight.
     pub depths: Vec<Point>,
+    /// The same with 64 KiB.
+    pub depths_wide: Vec<Point>,
     /// One thread, all drives, larger and larger reads.
     pub sizes: Vec<Point>,
     /// All drives, 4 KiB, more and more threads.
     pub threads: Vec<Point>,
+    /// The same with 64 KiB.
+    pub threads_wide: Vec<Point>,
     /// More and more drives, 4 KiB, as many threads as there may be.
     pub drive_counts: Vec<Point>,
     /// The same with 64 KiB.
     pub drive_counts_wide: Vec<Point>,
-    /// The least depth that reaches 95% of the best.
+    /// Adapters with several of the drives.
+    pub adapters: Vec<Adapter>,
+    /// How iomill itself is best driven on these drives; null where there are none.
+    pub served: Option<Served>,
+    /// Devices without a file system above them.
+    pub raw: Vec<RawFigures>,
+    /// The least depth that reaches 95% of the best, one thread on all drives.
     pub best_depth: u32,
     /// The drives' speeds as weights of the hash layout.
     pub weights: Vec<u32>,
@@ -165,18 +223,35 @@ pub fn run(
             None => places.push(place.clone()),
         }
     }
-    if places.is_empty() {
+    let raw = settings.raw.iter().map(|path| Raw::take(path)).collect::<Result<Vec<Raw>>>()?;
+    if places.is_empty() && raw.is_empty() {
         return Ok(None);
     }
     let name = format!("iomill-probe-{}", std::process::id());
     let _parts = Parts { paths: places.iter().map(|place| place.join(&name)).collect() };
-    let target = write(&places, &name, settings.part_bytes, cancel, stage)?;
-    let mut course = Course { settings, cancel, stage, done: 0, total: runs(settings, places.len()) };
-    let mut figures = course.all(&target, tree, &places)?;
+    let mut course = Course::new(settings, tree, cancel, stage, places.len());
+    let mut figures = match places.is_empty() {
+        true => {
+            let machine = Machine { drives: Vec::new(), ..Machine::look(&nothing(&raw)?) };
+            Figures { machine, ..Figures::default() }
+        }
+        false => {
+            let target = write(&places, &name, settings.part_bytes, cancel, course.stage())?;
+            course.all(&target, &places)?
+        }
+    };
+    course.raw(&raw, &mut figures)?;
+    figures.cycles_by = paths::cycles_by();
     figures.left_out.clone_from(why);
     figures.verdict = verdict::words(&figures);
     figures.cancelled = cancel.load(Ordering::Relaxed);
     Ok(Some(figures))
+}
+
+/// A target of which nothing is read, for a look at the machine.
+fn nothing(raw: &[Raw]) -> Result<Target> {
+    let part = |raw: &Raw| crate::target::Part { path: raw.path.clone(), len_bytes: 0 };
+    Target::new(raw.iter().map(part).collect(), 0, Target::striped(1, 1))
 }
 
 /// Why a place cannot be measured: it is in memory, or has no direct I/O.
@@ -219,143 +294,6 @@ fn steps(most: usize) -> Vec<usize> {
     steps
 }
 
-fn runs(settings: &Settings, drives: usize) -> usize {
-    2 * drives + 3 + 3 + DEPTHS.len() + SIZES.len() + steps(settings.threads).len() + 2 * steps(drives).len()
-}
-
-struct Course<'a> {
-    settings: &'a Settings,
-    cancel: &'a AtomicBool,
-    stage: &'a mut dyn FnMut(Stage),
-    done: usize,
-    total: usize,
-}
-
-impl Course<'_> {
-    fn all(&mut self, target: &Target, tree: &Tree, places: &[PathBuf]) -> Result<Figures> {
-        let platform = Platform::look(tree);
-        let parts = target.parts();
-        let some = |count: usize| Target::new(parts[..count].to_vec(), 1, Target::striped(parts.len(), 16));
-        let mut figures = Vec::new();
-        for (part, place) in parts.iter().zip(places) {
-            let below = drives::under(tree, &platform, &[place]).unwrap_or_default();
-            let alone = Target::new(vec![part.clone()], 1, Target::striped(1, 16))?;
-            self.tell("latency");
-            let latency = latency::measure(&part.path, part.len_bytes, &below, tree, self.settings.slice, self.cancel)?;
-            let nodes: Vec<Option<u32>> = below.iter().map(|drive| drive.node).collect();
-            figures.push(DriveFigures {
-                path: place.clone(),
-                devices: below.into_iter().map(|drive| drive.name).collect(),
-                node: nodes.first().copied().flatten().filter(|_| nodes.windows(2).all(|two| two[0] == two[1])),
-                latency,
-                alone: self.point(&alone, "each drive alone", 1, DEEP, PAGE_BYTES as u32)?,
-            });
-        }
-        self.tell("costs of the CPU");
-        let costs = latency::costs(&parts[0].path, self.settings.slice, self.cancel)?;
-        self.done += 2;
-        let ways = self.ways(target)?;
-        let page = PAGE_BYTES as u32;
-        let mut depths = Vec::new();
-        for depth in DEPTHS {
-            depths.push(self.point(target, "depth", 1, depth, page)?);
-        }
-        let mut sizes = Vec::new();
-        for size in SIZES {
-            sizes.push(self.point(target, "request size", 1, if size > WIDE_BYTES { 8 } else { DEEP }, size)?);
-        }
-        let mut threads = Vec::new();
-        for count in steps(self.settings.threads) {
-            threads.push(self.point(target, "threads", count, DEEP, page)?);
-        }
-        let (mut drive_counts, mut drive_counts_wide) = (Vec::new(), Vec::new());
-        for count in steps(parts.len()) {
-            drive_counts.push(self.point(&some(count)?, "drives", self.settings.threads, DEEP, page)?);
-            drive_counts_wide.push(self.point(&some(count)?, "drives", self.settings.threads, DEEP, WIDE_BYTES)?);
-        }
-        linear(&mut threads, |point| point.threads);
-        linear(&mut drive_counts, |point| point.drives);
-        linear(&mut drive_counts_wide, |point| point.drives);
-        Ok(Figures {
-            verdict: Vec::new(),
-            machine: Machine::look(target),
-            best_depth: best_depth(&depths),
-            weights: weights(&figures),
-            drives: figures,
-            costs,
-            ways,
-            depths,
-            sizes,
-            threads,
-            drive_counts,
-            drive_counts_wide,
-            left_out: Vec::new(),
-            cancelled: false,
-        })
-    }
-
-    fn tell(&mut self, what: &'static str) {
-        (self.stage)(Stage::Measuring(Progress { done: self.done, total: self.total, contender: what }));
-        self.done += 1;
-    }
-
-    fn ways(&mut self, target: &Target) -> Result<Vec<Way>> {
-        let contenders: [Box<dyn Contender>; 3] = [
-            Box::new(Uring::new(target.clone())),
-            Box::new(Aio::new(target.clone())),
-            Box::new(Pread::new(target.clone(), Cache::Cold)),
-        ];
-        let mut ways = Vec::new();
-        for mut contender in contenders {
-            self.tell("ways of reading");
-            if contender.prepare(&Workload::RANDOM_READ)?.is_none() {
-                let sample = contender.run(&self.slice(1))?;
-                ways.push(Way {
-                    name: contender.name(),
-                    iops: sample.ops_per_s(),
-                    cpu_us_per_op: sample.cpu_us_per_op(),
-                });
-            }
-        }
-        Ok(ways)
-    }
-
-    fn slice(&self, threads: usize) -> Slice<'_> {
-        Slice { threads, duration: self.settings.slice, verify: false, cancel: self.cancel }
-    }
-
-    fn point(&mut self, target: &Target, what: &'static str, threads: usize, depth: u32, size: u32) -> Result<Point> {
-        self.tell(what);
-        let workload = Workload { depth, block_bytes: size, ..Workload::RANDOM_READ };
-        let mut uring = Uring::new(target.clone());
-        let mut aio = Aio::new(target.clone());
-        let contender: &mut dyn Contender = match uring.prepare(&workload)? {
-            None => &mut uring,
-            Some(why) => match aio.prepare(&workload)? {
-                None => &mut aio,
-                Some(too) => {
-                    return Err(Error::Machine {
-                        what: "reading past the page cache".into(),
-                        why: format!("{why}; {too}"),
-                    });
-                }
-            },
-        };
-        let sample = contender.run(&self.slice(threads))?;
-        Ok(Point {
-            drives: target.parts().len(),
-            threads,
-            depth,
-            request_bytes: size,
-            iops: sample.ops_per_s(),
-            bytes_per_s: sample.bytes as f64 / sample.wall.as_secs_f64().max(1e-9),
-            cpu_us_per_op: sample.cpu_us_per_op(),
-            cpus_used: sample.cpu_us / (sample.wall.as_secs_f64() * 1e6).max(1e-9),
-            of_linear: None,
-        })
-    }
-}
-
 /// How far each point is from so many times the first.
 fn linear(points: &mut [Point], count: impl Fn(&Point) -> usize) {
     let Some(one) = points.first().map(|first| first.iops / count(first) as f64).filter(|one| *one > 0.0) else {
@@ -368,13 +306,17 @@ fn linear(points: &mut [Point], count: impl Fn(&Point) -> usize) {
 
 fn best_depth(depths: &[Point]) -> u32 {
     let best = depths.iter().map(|point| point.iops).fold(0.0, f64::max);
-    depths.iter().find(|point| point.iops >= 0.95 * best).map_or(DEEP, |point| point.depth)
+    depths.iter().find(|point| point.iops >= ENOUGH * best).map_or(DEEP, |point| point.depth)
 }
 
-/// Ten for the slowest drive; no more than weights may be.
+/// Ten for the slowest drive; no more than weights may be. Drives that are about as fast are alike.
 fn weights(drives: &[DriveFigures]) -> Vec<u32> {
-    let slowest = drives.iter().map(|drive| drive.alone.iops).fold(f64::INFINITY, f64::min).max(1e-9);
-    drives.iter().map(|drive| ((drive.alone.iops / slowest * 10.0).round() as u32).clamp(1, 1000)).collect()
+    let slowest = drives.iter().map(DriveFigures::best_iops).fold(f64::INFINITY, f64::min).max(1e-9);
+    let fastest = drives.iter().map(DriveFigures::best_iops).fold(0.0, f64::max);
+    if fastest < UNEVEN * slowest {
+        return vec![10; drives.len()];
+    }
+    drives.iter().map(|drive| ((drive.best_iops() / slowest * 10.0).round() as u32).clamp(1, 1000)).collect()
 }
 
 #[cfg(test)]
@@ -393,6 +335,7 @@ pub(crate) mod tests {
             bytes_per_s,
             cpu_us_per_op,
             cpus_used,
+            cpus_idle: (4.0 - cpus_used).max(0.0),
             of_linear: None,
         }
     }
@@ -413,6 +356,7 @@ pub(crate) mod tests {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let settings = Settings {
             places: vec![dir.path().to_owned(), PathBuf::from("/dev/shm")],
+            raw: Vec::new(),
             part_bytes: 4 << 20,
             slice: Duration::from_millis(20),
             threads: 2,
@@ -427,6 +371,15 @@ pub(crate) mod tests {
         let figures = run(&settings, &Tree::machine(), &AtomicBool::new(false), &mut stage, &mut why).unwrap().unwrap();
         assert!(why.len() == 1 && why[0].starts_with("/dev/shm: "), "{why:?}");
         assert_eq!((figures.drives.len(), figures.depths.len(), figures.sizes.len()), (1, DEPTHS.len(), SIZES.len()));
+        assert_eq!((figures.depths_wide.len(), figures.threads_wide.len()), (DEPTHS.len(), 2));
+        assert!(figures.threads_wide[1].request_bytes == WIDE_BYTES && figures.threads_wide[1].of_linear.is_some());
+        let drive = &figures.drives[0];
+        assert!(DEPTHS.contains(&drive.best_depth) && drive.depths.len() == DEPTHS.len() && drive.id.is_none());
+        assert!(figures.paths.iter().any(|cost| cost.direct) && figures.paths.iter().any(|cost| !cost.direct));
+        assert!(figures.paths.iter().all(|cost| cost.on == "file" && cost.cpu_us_per_op > 0.0), "{:?}", figures.paths);
+        let counted = figures.paths.iter().all(|cost| cost.cycles_per_op.is_some());
+        assert!(counted != figures.cycles_by.contains("not counted"), "{} {:?}", figures.cycles_by, figures.paths);
+        assert!(figures.served.is_some() && figures.adapters.is_empty());
         assert!(figures.drives[0].latency.p50_us > 0.0 && figures.drives[0].alone.iops > 1.0, "{figures:?}");
         assert!(most.0 < most.1 && most.0 + 3 >= most.1, "progress ends near its end: {most:?}");
         assert!(!figures.verdict.is_empty() && figures.weights == [10]);
@@ -437,6 +390,7 @@ pub(crate) mod tests {
     fn nothing_to_measure_is_no_error() {
         let settings = Settings {
             places: vec!["/dev/shm".into()],
+            raw: Vec::new(),
             part_bytes: 4 << 20,
             slice: Duration::from_millis(1),
             threads: 1,
@@ -444,6 +398,9 @@ pub(crate) mod tests {
         let mut why = Vec::new();
         let none = run(&settings, &Tree::machine(), &AtomicBool::new(false), &mut |_| (), &mut why).unwrap();
         assert!(none.is_none() && why.len() == 1, "{why:?}");
+        let device = Settings { raw: vec!["/dev/null".into()], ..settings.clone() };
+        let refused = run(&device, &Tree::machine(), &AtomicBool::new(false), &mut |_| (), &mut why).unwrap_err();
+        assert!(refused.to_string().contains("no block device"), "{refused}");
         let gone = Settings { places: vec!["/no/such/place".into()], ..settings };
         assert!(run(&gone, &Tree::machine(), &AtomicBool::new(false), &mut |_| (), &mut why).is_err());
     }

@@ -1,6 +1,8 @@
 //! What figures mean, in plain words.
 
-use super::Figures;
+use super::raw::RawFigures;
+use super::served::Served;
+use super::{Adapter, DriveFigures, Figures, Point, UNEVEN};
 use crate::human;
 
 /// Above this share of a CPU a thread does nothing but work.
@@ -10,12 +12,19 @@ const TOGETHER: f64 = 0.85;
 
 /// A sentence each, the limit first.
 pub fn words(figures: &Figures) -> Vec<String> {
-    let mut words = vec![limit(figures)];
+    let mut words = match (figures.drives.is_empty(), figures.raw.is_empty()) {
+        (true, false) => Vec::new(),
+        _ => vec![limit(figures)],
+    };
+    words.extend(disturbed(figures));
     words.extend(same_device(figures));
     words.extend(one_core(figures));
     words.extend(latency(figures));
     words.extend(depth(figures));
     words.extend(uneven(figures));
+    words.extend(cheapest(figures));
+    words.extend(figures.served.as_ref().map(served));
+    words.extend(figures.raw.iter().map(raw));
     words
 }
 
@@ -24,7 +33,7 @@ fn limit(figures: &Figures) -> String {
     let Some(all) = figures.drive_counts.last() else { return "nothing was measured".to_owned() };
     let cpus = figures.machine.cores_allowed.max(1) as f64;
     let reached = human::count(all.iops);
-    if all.cpus_used >= BUSY * all.threads.min(figures.machine.cores_allowed.max(1)) as f64 {
+    if is_busy(all, figures) {
         let who = if cpus == 1.0 {
             "the only processor is".to_owned()
         } else {
@@ -36,12 +45,22 @@ fn limit(figures: &Figures) -> String {
             human::time_us(all.cpu_us_per_op)
         );
     }
-    let alone: f64 = figures.drives.iter().map(|drive| drive.alone.iops).sum();
+    let alone: f64 = figures.drives.iter().map(DriveFigures::best_iops).sum();
     let share = all.iops / alone.max(1e-9);
     let busy = 100.0 * all.cpus_used / cpus;
     if all.drives == 1 {
         return format!(
             "the drive is the limit: {reached} reads of 4 KiB a second, with {busy:.0}% of the processors busy"
+        );
+    }
+    if let Some(adapter) = narrow_adapter(figures) {
+        let alone = figures.adapters.iter().find(|one| one.name == adapter.name).map_or(0.0, |one| one.alone_iops);
+        return format!(
+            "the adapter {} is the limit: its {} do {} reads of 4 KiB a second together, {:.0}% of what they do one by one",
+            adapter.name,
+            drives(adapter.drives.len()),
+            human::count(adapter.together.iops),
+            100.0 * adapter.together.iops / alone.max(1e-9)
         );
     }
     if share >= TOGETHER {
@@ -55,6 +74,32 @@ fn limit(figures: &Figures) -> String {
          {reached} reads of 4 KiB a second, {:.0}% of what they do one by one, with {busy:.0}% of the processors busy",
         100.0 * share
     )
+}
+
+/// Whether the processors had nothing left for a run, by its own doing or others'.
+fn is_busy(point: &Point, figures: &Figures) -> bool {
+    let cpus = figures.machine.cores_allowed.max(1);
+    point.cpus_used >= BUSY * point.threads.min(cpus) as f64 || point.cpus_idle <= (1.0 - BUSY) * cpus as f64
+}
+
+/// Others that use the processors.
+fn disturbed(figures: &Figures) -> Option<String> {
+    let cpus = figures.machine.cores_allowed.max(1) as f64;
+    let all = figures.drive_counts.last()?;
+    let others = cpus - all.cpus_used - all.cpus_idle;
+    (others > (1.0 - BUSY) * cpus).then(|| {
+        format!(
+            "other programs, or other guests of the host, had {others:.1} of the {cpus} processors meanwhile: on a quiet machine there is \
+             more to be had"
+        )
+    })
+}
+
+/// The adapter that holds its drives back most, if the processors do not.
+fn narrow_adapter(figures: &Figures) -> Option<&Adapter> {
+    let share = |adapter: &Adapter| adapter.together.iops / adapter.alone_iops.max(1e-9);
+    let narrow = figures.adapters.iter().filter(|one| share(one) < TOGETHER && !is_busy(&one.together, figures));
+    narrow.min_by(|a, b| share(a).total_cmp(&share(b)))
 }
 
 /// Directories that are no drives of their own.
@@ -82,7 +127,7 @@ fn one_core(figures: &Figures) -> Option<String> {
         human::count(best.iops),
         human::time_us(best.cpu_us_per_op)
     );
-    let last = figures.threads.last().filter(|last| last.threads > 1)?;
+    let Some(last) = figures.threads.last().filter(|last| last.threads > 1) else { return Some(core) };
     let linear = last.of_linear.map_or(String::new(), |share| format!(" ({:.0}% of linear)", 100.0 * share));
     Some(format!("{core}; {} threads read {}{linear}", last.threads, human::count(last.iops)))
 }
@@ -91,41 +136,79 @@ fn latency(figures: &Figures) -> Option<String> {
     let drive = figures.drives.iter().max_by(|a, b| a.latency.p50_us.total_cmp(&b.latency.p50_us))?;
     let latency = &drive.latency;
     let whole = format!("a lone read of 4 KiB takes {}", human::time_us(latency.p50_us));
-    Some(match (latency.device_us, latency.platform_us) {
-        (Some(device), Some(platform)) => format!(
-            "{whole}; on average {:.0}% of it is the drive and {} the platform",
-            100.0 * device / latency.mean_us.max(1e-9),
-            human::time_us(platform)
-        ),
-        _ => format!(
-            "{whole}; how much of it is the drive cannot be told: {}",
-            latency.split_by.trim_start_matches("not split: ")
-        ),
-    })
+    let share = 100.0 * latency.device_us / latency.split_us.max(1e-9);
+    let platform = human::time_us(latency.platform_us);
+    let mut words = match latency.submit_us {
+        Some(_) => format!("{whole}; {share:.0}% of it is the drive and {platform} the platform"),
+        None => format!("{whole}; on average {share:.0}% is the drive and {platform} the platform"),
+    };
+    if let (Some(before), Some(after)) = (latency.submit_us, latency.complete_us) {
+        words.push_str(&format!(
+            " ({} before the driver has the read, {} after the drive is done)",
+            human::time_us(before),
+            human::time_us(after)
+        ));
+    }
+    Some(words)
 }
 
 fn depth(figures: &Figures) -> Option<String> {
     let best = figures.depths.iter().map(|point| point.iops).fold(0.0, f64::max);
     let first = figures.depths.first()?;
     let gain = best / first.iops.max(1e-9);
+    let own: Vec<String> = figures.drives.iter().map(|drive| drive.best_depth.to_string()).collect();
+    let own = if own.len() > 1 { format!("; one by one the drives want {}", own.join(", ")) } else { String::new() };
     Some(format!(
-        "{} in flight on each drive are enough; that is {gain:.1} times what one at a time does",
+        "{} in flight on each drive are enough for one core; that is {gain:.1} times what one at a time does{own}",
         figures.best_depth
     ))
 }
 
+/// The path that costs the CPU least.
+fn cheapest(figures: &Figures) -> Option<String> {
+    let unpolled = || figures.paths.iter().filter(|cost| !cost.polled);
+    let least = unpolled().min_by(|a, b| a.cpu_us_per_op.total_cmp(&b.cpu_us_per_op))?;
+    let most = unpolled().max_by(|a, b| a.cpu_us_per_op.total_cmp(&b.cpu_us_per_op))?;
+    Some(format!(
+        "the cheapest path of a read is {} at {} of CPU time, the dearest {} at {}",
+        least.words(),
+        human::time_us(least.cpu_us_per_op),
+        most.words(),
+        human::time_us(most.cpu_us_per_op)
+    ))
+}
+
+fn served(served: &Served) -> String {
+    let who = if served.best_mode == "auto" { "the caller itself" } else { "a thread for each drive" };
+    format!(
+        "iomill's blocking reads are best driven by {who}, and {} asynchronous requests to a drive should gather at most",
+        served.best_plug
+    )
+}
+
+fn raw(raw: &RawFigures) -> String {
+    let best = raw.depths.iter().map(|depth| depth.iops).fold(0.0, f64::max);
+    format!(
+        "the raw device {} gives one core {} reads of 4 KiB a second with {} in flight, and a lone one takes {}",
+        raw.path.display(),
+        human::count(best),
+        raw.best_depth,
+        human::time_us(raw.latency.p50_us)
+    )
+}
+
 /// Drives of different speeds.
 fn uneven(figures: &Figures) -> Option<String> {
-    let slow = figures.drives.iter().min_by(|a, b| a.alone.iops.total_cmp(&b.alone.iops))?;
-    let fast = figures.drives.iter().max_by(|a, b| a.alone.iops.total_cmp(&b.alone.iops))?;
-    if fast.alone.iops < 1.2 * slow.alone.iops {
+    let slow = figures.drives.iter().min_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
+    let fast = figures.drives.iter().max_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
+    if fast.best_iops() < UNEVEN * slow.best_iops() {
         return None;
     }
     let weights: Vec<String> = figures.weights.iter().map(u32::to_string).collect();
     Some(format!(
-        "{} does {:.1} times the reads of {}: the hash layout with weights {} uses that",
+        "{} does {:.1} times the reads of {}, at whose pace files with the striping layout go; the hash layout with weights {} uses all of both",
         fast.path.display(),
-        fast.alone.iops / slow.alone.iops.max(1e-9),
+        fast.best_iops() / slow.best_iops().max(1e-9),
         slow.path.display(),
         weights.join(",")
     ))
@@ -144,8 +227,11 @@ pub(crate) mod tests {
             p50_us: 80.0,
             p99_us: 90.0,
             mean_us: 80.0,
-            device_us: Some(72.0),
-            platform_us: Some(8.0),
+            split_us: 80.0,
+            device_us: 72.0,
+            platform_us: 8.0,
+            submit_us: Some(5.0),
+            complete_us: Some(3.0),
             cpu_us: 3.0,
             split_by: String::new(),
         };
@@ -155,11 +241,14 @@ pub(crate) mod tests {
             node: None,
             latency: latency.clone(),
             alone: point(iops, 32, 1, 1, 0.2),
+            id: None,
+            adapter: None,
+            depths: Vec::new(),
+            best_depth: 16,
         };
         let mut threads = vec![point(together * 0.6, 32, 1, 2, 1.0), point(together, 32, 4, 2, cpus_used)];
         super::super::linear(&mut threads, |point| point.threads);
         Figures {
-            verdict: Vec::new(),
             machine: Machine { cores_allowed: 4, ..Machine::default() },
             drives: alone.into_iter().enumerate().map(drive).collect(),
             costs: Costs {
@@ -169,16 +258,12 @@ pub(crate) mod tests {
                 cached_read_ns: 1.0,
                 page_cache_ns: 1.0,
             },
-            ways: Vec::new(),
             depths: vec![point(1e4, 1, 1, 2, 0.1), point(together * 0.6, 32, 1, 2, 1.0)],
-            sizes: Vec::new(),
             threads,
             drive_counts: vec![point(alone[0], 32, 4, 1, 0.5), point(together, 32, 4, 2, cpus_used)],
-            drive_counts_wide: Vec::new(),
             best_depth: 32,
             weights: vec![10, 20],
-            left_out: Vec::new(),
-            cancelled: false,
+            ..Figures::default()
         }
     }
 
@@ -194,6 +279,36 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn others_on_the_processors_are_told_and_not_taken_for_slow_drives() {
+        let mut figures = figures([4e5, 4e5], 1.5e5, 1.0);
+        assert!(words(&figures)[0].starts_with("something that the drives share"));
+        assert!(!words(&figures).join("\n").contains("other programs"));
+        figures.drive_counts.last_mut().unwrap().cpus_idle = 0.1;
+        let told = words(&figures);
+        assert!(told[0].starts_with("the 4 threads' processors are the limit"), "{told:?}");
+        assert!(told[1].starts_with("other programs") && told[1].contains("2.9 of the 4"), "{told:?}");
+    }
+
+    #[test]
+    fn an_adapter_that_holds_its_drives_back_is_named() {
+        let mut figures = figures([4e5, 4e5], 4.1e5, 1.5);
+        let adapter = |name: &str, together, cpus| Adapter {
+            name: name.to_owned(),
+            drives: vec!["/mnt/0".into(), "/mnt/1".into()],
+            alone_iops: 8e5,
+            together: point(together, 32, 4, 2, cpus),
+        };
+        figures.adapters = vec![adapter("wide", 7.9e5, 1.0), adapter("narrow", 4e5, 1.0), adapter("busy", 3e5, 3.9)];
+        let told = limit(&figures);
+        assert!(
+            told.starts_with("the adapter narrow is the limit: its 2 drives do 400k") && told.contains("50%"),
+            "{told}"
+        );
+        figures.adapters.remove(1);
+        assert!(limit(&figures).starts_with("something that the drives share"));
+    }
+
+    #[test]
     fn the_rest_is_told() {
         let all = words(&figures([2e5, 4e5], 5.5e5, 1.5)).join("\n");
         for part in [
@@ -201,11 +316,16 @@ pub(crate) mod tests {
             "which keeps it busy",
             "(42% of linear)",
             "90% of it is the drive",
+            "5.00 µs before the driver",
             "32 in flight",
             "weights 10,20",
+            "one by one the drives want 16, 16",
         ] {
             assert!(all.contains(part), "{part} is not in: {all}");
         }
+        let mut one_core = figures([2e5, 4e5], 5.5e5, 1.5);
+        one_core.threads.truncate(1);
+        assert!(words(&one_core)[1].ends_with("each costs 3.03 µs"), "{:?}", words(&one_core));
         let mut even = figures([4e5, 4e5], 5.5e5, 1.5);
         assert!(!words(&even).join("\n").contains("weights"));
         assert!(!words(&even).join("\n").contains("are on one device"));

@@ -1,6 +1,7 @@
 //! Records from a plain file that is in the page cache: mapped, and by `pread`.
 //!
-//! The mapping gets no advice, and all its pages are mapped before the slice. Non-goals: what does not fit in memory
+//! The mapping gets no advice, and all its pages are mapped before the slice: huge ones where the kernel has the file in such
+//! pieces, which it has on a machine with memory to spare; and once more small ones only. Non-goals: what does not fit in memory
 //! (`held`).
 
 use std::fs::File;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use iomill::{Error, Result};
 
-use crate::contender::{Cache, Contender, MMAP, PREAD, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, MMAP, MMAP_SMALL_PAGES, PREAD, Sample, Slice, Task};
 use crate::memory::Region;
 use crate::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Record, RecordReads, Skew};
 
@@ -25,6 +26,11 @@ impl Resident {
     /// The file mapped.
     pub fn mmap(data: Arc<Data>) -> Resident {
         Resident { name: MMAP, data, reads: RecordReads { skew: Skew::Uniform, batch: 1 } }
+    }
+
+    /// The file mapped by small pages only.
+    pub fn mmap_small_pages(data: Arc<Data>) -> Resident {
+        Resident { name: MMAP_SMALL_PAGES, ..Resident::mmap(data) }
     }
 
     /// The file by `pread`.
@@ -53,9 +59,12 @@ impl Contender<RecordReads> for Resident {
         let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
         let failed = |e: rustix::io::Errno| Error::io("map", path, e.into());
         let mapped = Region::file_as_it_comes(&file, self.data.len_bytes() as usize).map_err(failed)?;
+        if self.name == MMAP_SMALL_PAGES {
+            mapped.keep_small_pages().map_err(failed)?;
+        }
         // Brings in what is not in memory: for `pread` too, which gains nothing else from a mapping.
         mapped.populate().map_err(failed)?;
-        if self.name == MMAP {
+        if self.name != PREAD {
             return records::run(slice, &self.reads, &self.data, || Ok(OneByOne(Mapped(mapped.bytes()))));
         }
         drop(mapped);

@@ -54,15 +54,22 @@ pub struct Probe {
     /// Directories, one on each drive to probe [default: the array's drives]
     #[arg(value_name = "DIR")]
     pub places: Vec<PathBuf>,
-    /// Length of the file that is made on each drive and removed afterwards; larger than a drive's own cache tells more
+    /// Length of the file that is made on each drive and removed afterwards; larger than a drive's own cache tells more.
+    /// A small array that is made there, too, takes 64MiB of each drive at most
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub size: u64,
-    /// Length of each of some forty runs, 0.1 to 600
+    /// Length of each of some eighty runs, 0.1 to 600
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     pub seconds: f64,
     /// Most threads that read at the same time [default: one for each CPU that may be used]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Read this block device as it is, too; it is opened for reading only, and refused if something uses it. Repeat it for more
+    #[arg(long, value_name = "DEVICE")]
+    pub raw: Vec<PathBuf>,
+    /// Write how the array's drives are best served there, for --profile of other commands; a profile that is there is replaced
+    #[arg(long, value_name = "FILE", help_heading = "Global options")]
+    pub profile: Option<PathBuf>,
     /// Write a page with pictures there, too
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -7,15 +7,15 @@ use iomill::ArrayOptions;
 #[derive(Debug, Args)]
 pub struct Queues {
     /// Most I/Os in flight per drive: `fixed:N` (or N), 1 to 1024, or `adaptive`: as many as the drive's throughput asks for
+    /// [default: the profile's, or else fixed:32]
     #[arg(
         long,
         value_name = "fixed:N|adaptive",
-        default_value_t = Depth::Fixed(iomill::DEFAULT_DEPTH),
         value_parser = depth,
         global = true,
         help_heading = "Global options"
     )]
-    pub depth: Depth,
+    pub depth: Option<Depth>,
     /// Serve requests in the order in which they come, not by their offset
     #[arg(long, global = true, help_heading = "Global options")]
     pub no_sort: bool,
@@ -23,15 +23,15 @@ pub struct Queues {
     #[arg(long, global = true, help_heading = "Global options")]
     pub no_merge: bool,
     /// How many requests to a drive that is busy wait for neighbours at most, 1 to 1024; 1: none waits
+    /// [default: the profile's, or else 32]
     #[arg(
         long,
         value_name = "N",
-        default_value_t = iomill::DEFAULT_PLUG,
         value_parser = clap::value_parser!(u32).range(1..=1024),
         global = true,
         help_heading = "Global options"
     )]
-    pub plug: u32,
+    pub plug: Option<u32>,
 }
 
 /// How many I/Os in flight.
@@ -73,9 +73,17 @@ impl Depth {
 impl Queues {
     /// The options with these.
     pub fn apply(&self, options: ArrayOptions) -> ArrayOptions {
-        let adaptive = self.depth == Depth::Adaptive;
-        let options = options.depth(self.depth.most()).adaptive_depth(adaptive);
-        options.sort(!self.no_sort).merge(!self.no_merge).plug(self.plug)
+        let options = options.sort(!self.no_sort).merge(!self.no_merge);
+        let options = match self.depth {
+            Some(depth) => options.depth(depth.most()).adaptive_depth(depth == Depth::Adaptive),
+            None => options,
+        };
+        self.plug.into_iter().fold(options, ArrayOptions::plug)
+    }
+
+    /// The depth that was given, or the default, for those to whom no profile matters.
+    pub fn depth(&self) -> Depth {
+        self.depth.unwrap_or(Depth::Fixed(iomill::DEFAULT_DEPTH))
     }
 }
 

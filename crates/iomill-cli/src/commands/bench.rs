@@ -56,7 +56,7 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         order,
         block_bytes: arguments.request_size,
         read_percent: arguments.read_percent,
-        depth: context.global.queues.depth.most(),
+        depth: context.global.queues.depth().most(),
     };
     let rounds = &arguments.rounds;
     let slice = Duration::from_secs_f64(rounds.seconds);
@@ -113,9 +113,9 @@ fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
 /// The ways of iomill that take part.
 fn ways(context: &Context<'_>) -> Vec<&'static str> {
     match context.global.mode {
-        Mode::Auto => Settings::all_ways(),
-        Mode::Inline => vec![IOMILL_INLINE, IOMILL_NULL],
-        Mode::DriveThreads => vec![IOMILL_DRIVE_THREADS],
+        None | Some(Mode::Auto) => Settings::all_ways(),
+        Some(Mode::Inline) => vec![IOMILL_INLINE, IOMILL_NULL],
+        Some(Mode::DriveThreads) => vec![IOMILL_DRIVE_THREADS],
     }
 }
 

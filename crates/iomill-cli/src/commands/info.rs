@@ -12,8 +12,19 @@ use crate::table::Table;
 pub fn run(context: &Context<'_>) -> Result<Answer> {
     let info = context.peek()?.info()?;
     context.note(info.notices.iter().cloned());
-    let mut table =
-        Table::new(&[">drive", "path", ">weight", "engine", "I/O", "file system", "device", ">node", ">free", ">size"]);
+    let mut table = Table::new(&[
+        ">drive",
+        "path",
+        ">weight",
+        "engine",
+        ">depth",
+        "I/O",
+        "file system",
+        "device",
+        ">node",
+        ">free",
+        ">size",
+    ]);
     for drive in &info.drives {
         table.row(cells(drive));
     }
@@ -28,11 +39,14 @@ pub fn run(context: &Context<'_>) -> Result<Answer> {
     }
     let drives: Vec<Value> = info.drives.iter().map(drive_document).collect();
     let nodes: Vec<Value> = info.nodes.iter().map(node_document).collect();
-    let document = json!({ "id": info.id, "epoch": info.epoch, "files": info.files, "drives": drives, "nodes": nodes });
+    let document = json!({
+        "id": info.id, "epoch": info.epoch, "files": info.files, "mode": mode_name(info.mode), "plug": info.plug,
+        "drives": drives, "nodes": nodes
+    });
     Ok(Answer::new(text, document))
 }
 
-fn cells(drive: &DriveInfo) -> [String; 10] {
+fn cells(drive: &DriveInfo) -> [String; 11] {
     let ground = &drive.ground;
     let io = if drive.direct { "direct" } else { "buffered" };
     [
@@ -40,6 +54,7 @@ fn cells(drive: &DriveInfo) -> [String; 10] {
         drive.path.display().to_string(),
         drive.weight.to_string(),
         drive.engine.to_string(),
+        drive.depth.to_string(),
         io.to_owned(),
         ground.file_system.clone(),
         if ground.device.is_empty() { "?".to_owned() } else { ground.device.clone() },
@@ -47,6 +62,15 @@ fn cells(drive: &DriveInfo) -> [String; 10] {
         human::size(ground.free_bytes),
         human::size(ground.total_bytes),
     ]
+}
+
+/// A mode's name, as options and profiles have it.
+fn mode_name(mode: iomill::Mode) -> &'static str {
+    match mode {
+        iomill::Mode::Auto => "auto",
+        iomill::Mode::Inline => "inline",
+        iomill::Mode::DriveThreads => "drive-threads",
+    }
 }
 
 fn listed<T: ToString>(numbers: &[T]) -> String {
@@ -68,6 +92,7 @@ pub fn drive_document(drive: &DriveInfo) -> Value {
         "id": drive.id,
         "weight": drive.weight,
         "engine": drive.engine.to_string(),
+        "depth": drive.depth,
         "direct": drive.direct,
         "file_system": drive.ground.file_system,
         "device": drive.ground.device,

@@ -1,9 +1,11 @@
 //! `iomill probe`: what drives and machine can do, and where the time goes.
 
 use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use iomill::Profile;
 use iomill_bench::human;
 use iomill_bench::probe::{self, Figures, Point, Settings};
 use iomill_platform::tree::Tree;
@@ -13,11 +15,15 @@ use super::bench::Bar;
 use crate::arguments::Probe;
 use crate::console::Answer;
 use crate::context::Context;
+use crate::destination::Destination;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::table::Table;
 
 pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
+    if let Some(file) = &arguments.profile {
+        may_write_profile(file)?;
+    }
     let document_file = context.global.json.as_deref().filter(|file| *file != Path::new("-"));
     for file in document_file.into_iter().chain(arguments.html.as_deref()) {
         // Not after a minute's work.
@@ -27,6 +33,7 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
     let mut why = Vec::new();
     let settings = Settings {
         places: places(context, arguments, &mut why)?,
+        raw: arguments.raw.clone(),
         part_bytes: arguments.size,
         slice: Duration::from_secs_f64(arguments.seconds),
         threads: match arguments.threads {
@@ -34,6 +41,9 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
             None => std::thread::available_parallelism().map_or(1, usize::from),
         },
     };
+    if arguments.profile.is_some() && !settings.places.is_empty() {
+        has_ids(&settings.places)?;
+    }
     let interrupt = Interrupt::install()?;
     let bar = Bar::new(context);
     let tree = Tree::machine();
@@ -41,13 +51,19 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
     drop(bar);
     interrupt.check()?;
     let Some(figures) = probed? else {
+        if arguments.profile.is_some() {
+            why.push("no profile was written".to_owned());
+        }
         let text: String = why.iter().map(|why| format!("nothing to measure: {why}\n")).collect();
         return Ok(Answer::new(text, json!({ "verdict": why, "drives": [] })));
     };
-    context.note(figures.left_out.iter().map(|why| format!("not measured: {why}")));
+    context.note(figures.left_out.iter().chain(&figures.paths_left_out).map(|why| format!("not measured: {why}")));
     let document = serde_json::to_value(&figures).unwrap_or(Value::Null);
     if let Some(file) = document_file {
         std::fs::write(file, format!("{document}\n")).map_err(Failure::local("write", file))?;
+    }
+    if let Some(file) = &arguments.profile {
+        write_profile(file, &figures)?;
     }
     if let Some(file) = &arguments.html {
         std::fs::write(file, probe::html::page(&figures)?).map_err(Failure::local("write", file))?;
@@ -55,10 +71,57 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
     Ok(Answer::new(text(&figures), document))
 }
 
+/// What is no profile is not replaced by one; and a place that cannot be written to is told before a minute's work.
+fn may_write_profile(file: &Path) -> Result<()> {
+    if file == Path::new("-") {
+        let why = "--profile: give a file; the standard output is for the figures".to_owned();
+        return Err(Failure::Usage(why));
+    }
+    match Profile::read(file) {
+        Ok(_) => Ok(()),
+        Err(iomill::Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            let made = File::options().write(true).create_new(true).open(file);
+            made.map_err(Failure::local("write the profile", file))?;
+            std::fs::remove_file(file).map_err(Failure::local("write the profile", file))
+        }
+        Err(error @ iomill::Error::Corrupt { .. }) => {
+            let why = format!(
+                "{error}; it is there already and is not replaced: name another file for the profile, or remove it"
+            );
+            Err(Failure::Usage(why))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A profile knows drives by the ids in their labels.
+fn has_ids(places: &[PathBuf]) -> Result<()> {
+    for place in places {
+        if probe::profile::id_of(place)?.is_some() {
+            return Ok(());
+        }
+    }
+    let why = "--profile: none of these directories is a drive of an array, and a profile knows drives by their ids; make them an \
+               array with `iomill init`, or leave --profile out";
+    Err(Failure::Usage(why.to_owned()))
+}
+
+fn write_profile(file: &Path, figures: &Figures) -> Result<()> {
+    let text = probe::profile::of(figures)?.text();
+    let destination = Destination::open(Some(file), "profile.toml", true)?;
+    let (mut sink, _) = destination.sink()?;
+    sink.write_all(text.as_bytes()).map_err(Failure::local("write", file))?;
+    destination.finish().map(drop)
+}
+
 /// The directories that are named, or the array's drives.
 fn places(context: &Context<'_>, arguments: &Probe, why: &mut Vec<String>) -> Result<Vec<PathBuf>> {
     if !arguments.places.is_empty() {
         return Ok(arguments.places.clone());
+    }
+    // Raw devices alone are enough, wherever one stands; an array is probed with them if it is named.
+    if !arguments.raw.is_empty() && context.global.array.is_empty() {
+        return Ok(Vec::new());
     }
     if context.starts_if_named()?.is_none() {
         why.push("name a directory on each drive, or an array by -a".to_owned());
@@ -71,49 +134,132 @@ fn places(context: &Context<'_>, arguments: &Probe, why: &mut Vec<String>) -> Re
 fn text(figures: &Figures) -> String {
     let mut text: String = figures.verdict.iter().map(|words| format!("- {words}\n")).collect();
     text.push_str(&format!("\n{}\n\n", figures.machine.line()));
-    let mut table =
-        Table::new(&["drive", "devices", ">node", ">p50", ">p99", ">drive's", ">platform's", ">CPU", ">reads/s"]);
-    for drive in &figures.drives {
-        let (latency, time) = (&drive.latency, |us: Option<f64>| us.map_or("?".to_owned(), human::time_us));
-        table.row([
-            drive.path.display().to_string(),
-            drive.devices.join(","),
-            drive.node.map_or("-".to_owned(), |node| node.to_string()),
-            human::time_us(latency.p50_us),
-            human::time_us(latency.p99_us),
-            time(latency.device_us),
-            time(latency.platform_us),
-            human::time_us(latency.cpu_us),
-            human::count(drive.alone.iops),
-        ]);
+    text.push_str(&latencies(figures));
+    text.push_str(&costs(figures));
+    for (what, list, of) in sweeps() {
+        text.push_str(&points(what, list(figures), of));
     }
-    text.push_str(&table.render());
-    if let Some(drive) = figures.drives.first() {
-        text.push_str(&format!(
-            "One read of 4 KiB at a time; split by {}. reads/s: 32 in flight.\n\n",
-            drive.latency.split_by
-        ));
-    }
-    let costs = &figures.costs;
-    text.push_str(&format!(
-        "CPU, by subtracting measured paths: a system call {:.0} ns, copying 4 KiB {:.0} ns ({:.3} ns a byte), a read of 4 KiB from the \
-         page cache {:.0} ns, of which {:.0} ns are neither call nor copy\n\n",
-        costs.system_call_ns, costs.copy_page_ns, costs.copy_byte_ns, costs.cached_read_ns, costs.page_cache_ns
-    ));
-    let mut table = Table::new(&["one thread reads by", ">reads/s", ">CPU/read"]);
-    for way in &figures.ways {
-        table.row([way.name.to_owned(), human::count(way.iops), human::time_us(way.cpu_us_per_op)]);
-    }
-    text.push_str(&table.render());
-    text.push_str(&points("in flight", &figures.depths, |point| point.depth.to_string()));
-    text.push_str(&points("request", &figures.sizes, |point| human::size(point.request_bytes.into())));
-    text.push_str(&points("threads", &figures.threads, |point| point.threads.to_string()));
-    text.push_str(&points("drives", &figures.drive_counts, |point| point.drives.to_string()));
-    text.push_str(&points("drives, 64 KiB", &figures.drive_counts_wide, |point| point.drives.to_string()));
     text
 }
 
-fn points(what: &str, points: &[Point], of: impl Fn(&Point) -> String) -> String {
+/// How a point names its place among others.
+type Name = fn(&Point) -> String;
+type Sweep = (&'static str, fn(&Figures) -> &[Point], Name);
+
+/// What is varied, the points, and how a point names its place.
+fn sweeps() -> [Sweep; 7] {
+    let (depth, threads, drives): (Name, Name, Name) =
+        (|point| point.depth.to_string(), |point| point.threads.to_string(), |point| point.drives.to_string());
+    [
+        ("in flight", |figures| &figures.depths, depth),
+        ("in flight, 64 KiB", |figures| &figures.depths_wide, depth),
+        ("request", |figures| &figures.sizes, |point| human::size(point.request_bytes.into())),
+        ("threads", |figures| &figures.threads, threads),
+        ("threads, 64 KiB", |figures| &figures.threads_wide, threads),
+        ("drives", |figures| &figures.drive_counts, drives),
+        ("drives, 64 KiB", |figures| &figures.drive_counts_wide, drives),
+    ]
+}
+
+/// One read at a time, drive by drive.
+fn latencies(figures: &Figures) -> String {
+    let mut table = Table::new(&[
+        "drive",
+        "devices",
+        ">node",
+        ">p50",
+        ">p99",
+        ">before",
+        ">drive's",
+        ">after",
+        ">platform's",
+        ">CPU",
+        ">reads/s",
+        ">best depth",
+    ]);
+    let node = |node: Option<u32>| node.map_or("-".to_owned(), |node| node.to_string());
+    let time = |us: Option<f64>| us.map_or("?".to_owned(), human::time_us);
+    let drives = figures
+        .drives
+        .iter()
+        .map(|drive| (&drive.path, &drive.devices, drive.node, &drive.latency, drive.alone.iops, drive.best_depth));
+    let raw = figures.raw.iter().map(|raw| {
+        let deep = raw.depths.iter().find(|depth| depth.depth == probe::DEEP).map_or(0.0, |depth| depth.iops);
+        (&raw.path, &raw.devices, raw.node, &raw.latency, deep, raw.best_depth)
+    });
+    for (path, devices, its_node, latency, deep, best_depth) in drives.chain(raw) {
+        table.row([
+            path.display().to_string(),
+            devices.join(","),
+            node(its_node),
+            human::time_us(latency.p50_us),
+            human::time_us(latency.p99_us),
+            time(latency.submit_us),
+            human::time_us(latency.device_us),
+            time(latency.complete_us),
+            human::time_us(latency.platform_us),
+            human::time_us(latency.cpu_us),
+            human::count(deep),
+            best_depth.to_string(),
+        ]);
+    }
+    let mut text = table.render();
+    let latencies = figures.drives.iter().map(|drive| &drive.latency).chain(figures.raw.iter().map(|raw| &raw.latency));
+    if let Some(latency) = latencies.into_iter().next() {
+        text.push_str(&format!(
+            "One read of 4 KiB at a time; split by {}. reads/s: {} in flight.\n",
+            latency.split_by,
+            probe::DEEP
+        ));
+    }
+    text
+}
+
+/// What paths and parts of a read cost the CPU.
+fn costs(figures: &Figures) -> String {
+    let mut text = String::new();
+    let costs = &figures.costs;
+    if costs.system_call_ns > 0.0 {
+        text.push_str(&format!(
+        "\nCPU, by subtracting measured paths: a system call {:.0} ns, copying 4 KiB {:.0} ns ({:.3} ns a byte), a read of 4 KiB from the \
+         page cache {:.0} ns, of which {:.0} ns are neither call nor copy\n",
+        costs.system_call_ns, costs.copy_page_ns, costs.copy_byte_ns, costs.cached_read_ns, costs.page_cache_ns
+        ));
+    }
+    let mut table = Table::new(&["one thread reads by", "of", ">reads/s", ">CPU/read", ">cycles/read"]);
+    for way in &figures.ways {
+        let (iops, cpu) = (human::count(way.iops), human::time_us(way.cpu_us_per_op));
+        table.row([way.name.to_owned(), "all drives".to_owned(), iops, cpu, String::new()]);
+    }
+    for cost in &figures.paths {
+        table.row([
+            cost.words(),
+            cost.path.display().to_string(),
+            human::count(cost.iops),
+            human::time_us(cost.cpu_us_per_op),
+            cost.cycles_per_op.map_or("?".to_owned(), human::count),
+        ]);
+    }
+    text.push_str(&format!("\n{}cycles: {}\n", table.render(), figures.cycles_by));
+    if let Some(served) = &figures.served {
+        let mut table = Table::new(&["iomill with", ">reads/s", ">CPU/read"]);
+        for mode in &served.modes {
+            let name = format!("--mode {}, at random", mode.value);
+            table.row([name, human::count(mode.iops), human::time_us(mode.cpu_us_per_op)]);
+        }
+        for plug in &served.plugs {
+            let name = format!("--plug {}, page after page", plug.value);
+            table.row([name, human::count(plug.iops), human::time_us(plug.cpu_us_per_op)]);
+        }
+        text.push_str(&format!("\n{}", table.render()));
+    }
+    text
+}
+
+fn points(what: &str, points: &[Point], of: Name) -> String {
+    if points.is_empty() {
+        return String::new();
+    }
     let mut table = Table::new(&[&format!(">{what}"), ">reads/s", ">bandwidth", ">CPU/read", ">CPUs", ">of linear"]);
     for point in points {
         table.row([

@@ -16,7 +16,7 @@ use super::options::{ArrayOptions, Layout, Mode};
 use super::places::Places;
 use super::setup;
 use super::state::FileState;
-use crate::catalog::{Catalog, FileSpec, Id, Record};
+use crate::catalog::{Catalog, Id, Record};
 use crate::counters::{self, Board, Counters, Meter};
 use crate::drive::inline::Service;
 use crate::drive::locks::BlockLocks;
@@ -107,7 +107,7 @@ impl Array {
             return Err(Error::invalid("a new array for reading only", "it is empty; create it for writing"));
         }
         // Before there is anything on the drives that would be in the way of a second try.
-        setup::check(&options, drives.len(), true)?;
+        setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
         let catalog = Catalog::create(&options.platform, &drives, &weights)?;
         Array::start(options, catalog)
     }
@@ -119,8 +119,9 @@ impl Array {
     }
 
     fn start(options: ArrayOptions, catalog: Catalog) -> Result<Array> {
-        setup::check(&options, catalog.drives().len(), catalog.is_writer())?;
+        setup::check(&options, &setup::depths(&options, &catalog), catalog.is_writer())?;
         let mut notices = catalog.notices();
+        options.note_misfits(&catalog, &mut notices);
         let mut services = setup::services(&options, &catalog, &mut notices)?;
         let (board, clock) = (setup::board(&options, &catalog, &mut notices)?, options.platform.clock());
         for (drive, service) in services.iter_mut().enumerate() {
@@ -159,16 +160,7 @@ impl Array {
     /// Creates a file of length 0 and opens it.
     pub fn create_file(&self, name: &str, layout: Layout) -> Result<File> {
         self.inner.check_open()?;
-        setup::check_block_bytes(layout.block_bytes)?;
-        let drives = match layout.drives {
-            Some(drives) => setup::check_drives(drives, &self.inner.catalog)?,
-            None => (0..self.inner.catalog.drives().len() as u16).collect(),
-        };
-        let mut key = [0; 8];
-        let random = self.inner.options.platform.random(&mut key);
-        random.map_err(|e| Error::Machine { what: "random bytes".into(), why: e.to_string() })?;
-        let spec =
-            FileSpec { layout: layout.kind, block_bytes: layout.block_bytes, drives, key: u64::from_le_bytes(key) };
+        let spec = setup::file_spec(&self.inner.options, &self.inner.catalog, layout)?;
         {
             let _naming = lock(&self.inner.naming);
             self.inner.catalog.create_file(name, &spec)?;
@@ -237,7 +229,13 @@ impl Array {
     /// The array and its drives as they are now.
     pub fn info(&self) -> Result<ArrayInfo> {
         let notices = lock(&self.inner.notices).clone();
-        let mut info = ArrayInfo::new(&self.inner.catalog, &self.inner.services, &self.inner.places, notices)?;
+        let mut info = ArrayInfo::new(
+            &self.inner.catalog,
+            &self.inner.options,
+            &self.inner.services,
+            &self.inner.places,
+            notices,
+        )?;
         if let Some(cached) = &self.inner.cached {
             cached.tell_nodes(&self.inner.places, &mut info.nodes);
         }
@@ -512,12 +510,12 @@ impl ArrayInner {
 
     /// Whether asynchronous calls, too, do their I/O on the caller's thread.
     pub fn runs_inline(&self) -> bool {
-        self.options.mode == Mode::Inline
+        self.options.mode_in_force() == Mode::Inline
     }
 
     /// Whether blocking calls go to the drive threads: as they are told to, or where the nodes that cache own no drives.
     pub fn blocks_on_threads(&self) -> bool {
-        self.options.mode == Mode::DriveThreads || self.cached.is_some() && self.places.are_apart()
+        self.options.mode_in_force() == Mode::DriveThreads || self.cached.is_some() && self.places.are_apart()
     }
 
     fn close(&self) -> Result<()> {

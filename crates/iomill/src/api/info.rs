@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::options::{ArrayOptions, Mode};
 use super::places::Places;
 use crate::catalog::{Catalog, Record, part_path};
 use crate::drive::inline::Service;
@@ -24,6 +25,10 @@ pub struct ArrayInfo {
     pub drives: Vec<DriveInfo>,
     /// The nodes in rising order; one where nodes make no difference.
     pub nodes: Vec<NodeInfo>,
+    /// Who drives the I/O of blocking calls.
+    pub mode: Mode,
+    /// How many asynchronous requests to a drive wait for neighbours at most.
+    pub plug: u32,
     /// What a user should know of.
     pub notices: Vec<String>,
 }
@@ -54,8 +59,10 @@ pub struct DriveInfo {
     pub id: String,
     /// Its place in the array.
     pub index: u16,
-    /// Its share in files with the hash layout, relative to the other drives'.
+    /// Its share in new files with the hash layout, relative to the other drives'.
     pub weight: u32,
+    /// Most I/Os in flight.
+    pub depth: u32,
     /// File system, device and space.
     pub ground: Ground,
     /// How it is served.
@@ -67,17 +74,20 @@ pub struct DriveInfo {
 impl ArrayInfo {
     pub(crate) fn new(
         catalog: &Catalog,
+        options: &ArrayOptions,
         services: &[Service],
         places: &Places,
         notices: Vec<String>,
     ) -> Result<ArrayInfo> {
         let mut drives = Vec::new();
+        let weights = options.weights_of_files(catalog);
         for (index, (drive, service)) in catalog.drives().iter().zip(services).enumerate() {
             drives.push(DriveInfo {
                 path: drive.fs.location().to_owned(),
                 id: drive.id.to_string(),
                 index: index as u16,
-                weight: drive.weight,
+                weight: weights.as_ref().and_then(|weights| weights.get(index)).copied().unwrap_or(drive.weight),
+                depth: service.depth,
                 ground: drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e))?,
                 engine: service.kind,
                 direct: service.align.is_direct(),
@@ -95,7 +105,8 @@ impl ArrayInfo {
         };
         let nodes = (0..places.nodes.len()).map(node).collect();
         let (id, epoch, files) = (catalog.id().to_string(), catalog.epoch(), catalog.list("").len());
-        Ok(ArrayInfo { id, epoch, files, drives, nodes, notices })
+        let (mode, plug) = (options.mode_in_force(), options.batching_in_force().plug);
+        Ok(ArrayInfo { id, epoch, files, drives, nodes, mode, plug, notices })
     }
 }
 

@@ -22,6 +22,7 @@ mod options;
 mod peek;
 mod pin;
 mod places;
+mod profile;
 mod setup;
 mod split;
 mod state;
@@ -44,4 +45,5 @@ pub use options::{
 pub use options::{Layout, LayoutKind, Mode, Remote};
 pub use peek::Peek;
 pub use pin::{Pages, Pin};
+pub use profile::{Profile, ProfileDrive};
 pub use state::MAX_FILE_BYTES;

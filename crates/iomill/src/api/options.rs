@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Array;
+use super::profile::Profile;
 use crate::cache::policy::PolicyKind;
 use crate::cache::set::WAYS_DEFAULT;
 use crate::drive::Batching;
@@ -68,9 +69,13 @@ pub struct ArrayOptions {
     pub(crate) weights: Option<Vec<u32>>,
     pub(crate) read_only: bool,
     pub(crate) engine: Option<EngineKind>,
-    pub(crate) mode: Mode,
-    pub(crate) depth: u32,
+    /// As it was given; `mode_in_force` is what counts. So with the depth and the plug.
+    pub(crate) mode: Option<Mode>,
+    pub(crate) depth: Option<u32>,
+    pub(crate) plug: Option<u32>,
+    /// Its `plug` does not count.
     pub(crate) batching: Batching,
+    pub(crate) profile: Option<Arc<Profile>>,
     pub(crate) poll: bool,
     pub(crate) cpu_map: Option<Vec<Vec<usize>>>,
     pub(crate) cache_bytes: Option<u64>,
@@ -99,9 +104,11 @@ impl ArrayOptions {
             weights: None,
             read_only: false,
             engine: None,
-            mode: Mode::Auto,
-            depth: DEFAULT_DEPTH,
+            mode: None,
+            depth: None,
+            plug: None,
             batching: Batching::default(),
+            profile: None,
             poll: false,
             cpu_map: None,
             cache_bytes: None,
@@ -138,13 +145,13 @@ impl ArrayOptions {
 
     /// Who drives the I/O of blocking calls.
     pub fn mode(mut self, mode: Mode) -> Self {
-        self.mode = mode;
+        self.mode = Some(mode);
         self
     }
 
     /// Most I/Os in flight per drive (and, inline, per thread): 1 to 1,024.
     pub fn depth(mut self, depth: u32) -> Self {
-        self.depth = depth;
+        self.depth = Some(depth);
         self
     }
 
@@ -171,7 +178,7 @@ impl ArrayOptions {
     /// most until there are so many, so that they can be merged: 1 to 1,024, 32 by default. 1: nothing waits. Blocking calls never wait
     /// for others.
     pub fn plug(mut self, pieces: u32) -> Self {
-        self.batching.plug = pieces;
+        self.plug = Some(pieces);
         self
     }
 

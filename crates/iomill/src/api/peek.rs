@@ -29,8 +29,9 @@ impl Peek {
     /// The array and its drives, and how an array opened with the same options would serve them.
     pub fn info(&self) -> Result<ArrayInfo> {
         let mut notices = self.notices();
+        self.options.note_misfits(&self.catalog, &mut notices);
         let services = setup::services(&self.options, &self.catalog, &mut notices)?;
-        ArrayInfo::new(&self.catalog, &services, &Places::new(&self.options)?, notices)
+        ArrayInfo::new(&self.catalog, &self.options, &services, &Places::new(&self.options)?, notices)
     }
 
     /// The array's id.

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::options::{ArrayOptions, Mode};
+use super::options::{ArrayOptions, Layout, Mode};
 use super::places::Places;
-use crate::catalog::{Catalog, Drive};
+use crate::catalog::{Catalog, Drive, FileSpec};
 use crate::counters::{Board, Subject};
 use crate::drive::PAGE_BYTES;
 use crate::drive::inline::Service;
@@ -15,10 +15,10 @@ use crate::sys::fs::{Access, Alignment, OpenFile};
 use crate::sys::{block, cpu};
 
 /// Most slots per drive.
-const DEPTH_MAX: u32 = 1024;
+pub(super) const DEPTH_MAX: u32 = 1024;
 
 /// Most pieces to wait for.
-const PLUG_MAX: u32 = 1024;
+pub(super) const PLUG_MAX: u32 = 1024;
 
 /// Most slots of one thread over all drives: what an io_uring takes.
 const IN_FLIGHT_MAX: usize = 65_000;
@@ -26,16 +26,19 @@ const IN_FLIGHT_MAX: usize = 65_000;
 /// Largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
-/// Options that make no sense together or alone, for an array of so many drives.
-pub fn check(options: &ArrayOptions, drives: usize, writer: bool) -> Result<()> {
-    if !(1..=DEPTH_MAX).contains(&options.depth) {
-        return Err(Error::invalid(format!("depth {}", options.depth), format!("it is 1 to {DEPTH_MAX}")));
+/// Options that make no sense together or alone, for an array of drives with these depths.
+pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<()> {
+    let drives = depths.len();
+    if let Some(depth) = depths.iter().find(|depth| !(1..=DEPTH_MAX).contains(*depth)) {
+        return Err(Error::invalid(format!("depth {depth}"), format!("it is 1 to {DEPTH_MAX}")));
     }
-    if !(1..=PLUG_MAX).contains(&options.batching.plug) {
-        return Err(Error::invalid(format!("a plug of {}", options.batching.plug), format!("it is 1 to {PLUG_MAX}")));
+    let plug = options.batching_in_force().plug;
+    if !(1..=PLUG_MAX).contains(&plug) {
+        return Err(Error::invalid(format!("a plug of {plug}"), format!("it is 1 to {PLUG_MAX}")));
     }
-    if options.depth as usize * drives > IN_FLIGHT_MAX {
-        let what = format!("depth {} on {drives} drives", options.depth);
+    let in_flight: usize = depths.iter().map(|depth| *depth as usize).sum();
+    if in_flight > IN_FLIGHT_MAX {
+        let what = format!("{in_flight} I/Os in flight on {drives} drives");
         return Err(Error::invalid(what, format!("a thread has at most {IN_FLIGHT_MAX} I/Os in flight on all drives")));
     }
     if options.engine == Some(EngineKind::Null) && writer {
@@ -49,7 +52,7 @@ pub fn check(options: &ArrayOptions, drives: usize, writer: bool) -> Result<()> 
         return Err(Error::invalid(what, format!("the array has {drives} drives")));
     }
     let places = Places::new(options)?;
-    if places.are_apart() && options.mode == Mode::Inline && options.cache_bytes != Some(0) {
+    if places.are_apart() && options.mode_in_force() == Mode::Inline && options.cache_bytes != Some(0) {
         let what = "nodes that cache and own no drives, with the inline mode";
         let why = "their I/O is for the drives' threads on other nodes; leave the mode as it is, or share the nodes";
         return Err(Error::invalid(what, why));
@@ -58,7 +61,7 @@ pub fn check(options: &ArrayOptions, drives: usize, writer: bool) -> Result<()> 
 }
 
 /// A block is some whole pages.
-pub fn check_block_bytes(block_bytes: u32) -> Result<()> {
+fn check_block_bytes(block_bytes: u32) -> Result<()> {
     if !(block_bytes as usize).is_multiple_of(PAGE_BYTES)
         || !(PAGE_BYTES as u32..=BLOCK_BYTES_MAX).contains(&block_bytes)
     {
@@ -68,8 +71,32 @@ pub fn check_block_bytes(block_bytes: u32) -> Result<()> {
     Ok(())
 }
 
+/// The depths of all drives.
+pub fn depths(options: &ArrayOptions, catalog: &Catalog) -> Vec<u32> {
+    catalog.drives().iter().map(|drive| options.depth_of(Some(&drive.id))).collect()
+}
+
+/// What the catalog is to know of a new file.
+pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, layout: Layout) -> Result<FileSpec> {
+    check_block_bytes(layout.block_bytes)?;
+    let drives = match layout.drives {
+        Some(drives) => check_drives(drives, catalog)?,
+        None => (0..catalog.drives().len() as u16).collect(),
+    };
+    let mut key = [0; 8];
+    let random = options.platform.random(&mut key);
+    random.map_err(|e| Error::Machine { what: "random bytes".into(), why: e.to_string() })?;
+    Ok(FileSpec {
+        layout: layout.kind,
+        block_bytes: layout.block_bytes,
+        drives,
+        key: u64::from_le_bytes(key),
+        weights: options.weights_of_files(catalog),
+    })
+}
+
 /// A subset of the drives names each at most once.
-pub fn check_drives(drives: Vec<u16>, catalog: &Catalog) -> Result<Vec<u16>> {
+fn check_drives(drives: Vec<u16>, catalog: &Catalog) -> Result<Vec<u16>> {
     let count = catalog.drives().len();
     if drives.is_empty() {
         return Err(Error::invalid("an empty list of drives", "a file needs at least one"));
@@ -129,8 +156,8 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         services.push(Service {
             kind: choice.kind,
             align,
-            depth: options.depth,
-            batching: options.batching,
+            depth: options.depth_of(Some(&drive.id)),
+            batching: options.batching_in_force(),
             poll: options.poll,
             meter: None,
         });

@@ -39,7 +39,8 @@ impl Catalog {
         if lock(&self.index).contains_key(name) {
             return Err(Error::Exists { name: name.to_owned() });
         }
-        let weights: Vec<u32> = self.drives.iter().map(|drive| drive.weight).collect();
+        let of_labels = || self.drives.iter().map(|drive| drive.weight).collect();
+        let weights: Vec<u32> = spec.weights.clone().unwrap_or_else(of_labels);
         let invalid = |why: String| Error::invalid(format!("new file {name:?}"), why);
         let record = Record::first(Id::random(&*self.platform)?, name, spec, &weights).map_err(invalid)?;
         record.to_bytes().map_err(invalid)?;

@@ -75,6 +75,8 @@ pub struct FileSpec {
     pub drives: Vec<u16>,
     /// Key of the hash layout's permutation.
     pub key: u64,
+    /// Weights of all drives of the array by index, if not those of the labels.
+    pub weights: Option<Vec<u32>>,
 }
 
 impl Record {

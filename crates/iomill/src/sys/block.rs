@@ -1,7 +1,7 @@
 //! What sysfs tells of a block device: its name, its NUMA node, the CPUs near it.
 //!
-//! Goals: answers for partitions, device-mapper and md devices too; rooted at a path, so that a test can bring its own
-//! tree. Non-goals: being certain. Everything here only guides placement, so what cannot be read is left out.
+//! Goals: answers for partitions, device-mapper and md devices, and NVMe namespaces with several paths too; rooted at a path, so
+//! that a test can bring its own tree. Non-goals: being certain. Everything here only guides placement, so what cannot be read is left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,13 +49,14 @@ fn whole_device(directory: PathBuf) -> PathBuf {
     }
 }
 
-/// The node is written at the nearest ancestor that has one (the PCI function of an NVMe drive). A device made of
-/// others has a node when all of them have the same.
+/// The node is written at the nearest ancestor that has one (the PCI function of an NVMe drive). A device that is made of
+/// others, or reached by others, has a node when all of them have the same.
 fn node_of(sys: &Path, device: &Path, depth: usize) -> Option<u32> {
     if depth == 0 {
         return None;
     }
-    let mut nodes = slaves(device).into_iter().map(|slave| node_of(sys, &slave, depth - 1));
+    let below = slaves(device).into_iter().chain(controllers(device));
+    let mut nodes = below.map(|below| node_of(sys, &below, depth - 1));
     if let Some(first) = nodes.next() {
         return if nodes.all(|node| node == first) { first } else { None };
     }
@@ -67,9 +68,31 @@ fn node_of(sys: &Path, device: &Path, depth: usize) -> Option<u32> {
 fn cpus_of(sys: &Path, device: &Path, node: Option<u32>) -> Vec<usize> {
     let list = match node {
         Some(node) => read_line(&sys.join(format!("devices/system/node/node{node}/cpulist"))),
-        None => ancestors(sys, device).find_map(|dir| read_line(&dir.join("local_cpulist"))),
+        None => {
+            let grounds = std::iter::once(device.to_owned()).chain(controllers(device)).collect::<Vec<_>>();
+            let mut lists = grounds
+                .iter()
+                .filter_map(|ground| ancestors(sys, ground).find_map(|dir| read_line(&dir.join("local_cpulist"))));
+            // Controllers near different CPUs: none of these is nearer than the others.
+            lists.next().filter(|first| lists.all(|other| other == *first))
+        }
     };
     list.and_then(|list| parse_cpu_list(&list)).unwrap_or_default()
+}
+
+/// The controllers of an NVMe namespace that the multipath layer shows: it lies in its subsystem's directory, which is nobody's child and
+/// has a link to each controller.
+fn controllers(device: &Path) -> Vec<PathBuf> {
+    let Some(subsystem) = device.parent() else { return Vec::new() };
+    if subsystem.parent().and_then(Path::file_name).is_none_or(|name| name != "nvme-subsystem") {
+        return Vec::new();
+    }
+    let Ok(entries) = fs::read_dir(subsystem) else { return Vec::new() };
+    let is_controller = |name: &str| {
+        name.strip_prefix("nvme").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let links = entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_controller));
+    links.filter_map(|entry| fs::canonicalize(entry.path()).ok()).collect()
 }
 
 /// The devices that a device-mapper or md device is made of.
@@ -172,6 +195,26 @@ mod tests {
         assert_eq!((volume.name.as_str(), volume.node, volume.cpus), ("dm-0", Some(1), vec![2, 3, 8]));
         let differ = tree("0\n");
         assert_eq!(find(differ.path(), 253, 0).unwrap().node, None);
+    }
+
+    /// `nvme1n1` is reached by the controllers nvme0 and nvme1, as the multipath layer shows it.
+    #[test]
+    fn a_namespace_of_several_paths_has_the_node_of_its_controllers() {
+        for (second_node, expected) in [("1\n", (Some(1), vec![2, 3, 8])), ("0\n", (None, vec![]))] {
+            let dir = tree(second_node);
+            let sys = dir.path();
+            let subsystem = sys.join("devices/virtual/nvme-subsystem/nvme-subsys1");
+            fs::create_dir_all(subsystem.join("nvme1n1")).unwrap();
+            fs::write(subsystem.join("nvme1n1/dev"), "259:7\n").unwrap();
+            for (controller, function) in [("nvme0", "0000:00:04.0"), ("nvme1", "0000:00:05.0")] {
+                let directory = sys.join(format!("devices/pci0000:00/{function}/nvme/{controller}"));
+                symlink(directory, subsystem.join(controller)).unwrap();
+            }
+            fs::write(sys.join("devices/pci0000:00/0000:00:04.0/local_cpulist"), "2-3,8\n").unwrap();
+            symlink(subsystem.join("nvme1n1"), sys.join("dev/block/259:7")).unwrap();
+            let namespace = find(sys, 259, 7).unwrap();
+            assert_eq!((namespace.node, namespace.cpus), expected);
+        }
     }
 
     #[test]

@@ -221,3 +221,8 @@ fn mounts_are_found_by_number() {
     assert_eq!(find_mount(table, 7), None);
     assert_eq!(find_mount(table, 3), None);
 }
+
+#[test]
+fn zram_gets_whole_pages_of_memory_only() {
+    assert_eq!([memory_demand("zram0", 512), memory_demand("nvme0n1", 512), memory_demand("", 4)], [4096, 512, 4]);
+}

@@ -35,7 +35,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
 fn sc13(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     let slice = Duration::from_secs_f64(arguments.seconds);
     let threads = threads(arguments);
-    let workload = Workload { depth: context.global.queues.depth.most(), ..Workload::RANDOM_READ };
+    let workload = Workload { depth: context.global.queues.depth().most(), ..Workload::RANDOM_READ };
     let warm_up = slice.min(Duration::from_millis(500));
     let settings = Settings {
         shape: Shape { len_bytes: arguments.size, layout: iomill::Layout::default() },

@@ -121,7 +121,7 @@ proptest! {
         dead: bool,
     ) {
         prop_assume!(check_name(&name).is_ok() && attributes.keys().all(|key| check_attribute_key(key).is_ok()));
-        let spec = FileSpec { layout: LayoutKind::Rotated, block_bytes: pages * PAGE_BYTES, drives, key };
+        let spec = FileSpec { layout: LayoutKind::Rotated, block_bytes: pages * PAGE_BYTES, drives, key, weights: None };
         let mut record = Record::first(Id([1; 16]), &name, &spec, &weights).unwrap();
         record.generation = generation;
         record.attributes = attributes;

@@ -22,7 +22,13 @@ pub(super) fn places(count: usize) -> Vec<PathBuf> {
 }
 
 pub(super) fn spec(drives: &[u16]) -> FileSpec {
-    FileSpec { layout: crate::layout::LayoutKind::Hash, block_bytes: 65536, drives: drives.to_vec(), key: u64::MAX }
+    FileSpec {
+        layout: crate::layout::LayoutKind::Hash,
+        block_bytes: 65536,
+        drives: drives.to_vec(),
+        key: u64::MAX,
+        weights: None,
+    }
 }
 
 pub(super) fn view(catalog: &Catalog) -> View {

@@ -41,7 +41,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
             warm_up: slice.min(Duration::from_millis(200)),
         },
         options: context.options(),
-        depth: context.global.queues.depth.fixed(),
+        depth: context.global.queues.depth().fixed(),
     };
     let interrupt = Interrupt::install()?;
     let ladder = progress(context, &interrupt, |stage| falcon::run(&settings, interrupt.flag(), stage))?;

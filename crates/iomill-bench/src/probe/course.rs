@@ -1,0 +1,346 @@
+//! The runs of a probe, one after the other.
+//!
+//! Goals: each question its runs, and how far it has come. Non-goals: what the figures mean, which is the verdict's.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use iomill::{Error, Result};
+use iomill_platform::drives::{self, Drive, Transport};
+use iomill_platform::machine::Machine as Platform;
+use iomill_platform::tree::Tree;
+
+use super::paths::{self, Cost, Ground};
+use super::raw::{Depth, Raw, RawFigures};
+use super::{
+    Adapter, DEEP, DEPTHS, DriveFigures, Figures, Point, SIZES, Settings, WIDE_BYTES, Way, best_depth, idle, latency,
+    linear, profile, served, steps, weights,
+};
+use crate::bench::Stage;
+use crate::contender::{Cache, Contender, Sample, Slice};
+use crate::machine::Machine;
+use crate::pattern::PAGE_BYTES;
+use crate::rivals::{aio::Aio, pread::Pread, uring::Uring};
+use crate::rounds::Progress;
+use crate::target::{Part, Target};
+use crate::workload::Workload;
+
+const PAGE: u32 = PAGE_BYTES as u32;
+
+/// See the module.
+pub struct Course<'a> {
+    settings: &'a Settings,
+    tree: &'a Tree,
+    platform: Platform,
+    cancel: &'a AtomicBool,
+    stage: &'a mut dyn FnMut(Stage),
+    done: usize,
+    total: usize,
+}
+
+/// A drive and what it hangs on.
+struct Found {
+    figures: DriveFigures,
+    function: Option<String>,
+}
+
+impl<'a> Course<'a> {
+    /// A course over so many places.
+    pub fn new(
+        settings: &'a Settings,
+        tree: &'a Tree,
+        cancel: &'a AtomicBool,
+        stage: &'a mut dyn FnMut(Stage),
+        places: usize,
+    ) -> Course<'a> {
+        let of_drives = match places {
+            0 => 0,
+            drives => {
+                (1 + DEPTHS.len()) * drives
+                    + 1
+                    + 3
+                    + paths::WAYS_MAX
+                    + 2 * DEPTHS.len()
+                    + SIZES.len()
+                    + 2 * steps(settings.threads).len()
+                    + 2 * steps(drives).len()
+                    + served::RUNS
+            }
+        };
+        let total = of_drives + settings.raw.len() * (1 + paths::WAYS_MAX + DEPTHS.len());
+        Course { settings, tree, platform: Platform::look(tree), cancel, stage, done: 0, total }
+    }
+
+    /// Who is told how far it has come.
+    pub fn stage(&mut self) -> &mut dyn FnMut(Stage) {
+        self.stage
+    }
+
+    /// All that is measured on files.
+    pub fn all(&mut self, target: &Target, places: &[PathBuf]) -> Result<Figures> {
+        let parts = target.parts();
+        let mut found = Vec::new();
+        for (part, place) in parts.iter().zip(places) {
+            found.push(self.drive(part, place)?);
+        }
+        self.tell("costs of the CPU");
+        let costs = latency::costs(&parts[0].path, self.settings.slice, self.cancel)?;
+        let mut figures = Figures { costs, ways: self.ways(target)?, ..Figures::default() };
+        let below = self.below(&places[0]);
+        let ground = Ground {
+            node: &parts[0].path,
+            name: &places[0],
+            on: "file",
+            len_bytes: parts[0].len_bytes,
+            unpolled: self.why_unpolled(&below),
+        };
+        figures.paths = self.paths(&ground, &mut figures.paths_left_out)?;
+        self.sweeps(target, &mut figures)?;
+        figures.adapters = self.adapters(target, &mut found)?;
+        figures.drives = found.into_iter().map(|one| one.figures).collect();
+        let (slice, cancel, part_bytes) = (self.settings.slice, self.cancel, self.settings.part_bytes);
+        figures.served = Some(served::measure(places, part_bytes, slice, cancel, &mut |what| self.tell(what))?);
+        figures.machine = Machine::look(target);
+        figures.best_depth = best_depth(&figures.depths);
+        figures.weights = weights(&figures.drives);
+        Ok(figures)
+    }
+
+    fn drive(&mut self, part: &Part, place: &Path) -> Result<Found> {
+        let below = self.below(place);
+        self.tell("latency");
+        let slice = self.settings.slice;
+        let latency = latency::measure(&part.path, part.len_bytes, &below, self.tree, slice, self.cancel)?;
+        let alone = Target::new(vec![part.clone()], 1, Target::striped(1, 16))?;
+        let mut depths = Vec::new();
+        for depth in DEPTHS {
+            depths.push(self.point(&alone, "each drive alone", 1, depth, PAGE)?);
+        }
+        let deep = depths.iter().find(|point| point.depth == DEEP);
+        let deep = deep.ok_or_else(|| Error::invalid(format!("depth {DEEP}"), "it is one of those that are tried"))?;
+        let figures = DriveFigures {
+            path: place.to_owned(),
+            node: common_node(&below),
+            latency,
+            alone: deep.clone(),
+            best_depth: best_depth(&depths),
+            depths,
+            id: profile::id_of(place)?,
+            adapter: None,
+            devices: below.iter().map(|drive| drive.name.clone()).collect(),
+        };
+        // Each NVMe drive is an adapter of its own.
+        let function = match &below[..] {
+            [drive] if drive.transport != Transport::Nvme => drive.function.clone(),
+            _ => None,
+        };
+        Ok(Found { figures, function })
+    }
+
+    fn sweeps(&mut self, target: &Target, figures: &mut Figures) -> Result<()> {
+        let parts = target.parts();
+        let some = |count: usize| Target::new(parts[..count].to_vec(), 1, Target::striped(parts.len(), 16));
+        let most = self.settings.threads;
+        for depth in DEPTHS {
+            figures.depths.push(self.point(target, "depth", 1, depth, PAGE)?);
+            figures.depths_wide.push(self.point(target, "depth", 1, depth, WIDE_BYTES)?);
+        }
+        for size in SIZES {
+            let depth = if size > WIDE_BYTES { 8 } else { DEEP };
+            figures.sizes.push(self.point(target, "request size", 1, depth, size)?);
+        }
+        for count in steps(most) {
+            figures.threads.push(self.point(target, "threads", count, DEEP, PAGE)?);
+            figures.threads_wide.push(self.point(target, "threads", count, DEEP, WIDE_BYTES)?);
+        }
+        for count in steps(parts.len()) {
+            figures.drive_counts.push(self.point(&some(count)?, "drives", most, DEEP, PAGE)?);
+            figures.drive_counts_wide.push(self.point(&some(count)?, "drives", most, DEEP, WIDE_BYTES)?);
+        }
+        linear(&mut figures.threads, |point| point.threads);
+        linear(&mut figures.threads_wide, |point| point.threads);
+        linear(&mut figures.drive_counts, |point| point.drives);
+        linear(&mut figures.drive_counts_wide, |point| point.drives);
+        Ok(())
+    }
+
+    /// Measures the drives of each adapter together that has several.
+    fn adapters(&mut self, target: &Target, found: &mut [Found]) -> Result<Vec<Adapter>> {
+        let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (index, one) in found.iter().enumerate() {
+            // Directories on one drive are no group.
+            let is_new = found[..index].iter().all(|other| other.figures.devices != one.figures.devices);
+            if let Some(function) = one.function.as_ref().filter(|_| is_new) {
+                groups.entry(function.clone()).or_default().push(index);
+            }
+        }
+        let mut adapters = Vec::new();
+        for (function, members) in groups.into_iter().filter(|(_, members)| members.len() > 1) {
+            let name = function.rsplit('/').next().unwrap_or_default().to_owned();
+            let parts: Vec<Part> = members.iter().map(|&index| target.parts()[index].clone()).collect();
+            let together = Target::new(parts, 1, Target::striped(members.len(), 16))?;
+            self.total += 1;
+            let together = self.point(&together, "drives of one adapter", self.settings.threads, DEEP, PAGE)?;
+            for &index in &members {
+                found[index].figures.adapter = Some(name.clone());
+            }
+            adapters.push(Adapter {
+                drives: members.iter().map(|&index| found[index].figures.path.clone()).collect(),
+                alone_iops: members.iter().map(|&index| found[index].figures.best_iops()).sum(),
+                together,
+                name,
+            });
+        }
+        Ok(adapters)
+    }
+
+    /// Devices as they are.
+    pub fn raw(&mut self, raw: &[Raw], figures: &mut Figures) -> Result<()> {
+        for device in raw {
+            let (below, slice) = (self.below(&device.path), self.settings.slice);
+            self.tell("raw devices");
+            let latency = latency::measure(&device.path, device.len_bytes, &below, self.tree, slice, self.cancel)?;
+            let ground = Ground {
+                node: &device.path,
+                name: &device.path,
+                on: "block device",
+                len_bytes: device.len_bytes,
+                unpolled: self.why_unpolled(&below),
+            };
+            let best = paths::ways(&ground, &mut Vec::new()).into_iter().find(|way| way.is_plain());
+            let mut depths = Vec::new();
+            for depth in DEPTHS {
+                self.tell("raw devices");
+                let Some(way) = best else { break };
+                let Cost { iops, cpu_us_per_op, .. } = paths::measure(&ground, way, depth, slice, self.cancel)?;
+                depths.push(Depth { depth, iops, cpu_us_per_op });
+            }
+            figures.paths.extend(self.paths(&ground, &mut figures.paths_left_out)?);
+            let most = depths.iter().map(|depth| depth.iops).fold(0.0, f64::max);
+            let enough = depths.iter().find(|depth| depth.iops >= super::ENOUGH * most);
+            figures.raw.push(RawFigures {
+                path: device.path.clone(),
+                len_bytes: device.len_bytes,
+                node: common_node(&below),
+                devices: below.into_iter().map(|drive| drive.name).collect(),
+                latency,
+                best_depth: enough.map_or(DEEP, |depth| depth.depth),
+                depths,
+            });
+        }
+        Ok(())
+    }
+
+    fn paths(&mut self, ground: &Ground<'_>, left_out: &mut Vec<String>) -> Result<Vec<Cost>> {
+        let ways = paths::ways(ground, left_out);
+        self.total -= paths::WAYS_MAX.saturating_sub(ways.len()).min(self.total);
+        let mut costs = Vec::new();
+        for way in ways {
+            self.tell("paths to the drive");
+            costs.push(paths::measure(ground, way, paths::DEPTH, self.settings.slice, self.cancel)?);
+        }
+        Ok(costs)
+    }
+
+    fn below(&self, place: &Path) -> Vec<Drive> {
+        drives::under(self.tree, &self.platform, &[place]).unwrap_or_default()
+    }
+
+    fn why_unpolled(&self, below: &[Drive]) -> Option<String> {
+        let [drive] = below else { return Some("no single block device below".to_owned()) };
+        let has_queues = |queue: &String| self.tree.number(&format!("{queue}/queue/io_poll")) == Some(1);
+        if drive.queues.iter().any(has_queues) {
+            return None;
+        }
+        let how = match drive.transport {
+            Transport::Nvme => "; `nvme.poll_queues=N` for the kernel makes some",
+            Transport::Virtio => "; `virtio_blk.poll_queues=N` for the kernel makes some",
+            _ => "",
+        };
+        Some(format!("{} has no queues for it (queue/io_poll){how}", drive.name))
+    }
+
+    fn tell(&mut self, what: &'static str) {
+        (self.stage)(Stage::Measuring(Progress { done: self.done, total: self.total, contender: what }));
+        self.done += 1;
+    }
+
+    fn ways(&mut self, target: &Target) -> Result<Vec<Way>> {
+        let contenders: [Box<dyn Contender>; 3] = [
+            Box::new(Uring::new(target.clone())),
+            Box::new(Aio::new(target.clone())),
+            Box::new(Pread::new(target.clone(), Cache::Cold)),
+        ];
+        let mut ways = Vec::new();
+        for mut contender in contenders {
+            self.tell("ways of reading");
+            if contender.prepare(&Workload::RANDOM_READ)?.is_none() {
+                let sample = contender.run(&self.slice(1))?;
+                ways.push(Way {
+                    name: contender.name(),
+                    iops: sample.ops_per_s(),
+                    cpu_us_per_op: sample.cpu_us_per_op(),
+                });
+            }
+        }
+        Ok(ways)
+    }
+
+    fn half(&self, threads: usize) -> Slice<'_> {
+        Slice { duration: self.settings.slice / 2, ..self.slice(threads) }
+    }
+
+    fn slice(&self, threads: usize) -> Slice<'_> {
+        Slice { threads, duration: self.settings.slice, verify: false, cancel: self.cancel }
+    }
+
+    fn point(&mut self, target: &Target, what: &'static str, threads: usize, depth: u32, size: u32) -> Result<Point> {
+        self.tell(what);
+        let workload = Workload { depth, block_bytes: size, ..Workload::RANDOM_READ };
+        let mut uring = Uring::new(target.clone());
+        let mut aio = Aio::new(target.clone());
+        let contender: &mut dyn Contender = match uring.prepare(&workload)? {
+            None => &mut uring,
+            Some(why) => match aio.prepare(&workload)? {
+                None => &mut aio,
+                Some(too) => {
+                    return Err(Error::Machine {
+                        what: "reading past the page cache".into(),
+                        why: format!("{why}; {too}"),
+                    });
+                }
+            },
+        };
+        // The half that others disturbed less.
+        let mut best = None;
+        for _ in 0..2 {
+            let (start, idle) = (Instant::now(), idle::cpu_seconds(self.tree));
+            let sample = contender.run(&self.half(threads))?;
+            let idle = (idle::cpu_seconds(self.tree) - idle).max(0.0) / start.elapsed().as_secs_f64().max(1e-9);
+            if best.as_ref().is_none_or(|(other, _): &(Sample, f64)| sample.ops_per_s() > other.ops_per_s()) {
+                best = Some((sample, idle));
+            }
+        }
+        let Some((sample, cpus_idle)) = best else { unreachable!("two runs were made") };
+        Ok(Point {
+            drives: target.parts().len(),
+            threads,
+            depth,
+            request_bytes: size,
+            iops: sample.ops_per_s(),
+            bytes_per_s: sample.bytes as f64 / sample.wall.as_secs_f64().max(1e-9),
+            cpu_us_per_op: sample.cpu_us_per_op(),
+            cpus_used: sample.cpu_us / (sample.wall.as_secs_f64() * 1e6).max(1e-9),
+            cpus_idle,
+            of_linear: None,
+        })
+    }
+}
+
+/// The node of drives that have the same.
+fn common_node(below: &[Drive]) -> Option<u32> {
+    let first = below.first()?.node;
+    first.filter(|_| below.iter().all(|drive| drive.node == first))
+}

@@ -1,0 +1,324 @@
+//! What a read of 4 KiB costs by each path to the drive: engine, direct or buffered, file or block device, with and without polling.
+//!
+//! Goals: iomill's own engines, one thread, as many in flight as a queue has slots by default; CPU time of the whole process, the
+//! kernel's threads for it included, and clocks where they can be counted. Each path is measured or left out with its reason. Pages are
+//! read once at most, so that a buffered read finds nothing. Non-goals: the mapped engine, which has a measurement of its own.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use iomill::engine::platform::Platform;
+use iomill::engine::real::RealPlatform;
+use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, Memory, NO_REGION, Op, Request};
+use iomill::sys::fs::Handle;
+use iomill::sys::memory::PageBuf;
+use iomill::{Error, Result};
+use rustix::fs::Advice;
+use serde::Serialize;
+
+use super::cycles::Cycles;
+use super::latency::open;
+use crate::pattern::{PAGE_BYTES, Rng};
+use crate::target::advise;
+use crate::threads::process_cpu_us;
+
+/// In flight.
+pub const DEPTH: u32 = 32;
+/// Completions that are waited for at a time.
+const BATCH: usize = 16;
+/// So many pages are read in a shuffled order; of more, pages at random.
+const SHUFFLED_MAX: u64 = 1 << 20;
+
+/// The engines, the best first.
+const ENGINES: [EngineKind; 3] = [EngineKind::Uring, EngineKind::Aio, EngineKind::Posix];
+
+/// One path and what it costs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cost {
+    /// The engine's name.
+    pub engine: String,
+    /// `file` or `block device`.
+    pub on: &'static str,
+    /// The directory on the drive, or the device.
+    pub path: PathBuf,
+    /// Whether it goes past the kernel's page cache.
+    pub direct: bool,
+    /// Whether completions are polled for.
+    pub polled: bool,
+    /// Reads per second of one thread.
+    pub iops: f64,
+    /// CPU time per read in microseconds.
+    pub cpu_us_per_op: f64,
+    /// Clocks per read; null where they are not counted.
+    pub cycles_per_op: Option<f64>,
+}
+
+impl Cost {
+    /// The path in words: `io_uring, direct, file`.
+    pub fn words(&self) -> String {
+        let io = if self.direct { "direct" } else { "buffered" };
+        format!("{}, {io}, {}{}", self.engine, self.on, if self.polled { ", polled" } else { "" })
+    }
+}
+
+/// Where reads go.
+#[derive(Clone, Debug)]
+pub struct Ground<'a> {
+    /// What is opened.
+    pub node: &'a Path,
+    /// What it is called.
+    pub name: &'a Path,
+    /// `file` or `block device`.
+    pub on: &'static str,
+    /// Its length in bytes.
+    pub len_bytes: u64,
+    /// Why it cannot be polled, if so.
+    pub unpolled: Option<String>,
+}
+
+/// A path before it was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    kind: EngineKind,
+    direct: bool,
+    polled: bool,
+}
+
+/// All ways to a ground: what can be measured, and why others cannot.
+pub fn ways(ground: &Ground<'_>, left_out: &mut Vec<String>) -> Vec<Way> {
+    let mut ways = Vec::new();
+    for kind in ENGINES {
+        let config = EngineConfig { capacity: DEPTH, poll: false, hold: Vec::new() };
+        if let Err(error) = RealPlatform::default().engine(kind, &config) {
+            left_out.push(format!("{kind}: {error}"));
+            continue;
+        }
+        ways.extend([true, false].map(|direct| Way { kind, direct, polled: false }));
+    }
+    let name = ground.name.display();
+    match &ground.unpolled {
+        Some(why) => left_out.push(format!("polling on {name}: {why}")),
+        None => {
+            let can_poll = [EngineKind::Uring, EngineKind::Posix];
+            let polled = ways.iter().filter(|way| way.direct && can_poll.contains(&way.kind));
+            let polled: Vec<Way> = polled.map(|way| Way { polled: true, ..*way }).collect();
+            ways.extend(polled);
+        }
+    }
+    ways
+}
+
+impl Way {
+    /// The best engine, past the page cache: the first that can be had.
+    pub fn is_plain(self) -> bool {
+        self.direct && !self.polled
+    }
+}
+
+/// How many ways there are at most.
+pub const WAYS_MAX: usize = 8;
+
+/// Measures one.
+pub fn measure(ground: &Ground<'_>, way: Way, depth: u32, slice: Duration, cancel: &AtomicBool) -> Result<Cost> {
+    let file = open(ground.node, way.direct)?;
+    // What others left cached is dropped, and nothing beside a page is read with it.
+    advise(&file, ground.node, Advice::DontNeed)?;
+    if !way.direct {
+        advise(&file, ground.node, Advice::Random)?;
+    }
+    // Before the engine, whose threads it counts too.
+    let cycles = Cycles::start().ok();
+    let mut run = Run::new(&file, ground, way, depth)?;
+    let counted = |cycles: &Option<Cycles>| cycles.as_ref().and_then(|cycles| cycles.count().ok());
+    let (start, cpu_before, cycles_before) = (Instant::now(), process_cpu_us()?, counted(&cycles));
+    let reads = run.serve(slice, cancel)?;
+    let (wall, cpu_us, cycles_after) = (start.elapsed(), process_cpu_us()? - cpu_before, counted(&cycles));
+    let count = reads.max(1) as f64;
+    Ok(Cost {
+        engine: way.kind.to_string(),
+        on: ground.on,
+        path: ground.name.to_owned(),
+        direct: way.direct,
+        polled: way.polled,
+        iops: reads as f64 / wall.as_secs_f64().max(1e-9),
+        cpu_us_per_op: cpu_us / count,
+        cycles_per_op: cycles_after
+            .zip(cycles_before)
+            .map(|(after, before)| after.saturating_sub(before) as f64 / count),
+    })
+}
+
+/// How clocks are counted, or why not.
+pub fn cycles_by() -> String {
+    match Cycles::start().and_then(|cycles| cycles.count()) {
+        Ok(_) => "the processor's counter of cycles, user and kernel".to_owned(),
+        Err(why) => format!("not counted: {why}"),
+    }
+}
+
+/// Reads of one way. The engine goes first: the kernel writes to the memory until then.
+struct Run<'a> {
+    engine: Box<dyn Engine>,
+    memory: PageBuf,
+    region: u16,
+    depth: u32,
+    free: Vec<u32>,
+    pages: Pages,
+    file: FileRef,
+    node: &'a Path,
+    done: Vec<Completion>,
+    requests: Vec<Request>,
+}
+
+impl<'a> Run<'a> {
+    fn new(file: &File, ground: &'a Ground<'_>, way: Way, depth: u32) -> Result<Run<'a>> {
+        let failed =
+            |e: std::io::Error| Error::Machine { what: format!("the engine {}", way.kind), why: e.to_string() };
+        let config = EngineConfig { capacity: depth, poll: way.polled, hold: Vec::new() };
+        let mut memory = PageBuf::new(depth as usize * PAGE_BYTES).map_err(failed)?;
+        let mut engine = RealPlatform::default().engine(way.kind, &config).map_err(failed)?;
+        // SAFETY: the memory is unmapped after the engine is dropped, by the order of the fields.
+        let region = unsafe { engine.register(memory.as_mut_ptr(), memory.len()) };
+        Ok(Run {
+            engine,
+            memory,
+            region: region.unwrap_or(NO_REGION),
+            depth,
+            free: (0..depth).collect(),
+            pages: Pages::new(ground.len_bytes / PAGE_BYTES as u64),
+            file: FileRef { handle: Handle(file.as_raw_fd()), key: 1 },
+            node: ground.node,
+            done: Vec::new(),
+            requests: Vec::new(),
+        })
+    }
+
+    /// Reads until the time is over, or all pages were read; the number of reads.
+    fn serve(&mut self, slice: Duration, cancel: &AtomicBool) -> Result<u64> {
+        let start = Instant::now();
+        let mut reads = 0;
+        loop {
+            let goes_on = start.elapsed() < slice && !cancel.load(Ordering::Relaxed);
+            self.push(goes_on);
+            let in_flight = self.depth as usize - self.free.len();
+            if in_flight == 0 {
+                return Ok(reads);
+            }
+            self.done.clear();
+            let waited = self.engine.wait(in_flight.min(BATCH), None, &mut self.done);
+            waited.map_err(|e| Error::Machine { what: "waiting for reads".into(), why: e.to_string() })?;
+            for end in &self.done {
+                self.free.push(end.slot);
+                if end.result != PAGE_BYTES as i32 {
+                    let source = match end.result {
+                        errno if errno < 0 => std::io::Error::from_raw_os_error(-errno),
+                        short => std::io::Error::other(format!("{short} bytes of a page")),
+                    };
+                    return Err(Error::io("read", self.node, source));
+                }
+                reads += 1;
+            }
+        }
+    }
+
+    fn push(&mut self, goes_on: bool) {
+        self.requests.clear();
+        while goes_on && !self.free.is_empty() {
+            let Some(page) = self.pages.draw() else { break };
+            let Some(slot) = self.free.pop() else { break };
+            // SAFETY: slots are below the depth, and the memory has a page for each.
+            let buf = unsafe { self.memory.as_mut_ptr().add(slot as usize * PAGE_BYTES) };
+            self.requests.push(Request {
+                slot,
+                op: Op::Read,
+                len: PAGE_BYTES as u32,
+                file: self.file,
+                offset: page * PAGE_BYTES as u64,
+                memory: Memory::One { buf, region: self.region },
+            });
+        }
+        // SAFETY: each slot's page is its own and is used by nobody until its completion; the file is open for as long as this is, or
+        // the engine is dropped before it is closed.
+        unsafe { self.engine.push(&self.requests) };
+    }
+}
+
+/// Pages in an order of no use to anybody, each at most once.
+enum Pages {
+    Shuffled(Vec<u32>),
+    /// So many that none comes twice but by accident.
+    Drawn(Rng, u64),
+}
+
+impl Pages {
+    fn new(count: u64) -> Pages {
+        let mut rng = Rng::new(7);
+        if count > SHUFFLED_MAX {
+            return Pages::Drawn(rng, count);
+        }
+        let mut pages: Vec<u32> = (0..count as u32).collect();
+        for last in (1..pages.len()).rev() {
+            pages.swap(last, (rng.draw() % (last as u64 + 1)) as usize);
+        }
+        Pages::Shuffled(pages)
+    }
+
+    fn draw(&mut self) -> Option<u64> {
+        match self {
+            Pages::Shuffled(pages) => pages.pop().map(u64::from),
+            Pages::Drawn(rng, count) => Some(rng.draw() % *count),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_page_comes_once() {
+        let mut pages = Pages::new(1000);
+        let mut drawn: Vec<u64> = std::iter::from_fn(|| pages.draw()).collect();
+        assert!(!drawn.is_sorted());
+        drawn.sort_unstable();
+        assert_eq!(drawn, (0..1000).collect::<Vec<_>>());
+        let mut pages = Pages::new(1 << 30);
+        assert!((0..100).all(|_| pages.draw().unwrap() < 1 << 30));
+    }
+
+    #[test]
+    fn every_way_to_a_file_reads_all_of_it_or_says_why_not() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, vec![7; 100 * PAGE_BYTES]).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+        let unpolled = Some("no queues for it".to_owned());
+        let ground = Ground { node: &path, name: dir.path(), on: "file", len_bytes: 100 * PAGE_BYTES as u64, unpolled };
+        let mut left_out = Vec::new();
+        let all = ways(&ground, &mut left_out);
+        assert!(left_out.last().unwrap().contains("no queues for it"), "{left_out:?}");
+        assert!(all.len() + 2 * (left_out.len() - 1) == 6 && all.iter().all(|way| !way.polled), "{all:?} {left_out:?}");
+        let never = AtomicBool::new(false);
+        for way in all {
+            let file = open(&path, way.direct).unwrap();
+            assert_eq!(
+                Run::new(&file, &ground, way, DEPTH).unwrap().serve(Duration::from_secs(60), &never).unwrap(),
+                100
+            );
+            let cost = measure(&ground, way, DEPTH, Duration::from_millis(20), &never).unwrap();
+            assert!(cost.iops > 0.0 && cost.cpu_us_per_op > 0.0, "{cost:?}");
+        }
+        // A file that is shorter than was said is an error, not a fast drive.
+        let long = Ground { len_bytes: 200 * PAGE_BYTES as u64, ..ground.clone() };
+        let way = Way { kind: EngineKind::Posix, direct: false, polled: false };
+        let error = measure(&long, way, DEPTH, Duration::from_secs(5), &never).unwrap_err().to_string();
+        assert!(error.contains("bytes of a page"), "{error}");
+        // Where polling is to be had, it is tried where it can be.
+        let polled = ways(&Ground { unpolled: None, ..ground }, &mut Vec::new());
+        assert!(polled.iter().filter(|way| way.polled).all(|way| way.direct && way.kind != EngineKind::Aio));
+        assert!(polled.iter().any(|way| way.polled) && polled.len() <= WAYS_MAX);
+    }
+}

@@ -1,0 +1,198 @@
+//! How iomill itself is best driven on these drives: by the caller or by a thread for each drive, and how many requests gather.
+//!
+//! Goals: an array of our own below the places, with the calls that each setting is about, in turns; it goes in the end. Non-goals:
+//! depth, which is each drive's own and measured without iomill.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use iomill::{ArrayOptions, Error, Layout, Mode, Result, Task};
+use serde::Serialize;
+
+use crate::arena::{Arena, Shape};
+use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, Slice};
+use crate::iomill::Iomill;
+use crate::pattern::PAGE_BYTES;
+use crate::threads::process_cpu_us;
+use crate::workload::Workload;
+
+/// Plugs that are tried.
+pub const PLUGS: [u32; 4] = [1, 8, 32, 128];
+/// Drive threads must be better by this, or the caller does it: they cost a thread for each drive, and wakes.
+const BETTER: f64 = 1.05;
+/// A plug must bring this share of the best.
+const ENOUGH: f64 = 0.95;
+/// Requests in one call, and calls that have not ended.
+const CALL_TASKS: usize = 16;
+const CALLS: usize = 64;
+/// Most that is written on each drive.
+const PART_BYTES_MAX: u64 = 64 << 20;
+/// How often the modes take turns.
+const TURNS: usize = 2;
+
+/// How many runs these are.
+pub const RUNS: usize = 2 * TURNS + PLUGS.len();
+
+/// One setting and what it brought.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Setting<T> {
+    /// Its value.
+    pub value: T,
+    /// Reads of 4 KiB per second.
+    pub iops: f64,
+    /// CPU time per read in microseconds.
+    pub cpu_us_per_op: f64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Served {
+    /// Who drives the I/O of blocking calls: random reads in batches by one thread.
+    pub modes: Vec<Setting<&'static str>>,
+    /// How many asynchronous requests gather: page after page, many calls in flight.
+    pub plugs: Vec<Setting<u32>>,
+    /// The better mode: `auto` (the caller) or `drive-threads`.
+    pub best_mode: &'static str,
+    /// The least plug that reaches 95% of the best.
+    pub best_plug: u32,
+}
+
+impl Served {
+    /// The better mode, as options have it.
+    pub fn mode(&self) -> Mode {
+        if self.best_mode == DRIVE_THREADS { Mode::DriveThreads } else { Mode::Auto }
+    }
+}
+
+const AUTO: &str = "auto";
+const DRIVE_THREADS: &str = "drive-threads";
+
+/// Measures on a new array below the places.
+pub fn measure(
+    places: &[PathBuf],
+    part_bytes: u64,
+    slice: Duration,
+    cancel: &AtomicBool,
+    tell: &mut dyn FnMut(&'static str),
+) -> Result<Served> {
+    Arena::fresh_over(places, places.len())?.measured(|arena| {
+        let len_bytes = part_bytes.min(PART_BYTES_MAX) * places.len() as u64;
+        arena.fill(&Shape { len_bytes, layout: Layout::striping() }, cancel, &mut |_, _| ())?;
+        let modes = modes(arena, slice, cancel, tell)?;
+        let mut plugs = Vec::new();
+        for plug in PLUGS {
+            tell("requests that gather");
+            plugs.push(gathered(arena, plug, slice, cancel)?);
+        }
+        Ok(Served { best_mode: best_mode(&modes), best_plug: best_plug(&plugs), modes, plugs })
+    })
+}
+
+fn modes(
+    arena: &Arena,
+    slice: Duration,
+    cancel: &AtomicBool,
+    tell: &mut dyn FnMut(&'static str),
+) -> Result<Vec<Setting<&'static str>>> {
+    let mut sums = [(AUTO, 0u64, Duration::ZERO, 0.0), (DRIVE_THREADS, 0, Duration::ZERO, 0.0)];
+    for _ in 0..TURNS {
+        for (sum, name) in sums.iter_mut().zip([IOMILL_INLINE, IOMILL_DRIVE_THREADS]) {
+            tell("who drives reads");
+            let mut iomill = Iomill::new(name, arena, &ArrayOptions::new())?;
+            if let Some(why) = iomill.prepare(&Workload::RANDOM_READ)? {
+                return Err(Error::Machine { what: format!("the mode {}", sum.0), why });
+            }
+            let sample = iomill.run(&Slice { threads: 1, duration: slice, verify: false, cancel })?;
+            (sum.1, sum.2, sum.3) = (sum.1 + sample.ops, sum.2 + sample.wall, sum.3 + sample.cpu_us);
+        }
+    }
+    let setting = |(value, ops, wall, cpu_us): (_, u64, Duration, f64)| Setting {
+        value,
+        iops: ops as f64 / wall.as_secs_f64().max(1e-9),
+        cpu_us_per_op: cpu_us / ops.max(1) as f64,
+    };
+    Ok(sums.map(setting).into())
+}
+
+/// Page after page by callbacks, so that neighbours are in sight and requests may gather.
+fn gathered(arena: &Arena, plug: u32, slice: Duration, cancel: &AtomicBool) -> Result<Setting<u32>> {
+    let array = ArrayOptions::new().cache_bytes(0).read_only(true).plug(plug).open_at(arena.drives())?;
+    let file = array.open_file(arena.file_name())?;
+    let pages = (file.len() / PAGE_BYTES as u64).max(1);
+    let (tell, told) = channel();
+    let (mut next, mut in_flight, mut reads) = (0, 0, 0u64);
+    let (start, cpu_before) = (Instant::now(), process_cpu_us()?);
+    loop {
+        let goes_on = start.elapsed() < slice && !cancel.load(Ordering::Relaxed);
+        while goes_on && in_flight < CALLS {
+            let task =
+                |at: usize| Task::Read { offset: (next + at as u64) % pages * PAGE_BYTES as u64, len: PAGE_BYTES };
+            let tell = tell.clone();
+            // Whoever listens goes only after an error, which is what is told then.
+            file.submit((0..CALL_TASKS).map(task).collect(), move |result| {
+                drop(tell.send(result.map(|all| all.len())))
+            })?;
+            next += CALL_TASKS as u64;
+            in_flight += 1;
+        }
+        if in_flight == 0 {
+            break;
+        }
+        let lost = |_| Error::Machine { what: "a callback".into(), why: "it was never called".into() };
+        reads += told.recv().map_err(lost)?? as u64;
+        in_flight -= 1;
+    }
+    let (wall, cpu_us) = (start.elapsed(), process_cpu_us()? - cpu_before);
+    file.close()?;
+    array.close()?;
+    Ok(Setting {
+        value: plug,
+        iops: reads as f64 / wall.as_secs_f64().max(1e-9),
+        cpu_us_per_op: cpu_us / reads.max(1) as f64,
+    })
+}
+
+fn best_mode(modes: &[Setting<&'static str>]) -> &'static str {
+    let iops = |name| modes.iter().find(|mode| mode.value == name).map_or(0.0, |mode| mode.iops);
+    if iops(DRIVE_THREADS) >= BETTER * iops(AUTO) && iops(DRIVE_THREADS) > 0.0 { DRIVE_THREADS } else { AUTO }
+}
+
+fn best_plug(plugs: &[Setting<u32>]) -> u32 {
+    let best = plugs.iter().map(|plug| plug.iops).fold(0.0, f64::max);
+    plugs.iter().find(|plug| plug.iops >= ENOUGH * best).map_or(iomill::DEFAULT_PLUG, |plug| plug.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting<T>(value: T, iops: f64) -> Setting<T> {
+        Setting { value, iops, cpu_us_per_op: 1.0 }
+    }
+
+    #[test]
+    fn the_better_setting_is_taken_if_it_is_better_enough() {
+        assert_eq!(best_mode(&[setting(AUTO, 100.0), setting(DRIVE_THREADS, 104.0)]), AUTO);
+        assert_eq!(best_mode(&[setting(AUTO, 100.0), setting(DRIVE_THREADS, 106.0)]), DRIVE_THREADS);
+        assert_eq!(best_mode(&[setting(AUTO, 0.0), setting(DRIVE_THREADS, 0.0)]), AUTO);
+        let plugs = [(1, 50.0), (8, 93.0), (32, 96.0), (128, 100.0)].map(|(plug, iops)| setting(plug, iops));
+        assert_eq!(best_plug(&plugs), 32);
+        assert_eq!(best_plug(&[]), iomill::DEFAULT_PLUG);
+    }
+
+    #[test]
+    fn a_real_array_is_measured_and_removed() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut told = 0;
+        let slice = Duration::from_millis(20);
+        let places = [dir.path().to_owned()];
+        let served = measure(&places, 4 << 20, slice, &AtomicBool::new(false), &mut |_| told += 1).unwrap();
+        assert_eq!((told, served.modes.len(), served.plugs.len()), (RUNS, 2, PLUGS.len()));
+        assert!(served.modes.iter().all(|mode| mode.iops > 0.0), "{served:?}");
+        assert!(served.plugs.iter().all(|plug| plug.iops > 0.0), "{served:?}");
+        assert!(PLUGS.contains(&served.best_plug));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

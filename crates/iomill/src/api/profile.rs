@@ -1,0 +1,294 @@
+//! What was measured of an array's drives, as a file that `open` reads: depth, weights, plug, mode.
+//!
+//! Goals: text that a person can read and change; a fault is told with its line; a drive is known by its id, wherever it is mounted;
+//! options that are given win. Non-goals: measuring, which is `iomill probe`; settings of the machine, which is `iomill tune`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::options::{ArrayOptions, DEFAULT_DEPTH, Mode};
+use super::setup::{DEPTH_MAX, PLUG_MAX};
+use crate::catalog::{Catalog, Drive, Id, WEIGHT_MAX};
+use crate::drive::{Batching, DEFAULT_PLUG};
+use crate::error::{Error, Result};
+
+/// The format that is written, and the newest that is read.
+const FORMAT: i64 = 1;
+
+/// Longer files are none of ours.
+const LEN_MAX: usize = 4 << 20;
+
+/// How an array's drives are best served. What is `None` is left as it is without a profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// Who drives the I/O of blocking calls.
+    pub mode: Option<Mode>,
+    /// See [`ArrayOptions::plug`].
+    pub plug: Option<u32>,
+    /// Its drives, each known by its id.
+    pub drives: Vec<ProfileDrive>,
+    /// Lines for people at the head of the file. They are not read back.
+    pub comment: Vec<String>,
+    /// Where it was read from, for messages.
+    pub path: PathBuf,
+}
+
+/// One drive of a [`Profile`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProfileDrive {
+    /// Its id, as `iomill info --json` shows it: 32 hexadecimal digits.
+    pub id: String,
+    /// Where it was when it was measured, for messages.
+    pub path: PathBuf,
+    /// Most I/Os in flight: 1 to 1,024.
+    pub depth: Option<u32>,
+    /// Its share in new files with the hash layout: 1 to 1,000. It counts if every drive of the array has one.
+    pub weight: Option<u32>,
+    /// Lines for people above the drive. They are not read back.
+    pub comment: Vec<String>,
+}
+
+/// The file. Numbers are as wide as TOML's, so that what is out of bounds is told with the bounds.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    #[serde(rename = "format")]
+    _format: Option<Spanned<i64>>,
+    mode: Option<Spanned<String>>,
+    plug: Option<Spanned<i64>>,
+    #[serde(default)]
+    drive: Vec<TextDrive>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TextDrive {
+    id: Spanned<String>,
+    #[serde(default)]
+    path: String,
+    depth: Option<Spanned<i64>>,
+    weight: Option<Spanned<i64>>,
+}
+
+/// The modes by their names.
+const MODES: [(&str, Mode); 3] =
+    [("auto", Mode::Auto), ("inline", Mode::Inline), ("drive-threads", Mode::DriveThreads)];
+
+impl Profile {
+    /// Reads a file that `iomill probe` or a person has written.
+    pub fn read(path: impl AsRef<Path>) -> Result<Profile> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(|e| Error::io("read the profile", path, e))?;
+        Profile::parse(&bytes, path)
+    }
+
+    /// Reads what stands in a file; `path` is for messages.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Profile> {
+        let corrupt = |why: String| Error::Corrupt { path: path.to_owned(), why };
+        if bytes.len() > LEN_MAX {
+            return Err(corrupt(format!("no profile: {} bytes are too many", bytes.len())));
+        }
+        let text = std::str::from_utf8(bytes).map_err(|e| {
+            let line = 1 + bytes[..e.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+            corrupt(format!("line {line}: no profile: this is not text"))
+        })?;
+        let profile = parse(text).map_err(|(at, why)| {
+            let line = 1 + text.get(..at).unwrap_or(text).matches('\n').count();
+            corrupt(format!("line {line}: {why}"))
+        })?;
+        Ok(Profile { path: path.to_owned(), ..profile })
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> String {
+        let mut text = String::from(
+            "# How iomill serves the drives of an array. Read by `iomill --profile FILE ...` and `ArrayOptions::profile`;\n\
+             # options that are given win over it, and what is taken out of it is as without it.\n",
+        );
+        let comments = |text: &mut String, lines: &[String]| {
+            for line in lines.iter().flat_map(|line| line.lines()) {
+                text.push_str(&format!("# {}\n", line.replace(char::is_control, " ")));
+            }
+        };
+        comments(&mut text, &self.comment);
+        text.push_str(&format!("format = {FORMAT}\n"));
+        if let Some(mode) = self.mode {
+            let name = MODES.iter().find(|(_, one)| *one == mode).map_or("auto", |(name, _)| name);
+            text.push_str("\n# Who drives the I/O of blocking calls: \"inline\", the caller; \"drive-threads\", a thread for each drive;\n");
+            text.push_str(&format!(
+                "# \"auto\", the caller, and threads for futures and callbacks.\nmode = \"{name}\"\n"
+            ));
+        }
+        if let Some(plug) = self.plug {
+            text.push_str(&format!(
+                "\n# How many asynchronous requests to a busy drive wait for neighbours at most, 1 to {PLUG_MAX}.\nplug = {plug}\n"
+            ));
+        }
+        if !self.drives.is_empty() {
+            text.push_str(&format!(
+                "\n# Each drive is known by its id. depth: most I/Os in flight, 1 to {DEPTH_MAX}. weight: its share in new files with the\n\
+                 # hash layout, 1 to {WEIGHT_MAX}; it counts if every drive of the array has one. path: where the drive was.\n"
+            ));
+        }
+        for drive in &self.drives {
+            text.push_str("\n[[drive]]\n");
+            comments(&mut text, &drive.comment);
+            let quoted = |value: &str| toml::Value::String(value.to_owned()).to_string();
+            text.push_str(&format!("id = {}\n", quoted(&drive.id)));
+            text.push_str(&format!("path = {}\n", quoted(&drive.path.to_string_lossy())));
+            for (key, value) in [("depth", drive.depth), ("weight", drive.weight)] {
+                if let Some(value) = value {
+                    text.push_str(&format!("{key} = {value}\n"));
+                }
+            }
+        }
+        text
+    }
+
+    fn drive(&self, id: &Id) -> Option<&ProfileDrive> {
+        let id = id.to_string();
+        self.drives.iter().find(|drive| drive.id == id)
+    }
+
+    /// The drives' weights by index, if each has one.
+    fn weights(&self, drives: &[Drive]) -> Option<Vec<u32>> {
+        drives.iter().map(|drive| self.drive(&drive.id)?.weight).collect()
+    }
+
+    /// What of the profile does not fit the array.
+    fn misfits(&self, catalog: &Catalog) -> Vec<String> {
+        let profile = self.path.display();
+        let drives = catalog.drives();
+        let mut notices = Vec::new();
+        for drive in drives.iter().filter(|drive| self.drive(&drive.id).is_none()) {
+            notices.push(format!(
+                "profile {profile}: it does not know drive {} (id {}), which is served as without a profile; \
+                 `iomill probe --profile` measures it",
+                drive.path().display(),
+                drive.id
+            ));
+        }
+        for foreign in self.drives.iter().filter(|one| drives.iter().all(|drive| drive.id.to_string() != one.id)) {
+            let was = if foreign.path.as_os_str().is_empty() {
+                String::new()
+            } else {
+                format!(" (it was at {})", foreign.path.display())
+            };
+            notices.push(format!(
+                "profile {profile}: its drive {}{was} is not of this array; what it says of that drive has no effect",
+                foreign.id
+            ));
+        }
+        if self.weights(drives).is_none() && self.drives.iter().any(|drive| drive.weight.is_some()) {
+            notices.push(format!(
+                "profile {profile}: it has no weight for some drive of the array, so new files take the weights of the labels"
+            ));
+        }
+        notices
+    }
+}
+
+/// The profile, or where the text is wrong and how.
+fn parse(text: &str) -> Result<Profile, (usize, String)> {
+    format_of(text)?;
+    let parsed: Text = toml::from_str(text).map_err(told)?;
+    let bounded = |value: Option<Spanned<i64>>, what: &str, most: u32| match value {
+        None => Ok(None),
+        Some(value) => match u32::try_from(*value.get_ref()) {
+            Ok(number) if (1..=most).contains(&number) => Ok(Some(number)),
+            _ => Err((value.span().start, format!("{what} = {}: it is 1 to {most}", value.get_ref()))),
+        },
+    };
+    let mode = match parsed.mode {
+        None => None,
+        Some(name) => match MODES.iter().find(|(known, _)| known == name.get_ref()) {
+            Some((_, mode)) => Some(*mode),
+            None => {
+                let why = format!("mode = {:?}: it is \"auto\", \"inline\" or \"drive-threads\"", name.get_ref());
+                return Err((name.span().start, why));
+            }
+        },
+    };
+    let mut drives: Vec<ProfileDrive> = Vec::new();
+    for drive in parsed.drive {
+        let at = drive.id.span().start;
+        let id: Id =
+            drive.id.get_ref().parse().map_err(|why| (at, format!("{why}; `iomill info --json` shows a drive's")))?;
+        let id = id.to_string();
+        if drives.iter().any(|earlier| earlier.id == id) {
+            return Err((at, format!("drive {id} is there twice")));
+        }
+        let (depth, weight) = (bounded(drive.depth, "depth", DEPTH_MAX)?, bounded(drive.weight, "weight", WEIGHT_MAX)?);
+        drives.push(ProfileDrive { id, path: drive.path.into(), depth, weight, comment: Vec::new() });
+    }
+    let plug = bounded(parsed.plug, "plug", PLUG_MAX)?;
+    Ok(Profile { mode, plug, drives, comment: Vec::new(), path: PathBuf::new() })
+}
+
+fn told(error: toml::de::Error) -> (usize, String) {
+    (error.span().map_or(0, |span| span.start), error.message().replace('\n', "; "))
+}
+
+/// Looks at the format before anything else: in a later one other keys are right.
+fn format_of(text: &str) -> Result<(), (usize, String)> {
+    #[derive(Deserialize)]
+    struct Head {
+        format: Option<Spanned<i64>>,
+    }
+    let head: Head = toml::from_str(text).map_err(told)?;
+    let Some(format) = head.format else {
+        return Err((
+            0,
+            format!("no profile of iomill: it lacks `format = {FORMAT}`; `iomill probe --profile` writes one"),
+        ));
+    };
+    match *format.get_ref() {
+        FORMAT => Ok(()),
+        later if later > FORMAT => {
+            let why =
+                format!("the profile is of format {later}, and this version of iomill knows {FORMAT}; use a later one");
+            Err((format.span().start, why))
+        }
+        other => Err((format.span().start, format!("there is no format {other}; it is {FORMAT}"))),
+    }
+}
+
+impl ArrayOptions {
+    /// What was measured of the array's drives. It says depth, plug and mode where no option does, and the weights of new files. What
+    /// of it does not fit the array is told by [`super::Array::notices`].
+    pub fn profile(mut self, profile: Profile) -> Self {
+        self.profile = Some(Arc::new(profile));
+        self
+    }
+
+    pub(super) fn mode_in_force(&self) -> Mode {
+        self.mode.or_else(|| self.profile.as_ref()?.mode).unwrap_or_default()
+    }
+
+    pub(super) fn batching_in_force(&self) -> Batching {
+        let plug = self.plug.or_else(|| self.profile.as_ref()?.plug).unwrap_or(DEFAULT_PLUG);
+        Batching { plug, ..self.batching }
+    }
+
+    /// The depth of a drive; without one, of a drive that no profile knows.
+    pub(super) fn depth_of(&self, drive: Option<&Id>) -> u32 {
+        let profiled = || self.profile.as_ref()?.drive(drive?)?.depth;
+        self.depth.or_else(profiled).unwrap_or(DEFAULT_DEPTH)
+    }
+
+    /// Weights for new files that are not those of the labels.
+    pub(super) fn weights_of_files(&self, catalog: &Catalog) -> Option<Vec<u32>> {
+        self.profile.as_ref()?.weights(catalog.drives())
+    }
+
+    pub(super) fn note_misfits(&self, catalog: &Catalog, notices: &mut Vec<String>) {
+        notices.extend(self.profile.iter().flat_map(|profile| profile.misfits(catalog)));
+    }
+}
+
+#[cfg(test)]
+#[path = "profile_tests.rs"]
+mod tests;

@@ -1,0 +1,195 @@
+use super::*;
+use crate::api::{Array, Layout};
+
+const ID: &str = "000102030405060708090a0b0c0d0eff";
+
+fn fault(text: &str) -> String {
+    Profile::parse(text.as_bytes(), Path::new("p.toml")).unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let drive = |id: &str, weight| ProfileDrive {
+        id: id.to_owned(),
+        path: "/mnt/\"ssd\" 0".into(),
+        depth: Some(64),
+        weight,
+        comment: Vec::new(),
+    };
+    let profile = Profile {
+        mode: Some(Mode::DriveThreads),
+        plug: Some(8),
+        drives: vec![drive(ID, Some(12)), drive(&ID.replace('f', "e"), None)],
+        comment: Vec::new(),
+        path: "p.toml".into(),
+    };
+    let mut told = profile.clone();
+    told.comment.push("two lines\nformat = 7 \u{1b}[2J".to_owned());
+    told.drives[0].comment.push("95% of 400k".to_owned());
+    let text = told.text();
+    assert!(text.contains("# 95% of 400k\n") && text.contains("# format = 7  [2J\n"), "{text}");
+    assert_eq!(Profile::parse(text.as_bytes(), Path::new("p.toml")).unwrap(), profile);
+    let empty = Profile { path: "p.toml".into(), ..Profile::default() };
+    assert_eq!(Profile::parse(empty.text().as_bytes(), Path::new("p.toml")).unwrap(), empty);
+}
+
+#[test]
+fn faults_are_told_with_their_lines() {
+    let with_drive = |lines: &str| format!("format = 1\n\n[[drive]]\nid = \"{ID}\"\n{lines}\n");
+    for (text, parts) in [
+        ("".to_owned(), vec!["p.toml: line 1", "lacks `format = 1`", "probe --profile"]),
+        ("\n\nformat = 2\nqueue = 3\n".to_owned(), vec!["line 3", "of format 2", "later"]),
+        ("format = 0\n".to_owned(), vec!["line 1", "no format 0"]),
+        ("format = 1\nmode = \"inlined\"\n".to_owned(), vec!["line 2", "\"inlined\"", "\"drive-threads\""]),
+        ("format = 1\n\nplug = 0\n".to_owned(), vec!["line 3", "plug = 0", "1 to 1024"]),
+        ("format = 1\nplug = \"many\"\n".to_owned(), vec!["line 2", "invalid type: string \"many\""]),
+        ("format = 1\nplgu = 3\n".to_owned(), vec!["line 2", "unknown field `plgu`", "`plug`"]),
+        ("format = 1\nplug = \n".to_owned(), vec!["line 2"]),
+        (with_drive("depth = 1025"), vec!["line 5", "depth = 1025", "1 to 1024"]),
+        (with_drive("\nweight = -3"), vec!["line 6", "weight = -3", "1 to 1000"]),
+        (with_drive("[[drive]]\ndepth = 3"), vec!["line 5", "missing field `id`"]),
+        (with_drive(&format!("[[drive]]\nid = \"{ID}\"")), vec!["line 6", ID, "twice"]),
+        (
+            "format = 1\n[[drive]]\nid = \"ssd0\"\n".to_owned(),
+            vec!["line 3", "\"ssd0\"", "32 hexadecimal", "info --json"],
+        ),
+    ] {
+        let told = fault(&text);
+        assert!(parts.iter().all(|part| told.contains(part)), "{text:?}: {told:?} lacks one of {parts:?}");
+    }
+    let told = Profile::parse(b"format = 1\n\xff\n", Path::new("p.toml")).unwrap_err().to_string();
+    assert!(told.contains("line 2") && told.contains("not text"), "{told}");
+    let told = Profile::read("/no/such/profile").unwrap_err().to_string();
+    assert!(told.contains("/no/such/profile") && told.contains("No such file"), "{told}");
+}
+
+/// An array of two drives, and a profile of it.
+fn array_and_profile() -> (tempfile::TempDir, Vec<PathBuf>, Profile) {
+    let dir = crate::sys::real_fs::tests::scratch();
+    let drives: Vec<PathBuf> = (0..2).map(|index| dir.path().join(format!("ssd{index}"))).collect();
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    let array = Array::create(&drives).unwrap();
+    let info = array.info().unwrap();
+    array.close().unwrap();
+    let drive = |(index, drive): (usize, &crate::api::DriveInfo)| ProfileDrive {
+        id: drive.id.clone(),
+        path: drive.path.clone(),
+        depth: Some(3 + index as u32),
+        weight: Some(10 + 20 * index as u32),
+        comment: Vec::new(),
+    };
+    let drives_of_profile = info.drives.iter().enumerate().map(drive).collect();
+    let profile = Profile { plug: Some(5), drives: drives_of_profile, path: "p.toml".into(), ..Profile::default() };
+    (dir, drives, profile)
+}
+
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("iomill-drive-")).count()
+}
+
+#[test]
+fn depth_and_plug_reach_the_queues_and_options_win() {
+    let (_dir, drives, profile) = array_and_profile();
+    let array = ArrayOptions::new().profile(profile.clone()).open(&drives[0]).unwrap();
+    let info = array.info().unwrap();
+    assert_eq!(info.drives.iter().map(|drive| drive.depth).collect::<Vec<_>>(), [3, 4]);
+    // Bytes go through queues of such depths, more at once than they hold.
+    let file = array.create_file("f", Layout::striping().block_bytes(4096)).unwrap();
+    let bytes: Vec<u8> = (0..64 * 4096u32).map(|at| (at >> 4) as u8).collect();
+    file.write_at(&bytes, 0).unwrap();
+    let mut read = vec![0; bytes.len()];
+    file.read_at(&mut read, 0).unwrap();
+    assert!(read == bytes);
+    file.close().unwrap();
+    assert_eq!(info.plug, 5);
+    assert!(array.notices().iter().all(|notice| !notice.contains("profile")), "{:?}", array.notices());
+    array.close().unwrap();
+    let array = ArrayOptions::new().profile(profile.clone()).depth(9).plug(2).open(&drives[0]).unwrap();
+    let info = array.info().unwrap();
+    assert_eq!((info.drives[0].depth, info.drives[1].depth, info.plug), (9, 9, 2));
+    array.close().unwrap();
+    let bad = Profile { plug: Some(0), ..profile };
+    assert!(ArrayOptions::new().profile(bad).open(&drives[0]).unwrap_err().to_string().contains("a plug of 0"));
+}
+
+#[test]
+fn weights_are_those_of_new_files_only() {
+    let (_dir, drives, mut profile) = array_and_profile();
+    let old = Array::open(&drives[0]).unwrap();
+    old.create_file("old", Layout::hash()).unwrap().close().unwrap();
+    old.close().unwrap();
+    let array = ArrayOptions::new().profile(profile.clone()).open(&drives[0]).unwrap();
+    array.create_file("new", Layout::hash()).unwrap().close().unwrap();
+    array.create_file("swapped", Layout::hash().drives([1, 0])).unwrap().close().unwrap();
+    let weights = |array: &Array, name: &str| array.stat(name).unwrap().weights;
+    assert_eq!(weights(&array, "old"), [1, 1]);
+    assert_eq!((weights(&array, "new"), weights(&array, "swapped")), (vec![10, 30], vec![30, 10]));
+    assert_eq!(array.info().unwrap().drives[1].weight, 30);
+    array.close().unwrap();
+    // Without the profile they keep what they were made with.
+    let array = Array::open(&drives[0]).unwrap();
+    assert_eq!(weights(&array, "new"), [10, 30]);
+    array.close().unwrap();
+    // Two measures are not mixed.
+    profile.drives[1].weight = None;
+    let array = ArrayOptions::new().profile(profile).open(&drives[0]).unwrap();
+    array.create_file("later", Layout::hash()).unwrap().close().unwrap();
+    assert_eq!(weights(&array, "later"), [1, 1]);
+    assert!(array.notices().iter().any(|notice| notice.contains("no weight")), "{:?}", array.notices());
+    array.close().unwrap();
+}
+
+/// In a process of its own, so that no other test's threads are counted.
+#[test]
+fn the_mode_decides_who_reads() {
+    const CHILD: &str = "IOMILL_TEST_PROFILE_CHILD";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "api::profile::tests::the_mode_decides_who_reads";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--test-threads", "1"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        return;
+    }
+    let (_dir, drives, profile) = array_and_profile();
+    for (profiled, given, expected) in [
+        (Mode::DriveThreads, None, 2),
+        (Mode::Inline, None, 0),
+        (Mode::DriveThreads, Some(Mode::Inline), 0),
+        (Mode::Inline, Some(Mode::DriveThreads), 2),
+    ] {
+        let profile = Profile { mode: Some(profiled), ..profile.clone() };
+        let options = ArrayOptions::new().cache_bytes(0).profile(profile);
+        let options = given.into_iter().fold(options, ArrayOptions::mode);
+        let array = options.open(&drives[0]).unwrap();
+        let file = match array.open_file("f") {
+            Ok(file) => file,
+            Err(_) => array.create_file("f", Layout::default()).unwrap(),
+        };
+        file.write_at(&[1; 8192], 0).unwrap();
+        assert_eq!(threads(), expected, "{profiled:?} {given:?}");
+        assert_eq!(array.info().unwrap().mode, given.unwrap_or(profiled));
+        file.close().unwrap();
+        array.close().unwrap();
+    }
+}
+
+#[test]
+fn missing_and_foreign_drives_are_told() {
+    let (_dir, drives, mut profile) = array_and_profile();
+    profile.drives[1].id = ID.to_owned();
+    profile.drives[1].path = "/mnt/other".into();
+    let array = ArrayOptions::new().profile(profile.clone()).open(&drives[0]).unwrap();
+    let told = array.notices().join("\n");
+    for part in [&*drives[1].to_string_lossy(), "does not know", ID, "/mnt/other", "not of this array"] {
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+    assert_eq!(array.info().unwrap().drives[1].depth, DEFAULT_DEPTH);
+    array.close().unwrap();
+    let peek = ArrayOptions::new().profile(profile).peek([&drives[0]]).unwrap();
+    assert!(peek.info().unwrap().notices.join("\n").contains("not of this array"));
+}
