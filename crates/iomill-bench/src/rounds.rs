@@ -120,10 +120,7 @@ pub fn run<T: Task>(
         let verify = round == 0;
         let duration = if verify { plan.warm_up } else { plan.slice };
         let slice = Slice { threads: plan.threads, duration, verify, cancel };
-        let first = if verify { 0 } else { round - 1 };
-        let turns: Vec<usize> =
-            order.iter().copied().cycle().skip(first % order.len().max(1)).take(order.len()).collect();
-        for index in turns {
+        for index in rotated(&order, round) {
             measured.spoilt |= taking_part[index].spoils();
             let sample = match turn(taking_part[index], &slice) {
                 Ok(Some(sample)) => sample,
@@ -148,16 +145,33 @@ pub fn run<T: Task>(
         }
     }
     progress(Progress { done, total, contender: "" });
+    measured.outcomes = outcomes(&taking_part, samples, &order);
+    Ok(measured)
+}
+
+/// Whose turns a round has: the one that checks in order, the others each beginning with another.
+fn rotated(order: &[usize], round: usize) -> Vec<usize> {
+    let first = round.saturating_sub(1) % order.len().max(1);
+    order.iter().copied().cycle().skip(first).take(order.len()).collect()
+}
+
+/// What those in `order` yielded, who took part to the end.
+fn outcomes<T: Task>(
+    contenders: &[&mut Box<dyn Contender<T> + '_>],
+    samples: Vec<Vec<Sample>>,
+    order: &[usize],
+) -> Vec<Outcome> {
     // Rounds that not everybody has finished would not be the same for all.
     let complete = order.iter().map(|&index| samples[index].len()).min().unwrap_or(0);
-    for (index, (contender, mut samples)) in taking_part.iter().zip(samples).enumerate() {
+    let mut outcomes = Vec::new();
+    for (index, (contender, mut samples)) in contenders.iter().zip(samples).enumerate() {
         samples.truncate(complete);
         if order.contains(&index) && !samples.is_empty() {
             let (contender, cache, notes) = (contender.name(), contender.cache(), contender.notes());
-            measured.outcomes.push(Outcome { contender, cache, samples, notes });
+            outcomes.push(Outcome { contender, cache, samples, notes });
         }
     }
-    Ok(measured)
+    outcomes
 }
 
 fn check<T: Task>(plan: &Plan<T>) -> Result<()> {
