@@ -11,14 +11,11 @@ use iomill::{Error, Result};
 use crate::apply::text_if_there;
 use crate::drives::{Drive, shown};
 use crate::finding::{Finding, Setting, Verdict};
-use crate::state::{State, Store, replace};
+use crate::state::{FILES, State, Store, replace};
 use crate::tree::Tree;
 
 /// Where the files go unless told otherwise.
 pub const DIRECTORY: &str = "/etc";
-
-/// The files, below the directory.
-pub const FILES: [&str; 3] = ["udev/rules.d/99-iomill.rules", "sysctl.d/99-iomill.conf", "tmpfiles.d/iomill.conf"];
 
 const HEAD: &str = "# Written by `iomill tune --persist`; `iomill tune --undo` puts back what was before.\n";
 
