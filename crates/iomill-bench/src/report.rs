@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use iomill::{Error, Result};
 use serde::Serialize;
 
@@ -16,6 +16,10 @@ use crate::rounds::{Measured, Outcome, Plan};
 
 /// Widest table, in columns of a terminal.
 const TABLE_WIDTH: u16 = 100;
+
+/// Where the workload is, and how many columns of the terminal it has at least: its longest word.
+const WORKLOAD_COLUMN: usize = 1;
+const WORKLOAD_WIDTH_MIN: u16 = 12;
 
 /// Everything a measurement says. Serialized, it is iomill's format of results: fields are added, never renamed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -137,10 +141,17 @@ impl Report {
         for row in &self.results {
             table.add_row(columns.iter().map(|column| (column.1)(row)));
         }
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-            // Names wrap where room is short; figures and their heads do not.
+        for (index, column) in table.column_iter_mut().enumerate() {
+            // Workloads wrap where room is short, between words; names, figures and their heads do not.
+            if index == WORKLOAD_COLUMN {
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(WORKLOAD_WIDTH_MIN)));
+                column.set_delimiter('-');
+                continue;
+            }
             column.set_constraint(ColumnConstraint::ContentWidth);
+            if index > WORKLOAD_COLUMN {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
         }
         let mut lines = vec![self.machine.line(), table.trim_fmt()];
         if self.baselines.is_empty() {
@@ -173,7 +184,7 @@ impl Report {
         for (label, why, mut what) in kept {
             // With several numbers of threads a workload comes up more than once.
             what.dedup();
-            match lines.iter_mut().find(|(_, other, workloads)| (*other, &*workloads) == (why, &what)) {
+            match lines.iter_mut().find(|(_, other, workloads)| *other == why && *workloads == what) {
                 Some((who, _, _)) => who.push_str(&format!(", {label}")),
                 None => lines.push((label, why, what)),
             }
@@ -368,6 +379,18 @@ mod tests {
         let left_out = vec![(PREAD, Cache::Warm, "no room".to_owned())];
         let measured = Measured { plan, outcomes, left_out, cancelled: false, spoilt: false };
         Report::new(Machine { cpu_model: "A CPU".into(), cores: 2, ..Machine::default() }, &[measured])
+    }
+
+    #[test]
+    fn names_stay_whole_in_a_wide_table() {
+        let mut report = report();
+        report.baselines = &[URING_BY_HAND, PREAD, MMAP];
+        for row in &mut report.results {
+            row.contender = "iomill-read_at-no-read-ahead".to_owned();
+            row.cache = "held".to_owned();
+        }
+        let table = report.table();
+        assert_eq!(table.matches("iomill-read_at-no-read-ahead (held)").count(), report.results.len(), "{table}");
     }
 
     #[test]
