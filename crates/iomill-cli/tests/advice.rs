@@ -17,6 +17,7 @@ fn options_without_effect_are_refused() {
         ("bench warm --cache 1PiB", ["more than the memory", "smaller --cache"]),
         ("bench cold --cache 1PiB", ["more than the memory", "smaller --cache"]),
         ("bench soak --cache 1PiB", ["more than the memory", "smaller --cache"]),
+        ("bench mmap-vs-syscall --size 4MiB --request-size 16MiB", ["16 MiB", "larger --size"]),
         ("bench warm --size 8MiB --cache 4MiB", ["8 MiB", "larger --cache"]),
         ("bench random --size 4MiB --rivals pread,quick_cache", ["quick_cache", "fio-io_uring"]),
         ("bench mixed --rivals pwrite", ["pwrite", "pread, mmap"]),
@@ -52,6 +53,15 @@ fn pipes_in_the_place_of_files_are_named() {
     }
     in_place(&site.drive(0).join("iomill/label"));
     site.run(["info"]).failed(1, &["ssd0/iomill/label", "it is not a regular file"]);
+}
+
+#[test]
+fn a_lost_part_is_named() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], &[7; 200_000]).good();
+    let part = fs::read_dir(site.drive(1).join("iomill/parts")).unwrap().next().unwrap().unwrap().path();
+    fs::remove_file(&part).unwrap();
+    site.run(["get", "a", "-"]).failed(1, &["ssd1/iomill/parts/", "has lost its part of \"a\"", "iomill check"]);
 }
 
 /// Puts a pipe where a file is.

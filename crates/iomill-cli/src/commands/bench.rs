@@ -90,7 +90,7 @@ fn named_or_fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
 /// An array in a new directory below `dir`, with a word on what lies under it.
 fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
     let base = std::path::absolute(dir).map_err(Failure::local("find", dir))?;
-    let arena = Arena::fresh_over(&[base.clone()], DRIVES)?;
+    let arena = Arena::fresh_over(std::slice::from_ref(&base), DRIVES)?;
     let info = context.options().peek(arena.drives())?.info()?;
     if let Some(drive) = info.drives.first() {
         let (file_system, device) = (&drive.ground.file_system, &drive.ground.device);

@@ -132,6 +132,18 @@ fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whether_a_device_is_polled_is_read() {
+        let sys = tempfile::tempdir().unwrap();
+        for (name, text) in [("yes", "1\n"), ("no", "0\n")] {
+            let queue = sys.path().join("block").join(name).join("queue");
+            fs::create_dir_all(&queue).unwrap();
+            fs::write(queue.join("io_poll"), text).unwrap();
+        }
+        let answers = ["yes", "no", "none", ""].map(|name| can_poll(sys.path(), name));
+        assert_eq!(answers, [Some(true), Some(false), None, None]);
+    }
     use std::os::unix::fs::symlink;
 
     /// Builds a tree like that of a machine with two NVMe drives, the first partitioned, and a volume over both.
