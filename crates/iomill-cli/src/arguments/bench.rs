@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use iomill_bench::bench::Rivals;
+use iomill_bench::bench::{ACCESS_RIVALS, Rivals};
 
 use super::{
     BenchColdOnly, BenchLadder, BenchMapped, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchWarm, Layout,
@@ -102,8 +102,8 @@ impl BenchTimes {
 /// What those have in which rivals may be chosen.
 #[derive(Debug, Args)]
 pub struct BenchRounds {
-    /// Who else takes part: `all`, `none`, or names such as `uring-by-hand,pread,mmap`
-    #[arg(long, value_name = "NAMES", default_value = "all")]
+    /// Who else takes part
+    #[arg(long, value_name = "NAMES", default_value = "all", help = rivals_help(&ACCESS_RIVALS))]
     pub rivals: Rivals,
     /// How long, how often, where.
     #[command(flatten)]
@@ -129,6 +129,11 @@ impl BenchThreads {
     pub fn counts(&self) -> Vec<usize> {
         self.threads.iter().map(|&threads| threads.into()).collect()
     }
+}
+
+/// The help of `--rivals`, of those there are.
+pub(super) fn rivals_help(names: &[&str]) -> String {
+    format!("Who else takes part: `all`, `none`, or some of {}", names.join(","))
 }
 
 /// Arguments of `bench random` and `bench sequential`.

@@ -12,6 +12,7 @@ use iomill_bench::report::Report;
 use iomill_bench::soak;
 use iomill_bench::{chart, warm};
 
+use super::super::check_cache;
 use super::{answer, named_or_fresh, progress, watched};
 use crate::arguments::{
     BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
@@ -31,13 +32,14 @@ const EMULATED_NODES: usize = 4;
 
 pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
     let turns = &arguments.turns;
+    arguments.cache.map_or(Ok(()), check_cache)?;
     let settings = warm::Settings {
         size_bytes: arguments.size,
         cache_bytes: arguments.cache,
         options: turns.kind.apply(context.options()),
         skews: arguments.skew.iter().map(|skew| skew.skew()).collect(),
         threads: arguments.threads.counts(),
-        batch: turns.batch,
+        batch: arguments.batch.batch,
         rounds: turns.rounds.times.rounds.into(),
         slice: turns.rounds.times.slice(),
         rivals: turns.rounds.rivals.clone(),
@@ -108,7 +110,8 @@ pub fn held() -> Result<Answer> {
 
 fn cold_settings(context: &Context<'_>, arguments: &BenchCold) -> Result<limited::Settings> {
     let size = arguments.size.unwrap_or(arguments.cache.saturating_mul(COLD_SIZE_OVER_CACHE));
-    settings(context, size, arguments.cache, arguments.threads, &arguments.turns)
+    let settings = settings(context, size, arguments.cache, arguments.threads, &arguments.turns)?;
+    Ok(limited::Settings { batch: arguments.batch.batch, ..settings })
 }
 
 fn settings(
@@ -118,13 +121,15 @@ fn settings(
     threads: u16,
     turns: &BenchTurns,
 ) -> Result<limited::Settings> {
+    check_cache(cache_bytes)?;
     let program = std::env::current_exe().map_err(Failure::local("find", Path::new("this executable")))?;
     Ok(limited::Settings {
         size_bytes,
         cache_bytes,
         options: turns.kind.apply(context.options()),
         threads: threads.into(),
-        batch: turns.batch,
+        // Of those who take many; others have one.
+        batch: 1,
         rounds: turns.rounds.times.rounds.into(),
         slice: turns.rounds.times.slice(),
         rivals: turns.rounds.rivals.clone(),
@@ -139,6 +144,7 @@ fn limited(context: &Context<'_>, what: &What, settings: &limited::Settings, tur
 }
 
 pub fn soak(context: &Context<'_>, arguments: &BenchSoak) -> Result<Answer> {
+    check_cache(arguments.cache)?;
     let settings = soak::Settings {
         size_bytes: arguments.size.unwrap_or(arguments.cache.saturating_mul(SOAK_SIZE_OVER_CACHE)),
         cache_bytes: arguments.cache,

@@ -25,6 +25,9 @@ use crate::table::Table;
 pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     match arguments.of {
         Of::Sc13 => sc13(context, arguments),
+        Of::Falcon if arguments.state.is_some() => Err(Failure::Usage(
+            "falcon switches nothing of the machine, and keeps no --state: that is sc13's".to_owned(),
+        )),
         Of::Falcon => falcon::run(context, arguments),
     }
 }

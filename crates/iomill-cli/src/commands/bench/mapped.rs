@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use iomill_bench::human;
 use iomill_bench::mapped::{self, Settings};
 
 use super::{answer, progress};
@@ -12,6 +13,10 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 
 pub fn run(context: &Context<'_>, arguments: &BenchMapped) -> Result<Answer> {
+    if let Some(request) = arguments.request_size.iter().find(|&&request| u64::from(request) > arguments.size) {
+        let (request, size) = (human::size((*request).into()), human::size(arguments.size));
+        return Err(Failure::Usage(format!("reads of {request} from a file of {size}: give a larger --size")));
+    }
     let settings = Settings {
         size_bytes: arguments.size,
         request_bytes: arguments.request_size.clone(),
