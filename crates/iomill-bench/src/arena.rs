@@ -11,6 +11,7 @@ use iomill::layout::Map;
 use iomill::{Array, ArrayOptions, Error, Layout, Result};
 
 use crate::flat::FlatFile;
+use crate::leftovers;
 use crate::machine::Machine;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::target::{Part, Target};
@@ -47,7 +48,7 @@ impl Arena {
 
     /// Makes a new array of `drives` directories, in turn below `dirs`. It is removed in the end.
     pub fn fresh_over(dirs: &[PathBuf], drives: usize) -> Result<Arena> {
-        let name = format!("iomill-bench-{}", std::process::id());
+        let name = leftovers::name();
         Arena::fresh_at(dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(), drives)
     }
 
@@ -62,6 +63,7 @@ impl Arena {
         };
         // A failure removes what was made by then.
         for dir in dirs {
+            dir.parent().into_iter().for_each(leftovers::remove_in);
             fs::create_dir(&dir).map_err(|e| Error::io("create", &dir, e))?;
             arena.remove_dirs.push(dir);
         }
@@ -95,24 +97,22 @@ impl Arena {
         }
         // Nothing is looked at twice.
         let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
-        self.file_name = format!("iomill-bench-{}", std::process::id());
+        for name in array.list(leftovers::PREFIX).into_iter().filter(|name| leftovers::is_abandoned(name)) {
+            array.delete(&name)?;
+        }
+        self.file_name = leftovers::name();
         let file = array.create_file(&self.file_name, shape.layout.clone())?;
         self.remove_file = self.remove_dirs.is_empty();
         file.preallocate(len)?;
-        let mut chunk = array.buffer(4 << 20)?;
-        let mut done = 0;
-        while done < len && !cancel.load(Ordering::Relaxed) {
-            let n = (len - done).min(chunk.len() as u64) as usize;
-            for (index, page) in chunk[..n].chunks_exact_mut(PAGE_BYTES).enumerate() {
-                pattern::fill_page(SEED, done / PAGE_BYTES as u64 + index as u64, page);
-            }
-            file.write_at(&chunk[..n], done)?;
-            done += n as u64;
-            progress(done, len);
-        }
-        file.close()?;
-        drop(chunk);
-        array.close()
+        write_pattern(array, file, len, cancel, progress)
+    }
+
+    /// Writes the pattern into the measured file anew, after somebody has left other bytes in it.
+    pub(crate) fn refill(&self, cancel: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
+        let file = array.open_file(&self.file_name)?;
+        let len = file.len();
+        write_pattern(array, file, len, cancel, progress)
     }
 
     /// Drives that name the array.
@@ -129,7 +129,8 @@ impl Arena {
     fn flat_path(&self) -> Result<PathBuf> {
         let lacks = || Error::invalid("an array without drives", "name one of them");
         let drive = self.drives.first().ok_or_else(lacks)?;
-        Ok(drive.join(format!("iomill-bench-{}.flat", std::process::id())))
+        leftovers::remove_in(drive);
+        Ok(drive.join(format!("{}.flat", leftovers::name())))
     }
 
     /// The measured file as plain files, one per drive.
@@ -204,6 +205,30 @@ impl Drop for Arena {
     }
 }
 
+/// Fills a file whose length is whole pages, and closes it and the array.
+fn write_pattern(
+    array: Array,
+    file: iomill::File,
+    len: u64,
+    cancel: &AtomicBool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    let mut chunk = array.buffer(4 << 20)?;
+    let mut done = 0;
+    while done < len && !cancel.load(Ordering::Relaxed) {
+        let n = (len - done).min(chunk.len() as u64) as usize;
+        for (index, page) in chunk[..n].chunks_exact_mut(PAGE_BYTES).enumerate() {
+            pattern::fill_page(SEED, done / PAGE_BYTES as u64 + index as u64, page);
+        }
+        file.write_at(&chunk[..n], done)?;
+        done += n as u64;
+        progress(done, len);
+    }
+    file.close()?;
+    drop(chunk);
+    array.close()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,6 +258,10 @@ mod tests {
         let base = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let array = Array::create([base.path()]).unwrap();
         array.create_file("theirs", Layout::default()).unwrap().close().unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let abandoned = format!("{}{}", leftovers::PREFIX, ended.id());
+        array.create_file(&abandoned, Layout::default()).unwrap().close().unwrap();
         array.close().unwrap();
         let mut arena = Arena::existing(&[base.path().to_owned()]);
         let shape = Shape { len_bytes: 1 << 20, layout: Layout::default() };

@@ -32,6 +32,9 @@ pub const RIVALS: [&str; 11] = [
     PWRITE,
 ];
 
+/// Those of [`run`].
+pub const ACCESS_RIVALS: [&str; 6] = [URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP];
+
 /// Who takes part beside iomill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rivals {
@@ -50,6 +53,18 @@ impl Rivals {
             Rivals::All => true,
             Rivals::None => name.starts_with("iomill-"),
             Rivals::Some(names) => name.starts_with("iomill-") || names.iter().any(|one| one == name),
+        }
+    }
+
+    /// Refuses those whom a measurement does not have.
+    pub(crate) fn check(&self, there: &[&str]) -> Result<()> {
+        let Rivals::Some(names) = self else { return Ok(()) };
+        match names.iter().find(|name| !there.contains(&name.as_str())) {
+            Some(name) => {
+                let why = format!("it takes no part in this; give `all`, `none`, or some of {}", there.join(", "));
+                Err(Error::invalid(format!("rival {name:?}"), why))
+            }
+            None => Ok(()),
         }
     }
 }
@@ -117,6 +132,7 @@ fn measure(
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
+    settings.rivals.check(&ACCESS_RIVALS)?;
     if settings.plan.workload.writes() && settings.shape.layout.kind() == LayoutKind::Hash {
         let why = "rivals would write into blocks that the hash layout leaves unused; use striping or rotated";
         return Err(Error::invalid("writes with the hash layout", why));

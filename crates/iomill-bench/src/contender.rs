@@ -168,6 +168,12 @@ pub trait Contender<T = Workload> {
     /// One slice of what was prepared, after [`crate::target::Target::drop_cached`] unless it is warm. An error is a failed or wrong I/O, and ends the measurement.
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;
 
+    /// Why it can take no further part, where [`Contender::run`] has failed for that: the process that it worked in was killed, say.
+    /// It is left out then, and the others go on.
+    fn lost(&self) -> Option<String> {
+        None
+    }
+
     /// Whether a slice leaves other bytes than the pattern behind. Such a contender runs when nobody verifies any more.
     fn spoils(&self) -> bool {
         false

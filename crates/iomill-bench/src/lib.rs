@@ -16,6 +16,7 @@ pub mod held;
 pub mod human;
 pub mod iomill;
 pub mod ladder;
+mod leftovers;
 pub mod limited;
 pub mod machine;
 pub mod mapped;

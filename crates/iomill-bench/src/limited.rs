@@ -64,6 +64,23 @@ pub enum What {
     SmallWrites,
 }
 
+/// Who may take part beside iomill in cold reads.
+pub const COLD_RIVALS: [&str; 3] = [URING_BY_HAND, PREAD, MMAP];
+/// In reads of which a share hits.
+pub const MIXED_RIVALS: [&str; 2] = [PREAD, MMAP];
+/// In small writes.
+pub const WRITE_RIVALS: [&str; 1] = [PWRITE];
+
+impl What {
+    fn rivals(&self) -> &'static [&'static str] {
+        match self {
+            What::Cold(_) => &COLD_RIVALS,
+            What::Mixed(_) => &MIXED_RIVALS,
+            What::SmallWrites => &WRITE_RIVALS,
+        }
+    }
+}
+
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
 pub fn run(
     arena: Arena,
@@ -74,6 +91,7 @@ pub fn run(
 ) -> Result<Report> {
     arena.measured(|arena| {
         check(settings)?;
+        settings.rivals.check(what.rivals())?;
         match what {
             What::SmallWrites => small_writes(arena, settings, cancel, stage),
             What::Cold(choices) => {
@@ -242,6 +260,10 @@ impl Contender<Access> for Direct {
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
         Contender::<Workload>::run(&mut self.0, slice)
+    }
+
+    fn lost(&self) -> Option<String> {
+        Contender::<Workload>::lost(&self.0)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -71,6 +71,7 @@ impl Machine {
         grounds.dedup();
         let drives = match self.drives.len() {
             0 => String::new(),
+            1 => format!("; 1 drive: {}", grounds.join(", ")),
             count => format!("; {count} drives: {}", grounds.join(", ")),
         };
         format!(

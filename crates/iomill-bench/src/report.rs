@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use iomill::{Error, Result};
 use serde::Serialize;
 
@@ -16,6 +16,10 @@ use crate::rounds::{Measured, Outcome, Plan};
 
 /// Widest table, in columns of a terminal.
 const TABLE_WIDTH: u16 = 100;
+
+/// Where the workload is, and how many columns of the terminal it has at least: its longest word.
+const WORKLOAD_COLUMN: usize = 1;
+const WORKLOAD_WIDTH_MIN: u16 = 12;
 
 /// Everything a measurement says. Serialized, it is iomill's format of results: fields are added, never renamed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -137,10 +141,17 @@ impl Report {
         for row in &self.results {
             table.add_row(columns.iter().map(|column| (column.1)(row)));
         }
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-            // Names wrap where room is short; figures and their heads do not.
+        for (index, column) in table.column_iter_mut().enumerate() {
+            // Workloads wrap where room is short, between words; names, figures and their heads do not.
+            if index == WORKLOAD_COLUMN {
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(WORKLOAD_WIDTH_MIN)));
+                column.set_delimiter('-');
+                continue;
+            }
             column.set_constraint(ColumnConstraint::ContentWidth);
+            if index > WORKLOAD_COLUMN {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
         }
         let mut lines = vec![self.machine.line(), table.trim_fmt()];
         if self.baselines.is_empty() {
@@ -150,13 +161,35 @@ impl Report {
             let cpu = "x: CPU time per operation over that of the contender named (below 1 is less),";
             lines.push(format!("{cpu}\nthen operations per second over its own (above 1 is more)."));
         }
-        for out in &self.left_out {
-            lines.push(format!("{} did not do {}: {}", label(&out.contender, &out.cache), out.workload, out.why));
-        }
+        lines.extend(self.left_out_lines());
         if self.cancelled {
             lines.push("Cancelled: only complete rounds are counted.".into());
         }
         lines.join("\n")
+    }
+}
+
+impl Report {
+    /// Who did not take part: a line for those whom one reason kept from the same workloads.
+    fn left_out_lines(&self) -> Vec<String> {
+        let mut kept: Vec<(String, &str, Vec<&str>)> = Vec::new();
+        for out in &self.left_out {
+            let label = label(&out.contender, &out.cache);
+            match kept.iter_mut().find(|(who, why, _)| *who == label && *why == out.why) {
+                Some((_, _, what)) => what.push(&out.workload),
+                None => kept.push((label, &out.why, vec![&out.workload])),
+            }
+        }
+        let mut lines: Vec<(String, &str, Vec<&str>)> = Vec::new();
+        for (label, why, mut what) in kept {
+            // With several numbers of threads a workload comes up more than once.
+            what.dedup();
+            match lines.iter_mut().find(|(_, other, workloads)| *other == why && *workloads == what) {
+                Some((who, _, _)) => who.push_str(&format!(", {label}")),
+                None => lines.push((label, why, what)),
+            }
+        }
+        lines.into_iter().map(|(who, why, what)| format!("{who} did not do {}: {why}", what.join(", "))).collect()
     }
 }
 
@@ -346,6 +379,33 @@ mod tests {
         let left_out = vec![(PREAD, Cache::Warm, "no room".to_owned())];
         let measured = Measured { plan, outcomes, left_out, cancelled: false, spoilt: false };
         Report::new(Machine { cpu_model: "A CPU".into(), cores: 2, ..Machine::default() }, &[measured])
+    }
+
+    #[test]
+    fn names_stay_whole_in_a_wide_table() {
+        let mut report = report();
+        report.baselines = &[URING_BY_HAND, PREAD, MMAP];
+        for row in &mut report.results {
+            row.contender = "iomill-read_at-no-read-ahead".to_owned();
+            row.cache = "held".to_owned();
+        }
+        let table = report.table();
+        assert_eq!(table.matches("iomill-read_at-no-read-ahead (held)").count(), report.results.len(), "{table}");
+    }
+
+    #[test]
+    fn a_reason_is_said_once() {
+        let out = |contender: &str, workload: &str, why: &str| LeftOut {
+            contender: contender.to_owned(),
+            workload: workload.to_owned(),
+            cache: "held".to_owned(),
+            why: why.to_owned(),
+        };
+        let all =
+            [("pread", "a", "r"), ("mmap", "a", "r"), ("pread", "b", "r"), ("mmap", "b", "r"), ("mmap", "c", "s")];
+        let left_out = all.map(|(who, what, why)| out(who, what, why)).to_vec();
+        let lines = Report { left_out, ..report() }.left_out_lines();
+        assert_eq!(lines, ["pread (held), mmap (held) did not do a, b: r", "mmap (held) did not do c: s"]);
     }
 
     #[test]

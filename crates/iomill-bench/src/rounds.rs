@@ -120,12 +120,20 @@ pub fn run<T: Task>(
         let verify = round == 0;
         let duration = if verify { plan.warm_up } else { plan.slice };
         let slice = Slice { threads: plan.threads, duration, verify, cancel };
-        for turn_of_round in 0..order.len() {
-            let index = order[if verify { turn_of_round } else { (turn_of_round + round - 1) % order.len() }];
+        for index in rotated(&order, round) {
             measured.spoilt |= taking_part[index].spoils();
-            let Some(sample) = turn(taking_part[index], &slice)? else {
-                measured.cancelled = true;
-                break 'rounds;
+            let sample = match turn(taking_part[index], &slice) {
+                Ok(Some(sample)) => sample,
+                Ok(None) => {
+                    measured.cancelled = true;
+                    break 'rounds;
+                }
+                Err(error) => {
+                    let (name, cache) = (taking_part[index].name(), taking_part[index].cache());
+                    measured.left_out.push((name, cache, taking_part[index].lost().ok_or(error)?));
+                    order.retain(|&other| other != index);
+                    continue;
+                }
             };
             if sample.ops == 0 {
                 let why = format!("it did nothing in {:?}; give it more time", slice.duration);
@@ -137,16 +145,33 @@ pub fn run<T: Task>(
         }
     }
     progress(Progress { done, total, contender: "" });
+    measured.outcomes = outcomes(&taking_part, samples, &order);
+    Ok(measured)
+}
+
+/// Whose turns a round has: the one that checks in order, the others each beginning with another.
+fn rotated(order: &[usize], round: usize) -> Vec<usize> {
+    let first = round.saturating_sub(1) % order.len().max(1);
+    order.iter().copied().cycle().skip(first).take(order.len()).collect()
+}
+
+/// What those in `order` yielded, who took part to the end.
+fn outcomes<T: Task>(
+    contenders: &[&mut Box<dyn Contender<T> + '_>],
+    samples: Vec<Vec<Sample>>,
+    order: &[usize],
+) -> Vec<Outcome> {
     // Rounds that not everybody has finished would not be the same for all.
-    let complete = samples.iter().map(Vec::len).min().unwrap_or(0);
-    for (contender, mut samples) in taking_part.iter().zip(samples) {
+    let complete = order.iter().map(|&index| samples[index].len()).min().unwrap_or(0);
+    let mut outcomes = Vec::new();
+    for (index, (contender, mut samples)) in contenders.iter().zip(samples).enumerate() {
         samples.truncate(complete);
-        if !samples.is_empty() {
+        if order.contains(&index) && !samples.is_empty() {
             let (contender, cache, notes) = (contender.name(), contender.cache(), contender.notes());
-            measured.outcomes.push(Outcome { contender, cache, samples, notes });
+            outcomes.push(Outcome { contender, cache, samples, notes });
         }
     }
-    Ok(measured)
+    outcomes
 }
 
 fn check<T: Task>(plan: &Plan<T>) -> Result<()> {
@@ -174,6 +199,7 @@ mod tests {
         left_out: bool,
         log: &'a Log,
         cancel_at: Option<usize>,
+        dies_at: Option<usize>,
     }
 
     impl Contender for Fake<'_> {
@@ -191,10 +217,16 @@ mod tests {
             if Some(self.log.borrow().len()) == self.cancel_at {
                 slice.cancel.store(true, Ordering::Relaxed);
             }
+            if self.log.borrow().len() >= self.dies_at.unwrap_or(usize::MAX) {
+                return Err(Error::invalid(self.name, "it died"));
+            }
             Ok(Sample { ops: 10, bytes: 40960, wall: slice.duration, ..Sample::empty()? })
         }
         fn spoils(&self) -> bool {
             self.spoils
+        }
+        fn lost(&self) -> Option<String> {
+            (self.name == "b").then(|| "it died".to_owned())
         }
     }
 
@@ -204,7 +236,7 @@ mod tests {
     }
 
     fn fakes<'a>(log: &'a Log, cancel_at: Option<usize>) -> Vec<Box<dyn Contender + 'a>> {
-        let fake = |name, spoils, left_out| Box::new(Fake { name, spoils, left_out, log, cancel_at });
+        let fake = |name, spoils, left_out| Box::new(Fake { name, spoils, left_out, log, cancel_at, dies_at: None });
         vec![fake("spoiler", true, false), fake("a", false, false), fake("out", false, true), fake("b", false, false)]
             .into_iter()
             .map(|fake| fake as Box<dyn Contender>)
@@ -237,6 +269,22 @@ mod tests {
         log.borrow_mut().clear();
         let measured = run(&mut fakes(&log, None), &plan(), &mut |_| (), &cancel).unwrap();
         assert!(measured.outcomes.is_empty() && log.borrow().is_empty());
+    }
+
+    #[test]
+    fn who_dies_is_left_out_and_the_others_go_on() {
+        let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
+        let one = |name, dies_at| -> Box<dyn Contender + '_> {
+            Box::new(Fake { name, spoils: false, left_out: false, log: &log, cancel_at: None, dies_at })
+        };
+        // Dead in the first timed round, after its own check.
+        let measured =
+            run(&mut [one("a", None), one("b", Some(4)), one("c", None)], &plan(), &mut |_| (), &never).unwrap();
+        assert_eq!(measured.left_out, [("b", Cache::Direct, "it died".to_owned())]);
+        let counts: Vec<_> = measured.outcomes.iter().map(|one| (one.contender, one.samples.len())).collect();
+        assert_eq!(counts, [("a", 3), ("c", 3)]);
+        // Who fails and is not lost has read something wrong.
+        assert!(run(&mut [one("a", Some(1)), one("b", None)], &plan(), &mut |_| (), &never).is_err());
     }
 
     #[test]

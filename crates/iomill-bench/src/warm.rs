@@ -12,7 +12,7 @@ use iomill::{ArrayOptions, Error, Result};
 use crate::arena::{Arena, SEED};
 use crate::bench::{Rivals, Stage};
 use crate::cached::{self, Whole};
-use crate::contender::{Contender, MMAP, MMAP_SMALL_PAGES};
+use crate::contender::{Contender, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, QUICK_CACHE};
 use crate::machine;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{Data, RecordReads, Skew};
@@ -65,6 +65,9 @@ impl Settings {
     }
 }
 
+/// Who may take part beside iomill.
+pub const RIVALS: [&str; 6] = [MMAP, MMAP_SMALL_PAGES, PREAD, QUICK_CACHE, MOKA, FOYER];
+
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
 pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
     arena.measured(|arena| measure(arena, settings, cancel, stage))
@@ -76,6 +79,12 @@ fn measure(
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
+    settings.rivals.check(&RIVALS)?;
+    if let Some(cache_bytes) = settings.cache_bytes.filter(|&bytes| bytes < settings.size_bytes) {
+        let (cache, size) = (crate::human::size(cache_bytes), crate::human::size(settings.size_bytes));
+        let why = "what is read must fit in the cache; give a larger --cache, or none for one that surely holds it";
+        return Err(Error::invalid(format!("a cache of {cache} for {size}"), why));
+    }
     let (needed, there) = (settings.size_bytes.saturating_mul(COPIES), machine::available_memory_bytes()?);
     if needed > there / 10 * 9 {
         let (needed, there) = (crate::human::size(needed), crate::human::size(there));
@@ -115,7 +124,7 @@ pub fn contenders(data: &Arc<Data>, whole: &Arc<Whole>) -> Vec<Box<dyn Contender
 mod tests {
     use super::*;
     use crate::arena::Shape;
-    use crate::contender::{FOYER, IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, MOKA, PREAD, QUICK_CACHE, Slice};
+    use crate::contender::{IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, Slice};
     use crate::flat::FlatFile;
 
     static NEVER: AtomicBool = AtomicBool::new(false);

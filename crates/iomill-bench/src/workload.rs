@@ -47,7 +47,7 @@ impl Workload {
 impl Task for Workload {
     fn check(&self) -> Result<()> {
         if self.block_bytes == 0 || !(self.block_bytes as usize).is_multiple_of(PAGE_BYTES) {
-            let what = format!("block of {} bytes", self.block_bytes);
+            let what = format!("a block size of {}", self.block_bytes);
             return Err(Error::invalid(what, "give a multiple of 4096: the unit of direct I/O"));
         }
         if self.block_bytes > 16 << 20 {

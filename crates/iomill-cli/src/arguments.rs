@@ -13,21 +13,22 @@ mod platform;
 mod queue;
 mod replay;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use iomill::LayoutKind;
 use iomill::engine::EngineKind;
 use iomill_bench::contender::Task;
 use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
 
-pub use bench::{Bench, BenchAccess, BenchPlace, BenchQuick, BenchRounds, BenchWhat};
+pub use bench::{Bench, BenchAccess, BenchPlace, BenchQuick, BenchRounds, BenchThreads, BenchTimes, BenchWhat};
 pub use cache::CacheKind;
 pub use cached::{
-    BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
+    BenchBatch, BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
 };
 pub use ladder::{BenchLadder, Of};
 pub use mapped::BenchMapped;
@@ -54,6 +55,13 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Parses a command line whose first argument is the command's own name.
+pub fn parse<T: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
+    let mut command = definition();
+    let mut matches = command.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Options of every command.
@@ -92,6 +100,44 @@ pub struct Global {
     /// Parse the command line and do nothing
     #[arg(long, hide = true, global = true)]
     pub parse_only: bool,
+}
+
+/// Options of [`Global`] on how I/O is done.
+const IO_OPTIONS: [&str; 11] = [
+    "engine",
+    "mode",
+    "depth",
+    "no_sort",
+    "no_merge",
+    "plug",
+    "poll",
+    "profile",
+    "topology",
+    "cache_nodes",
+    "io_nodes",
+];
+
+/// Commands whose help shows them: what others do with an array is too little for them to matter.
+const IO_COMMANDS: [&str; 8] = ["info", "put", "get", "truncate", "check", "bench", "replay", "probe"];
+
+/// The definition of the command line.
+pub fn definition() -> clap::Command {
+    // Built, each command has its own copy of the global options.
+    let mut command = Cli::command().mut_args(|option| match IO_OPTIONS.contains(&option.get_id().as_str()) {
+        true => option.help_heading("I/O options"),
+        false => option,
+    });
+    command.build();
+    let hide = |command: clap::Command| {
+        command.mut_args(|option| {
+            let is_io = IO_OPTIONS.contains(&option.get_id().as_str());
+            if is_io { option.hide(true) } else { option }
+        })
+    };
+    hide(command).mut_subcommands(|command| match IO_COMMANDS.contains(&command.get_name()) {
+        true => command,
+        false => hide(command),
+    })
 }
 
 impl Global {
@@ -276,7 +322,7 @@ pub struct Init {
     #[arg(required = true, value_name = "DRIVE")]
     pub drives: Vec<PathBuf>,
     /// Shares of the drives in files with the hash layout, 1 to 1000 each [default: all alike]
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = weight)]
     pub weights: Option<Vec<u32>>,
 }
 
@@ -424,6 +470,10 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+fn weight(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "a weight is a number from 1 to 1000".to_owned())
+}
+
 fn interval(text: &str) -> Result<Duration, String> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
@@ -448,11 +498,32 @@ fn block_size(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_io_are_shown_where_it_is_done() {
+        let definition = definition();
+        for command in definition.get_subcommands() {
+            let of_io = command.get_arguments().filter(|option| IO_OPTIONS.contains(&option.get_id().as_str()));
+            let shown: Vec<bool> = of_io.map(|option| !option.is_hide_set()).collect();
+            assert_eq!(
+                shown,
+                vec![IO_COMMANDS.contains(&command.get_name()); IO_OPTIONS.len()],
+                "{}",
+                command.get_name()
+            );
+        }
+        let help = |words: &[&str]| match parse([&["iomill"], words, &["--help"]].concat()) {
+            Err(help) => help.to_string(),
+            Ok(_) => panic!("{words:?} has no help"),
+        };
+        assert!(help(&["get"]).contains("I/O options") && help(&["bench", "random"]).contains("--engine"));
+        assert!(!help(&["ls"]).contains("--engine") && !help(&[]).contains("--engine"));
+        assert!(parse(["iomill", "ls", "--engine", "posix"]).is_ok());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::env;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use iomill::{Array, ArrayOptions, Peek, Profile};
@@ -11,6 +13,20 @@ use crate::failure::{Failure, Result};
 
 /// Names a drive of the array where no option does.
 const ARRAY_VARIABLE: &str = "IOMILL_ARRAY";
+
+/// Refuses places that cannot be drives.
+fn existing(places: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+    for place in &places {
+        let why = match fs::metadata(place) {
+            Ok(found) if !found.is_dir() => "it is no directory; name the directory where a drive is mounted",
+            Err(error) if error.kind() == ErrorKind::NotFound => "there is no such directory",
+            // What else may be wrong is said when it is used.
+            _ => continue,
+        };
+        return Err(iomill::Error::Drive { path: place.clone(), why: why.to_owned() }.into());
+    }
+    Ok(places)
+}
 
 /// The options of every command, at work.
 #[derive(Debug)]
@@ -61,10 +77,10 @@ impl<'a> Context<'a> {
     /// The drives that name the array.
     pub fn starts(&self) -> Result<Vec<PathBuf>> {
         if !self.global.array.is_empty() {
-            return Ok(self.global.array.clone());
+            return existing(self.global.array.clone());
         }
         if let Some(drive) = env::var_os(ARRAY_VARIABLE).filter(|value| !value.is_empty()) {
-            return Ok(vec![drive.into()]);
+            return existing(vec![drive.into()]);
         }
         if Path::new("iomill/label").is_file() {
             return Ok(vec![PathBuf::from(".")]);

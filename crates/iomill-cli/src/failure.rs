@@ -145,6 +145,7 @@ fn library_kind(error: &Error) -> &'static str {
 fn advice(source: &io::Error) -> &'static str {
     match Errno::from_io_error(source) {
         Some(Errno::MFILE) => "; raise the limit of open files (`ulimit -n`)",
+        Some(Errno::FBIG) => "; the limit of file sizes (`ulimit -f`) or the file system does not allow it",
         Some(Errno::NOSPC) => "; free space there, then try again",
         _ => "",
     }

@@ -1,14 +1,24 @@
-//! Signals that end a long copy: a flag to look at between chunks, so that what was written can be removed. A second
-//! signal ends the process at once.
+//! Signals that end a long copy: a flag to look at between chunks, so that what was written can be removed. A signal
+//! that comes a second or more after the first ends the process at once. A sooner one is the same wish: `timeout` sends
+//! two, to the process and to its group.
 
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
+use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result};
+
+/// Signals that come so soon after the first do not end the process.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Stack of the thread that waits for the first signal.
+const STACK_BYTES: usize = 64 << 10;
 
 /// Whether a signal came.
 #[derive(Clone, Debug)]
@@ -23,15 +33,26 @@ impl Interrupt {
     /// From now on signals set the flag.
     pub fn install() -> Result<Interrupt> {
         let interrupt = Interrupt { signal: Arc::default(), came: Arc::default() };
-        let again = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal)) {
-            // The order counts: the first signal finds `again` unset, then sets it.
-            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))
-                .and_then(|_| flag::register(signal, Arc::clone(&again)))
+        let is_over = Arc::new(AtomicBool::new(false));
+        let failed =
+            |signal| move |source| Failure::Local { action: "handle", place: format!("signal {signal}"), source };
+        let handled: Vec<i32> = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal)).collect();
+        for &signal in &handled {
+            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&is_over))
                 .and_then(|_| flag::register(signal, Arc::clone(&interrupt.came)))
                 .and_then(|_| flag::register_usize(signal, Arc::clone(&interrupt.signal), signal as usize))
-                .map_err(|source| Failure::Local { action: "handle", place: format!("signal {signal}"), source })?;
+                .map_err(failed(signal))?;
         }
+        let mut signals = Signals::new(&handled).map_err(failed(SIGINT))?;
+        let end_grace = move || {
+            if signals.forever().next().is_some() {
+                thread::sleep(GRACE);
+                is_over.store(true, Ordering::Relaxed);
+            }
+        };
+        let place = "the thread that watches signals".to_owned();
+        let started = thread::Builder::new().name("signals".to_owned()).stack_size(STACK_BYTES).spawn(end_grace);
+        started.map_err(|source| Failure::Local { action: "start", place, source })?;
         Ok(interrupt)
     }
 
@@ -47,6 +68,12 @@ impl Interrupt {
             signal => Err(Failure::Interrupted { signal: signal as i32 }),
         }
     }
+}
+
+/// Has a write beyond the limit of file sizes fail, as other writes do, instead of ending the process.
+pub fn fail_at_size_limits() {
+    // Where no handler can be set, it ends as it would have.
+    let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Whether whoever started this process had the signal ignored (`nohup`, a shell's background jobs): then it stays so.

@@ -22,15 +22,13 @@ mod terminal;
 
 use std::ffi::OsString;
 
-use clap::Parser;
-
 use arguments::Cli;
 use console::Console;
 use context::Context;
 
 /// Parses a command line whose first argument is the command's own name. Reads nothing but its arguments.
 pub fn parse_arguments(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    Cli::try_parse_from(arguments)
+    arguments::parse(arguments)
 }
 
 /// Does what a command line says; the exit code.
@@ -43,6 +41,7 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
     if cli.global.parse_only {
         return 0;
     }
+    interrupt::fail_at_size_limits();
     let console = Console::new(cli.command.name(), &cli.global);
     match Context::new(&cli.global, &cli.command) {
         Ok(context) => {

@@ -221,6 +221,52 @@ fn an_interrupted_get_leaves_nothing() {
     site.feed(["put", "-", "b"], b"x").good();
 }
 
+/// `timeout -s INT` sends the signal to the process and to its group.
+#[test]
+fn two_signals_at_once_are_one() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], &bytes(40_000_000)).good();
+    let out = site.path("out");
+    fs::create_dir(&out).unwrap();
+    let mut interrupted = 0;
+    for delay_ms in [5, 20, 40, 80, 160] {
+        let mut child = site.command(["get", "a", "out/a", "--force"]).stderr(Stdio::null()).spawn().unwrap();
+        let started = Instant::now();
+        while fs::read_dir(&out).unwrap().next().is_none() && started.elapsed() < Duration::from_secs(20) {}
+        sleep(Duration::from_millis(delay_ms));
+        send(&child, libc::SIGINT);
+        sleep(Duration::from_millis(2));
+        send(&child, libc::SIGINT);
+        interrupted += usize::from(wait(&mut child) == Some(130));
+        let left = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).filter(|name| name != "a");
+        assert_eq!(left.collect::<Vec<_>>(), Vec::<std::ffi::OsString>::new());
+        // A copy that was too fast.
+        let _ = fs::remove_file(out.join("a"));
+    }
+    assert!(interrupted > 0, "every copy ended before its signals came");
+}
+
+/// What hangs is ended by a second signal, given time.
+#[test]
+fn a_signal_after_a_second_ends_it_at_once() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], b"data").good();
+    // A pipe is opened only when somebody reads from it.
+    make_pipe(&site.path("pipe"));
+    let mut child = site.command(["get", "a", "pipe"]).stderr(Stdio::null()).spawn().unwrap();
+    sleep(Duration::from_millis(1000));
+    send(&child, libc::SIGINT);
+    sleep(Duration::from_millis(1500));
+    send(&child, libc::SIGINT);
+    assert_eq!(wait(&mut child), Some(130));
+}
+
+fn make_pipe(path: &std::path::Path) {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the path ends with a zero byte.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+}
+
 #[test]
 fn ignored_signals_stay_ignored() {
     let site = Site::new(2);

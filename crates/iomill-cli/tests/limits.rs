@@ -91,6 +91,33 @@ fn few_open_files_or_little_locked_memory() {
 }
 
 #[test]
+fn a_limit_of_file_sizes_is_named() {
+    let site = Site::new(2);
+    let source = site.file("source", &bytes(1_000_000));
+    let mut command = site.command(["put", source.to_str().unwrap(), "a"]);
+    limited(&mut command, libc::RLIMIT_FSIZE, 300_000);
+    Ended::of(command.output().unwrap()).failed(1, &["ssd", "ulimit -f", "what was written has been removed"]);
+    site.feed(["put", "-", "a"], &bytes(1_000_000)).good();
+    let mut command = site.command(["get", "a", "out"]);
+    limited(&mut command, libc::RLIMIT_FSIZE, 100_000);
+    Ended::of(command.output().unwrap()).failed(1, &["out", "ulimit -f"]);
+}
+
+#[test]
+fn rivals_work_with_little_locked_memory() {
+    let site = Site::new(2);
+    let words = "bench random --mode drive-threads --rivals uring-by-hand --rounds 1 --seconds 0.1 --size 4MiB --threads 16 --json";
+    let mut command = site.command(words.split(' '));
+    limited(&mut command, libc::RLIMIT_MEMLOCK, 2 << 20);
+    let document = Ended::of(command.output().unwrap()).good().json();
+    let results = document["results"].as_array().unwrap();
+    match results.iter().find(|row| row["contender"] == "uring-by-hand") {
+        Some(row) => assert!(row["notes"].to_string().contains("ulimit -l"), "{row}"),
+        None => assert!(document["left_out"].to_string().contains("io_uring"), "{document}"),
+    }
+}
+
+#[test]
 fn without_io_uring_another_engine_serves() {
     let site = Site::new(2);
     let data = bytes(3_000_000);
@@ -163,11 +190,16 @@ fn io_pipe(command: &mut Command) -> io::PipeWriter {
 
 fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64) {
     let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-    // SAFETY: `setrlimit` may be called between fork and exec, and reads a value of the closure's own.
+    // SAFETY: both calls may be made between fork and exec; `setrlimit` reads a value of the closure's own.
     unsafe {
-        command.pre_exec(move || match libc::setrlimit(resource, &raw const limit) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+        command.pre_exec(move || {
+            // CAP_IPC_LOCK is above the limit of locked memory. Who may not give it up does not have it.
+            const IPC_LOCK: libc::c_ulong = 14;
+            libc::prctl(libc::PR_CAPBSET_DROP, IPC_LOCK, 0, 0, 0);
+            match libc::setrlimit(resource, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
         })
     };
 }

@@ -11,14 +11,11 @@ use iomill::{Error, Result};
 use crate::apply::text_if_there;
 use crate::drives::{Drive, shown};
 use crate::finding::{Finding, Setting, Verdict};
-use crate::state::{State, Store, replace};
+use crate::state::{FILES, State, Store, replace};
 use crate::tree::Tree;
 
 /// Where the files go unless told otherwise.
 pub const DIRECTORY: &str = "/etc";
-
-/// The files, below the directory.
-pub const FILES: [&str; 3] = ["udev/rules.d/99-iomill.rules", "sysctl.d/99-iomill.conf", "tmpfiles.d/iomill.conf"];
 
 const HEAD: &str = "# Written by `iomill tune --persist`; `iomill tune --undo` puts back what was before.\n";
 
@@ -73,7 +70,8 @@ impl Plan {
     pub fn write(&self, directory: &Path, boot: &str, store: &Store) -> Result<Vec<PathBuf>> {
         let directory = std::path::absolute(directory).map_err(|e| Error::io("find", directory, e))?;
         if !directory.is_dir() {
-            return Err(Error::io("write into", directory, std::io::ErrorKind::NotFound.into()));
+            let what = format!("directory {}", directory.display());
+            return Err(Error::invalid(what, "there is none; make it, or name another with --dir"));
         }
         let mut state = store.load()?.unwrap_or_else(|| State::new(boot));
         let mut paths = Vec::new();

@@ -12,10 +12,11 @@ use iomill::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::persist;
-
 /// The version of the file.
 const VERSION: u32 = 1;
+
+/// Files that `tune --persist` writes, below its directory.
+pub const FILES: [&str; 3] = ["udev/rules.d/99-iomill.rules", "sysctl.d/99-iomill.conf", "tmpfiles.d/iomill.conf"];
 
 /// What was in one file of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,8 +118,7 @@ impl Store {
         if let Some(before) = state.settings.iter().find(|before| !is_setting(&before.path)) {
             return Err(wrong(format!("{:?} is nothing that `iomill tune` sets", before.path)));
         }
-        if let Some(kept) = state.files.iter().find(|kept| !persist::FILES.iter().any(|name| kept.path.ends_with(name)))
-        {
+        if let Some(kept) = state.files.iter().find(|kept| !FILES.iter().any(|name| kept.path.ends_with(name))) {
             return Err(wrong(format!("{} is no file that `iomill tune` writes", kept.path.display())));
         }
         Ok(Some(state))

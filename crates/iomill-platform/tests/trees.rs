@@ -14,7 +14,7 @@ use iomill_platform::interrupts::{self, Mobility};
 use iomill_platform::machine::Machine;
 use iomill_platform::persist::{self, Plan};
 use iomill_platform::record::Record;
-use iomill_platform::state::Store;
+use iomill_platform::state::{self, Store};
 use iomill_platform::tree::Tree;
 use tempfile::TempDir;
 
@@ -293,12 +293,12 @@ fn what_is_kept_names_drives_by_what_does_not_change() {
     let store = two.store();
     assert_eq!(plan.write(&etc, "", &store).unwrap().len(), 3);
     let read = |name: &str| fs::read_to_string(etc.join(name)).unwrap();
-    let udev = read(persist::FILES[0]);
+    let udev = read(state::FILES[0]);
     let expected = "ATTR{wwid}==\"eui.36434730528002690025384500000001\", ATTR{queue/scheduler}=\"none\", ATTR{queue/nr_requests}=\"256\", \
                     ATTR{queue/rq_affinity}=\"1\", ATTR{queue/nomerges}=\"2\", ATTR{queue/add_random}=\"0\"\n";
     assert!(udev.contains(expected), "{udev}");
-    assert_eq!(read(persist::FILES[1]).lines().nth(1), Some("fs.aio-max-nr = 1048576"));
-    let tmpfiles = read(persist::FILES[2]);
+    assert_eq!(read(state::FILES[1]).lines().nth(1), Some("fs.aio-max-nr = 1048576"));
+    let tmpfiles = read(state::FILES[2]);
     assert!(tmpfiles.contains("w /sys/kernel/mm/transparent_hugepage/enabled - - - - madvise\n"), "{tmpfiles}");
     assert!(
         tmpfiles.contains("w /sys/devices/system/cpu/cpufreq/policy0/scaling_governor - - - - performance\n"),
@@ -307,12 +307,12 @@ fn what_is_kept_names_drives_by_what_does_not_change() {
     // udev sees no paths of a namespace with several, and interrupts have other numbers tomorrow.
     assert!(plan.not_kept.iter().any(|path| path.contains("nvme2c2n1")), "{:?}", plan.not_kept);
     apply::undo(&two.tree, &store).unwrap().unwrap();
-    assert!(persist::FILES.iter().all(|name| !etc.join(name).exists()));
+    assert!(state::FILES.iter().all(|name| !etc.join(name).exists()));
     let sata = place("sata-sas");
     let plan = Plan::new(&sata.tree, &sata.drives(), &sata.findings(&Wishes::default()));
     fs::create_dir(sata.dir.path().join("etc")).unwrap();
     plan.write(&sata.dir.path().join("etc"), "", &sata.store()).unwrap();
-    let udev = fs::read_to_string(sata.dir.path().join("etc").join(persist::FILES[0])).unwrap();
+    let udev = fs::read_to_string(sata.dir.path().join("etc").join(state::FILES[0])).unwrap();
     assert!(
         udev.contains("ATTR{device/wwid}==\"naa.5002538c4071b2a3\"")
             && udev.contains("ATTR{device/queue_depth}=\"31\""),

@@ -76,7 +76,7 @@ impl<R: BufRead> ZstdReader<R> {
                         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a frame to be skipped is cut off"));
                     }
                 }
-                Err(error) => return Err(io::Error::other(error)),
+                Err(error) => return Err(explained(error)),
             }
         }
         Ok(false)
@@ -93,6 +93,19 @@ impl<R: BufRead> ZstdReader<R> {
     }
 }
 
+/// What a person makes more of than the decoder's own words: where in it the data ended.
+fn explained(error: FrameDecoderError) -> io::Error {
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(one) = cause {
+        let is_end = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
+        if one.downcast_ref::<io::Error>().is_some_and(is_end) {
+            return io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off");
+        }
+        cause = one.source();
+    }
+    io::Error::other(error)
+}
+
 impl<R: BufRead> Read for ZstdReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while !buf.is_empty() {
@@ -101,7 +114,7 @@ impl<R: BufRead> Read for ZstdReader<R> {
             }
             while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
                 let strategy = BlockDecodingStrategy::UptoBlocks(1);
-                self.decoder.decode_blocks(&mut self.source, strategy).map_err(io::Error::other)?;
+                self.decoder.decode_blocks(&mut self.source, strategy).map_err(explained)?;
             }
             let len = self.decoder.read(buf)?;
             if len > 0 {
@@ -182,6 +195,15 @@ pub(crate) mod tests {
             let mut damaged = packed.clone();
             damaged[packed.len() / 2] ^= 0x10;
             assert!(unpacked(damaged).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_is_said_in_words() {
+        let packed = zstd(&vec![7; 100_000]);
+        for len in [5, packed.len() / 2, packed.len() - 1] {
+            let error = unpacked(packed[..len].to_vec()).unwrap_err();
+            assert_eq!(error.to_string(), "it is cut off", "{len} of {}", packed.len());
         }
     }
 }

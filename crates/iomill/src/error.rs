@@ -186,9 +186,10 @@ fn at(offset: Option<u64>) -> String {
 fn advice(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::ENOSPC) => "; free space on that drive, then try again",
+        Some(libc::EFBIG) => "; the limit of file sizes (`ulimit -f`) or the file system does not allow it",
         Some(libc::EDQUOT) => "; the quota of that drive is used up",
         Some(libc::EROFS) => "; that file system is mounted read-only",
-        Some(libc::EACCES | libc::EPERM) => "; check the owner and mode of the drive's directory",
+        Some(libc::EACCES | libc::EPERM) => "; check the owner and mode of that directory",
         Some(libc::EMFILE) => "; raise the limit of open files (`ulimit -n`)",
         Some(libc::ENFILE) => "; the system's limit of open files is reached (`fs.file-max`)",
         Some(libc::EIO) => "; the drive failed, see the kernel's log",

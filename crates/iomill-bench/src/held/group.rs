@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use iomill::{Error, Result};
 
+use crate::leftovers;
+
 /// How often, and how long apart, removal is tried: a process that has just ended leaves its group a moment later.
 const REMOVALS: u32 = 100;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
@@ -49,8 +51,15 @@ impl MemoryGroup {
     fn below(parent: &Path, version: Version) -> std::result::Result<MemoryGroup, String> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let dir = parent.join(format!("iomill-bench-{}-{number}", std::process::id()));
-        fs::create_dir(&dir).map_err(|e| format!("cannot make {} ({e}); it takes root", dir.display()))?;
+        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+            // One that holds a process yet cannot be removed, and goes another time.
+            if entry.file_name().to_str().is_some_and(leftovers::is_abandoned) {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+        let dir = parent.join(format!("{}-{number}", leftovers::name()));
+        fs::create_dir(&dir)
+            .map_err(|e| format!("cannot make a group in {} ({e}); it takes root", parent.display()))?;
         let group = MemoryGroup { dir, version };
         // A v2 group lacks the files of controllers that its parent does not hand down.
         match group.usage_bytes() {

@@ -58,6 +58,8 @@ pub(crate) struct Held<T> {
     helper: Helper,
     job: Box<dyn Fn(&T) -> Job>,
     running: Option<Running>,
+    /// Why there is no process any more.
+    lost: Option<String>,
     spoils: bool,
     notes: Vec<String>,
 }
@@ -72,7 +74,7 @@ impl<T: HeldTask> Held<T> {
     /// One that does what `job` makes of a task.
     pub(crate) fn new(name: &'static str, helper: &Helper, job: impl Fn(&T) -> Job + 'static) -> Held<T> {
         let (helper, job) = (helper.clone(), Box::new(job));
-        Held { name, helper, job, running: None, spoils: false, notes: Vec::new() }
+        Held { name, helper, job, running: None, lost: None, spoils: false, notes: Vec::new() }
     }
 }
 
@@ -89,13 +91,16 @@ impl<T: HeldTask> Contender<T> for Held<T> {
         task.check()?;
         self.spoils = task.spoils();
         // The last task's process goes first, with its memory.
-        self.running = None;
+        (self.running, self.lost) = (None, None);
         let group = match MemoryGroup::make()? {
             Ok(group) => group,
             Err(why) => return Ok(Some(format!("its memory cannot be limited: {why}"))),
         };
         let mut running = Running::start(self.name, &self.helper, group)?;
-        let answer = running.ask(&Request::Prepare((self.job)(task)), None)?;
+        let answer = match running.ask(&Request::Prepare((self.job)(task)), None) {
+            Ok(answer) => answer,
+            Err(error) => return Ok(Some(error.to_string())),
+        };
         match answer {
             Some(Answer::Ready) => {}
             Some(Answer::LeftOut(why)) => return Ok(Some(why)),
@@ -118,7 +123,9 @@ impl<T: HeldTask> Contender<T> for Held<T> {
         let running = self.running.as_mut().ok_or_else(unprepared)?;
         let duration_us = slice.duration.as_micros() as u64;
         let request = Request::Run { threads: slice.threads, duration_us, verify: slice.verify };
-        match running.ask(&request, Some(slice.cancel))? {
+        let answer =
+            running.ask(&request, Some(slice.cancel)).inspect_err(|error| self.lost = Some(error.to_string()))?;
+        match answer {
             Some(Answer::Sample(sample)) => sample.into_sample(),
             // Cancelled: what is handed back is worthless, and so is the process, which works on.
             None => {
@@ -127,6 +134,10 @@ impl<T: HeldTask> Contender<T> for Held<T> {
             }
             other => Err(running.odd(other)),
         }
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.lost.clone()
     }
 
     fn spoils(&self) -> bool {

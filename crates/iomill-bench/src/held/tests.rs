@@ -114,7 +114,7 @@ fn figures_travel_unchanged() {
 }
 
 #[test]
-fn a_process_that_cannot_answer_is_an_error() {
+fn a_process_that_cannot_answer_is_left_out() {
     let (_base, arena) = arena();
     let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
     for (program, said) in [("true", "has ended"), ("/nonexistent/iomill", "/nonexistent/iomill")] {
@@ -125,12 +125,15 @@ fn a_process_that_cannot_answer_is_an_error() {
             Job::Access { mapped: false, drives, file_name, access: *access }
         };
         match Held::new("pread", &helper, make).prepare(&ACCESS) {
-            Ok(why) => assert!(why.unwrap().contains("cannot be limited"), "only without a cgroup"),
-            // Whether the pipe or the answer is noticed first is a race.
-            Err(error) => {
-                let text = error.to_string();
-                assert!(text.contains(said) || text.contains("Broken pipe"), "{text}");
+            // Whether the pipe or the answer is noticed first is a race. Without a cgroup it comes to neither.
+            Ok(why) => {
+                let why = why.unwrap();
+                assert!(
+                    why.contains("cannot be limited") || why.contains(said) || why.contains("Broken pipe"),
+                    "{why}"
+                );
             }
+            Err(error) => assert!(program != "true" && error.to_string().contains(said), "{error}"),
         }
     }
 }

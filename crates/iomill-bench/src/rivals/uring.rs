@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use io_uring::{EnterFlags, IoUring, SubmissionQueue, Submitter, opcode, types};
@@ -24,12 +25,22 @@ pub struct Uring {
     target: Target,
     workload: Workload,
     batch: usize,
+    /// Some thread could not register its buffers.
+    lacks_memory: AtomicBool,
+    /// Why some thread has no ring.
+    refused: OnceLock<String>,
 }
 
 impl Uring {
     /// Over the parts of `target`.
     pub fn new(target: Target) -> Uring {
-        Uring { target, workload: Workload::RANDOM_READ, batch: BATCH }
+        Uring {
+            target,
+            workload: Workload::RANDOM_READ,
+            batch: BATCH,
+            lacks_memory: AtomicBool::new(false),
+            refused: OnceLock::new(),
+        }
     }
 
     /// With batches of another size.
@@ -50,6 +61,7 @@ impl Contender for Uring {
     fn prepare(&mut self, workload: &Workload) -> Result<Option<String>> {
         workload.check()?;
         self.workload = *workload;
+        (self.lacks_memory, self.refused) = (AtomicBool::new(false), OnceLock::new());
         match IoUring::new(2) {
             Ok(_) => self.target.why_not_direct(),
             Err(error) => Ok(Some(format!("io_uring is not to be had here: {error}"))),
@@ -64,17 +76,24 @@ impl Contender for Uring {
             slice,
             |thread| {
                 let places = Places::new(&this.workload, &lens, thread, slice.threads)?;
-                Worker::new(&this.target, &this.workload, places, this.batch)
+                let worker = Worker::new(this, places)?;
+                this.lacks_memory.fetch_or(!worker.registered, Ordering::Relaxed);
+                Ok(worker)
             },
             |worker, stop| if slice.verify { worker.work::<true>(stop) } else { worker.work::<false>(stop) },
         )
     }
 
+    fn lost(&self) -> Option<String> {
+        self.refused.get().cloned()
+    }
+
     fn notes(&self) -> Vec<String> {
-        vec![format!(
-            "{} in flight per drive and thread, batches of {}, files and buffers registered",
-            self.workload.depth, self.batch
-        )]
+        let registered = match self.lacks_memory.load(Ordering::Relaxed) {
+            false => "files and buffers registered",
+            true => "files registered, but not all buffers: the limit of locked memory (`ulimit -l`) is too small",
+        };
+        vec![format!("{} in flight per drive and thread, batches of {}, {registered}", self.workload.depth, self.batch)]
     }
 }
 
@@ -87,21 +106,33 @@ struct Worker<'a> {
     target: &'a Target,
     batch: usize,
     block_bytes: u32,
+    /// Whether the kernel knows the slots' memory; it counts against a limit that all rings of a user share.
+    registered: bool,
 }
 
 impl<'a> Worker<'a> {
-    fn new(target: &'a Target, workload: &Workload, places: Places, batch: usize) -> Result<Worker<'a>> {
+    fn new(of: &'a Uring, places: Places) -> Result<Worker<'a>> {
+        let (target, workload) = (&of.target, &of.workload);
         let files = target.open(true, workload.writes())?;
         let slots = Slots::new(workload, files.len())?;
-        let ring = make_ring(slots.capacity() as u32).map_err(|e| refused("an io_uring", e))?;
+        let ring = make_ring(slots.capacity() as u32).map_err(|e| {
+            let error = refused("an io_uring", e);
+            // Another thread may have said so first.
+            let _ = of.refused.set(error.to_string());
+            error
+        })?;
         let descriptors: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
         ring.submitter().register_files(&descriptors).map_err(|e| refused("registered files", e))?;
         let memory = slots.memory();
         let buffers = [libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: memory.len() }];
         // SAFETY: the memory lives in `slots`, which is dropped after the ring.
-        unsafe { ring.submitter().register_buffers(&buffers) }.map_err(|e| refused("registered buffers", e))?;
-        let batch = batch.min(slots.capacity());
-        Ok(Worker { ring, slots, _files: files, places, target, batch, block_bytes: workload.block_bytes })
+        let registered = match unsafe { ring.submitter().register_buffers(&buffers) } {
+            Ok(()) => true,
+            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => false,
+            Err(e) => return Err(refused("registered buffers", e)),
+        };
+        let batch = of.batch.min(slots.capacity());
+        Ok(Worker { ring, slots, _files: files, places, target, batch, block_bytes: workload.block_bytes, registered })
     }
 
     fn work<const VERIFY: bool>(&mut self, stop: &AtomicBool) -> Result<Count> {
@@ -116,8 +147,14 @@ impl<'a> Worker<'a> {
     fn serve<const VERIFY: bool>(&mut self, stop: &AtomicBool, count: &mut Count) -> Result<()> {
         let (mut submitter, mut queue, mut completed) = self.ring.split();
         // Kernels before 5.18 do not have this; then each call looks its descriptor up.
-        let registered = submitter.register_ring_fd().is_ok();
-        let mut feed = Feed { slots: &mut self.slots, places: &mut self.places, target: self.target, ending: false };
+        let ring_is_registered = submitter.register_ring_fd().is_ok();
+        let mut feed = Feed {
+            slots: &mut self.slots,
+            places: &mut self.places,
+            target: self.target,
+            registered: self.registered,
+            ending: false,
+        };
         let (batch, block_bytes) = (self.batch, self.block_bytes);
         let mut unsubmitted = 0;
         let outcome = loop {
@@ -141,7 +178,7 @@ impl<'a> Worker<'a> {
                 break wrong;
             }
         };
-        if registered {
+        if ring_is_registered {
             // Otherwise the ring would live, and keep the files busy, until the thread ends.
             submitter.unregister_ring_fd().map_err(|e| refused("unregistering an io_uring", e))?;
         }
@@ -162,6 +199,8 @@ struct Feed<'a> {
     slots: &'a mut Slots,
     places: &'a mut Places,
     target: &'a Target,
+    /// As of [`Worker`].
+    registered: bool,
     /// No more operations are wanted, or there are none.
     ending: bool,
 }
@@ -180,13 +219,14 @@ impl Feed<'_> {
             };
             let Some((slot, buffer)) = self.slots.take(place, self.target) else { break };
             let file = types::Fixed(place.part);
-            let entry = if place.write {
-                opcode::WriteFixed::new(file, buffer, block_bytes, 0).offset(place.offset).build()
-            } else {
-                opcode::ReadFixed::new(file, buffer, block_bytes, 0).offset(place.offset).build()
+            let entry = match (place.write, self.registered) {
+                (true, true) => opcode::WriteFixed::new(file, buffer, block_bytes, 0).offset(place.offset).build(),
+                (true, false) => opcode::Write::new(file, buffer, block_bytes).offset(place.offset).build(),
+                (false, true) => opcode::ReadFixed::new(file, buffer, block_bytes, 0).offset(place.offset).build(),
+                (false, false) => opcode::Read::new(file, buffer, block_bytes).offset(place.offset).build(),
             };
             // SAFETY: the buffer belongs to a slot that was not in flight and is not touched until its completion; file
-            // and buffer stay registered as long as the ring lives. It cannot fail: the queue was not full.
+            // and buffer live as long as the ring. It cannot fail: the queue was not full.
             let _ = unsafe { queue.push(&entry.user_data(slot.into())) };
             pushed += 1;
         }

@@ -7,6 +7,9 @@ use iomill_trace::simulate::SET_SIZE_DEFAULT;
 
 use super::size;
 
+/// Longest window of the cache's read-ahead.
+const READ_AHEAD_MAX_BYTES: u64 = 4 << 20;
+
 /// How iomill's cache works, apart from its size.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct CacheKind {
@@ -17,7 +20,7 @@ pub struct CacheKind {
     #[arg(long, value_name = "NAME", default_value_t)]
     pub policy: PolicyKind,
     /// How far ahead of a sequential reader the cache reads at most, up to 4MiB; 0 is not at all
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = read_ahead)]
     pub read_ahead: u64,
 }
 
@@ -25,6 +28,13 @@ impl CacheKind {
     /// The same as options.
     pub fn apply(self, options: ArrayOptions) -> ArrayOptions {
         options.set_size(self.set_size as usize).policy(self.policy).read_ahead_bytes(self.read_ahead)
+    }
+}
+
+pub(super) fn read_ahead(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes <= READ_AHEAD_MAX_BYTES => Ok(bytes),
+        _ => Err("it is at most 4MiB".to_owned()),
     }
 }
 

@@ -5,15 +5,14 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use iomill_bench::draw::Choice;
 use iomill_bench::records::Skew;
+use iomill_bench::{limited, warm};
 
-use super::{BenchPlace, BenchRounds, CacheKind, seconds, size};
+use super::bench::rivals_help;
+use super::{BenchPlace, BenchRounds, BenchThreads, BenchTimes, CacheKind, size};
 
 /// What all of them have.
 #[derive(Debug, Args)]
 pub struct BenchTurns {
-    /// Operations per call of those who take many, 1 to 65536
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub batch: u32,
     /// Iomill's cache.
     #[command(flatten)]
     pub kind: CacheKind,
@@ -22,8 +21,17 @@ pub struct BenchTurns {
     pub rounds: BenchRounds,
 }
 
+/// What those have that read.
+#[derive(Debug, Args)]
+pub struct BenchBatch {
+    /// Operations per call of those who take many, 1 to 65536
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub batch: u32,
+}
+
 /// Arguments of `bench warm`.
 #[derive(Debug, Args)]
+#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(&warm::RIVALS))))]
 pub struct BenchWarm {
     /// Bytes that are read from; they are in memory three times over: in the page cache, as pages of other caches, and in iomill's
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
@@ -32,18 +40,15 @@ pub struct BenchWarm {
     /// could not; memory is taken for pages that are there [default: 4 times the size]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub cache: Option<u64>,
-    /// How many threads read at the same time; one measurement each
-    #[arg(
-        long,
-        value_name = "N,N,...",
-        default_value = "1,2",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..=1024)
-    )]
-    pub threads: Vec<u16>,
+    /// Numbers of threads.
+    #[command(flatten)]
+    pub threads: BenchThreads,
     /// Which records are popular; one measurement each
     #[arg(long, value_enum, value_name = "NAMES", default_value = "uniform,zipf", value_delimiter = ',')]
     pub skew: Vec<SkewName>,
+    /// Operations per call.
+    #[command(flatten)]
+    pub batch: BenchBatch,
     /// What all of them have.
     #[command(flatten)]
     pub turns: BenchTurns,
@@ -80,6 +85,9 @@ pub struct BenchCold {
     /// Threads that read at the same time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
+    /// Operations per call.
+    #[command(flatten)]
+    pub batch: BenchBatch,
     /// What all of them have.
     #[command(flatten)]
     pub turns: BenchTurns,
@@ -87,6 +95,7 @@ pub struct BenchCold {
 
 /// Arguments of `bench cold`, those that `bench mixed` has too and its own.
 #[derive(Debug, Args)]
+#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(&limited::COLD_RIVALS))))]
 pub struct BenchColdOnly {
     /// Which pages are read; one measurement each
     #[arg(long, value_enum, value_name = "NAMES", default_value = "random", value_delimiter = ',')]
@@ -117,6 +126,7 @@ impl ColdWorkload {
 
 /// Arguments of `bench mixed`.
 #[derive(Debug, Args)]
+#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(&limited::MIXED_RIVALS))))]
 pub struct BenchMixed {
     /// Shares of the reads that find their page in memory, 0 to 99; one measurement each
     #[arg(
@@ -137,6 +147,7 @@ pub struct BenchMixed {
 
 /// Arguments of `bench small-writes`.
 #[derive(Debug, Args)]
+#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(&limited::WRITE_RIVALS))))]
 pub struct BenchSmallWrites {
     /// Memory for what was written, the same for everybody
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
@@ -154,19 +165,14 @@ pub struct BenchSmallWrites {
 
 /// Arguments of `bench nodes`.
 #[derive(Debug, Args)]
+#[command(mut_arg("threads", |threads| threads.default_value("1")))]
 pub struct BenchNodes {
     /// Length of the measured file, which is removed afterwards; for hits all of it is in memory, for misses an eighth
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = size)]
     pub size: u64,
-    /// How many threads read at the same time; one measurement each
-    #[arg(
-        long,
-        value_name = "N,N,...",
-        default_value = "1",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..=1024)
-    )]
-    pub threads: Vec<u16>,
+    /// Numbers of threads.
+    #[command(flatten)]
+    pub threads: BenchThreads,
     /// Pages per call; one measurement each
     #[arg(
         long,
@@ -176,18 +182,12 @@ pub struct BenchNodes {
         value_parser = clap::value_parser!(u32).range(1..=65536)
     )]
     pub batch: Vec<u32>,
-    /// Length of one contender's turn, 0.1 to 600
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    pub seconds: f64,
-    /// Turns of each contender; the median counts
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub rounds: u16,
     /// Iomill's cache.
     #[command(flatten)]
     pub kind: CacheKind,
-    /// Where, and where to.
+    /// How long, how often, where.
     #[command(flatten)]
-    pub place: BenchPlace,
+    pub times: BenchTimes,
 }
 
 /// Arguments of `bench soak`.

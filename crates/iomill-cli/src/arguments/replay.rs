@@ -6,7 +6,7 @@ use clap::Args;
 use iomill_trace::Format;
 use iomill_trace::simulate::{Policy, SET_SIZE_DEFAULT};
 
-use super::cache::set_size;
+use super::cache::{read_ahead, set_size};
 use super::size;
 
 /// Largest simulated cache in pages (256 GiB): the simulation has a table of as many entries.
@@ -58,7 +58,7 @@ pub struct Replay {
     /// How far ahead of sequential requests the cache reads at most, up to 4MiB; not at all by default, so that hit rates are those of the
     /// simulation
     #[arg(long, value_name = "SIZE", default_value = "0", conflicts_with = "simulate", help_heading = "Replay on an array",
-          value_parser = size)]
+          value_parser = read_ahead)]
     pub read_ahead: u64,
     /// Replay on this file of the array [default: a temporary one, removed afterwards]
     #[arg(long, value_name = "NAME", conflicts_with = "simulate", help_heading = "Replay on an array")]

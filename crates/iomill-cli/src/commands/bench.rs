@@ -4,7 +4,7 @@ mod cached;
 mod ladder;
 mod mapped;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -59,11 +59,11 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         depth: context.global.queues.depth().most(),
     };
     let rounds = &arguments.rounds;
-    let slice = Duration::from_secs_f64(rounds.seconds);
+    let slice = rounds.times.slice();
     let plan = Plan {
         workload,
         threads: arguments.threads.into(),
-        rounds: rounds.rounds.into(),
+        rounds: rounds.times.rounds.into(),
         slice,
         warm_up: slice.min(Duration::from_millis(500)),
     };
@@ -75,23 +75,22 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         rivals: rounds.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, rounds.place.dir())?;
+    let arena = named_or_fresh(context, rounds.times.place.dir())?;
     measure(context, arena, &settings, &interrupt)
 }
 
 /// The array that is named; if none is, one is made below `dir`, as `bench quick` does.
 fn named_or_fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
-    match context.starts() {
-        Ok(starts) => Ok(Arena::existing(&starts)),
-        Err(_) => fresh(context, dir),
+    match context.starts_if_named()? {
+        Some(starts) => Ok(Arena::existing(&starts)),
+        None => fresh(context, dir),
     }
 }
 
 /// An array in a new directory below `dir`, with a word on what lies under it.
 fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
     let base = std::path::absolute(dir).map_err(Failure::local("find", dir))?;
-    let place: PathBuf = base.join(format!("iomill-bench-{}", std::process::id()));
-    let arena = Arena::fresh(&place, DRIVES)?;
+    let arena = Arena::fresh_over(std::slice::from_ref(&base), DRIVES)?;
     let info = context.options().peek(arena.drives())?.info()?;
     if let Some(drive) = info.drives.first() {
         let (file_system, device) = (&drive.ground.file_system, &drive.ground.device);

@@ -3,30 +3,34 @@
 use std::fs;
 use std::io;
 
-use clap::CommandFactory;
 use clap_mangen::Man as Page;
 use serde_json::json;
 
-use crate::arguments::{Cli, Man};
+use crate::arguments::{self, Man};
 use crate::console::Answer;
 use crate::failure::{Failure, Result};
 
 pub fn run(arguments: &Man) -> Result<Answer> {
-    let mut command = Cli::command();
-    command.build();
+    let command = arguments::definition();
     let Some(directory) = &arguments.out else {
         let text = render(&page(command)).map_err(Failure::stdout)?;
         return Ok(Answer::new(text.clone(), json!({ "page": text })));
     };
     let mut files = Vec::new();
-    let subcommands: Vec<clap::Command> = command.get_subcommands().cloned().collect();
-    for page in [command].into_iter().chain(subcommands).map(page) {
+    for page in with_subcommands(command).into_iter().map(page) {
         let path = directory.join(page.get_filename());
         let text = render(&page).map_err(Failure::local("make", &path))?;
         fs::write(&path, text).map_err(Failure::local("write", &path))?;
         files.push(path.display().to_string());
     }
     Ok(Answer::new("", json!({ "files": files })))
+}
+
+/// A command, and what is below it and shown.
+fn with_subcommands(command: clap::Command) -> Vec<clap::Command> {
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let below: Vec<clap::Command> = shown.flat_map(with_subcommands).collect();
+    [command].into_iter().chain(below).collect()
 }
 
 fn page(command: clap::Command) -> Page {

@@ -19,12 +19,16 @@ mod top;
 mod truncate;
 mod tune;
 
+use std::path::Path;
+
+use iomill::sys::limits::memory_limit_bytes;
+use iomill_bench::human;
 use serde_json::{Value, json};
 
 use crate::arguments::Command;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// Does what a command says.
 pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
@@ -56,6 +60,19 @@ fn layout_name(kind: iomill::LayoutKind) -> &'static str {
         iomill::LayoutKind::Striping => "striping",
         iomill::LayoutKind::Rotated => "rotated",
         iomill::LayoutKind::Hash => "hash",
+    }
+}
+
+/// Refuses a cache that is larger than all memory.
+fn check_cache(bytes: u64) -> Result<()> {
+    // Where that cannot be read, the cache finds out.
+    match memory_limit_bytes(Path::new("/")) {
+        Ok(there) if bytes > there => Err(Failure::Usage(format!(
+            "a cache of {} is more than the memory there is, {}: give a smaller --cache",
+            human::size(bytes),
+            human::size(there)
+        ))),
+        _ => Ok(()),
     }
 }
 

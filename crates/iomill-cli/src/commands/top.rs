@@ -296,8 +296,15 @@ impl Page {
         for process in &self.processes {
             text.extend([&process.text(), "\n"]);
         }
-        if self.processes.is_empty() && self.arrivals == 0 {
-            text.extend([&wish.nobody(), "\n"]);
+        match (self.processes.is_empty(), self.arrivals) {
+            (true, 0) => text.extend([&wish.nobody(), "\n"]),
+            (true, 1) => text.push_str("1 process has come within the interval: its rates are on the next page\n"),
+            (true, many) => {
+                text.push_str(&format!(
+                    "{many} processes have come within the interval: their rates are on the next page\n"
+                ));
+            }
+            (false, _) => {}
         }
         text
     }

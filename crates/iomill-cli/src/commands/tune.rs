@@ -1,10 +1,11 @@
 //! `iomill tune`: what of this machine costs I/Os, and mending it.
 
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use iomill_platform::apply::{self, Change, Outcome, Undone};
-use iomill_platform::drives::{self, Drive};
+use iomill_platform::drives::{self, Drive, Transport};
 use iomill_platform::finding::{Finding, Verdict};
 use iomill_platform::findings::{self, Wishes};
 use iomill_platform::machine::Machine;
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 use crate::arguments::Tune;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::failure::{Failure, Result, shown};
+use crate::failure::{Failure, Result};
 
 pub fn run(context: &Context<'_>, arguments: &Tune) -> Result<Answer> {
     let tree = tree(arguments)?;
@@ -26,6 +27,9 @@ pub fn run(context: &Context<'_>, arguments: &Tune) -> Result<Answer> {
     }
     let machine = Machine::look(&tree);
     let drives = chosen_drives(context, arguments, &tree, &machine)?;
+    if arguments.coalesce.is_some() && drives.iter().all(|drive| drive.transport != Transport::Nvme) {
+        context.note(["--coalesce is for NVMe drives, and none of these is one".to_owned()]);
+    }
     let wishes = Wishes { coalescing: arguments.coalesce };
     let mut found = findings::all(&tree, &machine, &drives, &wishes);
     if !arguments.only.is_empty() {
@@ -81,8 +85,9 @@ fn tree(arguments: &Tune) -> Result<Tree> {
         fs::create_dir_all(&arguments.root).map_err(Failure::local("create", &arguments.root))?;
         let is_empty = fs::read_dir(&arguments.root).map_err(Failure::local("list", &arguments.root))?.next().is_none();
         if !is_empty {
-            return Err(Failure::Exists { what: format!("something in {}", shown(&arguments.root)) }
-                .and("unpack into an empty directory instead"));
+            let why =
+                io::Error::new(io::ErrorKind::DirectoryNotEmpty, "it is no empty directory; name one with --root");
+            return Err(Failure::local("unpack into", &arguments.root)(why));
         }
         record.unpack(&arguments.root).map_err(Failure::local("unpack into", &arguments.root))?;
     }
@@ -90,12 +95,15 @@ fn tree(arguments: &Tune) -> Result<Tree> {
     Ok(if arguments.record.is_some() { tree.recording() } else { tree })
 }
 
+fn state_path(arguments: &Tune) -> Result<PathBuf> {
+    match &arguments.state {
+        Some(path) => Ok(path.clone()),
+        None => Ok(state::default_path()?),
+    }
+}
+
 fn store(arguments: &Tune) -> Result<Store> {
-    let path = match &arguments.state {
-        Some(path) => path.clone(),
-        None => state::default_path()?,
-    };
-    Ok(Store::open(&path)?)
+    Ok(Store::open(&state_path(arguments)?)?)
 }
 
 /// The drives that are named; or the array's; or all.
@@ -165,7 +173,10 @@ fn report(found: &[Finding], all: bool) -> String {
     }
     let good = found.iter().filter(|finding| finding.verdict == Verdict::Good).count();
     if good > 0 && !all {
-        text.push_str(&format!("\n{good} more are as they should be (--all shows them)\n"));
+        text.push_str(&match good {
+            1 => "\n1 more is as it should be (--all shows it)\n".to_owned(),
+            _ => format!("\n{good} more are as they should be (--all shows them)\n"),
+        });
     }
     text
 }
@@ -189,17 +200,26 @@ fn aftermath(arguments: &Tune, found: &[Finding], pending: usize, changes: &[Cha
     match to_mend {
         0 => "\nnothing to mend\n".to_owned(),
         _ => format!(
-            "\n{to_mend} to mend, by {pending} settings: `iomill tune --apply` sets them, `--undo` puts back what was. Nothing was changed.\n"
+            "\n{to_mend} to mend, by {pending} {}: `iomill tune --apply` sets {}, `--undo` puts back what was. {}\n",
+            if pending == 1 { "setting" } else { "settings" },
+            if pending == 1 { "it" } else { "them" },
+            if arguments.persist { "Until a restart all is as it was." } else { "Nothing was changed." }
         ),
     }
 }
 
 fn undo(context: &Context<'_>, arguments: &Tune, tree: &Tree) -> Result<Answer> {
-    let store = store(arguments)?;
-    let Some(undone) = apply::undo(tree, &store)? else {
-        let text = format!("nothing to undo: {} does not exist\n", store.path().display());
-        return Ok(Answer::new(text, undone_document(&Undone::default())));
+    let nothing = |path: &Path| {
+        let text = format!("nothing to undo: {} does not exist\n", path.display());
+        Ok(Answer::new(text, undone_document(&Undone::default())))
     };
+    let path = state_path(arguments)?;
+    // Opening the store would make its directory.
+    if !path.exists() {
+        return nothing(&path);
+    }
+    let store = Store::open(&path)?;
+    let Some(undone) = apply::undo(tree, &store)? else { return nothing(store.path()) };
     context.note(undone.notes.iter().cloned());
     let mut text: String = undone.restored.iter().map(|path| format!("{path}: as it was\n")).collect();
     text.extend(undone.files.iter().map(|path| format!("{path}: as it was\n")));

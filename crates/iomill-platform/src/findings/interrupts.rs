@@ -143,6 +143,10 @@ fn of_mpt3sas(tree: &Tree, drive: &Drive) -> Option<Finding> {
 
 /// The daemon that moves interrupts about.
 pub(super) fn balancer(tree: &Tree) -> Finding {
+    if !tree.exists("proc") {
+        let why = "there is no /proc to look for it in";
+        return Finding::new(MACHINE, "irqbalance", "not known", BALANCER).unknown(why);
+    }
     let runs = tree.has_process("irqbalance");
     let finding = Finding::new(MACHINE, "irqbalance", if runs { "running" } else { "not running" }, BALANCER);
     if !runs {

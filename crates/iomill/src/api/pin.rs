@@ -163,14 +163,18 @@ impl File {
 
     #[inline(always)]
     fn pin_found_in<'a, const DEFAULT: bool>(&'a self, paged: &'a Paged, seat: &Seat, page: u64) -> Option<Pin<'a>> {
-        let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
+        // That there is a key bounds the page's number, and no length is near 2^63.
         let (key, hash, cache) = paged.key_as::<DEFAULT>(page)?;
+        let left = self.state.len().wrapping_sub(page * PAGE_BYTES as u64) as i64;
+        if left <= 0 {
+            return None;
+        }
         let held = seat.pin_found::<DEFAULT>(&paged.cached, cache, key, hash)?;
         // Here, where the pin is not made yet: making it and then moving it costs more than all the rest.
         if (page + 1).is_multiple_of(CHUNK_PAGES) {
-            self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
+            self.passed_chunk((page + 1) * PAGE_BYTES as u64);
         }
-        Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
+        Some(Pin { held, len: left.min(PAGE_BYTES as i64) as usize })
     }
 
     /// The file's part of the cache; an error without one.

@@ -1,5 +1,6 @@
 //! What is checked and chosen when an array or a file is opened.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::options::{ArrayOptions, Layout, Mode};
@@ -10,8 +11,8 @@ use crate::drive::PAGE_BYTES;
 use crate::drive::inline::Service;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
-use crate::sys::cpu;
 use crate::sys::fs::{Access, Alignment, OpenFile};
+use crate::sys::{block, cpu};
 
 /// Most slots per drive.
 pub(super) const DEPTH_MAX: u32 = 1024;
@@ -140,6 +141,17 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         }
         if options.poll && is_mapped {
             notices.push(format!("drive {name}: copies do not poll, so mapped parts are read as without it"));
+        }
+        if options.poll && choice.kind == EngineKind::Posix {
+            notices.push(format!("drive {name}: posix cannot poll, so completions come by interrupt"));
+        }
+        if options.poll && choice.kind == EngineKind::Uring {
+            let device = drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e))?.device;
+            if block::can_poll(Path::new("/sys"), &device) == Some(false) {
+                notices.push(format!(
+                    "drive {name}: {device} has no queues to poll (`io_poll` is 0), so completions come by interrupt"
+                ));
+            }
         }
         services.push(Service {
             kind: choice.kind,

@@ -8,6 +8,7 @@
 //! 4. Shrinking publishes first and cuts after (`set_len`), with no I/O in flight. What a crash leaves uncut is cut when
 //!    the file is next opened for writing (`tail::clean`).
 
+use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -442,7 +443,14 @@ fn open_part(array: &ArrayInner, record: &Record, drive: u16, access: Access) ->
     let whole_path = || place.fs.location().join("iomill").join(&path);
     let align = array.align(drive);
     let access = Access { direct: access.direct && align.is_direct(), ..access };
-    let mut open = OpenFile::open(&place.fs, &path, access).map_err(|e| Error::io("open", whole_path(), e))?;
+    let mut open = OpenFile::open(&place.fs, &path, access).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => {
+            let why =
+                format!("the drive has lost its part of {:?}; `iomill check` tells what can be done", record.name);
+            Error::Corrupt { path: whole_path(), why }
+        }
+        _ => Error::io("open", whole_path(), e),
+    })?;
     let own = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
     if own != align {
         // A file may differ from its drive's others (encrypted, journalled, inline). Buffered it takes what the queue, which

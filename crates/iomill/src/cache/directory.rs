@@ -60,7 +60,10 @@ impl Directory {
         let Some(shape) = Shape::new(plan.ways) else {
             return Err(Error::invalid(format!("set size {}", plan.ways), "it is a multiple of 4, from 4 to 32"));
         };
-        let no_memory = |e: std::io::Error| Error::Machine { what: "the cache's directory".into(), why: e.to_string() };
+        let no_memory = |e: std::io::Error| Error::Machine {
+            what: "the cache's directory".into(),
+            why: format!("{e}; give a smaller cache"),
+        };
         let sets_max = plan.sets_max.max(plan.sets).max(1);
         let words = Words::new(sets_max as usize * shape.stride).map_err(no_memory)?;
         let sets = plan.sets.max(1);

@@ -87,6 +87,10 @@ pub(super) fn attach(platform: &dyn Platform, path: &Path, create: bool) -> Resu
                   `iomill init`"
                 .to_owned(),
         },
+        io::ErrorKind::NotADirectory => Error::Drive {
+            path: path.to_owned(),
+            why: "it is no directory; name the directory where a drive is mounted".to_owned(),
+        },
         _ => Error::io(if create { "make a drive in" } else { "attach to the drive in" }, path, error),
     })
 }

@@ -33,6 +33,14 @@ pub fn find(sys: &Path, major: u32, minor: u32) -> Option<BlockDevice> {
     Some(BlockDevice { name, number, node, cpus: cpus_of(sys, &whole, node) })
 }
 
+/// Whether a whole device completes requests for those who poll; `None` where the kernel does not say.
+pub fn can_poll(sys: &Path, name: &str) -> Option<bool> {
+    if name.is_empty() {
+        return None;
+    }
+    read_line(&sys.join("block").join(name).join("queue/io_poll")).map(|value| value != "0")
+}
+
 /// A partition's directory lies within its device's and says so by a file `partition`.
 fn whole_device(directory: PathBuf) -> PathBuf {
     match directory.parent() {
@@ -124,6 +132,18 @@ fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whether_a_device_is_polled_is_read() {
+        let sys = tempfile::tempdir().unwrap();
+        for (name, text) in [("yes", "1\n"), ("no", "0\n")] {
+            let queue = sys.path().join("block").join(name).join("queue");
+            fs::create_dir_all(&queue).unwrap();
+            fs::write(queue.join("io_poll"), text).unwrap();
+        }
+        let answers = ["yes", "no", "none", ""].map(|name| can_poll(sys.path(), name));
+        assert_eq!(answers, [Some(true), Some(false), None, None]);
+    }
     use std::os::unix::fs::symlink;
 
     /// Builds a tree like that of a machine with two NVMe drives, the first partitioned, and a volume over both.

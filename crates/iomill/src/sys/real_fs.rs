@@ -13,7 +13,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{self as sys, AtFlags, CWD, Dir, FallocateFlags, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{
+    self as sys, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags,
+};
 use rustix::io::Errno;
 
 use super::block;
@@ -82,6 +84,18 @@ impl RealFs {
         self.open_by_steps(&names, flags, mode)
     }
 
+    /// Opens a regular file, and refuses all else: opening a pipe would wait for its other end.
+    fn open_file(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let file = self.open_below(path, flags | OFlags::NONBLOCK, mode)?;
+        if FileType::from_raw_mode(sys::fstat(&file)?.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
+        }
+        // With the flag io_uring would fail what it cannot do at once.
+        let flags = sys::fcntl_getfl(&file)?;
+        sys::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+        Ok(file)
+    }
+
     /// What `openat2` does, one component at a time.
     fn open_by_steps(&self, names: &[&str], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let Some((last, above)) = names.split_last() else {
@@ -110,7 +124,7 @@ impl RealFs {
 
     /// Opens an existing file for direct I/O; `None` where the file system or device cannot do it by pages.
     fn open_direct(&self, path: &str, flags: OFlags) -> io::Result<Option<OwnedFd>> {
-        let file = match self.open_below(path, flags | OFlags::DIRECT, Mode::empty()) {
+        let file = match self.open_file(path, flags | OFlags::DIRECT, Mode::empty()) {
             Ok(file) => file,
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(None),
             Err(error) => return Err(error),
@@ -154,7 +168,7 @@ impl DriveFs for RealFs {
     fn open(&self, path: &str, access: Access) -> io::Result<Handle> {
         let write = if access.write || access.create { OFlags::RDWR } else { OFlags::RDONLY };
         if access.create {
-            let file = self.open_below(path, write | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)?;
+            let file = self.open_file(path, write | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)?;
             retry(|| sys::fchmod(&file, Mode::RUSR | Mode::WUSR))?;
             // A second step, since O_CREAT with O_DIRECT leaves the file behind where direct I/O is refused.
             let direct = if access.direct { self.open_direct(path, write)? } else { None };
@@ -163,7 +177,7 @@ impl DriveFs for RealFs {
         let direct = if access.direct { self.open_direct(path, write)? } else { None };
         match direct {
             Some(file) => Ok(into_handle(file)),
-            None => Ok(into_handle(self.open_below(path, write, Mode::empty())?)),
+            None => Ok(into_handle(self.open_file(path, write, Mode::empty())?)),
         }
     }
 

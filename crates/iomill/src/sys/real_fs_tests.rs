@@ -56,6 +56,24 @@ fn files_are_made_written_renamed_and_removed() {
     });
 }
 
+/// Opening a pipe would wait for ever; with the flag that keeps it from that, direct I/O by io_uring would fail now and then.
+#[test]
+fn only_regular_files_are_opened() {
+    both(|dir, fs| {
+        let pipe = dir.join("iomill/files/pipe");
+        sys::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for access in [Access::READ, Access::WRITE, Access::READ.direct()] {
+            let refused = fs.open("files/pipe", access).unwrap_err().to_string();
+            assert_eq!(refused, "it is not a regular file", "{access:?}");
+        }
+        for access in [Access::CREATE, Access::WRITE, Access::READ.direct()] {
+            let handle = fs.open("files/a", access).unwrap();
+            assert!(!sys::fcntl_getfl(borrow(handle)).unwrap().contains(OFlags::NONBLOCK));
+            fs.close(handle);
+        }
+    });
+}
+
 #[test]
 fn a_read_handle_does_not_write() {
     both(|_, fs| {

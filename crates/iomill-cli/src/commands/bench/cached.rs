@@ -12,6 +12,7 @@ use iomill_bench::report::Report;
 use iomill_bench::soak;
 use iomill_bench::{chart, warm};
 
+use super::super::check_cache;
 use super::{answer, named_or_fresh, progress, watched};
 use crate::arguments::{
     BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
@@ -31,19 +32,20 @@ const EMULATED_NODES: usize = 4;
 
 pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
     let turns = &arguments.turns;
+    arguments.cache.map_or(Ok(()), check_cache)?;
     let settings = warm::Settings {
         size_bytes: arguments.size,
         cache_bytes: arguments.cache,
         options: turns.kind.apply(context.options()),
         skews: arguments.skew.iter().map(|skew| skew.skew()).collect(),
-        threads: arguments.threads.iter().map(|&threads| threads.into()).collect(),
-        batch: turns.batch,
-        rounds: turns.rounds.rounds.into(),
-        slice: Duration::from_secs_f64(turns.rounds.seconds),
+        threads: arguments.threads.counts(),
+        batch: arguments.batch.batch,
+        rounds: turns.rounds.times.rounds.into(),
+        slice: turns.rounds.times.slice(),
         rivals: turns.rounds.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, turns.rounds.place.dir())?;
+    let arena = named_or_fresh(context, turns.rounds.times.place.dir())?;
     watched(context, &interrupt, |stage| warm::run(arena, &settings, interrupt.flag(), stage))
 }
 
@@ -77,7 +79,7 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
         return Err(Failure::Usage(why.to_owned()));
     }
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, arguments.place.dir())?;
+    let arena = named_or_fresh(context, arguments.times.place.dir())?;
     let ids = |options: iomill::ArrayOptions| -> Result<Vec<usize>> {
         Ok(options.peek(arena.drives())?.info()?.nodes.iter().map(|node| node.id).collect())
     };
@@ -93,9 +95,9 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
         topology,
         nodes,
         batches: arguments.batch.clone(),
-        threads: arguments.threads.iter().map(|&threads| threads.into()).collect(),
-        rounds: arguments.rounds.into(),
-        slice: Duration::from_secs_f64(arguments.seconds),
+        threads: arguments.threads.counts(),
+        rounds: arguments.times.rounds.into(),
+        slice: arguments.times.slice(),
     };
     watched(context, &interrupt, |stage| nodes::run(arena, &settings, interrupt.flag(), stage))
 }
@@ -108,7 +110,8 @@ pub fn held() -> Result<Answer> {
 
 fn cold_settings(context: &Context<'_>, arguments: &BenchCold) -> Result<limited::Settings> {
     let size = arguments.size.unwrap_or(arguments.cache.saturating_mul(COLD_SIZE_OVER_CACHE));
-    settings(context, size, arguments.cache, arguments.threads, &arguments.turns)
+    let settings = settings(context, size, arguments.cache, arguments.threads, &arguments.turns)?;
+    Ok(limited::Settings { batch: arguments.batch.batch, ..settings })
 }
 
 fn settings(
@@ -118,15 +121,17 @@ fn settings(
     threads: u16,
     turns: &BenchTurns,
 ) -> Result<limited::Settings> {
+    check_cache(cache_bytes)?;
     let program = std::env::current_exe().map_err(Failure::local("find", Path::new("this executable")))?;
     Ok(limited::Settings {
         size_bytes,
         cache_bytes,
         options: turns.kind.apply(context.options()),
         threads: threads.into(),
-        batch: turns.batch,
-        rounds: turns.rounds.rounds.into(),
-        slice: Duration::from_secs_f64(turns.rounds.seconds),
+        // Of those who take many; others have one.
+        batch: 1,
+        rounds: turns.rounds.times.rounds.into(),
+        slice: turns.rounds.times.slice(),
         rivals: turns.rounds.rivals.clone(),
         helper: Helper { program, arguments: vec!["bench".to_owned(), "held".to_owned()] },
     })
@@ -134,11 +139,12 @@ fn settings(
 
 fn limited(context: &Context<'_>, what: &What, settings: &limited::Settings, turns: &BenchTurns) -> Result<Report> {
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, turns.rounds.place.dir())?;
+    let arena = named_or_fresh(context, turns.rounds.times.place.dir())?;
     progress(context, &interrupt, |stage| limited::run(arena, what, settings, interrupt.flag(), stage))
 }
 
 pub fn soak(context: &Context<'_>, arguments: &BenchSoak) -> Result<Answer> {
+    check_cache(arguments.cache)?;
     let settings = soak::Settings {
         size_bytes: arguments.size.unwrap_or(arguments.cache.saturating_mul(SOAK_SIZE_OVER_CACHE)),
         cache_bytes: arguments.cache,

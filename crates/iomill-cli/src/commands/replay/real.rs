@@ -16,6 +16,7 @@ use iomill_trace::simulate::Policy;
 use iomill_trace::{Reader, TraceError};
 use serde_json::{Value, json};
 
+use super::super::check_cache;
 use super::trace_name;
 use crate::arguments::Replay;
 use crate::console::Answer;
@@ -88,6 +89,11 @@ fn with_cache(context: &Context<'_>, arguments: &Replay) -> Result<ArrayOptions>
             let why = format!("a cache has at least one set of {set_size} pages, {least} bytes; 0 is none");
             return Err(Failure::Usage(why));
         }
+        if bytes == 0 && (!arguments.policies.is_empty() || arguments.read_ahead > 0) {
+            let why = "--policy and --read-ahead are the cache's, and with --cache 0 there is none";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        check_cache(bytes)?;
         options = options.cache_bytes(bytes);
     }
     Ok(options)

@@ -167,6 +167,13 @@ fn percent(rate: f64) -> String {
     format!("{:.2}", 100.0 * rate)
 }
 
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
 /// How many combinations are done, on a terminal.
 struct Bar {
     bar: Option<ProgressBar>,
@@ -175,18 +182,16 @@ struct Bar {
 impl Bar {
     fn new(context: &Context<'_>, name: &str) -> Bar {
         let wanted = !context.global.quiet && !context.global.wants_document();
-        let bar = wanted.then(|| ProgressBar::new(0)).map(|bar| {
-            bar.set_message(format!("reading {name}"));
-            match ProgressStyle::with_template("{bar:30} {pos} of {len}  {msg}") {
-                Ok(style) => bar.with_style(style),
-                Err(_) => bar,
-            }
-        });
+        let bar = wanted.then(ProgressBar::no_length).map(|bar| styled(bar, "{msg}"));
+        bar.iter().for_each(|bar| bar.set_message(format!("reading {name}")));
         Bar { bar }
     }
 
     fn show(&self, done: usize, total: usize) {
         if let Some(bar) = &self.bar {
+            if bar.length().is_none() {
+                bar.set_style(styled(bar.clone(), "{bar:30} {pos} of {len}  {msg}").style());
+            }
             bar.set_length(total as u64);
             bar.set_position(done as u64);
         }
