@@ -104,20 +104,15 @@ impl Arena {
         let file = array.create_file(&self.file_name, shape.layout.clone())?;
         self.remove_file = self.remove_dirs.is_empty();
         file.preallocate(len)?;
-        let mut chunk = array.buffer(4 << 20)?;
-        let mut done = 0;
-        while done < len && !cancel.load(Ordering::Relaxed) {
-            let n = (len - done).min(chunk.len() as u64) as usize;
-            for (index, page) in chunk[..n].chunks_exact_mut(PAGE_BYTES).enumerate() {
-                pattern::fill_page(SEED, done / PAGE_BYTES as u64 + index as u64, page);
-            }
-            file.write_at(&chunk[..n], done)?;
-            done += n as u64;
-            progress(done, len);
-        }
-        file.close()?;
-        drop(chunk);
-        array.close()
+        write_pattern(array, file, len, cancel, progress)
+    }
+
+    /// Writes the pattern into the measured file anew, after somebody has left other bytes in it.
+    pub(crate) fn refill(&self, cancel: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
+        let file = array.open_file(&self.file_name)?;
+        let len = file.len();
+        write_pattern(array, file, len, cancel, progress)
     }
 
     /// Drives that name the array.
@@ -208,6 +203,30 @@ impl Drop for Arena {
     fn drop(&mut self) {
         let _ = self.remove();
     }
+}
+
+/// Fills a file whose length is whole pages, and closes it and the array.
+fn write_pattern(
+    array: Array,
+    file: iomill::File,
+    len: u64,
+    cancel: &AtomicBool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    let mut chunk = array.buffer(4 << 20)?;
+    let mut done = 0;
+    while done < len && !cancel.load(Ordering::Relaxed) {
+        let n = (len - done).min(chunk.len() as u64) as usize;
+        for (index, page) in chunk[..n].chunks_exact_mut(PAGE_BYTES).enumerate() {
+            pattern::fill_page(SEED, done / PAGE_BYTES as u64 + index as u64, page);
+        }
+        file.write_at(&chunk[..n], done)?;
+        done += n as u64;
+        progress(done, len);
+    }
+    file.close()?;
+    drop(chunk);
+    array.close()
 }
 
 #[cfg(test)]

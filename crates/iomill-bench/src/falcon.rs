@@ -1,26 +1,30 @@
 //! The parts of the drives' queues after Falcon (ATC'17), switched on one after the other: order, merging, gathering behind what is in
 //! flight, adaptive depth.
 //!
-//! Goals: throughput and CPU time per operation of 4 KiB requests in batches, for loads that can gain and one that cannot, by number of
-//! drives, inline and by drive threads; each step on top of those before it. Non-goals: rivals; latency under open load.
+//! Goals: throughput and CPU time per operation of requests in batches, for loads that can gain, one that cannot, and recorded ones, by
+//! number of drives, inline and by drive threads; each step on top of those before it. Non-goals: rivals; latency under open load.
+
+mod loads;
+mod traces;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use iomill::{ADAPTIVE_DEPTH, ArrayOptions, Buffer, Error, File, Layout, Mode, Result};
+use iomill::{ADAPTIVE_DEPTH, ArrayOptions, Error, Layout, Mode, Result};
 use serde::Serialize;
 
-use crate::arena::{Arena, SEED, Shape};
+use crate::arena::{Arena, Shape};
 use crate::bench::Stage;
 use crate::contender::{Cache, Contender, Sample, Slice, Task};
 use crate::machine::Machine;
-use crate::pattern::{self, PAGE_BYTES, Rng, mix};
 use crate::report::Report;
 use crate::rounds::{self, Plan};
 use crate::target::Target;
-use crate::threads::{self, Count};
+use crate::threads;
+pub use loads::Load;
+pub use traces::Trace;
 
 /// The steps, from a queue that passes on what comes.
 pub const STEPS: [&str; 5] = ["plain", "sort", "merge", "plug", "adaptive"];
@@ -43,42 +47,32 @@ pub const NAMES: [[&str; STEPS.len()]; 2] = [
     ],
 ];
 
-/// Pages of a batch: 32 of the longest merged I/Os, so that merging does not empty the drives.
-const BATCH_PAGES: usize = 2048;
-
-/// Steps of this many pages from one request to the next leave nothing to merge.
-const STRIDE_PAGES: u64 = 2;
-
-/// What is read, a page at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
-    /// Pages at random.
-    Random,
-    /// Every other page, ascending.
-    Strided,
-    /// Page after page.
-    Sequential,
-    /// In turn a page of a sequential stream and one at random.
-    Mixed,
+/// What is done in a measurement.
+#[derive(Clone, Copy, Debug)]
+enum What<'a> {
+    Load(Load),
+    Trace(&'a Trace),
 }
 
-impl Load {
-    /// All of them.
-    pub const ALL: [Load; 4] = [Load::Random, Load::Strided, Load::Sequential, Load::Mixed];
-}
-
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Load::Random => "random-read-4KiB",
-            Load::Strided => "strided-read-4KiB",
-            Load::Sequential => "sequential-read-4KiB",
-            Load::Mixed => "mixed-read-4KiB",
-        })
+impl What<'_> {
+    fn writes(self) -> bool {
+        match self {
+            What::Load(_) => false,
+            What::Trace(trace) => trace.writes(),
+        }
     }
 }
 
-impl Task for Load {
+impl fmt::Display for What<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Load(load) => load.fmt(f),
+            What::Trace(trace) => write!(f, "trace-{}", trace.name()),
+        }
+    }
+}
+
+impl Task for What<'_> {
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -93,8 +87,16 @@ pub struct Settings {
     pub dirs: Vec<PathBuf>,
     /// Length of the measured file in bytes.
     pub len_bytes: u64,
-    /// The timed part, for each load.
-    pub plan: Plan<Load>,
+    /// Reads of pages.
+    pub loads: Vec<Load>,
+    /// Traces, after those; made for a file of `len_bytes`.
+    pub traces: Vec<Trace>,
+    /// Threads that call at the same time.
+    pub threads: usize,
+    /// Timed slices per step.
+    pub rounds: usize,
+    /// Length of a slice.
+    pub slice: Duration,
     /// How arrays are opened; the steps change the queues' part. The depth is that of all steps but the last.
     pub options: ArrayOptions,
     /// I/Os in flight per drive.
@@ -108,6 +110,8 @@ pub struct Ladder {
     pub of: &'static str,
     /// One for each number of drives.
     pub ladders: Vec<Rung>,
+    /// Numbers of drives for which there are none.
+    pub drives_left_out: Vec<DrivesLeftOut>,
 }
 
 /// The results of one array.
@@ -120,11 +124,37 @@ pub struct Rung {
     pub report: Report,
 }
 
+/// An array that was not made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DrivesLeftOut {
+    /// How many drives it would have had.
+    pub drives: usize,
+    /// Why.
+    pub why: String,
+}
+
 impl Ladder {
     /// For machines.
     pub fn json(&self) -> Result<String> {
         let odd = |e: serde_json::Error| Error::Machine { what: "the ladder as JSON".into(), why: e.to_string() };
         serde_json::to_string_pretty(self).map_err(odd)
+    }
+}
+
+impl Settings {
+    /// What is measured, in this order; the names in reports.
+    pub fn workloads(&self) -> Vec<String> {
+        self.whats().map(|what| what.to_string()).collect()
+    }
+
+    fn whats(&self) -> impl Iterator<Item = What<'_>> {
+        let loads = self.loads.iter().map(|&load| What::Load(load));
+        loads.chain(self.traces.iter().map(What::Trace))
+    }
+
+    fn plan<'a>(&self, workload: What<'a>) -> Plan<What<'a>> {
+        let warm_up = self.slice.min(Duration::from_millis(200));
+        Plan { workload, threads: self.threads, rounds: self.rounds, slice: self.slice, warm_up }
     }
 }
 
@@ -139,7 +169,7 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage
         let report = arena.measured(|arena| measure(arena, settings, cancel, stage))?;
         ladders.push(Rung { drives, report });
     }
-    Ok(Ladder { of: "falcon", ladders })
+    Ok(Ladder { of: "falcon", ladders, drives_left_out: Vec::new() })
 }
 
 fn measure(
@@ -151,23 +181,14 @@ fn measure(
     let shape = Shape { len_bytes: settings.len_bytes, layout: Layout::striping() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let mut measured = Vec::new();
-    for load in Load::ALL {
-        let mut contenders: Vec<Box<dyn Contender<Load>>> = Vec::new();
-        for (names, mode) in NAMES.iter().zip([Mode::Inline, Mode::DriveThreads]) {
-            for (level, &name) in names.iter().enumerate() {
-                let options = switched(&settings.options, level, settings.depth).mode(mode).cache_bytes(0);
-                contenders.push(Box::new(Step {
-                    name,
-                    drives: arena.drives().to_owned(),
-                    file_name: arena.file_name().to_owned(),
-                    target: arena.target()?,
-                    options: options.read_only(true),
-                    load,
-                }));
-            }
+    let mut is_spoilt = false;
+    for what in settings.whats() {
+        if is_spoilt {
+            arena.refill(cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
         }
-        let plan = Plan { workload: load, ..settings.plan };
-        let one = rounds::run(&mut contenders, &plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
+        let mut contenders = steps(arena, settings, what)?;
+        let one = rounds::run(&mut contenders, &settings.plan(what), &mut |at| stage(Stage::Measuring(at)), cancel)?;
+        is_spoilt = one.spoilt;
         let cancelled = one.cancelled;
         measured.push(one);
         if cancelled {
@@ -175,6 +196,25 @@ fn measure(
         }
     }
     Ok(Report::new(Machine::look(&arena.target()?), &measured))
+}
+
+/// All steps of both ways.
+fn steps<'a>(arena: &Arena, settings: &Settings, what: What<'a>) -> Result<Vec<Box<dyn Contender<What<'a>> + 'a>>> {
+    let mut contenders: Vec<Box<dyn Contender<What<'a>> + 'a>> = Vec::new();
+    for (names, mode) in NAMES.iter().zip([Mode::Inline, Mode::DriveThreads]) {
+        for (level, &name) in names.iter().enumerate() {
+            let options = switched(&settings.options, level, settings.depth).mode(mode).cache_bytes(0);
+            contenders.push(Box::new(Step {
+                name,
+                drives: arena.drives().to_owned(),
+                file_name: arena.file_name().to_owned(),
+                target: arena.target()?,
+                options: options.read_only(!what.writes()),
+                what,
+            }));
+        }
+    }
+    Ok(contenders)
 }
 
 /// The options with the steps up to `level`.
@@ -187,16 +227,16 @@ fn switched(options: &ArrayOptions, level: usize, depth: u32) -> ArrayOptions {
 
 /// iomill with some of the steps on.
 #[derive(Debug)]
-struct Step {
+struct Step<'a> {
     name: &'static str,
     drives: Vec<PathBuf>,
     file_name: String,
     target: Target,
     options: ArrayOptions,
-    load: Load,
+    what: What<'a>,
 }
 
-impl Contender<Load> for Step {
+impl<'a> Contender<What<'a>> for Step<'a> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -205,8 +245,8 @@ impl Contender<Load> for Step {
         Cache::Direct
     }
 
-    fn prepare(&mut self, load: &Load) -> Result<Option<String>> {
-        self.load = *load;
+    fn prepare(&mut self, what: &What<'a>) -> Result<Option<String>> {
+        self.what = *what;
         Ok(None)
     }
 
@@ -214,100 +254,34 @@ impl Contender<Load> for Step {
         self.target.drop_cached()?;
         let array = self.options.clone().open_at(&self.drives)?;
         let file = array.open_file(&self.file_name)?;
-        let set_up = |thread: usize| {
-            let pages = file.len() / PAGE_BYTES as u64;
-            let buffer = array.buffer(BATCH_PAGES * PAGE_BYTES)?;
-            let next = pages / slice.threads.max(1) as u64 * thread as u64;
-            let rng = Rng::new(mix(thread as u64) ^ u64::from(std::process::id()));
-            let places = Places { load: self.load, pages, next, at_random: false, rng };
-            let mut worker = Worker { file: file.clone(), places, offsets: Vec::new(), buffer };
-            // Rings are made before the clock starts.
-            worker.file.read_at(&mut worker.buffer[..PAGE_BYTES], 0)?;
-            Ok(worker)
+        let sample = match self.what {
+            What::Load(load) => threads::run(
+                slice,
+                |thread| loads::Worker::new(&array, &file, load, (thread, slice.threads)),
+                |worker, stop| worker.work(stop, slice.verify),
+            )?,
+            What::Trace(trace) => {
+                let next = AtomicUsize::new(0);
+                threads::run(
+                    slice,
+                    |_| traces::Worker::new(&array, &file, trace, &next),
+                    |worker, stop| worker.work(stop, slice.verify),
+                )?
+            }
         };
-        let sample = threads::run(slice, set_up, |worker, stop| worker.work(stop, slice.verify))?;
         file.close()?;
         array.close()?;
         Ok(sample)
     }
 
+    fn spoils(&self) -> bool {
+        self.what.writes()
+    }
+
     fn notes(&self) -> Vec<String> {
-        vec![format!("latency is that of a whole call, a batch of {BATCH_PAGES} pages")]
-    }
-}
-
-/// The pages of a load, one after the other.
-struct Places {
-    load: Load,
-    pages: u64,
-    next: u64,
-    /// In a mixed load, whether the next one is at random.
-    at_random: bool,
-    rng: Rng,
-}
-
-impl Places {
-    fn draw(&mut self) -> u64 {
-        self.at_random = match self.load {
-            Load::Random => true,
-            Load::Strided | Load::Sequential => false,
-            Load::Mixed => !self.at_random,
-        };
-        if self.at_random {
-            return ((u128::from(self.rng.draw()) * u128::from(self.pages)) >> 64) as u64;
-        }
-        let page = self.next % self.pages;
-        self.next = page + if self.load == Load::Strided { STRIDE_PAGES } else { 1 };
-        page
-    }
-}
-
-struct Worker {
-    file: File,
-    places: Places,
-    offsets: Vec<u64>,
-    buffer: Buffer,
-}
-
-impl Worker {
-    fn work(&mut self, stop: &AtomicBool, verify: bool) -> Result<Count> {
-        let mut count = Count::new()?;
-        while !stop.load(Ordering::Relaxed) {
-            self.offsets.clear();
-            self.offsets.extend((0..BATCH_PAGES).map(|_| self.places.draw() * PAGE_BYTES as u64));
-            let start = Instant::now();
-            self.file.read_many(&self.offsets, PAGE_BYTES, &mut self.buffer)?;
-            count.record(start.elapsed());
-            count.ops += BATCH_PAGES as u64;
-            count.bytes += (BATCH_PAGES * PAGE_BYTES) as u64;
-            if !verify {
-                continue;
-            }
-            for (&offset, page) in self.offsets.iter().zip(self.buffer.chunks(PAGE_BYTES)) {
-                if pattern::stamp_in(page) != Some(pattern::stamp(SEED, offset / PAGE_BYTES as u64)) {
-                    let what = format!("page {} of the measured file", offset / PAGE_BYTES as u64);
-                    return Err(Error::Machine { what, why: "it does not begin with its stamp: a wrong read".into() });
-                }
-            }
-        }
-        Ok(count)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loads_are_what_they_say() {
-        let draw = |load| {
-            let mut places = Places { load, pages: 8, next: 0, at_random: false, rng: Rng::new(5) };
-            (0..12).map(|_| places.draw()).collect::<Vec<_>>()
-        };
-        assert_eq!(draw(Load::Sequential), [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3]);
-        assert_eq!(draw(Load::Strided)[..5], [0, 2, 4, 6, 0]);
-        assert_eq!(draw(Load::Mixed).into_iter().skip(1).step_by(2).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
-        assert!(draw(Load::Random).iter().all(|&page| page < 8));
-        assert!(!draw(Load::Random).is_sorted());
+        vec![match self.what {
+            What::Load(_) => format!("latency is that of a whole call, a batch of {} pages", loads::BATCH_PAGES),
+            What::Trace(_) => "latency is that of a batch of the trace's requests".to_owned(),
+        }]
     }
 }

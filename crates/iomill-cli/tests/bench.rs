@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,9 +27,9 @@ fn the_ladder_of_the_queues_climbs_on_arrays_of_its_own() {
     let site = Site::bare(0);
     let dirs = ["one", "two"].map(|name| site.path(name));
     dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
-    let fixed = "--quiet bench ladder --of falcon --size 4MiB --seconds 0.1 --rounds 1 --threads 1 --drives 1,3 --dir one --dir two";
+    let fixed = "--quiet bench ladder --of falcon --size 4MiB --seconds 0.1 --rounds 1 --threads 1 --dir one --dir two";
     let run = |more: &[&str]| site.run_bare(fixed.split(' ').chain(more.iter().copied()));
-    let document = run(&["--json"]).good().json();
+    let document = run(&["--drives", "1,3", "--json"]).good().json();
     let ladders = document["ladders"].as_array().unwrap();
     assert_eq!(ladders.iter().map(|one| one["drives"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3]);
     for ladder in ladders {
@@ -40,9 +41,54 @@ fn the_ladder_of_the_queues_climbs_on_arrays_of_its_own() {
     for dir in &dirs {
         assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "{}", dir.display());
     }
+    let document = run(&["--load", "random,mixed", "--drives", "2", "--json"]).good().json();
+    let loads: HashSet<_> = workloads(&document["ladders"][0]).collect();
+    assert_eq!(loads, HashSet::from(["random-read-4KiB", "mixed-read-4KiB"]));
     site.run_bare(["-a", "one", "bench", "ladder", "--of", "falcon"]).failed(2, &["--dir"]);
     site.run_bare(["--depth", "adaptive:3", "info"]).failed(2, &["fixed:N"]);
     site.run_bare(["--plug", "0", "info"]).failed(2, &["1..=1024"]);
+}
+
+fn workloads(document: &serde_json::Value) -> impl Iterator<Item = &str> {
+    document["results"].as_array().unwrap().iter().map(|row| row["workload"].as_str().unwrap())
+}
+
+/// A trace that reads and writes at unaligned places and beyond the file, and one that only reads, after a load; on as many drives as there
+/// are devices. After writes every byte is checked again.
+#[test]
+fn the_ladder_of_the_queues_replays_traces() {
+    let site = Site::bare(0);
+    let mixed: String =
+        (0..600).map(|i| format!("{},{},{}\n", ["r", "w"][i % 2], i * 7 * 512, [512, 4096, 5000][i % 3])).collect();
+    fs::write(site.path("mixed.csv"), mixed).unwrap();
+    let stream: String = (0..600).map(|i| format!("7,{},4096,r,0.0\n", i * 8)).collect();
+    fs::write(site.path("stream.spc"), stream).unwrap();
+    fs::create_dir(site.path("arrays")).unwrap();
+    let fixed = "--quiet bench ladder --of falcon --size 1MiB --seconds 0.1 --rounds 1 --threads 2 --dir arrays --trace mixed.csv";
+    let run = |more: &[&str]| site.run_bare(fixed.split(' ').chain(more.iter().copied()));
+    let document = run(&["--trace", "stream.spc", "--load", "random", "--json"]).good().json();
+    let left_out = document["drives_left_out"].as_array().unwrap();
+    assert_eq!(left_out.iter().map(|out| out["drives"].as_u64().unwrap()).collect::<Vec<_>>(), [2, 4, 8]);
+    let [ladder] = &document["ladders"].as_array().unwrap()[..] else { panic!("{document}") };
+    let expected = ["random-read-4KiB", "trace-mixed", "trace-stream"].map(|name| [name; 10]).concat();
+    assert_eq!(workloads(ladder).collect::<Vec<_>>(), expected);
+    for row in ladder["results"].as_array().unwrap() {
+        let bytes_per_op = row["bytes_per_s"].as_f64().unwrap() / row["ops_per_s"].as_f64().unwrap();
+        // Whole pages: many of the unaligned requests touch one page more than they are long.
+        let expected = if row["workload"] == "trace-mixed" { 4096.0 * 1.5..4096.0 * 2.5 } else { 4095.9..4096.1 };
+        assert!(expected.contains(&bytes_per_op), "{row}");
+    }
+    assert_eq!(fs::read_dir(site.path("arrays")).unwrap().count(), 0);
+    let table = run(&["--limit", "9"]).good();
+    assert!(table.text().contains("trace-mixed") && !table.text().contains("random"), "{}", table.text());
+    assert!(table.text().contains("Not measured with 8 drives: there is only 1 device"), "{}", table.text());
+    run(&["--trace", "mixed.csv"]).failed(2, &["two traces", "mixed"]);
+    run(&["--trace", "nothing"]).failed(1, &["nothing"]);
+    run(&["--trace", "stream.spc", "--format", "csv"]).failed(1, &["line 1", "op,offset,length"]);
+    site.run_bare(["bench", "ladder", "--of", "falcon", "--limit", "3"]).failed(2, &["--trace"]);
+    site.run_bare(["bench", "ladder", "--of", "sc13", "--trace", "mixed.csv"]).failed(2, &["falcon's"]);
+    site.run_bare(["bench", "ladder", "--of", "falcon", "--size", "4095", "--trace", "mixed.csv"])
+        .failed(2, &["at least one page"]);
 }
 
 #[test]

@@ -120,7 +120,12 @@ impl Driver {
             Driver::Server(server) => {
                 let notes = Arc::new(Notes::default());
                 let share = Share { owner: Arc::clone(&notes) as _, pieces: pieces.to_vec(), span, flush: true };
-                assert!(server.inbox().send(Message::Share(share), pieces.len()).is_ok());
+                let message = Message::Share(share);
+                let sent = match message.behind() {
+                    0 => server.inbox().send(message, pieces.len()),
+                    behind => server.inbox().send_behind(message, behind),
+                };
+                assert!(sent.is_ok());
                 while notes.failure.lock().unwrap().is_none() {
                     server.turn(false);
                 }
@@ -335,7 +340,10 @@ fn a_read_does_not_wait_for_the_background() {
         let pieces: Vec<Piece> = pages.map(read).collect();
         let weight = pieces.len();
         let share = Share { owner: Arc::clone(&notes) as _, pieces, span: (std::ptr::null(), 0), flush: true };
-        (notes, server.inbox().send(Message::Share(share), weight).ok())
+        let (inbox, message) = (server.inbox(), Message::Share(share));
+        let sent =
+            if class == Class::Background { inbox.send_behind(message, weight) } else { inbox.send(message, weight) };
+        (notes, sent.ok())
     };
     let (background, _) = send(&server, Class::Background, 0..100);
     server.turn(true);

@@ -13,7 +13,7 @@ use common::PAGE;
 use iomill::drive::inbox::Refused;
 use iomill::drive::inline::Service;
 use iomill::drive::serve::{INBOX_PIECES, Message, Owner, Server, Share};
-use iomill::drive::{Batching, Failure, Piece};
+use iomill::drive::{Batching, Class, Failure, Piece};
 use iomill::engine::{EngineKind, FileRef, Memory, Op};
 use iomill::sys::fs::Access;
 use iomill::sys::memory::PageBuf;
@@ -71,21 +71,27 @@ fn dock(world: &World, drive: usize, batching: Batching) -> Dock {
 }
 
 impl Dock {
+    /// A read of a page at random.
+    fn message(&self, rng: &mut fastrand::Rng, class: Class, ended: &Arc<AtomicUsize>) -> Message {
+        let mut memory = PageBuf::new(PAGE).unwrap();
+        let piece = Piece {
+            op: Op::Read,
+            class,
+            len: PAGE as u32,
+            offset: rng.u64(0..PAGES) * PAGE as u64,
+            memory: Memory::one(memory.as_mut_ptr()),
+            ..Piece::sync(self.file)
+        };
+        let owner = Arc::new(Request { _memory: memory, ended: Arc::clone(ended) });
+        Message::Share(Share { owner, pieces: vec![piece], span: (std::ptr::null(), 0), flush: false })
+    }
+
     /// Sends what is due; what finds no room is not sent later.
     fn arrive(&mut self, now_ns: u64, rng: &mut fastrand::Rng) {
         while self.next_ns <= now_ns {
             self.next_ns += rng.u64(0..2 * EVERY_NS);
-            let mut memory = PageBuf::new(PAGE).unwrap();
-            let piece = Piece {
-                op: Op::Read,
-                len: PAGE as u32,
-                offset: rng.u64(0..PAGES) * PAGE as u64,
-                memory: Memory::one(memory.as_mut_ptr()),
-                ..Piece::sync(self.file)
-            };
-            let owner = Arc::new(Request { _memory: memory, ended: Arc::clone(&self.ended) });
-            let share = Share { owner, pieces: vec![piece], span: (std::ptr::null(), 0), flush: false };
-            match self.server.inbox().send(Message::Share(share), 1) {
+            let message = self.message(rng, Class::Foreground, &self.ended);
+            match self.server.inbox().send(message, 1) {
                 Ok(_) => self.sent += 1,
                 Err(Refused::Full(_)) => self.shed += 1,
                 Err(Refused::Closed(_)) => panic!("the server has ended"),
@@ -138,4 +144,35 @@ fn the_others_do_not_notice_a_slow_drive() {
         // The slow one does all it can: 16 at a time, of a millisecond each.
         assert!(sick[SLOW].0 > 1_300, "{sick:?}");
     }
+}
+
+/// As much of the background as there may be: the foreground is taken and served as if there was none, and no more than that comes.
+#[test]
+fn the_foreground_does_not_wait_behind_the_background() {
+    let world = World::new(8).with_drives(1, DriveModel::default());
+    let mut dock = dock(&world, 0, Batching::default());
+    let (mut rng, behind, clock) =
+        (fastrand::Rng::with_seed(4), Arc::<AtomicUsize>::default(), world.platform().clock());
+    let mut sent = 0;
+    for _ in 0..10 {
+        while dock.server.inbox().send_behind(dock.message(&mut rng, Class::Background, &behind), 1).is_ok() {
+            sent += 1;
+        }
+        dock.server.poll();
+    }
+    assert!((INBOX_PIECES..INBOX_PIECES + 100).contains(&sent), "{sent}");
+    for _ in 0..100 {
+        let message = dock.message(&mut rng, Class::Foreground, &dock.ended);
+        assert!(dock.server.inbox().send(message, 1).is_ok());
+    }
+    while dock.ended.load(Ordering::Relaxed) < 100 {
+        dock.server.poll();
+        clock.sleep(TICK);
+    }
+    assert!(behind.load(Ordering::Relaxed) < 300, "{behind:?} of the background went before");
+    while dock.server.poll() {
+        clock.sleep(TICK);
+    }
+    assert_eq!(behind.load(Ordering::Relaxed), sent);
+    assert!(dock.server.inbox().has_room_behind(INBOX_PIECES));
 }

@@ -99,7 +99,7 @@ impl Survey {
     }
 
     /// Where a request lies in the file, in bytes. A trace that is not the one that was looked at goes beyond it.
-    fn place(&self, request: Request, path: &str) -> Result<u64> {
+    pub fn place(&self, request: Request, path: &str) -> Result<u64> {
         let base = self.bases.get(request.device as usize);
         let end = base.and_then(|base| base.checked_add(request.end()));
         match (base, end) {

@@ -279,7 +279,16 @@ fn a_task_keeps_no_handle() {
         file.submit_with(round * PAGE as u64, PAGE, move |pages| told.send(pages.is_ok()).unwrap()).unwrap();
         assert!(ends.recv().unwrap());
     }
+    // Which waits for what is under way on the file, the task among it.
+    let (told, ends) = channel();
+    let inside = array.clone();
+    let task = move |_: iomill::Result<&iomill::Pages<'_>>| {
+        told.send([inside.delete("file"), inside.rename("file", "other")]).unwrap();
+    };
+    file.submit_with(0, PAGE, task).unwrap();
     drop(file);
+    let refused = ends.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert!(refused.iter().all(|result| matches!(result, Err(Error::WouldBlock { .. }))), "{refused:?}");
     array.delete("file").unwrap();
 }
 
@@ -287,7 +296,7 @@ fn a_task_keeps_no_handle() {
 fn tasks_over_too_much_or_nothing() {
     let world = World::new(ArrayOptions::new().cache_bytes(480 * 4096), 400);
     let error = world.file.submit_with(0, 400 * PAGE, |_| {}).unwrap_err();
-    assert!(error.to_string().contains("this cache pins"), "{error}");
+    assert!(error.to_string().contains("over 245760 bytes at most"), "{error}");
     for (offset, wanted) in [(0, 0), (400 * PAGE as u64, 100), (1 << 40, 0)] {
         let (told, ends) = channel();
         let len = if offset == 0 { 0 } else { PAGE };

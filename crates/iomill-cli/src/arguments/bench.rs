@@ -1,6 +1,7 @@
 //! The measurements of `bench`, and the arguments of the first of them.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use iomill_bench::bench::{ACCESS_RIVALS, Rivals};
@@ -79,19 +80,55 @@ impl BenchPlace {
 
 /// What those have in which contenders take turns.
 #[derive(Debug, Args)]
-pub struct BenchRounds {
+pub struct BenchTimes {
     /// Length of one contender's turn, 0.1 to 600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub seconds: f64,
     /// Turns of each contender; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Who else takes part
-    #[arg(long, value_name = "NAMES", default_value = "all", help = rivals_help(&ACCESS_RIVALS))]
-    pub rivals: Rivals,
     /// Where, and where to.
     #[command(flatten)]
     pub place: BenchPlace,
+}
+
+impl BenchTimes {
+    /// Length of a turn.
+    pub fn slice(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+}
+
+/// What those have in which rivals may be chosen.
+#[derive(Debug, Args)]
+pub struct BenchRounds {
+    /// Who else takes part
+    #[arg(long, value_name = "NAMES", default_value = "all", help = rivals_help(&ACCESS_RIVALS))]
+    pub rivals: Rivals,
+    /// How long, how often, where.
+    #[command(flatten)]
+    pub times: BenchTimes,
+}
+
+/// Numbers of threads.
+#[derive(Debug, Args)]
+pub struct BenchThreads {
+    /// How many threads read at the same time; one measurement each
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        default_value = "1,2",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    pub threads: Vec<u16>,
+}
+
+impl BenchThreads {
+    /// As the measurements take them.
+    pub fn counts(&self) -> Vec<usize> {
+        self.threads.iter().map(|&threads| threads.into()).collect()
+    }
 }
 
 /// The help of `--rivals`, of those there are.

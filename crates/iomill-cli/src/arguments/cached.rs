@@ -8,7 +8,7 @@ use iomill_bench::records::Skew;
 use iomill_bench::{limited, warm};
 
 use super::bench::rivals_help;
-use super::{BenchPlace, BenchRounds, CacheKind, seconds, size};
+use super::{BenchPlace, BenchRounds, BenchThreads, BenchTimes, CacheKind, size};
 
 /// What all of them have.
 #[derive(Debug, Args)]
@@ -40,15 +40,9 @@ pub struct BenchWarm {
     /// could not; memory is taken for pages that are there [default: 4 times the size]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub cache: Option<u64>,
-    /// How many threads read at the same time; one measurement each
-    #[arg(
-        long,
-        value_name = "N,N,...",
-        default_value = "1,2",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..=1024)
-    )]
-    pub threads: Vec<u16>,
+    /// Numbers of threads.
+    #[command(flatten)]
+    pub threads: BenchThreads,
     /// Which records are popular; one measurement each
     #[arg(long, value_enum, value_name = "NAMES", default_value = "uniform,zipf", value_delimiter = ',')]
     pub skew: Vec<SkewName>,
@@ -171,19 +165,14 @@ pub struct BenchSmallWrites {
 
 /// Arguments of `bench nodes`.
 #[derive(Debug, Args)]
+#[command(mut_arg("threads", |threads| threads.default_value("1")))]
 pub struct BenchNodes {
     /// Length of the measured file, which is removed afterwards; for hits all of it is in memory, for misses an eighth
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = size)]
     pub size: u64,
-    /// How many threads read at the same time; one measurement each
-    #[arg(
-        long,
-        value_name = "N,N,...",
-        default_value = "1",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..=1024)
-    )]
-    pub threads: Vec<u16>,
+    /// Numbers of threads.
+    #[command(flatten)]
+    pub threads: BenchThreads,
     /// Pages per call; one measurement each
     #[arg(
         long,
@@ -193,18 +182,12 @@ pub struct BenchNodes {
         value_parser = clap::value_parser!(u32).range(1..=65536)
     )]
     pub batch: Vec<u32>,
-    /// Length of one contender's turn, 0.1 to 600
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    pub seconds: f64,
-    /// Turns of each contender; the median counts
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub rounds: u16,
     /// Iomill's cache.
     #[command(flatten)]
     pub kind: CacheKind,
-    /// Where, and where to.
+    /// How long, how often, where.
     #[command(flatten)]
-    pub place: BenchPlace,
+    pub times: BenchTimes,
 }
 
 /// Arguments of `bench soak`.

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use iomill_bench::falcon::Load;
+use iomill_trace::Format;
 
 use super::{seconds, size};
 
@@ -37,9 +39,24 @@ pub struct BenchLadder {
     /// and drives are made in them in turn
     #[arg(long, value_name = "DIR")]
     pub dir: Vec<PathBuf>,
-    /// Numbers of drives of the arrays that falcon makes
-    #[arg(long, value_name = "N,N...", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub drives: Vec<u16>,
+    /// Numbers of drives of the arrays that falcon makes; with more than there are devices under DIR, some share a device [default: of
+    /// 1,2,4,8 those for which there are devices]
+    #[arg(long, value_name = "N,N...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub drives: Option<Vec<u16>>,
+    /// What falcon's steps read, in pages of 4 KiB [default: all of them; with --trace none]
+    #[arg(long = "load", value_enum, value_name = "NAMES", value_delimiter = ',')]
+    pub loads: Option<Vec<LoadName>>,
+    /// A recorded trace that falcon's steps replay, plain or compressed (gzip, xz, zstd); may be given several times. Its places are taken
+    /// modulo the file's length
+    #[arg(long = "trace", value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Form of the traces: csv, spc, msr or blkparse [default: what the first line shows]
+    #[arg(long, requires = "traces")]
+    pub format: Option<Format>,
+    /// Take only the first N requests of each trace, which are kept in memory
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "traces",
+          value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub limit: u64,
     /// Where what was is kept meanwhile [default: ladder.json beside the state of `iomill tune`]
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
@@ -49,4 +66,29 @@ pub struct BenchLadder {
     /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
     pub json: Option<PathBuf>,
+}
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoadName {
+    /// Pages at random
+    Random,
+    /// Every other page
+    Strided,
+    /// Page after page
+    Sequential,
+    /// In turn of a sequential stream and at random
+    Mixed,
+}
+
+impl LoadName {
+    /// The measurement's word for it.
+    pub fn load(self) -> Load {
+        match self {
+            LoadName::Random => Load::Random,
+            LoadName::Strided => Load::Strided,
+            LoadName::Sequential => Load::Sequential,
+            LoadName::Mixed => Load::Mixed,
+        }
+    }
 }

@@ -3,10 +3,11 @@
 use clap::{Args, ValueEnum};
 use iomill_bench::workload::Order;
 
-use super::{BenchPlace, seconds, size};
+use super::{BenchThreads, BenchTimes, size};
 
 /// Arguments of `bench mmap-vs-syscall`.
 #[derive(Debug, Args)]
+#[command(mut_arg("seconds", |seconds| seconds.default_value("0.2")))]
 pub struct BenchMapped {
     /// Bytes per read, 1 to 16 MiB; one measurement each
     #[arg(
@@ -20,30 +21,18 @@ pub struct BenchMapped {
     /// In which order; one measurement each
     #[arg(long, value_enum, value_name = "NAMES", default_value = "random,sequential", value_delimiter = ',')]
     pub order: Vec<OrderName>,
-    /// How many threads read at the same time; one measurement each
-    #[arg(
-        long,
-        value_name = "N,N,...",
-        default_value = "1,2",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..=1024)
-    )]
-    pub threads: Vec<u16>,
+    /// Numbers of threads.
+    #[command(flatten)]
+    pub threads: BenchThreads,
     /// Length of the file that is read, which is removed afterwards
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub size: u64,
     /// What a growing file gets, in writes of 4 KiB; 0 leaves that out
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub growth: u64,
-    /// Length of one contender's turn, 0.1 to 600
-    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
-    pub seconds: f64,
-    /// Turns of each contender; the median counts
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub rounds: u16,
-    /// Where, and where to.
+    /// How long, how often, where.
     #[command(flatten)]
-    pub place: BenchPlace,
+    pub times: BenchTimes,
 }
 
 /// In which order.

@@ -59,11 +59,11 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         depth: context.global.queues.depth().most(),
     };
     let rounds = &arguments.rounds;
-    let slice = Duration::from_secs_f64(rounds.seconds);
+    let slice = rounds.times.slice();
     let plan = Plan {
         workload,
         threads: arguments.threads.into(),
-        rounds: rounds.rounds.into(),
+        rounds: rounds.times.rounds.into(),
         slice,
         warm_up: slice.min(Duration::from_millis(500)),
     };
@@ -75,7 +75,7 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         rivals: rounds.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, rounds.place.dir())?;
+    let arena = named_or_fresh(context, rounds.times.place.dir())?;
     measure(context, arena, &settings, &interrupt)
 }
 

@@ -49,6 +49,42 @@ fn a_flush_that_failed_is_tried_again_by_the_next_sync() {
     }
 }
 
+/// One bad drive: all that belongs to the others gets there, by a sync and by the end of the file, also if it is more than one flush takes.
+#[test]
+fn a_bad_drive_keeps_nothing_from_the_others() {
+    for (seed, ended) in ["synced", "closed", "dropped"].into_iter().enumerate() {
+        let world = World::new(40 + seed as u64).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, Mode::Inline, 4096);
+        let content = bytes(&mut Rng::with_seed(11), 700 * PAGE);
+        file.write_at(&content, 0).unwrap();
+        world.faults(|faults| faults.inject(eio(Kind::Write).drive(0).times(u64::MAX)));
+        let is_write = |error: &Error| matches!(error, Error::Io { action: "write", .. });
+        if ended == "synced" {
+            let error = file.sync().unwrap_err();
+            assert!(is_write(&error), "{error}");
+            // Nothing is left for the healthy drive, which may fail now.
+            world.faults(|faults| faults.inject(eio(Kind::Write).drive(1).times(u64::MAX)));
+        }
+        if ended == "dropped" {
+            drop(file);
+            assert!(array.notices().iter().any(|notice| notice.contains("closing \"file\"")), "{:?}", array.notices());
+            array.close().unwrap();
+        } else {
+            let error = array.close().unwrap_err();
+            assert!(is_write(&error), "{error}");
+            drop(file);
+        }
+        world.faults(|faults| faults.clear());
+        assert_tidy(&world);
+        let array = ArrayOptions::new().platform(world.platform()).open(world.path(0)).unwrap();
+        let mut got = vec![0; content.len()];
+        assert_eq!(array.open_file("file").unwrap().read_at(&mut got, 0).unwrap(), content.len(), "{ended}");
+        let of_drive = |bytes: &[u8]| bytes.chunks(8192).skip(1).step_by(2).flatten().copied().collect::<Vec<u8>>();
+        assert_same(&of_drive(&got), &of_drive(&content), || format!("what is on the healthy drive, {ended}"));
+        array.close().unwrap();
+    }
+}
+
 /// A write that ended well, and whose page could not be written back later: nobody was waiting. Each handle that was open hears of it
 /// once, by whatever sync; who opens the file later does not; and nothing is lost by it.
 #[test]
@@ -177,6 +213,33 @@ fn reading_ahead_fails_for_nobody() {
         array.close().unwrap();
         assert_tidy(&world);
     }
+}
+
+/// What is asked for by advice comes in, though what may be on its way before it is asked for is used up by others at the moment.
+#[test]
+fn advice_waits_for_its_share() {
+    let world = World::new(50).with_drives(2, DriveModel::default());
+    let (array, file) = made(&world, Mode::DriveThreads, 64);
+    file.write_at(&vec![3; 300 * PAGE], 0).unwrap();
+    file.sync().unwrap();
+    file.advise(.., Advice::DontNeed).unwrap();
+    let written = array.counters();
+    let other = array.open_file("file").unwrap();
+    let reads = [(&file, 0), (&other, 100)].map(|(handle, page)| {
+        handle.advise(.., Advice::Sequential).unwrap();
+        // Each has a window of a 16th of the cache read ahead of it, which is all that there may be.
+        handle.read(page * PAGE as u64, PAGE)
+    });
+    file.advise(200 * PAGE as u64..230 * PAGE as u64, Advice::WillNeed).unwrap();
+    for read in reads {
+        block_on(&array, read).unwrap();
+    }
+    (0..1000).for_each(|_| array.step());
+    let counted = array.counters().since(&written);
+    assert_eq!((counted.misses, counted.read_ahead), (2, 8 + 30));
+    drop((file, other));
+    array.close().unwrap();
+    assert_tidy(&world);
 }
 
 /// One seed, one run, also with read-ahead and advice: what happens on the drives is the same each time.

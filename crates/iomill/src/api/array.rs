@@ -7,11 +7,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::cached::Cached;
-use super::callbacks::Callbacks;
+use super::callbacks::{Callbacks, check_may_block};
 use super::contexts::Cell;
 use super::file::File;
 use super::fleet::{Fleet, Plan};
+use super::hold::KeptClosed;
 use super::info::{ArrayInfo, FileStat};
+use super::notices::Notices;
 use super::options::{ArrayOptions, Layout, Mode};
 use super::places::Places;
 use super::setup;
@@ -63,7 +65,7 @@ pub(crate) struct ArrayInner {
     pub(super) instance: u64,
     next_key: AtomicU64,
     closed: AtomicBool,
-    notices: Mutex<Vec<String>>,
+    notices: Notices,
     /// Started when first needed.
     pub(super) fleet: OnceLock<Fleet>,
     starting: Mutex<()>,
@@ -146,7 +148,7 @@ impl Array {
             // Engines may know the files of several arrays.
             next_key: AtomicU64::new((instance << 40) + 1),
             closed: AtomicBool::new(false),
-            notices: Mutex::new(notices),
+            notices: Notices::new(notices),
             fleet: OnceLock::new(),
             starting: Mutex::new(()),
             contexts: Mutex::new(Vec::new()),
@@ -173,8 +175,9 @@ impl Array {
         self.inner.open_file(name).map(File::new)
     }
 
-    /// Deletes a file that nobody in this process has open.
+    /// Deletes a file that nobody in this process has open. It waits for what is under way on the file, so callbacks cannot call it.
     pub fn delete(&self, name: &str) -> Result<()> {
+        check_may_block("delete")?;
         let _naming = lock(&self.inner.naming);
         let record = self.inner.catalog.record(name)?;
         let _out = self.inner.keep_closed(&record)?;
@@ -182,8 +185,9 @@ impl Array {
     }
 
     /// Renames a file, replacing the one at `to` if there is one. Neither is open, so that no handle changes what it
-    /// stands for.
+    /// stands for. It waits as [`Array::delete`] does.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_may_block("rename")?;
         let _naming = lock(&self.inner.naming);
         let record = self.inner.catalog.record(from)?;
         let _from = self.inner.keep_closed(&record)?;
@@ -228,23 +232,18 @@ impl Array {
 
     /// The array and its drives as they are now.
     pub fn info(&self) -> Result<ArrayInfo> {
-        let notices = lock(&self.inner.notices).clone();
-        let mut info = ArrayInfo::new(
-            &self.inner.catalog,
-            &self.inner.options,
-            &self.inner.services,
-            &self.inner.places,
-            notices,
-        )?;
-        if let Some(cached) = &self.inner.cached {
-            cached.tell_nodes(&self.inner.places, &mut info.nodes);
+        let (array, notices) = (&self.inner, self.notices());
+        let mut info = ArrayInfo::new(&array.catalog, &array.options, &array.services, &array.places, notices)?;
+        if let Some(cached) = &array.cached {
+            cached.tell_nodes(&array.places, &mut info.nodes);
         }
         Ok(info)
     }
 
-    /// What a user should know of: fallbacks, repairs, errors of files that were dropped and not closed.
+    /// What a user should know of: fallbacks, repairs, errors of files that were dropped and not closed. Each is told once, of very many the
+    /// first.
     pub fn notices(&self) -> Vec<String> {
-        lock(&self.inner.notices).clone()
+        self.inner.notices.all()
     }
 
     /// What this process has done on the array since it was opened.
@@ -274,7 +273,7 @@ impl Array {
     /// 16th of the first size, and at least 2 MiB; what is pinned keeps its chunk until the next resize after its pin has ended.
     /// A chunk that is registered with an io_uring is free for others once the ring was used again.
     pub fn resize_cache(&self, bytes: u64) -> Result<()> {
-        super::callbacks::check_may_block("resize_cache")?;
+        check_may_block("resize_cache")?;
         self.inner.check_open()?;
         let Some(cached) = &self.inner.cached else {
             let why = "the array was opened without one; open it with `ArrayOptions::cache_bytes`";
@@ -334,7 +333,7 @@ impl ArrayInner {
     }
 
     pub fn notice(&self, notice: String) {
-        lock(&self.notices).push(notice);
+        self.notices.push(notice);
     }
 
     /// Lets others get on: steps a simulation, or sleeps a little.
@@ -498,6 +497,7 @@ impl ArrayInner {
     /// Makes what an asynchronous call needs, so that its failure is the caller's to see.
     pub fn get_ready(&self) -> Result<()> {
         if !self.runs_inline() {
+            self.rests.get_ready()?;
             return self.fleet().map(|_started| ());
         }
         let cell = self.cell();
@@ -582,17 +582,5 @@ impl Drop for ArrayInner {
             // No file is open any more (each holds the array), so there is nothing to lose that `close` would report.
             let _ = self.close();
         }
-    }
-}
-
-/// Keeps a file closed.
-struct KeptClosed<'a> {
-    array: &'a ArrayInner,
-    id: Id,
-}
-
-impl Drop for KeptClosed<'_> {
-    fn drop(&mut self) {
-        self.array.closed(&self.id);
     }
 }

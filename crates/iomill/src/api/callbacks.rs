@@ -59,6 +59,16 @@ impl Callbacks {
         Callbacks { threads, name, state: Mutex::new(State::default()) }
     }
 
+    /// Starts the threads, where that has not been done: by who begins what will need them, so that he hears of it if it cannot be.
+    pub fn get_ready(&self) -> Result<()> {
+        let mut state = lock(&self.state);
+        if !self.threads || state.stopped || !state.pool.is_empty() {
+            return Ok(());
+        }
+        state.pool = start(self.name)?;
+        Ok(())
+    }
+
     /// Has a user's callback called.
     pub fn call(&self, callback: Job) {
         self.run(Box::new(move || Self::call_here(callback)));
@@ -80,7 +90,8 @@ impl Callbacks {
             return;
         }
         if state.pool.is_empty() && !state.stopped {
-            state.pool = start(self.name);
+            // Who asks for threads that were not got ready may block.
+            state.pool = start(self.name).unwrap_or_default();
         }
         state.next = state.next.wrapping_add(1);
         let chosen = state.next % state.pool.len().max(1);
@@ -89,8 +100,8 @@ impl Callbacks {
             None => Some(job),
         };
         drop(state);
-        // Without a thread to run it (none could be started, or the array is closing) the job runs here: late or on
-        // the wrong thread is better than never. If it panics, a drive thread must not.
+        // Without a thread to run it (the array is closing, or none could be started and the caller may block) the job runs here: late
+        // or on the wrong thread is better than never. If it panics, a drive thread must not.
         if let Some(job) = unsent {
             let _ = catch_unwind(AssertUnwindSafe(job));
         }
@@ -129,14 +140,14 @@ impl Drop for Reset {
     }
 }
 
-/// One thread per node, bound to the node's CPUs where there are several nodes.
-fn start(name: &str) -> Vec<(Sender<Job>, JoinHandle<()>)> {
+/// One thread per node, bound to the node's CPUs where there are several nodes. An error where not a single one could be started.
+fn start(name: &str) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>> {
     let nodes = cpu::nodes(Path::new("/sys/devices/system/node")).unwrap_or_default();
     let mut cpus_of: Vec<Vec<usize>> = nodes.into_iter().map(|node| node.cpus).collect();
     if cpus_of.len() < 2 {
         cpus_of = vec![Vec::new()];
     }
-    let mut pool = Vec::new();
+    let (mut pool, mut failed) = (Vec::new(), None);
     for (node, cpus) in cpus_of.into_iter().enumerate() {
         let (sender, receiver) = channel::<Job>();
         let thread = std::thread::Builder::new().name(format!("iomill-{name}-{node}")).spawn(move || {
@@ -149,9 +160,16 @@ fn start(name: &str) -> Vec<(Sender<Job>, JoinHandle<()>)> {
                 let _ = catch_unwind(AssertUnwindSafe(job));
             }
         });
-        if let Ok(thread) = thread {
-            pool.push((sender, thread));
+        match thread {
+            Ok(thread) => pool.push((sender, thread)),
+            Err(error) => failed = Some(error),
         }
     }
-    pool
+    match failed {
+        Some(error) if pool.is_empty() => Err(Error::Machine {
+            what: format!("a {name} thread"),
+            why: format!("{error}; raise the limit of processes (`ulimit -u`)"),
+        }),
+        _ => Ok(pool),
+    }
 }

@@ -113,7 +113,7 @@ impl File {
 
     #[cold]
     #[inline(never)]
-    fn passed_chunk(&self, end: u64) {
+    pub(super) fn passed_chunk(&self, end: u64) {
         if let Some(paged) = &self.state.paged {
             self.handle.ahead.passed(&self.state, paged, end.saturating_sub(1) / PAGE_BYTES as u64);
         }

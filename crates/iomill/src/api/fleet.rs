@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use crate::drive::Class;
 use crate::drive::inbox::{Inbox, Refused};
 use crate::drive::inline::Service;
 use crate::drive::locks::BlockLocks;
@@ -82,9 +83,14 @@ impl Fleet {
     /// Sends a message to a drive; gives it back when the fleet has stopped. Waits for space where the inbox is full.
     pub fn send(&self, drive: usize, message: Message, weight: usize) -> std::result::Result<(), Message> {
         let dock = &self.docks[drive];
+        let behind = message.behind();
         let mut message = message;
         loop {
-            match dock.inbox.send(message, weight) {
+            let sent = match behind {
+                0 => dock.inbox.send(message, weight),
+                _ => dock.inbox.send_behind(message, behind),
+            };
+            match sent {
                 Ok(wake) => {
                     if wake {
                         dock.waker.wake();
@@ -94,17 +100,20 @@ impl Fleet {
                 Err(Refused::Closed(back)) => return Err(back),
                 Err(Refused::Full(back)) => {
                     message = back;
-                    if !self.step() {
-                        dock.inbox.wait_for_space();
+                    match behind {
+                        _ if self.step() => {}
+                        0 => dock.inbox.wait_for_space(),
+                        _ => dock.inbox.wait_for_space_behind(behind),
                     }
                 }
             }
         }
     }
 
-    /// Whether a drive would take a message of that weight without a wait.
-    pub fn has_room(&self, drive: usize, weight: usize) -> bool {
-        self.docks[drive].inbox.has_room(weight)
+    /// Whether a drive would take a share of so many pieces without a wait.
+    pub fn has_room(&self, drive: usize, class: Class, weight: usize) -> bool {
+        let inbox = &self.docks[drive].inbox;
+        if class == Class::Background { inbox.has_room_behind(weight) } else { inbox.has_room(weight) }
     }
 
     /// Advances the servers of a fleet without threads; `false` if it has threads.

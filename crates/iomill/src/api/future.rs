@@ -108,7 +108,7 @@ impl File {
                 weights[usize::from(drive)] += 1;
             }
         }
-        weights.iter().enumerate().all(|(drive, &weight)| weight == 0 || fleet.has_room(drive, weight))
+        weights.iter().enumerate().all(|(drive, &weight)| weight == 0 || fleet.has_room(drive, self.class, weight))
     }
 
     fn begin_read(&self, offset: u64, len: usize) -> Result<Arc<Operation>> {
@@ -150,6 +150,9 @@ impl File {
     ) -> Result<Arc<Operation>> {
         // Errors of the drive threads' start are the caller's to see, here.
         self.state.array().get_ready()?;
+        if callback.is_some() {
+            self.state.array().callbacks.get_ready()?;
+        }
         let mut buffers: Buffers = Vec::with_capacity(tasks.len());
         let mut extents: Vec<(Op, Extent)> = Vec::with_capacity(tasks.len());
         for task in tasks {

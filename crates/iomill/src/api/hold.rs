@@ -1,4 +1,5 @@
-//! Being at an open file: inside its gate, and letting go of it, from wherever the last one that has it happens to be.
+//! Being at an open file: inside its gate, and letting go of it, from wherever the last one that has it happens to be; and keeping
+//! one closed.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -6,6 +7,7 @@ use std::sync::Arc;
 
 use super::array::ArrayInner;
 use super::state::FileState;
+use crate::catalog::Id;
 use crate::drive::serve;
 use crate::error::Result;
 
@@ -78,5 +80,17 @@ impl<'a> Inside<'a> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.0.gate.leave();
+    }
+}
+
+/// Keeps a file closed.
+pub struct KeptClosed<'a> {
+    pub array: &'a ArrayInner,
+    pub id: Id,
+}
+
+impl Drop for KeptClosed<'_> {
+    fn drop(&mut self) {
+        self.array.closed(&self.id);
     }
 }

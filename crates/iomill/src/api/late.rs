@@ -2,7 +2,7 @@
 //! not be written back. Each handle that was open is told of it once, by its next sync.
 //!
 //! Rules:
-//! 1. Every flush that fails counts up and leaves its failure, whoever caused the flush. What it could not write stays dirty.
+//! 1. Every flush that was begun and fails counts up and leaves its failure, whoever caused the flush. What it could not write stays dirty.
 //! 2. A handle has the count that it was told of. A new one begins with the count of that moment, a clone with that of the handle it
 //!    was made from.
 //! 3. A sync does all its work, then looks. It tells of its own failure first, and of any other if there was none; the handle has been told

@@ -17,6 +17,7 @@ mod hold;
 mod info;
 mod joined;
 mod late;
+mod notices;
 mod operation;
 mod options;
 mod peek;

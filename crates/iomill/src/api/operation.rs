@@ -157,7 +157,7 @@ impl Operation {
             let fault = Fault::Errno(error.errno().unwrap_or(libc::EIO));
             let failure = Failure { op: Op::Read, key: 0, offset: 0, fault };
             if let Some(work) = &self.work {
-                work.fail(Err(failure));
+                work.abandon();
             }
             Some(failure)
         })

@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use super::cached::{CHUNK_PAGES, Paged, Seat};
+use super::cached::{CHUNK_PAGES, Paged, Seat, Span, Want};
 use super::callbacks::{self, Callbacks};
 use super::file::{File, Inside};
 use super::state::FileState;
@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 /// A page that stays where it is, and as it is, while this lives: `Deref` to its bytes. What is written to the page meanwhile
 /// goes to a new frame and is seen by later reads, not by this.
 ///
-/// It may be passed to other threads and dropped there. How many there may be at a time is bounded, by an eighth of the cache.
+/// It may be passed to other threads and dropped there. How many there may be at a time is bounded, by an eighth of the cache, and by the size
+/// of a page set: who asks for one more in a set that is full of pins gets an error, after some time in which none of them has ended.
 #[derive(Debug)]
 pub struct Pin<'a> {
     held: Held<'a>,
@@ -44,16 +45,46 @@ impl AsRef<[u8]> for Pin<'_> {
     }
 }
 
+/// Where a page of a range is.
+#[derive(Debug)]
+enum Place<'a> {
+    Pinned(Pin<'a>),
+    /// A copy, because it could not be pinned.
+    Copied(Vec<u8>),
+}
+
+impl Place<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Place::Pinned(pin) => pin,
+            Place::Copied(bytes) => bytes,
+        }
+    }
+}
+
 /// The cached bytes of a range, page by page: what [`File::read_with`] hands out.
 #[derive(Debug)]
 pub struct Pages<'a> {
-    pins: Vec<Pin<'a>>,
-    /// Where the range begins in the first page, and its length in bytes.
+    paged: &'a Paged,
+    places: Vec<Place<'a>>,
+    /// Where the range begins in the first page, and its length in bytes: at most to the end of the last one.
     within: usize,
     len: usize,
 }
 
-impl Pages<'_> {
+impl<'a> Pages<'a> {
+    fn new(paged: &'a Paged, mut places: Vec<Place<'a>>, within: usize, len: usize) -> Pages<'a> {
+        // Should the file have been cut meanwhile, it ends with the first page that is short.
+        let whole = places.iter().take_while(|place| place.bytes().len() == PAGE_BYTES).count();
+        places.truncate(whole + 1);
+        let there = places.iter().map(|place| place.bytes().len()).sum::<usize>();
+        let len = len.min(there.saturating_sub(within));
+        if len == 0 {
+            places.clear();
+        }
+        Pages { paged, places, within, len }
+    }
+
     /// Length of the range in bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -67,10 +98,21 @@ impl Pages<'_> {
     /// The bytes, in pieces of up to a page.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let end = self.within + self.len;
-        self.pins.iter().enumerate().map(move |(index, pin)| {
+        self.places.iter().enumerate().map(move |(index, place)| {
             let from = if index == 0 { self.within } else { 0 };
-            &pin[from..(end - index * PAGE_BYTES).min(PAGE_BYTES)]
+            &place.bytes()[from..(end - index * PAGE_BYTES).min(PAGE_BYTES)]
         })
+    }
+}
+
+impl Drop for Pages<'_> {
+    /// A thread that pins many pages once does not keep their slots from others.
+    fn drop(&mut self) {
+        let several = self.places.len() > 1;
+        self.places.clear();
+        if several {
+            self.paged.cached.with_seat(|seat| seat.give_back_pins(&self.paged.cached));
+        }
     }
 }
 
@@ -121,14 +163,18 @@ impl File {
 
     #[inline(always)]
     fn pin_found_in<'a, const DEFAULT: bool>(&'a self, paged: &'a Paged, seat: &Seat, page: u64) -> Option<Pin<'a>> {
-        let left = self.state.len().checked_sub(page.checked_mul(PAGE_BYTES as u64)?).filter(|&left| left > 0)?;
+        // That there is a key bounds the page's number, and no length is near 2^63.
         let (key, hash, cache) = paged.key_as::<DEFAULT>(page)?;
+        let left = self.state.len().wrapping_sub(page * PAGE_BYTES as u64) as i64;
+        if left <= 0 {
+            return None;
+        }
         let held = seat.pin_found::<DEFAULT>(&paged.cached, cache, key, hash)?;
         // Here, where the pin is not made yet: making it and then moving it costs more than all the rest.
         if (page + 1).is_multiple_of(CHUNK_PAGES) {
-            self.passed(page * PAGE_BYTES as u64, PAGE_BYTES);
+            self.passed_chunk((page + 1) * PAGE_BYTES as u64);
         }
-        Some(Pin { held, len: left.min(PAGE_BYTES as u64) as usize })
+        Some(Pin { held, len: left.min(PAGE_BYTES as i64) as usize })
     }
 
     /// The file's part of the cache; an error without one.
@@ -140,7 +186,8 @@ impl File {
     }
 
     /// Runs a task over the cached bytes of a range, in place: no copy is made. What is missing is read first, all of it in
-    /// one batch. The range may be as long as pins are allowed; where the file ends it is shorter. The task may read, write and pin.
+    /// one batch; what cannot be pinned beside the pins of others is copied. The range may be an eighth of the cache, and 16 pages at least;
+    /// where the file ends it is shorter. The task may read, write and pin.
     pub fn read_with<R>(&self, offset: u64, len: usize, task: impl FnOnce(&Pages<'_>) -> R) -> Result<R> {
         callbacks::check_may_block("read_with")?;
         let paged = self.paged("read_with")?;
@@ -170,6 +217,13 @@ impl File {
         Ok(())
     }
 }
+
+/// A range in place has one part in so many of the cache's pages at most, or a few, because it may take copies.
+const RANGE_SHARE: u64 = 8;
+const RANGE_LEAST: u64 = 16;
+
+/// How often who wants a pin in a full set looks whether there is room, a twentieth of a millisecond apart.
+const ROOM_TRIES: u32 = 2000;
 
 /// How often the pages of a task that did not stay are brought in again without blocking.
 const ROUNDS: u32 = 4;
@@ -201,16 +255,15 @@ impl Job {
     fn go_on(mut self, task: Task) {
         let (file, paged) = (Arc::clone(&self.file), Arc::clone(&self.paged));
         let pages = match file.held_pages(&paged, self.offset, self.len, false) {
-            Ok(Some(pages)) => Ok(pages),
-            Ok(None) if self.rounds > 0 => match file.get_inside() {
+            Some(pages) => Ok(pages),
+            None if self.rounds > 0 => match file.get_inside() {
                 Ok(inside) => {
                     self.rounds -= 1;
                     return self.start(inside, task);
                 }
                 Err(error) => Err(error),
             },
-            Ok(None) => file.pages(&paged, self.offset, self.len, self.class),
-            Err(error) => Err(error),
+            None => file.pages(&paged, self.offset, self.len, self.class),
         };
         match pages {
             Ok(pages) => Callbacks::call_here(|| task(Ok(&pages))),
@@ -226,12 +279,13 @@ fn numbers(offset: u64, len: u64) -> Range<u64> {
 }
 
 impl FileState {
-    /// The pages of a range as far as it is within the file, and its length. An error if they are more than may be pinned.
+    /// The pages of a range as far as it is within the file, and its length. An error if they are too many.
     fn page_numbers(&self, paged: &Paged, offset: u64, len: usize) -> Result<(Range<u64>, usize)> {
         let len = self.len().saturating_sub(offset).min(len as u64);
         let numbers = numbers(offset, len);
-        if let Err(most) = paged.check_pins(numbers.clone()) {
-            let why = format!("this cache pins {} bytes at a time", most * PAGE_BYTES as u64);
+        let most = (paged.cached.pages() / RANGE_SHARE).max(RANGE_LEAST);
+        if numbers.end - numbers.start > most {
+            let why = format!("with this cache it is over {} bytes at most", most * PAGE_BYTES as u64);
             return Err(Error::invalid(format!("a task over {len} bytes"), why));
         }
         Ok((numbers, len as usize))
@@ -253,18 +307,33 @@ impl FileState {
     }
 
     /// Brings a page in and pins it. Where its set is full, it makes room there: nobody else may come to flush a set that is full of dirty
-    /// pages. Where there is nothing to flush, it waits a little for pins and fills to end.
+    /// pages. Where there is nothing to flush, it waits a little for others: not for ever, as they may be pins, and their owners wait
+    /// likewise (rule 5 of the cache).
     #[cold]
     fn pin_filled<'a>(&self, paged: &'a Paged, page: u64, class: Class) -> Result<Pin<'a>> {
+        let mut tries = 0;
         loop {
             let full = self.touch(paged, std::iter::once(page), class)?;
             if let Some(pin) = self.pin_held(paged, page, false)? {
                 return Ok(pin);
             }
             if full > 0 && !self.make_room(paged, page)? {
+                tries += 1;
+                if tries > ROOM_TRIES {
+                    return Err(self.set_is_full(paged, page));
+                }
                 self.array().pause_for_io();
             }
         }
+    }
+
+    fn set_is_full(&self, paged: &Paged, page: u64) -> Error {
+        let ways = paged.cached.ways();
+        let why = format!(
+            "all {ways} pages of the set that it belongs to are pinned, or cannot be written back; drop some pins first, \
+             read without a pin, or open the array with a larger cache or larger sets (`set_size`)"
+        );
+        Error::Machine { what: format!("a pin of page {page} of {:?}", self.record.name), why }
     }
 
     /// Flushes the set of a page; whether there was anything to be flushed.
@@ -273,34 +342,49 @@ impl FileState {
         self.flush_sets(paged, &[page])
     }
 
-    /// Pins all pages of a range that are in the cache; `None` if one is not.
-    fn held_pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, is_hit: bool) -> Result<Option<Pages<'a>>> {
-        let (numbers, len) = self.page_numbers(paged, offset, len)?;
-        let mut pins = Vec::with_capacity((numbers.end - numbers.start) as usize);
-        for page in numbers {
-            match self.pin_held(paged, page, is_hit)? {
-                Some(pin) => pins.push(pin),
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(Pages { pins, within: offset as usize % PAGE_BYTES, len }))
+    /// Pins all pages of a range that are in the cache; `None` if one is not, or cannot be pinned.
+    fn held_pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, is_hit: bool) -> Option<Pages<'a>> {
+        let len = self.len().saturating_sub(offset).min(len as u64);
+        let pin = |page| Some(Place::Pinned(self.pin_held(paged, page, is_hit).ok()??));
+        let places = numbers(offset, len).map(pin).collect::<Option<Vec<_>>>()?;
+        Some(Pages::new(paged, places, offset as usize % PAGE_BYTES, len as usize))
     }
 
-    /// Pins all pages of a range.
+    /// Pins all pages of a range, and copies those that cannot be pinned: so nobody who has pins waits for others' (rule 5 of the cache).
     fn pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, class: Class) -> Result<Pages<'a>> {
         let (numbers, len) = self.page_numbers(paged, offset, len)?;
         // Counted at the first look alone: what is there by hits, what is not by misses.
         if numbers.clone().all(|page| paged.is_there(page))
-            && let Some(pages) = self.held_pages(paged, offset, len, true)?
+            && let Some(pages) = self.held_pages(paged, offset, len, true)
         {
             return Ok(pages);
         }
         self.touch(paged, numbers.clone(), class)?;
-        let pin = |page| match self.pin_held(paged, page, false)? {
-            Some(pin) => Ok(pin),
-            None => self.pin_filled(paged, page, class),
+        // Gone again, in a set full of pins, or all slots are taken: whatever the reason, a copy does.
+        let pins: Vec<_> = numbers.clone().map(|page| self.pin_held(paged, page, false).ok().flatten()).collect();
+        let missing = numbers.zip(&pins).filter(|(_, pin)| pin.is_none()).map(|(page, _)| page).collect();
+        let mut copies = self.copy_pages(paged, missing, class)?.into_iter();
+        let place = |pin| match pin {
+            Some(pin) => Some(Place::Pinned(pin)),
+            None => copies.next().map(Place::Copied),
         };
-        let pins = numbers.map(pin).collect::<Result<Vec<_>>>()?;
-        Ok(Pages { pins, within: offset as usize % PAGE_BYTES, len })
+        let places = pins.into_iter().map_while(place).collect();
+        Ok(Pages::new(paged, places, offset as usize % PAGE_BYTES, len))
+    }
+
+    /// Reads pages as far as they are within the file; those that are not are empty.
+    fn copy_pages(&self, paged: &Paged, pages: Vec<u64>, class: Class) -> Result<Vec<Vec<u8>>> {
+        if pages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let _inside = Inside::enter(self)?;
+        let left = |page: u64| self.len().saturating_sub(page * PAGE_BYTES as u64).min(PAGE_BYTES as u64);
+        let mut copies: Vec<Vec<u8>> = pages.iter().map(|&page| vec![0; left(page) as usize]).collect();
+        let spans = pages.iter().zip(&mut copies).filter(|(_, copy)| !copy.is_empty());
+        let spans =
+            spans.map(|(&page, copy)| Span { buf: copy.as_mut_ptr(), len: copy.len() as u16, ..Span::of_page(page) });
+        // SAFETY: the copies live until this returns, and nobody else has them.
+        unsafe { self.complete(paged, Want::Read, spans.collect(), class)? };
+        Ok(copies)
     }
 }

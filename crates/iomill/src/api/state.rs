@@ -252,14 +252,33 @@ impl FileState {
         }
     }
 
-    /// The fdatasync pieces of the parts that need one, which are taken as clean.
-    fn sync_pieces(&self) -> Vec<(u16, Piece)> {
-        let dirty = self.parts.iter().filter(|part| part.dirty.swap(false, Ordering::AcqRel));
-        dirty.map(|part| (part.drive, Piece::sync(part.file))).collect()
+    /// Makes durable what was written to the parts. After a failure what the kernel still holds of earlier writes is unknown, and a second
+    /// fdatasync would not tell.
+    fn sync_parts(&self) -> Result<()> {
+        let dirty: Vec<&Part> = self.parts.iter().filter(|part| part.dirty.swap(false, Ordering::AcqRel)).collect();
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let pieces = dirty.iter().map(|part| (part.drive, Piece::sync(part.file)));
+        // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
+        match unsafe { self.array.run_here((std::ptr::null(), 0), pieces) } {
+            Ok(None) => Ok(()),
+            Ok(Some(failure)) => Err(self.error(failure)).inspect_err(|error| self.set_poison(error)),
+            Err(error) => {
+                // None was begun.
+                dirty.iter().for_each(|part| part.dirty.store(true, Ordering::Release));
+                Err(error)
+            }
+        }
     }
 
     /// Makes every write that ended before this call durable, and the length (rule 3).
     pub fn sync(&self) -> Result<()> {
+        self.sync_as(false)
+    }
+
+    /// [`FileState::sync`]. At the file's end pages that could not be flushed are lost, and do not take all that was along with them.
+    fn sync_as(&self, is_end: bool) -> Result<()> {
         if !self.array.is_writer() {
             return Ok(());
         }
@@ -267,17 +286,12 @@ impl FileState {
         let mut durable = lock(&self.durable);
         // Before the flush: what is written meanwhile may not be on the drives when this length is.
         let len = self.len();
-        if let Some(paged) = &self.paged {
-            // What fails here stays dirty, and may be tried again.
-            self.flush_all(paged)?;
+        let flushed = self.paged.as_ref().map_or(Ok(()), |paged| self.flush_all(paged));
+        if flushed.is_err() && !is_end {
+            // What failed stays dirty, and may be tried again.
+            return flushed;
         }
-        let pieces = self.sync_pieces();
-        let result = self.sync_and_publish(pieces, len, &mut durable);
-        if let Err(error) = &result {
-            // What the kernel still holds of earlier writes is unknown now, and a second fdatasync would not tell.
-            self.set_poison(error);
-        }
-        result
+        flushed.and(self.sync_parts().and_then(|()| self.publish(len, &mut durable)))
     }
 
     /// [`FileState::sync`] for a handle, which is told of what went wrong meanwhile as well.
@@ -288,13 +302,9 @@ impl FileState {
         late.map_or(Ok(()), |failure| Err(self.error(failure)))
     }
 
-    fn sync_and_publish(&self, pieces: Vec<(u16, Piece)>, len: u64, durable: &mut Durable) -> Result<()> {
-        if !pieces.is_empty() {
-            // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
-            unsafe { self.array.run_blocking(self, (std::ptr::null(), 0), pieces.into_iter())? };
-        }
+    fn publish(&self, len: u64, durable: &mut Durable) -> Result<()> {
         if len != durable.len {
-            durable.file.publish(len)?;
+            durable.file.publish(len).inspect_err(|error| self.set_poison(error))?;
             durable.len = len;
         }
         Ok(())
@@ -382,16 +392,17 @@ impl FileState {
 }
 
 impl FileState {
-    /// Keeps what was written and gives back what was allocated ahead, once. Nothing is in flight.
+    /// Keeps what was written and gives back what was allocated ahead, once. Nothing is in flight. The first error, after everything was
+    /// tried.
     pub fn finish(&self) -> Result<()> {
         if self.finished.swap(true, Ordering::AcqRel) || !self.array.is_writer() {
             return Ok(());
         }
         debug_assert!(!serve::is_serving(), "what follows waits for drives (`FileState::let_go`)");
         // Where an earlier failure keeps the file from being made durable, this says so.
-        self.sync()?;
-        tail::trim(self)?;
-        self.late.untold().map_or(Ok(()), |failure| Err(self.error(failure)))
+        // A length that could not be published may be shorter than the one that was, for which the parts must be long enough.
+        let kept = self.sync_as(true).and_then(|()| tail::trim(self));
+        kept.and(self.late.untold().map_or(Ok(()), |failure| Err(self.error(failure))))
     }
 
     /// Where a byte of the file is: its part, its block, and its offset in the part, in bytes.

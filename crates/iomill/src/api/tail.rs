@@ -6,6 +6,7 @@
 
 use super::state::FileState;
 use crate::drive::PAGE_BYTES;
+use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::layout::LayoutKind;
 use crate::sys::sync::Ordering;
@@ -29,10 +30,15 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
             part.dirty.store(true, Ordering::Release);
         }
         if file.record.layout == LayoutKind::Hash {
-            for (offset, len) in unused_ranges(file, index, len, whole) {
+            let ranges = unused_ranges(file, index, len, whole);
+            for &(offset, len) in &ranges {
                 fs.zero(handle, offset, len).map_err(failed("zero"))?;
                 // Durable before a longer length is, which would uncover what was here.
                 part.dirty.store(true, Ordering::Release);
+            }
+            // An engine of mapped parts would not hear of it, and leave it out of a sync.
+            if !ranges.is_empty() && file.array().services[usize::from(part.drive)].kind == EngineKind::Mmap {
+                fs.sync_data(handle).map_err(failed("sync"))?;
             }
         }
     }

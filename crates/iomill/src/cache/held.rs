@@ -56,7 +56,7 @@ impl Cache {
     }
 
     /// Takes a thread's block back.
-    pub fn give_pin_block(&self, block: &Arc<PinBlock>) {
+    pub fn give_pin_block(&self, block: Arc<PinBlock>) {
         self.frames.pins.give(block);
     }
 

@@ -15,8 +15,9 @@
 //! 3. Per page at most one of fill, flush and bypassing read is in flight, by its way's state or, when its set is full, in the
 //!    transit table (`wait`). A page stays findable until its flush has ended.
 //! 4. A thread that owns unfinished fills issues and reaps all of them before it waits for another's page or for room, or runs a user's code.
-//! 5. Nobody waits for a frame while holding fills: it bypasses, or splits its request. Pins may be held: they never fill a set,
-//!    because there are fewer than a share of the frames, and a set full of them is bypassed.
+//! 5. Nobody waits for a frame while holding fills: it bypasses, or splits its request. Pins may be held, also by who waits, and may fill a
+//!    set. So nobody waits for a pin to end: calls bypass a set full of pins, a range in place gets copies of what cannot be pinned, a
+//!    single pin an error after a while; and a page that finds no other frame to be written to leaves the cache (`Cache::write`).
 //! 6. A fill belongs to the cache, not to the future or call that caused it: dropping, cancelling or panicking completes it.
 //! 7. A blocking call from inside a callback is an error, not a deadlock (`api::callbacks`).
 

@@ -11,35 +11,44 @@
 //!    slots. If none holds the frame it is not pinned, and no pin that is under way will succeed, because its second look comes after
 //!    the fence and finds the version changed. Unmark the way before unlocking.
 //! 3. A slot is filled by its thread only, and emptied by whoever holds the pin, on any thread.
+//! 4. A thread keeps its first block for as long as it lives, and gives the others back when it finds them empty (`api::cached::seat`). Blocks
+//!    are small where there are few slots, so that many threads can have one.
 
 use std::sync::Arc;
 
 use crate::sys::barrier;
 use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
 
-/// Pins that one thread takes room for at a time.
+/// Pins that one thread takes room for at a time, at most.
 const BLOCK_SLOTS: usize = 16;
+
+/// Threads that can have a block each, where there are so many slots.
+const BLOCKS_LEAST: u32 = 64;
 
 /// Some slots of one thread.
 #[derive(Debug)]
 pub struct Block {
     /// 0: empty; else a frame's number and one.
     slots: [AtomicU32; BLOCK_SLOTS],
+    /// Slots that are used; at least one.
+    count: usize,
 }
 
 /// All slots of a cache.
 #[derive(Debug)]
 pub struct Pins {
-    /// Every block that was ever made; they are used again and never freed, because pins refer to them.
-    blocks: Mutex<Vec<Owned>>,
+    blocks: Mutex<Blocks>,
     slots_max: AtomicU32,
 }
 
-#[derive(Debug)]
-struct Owned {
-    block: Arc<Block>,
-    /// Whether a thread has it.
-    taken: bool,
+#[derive(Debug, Default)]
+struct Blocks {
+    /// Every block that was ever made; they are used again and never freed, because pins refer to them.
+    all: Vec<Arc<Block>>,
+    /// Those that no thread has.
+    free: Vec<Arc<Block>>,
+    /// Slots of all blocks.
+    slots: u32,
 }
 
 /// The frames that were pinned at some moment.
@@ -54,19 +63,19 @@ impl Pinned {
 }
 
 impl Pins {
-    /// At most `slots_max` pins at a time, rounded up to whole blocks.
+    /// At most `slots_max` pins at a time, and one at least.
     pub fn new(slots_max: u32) -> Pins {
         // Light fences are cheap once it is known that they may be.
         barrier::available();
-        Pins { blocks: Mutex::new(Vec::new()), slots_max: AtomicU32::new(slots_max) }
+        Pins { blocks: Mutex::default(), slots_max: AtomicU32::new(slots_max) }
     }
 
     /// How many pins there may be.
     pub fn max(&self) -> u32 {
-        self.slots_max.load(Ordering::Relaxed).next_multiple_of(BLOCK_SLOTS as u32)
+        self.slots_max.load(Ordering::Relaxed).max(1)
     }
 
-    /// Changes that. Threads keep the room that they have taken.
+    /// Changes that. Blocks that there are stay.
     pub fn set_max(&self, slots_max: u32) {
         self.slots_max.store(slots_max, Ordering::Relaxed);
     }
@@ -74,31 +83,30 @@ impl Pins {
     /// A block for the calling thread, unless there are too many.
     pub fn block(&self) -> Option<Arc<Block>> {
         let mut blocks = lock(&self.blocks);
-        if let Some(owned) = blocks.iter_mut().find(|owned| !owned.taken) {
-            owned.taken = true;
-            return Some(Arc::clone(&owned.block));
+        if let Some(block) = blocks.free.pop() {
+            return Some(block);
         }
-        if blocks.len() * BLOCK_SLOTS >= self.max() as usize {
+        let max = self.max();
+        let count = (max / BLOCKS_LEAST).clamp(1, BLOCK_SLOTS as u32);
+        if blocks.slots + count > max {
             return None;
         }
-        let block = Arc::new(Block { slots: std::array::from_fn(|_| AtomicU32::new(0)) });
-        blocks.push(Owned { block: Arc::clone(&block), taken: true });
+        let block = Arc::new(Block { slots: std::array::from_fn(|_| AtomicU32::new(0)), count: count as usize });
+        blocks.slots += count;
+        blocks.all.push(Arc::clone(&block));
         Some(block)
     }
 
-    /// Takes a block back from a thread that ends; pins in it may go on (rule 3).
-    pub fn give(&self, block: &Arc<Block>) {
-        let mut blocks = lock(&self.blocks);
-        if let Some(owned) = blocks.iter_mut().find(|owned| Arc::ptr_eq(&owned.block, block)) {
-            owned.taken = false;
-        }
+    /// Takes a block back from a thread that ends, or has no use for it; pins in it may go on (rule 3).
+    pub fn give(&self, block: Arc<Block>) {
+        lock(&self.blocks).free.push(block);
     }
 
     /// The frames that are pinned, after a heavy fence (rule 2).
     pub fn pinned(&self) -> Pinned {
         barrier::heavy();
         let blocks = lock(&self.blocks);
-        let slots = blocks.iter().flat_map(|owned| &owned.block.slots);
+        let slots = blocks.all.iter().flat_map(|block| &block.slots[..block.count]);
         Pinned(slots.map(|slot| slot.load(Ordering::Acquire)).filter(|&frame| frame != 0).collect())
     }
 }
@@ -114,7 +122,12 @@ impl Block {
 
     #[inline(never)]
     fn empty_beyond_first(&self) -> Option<&AtomicU32> {
-        self.slots.iter().find(|slot| slot.load(Ordering::Acquire) == 0)
+        self.slots[..self.count].iter().find(|slot| slot.load(Ordering::Acquire) == 0)
+    }
+
+    /// Whether nothing is pinned in it.
+    pub fn is_empty(&self) -> bool {
+        self.slots[..self.count].iter().all(|slot| slot.load(Ordering::Acquire) == 0)
     }
 }
 

@@ -27,7 +27,13 @@ impl Cache {
             if Locked::has(set.filling(), way) {
                 return Wrote::Busy;
             }
-            let Some(frame) = self.writable(place, &mut set, way, hash) else { return Wrote::Full };
+            let Some(frame) = self.writable(place, &mut set, way, hash) else {
+                // Pins have all frames. The page goes, once it is clean, and the write past the cache (rule 2).
+                if !Locked::has(set.dirty() | set.flushing(), way) {
+                    self.drop_page(&mut set, way);
+                }
+                return Wrote::Full;
+            };
             // SAFETY: the caller's promise; the set is locked, so nobody else writes to its frames.
             unsafe { self.frames.copy_in(frame, within, from, len) };
             self.soil(&mut set, way);
@@ -248,6 +254,40 @@ mod tests {
     fn is_there(cache: &Cache, number: u64) -> bool {
         let (key, hash) = page(number);
         cache.directory.find(key, hash).is_some()
+    }
+
+    /// Where all frames are pinned or dirty, a page that is pinned is written to past the cache, and its pins keep what they have.
+    #[test]
+    fn a_write_never_waits_for_pins() {
+        let bytes = 64 * PAGE_BYTES as u64;
+        let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let cache = Cache::new(plan).unwrap();
+        let set_of = |number| cache.directory.place(page(number).1);
+        let full: Vec<u64> = (0..).filter(|&number| set_of(number) == set_of(0)).take(4).collect();
+        let mut held = Vec::new();
+        let blocks: Vec<_> = std::iter::from_fn(|| cache.pin_block()).collect();
+        assert_eq!(blocks.len(), 8, "slots of one pin each");
+        for round in blocks.chunks(4) {
+            for (&number, block) in full.iter().zip(round) {
+                assert!(matches!(write(&cache, number), Wrote::Done { .. }));
+                let (key, hash) = page(number);
+                // SAFETY: the blocks are this thread's.
+                held.push(unsafe { cache.pin(key, hash, block.empty().unwrap()) }.unwrap().0);
+            }
+        }
+        // All others are dirty.
+        (0..1000).filter(|&number| set_of(number) != set_of(0)).for_each(|number| _ = write(&cache, number));
+        let number = full[0];
+        let (key, hash) = page(number);
+        assert!(matches!(write(&cache, number), Wrote::Full) && !cache.begin_bypass(key, hash), "it is dirty");
+        let mut copy = [0; PAGE_BYTES];
+        // SAFETY: a whole page, and ours.
+        assert_eq!(unsafe { cache.begin_flush(key, copy.as_mut_ptr()) }, Flush::Begun);
+        assert!(matches!(write(&cache, number), Wrote::Full) && !cache.begin_bypass(key, hash), "it is being flushed");
+        cache.end_flush(key, Ok(()));
+        assert!(matches!(write(&cache, number), Wrote::Full) && cache.begin_bypass(key, hash));
+        cache.end_bypass(key, hash, Ok(()));
+        assert!(held.iter().all(|held| held.bytes() == BYTES));
     }
 
     /// A dirty page that should go lets a clean one go in its place, and asks for a flush; after it, it goes.

@@ -9,6 +9,8 @@
 //! 3. What is in the inbox is bounded by the number of pieces; a sender that finds it full gets its share back and waits
 //!    for space holding nothing. One share is always let into an empty inbox, however large, and one without weight into
 //!    any: the server itself may send those.
+//! 4. The background has a bound of its own, which counts its pieces until they have ended: the server takes what is here also when
+//!    much of the background waits for the drive, so that it never holds others up.
 
 use crate::sys::sync::{Condvar, Mutex, lock, wait};
 
@@ -23,11 +25,19 @@ pub struct Inbox<T> {
 #[derive(Debug)]
 struct State<T> {
     shares: Vec<T>,
-    /// Sum of the weights of `shares`.
+    /// Sum of the weights of `shares` but those of the background.
     weight: usize,
+    /// Sum of the weights of the background's shares that have not ended.
+    behind: usize,
     /// The server found nothing and is about to wait, or waits (rule 1).
     asleep: bool,
     closed: bool,
+}
+
+impl<T> State<T> {
+    fn is_full_behind(&self, weight: usize, limit: usize) -> bool {
+        self.behind > 0 && self.behind + weight > limit
+    }
 }
 
 /// Why a share was not taken.
@@ -51,7 +61,7 @@ pub struct Taken {
 impl<T> Inbox<T> {
     /// An inbox that takes shares up to a total weight of `limit`.
     pub fn new(limit: usize) -> Inbox<T> {
-        let state = State { shares: Vec::new(), weight: 0, asleep: false, closed: false };
+        let state = State { shares: Vec::new(), weight: 0, behind: 0, asleep: false, closed: false };
         Inbox { state: Mutex::new(state), space: Condvar::new(), limit }
     }
 
@@ -68,6 +78,40 @@ impl<T> Inbox<T> {
         state.weight += weight;
         state.shares.push(share);
         Ok(std::mem::take(&mut state.asleep))
+    }
+
+    /// The same for a share of the background (rule 4).
+    pub fn send_behind(&self, share: T, weight: usize) -> Result<bool, Refused<T>> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(Refused::Closed(share));
+        }
+        if state.is_full_behind(weight, self.limit) {
+            return Err(Refused::Full(share));
+        }
+        state.behind += weight;
+        state.shares.push(share);
+        Ok(std::mem::take(&mut state.asleep))
+    }
+
+    /// A share of the background has ended.
+    pub fn ended_behind(&self, weight: usize) {
+        lock(&self.state).behind -= weight;
+        self.space.notify_all();
+    }
+
+    /// Whether a share of the background of that weight would be taken now.
+    pub fn has_room_behind(&self, weight: usize) -> bool {
+        let state = lock(&self.state);
+        !state.closed && !state.is_full_behind(weight, self.limit)
+    }
+
+    /// Waits until one would be.
+    pub fn wait_for_space_behind(&self, weight: usize) {
+        let mut state = lock(&self.state);
+        while state.is_full_behind(weight, self.limit) && !state.closed {
+            state = wait(&self.space, state);
+        }
     }
 
     /// Whether a share of that weight would be taken now.
@@ -128,6 +172,22 @@ mod tests {
         assert_eq!(inbox.send('d', 1), Err(Refused::Closed('d')));
         inbox.take(&mut got, true);
         assert_eq!(got, ['a', 'b', 'c']);
+    }
+
+    #[test]
+    fn the_background_has_its_own_bound_until_it_has_ended() {
+        let (inbox, mut got) = (Inbox::new(4), Vec::new());
+        assert_eq!(inbox.send_behind('a', 9), Ok(false));
+        assert_eq!(inbox.send('b', 4), Ok(false), "nothing of the background is in its way");
+        inbox.take(&mut got, true);
+        assert_eq!(inbox.send_behind('c', 1), Err(Refused::Full('c')), "taken is not ended");
+        assert!(!inbox.has_room_behind(1) && inbox.has_room(4));
+        inbox.ended_behind(9);
+        inbox.wait_for_space_behind(3);
+        assert_eq!((inbox.send_behind('c', 3), inbox.send_behind('d', 2)), (Ok(false), Err(Refused::Full('d'))));
+        inbox.close();
+        inbox.wait_for_space_behind(2);
+        assert_eq!(inbox.send_behind('d', 2), Err(Refused::Closed('d')));
     }
 }
 

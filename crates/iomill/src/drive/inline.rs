@@ -103,6 +103,10 @@ impl Lane {
         self.queues.iter().map(Queue::parked).sum()
     }
 
+    pub fn parked_before(&self) -> usize {
+        self.queues.iter().map(Queue::parked_before).sum()
+    }
+
     pub fn blocked(&self) -> usize {
         self.queues.iter().map(Queue::blocked).sum()
     }
@@ -227,7 +231,7 @@ impl Context {
         let mut failures = 0;
         loop {
             if more {
-                more = context.take(&mut pieces);
+                more = context.take(regions, &mut pieces);
                 if !more {
                     context.lanes.iter_mut().for_each(Lane::flush);
                 }
@@ -250,7 +254,7 @@ impl Context {
     }
 
     /// Moves pieces from the source to the queues, a bounded number ahead of what the drives take.
-    fn take(&mut self, pieces: &mut impl Iterator<Item = (u16, Piece)>) -> bool {
+    fn take(&mut self, regions: &Regions, pieces: &mut impl Iterator<Item = (u16, Piece)>) -> bool {
         let mut room = self.lanes.iter().map(|l| LOOK_AHEAD * l.owner.len()).sum::<usize>();
         room = room.saturating_sub(self.lanes.iter().map(Lane::parked).sum());
         for _ in 0..room {
@@ -258,7 +262,7 @@ impl Context {
             let (lane, queue) = self.places[usize::from(drive)];
             let lane = &mut self.lanes[usize::from(lane)];
             piece.class = Class::Foreground;
-            lane.known.fill_in(&mut *lane.engine, &mut piece);
+            lane.known.fill_in(regions, &mut *lane.engine, &mut piece);
             // SAFETY: by the contract of `run`, which does not return before the piece has ended.
             unsafe { lane.queues[usize::from(queue)].push(piece) };
         }

@@ -176,6 +176,11 @@ impl Queue {
         self.foreground.len() + self.background.len() + self.alone.len() + self.blocked.len()
     }
 
+    /// The same but those of the background; few of those may be among them.
+    pub fn parked_before(&self) -> usize {
+        self.parked() - self.background.len()
+    }
+
     /// Pieces parked because their block is locked.
     pub fn blocked(&self) -> usize {
         self.blocked.len()

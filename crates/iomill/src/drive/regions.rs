@@ -5,9 +5,9 @@
 //!
 //! Rules:
 //! 1. Memory is added before the first piece that lies in it is queued, and removed after the last has ended.
-//! 2. Every change raises `version`. An engine looks at it at the start of a batch, and lets go of what was removed before it
-//!    looks anything up. So a number never stands for memory that was mapped anew: a batch in the new memory starts after the
-//!    removal of the old.
+//! 2. Every change raises `version`. An engine looks at it before it looks anything up, for each piece, and lets go first of what was
+//!    removed. So a number never stands for memory that was mapped anew: a piece in the new memory comes after the removal of the
+//!    old, though perhaps in a batch that began before it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -136,15 +136,16 @@ impl Default for Known {
 }
 
 impl Known {
-    /// Begins a batch (rule 2). `span` is memory that holds the memory of all its pieces but those in slabs.
+    /// Begins a batch. `span` is memory that holds the memory of all its pieces but those in slabs.
     pub fn begin(&mut self, regions: &Regions, engine: &mut dyn Engine, span: (*const u8, usize)) {
         self.current = self.number(regions, engine, span.0, span.1);
     }
 
     /// Gives a piece of the batch the number of its memory.
     #[inline]
-    pub fn fill_in(&mut self, engine: &mut dyn Engine, piece: &mut Piece) {
+    pub fn fill_in(&mut self, regions: &Regions, engine: &mut dyn Engine, piece: &mut Piece) {
         if let Memory::One { buf, region } = &mut piece.memory {
+            self.keep_up(regions, engine);
             *region = self.current;
             if !self.slabs.is_empty() {
                 self.fill_in_slab(engine, *buf as usize, piece.len as usize, region);
@@ -166,7 +167,7 @@ impl Known {
         let used_end = chunk_end.min(known.slab.used_end);
         let (number, registered_end) = match known.chunks[chunk] {
             Some(known) => known,
-            // In use for so short a time that this batch has not heard of it.
+            // Not in use any more, or not yet.
             None if used_end < start + len => (NO_REGION, chunk_end),
             None => {
                 // SAFETY: a slab is mapped until its owner has called `Regions::remove_slab`, which is after the end of the
@@ -180,13 +181,9 @@ impl Known {
 
     /// The engine's number for memory, registering it at first use.
     fn number(&mut self, regions: &Regions, engine: &mut dyn Engine, start: *const u8, len: usize) -> u16 {
-        let version = regions.version.load(Ordering::Acquire);
-        if version == 0 {
+        self.keep_up(regions, engine);
+        if self.version == 0 {
             return NO_REGION;
-        }
-        if version != self.version {
-            self.catch_up(regions, engine);
-            self.version = version;
         }
         let Some((id, at, size)) = regions.find(start, len) else { return NO_REGION };
         if let Some(&(_, number)) = self.numbers.iter().find(|&&(known, _)| known == id) {
@@ -200,7 +197,18 @@ impl Known {
         number
     }
 
+    /// Rule 2.
+    #[inline]
+    fn keep_up(&mut self, regions: &Regions, engine: &mut dyn Engine) {
+        let version = regions.version.load(Ordering::Acquire);
+        if version != self.version {
+            self.catch_up(regions, engine);
+            self.version = version;
+        }
+    }
+
     /// Lets go of what was removed and learns of new slabs.
+    #[cold]
     fn catch_up(&mut self, regions: &Regions, engine: &mut dyn Engine) {
         let mut unregister = |number: u16| {
             if number != NO_REGION {

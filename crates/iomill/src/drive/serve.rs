@@ -13,14 +13,14 @@ use super::inbox::Inbox;
 use super::inline::{BLOCKED_PAUSE, Lane, Service, give_up_after};
 use super::locks::BlockLocks;
 use super::regions::Regions;
-use super::{Failure, Piece};
+use super::{Class, Failure, Piece};
 use crate::engine::Wake;
 use crate::engine::platform::Platform;
 use crate::sys::clock::Clock;
 use crate::sys::fs::Handle;
 
-/// How many pieces an inbox holds before it pushes back, and how many a server parks before it takes more. The background
-/// counts too: who sends it keeps fewer than that on their way to one drive, lest the foreground wait in the inbox.
+/// How many pieces an inbox holds before it pushes back, and how many a server parks before it takes no more. Of the background there
+/// may be as many besides, until they have ended (rule 4 of the inbox).
 pub const INBOX_PIECES: usize = 4096;
 
 /// Learns that its share of a batch has ended on one drive.
@@ -49,12 +49,29 @@ pub struct Share {
 // SAFETY: `span` is an address range to look up, never read through; the pieces are `Send`.
 unsafe impl Send for Share {}
 
+impl Share {
+    /// Whether it is of the background: all pieces of a share are of one class.
+    fn is_background(&self) -> bool {
+        self.pieces.first().is_some_and(|piece| piece.class == Class::Background)
+    }
+}
+
 /// What goes through an inbox.
 pub enum Message {
     /// Work.
     Share(Share),
     /// Let go of a file that is being closed (by key).
     Forget(u64),
+}
+
+impl Message {
+    /// The number of pieces of the background in it.
+    pub fn behind(&self) -> usize {
+        match self {
+            Message::Share(share) if share.is_background() => share.pieces.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// What a turn came to.
@@ -73,6 +90,8 @@ struct Active {
     owner: Arc<dyn Owner>,
     left: usize,
     failure: Option<Failure>,
+    /// Pieces of the background that it had.
+    behind: usize,
 }
 
 /// One drive's server.
@@ -137,7 +156,7 @@ impl Server {
     /// One round: take messages, start what fits, wait (if `may_wait`) and report what ended.
     pub fn turn(&mut self, may_wait: bool) -> Turn {
         let mut closed = false;
-        if self.lane.parked() < INBOX_PIECES {
+        if self.lane.parked_before() < INBOX_PIECES {
             closed = self.inbox.take(&mut self.fetched, false).closed;
             self.accept();
         }
@@ -145,7 +164,7 @@ impl Server {
         let (in_flight, parked) = (self.lane.in_flight(), self.lane.parked());
         // What is held back keeps nobody from the slots that are free; some of its kind is in flight.
         let waiting = parked - self.lane.held_back();
-        if waiting == 0 && parked < INBOX_PIECES {
+        if waiting == 0 {
             // With slots to spare a new message is worth being woken for. Nothing may have come since the look above.
             let again = self.inbox.take(&mut self.fetched, may_wait);
             closed = again.closed;
@@ -171,7 +190,7 @@ impl Server {
 
     /// One round that waits for nothing, for who runs several servers on one thread. Whether anything is left to do.
     pub fn poll(&mut self) -> bool {
-        if self.lane.parked() < INBOX_PIECES {
+        if self.lane.parked_before() < INBOX_PIECES {
             self.inbox.take(&mut self.fetched, false);
             self.accept();
         }
@@ -189,7 +208,7 @@ impl Server {
 
     fn wait(&mut self, min: usize, timeout: Option<Duration>) {
         let _serving = Serving::begin();
-        let (active, free) = (&mut self.active, &mut self.free);
+        let (active, free, inbox) = (&mut self.active, &mut self.free, &self.inbox);
         let result = self.lane.wait(min, timeout, &mut |done| {
             let Some(share) = active[done.token as usize].as_mut() else {
                 unreachable!("a token is free only after all its pieces have ended")
@@ -203,6 +222,9 @@ impl Server {
                 && let Some(share) = active[done.token as usize].take()
             {
                 free.push(done.token);
+                if share.behind > 0 {
+                    inbox.ended_behind(share.behind);
+                }
                 share.owner.share_done(share.failure);
             }
         });
@@ -227,17 +249,18 @@ impl Server {
         let Lane { engine, queues, known, .. } = &mut self.lane;
         known.begin(&self.regions, &mut **engine, share.span);
         let left = share.pieces.len();
+        let behind = if share.is_background() { left } else { 0 };
         let token = self.free.pop().unwrap_or_else(|| {
             self.active.push(None);
             self.active.len() as u32 - 1
         });
-        self.active[token as usize] = Some(Active { owner: share.owner, left, failure: None });
+        self.active[token as usize] = Some(Active { owner: share.owner, left, failure: None, behind });
         if share.flush {
             queues[0].flush();
         }
         for mut piece in share.pieces {
             piece.token = token;
-            known.fill_in(&mut **engine, &mut piece);
+            known.fill_in(&self.regions, &mut **engine, &mut piece);
             // SAFETY: the share's owner keeps memory and files alive until it is told that the share has ended,
             // which is after the last of its pieces.
             unsafe { queues[0].push(piece) };

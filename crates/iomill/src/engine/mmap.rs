@@ -1,15 +1,16 @@
 //! The mmap engine: parts are mapped, reads and writes are copies.
 //!
 //! Goals: no system call for bytes that are in memory, or on a device that is memory; errors of the device as errors of
-//! single requests. Non-goals: data that has to come from a drive. A copy waits for each page that is not in memory, one after
-//! the other; io_uring has hundreds in flight.
+//! single requests. Non-goals: being the best for data that has to come from a drive. What is not in memory is asked for ahead
+//! (`ahead`), but goes by way of the page cache and is copied from there.
 //!
 //! What cannot be copied goes by system calls, through a posix engine of its own: syncs, and requests beyond the mapping or the end of the
 //! file, on a part that cannot be mapped or is being mapped anew, or whose copy has met a page that is not to be had. So a
-//! request's error is always the kernel's own answer to a system call. Rules are in `epochs`, `parts` and `copy`.
+//! request's error is always the kernel's own answer to a system call. Rules are in `epochs`, `parts`, `copy` and `ahead`.
 //!
 //! Parts are to be open without direct I/O: the ways beside the mapping must see what it holds.
 
+mod ahead;
 mod copy;
 mod epochs;
 mod flush;
@@ -21,6 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahead::{Ahead, Stream};
 use epochs::{Inside, Reader};
 use flush::LineFlush;
 use mapping::Mapping;
@@ -37,7 +39,8 @@ pub struct MmapEngine {
     parts: Arc<MappedParts>,
     reader: Reader<Mapping>,
     /// The parts that this engine has used.
-    known: HashMap<u64, Arc<Part>>,
+    known: HashMap<u64, Known>,
+    ahead: Ahead,
     /// Pushed, not begun.
     pending: Vec<Request>,
     /// Copied, not handed out.
@@ -47,10 +50,17 @@ pub struct MmapEngine {
     below: PosixEngine,
     /// Requests that `below` has not completed.
     below_in_flight: usize,
-    /// Parts on DAX whose sync is below, by slot.
-    syncing: HashMap<u32, Arc<Part>>,
+    /// Parts that are written to, or (on DAX) synced, below, by slot.
+    changing: HashMap<u32, (Op, Arc<Part>)>,
     /// Copy nothing.
     only_system_calls: bool,
+}
+
+/// What an engine knows of a part.
+#[derive(Debug)]
+struct Known {
+    part: Arc<Part>,
+    stream: Stream,
 }
 
 impl MmapEngine {
@@ -63,12 +73,13 @@ impl MmapEngine {
             reader: parts.reader(),
             parts,
             known: HashMap::new(),
+            ahead: Ahead::default(),
             pending: Vec::with_capacity(capacity),
             ended: Vec::with_capacity(capacity),
             rest: Vec::with_capacity(capacity),
             below: PosixEngine::new(config),
             below_in_flight: 0,
-            syncing: HashMap::new(),
+            changing: HashMap::new(),
             only_system_calls: false,
         })
     }
@@ -80,19 +91,29 @@ impl MmapEngine {
         Ok(engine)
     }
 
-    /// Copies all that can be copied, and hands on the rest.
-    fn begin(&mut self) {
+    /// Copies all that can be copied, and hands on the rest. Whether that was a batch of a cold engine ([`Ahead`]).
+    fn begin(&mut self) -> bool {
         if self.pending.is_empty() {
-            return;
+            return false;
         }
-        let MmapEngine { parts, reader, known, pending, ended, rest, syncing, .. } = self;
+        let MmapEngine { parts, reader, known, ahead, pending, ended, rest, changing, .. } = self;
+        let is_cold = !self.only_system_calls && ahead.begin();
         let inside = reader.enter();
+        if is_cold {
+            ask_ahead(&inside, known, pending, rest);
+        }
         let mut fence: Option<LineFlush> = None;
+        let (mut reads, mut read_bytes) = (0, 0);
         for request in pending.drain(..) {
             let key = request.file.key;
-            let part = known.entry(key).or_insert_with(|| parts.part(key));
+            let known = known.entry(key).or_insert_with(|| Known { part: parts.part(key), stream: Stream::default() });
+            let part = &known.part;
+            if request.op == Op::Read {
+                reads += 1;
+                read_bytes += u64::from(request.len);
+            }
             let copied = match request.op {
-                Op::Sync => sync(&inside, part, &request, syncing),
+                Op::Sync => sync(&inside, part, &request, changing),
                 Op::Read | Op::Write if self.only_system_calls => None,
                 Op::Read | Op::Write => transfer(&inside, parts, part, &request, &mut fence),
             };
@@ -102,10 +123,14 @@ impl MmapEngine {
             }
             if request.op == Op::Write {
                 part.bypass();
+                changing.insert(request.slot, (Op::Write, Arc::clone(part)));
             }
             rest.push(request);
         }
         drop(inside);
+        if !is_cold {
+            ahead.end_warm(reads, read_bytes);
+        }
         // Before any completion is handed out: a sync may follow from another thread, whose fence would not count.
         if let Some(flush) = fence {
             flush.fence();
@@ -116,19 +141,50 @@ impl MmapEngine {
             unsafe { self.below.push(rest) };
             rest.clear();
         }
+        is_cold
     }
 
     /// Takes note of what came from below.
     fn came_up(&mut self, done: &[Completion]) {
         self.below_in_flight -= done.len();
-        if self.syncing.is_empty() {
+        if self.changing.is_empty() {
             return;
         }
         for completion in done {
-            if let Some(part) = self.syncing.remove(&completion.slot) {
-                part.end_sync(completion.result >= 0);
+            match self.changing.remove(&completion.slot) {
+                // A sync that began before the write's end may not have covered it.
+                Some((Op::Write, part)) => part.bypass(),
+                Some((_, part)) => part.end_sync(completion.result >= 0),
+                None => {}
             }
         }
+    }
+}
+
+/// Sees to it that the reads of a cold engine's batch do not wait one after the other ([`ahead`], rules 2 and 3): announces them, or has the only
+/// one go by a system call.
+fn ask_ahead(
+    inside: &Inside<'_, Mapping>,
+    known: &mut HashMap<u64, Known>,
+    pending: &mut Vec<Request>,
+    rest: &mut Vec<Request>,
+) {
+    let is_alone = pending.len() == 1;
+    let mut goes_below = false;
+    for request in pending.iter().filter(|request| request.op == Op::Read) {
+        // A part that was not used yet has no mapping that was waited for.
+        let Some(Known { part, stream }) = known.get_mut(&request.file.key) else { continue };
+        let is_memory = inside.current(&part.mapping).is_some_and(|mapping| mapping.flush.is_some());
+        if stream.goes_on(request) || is_memory {
+            continue;
+        }
+        match is_alone {
+            true => goes_below = true,
+            false => ahead::announce(request),
+        }
+    }
+    if goes_below {
+        rest.append(pending);
     }
 }
 
@@ -140,13 +196,13 @@ fn sync(
     inside: &Inside<'_, Mapping>,
     part: &Arc<Part>,
     request: &Request,
-    syncing: &mut HashMap<u32, Arc<Part>>,
+    changing: &mut HashMap<u32, (Op, Arc<Part>)>,
 ) -> Option<i32> {
     inside.current(&part.mapping)?.flush?;
     if !part.begin_sync(request.file.handle) {
         return Some(0);
     }
-    syncing.insert(request.slot, Arc::clone(part));
+    changing.insert(request.slot, (Op::Sync, Arc::clone(part)));
     None
 }
 
@@ -197,8 +253,11 @@ fn transfer(
             return None;
         }
         if let (Op::Write, Some(flush)) = (request.op, mapping.flush) {
-            // SAFETY: these bytes have just been written.
-            unsafe { flush.write_back(here, len) };
+            // SAFETY: the range is in the mapping, and this thread has just copied to it.
+            if !unsafe { flush.write_back(here, len) } {
+                mapping.distrust();
+                return None;
+            }
             *fence = Some(flush);
         }
         offset += len as u64;
@@ -226,15 +285,18 @@ impl Engine for MmapEngine {
     }
 
     fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
-        self.begin();
+        let was_cold = self.begin();
         let copied = self.ended.len();
         done.append(&mut self.ended);
-        if copied >= min && copied > 0 && self.below_in_flight == 0 {
-            return Ok(());
+        let mut result = Ok(());
+        if copied < min || copied == 0 || self.below_in_flight > 0 {
+            let first = done.len();
+            result = self.below.wait(min.saturating_sub(copied), timeout, done);
+            self.came_up(&done[first..]);
         }
-        let first = done.len();
-        let result = self.below.wait(min.saturating_sub(copied), timeout, done);
-        self.came_up(&done[first..]);
+        if was_cold {
+            self.ahead.end_cold();
+        }
         result
     }
 
@@ -257,8 +319,8 @@ impl Engine for MmapEngine {
 impl Drop for MmapEngine {
     /// Mappings that no other engine uses go with it.
     fn drop(&mut self) {
-        for (key, part) in self.known.drain() {
-            self.parts.leave(key, part);
+        for (key, known) in self.known.drain() {
+            self.parts.leave(key, known.part);
         }
     }
 }

@@ -38,14 +38,14 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
         cache_bytes: arguments.cache,
         options: turns.kind.apply(context.options()),
         skews: arguments.skew.iter().map(|skew| skew.skew()).collect(),
-        threads: arguments.threads.iter().map(|&threads| threads.into()).collect(),
+        threads: arguments.threads.counts(),
         batch: arguments.batch.batch,
-        rounds: turns.rounds.rounds.into(),
-        slice: Duration::from_secs_f64(turns.rounds.seconds),
+        rounds: turns.rounds.times.rounds.into(),
+        slice: turns.rounds.times.slice(),
         rivals: turns.rounds.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, turns.rounds.place.dir())?;
+    let arena = named_or_fresh(context, turns.rounds.times.place.dir())?;
     watched(context, &interrupt, |stage| warm::run(arena, &settings, interrupt.flag(), stage))
 }
 
@@ -79,7 +79,7 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
         return Err(Failure::Usage(why.to_owned()));
     }
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, arguments.place.dir())?;
+    let arena = named_or_fresh(context, arguments.times.place.dir())?;
     let ids = |options: iomill::ArrayOptions| -> Result<Vec<usize>> {
         Ok(options.peek(arena.drives())?.info()?.nodes.iter().map(|node| node.id).collect())
     };
@@ -95,9 +95,9 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
         topology,
         nodes,
         batches: arguments.batch.clone(),
-        threads: arguments.threads.iter().map(|&threads| threads.into()).collect(),
-        rounds: arguments.rounds.into(),
-        slice: Duration::from_secs_f64(arguments.seconds),
+        threads: arguments.threads.counts(),
+        rounds: arguments.times.rounds.into(),
+        slice: arguments.times.slice(),
     };
     watched(context, &interrupt, |stage| nodes::run(arena, &settings, interrupt.flag(), stage))
 }
@@ -130,8 +130,8 @@ fn settings(
         threads: threads.into(),
         // Of those who take many; others have one.
         batch: 1,
-        rounds: turns.rounds.rounds.into(),
-        slice: Duration::from_secs_f64(turns.rounds.seconds),
+        rounds: turns.rounds.times.rounds.into(),
+        slice: turns.rounds.times.slice(),
         rivals: turns.rounds.rivals.clone(),
         helper: Helper { program, arguments: vec!["bench".to_owned(), "held".to_owned()] },
     })
@@ -139,7 +139,7 @@ fn settings(
 
 fn limited(context: &Context<'_>, what: &What, settings: &limited::Settings, turns: &BenchTurns) -> Result<Report> {
     let interrupt = Interrupt::install()?;
-    let arena = named_or_fresh(context, turns.rounds.place.dir())?;
+    let arena = named_or_fresh(context, turns.rounds.times.place.dir())?;
     progress(context, &interrupt, |stage| limited::run(arena, what, settings, interrupt.flag(), stage))
 }
 

@@ -33,6 +33,11 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
 }
 
 fn sc13(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
+    if arguments.drives.is_some() || arguments.loads.is_some() || !arguments.traces.is_empty() {
+        let why =
+            "the steps of sc13 are measured by random reads of one array: --drives, --load and --trace are falcon's";
+        return Err(Failure::Usage(why.to_owned()));
+    }
     let slice = Duration::from_secs_f64(arguments.seconds);
     let threads = threads(arguments);
     let workload = Workload { depth: context.global.queues.depth().most(), ..Workload::RANDOM_READ };

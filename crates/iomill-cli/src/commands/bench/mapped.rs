@@ -1,7 +1,6 @@
 //! `iomill bench mmap-vs-syscall`.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use iomill_bench::human;
 use iomill_bench::mapped::{self, Settings};
@@ -22,13 +21,13 @@ pub fn run(context: &Context<'_>, arguments: &BenchMapped) -> Result<Answer> {
         size_bytes: arguments.size,
         request_bytes: arguments.request_size.clone(),
         orders: arguments.order.iter().map(|order| order.order()).collect(),
-        threads: arguments.threads.iter().map(|&threads| threads.into()).collect(),
+        threads: arguments.threads.counts(),
         growth_bytes: arguments.growth,
-        rounds: arguments.rounds.into(),
-        slice: Duration::from_secs_f64(arguments.seconds),
+        rounds: arguments.times.rounds.into(),
+        slice: arguments.times.slice(),
     };
     let interrupt = Interrupt::install()?;
-    let dir = place(context, arguments.place.dir())?;
+    let dir = place(context, arguments.times.place.dir())?;
     let report = progress(context, &interrupt, |stage| mapped::run(dir, &settings, interrupt.flag(), stage))?;
     answer(context, report.table() + "\n", report.json()?)
 }

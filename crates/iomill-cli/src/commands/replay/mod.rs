@@ -15,7 +15,7 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
 }
 
 /// What a trace is called: its file's name without what says how it is packed and written, so `oltp` for `oltp.csv.xz`.
-fn trace_name(path: &Path) -> String {
+pub(super) fn trace_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let plain = [".gz", ".xz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
     match plain.rsplit_once('.') {

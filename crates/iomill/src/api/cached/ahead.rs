@@ -10,7 +10,8 @@
 //! Rules:
 //! 1. What is on its way before anybody has asked for it is an eighth of the cache at most (`Share`), so that it does not push out what it
 //!    was fetched with.
-//! 2. Nobody waits to begin it: where a lock is taken, the gate closed or the share used up, it is left.
+//! 2. Nobody waits to begin it: where a lock is taken, the gate closed or the share used up, it is left. What is asked for by advice is put
+//!    back while the share is used up, and gone on with by whose share ends.
 //! 3. It belongs to itself, as every operation, and holds the file inside its gate until it has ended.
 
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use super::{Cached, Paged, Work};
+use crate::api::callbacks::Callbacks;
 use crate::api::operation::Operation;
 use crate::api::state::FileState;
 use crate::drive::{Class, PAGE_BYTES};
@@ -224,8 +226,8 @@ impl Ahead {
         drop(streams);
         let Some(range) = range else { return };
         match file.start_ahead(paged, range.clone(), None) {
-            Ok(true) => {}
-            Ok(false) => lock(&self.streams).take_back(&range),
+            Ok(Start::Done) => {}
+            Ok(_) => lock(&self.streams).take_back(&range),
             Err(error) => {
                 self.expect(Habit::Random);
                 file.array().notice(format!("no read-ahead of {:?}: {error}", file.record.name));
@@ -243,46 +245,67 @@ pub struct Share {
 
 impl Share {
     fn take(cached: &Arc<Cached>, pages: u64) -> Option<Share> {
-        let before = cached.ahead.fetch_add(pages, Ordering::Relaxed);
-        let share = Share { cached: Arc::clone(cached), pages };
-        (before + pages <= cached.pages() / ON_ITS_WAY_SHARE).then_some(share)
+        let more = |before| Some(before + pages).filter(|&all| all <= Share::most(cached));
+        cached.ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Share { cached: Arc::clone(cached), pages })
+    }
+
+    /// Pages of all shares together.
+    fn most(cached: &Cached) -> u64 {
+        cached.pages() / ON_ITS_WAY_SHARE
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.cached.ahead.fetch_sub(self.pages, Ordering::Relaxed);
+        self.cached.ahead.fetch_sub(self.pages, Ordering::AcqRel);
+        if let Some(resume) = self.cached.wanted.take_resume() {
+            resume();
+        }
     }
 }
 
-/// Who is told of the end.
+/// What became of beginning to read ahead.
+enum Start {
+    /// It was begun, or there was nothing to do.
+    Done,
+    /// The share is used up.
+    NoShare,
+    /// The file's length is being changed, or the array closed.
+    NotNow,
+}
+
+/// Who is told of the end, on whatever thread: it only hands work on.
 type Then = Box<dyn FnOnce() + Send>;
 
 impl FileState {
-    /// Begins to bring pages in that may be asked for soon; whether it did, or there was nothing to do (rule 2). `then` is called when
+    /// Begins to bring pages in that may be asked for soon, if it can at once (rule 2). `then` is called when
     /// it has ended, on the thread that brings the end, and not at all if it was not begun.
     fn start_ahead(
         self: &Arc<Self>,
         paged: &Arc<Paged>,
         pages: Range<u64>,
         then: Option<Then>,
-    ) -> crate::error::Result<bool> {
+    ) -> crate::error::Result<Start> {
         self.array().get_ready()?;
         if !self.gate.try_enter() {
-            return Ok(false);
+            return Ok(Start::NotNow);
+        }
+        if !self.array().is_open() {
+            self.gate.leave();
+            return Ok(Start::NotNow);
         }
         let pages = pages.start..pages.end.min(self.end_page()).max(pages.start);
-        let share = Share::take(&paged.cached, pages.end - pages.start).filter(|_| self.array().is_open());
-        let work = match share {
+        let work = match Share::take(&paged.cached, pages.end - pages.start) {
             None => {
                 self.gate.leave();
-                return Ok(false);
+                return Ok(Start::NoShare);
             }
             Some(share) => Work::ahead(self, paged, pages, Class::Background, share),
         };
         if work.is_none() && then.is_none() {
             self.gate.leave();
-            return Ok(true);
+            return Ok(Start::Done);
         }
         let operation = Operation::new(Arc::clone(self), Vec::new(), None, work);
         if let Some(then) = then {
@@ -290,7 +313,7 @@ impl FileState {
         }
         // SAFETY: the work has no memory but frames, which are its fills' until it has ended.
         unsafe { operation.start_work(self.array(), self) };
-        Ok(true)
+        Ok(Start::Done)
     }
 
     /// Has pages brought in that will be needed, one wave after the other, behind those that were asked for before.
@@ -298,7 +321,7 @@ impl FileState {
         let most = paged.cached.pages() / NEEDED_SHARE;
         let end = pages.end.min(self.end_page()).min(pages.start.saturating_add(most));
         if pages.start < end && paged.cached.wanted.push(Arc::downgrade(self), pages.start..end) {
-            go_on_later(self, Arc::clone(&paged.cached));
+            go_on_later(&self.array().rests, &paged.cached)();
         }
     }
 }
@@ -309,11 +332,19 @@ pub struct Wanted {
     state: Mutex<Queue>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Queue {
     ranges: VecDeque<(Weak<FileState>, Range<u64>)>,
     /// Whether somebody is bringing them in, one wave after the other.
     running: bool,
+    /// Goes on with it when a share has ended.
+    resume: Option<Then>,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue of {}", self.ranges.len())
+    }
 }
 
 impl Wanted {
@@ -340,12 +371,30 @@ impl Wanted {
         }
         Some(wave)
     }
+
+    /// Puts a wave back, to be gone on with when a share has ended.
+    fn put_back(&self, file: Weak<FileState>, pages: Range<u64>, resume: Then) {
+        let mut queue = lock(&self.state);
+        match queue.ranges.front_mut() {
+            Some((theirs, rest)) if theirs.ptr_eq(&file) && rest.start == pages.end => rest.start = pages.start,
+            _ => queue.ranges.push_front((file, pages)),
+        }
+        queue.resume = Some(resume);
+    }
+
+    fn take_resume(&self) -> Option<Then> {
+        lock(&self.state).resume.take()
+    }
 }
 
-/// Goes on with what is wanted, on a thread that may wait for room in the drives' queues. `file` is any of the array.
-fn go_on_later(file: &Arc<FileState>, cached: Arc<Cached>) {
-    let rests = Arc::clone(&file.array().rests);
-    rests.run(Box::new(move || go_on(&cached)));
+/// Goes on with what is wanted on a thread that may wait for room in the drives' queues, and close a file: who is told of an end may be a
+/// drive's.
+fn go_on_later(rests: &Arc<Callbacks>, cached: &Arc<Cached>) -> Then {
+    let (rests, cached) = (Arc::clone(rests), Arc::downgrade(cached));
+    Box::new(move || {
+        let go_on = move || cached.upgrade().iter().for_each(go_on);
+        rests.run(Box::new(go_on));
+    })
 }
 
 fn go_on(cached: &Arc<Cached>) {
@@ -354,15 +403,18 @@ fn go_on(cached: &Arc<Cached>) {
         // A file that nobody has open any more is not kept from being deleted.
         let Some(file) = file.upgrade().filter(|file| file.is_held()) else { continue };
         let Some(paged) = file.paged.clone() else { continue };
-        let (cached, weak) = (Arc::clone(cached), Arc::downgrade(&file));
-        let then = Box::new(move || match weak.upgrade() {
-            Some(file) => go_on_later(&file, cached),
-            None => go_on(&cached),
-        });
-        match file.start_ahead(&paged, pages, Some(then)) {
-            Ok(true) => return,
-            // No room, or the file's length is being changed: that wave is left out.
-            Ok(false) => {}
+        let rests = &file.array().rests;
+        match file.start_ahead(&paged, pages.clone(), Some(go_on_later(rests, cached))) {
+            Ok(Start::Done) => return,
+            Ok(Start::NoShare) if pages.end - pages.start <= Share::most(cached) => {
+                cached.wanted.put_back(Arc::downgrade(&file), pages, go_on_later(rests, cached));
+                // Whose share ends now sees that. If the last has just ended, nobody does.
+                if cached.ahead.load(Ordering::Acquire) > 0 || cached.wanted.take_resume().is_none() {
+                    return;
+                }
+            }
+            // No cache to speak of, or the file's length is being changed: that wave is left out.
+            Ok(_) => {}
             Err(error) => file.array().notice(format!("reading {:?} as advised: {error}", file.record.name)),
         }
     }

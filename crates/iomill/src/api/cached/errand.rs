@@ -22,7 +22,6 @@ use crate::api::state::FileState;
 use crate::cache::Outcome;
 use crate::drive::serve::Owner;
 use crate::drive::{Class, Failure, Piece};
-use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
 
@@ -211,18 +210,15 @@ impl Begun {
 
     /// Ends it with an error, before any of its pieces was begun.
     pub fn fail(&self, error: &Error) {
-        let failure = super::run::failure(Op::Read, error.errno().unwrap_or(libc::EIO));
-        self.fills.fail(&self.paged, Err(failure));
-        self.end(Some(failure));
+        self.fills.abandon(&self.paged);
+        self.end(Some(Error::Machine { what: "the thread of a node".into(), why: error.to_string() }));
     }
 
-    fn end(&self, failure: Option<Failure>) {
+    fn end(&self, error: Option<Error>) {
         let mut tail = lock(&self.tail);
-        let Tail { errand, left, failure: first } = &mut *tail;
-        let result = match (first.or(failure), &errand.file) {
-            (Some(failure), Some(file)) => Err(file.error(failure)),
-            _ => Ok(()),
-        };
+        let Tail { errand, left, failure } = &mut *tail;
+        let failed = failure.zip(errand.file.as_ref()).map(|(failure, file)| file.error(failure));
+        let result = failed.or(error).map_or(Ok(()), Err);
         errand.end(std::mem::take(left), result);
     }
 

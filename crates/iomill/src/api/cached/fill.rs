@@ -12,7 +12,7 @@ use crate::sys::sync::{AtomicU32, Ordering};
 
 /// Pages that belong to one call to fill, each with what the call wants of it.
 ///
-/// Every fill in it ends exactly once: by [`Fills::end_run`] for each run of `pieces`, or by [`Fills::fail`].
+/// Every fill in it ends exactly once: by [`Fills::end_run`] for each run of `pieces`, or by [`Fills::abandon`].
 #[derive(Debug)]
 pub struct Fills {
     /// What is to be done with the pages once they are there.
@@ -141,10 +141,12 @@ impl Fills {
         }
     }
 
-    /// Ends all fills that have not ended, because they could not be begun.
-    pub fn fail(&self, paged: &Paged, outcome: Outcome) {
-        let mut over = Vec::new();
-        (0..self.runs.len() as u32).for_each(|run| self.end_run(paged, run, outcome, &mut over));
+    /// Ends all fills that have not ended, because they could not be begun. That is the caller's failure: others try for themselves.
+    pub fn abandon(&self, paged: &Paged) {
+        for run in self.runs.iter().filter(|run| run.ended.swap(1, Ordering::Relaxed) == 0) {
+            let entries = &self.entries[run.first..run.first + run.count];
+            entries.iter().for_each(|(fill, _)| paged.cached.cache_of(fill.key).abandon_fill(*fill));
+        }
     }
 
     /// Ends a fill; its page, if its set wants to be flushed now.
@@ -229,10 +231,7 @@ impl FileState {
         let nowhere = (std::ptr::null(), 0);
         // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`, which lives until then.
         let begun = unsafe { self.array().run_each(nowhere, fills.pieces(self, paged, class), done) };
-        if let Err(error) = begun {
-            fills.fail(paged, Err(super::run::failure(Op::Read, error.errno().unwrap_or(libc::EIO))));
-            return Err(error);
-        }
+        begun.inspect_err(|_| fills.abandon(paged))?;
         first.map_err(|failure| self.error(failure))
     }
 }

@@ -28,6 +28,8 @@ use crate::sys::sync::{self, Condvar, Mutex, Ordering, lock};
 const COPY_PAGES: usize = 256;
 /// The same of a flush of some sets, of which every writer may be at one.
 const SMALL_COPY_PAGES: usize = 32;
+/// Copies of either size that are kept to be used again, at most: some MiB, however many have flushed at a time.
+const COPIES_KEPT: [usize; 2] = [4, 32];
 /// Sets that wait for the flusher at most.
 const QUEUE_SETS: usize = 4096;
 /// Sets that the flusher takes at a time.
@@ -47,6 +49,8 @@ struct State {
     running: bool,
     stop: bool,
     thread: Option<JoinHandle<()>>,
+    /// No thread could be started.
+    has_failed: bool,
 }
 
 /// Pages that go in one write.
@@ -81,10 +85,9 @@ impl FileState {
             return;
         }
         let too_many = paged.cached.dirty() > paged.cached.limits().dirty_pages;
-        if too_many || !self.array().has_threads() {
+        let is_left = !too_many && self.array().has_threads();
+        if !is_left || !paged.cached.flusher.push(self.array(), paged.keys(&over.many)) {
             let _later = self.flush_sets(paged, &over.many);
-        } else {
-            paged.cached.flusher.push(self.array(), paged.keys(&over.many));
         }
     }
 
@@ -92,7 +95,8 @@ impl FileState {
     pub(super) fn note_dirty_for_later(&self, paged: &Paged, over: &Over) {
         let pages = over.many.iter().chain(&over.pressed);
         if self.array().has_threads() && !(over.many.is_empty() && over.pressed.is_empty()) {
-            paged.cached.flusher.push(self.array(), paged.keys(pages));
+            // Without a thread they wait for who may, as well.
+            let _is_left = paged.cached.flusher.push(self.array(), paged.keys(pages));
         }
     }
 
@@ -107,41 +111,47 @@ impl FileState {
     /// Flushes the dirty pages of some pages' sets, of this and other files; whether any were flushed.
     pub(in crate::api) fn flush_sets(&self, paged: &Paged, pages: &[u64]) -> Result<bool> {
         let keys = paged.cached.dirty_beside(paged.keys(pages));
-        let mut any = false;
+        let (mut any, mut result) = (false, Ok(()));
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
             if keys[0].file() == paged.number {
-                self.flush(paged, keys, Class::Foreground)?;
+                result = self.flush(paged, keys, Class::Foreground).1;
                 any = true;
             } else if let Some(other) = paged.cached.file(keys[0].file()) {
                 // Its failure is not this file's: its handles are told (`late`).
                 any |= paged.cached.flush_other(&other, keys, Class::Foreground).unwrap_or(false);
             }
         }
-        Ok(any)
+        result.map(|()| any)
     }
 
-    /// Flushes all dirty pages of the file, and waits for those that others are flushing.
+    /// Flushes all dirty pages of the file, and waits for those that others are flushing. The first error, after all were tried.
     pub fn flush_all(&self, paged: &Paged) -> Result<()> {
         let mut keys = paged.cached.dirty_of(paged.number);
+        let mut first = Ok(());
         while !keys.is_empty() {
             // What others are flushing may be older than what this is to cover, and may fail: it is looked at again, until it is
             // clean or was ours.
-            keys = self.flush(paged, &keys, Class::Foreground)?;
+            let (busy, result) = self.flush(paged, &keys, Class::Foreground);
+            keys = busy;
+            first = first.and(result);
             for waiter in keys.iter().filter_map(|key| paged.waiter(key.page(), true)) {
                 let _seen_in_the_next_round = wait(self.array(), &waiter);
             }
         }
-        Ok(())
+        first
     }
 
-    /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours; returns those that somebody else was
-    /// flushing.
-    fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> Result<Vec<Key>> {
-        let mut copy = paged.cached.take_copy(keys.len())?;
+    /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours. What cannot be written keeps nothing
+    /// else from its drive. Returns those that somebody else was flushing, and the first error.
+    fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> (Vec<Key>, Result<()>) {
+        let mut copy = match paged.cached.take_copy(keys.len()) {
+            Ok(copy) => copy,
+            Err(error) => return (Vec::new(), Err(error)),
+        };
         let mut keys = keys.iter().copied().peekable();
         let mut busy = Vec::new();
-        let mut result = Ok(());
-        while keys.peek().is_some() && result.is_ok() {
+        let mut first = Ok(());
+        while keys.peek().is_some() {
             let mut runs = Vec::new();
             let mut used = 0;
             while let Some(&key) = keys.peek()
@@ -157,10 +167,10 @@ impl FileState {
                 }
                 keys.next();
             }
-            result = self.write_runs(paged, &runs, &mut copy, class);
+            first = first.and(self.write_runs(paged, &runs, &mut copy, class));
         }
         paged.cached.give_copy(copy);
-        result.map(|()| busy)
+        (busy, first)
     }
 
     /// Copies a dirty page with its dirty neighbours before and after it in its block: what became of that page, if it was reached,
@@ -231,15 +241,16 @@ impl FileState {
         // SAFETY: the copy lives until this returns, and nobody else has it.
         let begun = unsafe {
             match class {
-                Class::Background => array.run_each(span, pieces, done),
+                Class::Background => array.run_behind(span, pieces, done),
                 // Never by the drive threads: one of them may be here, with a file's last handle, and they may be gone or never
                 // have been, when the array is being closed.
                 Class::Foreground => array.run_inline(span, pieces, |end| done(end.tag, end.result)),
             }
         };
         if let Err(error) = begun {
-            let outcome = Err(super::run::failure(Op::Write, error.errno().unwrap_or(libc::EIO)));
-            runs.iter().for_each(|run| self.end_run(paged, run, outcome));
+            // None was begun: the pages are as they were, and whoever flushes them next may have better luck.
+            let outcome = Err(super::run::failure(Op::Write, libc::ECANCELED));
+            runs.iter().for_each(|run| Self::end_pages(paged, run, outcome));
             return Err(error);
         }
         paged.cached.with_seat(|seat| seat.tally.add(Id::Flushes, flushed));
@@ -253,6 +264,10 @@ impl FileState {
             // Before whoever waits for the pages may look.
             self.late.failed(failure);
         }
+        Self::end_pages(paged, run, outcome);
+    }
+
+    fn end_pages(paged: &Paged, run: &Run, outcome: Outcome) {
         for page in run.first.page()..run.first.page() + run.count as u64 {
             if let Some((key, _, cache)) = paged.key(page) {
                 cache.end_flush(key, outcome);
@@ -277,7 +292,10 @@ impl Cached {
 
     fn give_copy(&self, copy: PageBuf) {
         let is_small = copy.len() <= SMALL_COPY_PAGES * PAGE_BYTES;
-        lock(&self.copies[usize::from(is_small)]).push(copy);
+        let mut copies = lock(&self.copies[usize::from(is_small)]);
+        if copies.len() < COPIES_KEPT[usize::from(is_small)] {
+            copies.push(copy);
+        }
     }
 
     /// Flushes pages of a file, unless somebody is changing its length; whether it did.
@@ -286,9 +304,9 @@ impl Cached {
         if !file.gate.try_enter() {
             return Ok(false);
         }
-        let result = file.flush(paged, keys, class);
+        let (_, result) = file.flush(paged, keys, class);
         file.gate.leave();
-        result.map(|_| true)
+        result.map(|()| true)
     }
 
     /// The dirty pages of some pages' sets, in their order.
@@ -316,22 +334,28 @@ impl Cached {
 }
 
 impl Flusher {
-    fn push(&self, array: &Arc<ArrayInner>, keys: impl Iterator<Item = Key>) {
+    /// Leaves the sets of pages to the thread; `false` where none could be started.
+    fn push(&self, array: &Arc<ArrayInner>, keys: impl Iterator<Item = Key>) -> bool {
         let mut state = lock(&self.state);
-        if state.stop {
-            return;
+        if state.stop || state.has_failed {
+            return state.stop;
+        }
+        if state.thread.is_none() {
+            state.thread = start(array);
+            state.has_failed = state.thread.is_none();
+            if state.has_failed {
+                return false;
+            }
         }
         for key in keys {
             if state.queue.len() < QUEUE_SETS {
                 state.queue.push_back(key);
             }
         }
-        if state.thread.is_none() {
-            state.thread = start(array);
-        }
         if !state.running {
             self.work.notify_one();
         }
+        true
     }
 
     /// The next pages whose sets are to be flushed; `None` at the end.
@@ -369,7 +393,7 @@ impl Flusher {
     }
 }
 
-/// Starts the thread that flushes in the background. Without it writers flush when their sets are full.
+/// Starts the thread that flushes in the background. Without it writers flush by themselves.
 fn start(array: &Arc<ArrayInner>) -> Option<JoinHandle<()>> {
     let cached: Weak<Cached> = Arc::downgrade(array.cached.as_ref()?);
     let thread = std::thread::Builder::new().name("iomill-flush".into()).spawn(move || {

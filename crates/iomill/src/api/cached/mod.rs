@@ -26,14 +26,14 @@ use super::options::ArrayOptions;
 use super::places::Places;
 use super::split::Extent;
 use super::state::FileState;
-use crate::cache::key::Key;
+use crate::cache::key::{FILE_MAX, Key};
 use crate::cache::{Cache, Plan};
 use crate::counters::Board;
 use crate::drive::PAGE_BYTES;
 use crate::drive::regions::Regions;
 use crate::error::Result;
 use crate::sys::memory::PageBuf;
-use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, Ordering, RwLock, read, write};
+use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock, read, write};
 use flush::Flusher;
 use nodes::Spread;
 
@@ -68,7 +68,8 @@ pub struct Cached {
     open_default: AtomicU64,
     /// The open files, by their number in the cache.
     files: RwLock<BTreeMap<u32, Weak<FileState>>>,
-    next_number: AtomicU32,
+    /// Files opened so far.
+    next_number: AtomicU64,
     pub flusher: Flusher,
     board: Arc<Board>,
     /// Pages that came in, roughly: changes tell threads that have only hits that a policy has to choose.
@@ -145,7 +146,7 @@ impl Cached {
             open: AtomicU64::new(instance),
             open_default: AtomicU64::new(if is_default { instance } else { seat::CLOSED }),
             files: RwLock::default(),
-            next_number: AtomicU32::new(0),
+            next_number: AtomicU64::new(0),
             flusher: Flusher::default(),
         };
         cached.bind(places, notices);
@@ -175,11 +176,11 @@ impl Cached {
     fn number(&self) -> u32 {
         loop {
             let drawn = self.next_number.fetch_add(1, Ordering::Relaxed);
-            let number = drawn % crate::cache::key::FILE_MAX + 1;
+            let number = (drawn % u64::from(FILE_MAX)) as u32 + 1;
             if read(&self.files).contains_key(&number) {
                 continue;
             }
-            if drawn >= crate::cache::key::FILE_MAX {
+            if drawn >= u64::from(FILE_MAX) {
                 self.discard(number, 0);
             }
             return number;

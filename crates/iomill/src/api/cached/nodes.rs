@@ -140,6 +140,11 @@ impl Cached {
         self.caches().map(|cache| cache.directory().pages()).sum()
     }
 
+    /// Pages of a set.
+    pub fn ways(&self) -> usize {
+        self.first.directory().ways()
+    }
+
     /// Pages that are dirty or on their way to a drive.
     pub fn dirty(&self) -> u64 {
         self.caches().map(Cache::dirty).sum()
@@ -207,26 +212,6 @@ impl Paged {
         }
     }
 
-    /// Whether all these pages may be pinned at a time by one who has no pins yet; else how many surely may.
-    pub fn check_pins(&self, pages: Range<u64>) -> std::result::Result<(), u64> {
-        let most = |cache: &Cache| u64::from(cache.pins_max());
-        let surely = self.cached.caches().map(most).min().unwrap_or(0);
-        let all = self.cached.caches().map(most).sum();
-        let count = pages.end - pages.start;
-        if count <= surely {
-            return Ok(());
-        }
-        if count > all {
-            return Err(surely);
-        }
-        let mut counts = vec![0; self.cached.caches().count()];
-        for (.., cache) in pages.filter_map(|page| self.key(page)) {
-            counts[cache.number()] += 1;
-        }
-        let fits = self.cached.caches().zip(counts).all(|(cache, count)| count <= most(cache));
-        if fits { Ok(()) } else { Err(surely) }
-    }
-
     /// Leaves to the other nodes what is to be read by message whether it is there or not: that goes to `missing`, and what is left is
     /// returned. `None` where nothing is read so.
     pub(super) fn leave_to_nodes<E: Iterator<Item = Extent>>(
@@ -246,8 +231,7 @@ impl Paged {
 }
 
 impl FileState {
-    /// Sends other nodes their shares of a wave, the first `count` of the spans, one message each, and leaves in their place what is the
-    /// caller's to do. How many are away; `None` if none.
+    /// Sends other nodes their shares of a wave, one message each, and leaves what is the caller's to do. `None` if nothing is away.
     ///
     /// # Safety
     /// The spans' memory is valid, and (for reads) nobody else's, until what is returned has been waited for or dropped.
@@ -255,16 +239,14 @@ impl FileState {
         &self,
         paged: &Paged,
         want: Want,
-        todo: &mut Vec<Span>,
-        count: usize,
+        wave: &mut Vec<Span>,
         class: Class,
-    ) -> Option<(Away, usize)> {
+    ) -> Option<Away> {
         let spread = paged.cached.spread.as_ref()?;
-        if spread.least_asked > count {
+        if spread.least_asked > wave.len() {
             return None;
         }
-        let mut wave: Vec<Span> = todo.drain(..count).collect();
-        let shares = spread.take_away(paged, &mut wave, spread.least_asked);
+        let shares = spread.take_away(paged, wave, spread.least_asked);
         let mut away = None;
         for (node, spans) in shares.into_iter().enumerate().filter(|(_, spans)| !spans.is_empty()) {
             // A file that is being closed has no share in the work of others any more.
@@ -279,9 +261,7 @@ impl FileState {
                 wave.extend(errand.take_back());
             }
         }
-        let sent = count - wave.len();
-        todo.splice(..0, wave);
-        away.map(|away| (away, sent))
+        away
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reading through the cache.
 
+use std::collections::VecDeque;
+
 use super::flush::Over;
 use super::{Fills, Paged, Seat, Span, Want};
 use crate::api::array::ArrayInner;
@@ -389,20 +391,19 @@ impl FileState {
     ///
     /// # Safety
     /// The spans' memory is valid until this returns, and (for reads) nobody else's.
-    pub unsafe fn complete(&self, paged: &Paged, want: Want, mut todo: Vec<Span>, class: Class) -> Result<usize> {
-        let mut untouched = 0;
+    pub unsafe fn complete(&self, paged: &Paged, want: Want, todo: Vec<Span>, class: Class) -> Result<usize> {
+        let (mut todo, mut untouched) = (VecDeque::from(todo), 0);
         while !todo.is_empty() {
             let count = todo.len().min(paged.cached.limits().wave_pages);
             let mut fills = Fills::new(want);
+            let mut wave = todo.drain(..count).collect();
             // SAFETY: the caller's promise; `away` is waited for here, also when this unwinds.
-            let away = unsafe { self.send_away(paged, want, &mut todo, count, class) };
-            let near = count - away.as_ref().map_or(0, |(_, count)| *count);
+            let away = unsafe { self.send_away(paged, want, &mut wave, class) };
             // SAFETY: the caller's promise.
-            let mut sorted = unsafe { self.begin_wave(paged, &todo[..near], &mut fills) };
-            todo.drain(..near);
+            let mut sorted = unsafe { self.begin_wave(paged, &wave, &mut fills) };
             // SAFETY: the caller's promise.
             let ran = unsafe { self.run_fills(paged, fills, class, &mut sorted.over) };
-            if let Some((away, _)) = away {
+            if let Some(away) = away {
                 let (left, result) = away.wait();
                 sorted.extend(left);
                 result?;
@@ -410,14 +411,14 @@ impl FileState {
             ran?;
             self.note_dirty(paged, if want == Want::Write { Op::Write } else { Op::Read }, &sorted.over);
             if want == Want::Write && self.flush_full(paged, &sorted.full)? {
-                todo.append(&mut sorted.full);
+                todo.extend(sorted.full.drain(..));
             }
             for span in &sorted.full {
                 match want {
                     // SAFETY: the caller's promise.
-                    Want::Read if !unsafe { self.pass_full(paged, Op::Read, *span, class)? } => todo.push(*span),
+                    Want::Read if !unsafe { self.pass_full(paged, Op::Read, *span, class)? } => todo.push_back(*span),
                     // SAFETY: the caller's promise.
-                    Want::Write if !unsafe { self.pass_full(paged, Op::Write, *span, class)? } => todo.push(*span),
+                    Want::Write if !unsafe { self.pass_full(paged, Op::Write, *span, class)? } => todo.push_back(*span),
                     Want::Read | Want::Write => {}
                     Want::Touch | Want::Ahead => untouched += 1,
                 }
@@ -432,7 +433,7 @@ impl FileState {
                         outcome.map_err(|failure| self.error(failure))?;
                     }
                 }
-                todo.push(span);
+                todo.push_back(span);
             }
         }
         Ok(untouched)

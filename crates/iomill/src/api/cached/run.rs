@@ -57,6 +57,39 @@ impl ArrayInner {
             return unsafe { self.run_inline(span, pieces, |end| done(end.tag, end.result)) };
         }
         self.fleet()?;
+        // SAFETY: as above.
+        unsafe { self.run_on_drives(span, pieces, true, done) };
+        Ok(())
+    }
+
+    /// [`ArrayInner::run_each`] for what nobody waits for: by the drive threads, who have a class for it, unless the array has none.
+    ///
+    /// # Safety
+    /// As for `run_each`.
+    pub unsafe fn run_behind(
+        &self,
+        span: (*const u8, usize),
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        mut done: impl FnMut(u32, Outcome),
+    ) -> Result<()> {
+        if self.runs_inline() || self.fleet().is_err() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_inline(span, pieces, |end| done(end.tag, end.result)) };
+        }
+        // SAFETY: as above.
+        unsafe { self.run_on_drives(span, pieces, false, done) };
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for `run_each`.
+    unsafe fn run_on_drives(
+        &self,
+        span: (*const u8, usize),
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        flush: bool,
+        mut done: impl FnMut(u32, Outcome),
+    ) {
         let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); self.catalog.drives().len()];
         for (drive, piece) in pieces {
             shares[usize::from(drive)].push(piece);
@@ -66,7 +99,7 @@ impl ArrayInner {
             let tags: Vec<u32> = pieces.iter().map(|piece| piece.tag).collect();
             lock(&ends.state).shares += 1;
             let owner = Arc::clone(&ends) as Arc<dyn Owner>;
-            if let Err(failure) = self.send_share(drive, owner, pieces, span, true) {
+            if let Err(failure) = self.send_share(drive, owner, pieces, span, flush) {
                 let mut state = lock(&ends.state);
                 state.shares -= 1;
                 state.ends.extend(tags.into_iter().map(|tag| (tag, Err(failure))));
@@ -80,7 +113,7 @@ impl ArrayInner {
             let none = now.is_empty();
             now.into_iter().for_each(|(tag, outcome)| done(tag, outcome));
             if over {
-                return Ok(());
+                return;
             }
             if none {
                 ends.pause(self);

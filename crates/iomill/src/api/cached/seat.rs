@@ -17,7 +17,7 @@ use crate::cache::key::{Hash, Key};
 use crate::cache::{Cache, Came, Held, PinBlock};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
-use crate::sys::sync::Ordering;
+use crate::sys::sync::{AtomicU32, Ordering};
 
 thread_local! {
     /// This thread's seats, by cache. A seat goes when its cache is gone.
@@ -56,7 +56,48 @@ struct Part {
     pins: RefCell<Vec<Arc<PinBlock>>>,
     /// The first of them, once there is one.
     first_pins: Cell<Option<NonNull<PinBlock>>>,
+    /// Which of them had an empty slot last.
+    last_pins: Cell<usize>,
     feeder: Feeder,
+}
+
+impl Part {
+    /// Has `pin` use an empty slot; `None` when as many are pinned as may be.
+    fn with_slot<R>(&self, cache: &Cache, pin: impl FnOnce(&AtomicU32) -> R) -> Option<R> {
+        let mut pins = self.pins.borrow_mut();
+        if let Some(slot) = pins.first().and_then(|block| block.empty()) {
+            let pinned = pin(slot);
+            // Others may be in need of what this thread has no use for any more.
+            give_back_empty(cache, &mut pins);
+            return Some(pinned);
+        }
+        if let Some(block) = pins.get(self.last_pins.get())
+            && let Some(slot) = block.empty()
+        {
+            let was_empty = block.is_empty();
+            let pinned = pin(slot);
+            if was_empty {
+                // Then others are too, as a rule.
+                give_back_empty(cache, &mut pins);
+            }
+            return Some(pinned);
+        }
+        if let Some(block) = cache.pin_block() {
+            self.first_pins.set(Some(NonNull::from(&**pins.first().unwrap_or(&block))));
+            pins.push(block);
+        }
+        let found = pins.iter().enumerate().rev().find_map(|(index, block)| Some((index, block.empty()?)));
+        let (index, slot) = found?;
+        self.last_pins.set(index);
+        Some(pin(slot))
+    }
+}
+
+/// Gives blocks back that nothing is pinned in, but for the first (rule 4 of pins).
+fn give_back_empty(cache: &Cache, pins: &mut Vec<Arc<PinBlock>>) {
+    if pins.len() > 1 {
+        pins.extract_if(1.., |block| block.is_empty()).for_each(|block| cache.give_pin_block(block));
+    }
 }
 
 impl Cached {
@@ -193,7 +234,7 @@ impl Seat {
         key: Key,
         hash: Hash,
     ) -> Option<Held<'a>> {
-        // SAFETY: it is in `pins`, which nothing is taken out of while the seat lives.
+        // SAFETY: it is in `pins`, of which the first stays while the seat lives.
         let slot = unsafe { self.part_as::<DEFAULT>(cache).first_pins.get()?.as_ref() }.empty()?;
         // SAFETY: the blocks of a part are this thread's, from its cache.
         let (held, seen) = unsafe { cache.pin_found::<DEFAULT>(key, hash, slot) }?;
@@ -212,20 +253,9 @@ impl Seat {
         (key, hash): (Key, Hash),
         is_hit: bool,
     ) -> Result<Option<Held<'a>>> {
-        let part = self.part(cache);
-        let mut pins = part.pins.borrow_mut();
-        let slot = match pins.iter().find_map(|block| block.empty()) {
-            Some(slot) => slot,
-            None => {
-                let Some(block) = cache.pin_block() else { return Err(too_many(cache)) };
-                part.first_pins.set(Some(NonNull::from(&**pins.first().unwrap_or(&block))));
-                pins.push(block);
-                let Some(slot) = pins.last().and_then(|block| block.empty()) else { return Err(too_many(cache)) };
-                slot
-            }
-        };
         // SAFETY: the blocks of a part are this thread's, from its cache.
-        let pinned = unsafe { cache.pin(key, hash, slot) };
+        let pinned = self.part(cache).with_slot(cache, |slot| unsafe { cache.pin(key, hash, slot) });
+        let pinned = pinned.ok_or_else(|| too_many(cache))?;
         Ok(pinned.map(|(held, seen)| {
             self.tally.add(Id::Pins, 1);
             if is_hit {
@@ -233,6 +263,13 @@ impl Seat {
             }
             held
         }))
+    }
+
+    /// Gives slots back after many pins, for others to take.
+    pub fn give_back_pins(&self, cached: &Cached) {
+        for cache in cached.caches() {
+            give_back_empty(cache, &mut self.part(cache).pins.borrow_mut());
+        }
     }
 }
 
@@ -254,7 +291,7 @@ impl Drop for Seat {
         // Where the cache is gone, so are its blocks.
         let Some(cached) = self.cached.upgrade() else { return };
         for cache in cached.caches() {
-            self.part(cache).pins.borrow().iter().for_each(|block| cache.give_pin_block(block));
+            self.part(cache).pins.take().into_iter().for_each(|block| cache.give_pin_block(block));
         }
     }
 }

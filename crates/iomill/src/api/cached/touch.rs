@@ -24,6 +24,7 @@ impl FileState {
     /// Makes what `start_touch` needs, and enters.
     pub fn get_inside(&self) -> Result<Inside<'_>> {
         self.array().get_ready()?;
+        self.array().callbacks.get_ready()?;
         Inside::enter(self)
     }
 

@@ -113,9 +113,9 @@ impl Work {
         }
     }
 
-    /// Ends the fills that could not be begun, because nobody takes their pieces any more.
-    pub fn fail(&self, outcome: Outcome) {
-        self.fills.iter().for_each(|fills| fills.fail(&self.paged, outcome));
+    /// Ends the fills, none of which could be begun.
+    pub fn abandon(&self) {
+        self.fills.iter().for_each(|fills| fills.abandon(&self.paged));
     }
 
     /// Whether something is left to be done by a blocking call.

@@ -5,9 +5,6 @@ use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
 use crate::cache::lanes::ways_of;
 
-/// `aux` of a page that goes next, wherever the hand is.
-const DEMOTED: u8 = 1;
-
 /// The hits' byte counts; the hand is the way that is looked at next.
 #[derive(Debug)]
 pub struct Clock {
@@ -21,10 +18,7 @@ impl Policy for Clock {
     }
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
-        let (ways, counts, flags) = (set.ways(), set.metas(), set.auxes());
-        if let Some(way) = ways_of(candidates).find(|&way| flags[way] == DEMOTED && counts[way] == 0) {
-            return way;
-        }
+        let ways = set.ways();
         let mut way = usize::from(set.hand()) % ways;
         // So many turns take all hits off everybody, unless new ones come in meanwhile.
         for _ in 0..=ways * usize::from(self.most) + ways {
@@ -36,7 +30,6 @@ impl Policy for Clock {
                     return way;
                 }
                 set.set_meta(way, hits - 1);
-                set.set_aux(way, 0);
             }
             way = next;
         }
@@ -45,11 +38,5 @@ impl Policy for Clock {
 
     fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: Hash) {
         set.set_meta(way, 0);
-        set.set_aux(way, 0);
-    }
-
-    fn demote(&self, set: &mut Locked<'_>, way: usize) {
-        set.set_meta(way, 0);
-        set.set_aux(way, DEMOTED);
     }
 }

@@ -37,20 +37,10 @@ impl Policy for Lfu {
         for way in 0..set.ways() {
             let count = set.meta(way);
             set.set_meta(way, count / 2);
-            if count > 0 {
-                // One that was to go next and was hit instead is not to go next any more.
-                let stamp = set.aux(way).max(2);
-                set.set_aux(way, stamp);
-            }
         }
     }
 
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         Field::Aux.carry(from, from_way, to, to_way);
-    }
-
-    fn demote(&self, set: &mut Locked<'_>, way: usize) {
-        set.set_meta(way, 0);
-        set.set_aux(way, 0);
     }
 }

@@ -146,11 +146,6 @@ pub trait Policy: fmt::Debug + Send + Sync {
         to.set_meta(to_way, meta);
         to.set_aux(to_way, aux);
     }
-
-    /// The page of a way will not be needed soon: it is to go next, unless it is hit before.
-    fn demote(&self, set: &mut Locked<'_>, way: usize) {
-        set.set_meta(way, 0);
-    }
 }
 
 /// Makes a policy. An error is the system's, that it has no memory.

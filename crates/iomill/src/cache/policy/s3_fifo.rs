@@ -5,7 +5,6 @@
 use super::stamps::{Field, lowest, ways_flagged};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
-use crate::cache::lanes::ways_of;
 
 /// Hits that are noted.
 const HITS_MAX: u8 = 3;
@@ -57,11 +56,6 @@ impl Policy for S3Fifo {
     }
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
-        let (stamps, hits) = (set.auxes(), set.metas());
-        let demoted = ways_of(candidates).find(|&way| stamps[way] >> 1 == 0 && hits[way] == 0);
-        if let Some(way) = demoted {
-            return way;
-        }
         // Each turn brings a page to the main queue or takes a hit off one there; so many do, unless new ones come in meanwhile.
         for _ in 0..set.ways() * usize::from(HITS_MAX + 1) {
             let stamps = set.auxes();
@@ -100,10 +94,5 @@ impl Policy for S3Fifo {
 
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         Field::Aux.carry(from, from_way, to, to_way);
-    }
-
-    fn demote(&self, set: &mut Locked<'_>, way: usize) {
-        set.set_meta(way, 0);
-        set.set_aux(way, set.aux(way) & MAIN);
     }
 }

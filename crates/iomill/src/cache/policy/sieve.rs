@@ -5,7 +5,6 @@
 use super::stamps::{Field, lowest};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
-use crate::cache::lanes::ways_of;
 
 /// The hits' byte says "visited"; `aux` says when the page came in; the hand is the stamp that it looks at next.
 #[derive(Debug)]
@@ -17,11 +16,7 @@ impl Policy for Sieve {
     }
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
-        let (stamps, hits) = (set.auxes(), set.metas());
-        let demoted = ways_of(candidates).find(|&way| stamps[way] >> 1 == 0 && hits[way] == 0);
-        if let Some(way) = demoted {
-            return way;
-        }
+        let stamps = set.auxes();
         // Two rounds do: the first leaves nobody visited.
         let mut left = candidates;
         for _ in 0..=2 * set.ways() {
@@ -38,8 +33,6 @@ impl Policy for Sieve {
                 return way;
             }
             set.set_meta(way, 0);
-            // One that was to go next and was hit instead is not to go next any more.
-            set.set_aux(way, stamps[way].max(2));
             left &= !(1 << way);
         }
         Field::Aux.oldest(set, candidates)
@@ -53,10 +46,5 @@ impl Policy for Sieve {
 
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         Field::Aux.carry(from, from_way, to, to_way);
-    }
-
-    fn demote(&self, set: &mut Locked<'_>, way: usize) {
-        set.set_meta(way, 0);
-        set.set_aux(way, 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Order within a set, as 7-bit stamps from the set's clock, each in a byte with a flag in its lowest bit.
 //!
-//! The stamps of pages that were used or came in later are higher. Stamp 0 is left to pages that are to go before all others.
+//! The stamps of pages that were used or came in later are higher. Stamp 0 is no page's.
 //! Two ways may have the same stamp; nothing depends on that.
 
 use super::Locked;

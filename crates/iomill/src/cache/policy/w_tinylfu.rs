@@ -104,17 +104,13 @@ impl Policy for WTinyLfu {
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
         let segments = self.protect(set);
         let metas = set.metas();
-        let oldest = lowest(&metas, candidates);
-        if metas[oldest] >> 1 == 0 {
-            return oldest; // Demoted.
-        }
         let in_main = match segments.probation & candidates {
             0 => segments.protected & candidates,
             probation => probation,
         };
         let in_window = segments.window & candidates;
         if in_main == 0 {
-            return oldest;
+            return lowest(&metas, candidates);
         }
         let from_main = lowest(&metas, in_main);
         if in_window == 0 || segments.window.count_ones() < self.window_ways {

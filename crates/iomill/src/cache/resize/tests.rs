@@ -204,12 +204,11 @@ fn pinned_pages_leave_their_frames() {
     const CHUNK: usize = 16 * PAGE_BYTES;
     let cache = cache(100, PolicyKind::Lru);
     (0..300).for_each(|page| write_clean(&cache, page));
-    let block = cache.pin_block().unwrap();
+    let blocks: Vec<_> = std::iter::from_fn(|| cache.pin_block()).collect();
     let pinned = (0..300).rev().filter(|&page| is_there(&cache, page)).take(10).collect::<Vec<_>>();
-    let pins: Vec<_> = pinned
-        .iter()
-        // SAFETY: the block is ours.
-        .map(|&page| unsafe { cache.pin(key(page).0, key(page).1, block.empty().unwrap()) }.unwrap().0)
+    let pins: Vec<_> = (pinned.iter().zip(&blocks))
+        // SAFETY: the blocks are ours.
+        .map(|(&page, block)| unsafe { cache.pin(key(page).0, key(page).1, block.empty().unwrap()) }.unwrap().0)
         .collect();
     resize(&cache, 4);
     check_frames(&cache);

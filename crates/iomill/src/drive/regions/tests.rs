@@ -41,11 +41,11 @@ fn table(limit: usize) -> Table {
 }
 
 /// The number that a piece at this address gets.
-fn number(known: &mut Known, table: &mut Table, at: usize, len: u32) -> u16 {
+fn number(regions: &Regions, known: &mut Known, table: &mut Table, at: usize, len: u32) -> u16 {
     let file = FileRef { handle: Handle(0), key: 1 };
     let memory = Memory::one(std::ptr::without_provenance_mut(at));
     let mut piece = Piece { op: Op::Read, len, memory, ..Piece::sync(file) };
-    known.fill_in(table, &mut piece);
+    known.fill_in(regions, table, &mut piece);
     let Memory::One { region, .. } = piece.memory else { panic!("memory in one place") };
     region
 }
@@ -64,21 +64,21 @@ fn chunks_of_a_slab_are_registered_at_first_use() {
     regions.add_slab(at(SLAB), 10 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (at(MIB), 4096));
     assert_eq!(table.asked, [(MIB, MIB)], "a slab is not registered before it is used");
-    assert_eq!(number(&mut known, &mut table, MIB, 4096), 10);
-    assert_eq!(number(&mut known, &mut table, SLAB + 5 * MIB, 4096), 11);
-    assert_eq!(number(&mut known, &mut table, SLAB + 9 * MIB, 4096), 12);
-    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 4096), 11);
-    assert_eq!(number(&mut known, &mut table, SLAB + 8 * MIB - 1, 1), 11);
-    assert_eq!(number(&mut known, &mut table, MIB, 4096), 10);
+    assert_eq!(number(&regions, &mut known, &mut table, MIB, 4096), 10);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 4096), 11);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 9 * MIB, 4096), 12);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 4096), 11);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 8 * MIB - 1, 1), 11);
+    assert_eq!(number(&regions, &mut known, &mut table, MIB, 4096), 10);
     assert_eq!(table.asked[1..], [(SLAB + 4 * MIB, 4 * MIB), (SLAB + 8 * MIB, 2 * MIB)], "the last chunk is shorter");
-    assert_eq!(number(&mut known, &mut table, SLAB + 8 * MIB - 1, 2), NO_REGION, "in two chunks");
-    assert_eq!(number(&mut known, &mut table, SLAB + 10 * MIB - 1, 2), NO_REGION, "beyond the slab");
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 8 * MIB - 1, 2), NO_REGION, "in two chunks");
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 10 * MIB - 1, 2), NO_REGION, "beyond the slab");
     // Outside: that of the batch.
-    assert_eq!(number(&mut known, &mut table, SLAB + 10 * MIB, 1), 10);
-    assert_eq!(number(&mut known, &mut table, SLAB - 1, 1), 10);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 10 * MIB, 1), 10);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB - 1, 1), 10);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
-    assert_eq!(number(&mut known, &mut table, SLAB - 1, 1), NO_REGION);
-    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 4096), 11);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB - 1, 1), NO_REGION);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 4096), 11);
     assert_eq!(table.asked.len(), 3);
 }
 
@@ -89,7 +89,7 @@ fn scattered_memory_has_no_number() {
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     let list = [Segment { buf: at(SLAB), len: 4096 }];
     let mut piece = Piece { memory: Memory::scatter(&list), ..Piece::sync(FileRef { handle: Handle(0), key: 1 }) };
-    known.fill_in(&mut table, &mut piece);
+    known.fill_in(&regions, &mut table, &mut piece);
     assert!(matches!(piece.memory, Memory::Scatter { count: 1, .. }));
     assert_eq!(table.asked, []);
 }
@@ -100,8 +100,8 @@ fn a_refusal_is_remembered() {
     regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     for _ in 0..3 {
-        assert_eq!(number(&mut known, &mut table, SLAB, 1), 10);
-        assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), NO_REGION);
+        assert_eq!(number(&regions, &mut known, &mut table, SLAB, 1), 10);
+        assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), NO_REGION);
     }
     assert_eq!(table.asked.len(), 2);
     regions.remove_slab(at(SLAB));
@@ -115,16 +115,16 @@ fn a_slab_that_is_gone_is_let_go_before_its_addresses_are_used_again() {
     regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
     regions.add_slab(at(2 * SLAB), 8 * MIB, 8 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
-    assert_eq!(number(&mut known, &mut table, SLAB, 1), 10);
-    assert_eq!(number(&mut known, &mut table, 2 * SLAB, 1), 11);
-    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), 12);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB, 1), 10);
+    assert_eq!(number(&regions, &mut known, &mut table, 2 * SLAB, 1), 11);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), 12);
     regions.remove_slab(at(SLAB));
     regions.add_slab(at(SLAB), 4 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     assert_eq!(table.taken_back, [10, 12]);
-    assert_eq!(number(&mut known, &mut table, SLAB, 1), 13, "new memory, new number");
-    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), NO_REGION);
-    assert_eq!(number(&mut known, &mut table, 2 * SLAB, 1), 11, "the other stays as it was");
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB, 1), 13, "new memory, new number");
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), NO_REGION);
+    assert_eq!(number(&regions, &mut known, &mut table, 2 * SLAB, 1), 11, "the other stays as it was");
 }
 
 #[test]
@@ -133,13 +133,13 @@ fn chunks_that_are_dropped_are_let_go_and_the_others_stay() {
     regions.add_slab(at(SLAB), 16 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     for (chunk, expected) in [(0, 10), (1, 11), (2, 12)] {
-        assert_eq!(number(&mut known, &mut table, SLAB + chunk * 4 * MIB, 1), expected);
+        assert_eq!(number(&regions, &mut known, &mut table, SLAB + chunk * 4 * MIB, 1), expected);
     }
     regions.drop_chunks(at(SLAB), 4 * MIB..16 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     assert_eq!(table.taken_back, [11, 12]);
-    assert_eq!(number(&mut known, &mut table, SLAB, 1), 10, "it was not dropped");
-    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), 13, "new memory, new number");
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB, 1), 10, "it was not dropped");
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), 13, "new memory, new number");
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     assert_eq!(table.taken_back, [11, 12], "once");
 }
@@ -150,13 +150,29 @@ fn only_what_is_in_use_is_registered() {
     regions.add_slab(at(SLAB), 16 * MIB, 4 * MIB);
     regions.use_slab(at(SLAB), 6 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
-    assert_eq!(number(&mut known, &mut table, SLAB + 4 * MIB, 1), 10);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), 10);
     assert_eq!(table.asked, [(SLAB + 4 * MIB, 2 * MIB)]);
-    assert_eq!(number(&mut known, &mut table, SLAB + 6 * MIB, 1), NO_REGION);
-    assert_eq!(number(&mut known, &mut table, SLAB + 12 * MIB, 1), NO_REGION);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 6 * MIB, 1), NO_REGION);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 12 * MIB, 1), NO_REGION);
     regions.use_slab(at(SLAB), 16 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
-    assert_eq!(number(&mut known, &mut table, SLAB + 6 * MIB, 1), NO_REGION, "beyond what is registered of the chunk");
-    assert_eq!(number(&mut known, &mut table, SLAB + 12 * MIB, 1), 11);
-    assert_eq!(number(&mut known, &mut table, SLAB + 5 * MIB, 1), 10);
+    assert_eq!(
+        number(&regions, &mut known, &mut table, SLAB + 6 * MIB, 1),
+        NO_REGION,
+        "beyond what is registered of the chunk"
+    );
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 12 * MIB, 1), 11);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 1), 10);
+}
+
+/// A batch that goes on while memory is given back and taken into use again: its next piece there is in the new memory.
+#[test]
+fn a_batch_hears_of_memory_that_changes() {
+    let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(100));
+    regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
+    known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 4096), 10);
+    regions.drop_chunks(at(SLAB), 4 * MIB..8 * MIB);
+    assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 4096), 11);
+    assert_eq!(table.taken_back, [10]);
 }

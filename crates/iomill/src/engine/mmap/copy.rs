@@ -114,12 +114,13 @@ mod routine {
             at
         };
         let (begin, end) = ((&raw const BEGIN).addr(), (&raw const END).addr());
-        if !(begin..end).contains(&(*at as usize)) {
-            return false;
-        }
+        let here = *at as usize;
+        let out = if (begin..end).contains(&here) { Some(end) } else { super::super::flush::way_out(here) };
         // Rule 1: the register with the count is what the end of the routine returns.
-        *at = end as _;
-        true
+        if let Some(out) = out {
+            *at = out as _;
+        }
+        out.is_some()
     }
 }
 
@@ -283,6 +284,25 @@ mod tests {
         file.set_len(4 * PAGE as u64).unwrap();
         assert_eq!(read(&mut to, 0, 4 * PAGE), 0, "the file has grown into the mapping");
         assert_eq!(to[PAGE - 11..PAGE + 1], [0, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 0]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_written_back() {
+        use crate::engine::mmap::flush::LineFlush;
+        install().unwrap();
+        let Some(flush) = LineFlush::of_this_processor() else { return };
+        let (file, start) = mapped(2 * PAGE as u64, 4 * PAGE);
+        // SAFETY: the range is mapped, and this thread copies first; pages that fail are what this is about.
+        unsafe {
+            assert_eq!(copy(start, [5u8; 20].as_ptr(), 20), 0);
+            assert!(flush.write_back(start, PAGE));
+            assert!(flush.write_back(start.add(PAGE - 1), 2));
+            assert!(!flush.write_back(start.add(2 * PAGE - 1), 2), "cut between the copy and its write-back");
+            assert!(flush.write_back(start.add(2 * PAGE), 0));
+        }
+        file.set_len(3 * PAGE as u64).unwrap();
+        // SAFETY: as above.
+        assert!(unsafe { flush.write_back(start.add(2 * PAGE - 1), 2) });
     }
 
     #[test]

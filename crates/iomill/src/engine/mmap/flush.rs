@@ -1,10 +1,76 @@
 //! Writing cache lines back to memory that keeps its bytes without power.
 //!
+//! A line may be lost between the copy to it and its write-back, so that is done by routines of the same kind as the copy, under the
+//! same rules (`super::copy`, rules 1 and 2).
+//!
 //! Goals: what was stored is durable when `fence` returns, on a file that is mapped with `MAP_SYNC`. Non-goals: memory that
 //! needs none of this (caches that power failures do not lose): it costs little there.
 
 /// The shortest line of the processors that we know; lines that are longer are written back more than once.
 const LINE_BYTES: usize = 64;
+
+/// A routine that writes lines back by one instruction, and the places of its first instruction that touches memory and of the first
+/// one after them, from where it returns how many lines it has not written back.
+macro_rules! routine {
+    ($name:ident, $begin:literal, $body:literal, $end:literal) => {
+        mod $name {
+            std::arch::global_asm!(
+                concat!(".pushsection .text.iomill_mmap_", stringify!($name), ",\"ax\",@progbits"),
+                ".p2align 4",
+                concat!(".globl iomill_mmap_", stringify!($name)),
+                concat!(".hidden iomill_mmap_", stringify!($name)),
+                concat!(".type iomill_mmap_", stringify!($name), ",@function"),
+                concat!("iomill_mmap_", stringify!($name), ":"),
+                $begin,
+                $body,
+                concat!(".globl iomill_mmap_", stringify!($name), "_end"),
+                concat!(".hidden iomill_mmap_", stringify!($name), "_end"),
+                concat!("iomill_mmap_", stringify!($name), "_end:"),
+                $end,
+                "ret",
+                concat!(".size iomill_mmap_", stringify!($name), ", . - iomill_mmap_", stringify!($name)),
+                ".popsection",
+            );
+
+            unsafe extern "C" {
+                #[link_name = concat!("iomill_mmap_", stringify!($name))]
+                pub fn run(line: *const u8, lines: usize) -> usize;
+                #[link_name = concat!("iomill_mmap_", stringify!($name), "_end")]
+                static END: u8;
+            }
+
+            /// Where it may be interrupted, and where it then goes on.
+            pub fn range() -> std::ops::Range<usize> {
+                (run as *const () as usize)..(&raw const END).addr()
+            }
+        }
+    };
+}
+
+// The first argument is the line, the second the number of lines that are left.
+#[cfg(target_arch = "x86_64")]
+routine!(clwb, "2: test rsi, rsi\nje 3f", "clwb [rdi]\nadd rdi, 64\nsub rsi, 1\njmp 2b\n3:", "mov rax, rsi");
+#[cfg(target_arch = "x86_64")]
+routine!(
+    clflushopt,
+    "2: test rsi, rsi\nje 3f",
+    "clflushopt [rdi]\nadd rdi, 64\nsub rsi, 1\njmp 2b\n3:",
+    "mov rax, rsi"
+);
+// `dc cvap`, spelt so that every assembler takes it.
+#[cfg(target_arch = "aarch64")]
+routine!(cvap, "2: cbz x1, 3f", "sys #3, c7, c12, #1, x0\nadd x0, x0, #64\nsub x1, x1, #1\nb 2b\n3:", "mov x0, x1");
+
+/// Where a write-back goes on that was interrupted at an instruction; `None` if that is in none.
+pub(super) fn way_out(at: usize) -> Option<usize> {
+    #[cfg(target_arch = "x86_64")]
+    let ranges = [clwb::range(), clflushopt::range()];
+    #[cfg(target_arch = "aarch64")]
+    let ranges = [cvap::range()];
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let ranges: [std::ops::Range<usize>; 0] = [];
+    ranges.into_iter().find(|range| range.contains(&at)).map(|range| range.end)
+}
 
 /// How this processor writes a line back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,33 +111,26 @@ impl LineFlush {
         None
     }
 
-    /// Begins to write back all lines of a range; [`LineFlush::fence`] waits for it.
+    /// Begins to write back all lines of a range; [`LineFlush::fence`] waits for it. `false` if some of them are not there any more.
     ///
     /// # Safety
-    /// The range is mapped, and its pages are there: they have just been written to.
-    pub(super) unsafe fn write_back(self, start: *const u8, len: usize) {
-        let end = start.addr() + len;
-        let mut line = start.wrapping_sub(start.addr() % LINE_BYTES);
-        while line.addr() < end {
-            // SAFETY: the processor has the instruction (`of_this_processor`), which changes no byte and no register; the line
-            // touches the range, so it is mapped.
-            unsafe {
-                match self {
-                    #[cfg(target_arch = "x86_64")]
-                    LineFlush::Clwb => std::arch::asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
-                    #[cfg(target_arch = "x86_64")]
-                    LineFlush::ClflushOpt => {
-                        std::arch::asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
-                    }
-                    #[cfg(target_arch = "aarch64")]
-                    LineFlush::CleanToPersistence => {
-                        // `dc cvap`, spelt so that every assembler takes it.
-                        std::arch::asm!("sys #3, c7, c12, #1, {}", in(reg) line, options(nostack, preserves_flags));
-                    }
-                }
+    /// The range is mapped; its pages may fail, if [`super::copy::install`] has succeeded and this thread has copied before.
+    pub(super) unsafe fn write_back(self, start: *const u8, len: usize) -> bool {
+        let line = start.wrapping_sub(start.addr() % LINE_BYTES);
+        let lines = (start.addr() + len - line.addr()).div_ceil(LINE_BYTES) * usize::from(len > 0);
+        // SAFETY: the processor has the instruction (`of_this_processor`), which changes no byte. The lines touch the range, so they are
+        // mapped; pages that fail end it.
+        let left = unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                LineFlush::Clwb => clwb::run(line, lines),
+                #[cfg(target_arch = "x86_64")]
+                LineFlush::ClflushOpt => clflushopt::run(line, lines),
+                #[cfg(target_arch = "aarch64")]
+                LineFlush::CleanToPersistence => cvap::run(line, lines),
             }
-            line = line.wrapping_add(LINE_BYTES);
-        }
+        };
+        left == 0
     }
 
     /// Waits until what this thread wrote back is durable.
@@ -97,7 +156,7 @@ mod tests {
         let expected = bytes.clone();
         for (at, len) in [(0, 1000), (1, 1), (63, 2), (500, 0)] {
             // SAFETY: the range lies in the vector.
-            unsafe { flush.write_back(bytes.as_ptr().add(at), len) };
+            assert!(unsafe { flush.write_back(bytes.as_ptr().add(at), len) });
             flush.fence();
         }
         assert!(bytes == expected);

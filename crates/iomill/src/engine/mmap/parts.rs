@@ -40,7 +40,7 @@ pub struct MappedParts {
 pub(super) struct Part {
     pub(super) mapping: Current<Mapping>,
     change: Mutex<Change>,
-    /// Rule 5: something was written past the mapping since the last sync began.
+    /// Rule 5: something was being written past the mapping since the last sync began.
     bypassed: AtomicBool,
 }
 
@@ -147,7 +147,7 @@ impl MappedParts {
 }
 
 impl Part {
-    /// Rule 5: before something is written by a system call.
+    /// Rule 5: before something is written by a system call, and after it, before anybody is told of its end.
     pub(super) fn bypass(&self) {
         self.bypassed.store(true, Ordering::Release);
     }

@@ -101,7 +101,7 @@ fn a_cut_under_the_mapping_is_the_end_of_the_file() {
     assert_eq!(read, memory);
     // The end within a page is told as such.
     file.set_len(5 * PAGE as u64 + 10).unwrap();
-    engine.reader.enter().current(&engine.known[&1].mapping).unwrap().distrust();
+    engine.reader.enter().current(&engine.known[&1].part.mapping).unwrap().distrust();
     assert_eq!(one(&mut engine, Op::Read, &file, 5 * PAGE as u64, &mut read), 10);
 }
 
@@ -135,7 +135,7 @@ fn a_part_that_outgrows_its_reservation_is_mapped_anew_while_others_read() {
             file.set_len(4 * PAGE as u64).unwrap();
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(engine.reader.enter().current(&engine.known[&1].mapping).unwrap().reserved() >= 500 << 30);
+        assert!(engine.reader.enter().current(&engine.known[&1].part.mapping).unwrap().reserved() >= 500 << 30);
         stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(mappings(&dir), 0);
@@ -207,6 +207,64 @@ fn memory_that_is_lost_is_an_error_too() {
     assert_eq!(done[0].result, -libc::EFAULT);
 }
 
+/// Pages of a file that are in the page cache.
+fn resident(file: &File, pages: usize) -> usize {
+    let access = rustix::mm::ProtFlags::READ;
+    let flags = rustix::mm::MapFlags::SHARED;
+    // SAFETY: a new mapping at an address that the kernel chooses, unmapped below; `states` has a byte for each of its pages.
+    unsafe {
+        let start = rustix::mm::mmap(std::ptr::null_mut(), pages * PAGE, access, flags, file, 0).unwrap();
+        let mut states = vec![0_u8; pages];
+        assert_eq!(libc::mincore(start, pages * PAGE, states.as_mut_ptr()), 0);
+        rustix::mm::munmap(start, pages * PAGE).unwrap();
+        states.iter().filter(|state| **state & 1 != 0).count()
+    }
+}
+
+/// Cold, a read brings in what it asks for and nothing around it, alone and in a batch; and it is not waited for one by one.
+#[test]
+fn a_cold_engine_fetches_what_is_read_and_nothing_around_it() {
+    const PAGES: usize = 4096;
+    let dir = scratch();
+    let file = file_of(&dir, PAGES, 7);
+    let mut engine = engine(&MappedParts::new());
+    let mut memory = vec![0; PAGE];
+    let drop_cached = || {
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    };
+    drop_cached();
+    // This one is mapped, with what the kernel reads around it.
+    assert_eq!(one(&mut engine, Op::Read, &file, 0, &mut memory), PAGE as i32);
+    drop_cached();
+    let before = resident(&file, PAGES);
+    assert!(before < PAGES / 2, "{before} pages stay in memory");
+    engine.ahead.make_cold();
+    assert_eq!(one(&mut engine, Op::Read, &file, 3500 * PAGE as u64, &mut memory), PAGE as i32);
+    let offsets = [1500, 2000, 2500, 3000].map(|page| page * PAGE as u64);
+    let mut memories = vec![0; offsets.len() * PAGE];
+    let handle = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
+    let request = |(slot, (&offset, memory)): (usize, (&u64, &mut [u8]))| Request {
+        slot: slot as u32,
+        op: Op::Read,
+        len: PAGE as u32,
+        file: handle,
+        offset,
+        memory: Memory::one(memory.as_mut_ptr()),
+    };
+    let requests: Vec<_> = offsets.iter().zip(memories.chunks_mut(PAGE)).enumerate().map(request).collect();
+    let mut done = Vec::new();
+    // SAFETY: memory and file outlive the requests, which have ended below.
+    unsafe { engine.push(&requests) };
+    while done.len() < requests.len() {
+        engine.wait(requests.len() - done.len(), None, &mut done).unwrap();
+    }
+    assert!(done.iter().all(|done| done.result == PAGE as i32), "{done:?}");
+    assert!(memories.iter().chain(&memory).all(|&byte| byte == 7));
+    let more = resident(&file, PAGES) - before;
+    assert!((5..=20).contains(&more), "{more} pages more");
+}
+
 #[test]
 fn a_sync_on_memory_is_the_kernels_only_when_it_must_be() {
     let dir = scratch();
@@ -228,4 +286,34 @@ fn a_sync_on_memory_is_the_kernels_only_when_it_must_be() {
     part.end_sync(true);
     assert!(!part.begin_sync(handle));
     assert!(part.begin_sync(Handle(-1)), "not known");
+}
+
+/// A sync that begins while a write past the mapping is on its way may not cover it: so the next one must.
+#[test]
+fn a_write_beside_a_sync_is_left_to_the_next_one() {
+    let dir = scratch();
+    let file = file_of(&dir, 4, 7);
+    file.sync_all().unwrap();
+    let handle = Handle(file.as_raw_fd());
+    let parts = MappedParts::new();
+    let part = parts.part(1);
+    assert!(part.begin_sync(handle));
+    part.end_sync(true);
+    let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new() };
+    let mut engine = MmapEngine::by_system_calls(&config, Arc::clone(&parts)).unwrap();
+    let (mut bytes, mut done) = ([5; PAGE], Vec::new());
+    let memory = Memory::one(bytes.as_mut_ptr());
+    let request =
+        Request { slot: 0, op: Op::Write, len: PAGE as u32, file: FileRef { handle, key: 1 }, offset: 0, memory };
+    // SAFETY: memory and file outlive the request, which has ended below.
+    unsafe { engine.push(&[request]) };
+    engine.begin();
+    assert!(part.begin_sync(handle), "a write is on its way");
+    part.end_sync(true);
+    while done.is_empty() {
+        engine.wait(1, None, &mut done).unwrap();
+    }
+    assert!(part.begin_sync(handle), "it has ended since");
+    part.end_sync(true);
+    assert!(!part.begin_sync(handle));
 }

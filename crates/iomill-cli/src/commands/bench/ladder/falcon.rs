@@ -1,21 +1,26 @@
 //! `iomill bench ladder --of falcon`.
 
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use iomill_bench::falcon::{self, Ladder, Load, NAMES, STEPS, Settings};
+use iomill_bench::falcon::{self, DrivesLeftOut, Ladder, Load, NAMES, STEPS, Settings, Trace};
 use iomill_bench::human;
 use iomill_bench::report::Row;
-use iomill_bench::rounds::Plan;
 
 use super::super::{answer, progress};
 use super::threads;
 use crate::arguments::BenchLadder;
+use crate::commands::replay::trace_name;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::table::Table;
+
+/// Numbers of drives where none are given.
+const DRIVES: [usize; 4] = [1, 2, 4, 8];
 
 pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     if !context.global.array.is_empty() {
@@ -23,39 +28,89 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
                    directories with --dir instead of an array";
         return Err(Failure::Usage(why.to_owned()));
     }
-    let slice = Duration::from_secs_f64(arguments.seconds);
-    let given = if arguments.dir.is_empty() { vec![PathBuf::from(".")] } else { arguments.dir.clone() };
-    let mut dirs = Vec::new();
-    for dir in given {
-        dirs.push(std::path::absolute(&dir).map_err(Failure::local("find", &dir))?);
+    let dirs = dirs(arguments)?;
+    let devices = devices(&dirs)?;
+    let (drives, drives_left_out) = match &arguments.drives {
+        Some(drives) => (drives.iter().map(|&drives| drives.into()).collect(), Vec::new()),
+        None => offered(devices),
+    };
+    if let Some(most) = drives.iter().max().filter(|most| **most > devices) {
+        context.note([format!("{most} drives are directories on {}: they share its limit", number(devices))]);
     }
+    let loads = match &arguments.loads {
+        Some(names) => names.iter().map(|name| name.load()).collect(),
+        None if arguments.traces.is_empty() => Load::ALL.to_vec(),
+        None => Vec::new(),
+    };
     let settings = Settings {
-        drives: arguments.drives.iter().map(|&drives| drives.into()).collect(),
+        drives,
         dirs,
         len_bytes: arguments.size,
-        plan: Plan {
-            workload: Load::Random,
-            threads: threads(arguments),
-            rounds: arguments.rounds.into(),
-            slice,
-            warm_up: slice.min(Duration::from_millis(200)),
-        },
+        loads,
+        traces: traces(arguments)?,
+        threads: threads(arguments),
+        rounds: arguments.rounds.into(),
+        slice: Duration::from_secs_f64(arguments.seconds),
         options: context.options(),
         depth: context.global.queues.depth().fixed(),
     };
     let interrupt = Interrupt::install()?;
-    let ladder = progress(context, &interrupt, |stage| falcon::run(&settings, interrupt.flag(), stage))?;
-    answer(context, table(&ladder), ladder.json()?)
+    let mut ladder = progress(context, &interrupt, |stage| falcon::run(&settings, interrupt.flag(), stage))?;
+    ladder.drives_left_out = drives_left_out;
+    answer(context, table(&ladder, &settings.workloads()), ladder.json()?)
+}
+
+fn dirs(arguments: &BenchLadder) -> Result<Vec<PathBuf>> {
+    let given = if arguments.dir.is_empty() { vec![PathBuf::from(".")] } else { arguments.dir.clone() };
+    given.iter().map(|dir| std::path::absolute(dir).map_err(Failure::local("find", dir))).collect()
+}
+
+/// How many devices lie under the directories.
+fn devices(dirs: &[PathBuf]) -> Result<usize> {
+    let mut devices = HashSet::new();
+    for dir in dirs {
+        devices.insert(dir.metadata().map_err(Failure::local("find", dir))?.dev());
+    }
+    Ok(devices.len())
+}
+
+/// Of the usual numbers of drives those for which there are devices, and the others.
+fn offered(devices: usize) -> (Vec<usize>, Vec<DrivesLeftOut>) {
+    let (there, missing) = DRIVES.into_iter().partition::<Vec<_>, _>(|&drives| drives <= devices);
+    let why = |drives| {
+        format!("there is only {} under --dir; `--drives {drives}` makes several drives on one", number(devices))
+    };
+    (there, missing.into_iter().map(|drives| DrivesLeftOut { drives, why: why(drives) }).collect())
+}
+
+fn number(devices: usize) -> String {
+    format!("{devices} device{}", if devices == 1 { "" } else { "s" })
+}
+
+fn traces(arguments: &BenchLadder) -> Result<Vec<Trace>> {
+    let mut names = HashSet::new();
+    let mut traces = Vec::new();
+    for path in &arguments.traces {
+        let name = trace_name(path);
+        if !names.insert(name.clone()) {
+            return Err(Failure::Usage(format!(
+                "two traces are called {name:?}; results tell them apart by name: rename one"
+            )));
+        }
+        traces.push(Trace::open(name, path, arguments.format, arguments.limit, arguments.size)?);
+    }
+    Ok(traces)
 }
 
 /// Each step beside the one before it and the first.
-fn table(ladder: &Ladder) -> String {
-    let mut table = Table::new(&[">drives", "load", "way", "step", ">ops/s", ">CPU/op", ">x before", ">x plain"]);
+fn table(ladder: &Ladder, workloads: &[String]) -> String {
+    let headings = [">drives", "load", "way", "step", ">ops/s", ">bytes/s", ">CPU/op", ">x before", ">x plain"];
+    let mut table = Table::new(&headings);
     for rung in &ladder.ladders {
-        for load in Load::ALL.map(|load| load.to_string()) {
+        for load in workloads {
             for (names, way) in NAMES.iter().zip(["inline", "drive threads"]) {
                 let row =
-                    |name: &str| rung.report.results.iter().find(|row| row.workload == load && row.contender == name);
+                    |name: &str| rung.report.results.iter().find(|row| row.workload == *load && row.contender == name);
                 let ratio = |now: &Row, to: Option<&Row>| match to {
                     Some(to) => human::ratio(now.ops_per_s / to.ops_per_s.max(1e-9)),
                     None => "-".to_owned(),
@@ -68,6 +123,7 @@ fn table(ladder: &Ladder) -> String {
                         way.to_owned(),
                         STEPS[step].to_owned(),
                         human::count(now.ops_per_s),
+                        human::size(now.bytes_per_s as u64),
                         human::time_us(now.cpu_us_per_op),
                         ratio(now, step.checked_sub(1).and_then(|before| row(names[before]))),
                         ratio(now, row(names[0])),
@@ -79,8 +135,26 @@ fn table(ladder: &Ladder) -> String {
     let machine = ladder.ladders.first().map(|rung| rung.report.machine.line()).unwrap_or_default();
     let mut text = format!("{machine}\n{}", table.render());
     text.push_str("Each step is on top of those above it; x: operations per second over theirs.\n");
+    for out in &ladder.drives_left_out {
+        text.push_str(&format!("Not measured with {} drives: {}.\n", out.drives, out.why));
+    }
     if ladder.ladders.iter().any(|rung| rung.report.cancelled) {
         text.push_str("Cancelled: only complete rounds are counted.\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_drives_that_are_there_are_offered() {
+        assert_eq!(offered(9), (DRIVES.to_vec(), Vec::new()));
+        let (there, missing) = offered(3);
+        assert_eq!(there, [1, 2]);
+        assert_eq!(missing.iter().map(|out| out.drives).collect::<Vec<_>>(), [4, 8]);
+        assert!(missing[0].why.contains("only 3 devices") && missing[0].why.contains("--drives 4"), "{missing:?}");
+        assert!(offered(1).1[0].why.contains("only 1 device under"));
+    }
 }

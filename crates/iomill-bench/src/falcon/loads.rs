@@ -1,0 +1,136 @@
+//! Reads of single pages in batches: at random, strided, sequential, mixed.
+//!
+//! Goals: batches as large as merging needs, and nothing in the loop but the draw and the call. Non-goals: writes.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use iomill::{Array, Buffer, Error, File, Result};
+
+use crate::arena::SEED;
+use crate::pattern::{self, PAGE_BYTES, Rng, mix};
+use crate::threads::Count;
+
+/// Pages of a batch: 32 of the longest merged I/Os, so that merging does not empty the drives.
+pub(super) const BATCH_PAGES: usize = 2048;
+
+/// Steps of this many pages from one request to the next leave nothing to merge.
+const STRIDE_PAGES: u64 = 2;
+
+/// What is read, a page at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Pages at random.
+    Random,
+    /// Every other page, ascending.
+    Strided,
+    /// Page after page.
+    Sequential,
+    /// In turn a page of a sequential stream and one at random.
+    Mixed,
+}
+
+impl Load {
+    /// All of them.
+    pub const ALL: [Load; 4] = [Load::Random, Load::Strided, Load::Sequential, Load::Mixed];
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Load::Random => "random-read-4KiB",
+            Load::Strided => "strided-read-4KiB",
+            Load::Sequential => "sequential-read-4KiB",
+            Load::Mixed => "mixed-read-4KiB",
+        })
+    }
+}
+
+/// The pages of a load, one after the other.
+struct Places {
+    load: Load,
+    pages: u64,
+    next: u64,
+    /// In a mixed load, whether the next one is at random.
+    at_random: bool,
+    rng: Rng,
+}
+
+impl Places {
+    fn draw(&mut self) -> u64 {
+        self.at_random = match self.load {
+            Load::Random => true,
+            Load::Strided | Load::Sequential => false,
+            Load::Mixed => !self.at_random,
+        };
+        if self.at_random {
+            return ((u128::from(self.rng.draw()) * u128::from(self.pages)) >> 64) as u64;
+        }
+        let page = self.next % self.pages;
+        self.next = page + if self.load == Load::Strided { STRIDE_PAGES } else { 1 };
+        page
+    }
+}
+
+/// A thread that reads.
+pub(super) struct Worker {
+    file: File,
+    places: Places,
+    offsets: Vec<u64>,
+    buffer: Buffer,
+}
+
+impl Worker {
+    /// The `thread`th of so many. Rings are made before the clock starts.
+    pub(super) fn new(array: &Array, file: &File, load: Load, (thread, threads): (usize, usize)) -> Result<Worker> {
+        let pages = file.len() / PAGE_BYTES as u64;
+        let mut buffer = array.buffer(BATCH_PAGES * PAGE_BYTES)?;
+        let next = pages / threads.max(1) as u64 * thread as u64;
+        let rng = Rng::new(mix(thread as u64) ^ u64::from(std::process::id()));
+        file.read_at(&mut buffer[..PAGE_BYTES], 0)?;
+        let places = Places { load, pages, next, at_random: false, rng };
+        Ok(Worker { file: file.clone(), places, offsets: Vec::new(), buffer })
+    }
+
+    pub(super) fn work(&mut self, stop: &AtomicBool, verify: bool) -> Result<Count> {
+        let mut count = Count::new()?;
+        while !stop.load(Ordering::Relaxed) {
+            self.offsets.clear();
+            self.offsets.extend((0..BATCH_PAGES).map(|_| self.places.draw() * PAGE_BYTES as u64));
+            let start = Instant::now();
+            self.file.read_many(&self.offsets, PAGE_BYTES, &mut self.buffer)?;
+            count.record(start.elapsed());
+            count.ops += BATCH_PAGES as u64;
+            count.bytes += (BATCH_PAGES * PAGE_BYTES) as u64;
+            if !verify {
+                continue;
+            }
+            for (&offset, page) in self.offsets.iter().zip(self.buffer.chunks(PAGE_BYTES)) {
+                if pattern::stamp_in(page) != Some(pattern::stamp(SEED, offset / PAGE_BYTES as u64)) {
+                    let what = format!("page {} of the measured file", offset / PAGE_BYTES as u64);
+                    return Err(Error::Machine { what, why: "it does not begin with its stamp: a wrong read".into() });
+                }
+            }
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_are_what_they_say() {
+        let draw = |load| {
+            let mut places = Places { load, pages: 8, next: 0, at_random: false, rng: Rng::new(5) };
+            (0..12).map(|_| places.draw()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(Load::Sequential), [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3]);
+        assert_eq!(draw(Load::Strided)[..5], [0, 2, 4, 6, 0]);
+        assert_eq!(draw(Load::Mixed).into_iter().skip(1).step_by(2).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        assert!(draw(Load::Random).iter().all(|&page| page < 8));
+        assert!(!draw(Load::Random).is_sorted());
+    }
+}

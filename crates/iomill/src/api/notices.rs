@@ -1,0 +1,60 @@
+//! What a user of an array should know of and that is no error of a call.
+
+use crate::sys::sync::{Mutex, lock};
+
+/// Notices that are kept at most. What goes on saying something new for ever says nothing.
+const MOST: usize = 100;
+
+/// The notices of an array, each once.
+#[derive(Debug)]
+pub struct Notices(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    kept: Vec<String>,
+    /// How many came that were not kept.
+    more: u64,
+}
+
+impl Notices {
+    /// With those that there are already.
+    pub fn new(notices: Vec<String>) -> Notices {
+        Notices(Mutex::new(State { kept: notices, more: 0 }))
+    }
+
+    /// Adds one.
+    pub fn push(&self, notice: String) {
+        let mut state = lock(&self.0);
+        if state.kept.contains(&notice) {
+            return;
+        }
+        if state.kept.len() < MOST {
+            state.kept.push(notice);
+        } else {
+            state.more += 1;
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<String> {
+        let state = lock(&self.0);
+        let more = (state.more > 0).then(|| format!("notices that were not kept: {}", state.more));
+        state.kept.iter().cloned().chain(more).collect()
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_kept_once_and_not_too_many() {
+        let notices = Notices::new(vec!["a".into()]);
+        (0..MOST * 2 - 2).for_each(|number| notices.push(format!("{}", number / 2)));
+        let all = notices.all();
+        assert_eq!((all.len(), &all[..3]), (MOST, &["a".to_owned(), "0".to_owned(), "1".to_owned()][..]));
+        notices.push("b".into());
+        notices.push("a".into());
+        assert_eq!(notices.all().last().map(String::as_str), Some("notices that were not kept: 1"));
+    }
+}

@@ -1,0 +1,206 @@
+//! What to do about copies that would wait for pages which are not in memory.
+//!
+//! Goals: what is not in memory comes in as many I/Os as it was asked for in, those of a batch at the same time; what is in memory costs no system
+//! call. Non-goals: read-ahead of our own. For reads that go on where the last one ended the kernel's is as good as can be.
+//!
+//! Left to itself the kernel reads around each page that a copy lacks, as much as the device's `read_ahead_kb` says, and waits for one page after
+//! the other. Rules:
+//! 1. A thread's copies are seen to wait by its count of major faults. That is a system call, so it is looked at once in `LOOK_PAGES` pages, and
+//!    sooner in the beginning. Then the engine is cold for `COLD_BATCHES` batches.
+//! 2. While it is cold, a read that has its batch to itself goes by a system call, which reads what it was asked for. Of several, the ranges
+//!    are announced to the kernel before the first of them is copied.
+//! 3. Reads that go on where the last one in their part ended, `STREAK` times and more, are a stream: they are copied and not announced, so that the
+//!    kernel reads ahead of them.
+//! 4. A cold engine's batch in which the thread waited begins that time anew.
+//! 5. Announcements are advice: what fails about one, the copy or the system call after it meets too. On memory (DAX) nothing is to be waited for.
+
+use std::num::NonZeroU64;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{Advice, fadvise};
+
+use crate::engine::Request;
+
+/// Pages that are copied between two looks at the count of faults, at first and later. A look costs what copying three of them does.
+const LOOK_PAGES_FIRST: u64 = 1;
+const LOOK_PAGES: u64 = 256;
+
+/// So many batches after the last one that waited, an engine is no longer cold.
+const COLD_BATCHES: u32 = 256;
+
+/// So many reads in a row, each going on where the one before it ended, are a stream.
+const STREAK: u32 = 8;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// What one engine knows of how its copies wait. An engine belongs to one thread at a time.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    /// Batches for which it is still cold.
+    cold: u32,
+    /// Pages copied since the last look, and how many call for the next one.
+    pages: u64,
+    look_pages: u64,
+    /// The thread's counts at the last look.
+    last: Waits,
+}
+
+/// Reads of one part that may be a stream.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    /// Where the last read ended.
+    end: u64,
+    /// How many reads in a row have gone on where the one before ended.
+    streak: u32,
+}
+
+/// How often a thread has had to wait, ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Waits {
+    major_faults: i64,
+    /// Times that it slept: for a page that is on its way already, too.
+    sleeps: i64,
+}
+
+impl Waits {
+    fn now() -> Waits {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the pointer is valid for one `rusage`, which the call fills.
+        let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+        if result != 0 {
+            // A kernel that does not count: then nobody is seen to wait.
+            return Waits::default();
+        }
+        // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
+        let usage = unsafe { usage.assume_init() };
+        Waits { major_faults: usage.ru_majflt, sleeps: usage.ru_nvcsw }
+    }
+}
+
+impl Default for Ahead {
+    fn default() -> Ahead {
+        Ahead { cold: 0, pages: 0, look_pages: LOOK_PAGES_FIRST, last: Waits::default() }
+    }
+}
+
+impl Ahead {
+    /// Whether the engine is cold: asked once, before a batch.
+    pub(super) fn begin(&mut self) -> bool {
+        if self.cold == 0 {
+            // The engine may have come to this thread since the last look.
+            if self.pages == 0 && self.look_pages == LOOK_PAGES_FIRST {
+                self.last = Waits::now();
+            }
+            return false;
+        }
+        self.cold -= 1;
+        if self.cold == 0 {
+            self.look_pages = LOOK_PAGES_FIRST;
+        }
+        self.last = Waits::now();
+        true
+    }
+
+    /// As after copies that waited.
+    #[cfg(test)]
+    pub(super) fn make_cold(&mut self) {
+        self.cold = COLD_BATCHES;
+    }
+
+    /// After a batch of an engine that is cold (rule 4).
+    pub(super) fn end_cold(&mut self) {
+        if Waits::now() != self.last {
+            self.cold = COLD_BATCHES;
+        }
+        self.pages = 0;
+    }
+
+    /// After a batch of one that is not: in how many reads it copied how many bytes (rule 1).
+    pub(super) fn end_warm(&mut self, reads: u64, bytes: u64) {
+        self.pages += reads.max(bytes / PAGE_BYTES);
+        if self.pages < self.look_pages {
+            return;
+        }
+        let now = Waits::now();
+        // Whatever else the thread slept for is none of this.
+        if now.major_faults != self.last.major_faults {
+            self.cold = COLD_BATCHES;
+        }
+        self.look_pages = (2 * self.look_pages).min(LOOK_PAGES);
+        (self.last, self.pages) = (now, 0);
+    }
+}
+
+impl Stream {
+    /// Takes note of a read; whether it belongs to a stream (rule 3).
+    pub(super) fn goes_on(&mut self, request: &Request) -> bool {
+        self.streak = if request.offset == self.end { self.streak.saturating_add(1) } else { 0 };
+        self.end = request.offset.saturating_add(request.len.into());
+        self.streak >= STREAK
+    }
+}
+
+/// Asks the kernel for what a read will copy, without waiting for it.
+pub(super) fn announce(request: &Request) {
+    if request.file.handle.0 < 0 {
+        return;
+    }
+    // SAFETY: a descriptor of a part that is open (contract of `Engine::push`), not negative, used for this one call.
+    let fd = unsafe { BorrowedFd::borrow_raw(request.file.handle.0) };
+    if let Some(len) = NonZeroU64::new(request.len.into()) {
+        // Rule 5.
+        let _advised = fadvise(fd, request.offset, Some(len), Advice::WillNeed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{FileRef, Memory, Op};
+    use crate::sys::fs::Handle;
+
+    #[test]
+    fn streams_are_reads_that_go_on() {
+        let file = FileRef { handle: Handle(-1), key: 0 };
+        let memory = Memory::one(std::ptr::null_mut());
+        let read = |offset, len| Request { slot: 0, op: Op::Read, len, file, offset, memory };
+        let mut stream = Stream::default();
+        assert!(!stream.goes_on(&read(1 << 20, 4096)));
+        for number in 1..20 {
+            let goes_on = stream.goes_on(&read((1 << 20) + number * 4096, 4096));
+            assert_eq!(goes_on, number >= u64::from(STREAK), "{number}");
+        }
+        assert!(!stream.goes_on(&read(0, 1)) && !stream.goes_on(&read(u64::MAX, 9)));
+        announce(&read(0, 4096));
+    }
+
+    #[test]
+    fn an_engine_is_cold_from_a_fault_until_nothing_waits_any_more() {
+        let mut ahead = Ahead::default();
+        for _ in 0..5 * LOOK_PAGES {
+            assert!(!ahead.begin());
+            // Whatever this test itself waited for.
+            ahead.last = Waits::now();
+            ahead.end_warm(1, 512);
+        }
+        // As if there had been a fault: seen after so many pages, not before.
+        ahead.pages = 0;
+        for pages in [LOOK_PAGES - 1, 1] {
+            assert!(!ahead.begin());
+            ahead.last.major_faults = -1;
+            ahead.end_warm(1, pages * PAGE_BYTES);
+        }
+        assert_eq!(ahead.cold, COLD_BATCHES);
+        for _ in 0..COLD_BATCHES / 2 {
+            assert!(ahead.begin());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        ahead.end_cold();
+        assert_eq!(ahead.cold, COLD_BATCHES, "it slept");
+        for _ in 0..COLD_BATCHES {
+            assert!(ahead.begin());
+        }
+        assert!(!ahead.begin());
+        assert_eq!(ahead.look_pages, LOOK_PAGES_FIRST, "soon looked at again");
+    }
+}

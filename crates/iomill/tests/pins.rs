@@ -1,0 +1,156 @@
+//! Pins and ranges in place where there is little room for them: nobody waits for ever, and nobody keeps room that he has no use for.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use iomill::{Array, ArrayOptions, File, Layout, Pages, Topology};
+
+const PAGE: usize = 4096;
+
+fn options(set_size: usize, pages: usize) -> ArrayOptions {
+    let options = ArrayOptions::new().topology(Topology::One).read_ahead_bytes(0);
+    options.set_size(set_size).cache_bytes((pages * PAGE) as u64)
+}
+
+/// A file of so many pages, each of which holds its number, and none of which is dirty.
+fn made(options: ArrayOptions, pages: usize) -> (tempfile::TempDir, Array, File) {
+    let place = tempfile::tempdir().unwrap();
+    let array = options.create([place.path()]).unwrap();
+    let file = array.create_file("file", Layout::default()).unwrap();
+    let bytes: Vec<u8> = (0..pages as u64 * 512).flat_map(|word| (word / 512).to_le_bytes()).collect();
+    file.write_at(&bytes, 0).unwrap();
+    file.sync().unwrap();
+    (place, array, file)
+}
+
+fn check(pages: &Pages<'_>, first: u64) {
+    for (number, page) in (first..).zip(pages.iter()) {
+        assert!(page.chunks(8).all(|word| *word == number.to_le_bytes()), "page {number}");
+    }
+}
+
+/// Fails where something hangs.
+fn ends(test: impl FnOnce() + Send + 'static) {
+    let (told, end) = channel();
+    let thread = thread::spawn(move || {
+        test();
+        told.send(()).unwrap();
+    });
+    if end.recv_timeout(Duration::from_secs(60)).is_err() {
+        assert!(thread.is_finished(), "it hangs");
+    }
+    thread.join().unwrap();
+}
+
+/// Ranges of more pages than a set has, than the cache has, and as long as ranges may be over small sets.
+#[test]
+fn a_range_is_had_whatever_fits() {
+    for (set_size, pages, range) in [(12, 12, 16), (4, 4, 16), (4, 8192, 1024)] {
+        ends(move || {
+            let (_place, _array, file) = made(options(set_size, pages), 2 * range);
+            for first in (0..range as u64).step_by(range / 16 * 5) {
+                file.read_with(first * PAGE as u64, range * PAGE, |pages| {
+                    assert_eq!(pages.len(), range * PAGE);
+                    check(pages, first);
+                })
+                .unwrap();
+                let (told, end) = channel();
+                let task = move |pages: iomill::Result<&Pages<'_>>| {
+                    check(pages.unwrap(), first);
+                    told.send(()).unwrap();
+                };
+                file.submit_with(first * PAGE as u64, range * PAGE, task).unwrap();
+                end.recv().unwrap();
+            }
+        });
+    }
+}
+
+/// Threads whose ranges together are more than a set holds, which each of them has a part of while it asks for the rest.
+#[test]
+fn ranges_do_not_wait_for_each_other() {
+    ends(|| {
+        let (_place, _array, file) = made(options(4, 256).cache_hash_mask(0), 600);
+        thread::scope(|scope| {
+            for thread in 0..3 {
+                let file = &file;
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        let first = (round * 7 + thread * 100) % 590;
+                        file.read_with(first * PAGE as u64, 3 * PAGE, |pages| check(pages, first)).unwrap();
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// All pages of a set are pinned: one more pin is an error that says so, and all else goes on.
+#[test]
+fn a_pin_in_a_set_full_of_pins_is_an_error() {
+    ends(|| {
+        let (_place, _array, file) = made(options(4, 256).cache_hash_mask(0), 100);
+        let mut pins: Vec<_> = (0..4).map(|page| file.pin(page).unwrap()).collect();
+        let error = file.pin(4).unwrap_err().to_string();
+        assert!(error.contains("all 4 pages of the set"), "{error}");
+        let mut bytes = [0; PAGE];
+        file.read_at(&mut bytes, 50 * PAGE as u64).unwrap();
+        assert_eq!(bytes[0], 50);
+        file.read_with(4 * PAGE as u64, 9 * PAGE, |pages| check(pages, 4)).unwrap();
+        for page in 0..8 {
+            file.write_at(&[7; PAGE], page * PAGE as u64).unwrap();
+        }
+        assert!(pins.iter().enumerate().all(|(page, pin)| pin[0] == page as u8));
+        pins.pop();
+        assert_eq!(file.pin(4).unwrap()[0], 7);
+    });
+}
+
+/// A thread that has pinned much leaves room to others while it lives.
+#[test]
+fn a_thread_gives_back_room_for_pins() {
+    for pages in [128, 8192] {
+        let (_place, _array, file) = made(options(12, pages), pages);
+        let range = pages / 9 * PAGE;
+        let can_pin = |file: &File| thread::scope(|scope| scope.spawn(|| file.pin(0).is_ok()).join().unwrap());
+        file.read_with(0, range, |pages| check(pages, 0)).unwrap();
+        file.read_with(0, range, |pages| check(pages, 0)).unwrap();
+        assert!(can_pin(&file), "after a range, {pages} pages");
+        let mut pins: Vec<_> = (0..).map_while(|page| file.pin(page).ok()).collect();
+        assert!(pins.len() > pages / 16 && !can_pin(&file), "{} pins in {pages} pages", pins.len());
+        pins.truncate(1);
+        drop(file.pin(pages as u64 - 1).unwrap());
+        assert!(can_pin(&file), "after pins, {pages} pages");
+    }
+}
+
+/// A file that is cut under a range ends there, or later: what the range says that it has can be read.
+#[test]
+fn a_range_of_a_file_that_is_being_cut() {
+    let (_place, _array, file) = made(options(12, 600), 64);
+    let until = Instant::now() + Duration::from_millis(500);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while Instant::now() < until {
+                    for offset in [0, 100, 8 * PAGE - 5, 63 * PAGE] {
+                        let len = 20 * PAGE;
+                        let sum = file.read_with(offset as u64, len, |pages| {
+                            assert_eq!(pages.iter().map(<[u8]>::len).sum::<usize>(), pages.len());
+                        });
+                        sum.unwrap();
+                    }
+                }
+            });
+        }
+        while Instant::now() < until {
+            for len in [0, 50, 9 * PAGE as u64 + 7, 64 * PAGE as u64] {
+                file.set_len(len).unwrap();
+            }
+        }
+    });
+}
