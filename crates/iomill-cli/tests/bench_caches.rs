@@ -186,7 +186,7 @@ fn what_makes_no_sense_is_refused() {
         (vec!["warm", "--batch", "0"], "0"),
         (vec!["warm", "--size", "1000"], "at least one page"),
         (vec!["warm", "--size", "1P"], "smaller --size"),
-        (vec!["warm", "--size", "1MiB", "--cache", "1"], "at least one set"),
+        (vec!["warm", "--size", "1MiB", "--cache", "1"], "larger --cache"),
         (vec!["warm", "--set-size", "5"], "12"),
         (vec!["cold", "--policy", "best"], "s3-fifo"),
         (vec!["cold", "--cache", "1000", "--size", "8MiB"], "at least 1MiB"),

@@ -149,7 +149,7 @@ fn arguments_that_make_no_sense_are_refused() {
     tune(&site, &["--dir", "x"]).failed(2, &["--persist"]);
     tune(&site, &["--only", "sheduler"]).failed(2, &["sheduler", "scheduler"]);
     tune(&site, &["--coalesce", "8"]).failed(2, &["8,100us"]);
-    tune(&site, &["--persist", "--dir", "nowhere"]).failed(1, &["cannot write into", "nowhere"]);
+    tune(&site, &["--persist", "--dir", "nowhere"]).failed(2, &["nowhere", "--dir"]);
     site.run_bare(["tune", "--root", "nowhere"]).failed(1, &["cannot look into", "nowhere"]);
     site.run_bare(["tune", "nosuchdrive"]).failed(1, &["nosuchdrive", "neither a block device"]);
     site.run_bare(["tune", "/no/such/path"]).failed(1, &["/no/such/path", "No such file"]);
