@@ -102,3 +102,14 @@ fn arguments_that_make_no_sense_are_refused() {
     probe(&site, &["ssd0", "--threads", "0"]).failed(2, &["--threads"]);
     assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 0);
 }
+
+/// What cannot be measured is said, and is no failure; what is no place at all is one.
+#[test]
+fn places_that_cannot_be_written_are_left_out() {
+    let site = Site::bare(0);
+    let ended = probe(&site, &[&SHORT[..], &["/proc"]].concat()).good();
+    assert!(ended.text().contains("/proc: it cannot be written to"), "{}", ended.text());
+    site.file("plain", b"");
+    probe(&site, &[&SHORT[..], &["plain"]].concat()).failed(2, &["plain", "no directory", "--raw"]);
+    probe(&site, &[&SHORT[..], &["nowhere"]].concat()).failed(1, &["nowhere", "No such file"]);
+}

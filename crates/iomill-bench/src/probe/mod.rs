@@ -28,6 +28,7 @@ use iomill_platform::tree::Tree;
 use serde::Serialize;
 
 use crate::bench::Stage;
+use crate::leftovers;
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
 use crate::target::Target;
@@ -227,7 +228,7 @@ pub fn run(
     if places.is_empty() && raw.is_empty() {
         return Ok(None);
     }
-    let name = format!("iomill-probe-{}", std::process::id());
+    let name = leftovers::probe_name();
     let _parts = Parts { paths: places.iter().map(|place| place.join(&name)).collect() };
     let mut course = Course::new(settings, tree, cancel, stage, places.len());
     let mut figures = match places.is_empty() {
@@ -254,11 +255,18 @@ fn nothing(raw: &[Raw]) -> Result<Target> {
     Target::new(raw.iter().map(part).collect(), 0, Target::striped(1, 1))
 }
 
-/// Why a place cannot be measured: it is in memory, or has no direct I/O.
+/// Why a place cannot be measured: nothing can be written there, it is in memory, or has no direct I/O.
 fn why_not(place: &Path) -> Result<Option<String>> {
-    let probe = place.join(format!("iomill-probe-{}", std::process::id()));
+    if !fs::metadata(place).map_err(|e| Error::io("find", place, e))?.is_dir() {
+        let why = "it is no directory; name a directory on the drive, or the block device itself with --raw";
+        return Err(Error::invalid(place.display().to_string(), why));
+    }
+    leftovers::remove_in(place);
+    let probe = place.join(leftovers::probe_name());
     let _parts = Parts { paths: vec![probe.clone()] };
-    fs::write(&probe, [0; PAGE_BYTES]).map_err(|e| Error::io("write", &probe, e))?;
+    if let Err(error) = fs::write(&probe, [0; PAGE_BYTES]) {
+        return Ok(Some(format!("it cannot be written to: {error}")));
+    }
     let part = crate::target::Part { path: probe, len_bytes: PAGE_BYTES as u64 };
     let target = Target::new(vec![part], 0, Target::striped(1, 1))?;
     if let Some(why) = target.why_not_direct()? {

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::leftovers;
+
 /// Where the kernel's tracing may be mounted.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// The two events, in order.
@@ -49,7 +51,9 @@ impl Trace {
                 _ => format!("the kernel's tracing is not mounted (`mount -t tracefs tracefs {}`)", MOUNTS[0]),
             });
         };
-        let directory = mount.join("instances").join(format!("iomill-probe-{}", std::process::id()));
+        let instances = mount.join("instances");
+        leftovers::remove_in(&instances);
+        let directory = instances.join(leftovers::probe_name());
         fs::create_dir(&directory).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied => "the kernel's tracing is for root only".to_owned(),
             _ => format!("the kernel's tracing is refused: {}: {e}", directory.display()),

@@ -46,6 +46,10 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
 fn quick(context: &Context<'_>, arguments: &BenchQuick) -> Result<Answer> {
     let settings = Settings { options: context.options(), ways: ways(context), ..bench::quick() };
     let interrupt = Interrupt::install()?;
+    if context.starts_if_named()?.is_some() {
+        let what = "`bench quick` makes an array of its own; `bench random` measures the one that is named";
+        context.note([what.to_owned()]);
+    }
     let arena = fresh(context, arguments.place.dir())?;
     measure(context, arena, &settings, &interrupt)
 }
