@@ -10,7 +10,7 @@ pub type Result<T, E = TraceError> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum TraceError {
     /// The file cannot be read or unpacked.
-    #[error("cannot read {path}{packing}: {source}")]
+    #[error("cannot read {path}{packing}: {source}{}", advice(source))]
     Read {
         /// The trace.
         path: String,
@@ -42,4 +42,12 @@ pub enum TraceError {
     /// The array, or the machine.
     #[error("{0}")]
     Array(#[from] iomill::Error),
+}
+
+/// What to do about it.
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::UnexpectedEof => "; it ends too soon: fetch or pack it again",
+        _ => "",
+    }
 }
