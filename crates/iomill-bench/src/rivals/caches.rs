@@ -1,4 +1,4 @@
-//! Caches from crates.io as caches of pages: page numbers for keys, pages for values, a record copied out of each.
+//! Well-known caches of Rust programs as caches of pages: page numbers for keys, pages for values, a record copied out of each.
 //!
 //! Each gets what makes it cheaper: a hash of one multiplication chain instead of its own, room for half as many entries
 //! again, so that it never evicts, and foyer S3-FIFO, whose hits take a shared lock only. All three share one set of
