@@ -45,7 +45,7 @@ fn held_or_explained(document: &Value, workload: &str, name: &str) -> bool {
 fn warm_has_everybody_and_its_keys() {
     let site = Site::new(2);
     let (document, table) = document(&site, &["warm", "--size", "8MiB", "--threads", "1,2"]);
-    for workload in ["uniform-read-128B", "zipf0.99-read-128B"] {
+    for workload in ["uniform", "zipf"] {
         let mut found = names(&document["results"], workload);
         found.sort_unstable();
         let both = |name| [name, name];
