@@ -221,7 +221,10 @@ pub fn run(
     for place in &settings.places {
         match why_not(place)? {
             Some(reason) => why.push(format!("{}: {reason}", place.display())),
-            None => places.push(place.clone()),
+            None => {
+                leftovers::remove_in(place);
+                places.push(place.clone());
+            }
         }
     }
     let raw = settings.raw.iter().map(|path| Raw::take(path)).collect::<Result<Vec<Raw>>>()?;
@@ -261,7 +264,6 @@ fn why_not(place: &Path) -> Result<Option<String>> {
         let why = "it is no directory; name a directory on the drive, or the block device itself with --raw";
         return Err(Error::invalid(place.display().to_string(), why));
     }
-    leftovers::remove_in(place);
     let probe = place.join(leftovers::probe_name());
     let _parts = Parts { paths: vec![probe.clone()] };
     if let Err(error) = fs::write(&probe, [0; PAGE_BYTES]) {
