@@ -325,10 +325,11 @@ impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
         let asking = &self.asked[number % (2 * OVERLAP)];
         let cache = self.paged.cached.cache_as::<DEFAULT>(asking.key);
         let set = cache.directory().set_as::<DEFAULT>(asking.place);
-        let guessed = self.seen[number % (2 * OVERLAP)];
-        // A tag is right but for about one in a hundred.
-        let seen =
-            guessed.filter(|seen| set.has_key(seen.way, asking.key)).or_else(|| set.find(asking.key, asking.hash));
+        let seen = match self.seen[number % (2 * OVERLAP)] {
+            // A tag is right but for about one in a hundred.
+            Some(guessed) if !set.has_key(guessed.way, asking.key) => set.find(asking.key, asking.hash),
+            guessed => guessed,
+        };
         if let Some(seen) = seen
             // SAFETY: a span is within its page, and its memory is the caller's.
             && unsafe { cache.copy_seen(seen, asking.within.into(), asking.buf, asking.len.into()) }
