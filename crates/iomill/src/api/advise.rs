@@ -48,7 +48,7 @@ impl File {
                 let end = if bytes.end >= self.len() { bytes.end.div_ceil(page) } else { bytes.end / page };
                 let pages = bytes.start.div_ceil(page)..end;
                 if !pages.is_empty() {
-                    paged.cached.forget(paged.number, pages);
+                    paged.cached.forget(paged.number(), pages);
                 }
             }
         }

@@ -425,7 +425,7 @@ impl Drop for FileState {
             self.array.notice(format!("closing {:?}: {error}", self.record.name));
         }
         if let Some(paged) = &self.paged {
-            paged.cached.leave(paged.number);
+            paged.cached.leave(paged.number());
         }
         for part in &self.parts {
             self.array.forget(part.file.key);

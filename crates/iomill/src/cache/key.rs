@@ -26,11 +26,11 @@ impl Key {
     /// The key of a page. `None` beyond 2^40 pages (4 PiB) of a file, which are never cached.
     #[inline]
     pub fn new(file: u32, page: u64) -> Option<Key> {
-        debug_assert!((1..=FILE_MAX).contains(&file));
-        (page >> PAGE_BITS == 0).then_some(Key(u64::from(file) << PAGE_BITS | page))
+        Key::first(file).page_after(page)
     }
 
     /// The key of a file's page 0.
+    #[inline]
     pub fn first(file: u32) -> Key {
         debug_assert!((1..=FILE_MAX).contains(&file));
         Key(u64::from(file) << PAGE_BITS)
@@ -107,10 +107,8 @@ impl Hash {
     /// that is missing is joined with the one whose number has one bit less, the highest.
     #[inline(always)]
     pub fn set(self, first_sets: u32, sets: u32, mask: u32) -> u32 {
-        let base = (((self.0 >> 32) * u64::from(first_sets)) >> 32) as u32;
-        let split = self.0 as u32;
-        let split_already = base + first_sets * (split & (2 * mask + 1));
-        let not_yet = base + first_sets * (split & mask);
+        let not_yet = self.even_set(first_sets, mask);
+        let split_already = not_yet + first_sets * (self.0 as u32 & (mask + 1));
         // Which of the two is as good as random: a branch would be guessed wrong half of the time.
         let mut set = select_unpredictable(split_already < sets, split_already, not_yet);
         while set >= sets {

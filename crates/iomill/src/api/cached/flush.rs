@@ -113,7 +113,7 @@ impl FileState {
         let keys = paged.cached.dirty_beside(paged.keys(pages));
         let (mut any, mut result) = (false, Ok(()));
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
-            if keys[0].file() == paged.number {
+            if keys[0].file() == paged.number() {
                 result = self.flush(paged, keys, Class::Foreground).1;
                 any = true;
             } else if let Some(other) = paged.cached.file(keys[0].file()) {
@@ -126,7 +126,7 @@ impl FileState {
 
     /// Flushes all dirty pages of the file, and waits for those that others are flushing. The first error, after all were tried.
     pub fn flush_all(&self, paged: &Paged) -> Result<()> {
-        let mut keys = paged.cached.dirty_of(paged.number);
+        let mut keys = paged.cached.dirty_of(paged.number());
         let mut first = Ok(());
         while !keys.is_empty() {
             // What others are flushing may be older than what this is to cover, and may fail: it is looked at again, until it is

@@ -191,7 +191,7 @@ impl Cached {
     pub fn enter(&self, file: &Arc<FileState>) {
         if let Some(paged) = &file.paged {
             let mut files = write(&self.files);
-            files.insert(paged.number, Arc::downgrade(file));
+            files.insert(paged.number(), Arc::downgrade(file));
         }
     }
 
@@ -223,9 +223,7 @@ fn caches(options: &ArrayOptions, bytes: u64, bytes_max: u64, nodes: usize) -> R
 #[derive(Debug)]
 pub struct Paged {
     pub cached: Arc<Cached>,
-    /// The file's number in keys.
-    pub number: u32,
-    /// The key of its page 0.
+    /// The key of the file's page 0.
     zero: Key,
     /// Of pages from here on, in bytes, the drives hold nothing yet but zeroes, and nothing is on its way to them: those that are not
     /// in the cache need not be read before they are written to. It moves before a page does (`on_its_way`), and who looks holds the
@@ -301,8 +299,12 @@ impl Paged {
     /// The part of a file that is being opened, `len` bytes long.
     pub fn new(cached: &Arc<Cached>, len: u64) -> Paged {
         let fresh_from = AtomicU64::new(len.next_multiple_of(PAGE_BYTES as u64));
-        let number = cached.number();
-        Paged { cached: Arc::clone(cached), number, zero: Key::first(number), fresh_from }
+        Paged { cached: Arc::clone(cached), zero: Key::first(cached.number()), fresh_from }
+    }
+
+    /// The file's number in keys.
+    pub fn number(&self) -> u32 {
+        self.zero.file()
     }
 
     /// Takes note that a page is about to be written to its drive.
@@ -320,12 +322,12 @@ impl Paged {
 
     /// Forgets what is cached from a length on, the page that it falls into included. Nobody writes or fills.
     pub fn cut(&self, len: u64) {
-        self.cached.discard(self.number, len / PAGE_BYTES as u64);
+        self.cached.discard(self.number(), len / PAGE_BYTES as u64);
         self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
     }
 
     /// The names of pages.
     fn keys<'a>(&'a self, pages: impl IntoIterator<Item = &'a u64> + 'a) -> impl Iterator<Item = Key> + 'a {
-        pages.into_iter().filter_map(|&page| Key::new(self.number, page))
+        pages.into_iter().filter_map(|&page| self.zero.page_after(page))
     }
 }

@@ -77,7 +77,7 @@ impl Spread {
         let home = self.home();
         let mut shares = vec![Vec::new(); self.count()];
         spans.retain(|span| {
-            let Some(key) = Key::new(paged.number, span.page) else { return true };
+            let Some(key) = paged.zero.page_after(span.page) else { return true };
             let node = key.node(self.count());
             if Some(node) != home {
                 shares[node].push(*span);
@@ -250,7 +250,7 @@ impl FileState {
         let mut away = None;
         for (node, spans) in shares.into_iter().enumerate().filter(|(_, spans)| !spans.is_empty()) {
             // A file that is being closed has no share in the work of others any more.
-            let Some(file) = paged.cached.file(paged.number) else {
+            let Some(file) = paged.cached.file(paged.number()) else {
                 wave.extend(spans);
                 continue;
             };
