@@ -22,6 +22,9 @@ use crate::workload::{Places, Workload};
 /// A batch holds this many times what is in flight over all drives.
 const BATCH_TURNS: u32 = 16;
 
+/// With more threads than this, batches get shorter: together they keep the drives busy anyhow, and who ends a slice waits for those under way.
+const THREADS_OF_LONG_BATCHES: usize = 16;
+
 /// A batch is at most this long, in bytes of memory: larger ones fall out of the CPU's caches.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
@@ -34,6 +37,8 @@ pub struct Iomill {
     target: Target,
     options: ArrayOptions,
     workload: Workload,
+    /// Of the last slice.
+    threads: usize,
     /// CPUs of the calling threads, one each in turn; empty for any.
     cpus: Vec<usize>,
 }
@@ -55,6 +60,7 @@ impl Iomill {
             target: arena.target()?,
             options,
             workload: Workload::RANDOM_READ,
+            threads: 1,
             cpus: Vec::new(),
         })
     }
@@ -84,6 +90,7 @@ impl Contender for Iomill {
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        self.threads = slice.threads;
         // What others left in the page cache would slow direct I/O down.
         self.target.drop_cached()?;
         let options = self.options.clone().depth(self.workload.depth).read_only(!self.workload.writes());
@@ -101,15 +108,16 @@ impl Contender for Iomill {
     }
 
     fn notes(&self) -> Vec<String> {
-        let batch = batch_len(&self.workload, 1);
+        let batch = batch_len(&self.workload, 1, self.threads);
         vec![format!("latency is that of a whole call, a batch of {batch} operations per drive")]
     }
 }
 
 /// Operations in one call.
-fn batch_len(workload: &Workload, drives: usize) -> usize {
-    let turns = (workload.depth * BATCH_TURNS) as usize * drives;
-    turns.min(BATCH_BYTES_MAX / workload.block_bytes as usize).max(1)
+fn batch_len(workload: &Workload, drives: usize, threads: usize) -> usize {
+    let turns = (BATCH_TURNS as usize * THREADS_OF_LONG_BATCHES / threads.max(1)).clamp(1, BATCH_TURNS as usize);
+    let ops = workload.depth as usize * turns * drives;
+    ops.min(BATCH_BYTES_MAX / workload.block_bytes as usize).max(1)
 }
 
 struct Worker {
@@ -128,7 +136,7 @@ impl Worker {
             cpu::bind_current_thread(&[cpu]).map_err(failed)?;
         }
         let block_bytes = this.workload.block_bytes as usize;
-        let batch = batch_len(&this.workload, array.stat(file.name())?.drives.len());
+        let batch = batch_len(&this.workload, array.stat(file.name())?.drives.len(), threads);
         let mut worker = Worker {
             file: file.clone(),
             places: Places::new(&this.workload, &[file.len()], thread, threads)?,

@@ -65,8 +65,35 @@ impl Gate {
     }
 }
 
-#[derive(Debug, Default)]
-struct Course {
+/// Lets so many through at a time.
+#[derive(Debug)]
+struct Turnstile {
+    free: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Turnstile {
+    fn new(most: usize) -> Turnstile {
+        Turnstile { free: Mutex::new(most.max(1)), changed: Condvar::new() }
+    }
+
+    /// Does `work` once it is this thread's turn. It does not panic.
+    fn pass<T>(&self, work: impl FnOnce() -> T) -> T {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_while(free, |free| *free == 0);
+        *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
+        let result = work();
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.changed.notify_one();
+        result
+    }
+}
+
+#[derive(Debug)]
+struct Course<'a> {
+    /// As many set up at the same time as there are CPUs: more are no faster, and who cancels waits for them.
+    set_up: Turnstile,
+    cancel: &'a AtomicBool,
     start: Gate,
     end: Gate,
     stop: AtomicBool,
@@ -81,7 +108,14 @@ pub(crate) fn run<W>(
     work: impl Fn(&mut W, &AtomicBool) -> Result<Count> + Sync,
 ) -> Result<Sample> {
     let threads = slice.threads.max(1);
-    let course = Course::default();
+    let course = Course {
+        set_up: Turnstile::new(thread::available_parallelism().map_or(1, usize::from)),
+        cancel: slice.cancel,
+        start: Gate::default(),
+        end: Gate::default(),
+        stop: AtomicBool::new(false),
+        finished: AtomicUsize::new(0),
+    };
     thread::scope(|scope| {
         let (course, set_up, work) = (&course, &set_up, &work);
         let mut spawned = Vec::with_capacity(threads);
@@ -119,19 +153,32 @@ pub(crate) fn run<W>(
     })
 }
 
+impl Course<'_> {
+    /// Somebody has cancelled it, or failed: who has not begun need not.
+    fn is_over(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
+    }
+}
+
 fn one_thread<W>(
-    course: &Course,
+    course: &Course<'_>,
     set_up: impl FnOnce() -> Result<W>,
     work: impl Fn(&mut W, &AtomicBool) -> Result<Count>,
 ) -> Result<(Count, Instant)> {
-    let worker = catch_unwind(AssertUnwindSafe(set_up)).unwrap_or_else(|_| Err(panicked()));
+    let worker = course.set_up.pass(|| match course.is_over() {
+        true => Ok(None),
+        false => catch_unwind(AssertUnwindSafe(set_up)).unwrap_or_else(|_| Err(panicked())).map(Some),
+    });
     if worker.is_err() {
         course.stop.store(true, Ordering::Relaxed);
     }
     course.start.arrive_and_wait();
     // The worker lives until the end has been measured: tearing it down is no part of its work.
     let outcome = worker.map(|mut worker| {
-        let count = catch_unwind(AssertUnwindSafe(|| work(&mut worker, &course.stop)));
+        let count = match &mut worker {
+            Some(worker) => catch_unwind(AssertUnwindSafe(|| work(worker, &course.stop))),
+            None => Ok(Count::new()),
+        };
         (worker, count.unwrap_or_else(|_| Err(panicked())))
     });
     let end = Instant::now();
@@ -144,7 +191,7 @@ fn one_thread<W>(
     Ok((count?, end))
 }
 
-fn wait_for_end(slice: &Slice<'_>, start: Instant, course: &Course, threads: usize) {
+fn wait_for_end(slice: &Slice<'_>, start: Instant, course: &Course<'_>, threads: usize) {
     while course.finished.load(Ordering::Acquire) < threads && !course.stop.load(Ordering::Relaxed) {
         let left = slice.duration.saturating_sub(start.elapsed());
         if left.is_zero() || slice.cancel.load(Ordering::Relaxed) {
@@ -230,5 +277,9 @@ mod tests {
         static CANCEL: AtomicBool = AtomicBool::new(true);
         let cancelled = Slice { cancel: &CANCEL, ..slice(60_000) };
         assert!(run(&cancelled, Ok, spin).unwrap().wall < Duration::from_secs(5));
+        // Nobody is set up any more.
+        let many = Slice { threads: 300, ..cancelled };
+        let never = |_| -> Result<usize> { Err(Error::invalid("set up", "after it was cancelled")) };
+        assert_eq!(run(&many, never, spin).unwrap().ops, 0);
     }
 }

@@ -5,6 +5,8 @@
 mod common;
 
 use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
 
 use common::{Site, bytes};
 use serde_json::Value;
@@ -184,4 +186,20 @@ fn the_array_s_cache_hits_as_often_as_the_simulated_one() {
     assert_eq!((&none["cache_bytes"], &none["hit_rate_warm"]), (&0.into(), &Value::Null));
     assert!(site.run(["replay", "t.csv"]).good().text().contains("warm hits"));
     assert_eq!(site.names(), Vec::<String>::new());
+}
+
+#[test]
+fn an_interrupted_replay_leaves_nothing_and_writes_nothing_more() {
+    let site = Site::new(2);
+    let trace: String = (0..3_000_000u64).map(|at| format!("w,{},4096\n", at * 7919 % 50_000 * 4096)).collect();
+    site.file("w.csv", trace.as_bytes());
+    let line = ["replay", "w.csv", "--sparse", "--cache", "400MiB", "--threads", "2"];
+    for wait_ms in [150, 4000] {
+        let mut child = site.command(line).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(wait_ms));
+        // SAFETY: a plain system call on a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert!(site.run(["check"]).good().text().contains("0 files"));
+    }
 }

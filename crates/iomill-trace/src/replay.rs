@@ -53,10 +53,13 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Reads the first `limit` requests of a trace.
-    pub fn of(reader: &mut Reader, limit: u64) -> Result<Survey> {
+    /// Reads the first `limit` requests of a trace. `cancel` ends it soon, with what was read by then.
+    pub fn of(reader: &mut Reader, limit: u64, cancel: &AtomicBool) -> Result<Survey> {
         let (mut survey, mut ends) = (Survey::default(), Vec::<u64>::new());
         for _ in 0..limit {
+            if cancel.load(Ordering::Relaxed) {
+                break;
+            }
             let Some(request) = reader.next_request()? else { break };
             let (count, bytes, pages) = match request.op {
                 Op::Read => (&mut survey.reads, &mut survey.read_bytes, &mut survey.read_pages),
@@ -81,7 +84,7 @@ impl Survey {
                 return Err(TraceError::Whole { path: reader.path().to_owned(), why });
             }
         }
-        if survey.requests() == 0 {
+        if survey.requests() == 0 && !cancel.load(Ordering::Relaxed) {
             let why = "it has no requests: there is nothing to replay".to_owned();
             return Err(TraceError::Whole { path: reader.path().to_owned(), why });
         }
@@ -405,7 +408,7 @@ mod tests {
 
     /// Replays on a new file; the figures and the file.
     fn replay(text: &str, array: &Array, name: &str, manner: Manner) -> Result<(Figures, File)> {
-        let survey = Survey::of(&mut reader(TRACE), u64::MAX)?;
+        let survey = Survey::of(&mut reader(TRACE), u64::MAX, &NEVER)?;
         let file = array.create_file(name, iomill::Layout::default())?;
         file.set_len(survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
         let (settings, done) = (Settings { threads: 3, manner, limit: u64::MAX }, AtomicU64::new(0));
@@ -422,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_survey_lays_devices_end_to_end() {
-        let survey = Survey::of(&mut reader(TRACE), u64::MAX).unwrap();
+        let survey = Survey::of(&mut reader(TRACE), u64::MAX, &NEVER).unwrap();
         let expected = Survey {
             reads: 3,
             writes: 2,
@@ -435,12 +438,14 @@ mod tests {
             bases: vec![0, DEVICE_UNIT_BYTES],
         };
         assert_eq!(survey, expected);
-        assert_eq!(Survey::of(&mut reader(TRACE), 1).unwrap().end_bytes, 4096);
-        assert!(Survey::of(&mut reader("op,offset,length\n"), 9).unwrap_err().to_string().contains("no requests"));
+        assert_eq!(Survey::of(&mut reader(TRACE), 1, &NEVER).unwrap().end_bytes, 4096);
+        assert!(
+            Survey::of(&mut reader("op,offset,length\n"), 9, &NEVER).unwrap_err().to_string().contains("no requests")
+        );
         let far = "r,4503599627370495,1\n";
-        assert_eq!(Survey::of(&mut reader(far), 1).unwrap().end_bytes, END_BYTES_MAX);
+        assert_eq!(Survey::of(&mut reader(far), 1, &NEVER).unwrap().end_bytes, END_BYTES_MAX);
         let far = "0,8796093022206,512,r,0\n1,0,512,r,0\n";
-        assert!(Survey::of(&mut reader(far), 2).unwrap_err().to_string().contains("4 PiB"));
+        assert!(Survey::of(&mut reader(far), 2, &NEVER).unwrap_err().to_string().contains("4 PiB"));
     }
 
     #[test]
@@ -490,7 +495,7 @@ mod tests {
             assert!(error.contains("changed while"), "{error}");
         }
         let cut = array.create_file("cut", iomill::Layout::default()).unwrap();
-        let survey = Survey::of(&mut reader(TRACE), u64::MAX).unwrap();
+        let survey = Survey::of(&mut reader(TRACE), u64::MAX, &NEVER).unwrap();
         let settings = Settings { threads: 2, manner: Manner::ReadsOnly, limit: u64::MAX };
         let done = AtomicU64::new(0);
         let error = run(reader(TRACE), (&array, &cut), &survey, settings, &done, &NEVER).unwrap_err().to_string();
@@ -501,10 +506,12 @@ mod tests {
     fn cancelling_and_limits_end_it_early() {
         let (_dir, array) = array();
         let many = "0,0,512,r,0\n".repeat(6 * BATCH);
-        let survey = Survey::of(&mut reader(&many), u64::MAX).unwrap();
+        let survey = Survey::of(&mut reader(&many), u64::MAX, &NEVER).unwrap();
         let file = array.create_file("f", iomill::Layout::default()).unwrap();
         file.set_len(survey.end_bytes).unwrap();
         let done = AtomicU64::new(0);
+        let survey_of = |cancel| Survey::of(&mut reader(&many), u64::MAX, &AtomicBool::new(cancel)).unwrap().requests();
+        assert_eq!((survey_of(false), survey_of(true)), (6 * BATCH as u64, 0));
         let settings = Settings { threads: 2, manner: Manner::AsRecorded, limit: BATCH as u64 + 7 };
         let figures = run(reader(&many), (&array, &file), &survey, settings, &done, &NEVER).unwrap();
         assert_eq!((figures.reads, done.into_inner()), (BATCH as u64 + 7, 512 * (BATCH as u64 + 7)));

@@ -379,3 +379,33 @@ fn the_length_changes_under_everybody() {
         });
     });
 }
+
+/// What nobody wants is not written, however little of it has been; what another handle may want is.
+#[test]
+fn only_the_last_handle_gives_up_what_is_in_memory() {
+    const PAGES: u64 = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let array = ArrayOptions::new().cache_bytes(4 << 20).create([dir.path()]).unwrap();
+    let written = || array.counters().drives[0].write_bytes;
+    for name in ["discarded", "kept by a clone", "kept by another"] {
+        let file = array.create_file(name, Layout::default()).unwrap();
+        let other = match name {
+            "discarded" => None,
+            "kept by a clone" => Some(file.clone()),
+            _ => Some(array.open_file(name).unwrap()),
+        };
+        let before = written();
+        (0..PAGES).for_each(|page| file.write_at(&[7; PAGE], page * PAGE as u64).unwrap());
+        let is_discarded = other.is_none();
+        file.discard();
+        drop(other);
+        // The thread in the background may have been at it.
+        let now = written() - before;
+        assert_eq!(now < PAGES * PAGE as u64, is_discarded, "{name}: {now} bytes");
+        let file = array.open_file(name).unwrap();
+        assert_eq!(file.len(), if is_discarded { 0 } else { PAGES * PAGE as u64 });
+        drop(file);
+        array.delete(name).unwrap();
+    }
+    array.close().unwrap();
+}

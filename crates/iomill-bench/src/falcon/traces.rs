@@ -68,7 +68,7 @@ impl Trace {
         if len_bytes == 0 {
             return Err(Error::invalid("a file without pages", "give at least one page, 4KiB").into());
         }
-        let survey = Survey::of(&mut Reader::open(path, format)?, limit)?;
+        let survey = Survey::of(&mut Reader::open(path, format)?, limit, &AtomicBool::new(false))?;
         let mut trace = Trace { name, batches: Vec::new(), most_bytes: 0 };
         let (mut reader, mut batch) = (Reader::open(path, format)?, Batch::default());
         for _ in 0..limit {

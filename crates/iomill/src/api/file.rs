@@ -282,6 +282,14 @@ impl File {
         self.sync()
     }
 
+    /// Closes this handle without syncing. If it is the file's last one, what is only in memory is given up, and the file is left as by a
+    /// crash: for a file that is deleted next, so that nothing is written that goes at once.
+    pub fn discard(self) {
+        if Arc::strong_count(&self.handle) == 1 {
+            self.state.give_up();
+        }
+    }
+
     /// Enters for a write within `start..end`, with room made for it.
     pub(crate) fn begin_write(&self, start: u64, end: u64) -> Result<Inside<'_>> {
         let inside = Inside::enter(&self.state)?;

@@ -86,6 +86,8 @@ pub struct FileState {
     /// Nothing is left to keep: not opened whole yet, or kept by `finish`. What a finished file still held would be
     /// written without the array's lock.
     finished: AtomicBool,
+    /// Nobody wants what the drives do not hold yet. Set by the last handle, cleared by one that comes after it (`give_up`).
+    given_up: AtomicBool,
     /// One share for each handle, and this one. Operations in flight hold the file without being handles.
     handles: Arc<()>,
 }
@@ -113,6 +115,7 @@ impl FileState {
         }
         let mut state = FileState {
             finished: AtomicBool::new(true),
+            given_up: AtomicBool::new(false),
             handles: Arc::new(()),
             block_bytes: u64::from(record.block_bytes),
             map,
@@ -160,7 +163,18 @@ impl FileState {
 
     /// A share of the file for a new handle.
     pub fn handle(&self) -> Arc<()> {
-        Arc::clone(&self.handles)
+        let handle = Arc::clone(&self.handles);
+        self.given_up.store(false, Ordering::Release);
+        handle
+    }
+
+    /// Has what is only in memory given up, unless there is another handle than the caller's. Who becomes a handle counts itself and then
+    /// clears the mark (`handle`): so either it is counted here, or the mark is cleared after this.
+    pub fn give_up(&self) {
+        self.given_up.swap(true, Ordering::AcqRel);
+        if Arc::strong_count(&self.handles) > 2 {
+            self.given_up.store(false, Ordering::Release);
+        }
     }
 
     /// Whether a user has a handle, rather than an operation on its way out.
@@ -396,6 +410,9 @@ impl FileState {
     /// tried.
     pub fn finish(&self) -> Result<()> {
         if self.finished.swap(true, Ordering::AcqRel) || !self.array.is_writer() {
+            return Ok(());
+        }
+        if self.given_up.load(Ordering::Acquire) {
             return Ok(());
         }
         debug_assert!(!serve::is_serving(), "what follows waits for drives (`FileState::let_go`)");

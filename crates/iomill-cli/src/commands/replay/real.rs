@@ -55,7 +55,7 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
         return Err(TraceError::Whole { path: path.display().to_string(), why }.into());
     }
     let interrupt = Interrupt::install()?;
-    let survey = Survey::of(&mut Reader::open(path, arguments.format)?, arguments.limit)?;
+    let survey = Survey::of(&mut Reader::open(path, arguments.format)?, arguments.limit, interrupt.flag())?;
     interrupt.check()?;
     let task = Task { context, arguments, path, survey, interrupt, options };
     match &arguments.file {
@@ -160,24 +160,23 @@ impl Task<'_> {
 
     /// Makes a new file as long as the trace needs it, with something in all pages that it touches. It is closed when this returns.
     fn prepare(&self, array: &Array, file: File) -> Result<()> {
-        // Preparing writes whole pages.
-        file.set_len(self.survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
-        if self.arguments.sparse {
-            self.context
-                .note(["the file is empty: reads of what the trace has not written before meet holes, and no drive"
-                    .to_owned()]);
-        } else {
-            self.replay(array, &file, Manner::Prepare, "preparing")?;
-        }
-        Ok(file.close()?)
+        let fill = || {
+            // Preparing writes whole pages.
+            file.set_len(self.survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
+            if self.arguments.sparse {
+                let what = "the file is empty: reads of what the trace has not written before meet holes, and no drive";
+                self.context.note([what.to_owned()]);
+                return Ok(());
+            }
+            self.replay(array, &file, Manner::Prepare, "preparing").map(|_figures| ())
+        };
+        close_or_discard(fill(), file)
     }
 
     /// On a file that is closed when this returns.
     fn replay_on(&self, array: &Array, name: &str) -> Result<Figures> {
         let file = array.open_file(name)?;
-        let figures = self.replay(array, &file, Manner::AsRecorded, "")?;
-        file.close()?;
-        Ok(figures)
+        close_or_discard(self.replay(array, &file, Manner::AsRecorded, ""), file)
     }
 
     /// Runs over the trace once, and shows how far it is.
@@ -242,6 +241,17 @@ impl Task<'_> {
             "hit_rate_whole": whole,
         });
         Ok(Answer::new(table.render(), document))
+    }
+}
+
+/// Closes the temporary file. After a failure it is deleted, so nothing of it need be written first, which may take long.
+fn close_or_discard<T>(result: Result<T>, file: File) -> Result<T> {
+    match result {
+        Ok(done) => Ok(file.close().map(|()| done)?),
+        Err(failure) => {
+            file.discard();
+            Err(failure)
+        }
     }
 }
 
