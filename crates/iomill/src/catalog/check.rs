@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::discovery::{self, Member, Team};
 use super::length;
 use super::open::lock_team;
-use super::plan::{Plan, Problem, Severity, problem};
+use super::plan::{LATER_ADVICE, Plan, Problem, REPAIR_ADVICE, Severity, Step, problem};
 use super::record::{Record, part_path};
 use super::scan::{Extent, Scan};
 use super::store::{Drive, LABEL, LOCK, PARTS, absent_is_none, failed, is_media_error, sync_dir};
@@ -46,6 +46,8 @@ impl Report {
                       `drive` and `index` to those of this drive, end it with `# checksum none`, and run `iomill check \
                       --repair`";
         let of_label = path.ends_with(LABEL);
+        // Who is checking needs not be sent here.
+        let what = what.strip_suffix(discovery::LABEL_ADVICE).unwrap_or(&what).to_owned();
         let advice = if of_label { advice } else { "until then the array does not open" }.to_owned();
         self.problems.push(Problem { path, what, severity: Severity::Error, repaired: false, advice });
         Ok(())
@@ -132,7 +134,9 @@ fn check_files(
     // Where something cannot be decided, nothing is touched.
     let repair = catalog.is_writer() && plan.faults.is_empty();
     report.problems.extend(plan.faults.iter().chain(&plan.remarks).cloned());
-    report.problems.extend(plan.steps.iter().map(|step| Problem { repaired: repair, ..step.problem.clone() }));
+    let advice = if catalog.is_writer() { LATER_ADVICE } else { REPAIR_ADVICE };
+    let told = |step: &Step| Problem { repaired: repair, advice: advice.to_owned(), ..step.problem.clone() };
+    report.problems.extend(plan.steps.iter().map(told));
     let records: Vec<Arc<Record>> = plan.live.values().cloned().collect();
     if repair {
         catalog.adopt(plan)?;

@@ -16,6 +16,9 @@ use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::DriveFs;
 
+/// Ends the error of a label that cannot be read; `check` says the rest itself.
+pub(super) const LABEL_ADVICE: &str = "; `iomill check` tells how to mend it from another drive's label";
+
 /// A directory with a label.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
@@ -102,10 +105,7 @@ pub(super) fn read_label(fs: &Arc<dyn DriveFs>, signature: Signature) -> Result<
     let Some(bytes) = read else { return Ok(None) };
     match parse_label_as(&bytes, signature) {
         Ok(label) => Ok(Some(label)),
-        Err(TextError::Bad(why)) => Err(Error::Corrupt {
-            path,
-            why: format!("the label {why}; `iomill check` tells how to mend it from another drive's label"),
-        }),
+        Err(TextError::Bad(why)) => Err(Error::Corrupt { path, why: format!("the label {why}{LABEL_ADVICE}") }),
         Err(newer) => Err(Error::Drive { path: fs.location().to_owned(), why: format!("its label {newer}") }),
     }
 }

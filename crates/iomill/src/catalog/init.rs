@@ -7,9 +7,9 @@ use super::discovery::{Member, Team, attach, hint, read_label};
 use super::id::Id;
 use super::label::{DRIVES_MAX, DriveState, Label, LabelDrive, WEIGHT_MAX};
 use super::open::label_bytes;
-use super::spare::{self, SPARE};
+use super::spare;
 use super::store::{
-    FILES, LABEL, LOCK, Locks, PARTS, Staged, TEMPORARY, absent_is_none, failed, sync_dir, unlink_if_there,
+    FILES, LABEL, LOCK, Locks, PARTS, Staged, TEMPORARY, absent_is_none, failed, is_ours, sync_dir, unlink_if_there,
 };
 use super::text::Signature;
 use super::{Catalog, Mode};
@@ -98,10 +98,8 @@ fn refuse_doubles(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
 
 /// A directory `iomill` may well be something else: a checkout of our own source, say.
 fn refuse_other_content(fs: &dyn DriveFs) -> Result<()> {
-    let ours =
-        |name: &String| matches!(name.as_str(), LOCK | LABEL | SPARE | FILES | PARTS) || name.starts_with(TEMPORARY);
     let names = fs.list("").map_err(failed("list", fs, ""))?;
-    match names.iter().find(|name| !ours(name)) {
+    match names.iter().find(|name| !is_ours(name)) {
         None => Ok(()),
         Some(name) => Err(Error::Drive {
             path: fs.location().to_owned(),

@@ -24,6 +24,11 @@ pub enum Severity {
     Error,
 }
 
+/// What to do about what a writer puts right.
+pub(super) const REPAIR_ADVICE: &str = "run `iomill check --repair`; opening the array for writing puts it right too";
+/// The same where a repair was refused.
+pub(super) const LATER_ADVICE: &str = "a repair puts it right once the errors that nobody but you can decide are gone";
+
 /// Something that is not as it should be.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -208,7 +213,7 @@ pub(super) fn problem(drives: &[Drive], drive: usize, path: &str, what: &str, se
         what: what.to_owned(),
         severity,
         repaired: false,
-        advice: "run `iomill check --repair`; opening the array for writing puts it right too".to_owned(),
+        advice: REPAIR_ADVICE.to_owned(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::id::Id;
 use super::record::{RECORD_MAX_BYTES, Record, parse_record_as, record_path};
-use super::store::{Drive, FILES, PARTS, TEMPORARY, failed, full_path, is_media_error, read_small};
+use super::store::{Drive, FILES, PARTS, TEMPORARY, failed, full_path, is_media_error, is_ours, read_small};
 use super::text::{Signature, TextError};
 use crate::error::{Error, Result};
 
@@ -102,8 +102,13 @@ impl Scan {
                 Err(_) => self.strangers.push((index, format!("{PARTS}/{name}"))),
             }
         }
-        let names = fs.list("").map_err(failed("list", fs, ""))?;
-        self.leftovers.extend(names.into_iter().filter(|name| name.starts_with(TEMPORARY)).map(|name| (index, name)));
+        for name in fs.list("").map_err(failed("list", fs, ""))? {
+            if name.starts_with(TEMPORARY) {
+                self.leftovers.push((index, name));
+            } else if !is_ours(&name) {
+                self.strangers.push((index, name));
+            }
+        }
         Ok(())
     }
 

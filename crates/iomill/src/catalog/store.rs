@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::id::{Id, fill_random};
+use super::spare::SPARE;
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFs, Lock, OpenFile};
@@ -20,6 +21,11 @@ pub(super) const FILES: &str = "files";
 pub(super) const PARTS: &str = "parts";
 /// How names of temporary files begin.
 pub(super) const TEMPORARY: &str = "tmp-";
+
+/// Whether a name directly in a drive's directory is one of ours.
+pub(super) fn is_ours(name: &str) -> bool {
+    matches!(name, LOCK | LABEL | SPARE | FILES | PARTS) || name.starts_with(TEMPORARY)
+}
 
 /// One drive of an open array.
 #[derive(Clone, Debug)]

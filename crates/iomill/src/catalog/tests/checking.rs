@@ -70,8 +70,11 @@ fn copies_that_differ_or_all_fail_are_errors() {
         assert!(matches!(open(&world, mode), Err(Error::Corrupt { path, .. }) if path.ends_with(record_path(&id))));
     }
     // A repair that cannot repair all touches nothing.
+    world.put(0, "tmp-1", Some(b"x"));
     let report = checked(&world, true).unwrap();
     assert!(report.problems.iter().all(|problem| !problem.repaired) && !report.is_clean(), "{report:?}");
+    assert!(report.problems.iter().all(|problem| !problem.advice.contains("iomill check")), "{report:?}");
+    assert!(world.read(0, "tmp-1").is_some());
     assert_eq!(world.read(0, &record_path(&id)).unwrap(), b"rubbish\n");
 }
 
@@ -105,6 +108,9 @@ fn a_label_mended_by_hand_is_signed_by_a_repair_only() {
     let report = checked(&world, true).unwrap();
     assert_eq!(report.problems.len(), 1);
     assert!(report.problems[0].advice.contains("# checksum none"), "{report:?}");
+    assert!(!report.problems[0].what.contains("iomill check"), "who is checking is not told to: {report:?}");
+    let Err(error) = open(&world, Mode::Writer) else { panic!("opened") };
+    assert!(error.to_string().contains("`iomill check` tells"), "{error}");
     let first = parse_label(template.as_bytes()).unwrap().drive;
     let mended =
         template.replacen(&format!("drive = \"{first}\"\nindex = 0"), &format!("drive = \"{own}\"\nindex = 2"), 1);
@@ -175,18 +181,21 @@ fn parts_are_looked_at_and_never_removed() {
     world.put(1, &part_path(&orphan), Some(b"precious"));
     world.put(1, &length_path(&orphan), Some(b""));
     world.put(0, "parts/readme", Some(b""));
+    world.put(0, "notes", Some(b"mine"));
     for repair in [false, true] {
         let report = checked(&world, repair).unwrap();
         let lines = problems(&report);
-        assert_eq!(lines.len(), 4, "{lines:#?}");
-        assert!(lines[0].contains("4999 bytes and should have at least 5000"), "{lines:#?}");
-        assert!(lines[1].starts_with("/d0/iomill/parts/readme"), "{lines:#?}");
-        assert!(lines[2].contains("8 bytes, but no drive has a record"), "{lines:#?}");
-        assert!(lines[3].contains("missing; 5000 bytes"), "{lines:#?}");
+        assert_eq!(lines.len(), 5, "{lines:#?}");
+        assert_eq!(lines[0], "/d0/iomill/notes: not a file of iomill");
+        assert!(lines[1].contains("4999 bytes and should have at least 5000"), "{lines:#?}");
+        assert!(lines[2].starts_with("/d0/iomill/parts/readme"), "{lines:#?}");
+        assert!(lines[3].contains("8 bytes, but no drive has a record"), "{lines:#?}");
+        assert!(lines[4].contains("missing; 5000 bytes"), "{lines:#?}");
         assert!(!report.is_clean());
     }
+    assert_eq!(world.read(0, "notes").unwrap(), b"mine");
     assert_eq!(world.read(1, &part_path(&orphan)).unwrap(), b"precious");
-    assert_eq!(open(&world, Mode::Writer).unwrap().notices().len(), 2);
+    assert_eq!(open(&world, Mode::Writer).unwrap().notices().len(), 3);
     assert_eq!(world.read(1, &part_path(&orphan)).unwrap(), b"precious");
 }
 
