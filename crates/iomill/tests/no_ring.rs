@@ -1,11 +1,28 @@
-//! A thread that gets no engine: its calls fail, and nothing else does. A test of its own process, whose limit of open files it changes.
+//! A thread that gets no engine: its calls fail, and nothing else does. Tests of their own process, whose limit of open files they change.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use iomill::{ArrayOptions, Error, File, Layout};
+use iomill::engine::platform::{Choice, Platform};
+use iomill::engine::real::RealPlatform;
+use iomill::engine::{Engine, EngineConfig, EngineKind};
+use iomill::sys::clock::Clock;
+use iomill::sys::fs::{DriveFs, Handle};
+use iomill::{ArrayOptions, Error, File, Layout, Mode};
+
+/// The process has one limit of open files.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Calls `sync` on a new thread while no more files can be opened.
 fn sync_without_files(file: &File) -> Error {
@@ -31,6 +48,7 @@ fn sync_without_files(file: &File) -> Error {
 /// What could not be begun has not failed: no page is lost by it, no file poisoned, and no other call told of it.
 #[test]
 fn a_sync_that_could_not_be_begun_is_tried_again() {
+    let _alone = ALONE.lock().unwrap();
     for cache_bytes in [0, 1 << 20] {
         let place = tempfile::tempdir().unwrap();
         let array = ArrayOptions::new().cache_bytes(cache_bytes).create([place.path()]).unwrap();
@@ -48,5 +66,95 @@ fn a_sync_that_could_not_be_begun_is_tried_again() {
         let mut bytes = vec![0; 100_000];
         assert_eq!(array.open_file("file").unwrap().read_at(&mut bytes, 0).unwrap(), 100_000);
         assert!(bytes[60..].iter().all(|&byte| byte == 7) && bytes[50] == 8);
+    }
+}
+
+/// The real machine, which makes so many more engines.
+#[derive(Debug)]
+struct Few(RealPlatform, AtomicUsize);
+
+impl Platform for Few {
+    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
+        self.0.attach(path, create)
+    }
+    fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
+        self.0.neighbours(near)
+    }
+    fn choose(&self, drive: &dyn DriveFs, probe: Handle, wish: Option<EngineKind>) -> io::Result<Choice> {
+        self.0.choose(drive, probe, wish)
+    }
+    fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
+        let left = self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        left.map_err(|_| io::Error::from_raw_os_error(libc::EMFILE))?;
+        self.0.engine(kind, config)
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock()
+    }
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.random(bytes)
+    }
+    fn threads(&self) -> bool {
+        self.0.threads()
+    }
+}
+
+/// What a thread does last of all.
+struct Last(Option<Box<dyn FnOnce()>>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = const { RefCell::new(Last(None)) };
+}
+
+/// A thread that is ending has no context any more: each of its calls makes one, and looks before it begins whether it can. What cannot
+/// be made a moment later says so, and blames no part of the file.
+#[test]
+fn an_asynchronous_call_that_loses_its_engine_says_so() {
+    let _alone = ALONE.lock().unwrap();
+    for cache_bytes in [0, 1 << 20] {
+        let place = tempfile::tempdir().unwrap();
+        let platform = Arc::new(Few(RealPlatform::default(), AtomicUsize::new(usize::MAX)));
+        let options = ArrayOptions::new().cache_bytes(cache_bytes).mode(Mode::Inline);
+        let array = options.platform(Arc::clone(&platform) as Arc<dyn Platform>).create([place.path()]).unwrap();
+        let file = array.create_file("file", Layout::default()).unwrap();
+        file.write_at(&[7; 4096], 0).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let (tell, told) = channel();
+        let (of_thread, few) = (file.clone(), Arc::clone(&platform));
+        let at_end = move || {
+            few.1.store(1, Ordering::Relaxed);
+            let read = pin!(of_thread.read(8192, 4096)).poll(&mut Context::from_waker(Waker::noop()));
+            few.1.store(1, Ordering::Relaxed);
+            let written = pin!(of_thread.write(512, vec![1; 512])).poll(&mut Context::from_waker(Waker::noop()));
+            few.1.store(usize::MAX, Ordering::Relaxed);
+            tell.send((read.map_ok(drop), written.map_ok(drop))).unwrap();
+        };
+        let other = file.clone();
+        let ending = thread::spawn(move || {
+            // What is first used last is destroyed first: this thread's contexts.
+            LAST.with(|last| last.borrow_mut().0 = Some(Box::new(at_end)));
+            other.read_at(&mut [0; 4096], 4096).unwrap();
+        });
+        ending.join().unwrap();
+        let (read, written) = told.recv().unwrap();
+        for ended in [read, written] {
+            let Poll::Ready(Err(error)) = ended else { panic!("{ended:?}") };
+            assert!(matches!(&error, Error::Machine { what, .. } if what.contains("engine")), "{error}");
+            assert!(error.to_string().contains("os error 24"), "{error}");
+        }
+        let mut bytes = [0; 4096];
+        file.read_at(&mut bytes, 8192).unwrap();
+        file.write_at(&[2; 512], 512).unwrap();
+        file.sync().unwrap();
+        drop((file, bytes));
+        array.close().unwrap();
     }
 }

@@ -17,8 +17,7 @@ use super::array::ArrayInner;
 use super::cached::Work;
 use super::state::{FileState, Part};
 use crate::drive::serve::Owner;
-use crate::drive::{Done, Failure, Fault, Piece};
-use crate::engine::Op;
+use crate::drive::{Done, Failure, Piece};
 use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock, wait};
 
@@ -40,7 +39,7 @@ struct Progress {
     file: Option<Arc<FileState>>,
     done: bool,
     failure: Option<Failure>,
-    /// `failure` in words, from the end until it is taken.
+    /// Why nothing was begun, or from the end on `failure` in words; until it is taken.
     error: Option<Error>,
     listener: Listener,
 }
@@ -101,7 +100,14 @@ impl Operation {
     ) {
         if array.runs_inline() {
             // SAFETY: the caller's promise holds until the operation has ended, which is after this.
-            return self.end_share(unsafe { self.run_here(array, pieces, span) });
+            let ran = unsafe { self.run_here(array, pieces, span) };
+            let failure = ran.unwrap_or_else(|error| {
+                // No piece was begun, so the error is of no place: a blocking call would have returned it as it is.
+                self.work.iter().for_each(Work::abandon);
+                lock(&self.progress).error = Some(error);
+                None
+            });
+            return self.end_share(failure);
         }
         let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); array.catalog.drives().len()];
         for (drive, piece) in pieces {
@@ -129,7 +135,8 @@ impl Operation {
         unsafe { self.start(array, pieces, (std::ptr::null(), 0), false) };
     }
 
-    /// Runs all pieces on the calling thread; the first failure.
+    /// Runs all pieces on the calling thread; the first failure. An error means that none was begun: the engine was there a moment ago
+    /// (`get_ready`), and has gone.
     ///
     /// # Safety
     /// As for `start`.
@@ -138,8 +145,8 @@ impl Operation {
         array: &ArrayInner,
         pieces: impl Iterator<Item = (u16, Piece)>,
         span: (*const u8, usize),
-    ) -> Option<Failure> {
-        let ran = match &self.work {
+    ) -> Result<Option<Failure>> {
+        match &self.work {
             // SAFETY: the caller's promise holds until the operation has ended, which is after this.
             None => unsafe { array.run_here(span, pieces) },
             Some(work) => {
@@ -151,16 +158,7 @@ impl Operation {
                 // SAFETY: as above.
                 unsafe { array.run_inline(span, pieces, done) }.map(|()| first)
             }
-        };
-        // The engine was there a moment ago (`get_ready`); what took it away comes as an errno at most.
-        ran.unwrap_or_else(|error| {
-            let fault = Fault::Errno(error.errno().unwrap_or(libc::EIO));
-            let failure = Failure { op: Op::Read, key: 0, offset: 0, fault };
-            if let Some(work) = &self.work {
-                work.abandon();
-            }
-            Some(failure)
-        })
+        }
     }
 
     /// Blocks until the operation has ended.
@@ -206,13 +204,12 @@ impl Operation {
 
     /// All shares have ended.
     fn end(self: Arc<Self>) {
-        let (file, failure) = {
+        let (file, failure, error) = {
             let mut progress = lock(&self.progress);
-            (progress.file.take(), progress.failure)
+            (progress.file.take(), progress.failure, progress.error.take())
         };
         let Some(file) = file else { unreachable!("an operation ends once (rule 2)") };
-        if let Some(failure) = failure {
-            let error = file.error(failure);
+        if let Some(error) = error.or_else(|| failure.map(|failure| file.error(failure))) {
             return self.conclude(file, Some(error));
         }
         if !self.work.as_ref().is_some_and(Work::has_rest) {
