@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::drive::Class;
-use crate::drive::inbox::{Inbox, Refused};
+use crate::drive::inbox::{Inbox, Load};
 use crate::drive::inline::Service;
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
@@ -83,31 +83,11 @@ impl Fleet {
     /// Sends a message to a drive; gives it back when the fleet has stopped. Waits for space where the inbox is full.
     pub fn send(&self, drive: usize, message: Message, weight: usize) -> std::result::Result<(), Message> {
         let dock = &self.docks[drive];
-        let behind = message.behind();
-        let mut message = message;
-        loop {
-            let sent = match behind {
-                0 => dock.inbox.send(message, weight),
-                _ => dock.inbox.send_behind(message, behind),
-            };
-            match sent {
-                Ok(wake) => {
-                    if wake {
-                        dock.waker.wake();
-                    }
-                    return Ok(());
-                }
-                Err(Refused::Closed(back)) => return Err(back),
-                Err(Refused::Full(back)) => {
-                    message = back;
-                    match behind {
-                        _ if self.step() => {}
-                        0 => dock.inbox.wait_for_space(),
-                        _ => dock.inbox.wait_for_space_behind(behind),
-                    }
-                }
-            }
-        }
+        let load = match message.behind() {
+            0 => Load::Front(weight),
+            behind => Load::Behind(behind),
+        };
+        dock.inbox.hand_over(message, load, || dock.waker.wake(), || self.step())
     }
 
     /// Whether a drive would take a share of so many pieces without a wait.

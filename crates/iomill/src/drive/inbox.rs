@@ -49,6 +49,15 @@ pub enum Refused<T> {
     Closed(T),
 }
 
+/// What a share weighs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Until it is taken (rule 3).
+    Front(usize),
+    /// In the background, until it has ended (rule 4).
+    Behind(usize),
+}
+
 /// What the server found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Taken {
@@ -65,7 +74,35 @@ impl<T> Inbox<T> {
         Inbox { state: Mutex::new(state), space: Condvar::new(), limit }
     }
 
-    /// Hands over a share; `Ok(true)` tells the sender to wake the server now.
+    /// Hands over a share and has the server woken if it sleeps; waits for space where there is none. The sender holds nothing meanwhile
+    /// (rule 3). `step` lets a server on that has no thread of its own; `false` says that it has one. The share comes back when the server
+    /// has ended.
+    pub fn hand_over(&self, mut share: T, load: Load, wake: impl FnOnce(), step: impl Fn() -> bool) -> Result<(), T> {
+        loop {
+            let sent = match load {
+                Load::Front(weight) => self.send(share, weight),
+                Load::Behind(weight) => self.send_behind(share, weight),
+            };
+            match sent {
+                Ok(is_asleep) => {
+                    if is_asleep {
+                        wake();
+                    }
+                    return Ok(());
+                }
+                Err(Refused::Closed(back)) => return Err(back),
+                Err(Refused::Full(back)) => share = back,
+            }
+            if !step() {
+                match load {
+                    Load::Front(_) => self.wait_for_space(),
+                    Load::Behind(weight) => self.wait_for_space_behind(weight),
+                }
+            }
+        }
+    }
+
+    /// Hands over a share if there is space; `Ok(true)` tells the sender to wake the server now.
     pub fn send(&self, share: T, weight: usize) -> Result<bool, Refused<T>> {
         let mut state = lock(&self.state);
         if state.closed {
@@ -215,38 +252,25 @@ mod models {
         }
     }
 
-    fn send(inbox: &Inbox<u32>, bell: &Bell, mut share: u32) {
-        loop {
-            match inbox.send(share, 1) {
-                Ok(wake) => {
-                    if wake {
-                        bell.ring();
-                    }
-                    return;
-                }
-                Err(Refused::Full(back)) => {
-                    share = back;
-                    inbox.wait_for_space();
-                }
-                Err(Refused::Closed(_)) => unreachable!(),
-            }
-        }
-    }
-
-    /// `senders` each send their shares into an inbox of the given size, and a server that sleeps takes them: all
-    /// arrive, nobody hangs (loom reports a deadlock when a wake is lost).
-    fn hand_off(limit: usize, senders: &'static [&'static [u32]]) {
+    /// `senders` each send their shares, of the same load, into an inbox of the given size, and a server that sleeps takes them and ends
+    /// what is in the background: all arrive, nobody hangs (loom reports a deadlock when a wake is lost).
+    fn hand_off(limit: usize, load: Load, senders: &'static [&'static [u32]]) {
         model(move || {
             let shared = Arc::new((Inbox::new(limit), Bell(Mutex::new(false), Condvar::new())));
             let spawn = |shares: &'static [u32]| {
                 let shared = Arc::clone(&shared);
-                thread::spawn(move || shares.iter().for_each(|&share| send(&shared.0, &shared.1, share)))
+                let send = move |share| shared.0.hand_over(share, load, || shared.1.ring(), || false).unwrap();
+                thread::spawn(move || shares.iter().copied().for_each(send))
             };
             let threads: Vec<_> = senders.iter().map(|shares| spawn(shares)).collect();
             let mut got = Vec::new();
             while got.len() < 2 {
+                let before = got.len();
                 if !shared.0.take(&mut got, true).some {
                     shared.1.wait();
+                }
+                if let Load::Behind(weight) = load {
+                    (before..got.len()).for_each(|_| shared.0.ended_behind(weight));
                 }
             }
             threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -257,11 +281,16 @@ mod models {
 
     #[test]
     fn loom_inbox_wakes_its_server() {
-        hand_off(8, &[&[1], &[2]]);
+        hand_off(8, Load::Front(1), &[&[1], &[2]]);
     }
 
     #[test]
     fn loom_inbox_that_is_full_lets_its_sender_on() {
-        hand_off(1, &[&[1, 2]]);
+        hand_off(1, Load::Front(1), &[&[1, 2]]);
+    }
+
+    #[test]
+    fn loom_inbox_that_is_full_of_the_background_lets_its_sender_on() {
+        hand_off(1, Load::Behind(1), &[&[1, 2]]);
     }
 }

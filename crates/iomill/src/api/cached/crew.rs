@@ -14,7 +14,7 @@ use super::errand::{Begun, Errand};
 use crate::api::array::ArrayInner;
 use crate::api::contexts;
 use crate::api::places::Places;
-use crate::drive::inbox::{Inbox, Refused};
+use crate::drive::inbox::{Inbox, Load};
 use crate::drive::regions::Regions;
 use crate::drive::serve::INBOX_PIECES;
 use crate::drive::{Done, Piece};
@@ -91,23 +91,8 @@ impl Crews {
         if crew.is_empty() {
             return Err(errand);
         }
-        let (worker, weight) = (&crew[turn() % crew.len()], errand.weight());
-        let mut errand = errand;
-        loop {
-            match worker.inbox.send(errand, weight) {
-                Ok(wake) => {
-                    if wake {
-                        worker.thread.unpark();
-                    }
-                    return Ok(());
-                }
-                Err(Refused::Closed(back)) => return Err(back),
-                Err(Refused::Full(back)) => {
-                    errand = back;
-                    worker.inbox.wait_for_space();
-                }
-            }
-        }
+        let (worker, load) = (&crew[turn() % crew.len()], Load::Front(errand.weight()));
+        worker.inbox.hand_over(errand, load, || worker.thread.unpark(), || false)
     }
 
     /// Ends the threads after what was handed to them.
