@@ -238,9 +238,12 @@ fn completions_and_manual_pages_come_from_one_definition() {
 fn usage_help_and_versions() {
     let site = Site::bare(0);
     assert!(site.run_bare(["--version"]).good().text().starts_with("iomill "));
-    for arguments in [vec!["--help"], vec!["put", "--help"], vec!["put", "-h"]] {
+    for arguments in [vec!["--help"], vec!["put", "--help"], vec!["put", "-h"], vec!["help"], vec!["help", "put"]] {
         assert!(site.run_bare(arguments).good().text().contains("Example"));
     }
+    let help = site.run_bare(["help", "bench", "warm"]).good();
+    assert_eq!(help.text(), site.run_bare(["bench", "warm", "--help"]).good().text());
+    site.run_bare(["help", "nonsense"]).failed(2, &["nonsense"]);
     site.run_bare(["nonsense"]).failed(2, &["nonsense"]);
     site.run_bare::<&str>([]).failed(2, &["Usage"]);
     let error = site.run_bare(["put", "--json"]).failed(2, &[]).err;

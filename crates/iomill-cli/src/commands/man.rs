@@ -26,9 +26,10 @@ pub fn run(arguments: &Man) -> Result<Answer> {
     Ok(Answer::new("", json!({ "files": files })))
 }
 
-/// A command, and what is below it and shown.
+/// A command, and what is below it and shown. `help` says nothing that the others' pages do not.
 fn with_subcommands(command: clap::Command) -> Vec<clap::Command> {
-    let shown = command.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let shown =
+        command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help").cloned();
     let below: Vec<clap::Command> = shown.flat_map(with_subcommands).collect();
     [command].into_iter().chain(below).collect()
 }
