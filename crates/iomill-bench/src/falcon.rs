@@ -20,7 +20,7 @@ use crate::bench::Stage;
 use crate::contender::{Cache, Contender, Sample, Slice, Task};
 use crate::machine::Machine;
 use crate::report::Report;
-use crate::rounds::{self, Plan};
+use crate::rounds::{self, Plan, Turns};
 use crate::target::Target;
 use crate::threads;
 pub use loads::Load;
@@ -78,6 +78,9 @@ impl Task for What<'_> {
     }
 }
 
+/// How long the first slice of each step is at most.
+const WARM_UP: Duration = Duration::from_millis(200);
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -91,12 +94,8 @@ pub struct Settings {
     pub loads: Vec<Load>,
     /// Traces, after those; made for a file of `len_bytes`.
     pub traces: Vec<Trace>,
-    /// Threads that call at the same time.
-    pub threads: usize,
-    /// Timed slices per step.
-    pub rounds: usize,
-    /// Length of a slice.
-    pub slice: Duration,
+    /// How turns are taken.
+    pub turns: Turns,
     /// How arrays are opened; the steps change the queues' part. The depth is that of all steps but the last.
     pub options: ArrayOptions,
     /// I/Os in flight per drive.
@@ -152,9 +151,8 @@ impl Settings {
         loads.chain(self.traces.iter().map(What::Trace))
     }
 
-    fn plan<'a>(&self, workload: What<'a>) -> Plan<What<'a>> {
-        let warm_up = self.slice.min(Duration::from_millis(200));
-        Plan { workload, threads: self.threads, rounds: self.rounds, slice: self.slice, warm_up }
+    fn plans(&self) -> impl Iterator<Item = Plan<What<'_>>> {
+        self.whats().flat_map(|what| self.turns.plans(what, WARM_UP))
     }
 }
 
@@ -182,12 +180,12 @@ fn measure(
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let mut measured = Vec::new();
     let mut is_spoilt = false;
-    for what in settings.whats() {
+    for plan in settings.plans() {
         if is_spoilt {
             arena.refill(cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
         }
-        let mut contenders = steps(arena, settings, what)?;
-        let one = rounds::run(&mut contenders, &settings.plan(what), &mut |at| stage(Stage::Measuring(at)), cancel)?;
+        let mut contenders = steps(arena, settings, plan.workload)?;
+        let one = rounds::run(&mut contenders, &plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
         is_spoilt = one.spoilt;
         let cancelled = one.cancelled;
         measured.push(one);

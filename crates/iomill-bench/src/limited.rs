@@ -4,7 +4,6 @@
 //! Non-goals: what fits in memory ([`crate::warm`]).
 
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use iomill::{ArrayOptions, Error, Layout, Result};
 
@@ -20,7 +19,7 @@ use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
 use crate::report::Report;
 use crate::rivals::uring::Uring;
-use crate::rounds::{self, Measured, Plan};
+use crate::rounds::{self, Measured, Turns, WARM_UP};
 use crate::small_writes::SmallWrites;
 use crate::workload::Workload;
 
@@ -39,14 +38,10 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// How iomill opens the array; the cache's size and access are the measurement's own.
     pub options: ArrayOptions,
-    /// Threads per contender.
-    pub threads: usize,
     /// Operations per call of those that take many.
     pub batch: u32,
-    /// Timed slices per contender.
-    pub rounds: usize,
-    /// Length of a slice.
-    pub slice: Duration,
+    /// How turns are taken.
+    pub turns: Turns,
     /// Who takes part beside iomill.
     pub rivals: Rivals,
     /// Who is held to its memory works in a process made by this.
@@ -114,11 +109,6 @@ fn check(settings: &Settings) -> Result<()> {
 }
 
 impl Settings {
-    fn plan<T: Task>(&self, workload: T) -> Plan<T> {
-        let warm_up = self.slice.min(Duration::from_millis(300));
-        Plan { workload, threads: self.threads, rounds: self.rounds, slice: self.slice, warm_up }
-    }
-
     fn cold(&self) -> Access {
         let page = PAGE_BYTES as u32;
         Access {
@@ -207,7 +197,7 @@ fn in_turns<T: Task>(
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Vec<Measured<T>>> {
     contenders.retain(|contender| settings.rivals.include(contender.name()));
-    let plans = tasks.iter().map(|&task| settings.plan(task));
+    let plans = tasks.iter().flat_map(|&task| settings.turns.plans(task, WARM_UP));
     rounds::run_each(contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)
 }
 

@@ -10,7 +10,6 @@ mod reads;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use iomill::{Error, Result};
 use serde::Serialize;
@@ -22,7 +21,7 @@ use crate::flat::FlatFile;
 use crate::human;
 use crate::machine::{self, Machine};
 use crate::report::Report;
-use crate::rounds::{self, Plan, Progress};
+use crate::rounds::{self, Plan, Progress, Turns, WARM_UP};
 use crate::target::{Part, Target};
 use crate::workload::Order;
 pub use growth::Growth;
@@ -37,14 +36,10 @@ pub struct Settings {
     pub request_bytes: Vec<u32>,
     /// In which orders; one measurement each.
     pub orders: Vec<Order>,
-    /// How many threads; one measurement each.
-    pub threads: Vec<usize>,
     /// Bytes that a growing file gets, in writes of 4 KiB; 0 leaves growth out.
     pub growth_bytes: u64,
-    /// Timed slices per contender.
-    pub rounds: usize,
-    /// Length of a slice.
-    pub slice: Duration,
+    /// How turns are taken.
+    pub turns: Turns,
 }
 
 /// What it yielded. Serialized, it is iomill's format of results: fields are added, never renamed.
@@ -115,11 +110,7 @@ impl Settings {
         let mut plans = Vec::new();
         for &order in &self.orders {
             for &op_bytes in &self.request_bytes {
-                for &threads in &self.threads {
-                    let workload = PlainReads { order, op_bytes };
-                    let warm_up = self.slice.min(Duration::from_millis(300));
-                    plans.push(Plan { workload, threads, rounds: self.rounds, slice: self.slice, warm_up });
-                }
+                plans.extend(self.turns.plans(PlainReads { order, op_bytes }, WARM_UP));
             }
         }
         plans
@@ -147,6 +138,7 @@ impl MappedReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn all_ways_read_and_grow() {
@@ -155,10 +147,8 @@ mod tests {
             size_bytes: 4 << 20,
             request_bytes: vec![512, 65536],
             orders: vec![Order::Random, Order::Sequential],
-            threads: vec![2],
             growth_bytes: 3 << 20,
-            rounds: 1,
-            slice: Duration::from_millis(20),
+            turns: Turns { threads: vec![2], rounds: 1, slice: Duration::from_millis(20) },
         };
         let report = run(dir.path().to_owned(), &settings, &AtomicBool::new(false), &mut |_| ()).unwrap();
         assert_eq!(report.reads.results.len(), 2 * 2 * 2 * 4);

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use iomill::{ArrayOptions, Error, Layout, Remote, Result, Topology};
 
@@ -18,7 +17,7 @@ use crate::draw::Choice;
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
 use crate::report::Report;
-use crate::rounds::{self, Plan};
+use crate::rounds::{self, Plan, Turns, WARM_UP};
 
 /// iomill on one node, whatever the machine has.
 pub const ONE_NODE: &str = "iomill-one-node";
@@ -48,12 +47,8 @@ pub struct Settings {
     pub nodes: Vec<usize>,
     /// Pages per call; one measurement each.
     pub batches: Vec<u32>,
-    /// How many threads; one measurement each.
-    pub threads: Vec<usize>,
-    /// Timed slices per contender.
-    pub rounds: usize,
-    /// Length of a slice.
-    pub slice: Duration,
+    /// How turns are taken.
+    pub turns: Turns,
 }
 
 /// Reads of whole pages anywhere, some to a call, which are all in the cache or hardly ever.
@@ -156,20 +151,14 @@ impl Settings {
         let reads = [true, false]
             .into_iter()
             .flat_map(|hits| self.batches.iter().map(move |&batch| Reads { hits, access: access(hits, batch) }));
-        let plan = |workload: Reads, threads: usize| Plan {
-            workload,
-            threads,
-            rounds: self.rounds,
-            slice: self.slice,
-            warm_up: self.slice.min(Duration::from_millis(300)),
-        };
-        reads.flat_map(|reads| self.threads.iter().map(move |&threads| plan(reads, threads))).collect()
+        reads.flat_map(|reads| self.turns.plans(reads, WARM_UP)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -180,9 +169,7 @@ mod tests {
             topology: Topology::Emulate(count),
             nodes: (0..count).collect(),
             batches: vec![1, 32],
-            threads: vec![2],
-            rounds: 1,
-            slice: Duration::from_millis(60),
+            turns: Turns { threads: vec![2], rounds: 1, slice: Duration::from_millis(60) },
         }
     }
 

@@ -26,6 +26,29 @@ pub struct Plan<T = Workload> {
     pub warm_up: Duration,
 }
 
+/// How long the first slice is at most, unless a measurement says otherwise.
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
+
+/// How turns are taken, whatever is measured.
+#[derive(Clone, Debug)]
+pub struct Turns {
+    /// How many threads; one measurement each.
+    pub threads: Vec<usize>,
+    /// Timed slices per contender.
+    pub rounds: usize,
+    /// Length of a timed slice.
+    pub slice: Duration,
+}
+
+impl Turns {
+    /// A plan for each number of threads. Where slices are shorter than `warm_up`, the first one is as short as they.
+    pub(crate) fn plans<T: Copy>(&self, workload: T, warm_up: Duration) -> impl Iterator<Item = Plan<T>> {
+        let Turns { rounds, slice, .. } = *self;
+        let plan = move |&threads: &usize| Plan { workload, threads, rounds, slice, warm_up: slice.min(warm_up) };
+        self.threads.iter().map(plan)
+    }
+}
+
 /// Where a measurement stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -285,6 +308,15 @@ mod tests {
         assert_eq!(counts, [("a", 3), ("c", 3)]);
         // Who fails and is not lost has read something wrong.
         assert!(run(&mut [one("a", Some(1)), one("b", None)], &plan(), &mut |_| (), &never).is_err());
+    }
+
+    #[test]
+    fn turns_are_the_same_for_all_numbers_of_threads() {
+        let turns = Turns { threads: vec![1, 4], rounds: 3, slice: Duration::from_millis(200) };
+        let plans: Vec<Plan> = turns.plans(Workload::RANDOM_READ, Duration::from_millis(90)).collect();
+        let seen: Vec<_> = plans.iter().map(|plan| (plan.threads, plan.rounds, plan.warm_up.as_millis())).collect();
+        assert_eq!(seen, [(1, 3, 90), (4, 3, 90)]);
+        assert!(turns.plans(Workload::RANDOM_READ, WARM_UP).all(|plan| plan.warm_up == turns.slice));
     }
 
     #[test]

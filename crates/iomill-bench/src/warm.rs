@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use iomill::{ArrayOptions, Error, Result};
 
@@ -19,7 +18,7 @@ use crate::records::{Data, RecordReads, Skew};
 use crate::report::Report;
 use crate::rivals::caches::{Cached, Foyer, Moka, Pages, QuickCache};
 use crate::rivals::resident::Resident;
-use crate::rounds::{self, Plan};
+use crate::rounds::{self, Plan, Turns, WARM_UP};
 
 /// How often all bytes are in memory at once: in the page cache, as pages of the crates, and in iomill's cache.
 const COPIES: u64 = 3;
@@ -40,28 +39,18 @@ pub struct Settings {
     pub options: ArrayOptions,
     /// Which records; one measurement each.
     pub skews: Vec<Skew>,
-    /// How many threads; one measurement each.
-    pub threads: Vec<usize>,
     /// Records per call of those that take many.
     pub batch: u32,
-    /// Timed slices per contender.
-    pub rounds: usize,
-    /// Length of a slice.
-    pub slice: Duration,
+    /// How turns are taken.
+    pub turns: Turns,
     /// Who takes part beside iomill.
     pub rivals: Rivals,
 }
 
 impl Settings {
     fn plans(&self) -> Vec<Plan<RecordReads>> {
-        let plan = |skew: Skew, threads: usize| Plan {
-            workload: RecordReads { skew, batch: self.batch },
-            threads,
-            rounds: self.rounds,
-            slice: self.slice,
-            warm_up: self.slice.min(Duration::from_millis(300)),
-        };
-        self.skews.iter().flat_map(|&skew| self.threads.iter().map(move |&threads| plan(skew, threads))).collect()
+        let reads = self.skews.iter().map(|&skew| RecordReads { skew, batch: self.batch });
+        reads.flat_map(|reads| self.turns.plans(reads, WARM_UP)).collect()
     }
 }
 
@@ -126,6 +115,7 @@ mod tests {
     use crate::arena::Shape;
     use crate::contender::{IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, Slice};
     use crate::flat::FlatFile;
+    use std::time::Duration;
 
     static NEVER: AtomicBool = AtomicBool::new(false);
 

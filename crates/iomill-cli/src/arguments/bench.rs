@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use iomill_bench::bench::{ACCESS_RIVALS, Rivals};
+use iomill_bench::rounds::Turns;
 
 use super::{
     BenchColdOnly, BenchLadder, BenchMapped, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchWarm, Layout,
@@ -96,6 +97,11 @@ impl BenchTimes {
     /// Length of a turn.
     pub fn slice(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
+    }
+
+    /// Turns of so many threads.
+    pub fn turns(&self, threads: Vec<usize>) -> Turns {
+        Turns { threads, rounds: self.rounds.into(), slice: self.slice() }
     }
 }
 

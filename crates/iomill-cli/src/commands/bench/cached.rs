@@ -38,10 +38,8 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
         cache_bytes: arguments.cache,
         options: turns.kind.apply(context.options()),
         skews: arguments.skew.iter().map(|skew| skew.skew()).collect(),
-        threads: arguments.threads.counts(),
         batch: arguments.batch.batch,
-        rounds: turns.rounds.times.rounds.into(),
-        slice: turns.rounds.times.slice(),
+        turns: turns.rounds.times.turns(arguments.threads.counts()),
         rivals: turns.rounds.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
@@ -95,9 +93,7 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
         topology,
         nodes,
         batches: arguments.batch.clone(),
-        threads: arguments.threads.counts(),
-        rounds: arguments.times.rounds.into(),
-        slice: arguments.times.slice(),
+        turns: arguments.times.turns(arguments.threads.counts()),
     };
     watched(context, &interrupt, |stage| nodes::run(arena, &settings, interrupt.flag(), stage))
 }
@@ -127,11 +123,9 @@ fn settings(
         size_bytes,
         cache_bytes,
         options: turns.kind.apply(context.options()),
-        threads: threads.into(),
         // Of those who take many; others have one.
         batch: 1,
-        rounds: turns.rounds.times.rounds.into(),
-        slice: turns.rounds.times.slice(),
+        turns: turns.rounds.times.turns(vec![threads.into()]),
         rivals: turns.rounds.rivals.clone(),
         helper: Helper { program, arguments: vec!["bench".to_owned(), "held".to_owned()] },
     })

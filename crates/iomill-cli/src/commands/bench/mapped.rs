@@ -21,10 +21,8 @@ pub fn run(context: &Context<'_>, arguments: &BenchMapped) -> Result<Answer> {
         size_bytes: arguments.size,
         request_bytes: arguments.request_size.clone(),
         orders: arguments.order.iter().map(|order| order.order()).collect(),
-        threads: arguments.threads.counts(),
         growth_bytes: arguments.growth,
-        rounds: arguments.times.rounds.into(),
-        slice: arguments.times.slice(),
+        turns: arguments.times.turns(arguments.threads.counts()),
     };
     let interrupt = Interrupt::install()?;
     let dir = place(context, arguments.times.place.dir())?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use iomill_bench::falcon::{self, DrivesLeftOut, Ladder, Load, NAMES, STEPS, Settings, Trace};
 use iomill_bench::human;
 use iomill_bench::report::Row;
+use iomill_bench::rounds::Turns;
 
 use super::super::{answer, progress};
 use super::threads;
@@ -48,9 +49,11 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
         len_bytes: arguments.size,
         loads,
         traces: traces(arguments)?,
-        threads: threads(arguments),
-        rounds: arguments.rounds.into(),
-        slice: Duration::from_secs_f64(arguments.seconds),
+        turns: Turns {
+            threads: vec![threads(arguments)],
+            rounds: arguments.rounds.into(),
+            slice: Duration::from_secs_f64(arguments.seconds),
+        },
         options: context.options(),
         depth: context.global.queues.depth().fixed(),
     };
