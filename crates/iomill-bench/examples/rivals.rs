@@ -55,5 +55,5 @@ fn measure() -> iomill::Result<String> {
         std::fs::remove_file(&part.path).map_err(|e| iomill::Error::io("remove", &part.path, e))?;
     }
     let report = Report::new(Machine::look(&target), &[measured?]);
-    if setting("RIVALS_JSON").is_some() { report.json() } else { Ok(report.table()) }
+    if setting("RIVALS_JSON").is_some() { report.json() } else { Ok(report.table(None)) }
 }

@@ -31,6 +31,7 @@ pub mod rounds;
 mod slots;
 mod small_writes;
 pub mod soak;
+pub mod table;
 pub mod target;
 mod threads;
 pub mod warm;

@@ -125,8 +125,8 @@ impl MappedReport {
     }
 
     /// For people, without a newline at the end.
-    pub fn table(&self) -> String {
-        let mut text = self.reads.table();
+    pub fn table(&self, terminal_width: Option<usize>) -> String {
+        let mut text = self.reads.table(terminal_width);
         if !self.growth.is_empty() {
             text += "\n\n";
             text += &growth::table(&self.growth);
@@ -164,7 +164,7 @@ mod tests {
             let steps = if row.is_preallocated { 20 } else { 768 };
             assert!((least..=least + 3 * steps).contains(&row.calls), "{row:?}");
         }
-        assert!(report.table().contains("growth"), "{}", report.table());
+        assert!(report.table(None).contains("growth"), "{}", report.table(None));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something is left");
         let too_much = Settings { size_bytes: 1 << 60, ..settings };
         assert!(run(dir.path().to_owned(), &too_much, &AtomicBool::new(false), &mut |_| ()).is_err());

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use iomill::{Error, Result};
 use serde::Serialize;
 
@@ -13,13 +12,10 @@ use crate::contender::{Cache, IOMILL_NULL, Sample, Task};
 use crate::human;
 use crate::machine::Machine;
 use crate::rounds::{Measured, Outcome, Plan};
+use crate::table::Table;
 
-/// Widest table, in columns of a terminal.
-const TABLE_WIDTH: u16 = 100;
-
-/// Where the workload is, and how many columns of the terminal it has at least: its longest word.
-const WORKLOAD_COLUMN: usize = 1;
-const WORKLOAD_WIDTH_MIN: u16 = 12;
+/// How wide a table is where there is no terminal, as far as workloads can be broken.
+const USUAL_WIDTH: usize = 100;
 
 /// Everything a measurement says. Serialized, it is iomill's format of results: fields are added, never renamed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -132,28 +128,15 @@ impl Report {
             .map_err(|e| Error::Machine { what: "writing the report as JSON".into(), why: e.to_string() })
     }
 
-    /// For people, without a newline at the end.
-    pub fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
+    /// For people, on a terminal of that many columns or on none; without a newline at the end.
+    pub fn table(&self, terminal_width: Option<usize>) -> String {
         let columns = self.columns();
-        table.set_header(columns.iter().map(|column| &column.0));
+        let headings: Vec<&String> = columns.iter().map(|column| &column.0).collect();
+        let mut table = Table::new(&headings).usual_width(USUAL_WIDTH);
         for row in &self.results {
-            table.add_row(columns.iter().map(|column| (column.1)(row)));
+            table.row(columns.iter().map(|column| (column.1)(row)));
         }
-        for (index, column) in table.column_iter_mut().enumerate() {
-            // Workloads wrap where room is short, between words; names, figures and their heads do not.
-            if index == WORKLOAD_COLUMN {
-                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(WORKLOAD_WIDTH_MIN)));
-                column.set_delimiter('-');
-                continue;
-            }
-            column.set_constraint(ColumnConstraint::ContentWidth);
-            if index > WORKLOAD_COLUMN {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        let mut lines = vec![self.machine.line(), table.trim_fmt()];
+        let mut lines = vec![self.machine.line(), table.render(terminal_width).trim_end().to_owned()];
         if self.baselines.is_empty() {
             lines.push("x: ratio to the best rival, cold and direct among themselves, warm among themselves.".into());
             lines.push("Direct I/O has no cache: there is no warm of it.".into());
@@ -193,7 +176,7 @@ impl Report {
     }
 }
 
-/// What a column shows: its head, and a cell of it.
+/// What a column shows: its heading, and a cell of it.
 type Column = (String, Box<dyn Fn(&Row) -> String>);
 
 impl Report {
@@ -204,28 +187,29 @@ impl Report {
         let mut columns: Vec<Column> = Vec::new();
         let mut add = |head: &str, cell: Box<dyn Fn(&Row) -> String>| columns.push((head.to_owned(), cell));
         add("contender", Box::new(|row| label(&row.contender, &row.cache)));
-        add("workload", Box::new(|row| row.workload.clone()));
-        add("thr", Box::new(|row| row.threads.to_string()));
+        add("~-workload", Box::new(|row| row.workload.clone()));
+        add(">thr", Box::new(|row| row.threads.to_string()));
         if self.results.iter().any(|row| row.hit_percent.is_some()) {
-            add("hits", Box::new(|row| row.hit_percent.map_or("-".to_owned(), |percent| format!("{percent:.1}%"))));
+            add("?>hits", Box::new(|row| row.hit_percent.map_or("-".to_owned(), |percent| format!("{percent:.1}%"))));
         }
-        add("ops/s", Box::new(|row| human::count(row.ops_per_s)));
-        add("CPU/op", Box::new(|row| human::time_us(row.cpu_us_per_op)));
+        add(">ops/s", Box::new(|row| human::count(row.ops_per_s)));
+        add(">CPU/op", Box::new(|row| human::time_us(row.cpu_us_per_op)));
         if self.baselines.is_empty() {
-            add("p50", Box::new(move |row| time(row.p50_us)));
-            add("p99", Box::new(move |row| time(row.p99_us)));
-            add("ops x", Box::new(move |row| ratio(row.ratio_to_best_rival)));
-            add("CPU x", Box::new(move |row| ratio(row.cpu_ratio_to_best_rival)));
+            add("?>p50", Box::new(move |row| time(row.p50_us)));
+            add("?>p99", Box::new(move |row| time(row.p99_us)));
+            add(">ops x", Box::new(move |row| ratio(row.ratio_to_best_rival)));
+            add(">CPU x", Box::new(move |row| ratio(row.cpu_ratio_to_best_rival)));
         }
         if self.results.iter().any(|row| row.threads > 1 && row.ops_ratio_to_one_thread.is_some()) {
-            add("x 1 thr", Box::new(move |row| ratio(row.ops_ratio_to_one_thread)));
+            add("?>x 1 thr", Box::new(move |row| ratio(row.ops_ratio_to_one_thread)));
         }
-        for &to in self.baselines {
+        for (index, &to) in self.baselines.iter().enumerate() {
             let both = move |row: &Row| {
                 let (cpu, ops) = (row.cpu_ratio_to.get(to).copied(), row.ops_ratio_to.get(to).copied());
                 if cpu.is_none() && ops.is_none() { "-".to_owned() } else { format!("{} {}", ratio(cpu), ratio(ops)) }
             };
-            add(&format!("x {to}"), Box::new(both));
+            let spare = if index == 0 { "" } else { "?" };
+            add(&format!("{spare}>x {to}"), Box::new(both));
         }
         columns
     }
@@ -389,7 +373,7 @@ mod tests {
             row.contender = "iomill-read_at-no-read-ahead".to_owned();
             row.cache = "held".to_owned();
         }
-        let table = report.table();
+        let table = report.table(None);
         assert_eq!(table.matches("iomill-read_at-no-read-ahead (held)").count(), report.results.len(), "{table}");
     }
 
@@ -464,27 +448,32 @@ mod tests {
         compare_with_one_thread(&mut one.results);
         let ratios: Vec<f64> = one.results.iter().map(|row| row.ops_ratio_to_one_thread.unwrap()).collect();
         assert!(ratios.iter().zip([1.9, 1.9, 1.0, 1.0]).all(|(a, b)| (a - b).abs() < 1e-9), "{ratios:?}");
-        assert!(one.table().contains("x 1 thr") && one.table().contains("1.90x"), "{}", one.table());
-        assert!(!report().table().contains("x 1 thr"));
+        assert!(one.table(None).contains("x 1 thr") && one.table(None).contains("1.90x"), "{}", one.table(None));
+        assert!(!report().table(None).contains("x 1 thr"));
     }
 
     #[test]
     fn a_table_with_baselines_compares_with_them() {
-        let table = Report { baselines: &[URING_BY_HAND, PREAD], ..report() }.table();
+        let table = Report { baselines: &[URING_BY_HAND, PREAD], ..report() }.table(None);
         let line = table.lines().find(|line| line.trim_start().starts_with(FIO_IO_URING)).unwrap();
         assert!(table.contains("x uring-by-hand") && table.contains("x pread"), "{table}");
         assert!(line.contains("1.60x 0.81x") && line.contains("0.44x 2.50x"), "{line}");
-        assert!(table.lines().skip(1).all(|line| line.chars().count() <= usize::from(TABLE_WIDTH)), "{table}");
+        assert!(table.lines().skip(1).all(|line| line.chars().count() <= USUAL_WIDTH), "{table}");
     }
 
     #[test]
     fn the_table_is_narrow_and_says_what_there_is() {
-        let table = report().table();
+        let table = report().table(None);
         for line in table.lines().filter(|line| !line.starts_with("A CPU")) {
-            assert!(line.chars().count() <= usize::from(TABLE_WIDTH), "{line}");
+            assert!(line.chars().count() <= USUAL_WIDTH, "{line}");
         }
         for part in ["310k", "2.50 µs", "mmap (warm)", "pread (cold)", "0.80x", "no room", "random-read-4KiB"] {
             assert!(table.contains(part), "{part} is not in:\n{table}");
         }
+        let narrow = report().table(Some(75));
+        let (rows, _) = narrow.split_once("\nx: ratio").unwrap();
+        assert!(rows.lines().skip(1).all(|line| line.chars().count() <= 75), "{narrow}");
+        assert!(rows.ends_with("No room for p99: a wider terminal has it, and --json."), "{narrow}");
+        assert!(["0.80x", "pread (cold)", "310k"].iter().all(|part| rows.contains(part)), "{narrow}");
     }
 }

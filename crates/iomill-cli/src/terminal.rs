@@ -1,4 +1,4 @@
-//! A page on the terminal that is drawn again and again, and the keys that end it.
+//! The terminal: how wide it is; a page on it that is drawn again and again, and the keys that end it.
 //!
 //! Goals: the terminal is as it was afterwards, however the command ends. Non-goals: anything but text.
 
@@ -15,6 +15,13 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
 const END_LINE: &str = "\x1b[K\r\n";
 const CLEAR_BELOW: &str = "\x1b[J";
+
+/// How many columns the terminal has that the standard output is; `None` where it is none, or does not say.
+pub fn width() -> Option<usize> {
+    let stdout = io::stdout();
+    let size = if stdout.is_terminal() { tcgetwinsize(&stdout).ok() } else { None };
+    size.map(|size| size.ws_col.into()).filter(|&columns: &usize| columns > 0)
+}
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

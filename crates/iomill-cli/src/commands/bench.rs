@@ -22,6 +22,7 @@ use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::terminal;
 
 /// Drives of an array that is made for the measurement.
 const DRIVES: usize = 4;
@@ -134,7 +135,7 @@ fn watched(
     measure: impl FnOnce(&mut dyn FnMut(Stage)) -> iomill::Result<Report>,
 ) -> Result<Answer> {
     let report = progress(context, interrupt, measure)?;
-    answer(context, report.table() + "\n", report.json()?)
+    answer(context, report.table(terminal::width()) + "\n", report.json()?)
 }
 
 /// Runs something of which the progress is shown.

@@ -14,14 +14,14 @@ pub fn run(context: &Context<'_>) -> Result<Answer> {
     context.note(info.notices.iter().cloned());
     let mut table = Table::new(&[
         ">drive",
-        "path",
-        ">weight",
+        "~/path",
+        "?>weight",
         "engine",
-        ">depth",
-        "I/O",
+        "?>depth",
+        "?I/O",
         "file system",
-        "device",
-        ">node",
+        "?~ device",
+        "?>node",
         ">free",
         ">size",
     ]);
@@ -30,7 +30,7 @@ pub fn run(context: &Context<'_>) -> Result<Answer> {
     }
     let mut text = format!("array {}, epoch {}\nfiles {}\n{}", info.id, info.epoch, info.files, table.render());
     if info.nodes.len() > 1 {
-        let mut table = Table::new(&[">node", "CPUs", "caches", "drives"]);
+        let mut table = Table::new(&[">node", "~,CPUs", "caches", "~,drives"]);
         for node in &info.nodes {
             let caches = if node.caches { "yes" } else { "no" };
             table.row([node.id.to_string(), listed(&node.cpus), caches.to_owned(), listed(&node.drives)]);

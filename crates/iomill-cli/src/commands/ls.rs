@@ -23,7 +23,7 @@ pub fn run(context: &Context<'_>, arguments: &Ls) -> Result<Answer> {
         let files: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
         return Ok(Answer::new(text, json!({ "files": files })));
     }
-    let mut table = Table::new(&[">size", "layout", ">block", ">drives", "name"]);
+    let mut table = Table::new(&[">size", "?layout", "?>block", "?>drives", "name"]);
     let mut files = Vec::new();
     let mut failures = Vec::new();
     for name in &names {

@@ -165,13 +165,13 @@ fn sweeps() -> [Sweep; 7] {
 fn latencies(figures: &Figures) -> String {
     let mut table = Table::new(&[
         "drive",
-        "devices",
-        ">node",
+        "?devices",
+        "?>node",
         ">p50",
         ">p99",
-        ">before",
+        "?>before",
         ">drive's",
-        ">after",
+        "?>after",
         ">platform's",
         ">CPU",
         ">reads/s",

@@ -196,11 +196,11 @@ impl Process {
             ">hit rate",
             ">hits/s",
             ">misses/s",
-            ">fills/s",
-            ">evictions/s",
-            ">flushes/s",
-            ">bypasses/s",
-            ">waits/s",
+            "?>fills/s",
+            "?>evictions/s",
+            "?>flushes/s",
+            "?>bypasses/s",
+            "?>waits/s",
         ]);
         let counts = [did.hits, did.misses, did.fills, did.evictions, did.flushes, did.bypasses, did.waits];
         let size = if did.cache_bytes == 0 { "none".to_owned() } else { human::size(did.cache_bytes) };
@@ -211,12 +211,12 @@ impl Process {
             ">writes/s",
             ">read",
             ">written",
-            ">in flight",
-            ">p50",
+            "?>in flight",
+            "?>p50",
             ">p99",
-            ">p99.9",
+            "?>p99.9",
             ">errors",
-            "path",
+            "?~/path",
         ]);
         for (index, (drive, path)) in did.drives.iter().zip(&self.drives).enumerate() {
             drives.row(self.drive_cells(index, drive, path));

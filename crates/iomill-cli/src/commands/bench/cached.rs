@@ -21,6 +21,7 @@ use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::terminal;
 
 /// The file's length over the memory for it, where no length is given.
 const COLD_SIZE_OVER_CACHE: u64 = 8;
@@ -50,7 +51,7 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
 pub fn cold(context: &Context<'_>, arguments: &BenchColdOnly) -> Result<Answer> {
     let what = What::Cold(arguments.workload.iter().map(|workload| workload.choice()).collect());
     let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
-    answer(context, report.table() + "\n", report.json()?)
+    answer(context, report.table(terminal::width()) + "\n", report.json()?)
 }
 
 pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
@@ -59,14 +60,14 @@ pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
     if let Some(path) = &arguments.svg {
         std::fs::write(path, chart::svg(&report)?).map_err(Failure::local("write", path))?;
     }
-    answer(context, report.table() + "\n", report.json()?)
+    answer(context, report.table(terminal::width()) + "\n", report.json()?)
 }
 
 pub fn small_writes(context: &Context<'_>, arguments: &BenchSmallWrites) -> Result<Answer> {
     let size = arguments.size.unwrap_or(arguments.cache.saturating_mul(WRITES_SIZE_OVER_CACHE));
     let settings = settings(context, size, arguments.cache, arguments.threads, &arguments.turns)?;
     let report = limited(context, &What::SmallWrites, &settings, &arguments.turns)?;
-    answer(context, report.table() + "\n", report.json()?)
+    answer(context, report.table(terminal::width()) + "\n", report.json()?)
 }
 
 pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {

@@ -11,6 +11,7 @@ use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::terminal;
 
 pub fn run(context: &Context<'_>, arguments: &BenchMapped) -> Result<Answer> {
     if let Some(request) = arguments.request_size.iter().find(|&&request| u64::from(request) > arguments.size) {
@@ -27,7 +28,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchMapped) -> Result<Answer> {
     let interrupt = Interrupt::install()?;
     let dir = place(context, arguments.times.place.dir())?;
     let report = progress(context, &interrupt, |stage| mapped::run(dir, &settings, interrupt.flag(), stage))?;
-    answer(context, report.table() + "\n", report.json()?)
+    answer(context, report.table(terminal::width()) + "\n", report.json()?)
 }
 
 /// A plain file is all that is measured: on the first drive of the array that is named, or else in `dir`.

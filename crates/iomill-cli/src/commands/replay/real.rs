@@ -209,7 +209,7 @@ impl Task<'_> {
 
     fn answer(&self, figures: &Figures, file: Option<&str>, left_out: u64) -> Result<Answer> {
         let (p50, p99) = (figures.latency_us(50.0), figures.latency_us(99.0));
-        let headings = ["trace", ">requests", ">op/s", ">bytes/s", ">p50", ">p99", ">warm hits, %", ">all hits, %"];
+        let headings = ["trace", "?>requests", ">op/s", "?>bytes/s", ">p50", ">p99", ">warm hits, %", ">all hits, %"];
         let mut table = Table::new(&headings);
         let (warm, whole) = (figures.warm.hit_rate(), figures.whole.hit_rate());
         let percent = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{:.2}", 100.0 * rate));
