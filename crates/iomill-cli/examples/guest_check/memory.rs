@@ -78,10 +78,11 @@ fn make_devices() -> Result<()> {
     kernel::wait_for("memory", || {
         Ok(matches!(kernel::memories()?, (nvdimms, others) if nvdimms.len() == 2 && others.len() == 1))
     })?;
-    for region in 0..2 {
-        kernel::make_fsdax(region)?;
-    }
     let (nvdimms, _) = kernel::memories()?;
+    for name in &nvdimms {
+        // The device of a region's first namespace has the region's number, and keeps it.
+        kernel::make_fsdax(name.trim_start_matches("pmem"))?;
+    }
     kernel::run("mkfs.ext4", &["-q", "-F", "-b", "4096", &format!("/dev/{}", nvdimms[0])])?;
     let second = format!("/dev/{}", nvdimms[1]);
     match has_xfs() {
@@ -94,7 +95,7 @@ fn has_xfs() -> bool {
     Path::new("/bin/mkfs.xfs").exists()
 }
 
-/// So that what nobody syncs stays where it is for longer than this takes.
+/// Mounts all, so that what nobody syncs stays where it is for longer than this takes.
 fn mount_all() -> Result<Vec<Ground>> {
     write("/proc/sys/vm/dirty_writeback_centisecs", "0")?;
     kernel::wait_for("the NVMe drive", || Ok(Path::new("/dev/nvme0n1").exists()))?;
@@ -365,7 +366,7 @@ fn commands_work(ground: &Ground) -> Result<()> {
 
 /// The bytes of a block of the file that is to last, if it is one of those that are written to.
 fn lasting(ground: &Ground, block: u64) -> Option<Vec<u8>> {
-    (block % 2 == 0).then(|| Random(block + 1 + 1000 * ground.name.len() as u64).bytes(BLOCK_BYTES))
+    block.is_multiple_of(2).then(|| Random(block + 1 + 1000 * ground.name.len() as u64).bytes(BLOCK_BYTES))
 }
 
 /// Writes to half of a file's room and syncs, writes to the other half, and has the power fail, with everything open.

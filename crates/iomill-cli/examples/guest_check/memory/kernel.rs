@@ -37,7 +37,7 @@ pub fn memories() -> Result<(Vec<String>, Vec<String>)> {
 }
 
 /// Gives an NVDIMM's memory pages of the kernel, without which there is no DAX: `ndctl create-namespace --mode=fsdax`.
-pub fn make_fsdax(region: usize) -> Result<()> {
+pub fn make_fsdax(region: &str) -> Result<()> {
     let namespace = format!("namespace{region}.0");
     let pfn = format!("{DEVICES}/pfn{region}.0");
     check(read(format!("{DEVICES}/{namespace}/mode"))? == "raw", format!("{namespace} is not as it came"))?;
@@ -165,7 +165,7 @@ pub fn cut_power() -> Result<()> {
     Err("the power is still on".into())
 }
 
-/// Waits for a block device.
+/// Waits for what comes in the background.
 pub fn wait_for(what: &str, is_there: impl Fn() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_there()? {
