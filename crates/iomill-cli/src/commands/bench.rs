@@ -20,6 +20,7 @@ use iomill_bench::workload::{Order, Workload};
 use crate::arguments::{Bench, BenchAccess, BenchQuick, BenchWhat, Mode};
 use crate::console::Answer;
 use crate::context::Context;
+use crate::destination::check_report;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 
@@ -27,6 +28,9 @@ use crate::interrupt::Interrupt;
 const DRIVES: usize = 4;
 
 pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
+    if let Some(file) = context.global.json.as_deref().filter(|file| *file != Path::new("-")) {
+        check_report("--json", file)?;
+    }
     match &arguments.what {
         BenchWhat::Quick(arguments) => quick(context, arguments),
         BenchWhat::Random(arguments) => access(context, arguments, Order::Random),

@@ -1,8 +1,6 @@
 //! `iomill probe`: what drives and machine can do, and where the time goes.
 
-use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +14,7 @@ use super::bench::Bar;
 use crate::arguments::Probe;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::destination::Destination;
+use crate::destination::{self, Destination};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::table::Table;
@@ -82,33 +80,10 @@ fn may_write(arguments: &Probe, document_file: Option<&Path>) -> Result<()> {
         seen.push((option, place));
         match option {
             "--profile" => may_write_profile(file)?,
-            _ => may_write_report(option, file)?,
+            _ => destination::check_report(option, file)?,
         }
     }
     Ok(())
-}
-
-fn may_write_report(option: &str, file: &Path) -> Result<()> {
-    match std::fs::metadata(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => makes_and_removes(file, "write"),
-        Err(error) => Err(Failure::local("write", file)(error)),
-        Ok(found) if found.file_type().is_block_device() => {
-            let why =
-                format!("{option}: {} is a block device, and what is on it would be lost; name a file", file.display());
-            Err(Failure::Usage(why))
-        }
-        Ok(found) if found.is_file() || found.is_dir() => {
-            File::options().append(true).open(file).map(drop).map_err(Failure::local("write", file))
-        }
-        // Whoever waits at the other end of a pipe is not to see it end now.
-        Ok(_) => Ok(()),
-    }
-}
-
-fn makes_and_removes(file: &Path, action: &'static str) -> Result<()> {
-    let made = File::options().write(true).create_new(true).open(file);
-    made.map_err(Failure::local(action, file))?;
-    std::fs::remove_file(file).map_err(Failure::local(action, file))
 }
 
 fn write_document(file: Option<&Path>, document: &Value) -> Result<()> {
@@ -125,7 +100,7 @@ fn may_write_profile(file: &Path) -> Result<()> {
     match Profile::read(file) {
         Ok(_) => Ok(()),
         Err(iomill::Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
-            makes_and_removes(file, "write the profile")
+            destination::make_and_remove(file, "write the profile")
         }
         Err(error @ iomill::Error::Corrupt { .. }) => {
             let why = format!(
