@@ -45,6 +45,11 @@ fn the_ladder_of_the_queues_climbs_on_arrays_of_its_own() {
     let loads: HashSet<_> = workloads(&document["ladders"][0]).collect();
     assert_eq!(loads, HashSet::from(["random-read-4KiB", "mixed-read-4KiB"]));
     site.run_bare(["-a", "one", "bench", "ladder", "--of", "falcon"]).failed(2, &["--dir"]);
+    for options in [&["--no-sort"][..], &["--no-merge"], &["--depth", "adaptive"], &["--mode", "inline"]] {
+        run(options).failed(2, &["the steps of falcon", options[0]]);
+    }
+    run(&["--dir", "./one"]).failed(2, &["one is named twice", "--drives N"]);
+    run(&["--json", "no/such/file"]).failed(1, &["cannot write", "no/such/file"]);
     site.run_bare(["--depth", "adaptive:3", "info"]).failed(2, &["fixed:N"]);
     site.run_bare(["--plug", "0", "info"]).failed(2, &["1..=1024"]);
 }
