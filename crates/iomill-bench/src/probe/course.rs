@@ -104,7 +104,7 @@ impl<'a> Course<'a> {
         figures.served = Some(served::measure(places, part_bytes, slice, cancel, &mut |what| self.tell(what))?);
         figures.machine = Machine::look(target);
         figures.best_depth = best_depth(&figures.depths);
-        figures.weights = weights(&figures.drives);
+        figures.weights = weights(&figures.drives, figures.machine.cores_allowed);
         Ok(figures)
     }
 

@@ -123,7 +123,13 @@ pub struct DriveFigures {
 impl DriveFigures {
     /// The most reads per second, at whatever depth, by one thread or all.
     pub fn best_iops(&self) -> f64 {
-        self.depths.iter().map(|point| point.iops).fold(self.alone_all_threads.iops, f64::max)
+        self.best().iops
+    }
+
+    fn best(&self) -> &Point {
+        self.depths
+            .iter()
+            .fold(&self.alone_all_threads, |best, point| if point.iops > best.iops { point } else { best })
     }
 }
 
@@ -367,13 +373,21 @@ fn best_depth(depths: &[Point]) -> u32 {
     depths.iter().find(|point| point.iops >= ENOUGH * best).map_or(DEEP, |point| point.depth)
 }
 
+/// Whether drives are of different speeds. Where the processors kept the slowest from more, it is not known to be slower.
+fn are_uneven(drives: &[DriveFigures], cpus: usize) -> bool {
+    let by_speed = |a: &&DriveFigures, b: &&DriveFigures| a.best_iops().total_cmp(&b.best_iops());
+    let (Some(slow), Some(fast)) = (drives.iter().min_by(by_speed), drives.iter().max_by(by_speed)) else {
+        return false;
+    };
+    fast.best_iops() >= UNEVEN * slow.best_iops() && !verdict::is_busy(slow.best(), cpus)
+}
+
 /// Ten for the slowest drive; no more than weights may be. Drives that are about as fast are alike.
-fn weights(drives: &[DriveFigures]) -> Vec<u32> {
-    let slowest = drives.iter().map(DriveFigures::best_iops).fold(f64::INFINITY, f64::min).max(1e-9);
-    let fastest = drives.iter().map(DriveFigures::best_iops).fold(0.0, f64::max);
-    if fastest < UNEVEN * slowest {
+fn weights(drives: &[DriveFigures], cpus: usize) -> Vec<u32> {
+    if !are_uneven(drives, cpus) {
         return vec![10; drives.len()];
     }
+    let slowest = drives.iter().map(DriveFigures::best_iops).fold(f64::INFINITY, f64::min).max(1e-9);
     drives.iter().map(|drive| ((drive.best_iops() / slowest * 10.0).round() as u32).clamp(1, 1000)).collect()
 }
 
@@ -408,6 +422,16 @@ pub(crate) mod tests {
         let mut threads = [point(100.0, 32, 1, 1, 1.0), point(150.0, 32, 2, 1, 2.0)];
         linear(&mut threads, |point| point.threads);
         assert_eq!((threads[0].of_linear, threads[1].of_linear), (Some(1.0), Some(0.75)));
+    }
+
+    #[test]
+    fn drives_that_the_processors_hold_back_are_not_told_apart() {
+        let mut figures = verdict::tests::figures([2e5, 4e5], 5.5e5, 1.5);
+        assert_eq!(weights(&figures.drives, 4), [10, 20]);
+        figures.drives[0].alone_all_threads.cpus_used = 3.9;
+        assert_eq!(weights(&figures.drives, 4), [10, 10]);
+        assert!(!verdict::words(&figures).join("\n").contains("the hash layout with weights"));
+        assert!(weights(&[], 4).is_empty());
     }
 
     #[test]

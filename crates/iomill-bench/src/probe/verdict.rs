@@ -2,7 +2,7 @@
 
 use super::raw::RawFigures;
 use super::served::Served;
-use super::{Adapter, DriveFigures, Figures, Point, UNEVEN};
+use super::{Adapter, DriveFigures, Figures, Point, are_uneven};
 use crate::human;
 
 /// Above this share of a CPU a thread does nothing but work.
@@ -33,7 +33,7 @@ fn limit(figures: &Figures) -> String {
     let Some(all) = figures.drive_counts.last() else { return "nothing was measured".to_owned() };
     let cpus = figures.machine.cores_allowed.max(1) as f64;
     let reached = human::count(all.iops);
-    if is_busy(all, figures) {
+    if is_busy(all, figures.machine.cores_allowed) {
         let who = match all.threads {
             _ if cpus == 1.0 => "the only processor is".to_owned(),
             1 => "the one thread's processor is".to_owned(),
@@ -77,8 +77,8 @@ fn limit(figures: &Figures) -> String {
 }
 
 /// Whether the processors had nothing left for a run, by its own doing or others'.
-fn is_busy(point: &Point, figures: &Figures) -> bool {
-    let cpus = figures.machine.cores_allowed.max(1);
+pub(super) fn is_busy(point: &Point, cpus: usize) -> bool {
+    let cpus = cpus.max(1);
     point.cpus_used >= BUSY * point.threads.min(cpus) as f64 || is_crowded(point, cpus)
 }
 
@@ -103,7 +103,10 @@ fn disturbed(figures: &Figures) -> Option<String> {
 /// The adapter that holds its drives back most, if the processors do not.
 fn narrow_adapter(figures: &Figures) -> Option<&Adapter> {
     let share = |adapter: &Adapter| adapter.together.iops / adapter.alone_iops.max(1e-9);
-    let narrow = figures.adapters.iter().filter(|one| share(one) < TOGETHER && !is_busy(&one.together, figures));
+    let narrow = figures
+        .adapters
+        .iter()
+        .filter(|one| share(one) < TOGETHER && !is_busy(&one.together, figures.machine.cores_allowed));
     narrow.min_by(|a, b| share(a).total_cmp(&share(b)))
 }
 
@@ -202,10 +205,11 @@ fn cheapest(figures: &Figures) -> Option<String> {
 
 fn served(served: &Served) -> String {
     let who = if served.best_mode == "auto" { "the caller itself" } else { "a thread for each drive" };
-    format!(
-        "iomill's blocking reads are best driven by {who}, and {} asynchronous requests to a drive should gather at most",
-        served.best_plug
-    )
+    let gather = match served.best_plug {
+        1 => "asynchronous requests to a drive should not wait for others".to_owned(),
+        plug => format!("{plug} asynchronous requests to a drive should gather at most"),
+    };
+    format!("iomill's blocking reads are best driven by {who}, and {gather}")
 }
 
 fn raw(raw: &RawFigures) -> String {
@@ -223,7 +227,7 @@ fn raw(raw: &RawFigures) -> String {
 fn uneven(figures: &Figures) -> Option<String> {
     let slow = figures.drives.iter().min_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
     let fast = figures.drives.iter().max_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
-    if fast.best_iops() < UNEVEN * slow.best_iops() {
+    if !are_uneven(&figures.drives, figures.machine.cores_allowed) {
         return None;
     }
     let weights: Vec<String> = figures.weights.iter().map(u32::to_string).collect();
