@@ -138,7 +138,7 @@ impl Worker {
             block_bytes,
         };
         // Pages and rings are made before the clock starts.
-        pattern::fill_page(SEED, 0, &mut worker.buffer[..PAGE_BYTES]);
+        pattern::fill_to_write(&mut worker.buffer);
         let first = worker.buffer.len().min(block_bytes);
         file.read_at(&mut worker.buffer[..first], 0)?;
         Ok(worker)

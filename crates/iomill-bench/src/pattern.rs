@@ -51,6 +51,14 @@ pub fn fill_page(seed: u64, page: u64, bytes: &mut [u8]) {
     }
 }
 
+/// Fills memory that pages are written from. It compresses as little as what the file holds, or writing it would be cheaper than
+/// writing data.
+pub(crate) fn fill_to_write(bytes: &mut [u8]) {
+    for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
+        fill_page(u64::MAX, index as u64, page);
+    }
+}
+
 /// Writes the pattern of `bytes.len()` bytes that begin anywhere in a file.
 pub fn fill_bytes(seed: u64, offset: u64, bytes: &mut [u8]) {
     let mut page = [0; PAGE_BYTES];
@@ -105,6 +113,14 @@ mod tests {
         whole[5000] ^= 1;
         assert!(!holds(7, base + 4990, &whole[4990..5010]) && !holds(8, base, &whole[..8]));
         assert!(holds(7, base + 5001, &whole[5001..5500]));
+    }
+
+    #[test]
+    fn what_is_written_does_not_repeat() {
+        let mut bytes = vec![0; 5 * PAGE_BYTES];
+        fill_to_write(&mut bytes);
+        let words: HashSet<&[u8]> = bytes.chunks(8).collect();
+        assert_eq!(words.len(), 5 * PAGE_BYTES / 8);
     }
 
     #[test]

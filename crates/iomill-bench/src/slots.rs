@@ -42,10 +42,7 @@ impl Slots {
         let mut memory = Region::anonymous(capacity * block_bytes)
             .map_err(|e| Error::Machine { what: "memory for the I/O buffers".into(), why: e.to_string() })?;
         if workload.writes() {
-            // What is written must not compress better than what was there.
-            for (index, page) in memory.bytes_mut().chunks_exact_mut(crate::pattern::PAGE_BYTES).enumerate() {
-                crate::pattern::fill_page(u64::MAX, index as u64, page);
-            }
+            crate::pattern::fill_to_write(memory.bytes_mut());
         }
         Ok(Slots {
             memory,

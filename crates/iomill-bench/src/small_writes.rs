@@ -1,16 +1,18 @@
 //! Small writes at random places that keep to no alignment, and the sync after them.
 //!
-//! Goals: the time of a slice ends when all of it is durable. Non-goals: reads beside the writes.
+//! Goals: the time of a slice begins with memory full of what was written before, and ends when all of it is durable. Non-goals: reads
+//! beside the writes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use iomill::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::contender::{Sample, Slice, Task};
 use crate::human;
-use crate::pattern::{self, Rng};
+use crate::pattern::{self, PAGE_BYTES, Rng};
 use crate::slots::Timer;
 use crate::threads::{self, Count};
 
@@ -71,6 +73,9 @@ impl Task for SmallWrites {
 
 /// One thread's way into the file.
 pub(crate) trait Writer {
+    /// Called when what comes next is measured.
+    fn begin(&mut self) {}
+
     /// Writes bytes somewhere.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
 
@@ -90,8 +95,13 @@ pub(crate) fn run<W: Writer>(
     let ended = AtomicUsize::new(0);
     threads::run(
         slice,
-        |thread| Ok(Worker::new(set_up()?, *writes, thread)),
+        |thread| {
+            let mut worker = Worker::new(set_up()?, *writes, thread);
+            worker.fill_cache(slice)?;
+            Ok(worker)
+        },
         |worker, stop| {
+            worker.writer.begin();
             let outcome = if slice.verify { worker.verify(seed, stop) } else { worker.work(stop) };
             if ended.fetch_add(1, Ordering::AcqRel) + 1 == slice.threads.max(1) {
                 sync()?;
@@ -117,6 +127,20 @@ impl<W: Writer> Worker<W> {
         let mut rng = Rng::new(pattern::mix(thread as u64) ^ u64::from(std::process::id()));
         let pool = (0..POOL_BYTES).map(|_| rng.draw() as u8).collect();
         Worker { writer, writes, rng, pool, written: Vec::new() }
+    }
+
+    /// Writes this thread's share of twice the pages that there is memory for, in at most the time of a slice: drives may be slow.
+    fn fill_cache(&mut self, slice: &Slice<'_>) -> Result<()> {
+        let pages = 2 * self.writes.cache_bytes.div_ceil(PAGE_BYTES as u64);
+        let since = Instant::now();
+        for _ in 0..pages.div_ceil(slice.threads.max(1) as u64) {
+            if since.elapsed() > slice.duration || slice.cancel.load(Ordering::Relaxed) {
+                break;
+            }
+            let (offset, len) = self.writes.draw(&mut self.rng);
+            self.writer.write(offset, &self.pool[..len])?;
+        }
+        Ok(())
     }
 
     fn work(&mut self, stop: &AtomicBool) -> Result<Count> {

@@ -1,9 +1,9 @@
 //! Small writes to a file of an array, through iomill's cache. What flushes it in the background is in the CPU time: it works in
 //! this process.
 
-use iomill::{ArrayOptions, Error, File, Result};
+use iomill::{Array, ArrayOptions, Error, File, Result};
 
-use super::{Place, fetched_bytes};
+use super::{Place, Since, fetched_bytes};
 use crate::arena::{Arena, SEED};
 use crate::contender::{Cache, Contender, IOMILL_WRITE_AT, Sample, Slice, Task};
 use crate::human;
@@ -44,10 +44,10 @@ impl Contender<SmallWrites> for WriteAt {
         // What others left in the page cache would slow direct I/O down.
         self.target.drop_cached()?;
         let opened = self.place.open(self.writes.cache_bytes, true)?;
-        let before = opened.array.counters();
-        let file = &opened.file;
-        let mut sample = small_writes::run(slice, &self.writes, SEED + 1, || Ok(Called(file)), || file.sync())?;
-        sample.fetched_bytes = Some(fetched_bytes(&opened.array.counters().since(&before)));
+        let (array, file, since) = (&opened.array, &opened.file, &Since::default());
+        let set_up = || Ok(Called { array, file, since });
+        let mut sample = small_writes::run(slice, &self.writes, SEED + 1, set_up, || file.sync())?;
+        sample.fetched_bytes = Some(fetched_bytes(&since.end(array)));
         opened.close()?;
         Ok(sample)
     }
@@ -61,16 +61,24 @@ impl Contender<SmallWrites> for WriteAt {
     }
 }
 
-struct Called<'a>(&'a File);
+struct Called<'a> {
+    array: &'a Array,
+    file: &'a File,
+    since: &'a Since,
+}
 
 impl Writer for Called<'_> {
+    fn begin(&mut self) {
+        self.since.begin(self.array);
+    }
+
     #[inline(always)]
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.0.write_at(bytes, offset)
+        self.file.write_at(bytes, offset)
     }
 
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let read = self.0.read_at(bytes, offset)?;
+        let read = self.file.read_at(bytes, offset)?;
         if read == bytes.len() {
             return Ok(());
         }
