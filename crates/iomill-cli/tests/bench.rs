@@ -183,6 +183,32 @@ fn an_interrupt_cleans_up_too() {
     assert!(entries(&site).is_empty(), "{:?}", entries(&site));
 }
 
+/// What was complete when a signal came is told; it may have taken hours.
+#[test]
+fn an_interrupt_keeps_what_was_complete() {
+    let site = Site::bare(0);
+    let line = "bench random --seconds 0.1 --rounds 1000 --size 4MiB --threads 1 --rivals none --quiet --json out.json";
+    let child = Command::new(env!("CARGO_BIN_EXE_iomill"))
+        .args(line.split(' '))
+        .current_dir(site.root())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = child.unwrap();
+    std::thread::sleep(Duration::from_secs(8));
+    // SAFETY: a plain system call on a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    let ended = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.code() == Some(130) && text.contains("iomill-inline"), "{:?} {text}", ended.status);
+    let document: serde_json::Value = serde_json::from_slice(&fs::read(site.path("out.json")).unwrap()).unwrap();
+    assert!(document["cancelled"] == true, "{document}");
+    let rows = document["results"].as_array().unwrap();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["rounds"].as_u64().unwrap() > 0), "{document}");
+    fs::remove_file(site.path("out.json")).unwrap();
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let site = Site::bare(0);
