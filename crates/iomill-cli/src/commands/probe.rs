@@ -119,7 +119,7 @@ fn has_ids(places: &[PathBuf]) -> Result<()> {
             return Ok(());
         }
     }
-    let why = "--profile: none of these directories is a drive of an array, and a profile knows drives by their ids; make them an \
+    let why = "--profile: none of these directories is a drive of an array whose label may be read, and a profile knows drives by their ids; make them an \
                array with `iomill init`, or leave --profile out";
     Err(Failure::Usage(why.to_owned()))
 }
