@@ -23,6 +23,21 @@ pub unsafe fn copy_racing(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// The instruction that moves 16 bytes. Where the compiler may use AVX it leaves the upper halves of registers in use, and the older
+/// form keeps them, that is it waits for whatever was loaded into the register before: reads would no longer overlap.
+#[cfg(all(target_arch = "x86_64", not(miri), target_feature = "avx"))]
+macro_rules! move_16 {
+    ($operands:literal) => {
+        concat!("vmovups ", $operands)
+    };
+}
+#[cfg(all(target_arch = "x86_64", not(miri), not(target_feature = "avx")))]
+macro_rules! move_16 {
+    ($operands:literal) => {
+        concat!("movups ", $operands)
+    };
+}
+
 /// To the language, an assembly block is a piece of code that it cannot see, and which is allowed to do whatever some code could.
 /// These do what relaxed atomic loads and stores of single bytes would, in some order; on this architecture all accesses are at least that.
 ///
@@ -49,10 +64,10 @@ unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: 64 bytes from `at` are within the caller's `len`.
         unsafe {
             asm!(
-                "movups {a}, [{from} + {at}]", "movups {b}, [{from} + {at} + 16]",
-                "movups {c}, [{from} + {at} + 32]", "movups {d}, [{from} + {at} + 48]",
-                "movups [{to} + {at}], {a}", "movups [{to} + {at} + 16], {b}",
-                "movups [{to} + {at} + 32], {c}", "movups [{to} + {at} + 48], {d}",
+                move_16!("{a}, [{from} + {at}]"), move_16!("{b}, [{from} + {at} + 16]"),
+                move_16!("{c}, [{from} + {at} + 32]"), move_16!("{d}, [{from} + {at} + 48]"),
+                move_16!("[{to} + {at}], {a}"), move_16!("[{to} + {at} + 16], {b}"),
+                move_16!("[{to} + {at} + 32], {c}"), move_16!("[{to} + {at} + 48], {d}"),
                 from = in(reg) from, to = in(reg) to, at = in(reg) at,
                 a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
                 options(nostack, preserves_flags));
@@ -68,7 +83,7 @@ unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
 /// One load and one store of so many bytes, at an offset.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! copy_by {
-    ($class:ident, $load:literal, $store:literal, $from:expr, $to:expr) => {
+    ($class:ident, $load:expr, $store:expr, $from:expr, $to:expr) => {
         core::arch::asm!($load, $store, from = in(reg) $from, to = in(reg) $to, a = out($class) _,
             options(nostack, preserves_flags))
     };
@@ -86,10 +101,10 @@ unsafe fn copy_less_than_64(from: *const u8, to: *mut u8, len: usize) {
         if len >= 16 {
             let (mut at, last) = (0, len - 16);
             while at < last {
-                copy_by!(xmm_reg, "movups {a}, [{from}]", "movups [{to}], {a}", from.add(at), to.add(at));
+                copy_by!(xmm_reg, move_16!("{a}, [{from}]"), move_16!("[{to}], {a}"), from.add(at), to.add(at));
                 at += 16;
             }
-            copy_by!(xmm_reg, "movups {a}, [{from}]", "movups [{to}], {a}", from.add(last), to.add(last));
+            copy_by!(xmm_reg, move_16!("{a}, [{from}]"), move_16!("[{to}], {a}"), from.add(last), to.add(last));
         } else if len >= 8 {
             let last = len - 8;
             copy_by!(reg, "mov {a}, [{from}]", "mov [{to}], {a}", from, to);

@@ -201,6 +201,12 @@ impl<'a> Set<'a> {
         unsafe {
             use core::arch::x86_64::*;
             let mut equal = _mm_set1_epi8(byte as i8);
+            // As for `copy`: the older instructions would wait for what was in the register before.
+            #[cfg(target_feature = "avx")]
+            core::arch::asm!("vpcmpeqb {equal}, {equal}, [{at}]",
+                at = in(reg) self.words.as_ptr().add(index), equal = inout(xmm_reg) equal,
+                options(readonly, pure, nostack, preserves_flags));
+            #[cfg(not(target_feature = "avx"))]
             core::arch::asm!("movups {words}, [{at}]", "pcmpeqb {equal}, {words}",
                 at = in(reg) self.words.as_ptr().add(index), words = out(xmm_reg) _, equal = inout(xmm_reg) equal,
                 options(readonly, pure, nostack, preserves_flags));

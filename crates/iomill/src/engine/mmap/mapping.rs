@@ -97,7 +97,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Maps so many bytes: for writing if the file is open for it, with `MAP_SYNC` if it can be.
+/// Maps so many bytes: for writing if the file is open for it, with `MAP_SYNC` if it can be, which tells memory from drives for readers too.
 fn map(file: Handle, len: usize) -> Result<(*mut u8, bool, Option<LineFlush>), Errno> {
     if file.0 < 0 {
         return Err(Errno::BADF);
@@ -110,8 +110,15 @@ fn map(file: Handle, len: usize) -> Result<(*mut u8, bool, Option<LineFlush>), E
     let flush = LineFlush::of_this_processor();
     if flush.is_some() {
         // Everything that is no such file refuses this, in one way or another; what is truly wrong shows below.
-        if let Ok(base) = try_map(both, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
-            return Ok((base.cast(), true, flush));
+        let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        match try_map(both, synchronous) {
+            Ok(base) => return Ok((base.cast(), true, flush)),
+            Err(Errno::ACCESS | Errno::PERM) => {
+                if let Ok(base) = try_map(ProtFlags::READ, synchronous) {
+                    return Ok((base.cast(), false, flush));
+                }
+            }
+            Err(_) => {}
         }
     }
     match try_map(both, MapFlags::SHARED) {

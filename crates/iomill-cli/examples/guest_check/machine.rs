@@ -1,43 +1,25 @@
-//! What `.ci/qemu` has checked inside its guest: the command `iomill` on a machine of four nodes whose drives it knows.
+//! The machine of four nodes whose drives are known: `iomill tune`, `iomill probe`, drive threads and polling on it.
 //!
-//! Goals: the kernel's own answers count, read beside the command's; each check says what it found. Non-goals: speed, which an emulated
-//! machine has none of; running anywhere else, where it does nothing: it sets what it likes.
+//! Goals: the kernel's own answers count, read beside the command's. Non-goals: speed, which an emulated machine has none of.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use crate::{Result, check, iomill, iomill_good, read, write};
 
 /// Nodes, each with one CPU of the same number and one NVMe drive.
 const NODES: usize = 4;
 const PROFILE: &str = "/tmp/profile.toml";
 const STATE: &str = "/tmp/state/tune.json";
 
-fn main() -> ExitCode {
-    if !fs::read_to_string("/proc/cmdline")
-        .is_ok_and(|line| line.contains("nvme.poll_queues=1") && std::process::id() != 1)
-        || !Path::new("/init").exists()
-    {
-        println!("this is not the guest of .ci/qemu: nothing to do");
-        return ExitCode::SUCCESS;
-    }
-    match checks() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            println!("FAILED: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn checks() -> Result<()> {
+/// All checks of this boot.
+pub fn checks() -> Result<()> {
     let drives = find_drives()?;
     nodes_are_told(&drives)?;
     let places = mount(&drives)?;
@@ -55,35 +37,6 @@ fn checks() -> Result<()> {
     polling_reads_the_same(&places)?;
     ladder_climbs_and_restores(&places)?;
     Ok(())
-}
-
-/// Fails with words.
-fn check(is_so: bool, what: impl Into<String>) -> Result<()> {
-    if is_so { Ok(()) } else { Err(what.into().into()) }
-}
-
-fn read(path: impl AsRef<Path>) -> Result<String> {
-    let path = path.as_ref();
-    Ok(fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?.trim_end().to_owned())
-}
-
-fn write(path: impl AsRef<Path>, value: &str) -> Result<()> {
-    let path = path.as_ref();
-    Ok(fs::write(path, value).map_err(|e| format!("{value} to {}: {e}", path.display()))?)
-}
-
-/// Runs the command; its exit code, standard output and standard error.
-fn iomill(arguments: &[&str]) -> Result<(i32, String, String)> {
-    let output = Command::new("iomill").args(arguments).stdin(Stdio::null()).output()?;
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok((output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr)))
-}
-
-/// Runs the command, which must succeed.
-fn iomill_good(arguments: &[&str]) -> Result<String> {
-    let (code, out, err) = iomill(arguments)?;
-    check(code == 0, format!("iomill {} ended with {code}: {err}", arguments.join(" ")))?;
-    Ok(out)
 }
 
 fn tune(arguments: &[&str]) -> Result<Value> {

@@ -1,0 +1,67 @@
+//! What `.ci/qemu` has checked inside its guests, each a boot of its own: `guest_check=NAME` on the kernel's command line says which.
+//!
+//! Goals: the kernel's own answers count, read beside the command's; each check says what it found. Non-goals: speed, which an emulated
+//! machine has none of; running anywhere else, where it does nothing: it sets what it likes.
+
+mod machine;
+mod memory;
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    let boot = line.split_whitespace().find_map(|word| word.strip_prefix("guest_check="));
+    let Some(boot) = boot.filter(|_| Path::new("/init").exists() && std::process::id() != 1) else {
+        println!("this is not a guest of .ci/qemu: nothing to do");
+        return ExitCode::SUCCESS;
+    };
+    let result = match boot {
+        "machine" => machine::checks(),
+        "memory" => memory::checks(),
+        "memory-after" => memory::checks_after_power_failed(),
+        other => Err(format!("there are no checks named {other}").into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("FAILED: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Fails with words.
+pub fn check(is_so: bool, what: impl Into<String>) -> Result<()> {
+    if is_so { Ok(()) } else { Err(what.into().into()) }
+}
+
+/// A file as text, without white space at its end.
+pub fn read(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    Ok(fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?.trim_end().to_owned())
+}
+
+/// Writes a file.
+pub fn write(path: impl AsRef<Path>, value: &str) -> Result<()> {
+    let path = path.as_ref();
+    Ok(fs::write(path, value).map_err(|e| format!("{value} to {}: {e}", path.display()))?)
+}
+
+/// Runs the command; its exit code, standard output and standard error.
+pub fn iomill(arguments: &[&str]) -> Result<(i32, String, String)> {
+    let output = Command::new("iomill").args(arguments).stdin(Stdio::null()).output()?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok((output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr)))
+}
+
+/// Runs the command, which must succeed.
+pub fn iomill_good(arguments: &[&str]) -> Result<String> {
+    let (code, out, err) = iomill(arguments)?;
+    check(code == 0, format!("iomill {} ended with {code}: {err}", arguments.join(" ")))?;
+    Ok(out)
+}
