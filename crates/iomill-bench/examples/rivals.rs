@@ -35,7 +35,7 @@ fn measure() -> iomill::Result<String> {
     let dirs: Vec<PathBuf> = arguments.iter().map(PathBuf::from).collect();
     let setting = |name: &str| std::env::var(name).ok();
     let part_bytes = human::parse_size(setting("RIVALS_PART").as_deref().unwrap_or("512MiB"))?;
-    let target = Target::write(&dirs, "rivals.tmp", part_bytes, 1, &mut |_, _| ())?;
+    let target = Target::write(&dirs, "rivals.tmp", part_bytes, 1, &AtomicBool::new(false), &mut |_, _| ())?;
     let mut contenders = rivals::all(&target);
     if let Some(only) = setting("RIVALS_ONLY") {
         contenders.retain(|contender| only.split(',').any(|name| name == contender.name()));

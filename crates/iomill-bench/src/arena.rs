@@ -260,7 +260,7 @@ mod tests {
         array.create_file("theirs", Layout::default()).unwrap().close().unwrap();
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         ended.wait().unwrap();
-        let abandoned = format!("{}{}", leftovers::PREFIX, ended.id());
+        let abandoned = leftovers::name_of_ended(ended.id());
         array.create_file(&abandoned, Layout::default()).unwrap().close().unwrap();
         array.close().unwrap();
         let mut arena = Arena::existing(&[base.path().to_owned()]);

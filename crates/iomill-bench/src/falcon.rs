@@ -279,7 +279,7 @@ impl<'a> Contender<What<'a>> for Step<'a> {
     fn notes(&self) -> Vec<String> {
         vec![match self.what {
             What::Load(_) => format!("latency is that of a whole call, a batch of {} pages", loads::BATCH_PAGES),
-            What::Trace(_) => "latency is that of a batch of the trace's requests".to_owned(),
+            What::Trace(_) => "latency is that of a batch of the trace's requests; each turn begins with the first of them, and a faster step comes further".to_owned(),
         }]
     }
 }

@@ -156,6 +156,8 @@ fn scheduler_of(device: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]
@@ -184,7 +186,8 @@ mod tests {
     #[test]
     fn this_machine_is_described() {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::write(&[dir.path().to_owned()], "f", 1 << 16, 0, &mut |_, _| ()).unwrap();
+        let target =
+            Target::write(&[dir.path().to_owned()], "f", 1 << 16, 0, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
         let machine = Machine::look(&target);
         assert!(machine.cores >= machine.cores_allowed.min(1) && machine.memory_bytes > 1 << 20, "{machine:?}");
         assert!(!machine.kernel.is_empty() && !machine.drives[0].file_system.is_empty(), "{machine:?}");

@@ -19,6 +19,7 @@ use crate::bench::Stage;
 use crate::contender::{Cache, Contender, PREAD};
 use crate::flat::FlatFile;
 use crate::human;
+use crate::leftovers;
 use crate::machine::{self, Machine};
 use crate::report::Report;
 use crate::rounds::{self, Plan, Progress, Turns, WARM_UP};
@@ -65,7 +66,8 @@ pub fn run(
         let why = format!("it cannot be warm in {} of free memory; give a smaller --size", human::size(there));
         return Err(Error::invalid(what, why));
     }
-    let path = dir.join(format!("iomill-bench-{}.mapped", std::process::id()));
+    leftovers::remove_in(&dir);
+    let path = dir.join(format!("{}.mapped", leftovers::name()));
     let flat = FlatFile::write(path, settings.size_bytes, SEED, cancel, &mut |done, total| {
         stage(Stage::Filling(done, total))
     })?;

@@ -110,7 +110,9 @@ impl Report {
         for one in measured {
             report.cancelled |= one.cancelled;
             let workload = one.plan.workload.to_string();
-            let mut rows: Vec<Row> = one.outcomes.iter().map(|o| row(o, &one.plan)).collect();
+            // Without a complete round there is nothing to tell, and that is not 0.
+            let complete = one.outcomes.iter().filter(|outcome| !outcome.samples.is_empty());
+            let mut rows: Vec<Row> = complete.map(|outcome| row(outcome, &one.plan)).collect();
             compare(&mut rows);
             report.results.append(&mut rows);
             for (contender, cache, why) in &one.left_out {

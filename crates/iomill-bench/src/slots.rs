@@ -158,11 +158,14 @@ impl Timer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     fn setting() -> (tempfile::TempDir, Target) {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::write(&[dir.path().to_owned()], "f", 1 << 20, 9, &mut |_, _| ()).unwrap();
+        let target =
+            Target::write(&[dir.path().to_owned()], "f", 1 << 20, 9, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
         (dir, target)
     }
 

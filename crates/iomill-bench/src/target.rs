@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use iomill::{Error, Result};
 use rustix::fs::{Advice, OFlags};
@@ -60,12 +61,13 @@ impl Target {
     }
 
     /// Writes one file of pattern into each directory and makes a target of them. Existing files are replaced.
-    /// `progress` is told the bytes written so far and in all.
+    /// `progress` is told the bytes written so far and in all; `cancel` makes it end, with an error.
     pub fn write(
         dirs: &[PathBuf],
         file_name: &str,
         part_bytes: u64,
         seed: u64,
+        cancel: &AtomicBool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Target> {
         let len_bytes = part_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
@@ -74,7 +76,14 @@ impl Target {
         let total = len_bytes * parts.len() as u64;
         for (index, part) in parts.iter().enumerate() {
             let before = len_bytes * index as u64;
-            write_part(index, part, seed, &page_map, &mut |done| progress(before + done, total))?;
+            let mut goes_on = |done| {
+                progress(before + done, total);
+                match cancel.load(Ordering::Relaxed) {
+                    true => Err(Error::Machine { what: "the files that are read".into(), why: "interrupted".into() }),
+                    false => Ok(()),
+                }
+            };
+            write_part(index, part, seed, &page_map, &mut goes_on)?;
         }
         Target::new(parts, seed, page_map)
     }
@@ -208,7 +217,13 @@ fn open_part(path: &Path, direct: bool, write: bool) -> Result<File> {
     .map_err(|e| Error::io("open", path, e))
 }
 
-fn write_part(index: usize, part: &Part, seed: u64, page_map: &PageMap, progress: &mut dyn FnMut(u64)) -> Result<()> {
+fn write_part(
+    index: usize,
+    part: &Part,
+    seed: u64,
+    page_map: &PageMap,
+    goes_on: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
     let failed = |action| move |e| Error::io(action, &part.path, e);
     let mut file = File::create(&part.path).map_err(failed("create"))?;
     let mut chunk = vec![0u8; 1 << 20];
@@ -221,7 +236,7 @@ fn write_part(index: usize, part: &Part, seed: u64, page_map: &PageMap, progress
         }
         file.write_all(&chunk[..len]).map_err(failed("write"))?;
         done += len as u64;
-        progress(done);
+        goes_on(done)?;
     }
     file.sync_all().map_err(failed("sync"))?;
     advise(&file, &part.path, Advice::DontNeed)
@@ -238,7 +253,10 @@ mod tests {
         let dirs = [dir.path().join("0"), dir.path().join("1")];
         dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
         let mut last = (0, 0);
-        let target = Target::write(&dirs, "f", 20 * 4096 + 5, 3, &mut |done, total| last = (done, total)).unwrap();
+        let target = Target::write(&dirs, "f", 20 * 4096 + 5, 3, &AtomicBool::new(false), &mut |done, total| {
+            last = (done, total)
+        })
+        .unwrap();
         assert_eq!(last, (40 * 4096, 40 * 4096));
         assert_eq!(target.part_lens(), [20 * 4096; 2]);
         let mut bytes = std::fs::read(dirs[1].join("f")).unwrap();

@@ -34,7 +34,7 @@ pub use ladder::{BenchLadder, Of};
 pub use mapped::BenchMapped;
 pub use nodes::Nodes;
 pub use platform::{Probe, Tune};
-pub use queue::Queues;
+pub use queue::{Depth, Queues};
 pub use replay::Replay;
 
 /// Many commodity SSDs as one very fast file.

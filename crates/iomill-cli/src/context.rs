@@ -35,6 +35,7 @@ pub struct Context<'a> {
     pub global: &'a Global,
     profile: Option<Profile>,
     notices: RefCell<Vec<String>>,
+    cut_short: RefCell<Option<Failure>>,
 }
 
 impl<'a> Context<'a> {
@@ -49,7 +50,7 @@ impl<'a> Context<'a> {
             }
             (Some(path), _) => Some(Profile::read(path)?),
         };
-        Ok(Context { global, profile, notices: RefCell::default() })
+        Ok(Context { global, profile, notices: RefCell::default(), cut_short: RefCell::default() })
     }
 
     /// How arrays are opened: without a cache, since commands stream and look at nothing twice.
@@ -134,6 +135,16 @@ impl<'a> Context<'a> {
     /// Takes notes for the user.
     pub fn note(&self, notices: impl IntoIterator<Item = String>) {
         self.notices.borrow_mut().extend(notices);
+    }
+
+    /// Takes note that a measurement was ended by a signal; what was complete by then is told all the same.
+    pub fn cut_short(&self, failure: Failure) {
+        self.cut_short.replace(Some(failure));
+    }
+
+    /// What ended the measurement, if something did.
+    pub fn take_cut(&self) -> Option<Failure> {
+        self.cut_short.take()
     }
 
     /// What was noted.

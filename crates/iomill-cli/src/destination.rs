@@ -1,8 +1,10 @@
-//! What `get` writes: a file that appears whole or not at all, a device or pipe, or the standard output.
+//! What `get` writes: a file that appears whole or not at all, a device or pipe, or the standard output. And whether a measurement's report
+//! can be written where it is wanted.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
@@ -118,6 +120,31 @@ impl Drop for Destination {
             let _ = fs::remove_file(&new.temporary);
         }
     }
+}
+
+/// Finds out whether a report can be written in the end, after what may be hours of measuring; leaves no empty file.
+pub fn check_report(option: &str, file: &Path) -> Result<()> {
+    match fs::metadata(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => make_and_remove(file, "write"),
+        Err(error) => Err(Failure::local("write", file)(error)),
+        Ok(found) if found.file_type().is_block_device() => {
+            let why =
+                format!("{option}: {} is a block device, and what is on it would be lost; name a file", file.display());
+            Err(Failure::Usage(why))
+        }
+        Ok(found) if found.is_file() || found.is_dir() => {
+            OpenOptions::new().append(true).open(file).map(drop).map_err(Failure::local("write", file))
+        }
+        // Whoever waits at the other end of a pipe is not to see it end now.
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Fails where no file can be made.
+pub fn make_and_remove(file: &Path, action: &'static str) -> Result<()> {
+    let made = OpenOptions::new().write(true).create_new(true).open(file);
+    made.map_err(Failure::local(action, file))?;
+    fs::remove_file(file).map_err(Failure::local(action, file))
 }
 
 /// Renames, unless somebody has made a file of that name meanwhile.

@@ -45,6 +45,11 @@ fn the_ladder_of_the_queues_climbs_on_arrays_of_its_own() {
     let loads: HashSet<_> = workloads(&document["ladders"][0]).collect();
     assert_eq!(loads, HashSet::from(["random-read-4KiB", "mixed-read-4KiB"]));
     site.run_bare(["-a", "one", "bench", "ladder", "--of", "falcon"]).failed(2, &["--dir"]);
+    for options in [&["--no-sort"][..], &["--no-merge"], &["--depth", "adaptive"], &["--mode", "inline"]] {
+        run(options).failed(2, &["the steps of falcon", options[0]]);
+    }
+    run(&["--dir", "./one"]).failed(2, &["one is named twice", "--drives N"]);
+    run(&["--json", "no/such/file"]).failed(1, &["cannot write", "no/such/file"]);
     site.run_bare(["--depth", "adaptive:3", "info"]).failed(2, &["fixed:N"]);
     site.run_bare(["--plug", "0", "info"]).failed(2, &["1..=1024"]);
 }
@@ -175,6 +180,32 @@ fn an_interrupt_cleans_up_too() {
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(started.elapsed() < Duration::from_secs(50), "it ended long before its time");
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
+}
+
+/// What was complete when a signal came is told; it may have taken hours.
+#[test]
+fn an_interrupt_keeps_what_was_complete() {
+    let site = Site::bare(0);
+    let line = "bench random --seconds 0.1 --rounds 1000 --size 4MiB --threads 1 --rivals none --quiet --json out.json";
+    let child = Command::new(env!("CARGO_BIN_EXE_iomill"))
+        .args(line.split(' '))
+        .current_dir(site.root())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = child.unwrap();
+    std::thread::sleep(Duration::from_secs(8));
+    // SAFETY: a plain system call on a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    let ended = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.code() == Some(130) && text.contains("iomill-inline"), "{:?} {text}", ended.status);
+    let document: serde_json::Value = serde_json::from_slice(&fs::read(site.path("out.json")).unwrap()).unwrap();
+    assert!(document["cancelled"] == true, "{document}");
+    let rows = document["results"].as_array().unwrap();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["rounds"].as_u64().unwrap() > 0), "{document}");
+    fs::remove_file(site.path("out.json")).unwrap();
     assert!(entries(&site).is_empty(), "{:?}", entries(&site));
 }
 

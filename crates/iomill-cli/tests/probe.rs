@@ -89,9 +89,39 @@ fn nothing_to_measure_is_said_and_is_no_failure() {
     );
 }
 
+/// A probe that ends early, well or not, leaves no empty files where its results were to be.
+#[test]
+fn results_are_written_whole_or_not_at_all() {
+    let site = Site::bare(1);
+    let files = ["--html", "page.html", "--json", "probe.json"];
+    let ended = probe(&site, &[&["/dev/shm"], &files[..]].concat()).good();
+    assert!(ended.text().contains("no page was written"), "{}", ended.text());
+    let document: serde_json::Value = serde_json::from_slice(&fs::read(site.path("probe.json")).unwrap()).unwrap();
+    assert!(document["verdict"][0].as_str().unwrap().contains("/dev/shm"), "{document}");
+    assert!(!site.path("page.html").exists());
+    fs::remove_file(site.path("probe.json")).unwrap();
+    probe(&site, &[&["ssd0", "--size", "4KiB"], &files[..]].concat()).failed(2, &["1MiB"]);
+    assert!(!site.path("page.html").exists() && !site.path("probe.json").exists());
+    site.file("kept", b"before");
+    probe(&site, &["ssd0", "--size", "4KiB", "--html", "kept"]).failed(2, &["1MiB"]);
+    assert_eq!(fs::read(site.path("kept")).unwrap(), b"before");
+    probe(&site, &["ssd0", "--html", "same", "--json", "./same"]).failed(2, &["--html and --json", "same file"]);
+    probe(&site, &["ssd0", "--html", "ssd0"]).failed(1, &["cannot write", "ssd0"]);
+    // Wherever a block device is to be seen: it is looked at, not opened.
+    let devices = fs::read_dir("/dev").unwrap().flatten().map(|entry| entry.path());
+    let is_block = |path: &std::path::PathBuf| {
+        use std::os::unix::fs::FileTypeExt;
+        fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+    };
+    for device in devices.filter(is_block).take(1) {
+        probe(&site, &["ssd0", "--html", device.to_str().unwrap()]).failed(2, &["block device", "would be lost"]);
+    }
+}
+
 #[test]
 fn arguments_that_make_no_sense_are_refused() {
     let site = Site::bare(1);
+    probe(&site, &["ssd0", "./ssd0"]).failed(2, &["ssd0", "same directory", "once"]);
     probe(&site, &["nowhere"]).failed(1, &["nowhere", "No such file"]);
     probe(&site, &["ssd0", "--size", "4KiB"]).failed(2, &["4096 bytes", "1MiB"]);
     probe(&site, &[&SHORT[..], &["ssd0", "--html", "no/such/file"]].concat())

@@ -153,6 +153,11 @@ fn arguments_that_make_no_sense_are_refused() {
     site.run_bare(["tune", "--root", "nowhere"]).failed(1, &["cannot look into", "nowhere"]);
     site.run_bare(["tune", "nosuchdrive"]).failed(1, &["nosuchdrive", "neither a block device"]);
     site.run_bare(["tune", "/no/such/path"]).failed(1, &["/no/such/path", "No such file"]);
+    // What is saved of this machine, and its /etc, are not for a recorded one.
+    for what in ["--apply", "--undo", "--persist"] {
+        site.run_bare(["tune", "--root", "root", what]).failed(2, &["recorded machine", "--state FILE"]);
+    }
+    tune(&site, &["--persist"]).failed(2, &["recorded machine", "--dir DIR"]);
     site.file("state.json", b"{}");
     site.run_bare(["tune", "--root", "root", "--undo", "--state", "state.json"])
         .failed(1, &["state.json", "nothing was changed"]);

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::arena::SEED;
 use crate::human;
+use crate::leftovers;
 use crate::pattern::{self, PAGE_BYTES};
 
 /// Room made ahead, in bytes.
@@ -71,7 +72,7 @@ impl Drop for Grown {
 
 impl Grown {
     fn new(dir: &Path) -> Result<Grown> {
-        let path = dir.join(format!("iomill-bench-{}.grown", std::process::id()));
+        let path = dir.join(format!("{}.grown", leftovers::name()));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(|e| Error::io("create", &path, e))?;
         Ok(Grown { path, file })

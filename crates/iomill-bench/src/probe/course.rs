@@ -15,8 +15,8 @@ use iomill_platform::tree::Tree;
 use super::paths::{self, Cost, Ground};
 use super::raw::{Depth, Raw, RawFigures};
 use super::{
-    Adapter, DEEP, DEPTHS, DriveFigures, Figures, Point, SIZES, Settings, WIDE_BYTES, Way, best_depth, idle, latency,
-    linear, profile, served, steps, weights,
+    Adapter, DEEP, DEPTHS, DriveFigures, Figures, Point, SIZES, Settings, WIDE_BYTES, Way, best_depth, idle::Seconds,
+    latency, linear, profile, served, steps, weights,
 };
 use crate::bench::Stage;
 use crate::contender::{Cache, Contender, Sample, Slice};
@@ -58,7 +58,7 @@ impl<'a> Course<'a> {
         let of_drives = match places {
             0 => 0,
             drives => {
-                (1 + DEPTHS.len()) * drives
+                (1 + DEPTHS.len() + usize::from(settings.threads > 1)) * drives
                     + 1
                     + 3
                     + paths::WAYS_MAX
@@ -104,7 +104,7 @@ impl<'a> Course<'a> {
         figures.served = Some(served::measure(places, part_bytes, slice, cancel, &mut |what| self.tell(what))?);
         figures.machine = Machine::look(target);
         figures.best_depth = best_depth(&figures.depths);
-        figures.weights = weights(&figures.drives);
+        figures.weights = weights(&figures.drives, figures.machine.cores_allowed);
         Ok(figures)
     }
 
@@ -120,11 +120,16 @@ impl<'a> Course<'a> {
         }
         let deep = depths.iter().find(|point| point.depth == DEEP);
         let deep = deep.ok_or_else(|| Error::invalid(format!("depth {DEEP}"), "it is one of those that are tried"))?;
+        let alone_all_threads = match self.settings.threads {
+            most if most > 1 => self.point(&alone, "each drive alone", most, DEEP, PAGE)?,
+            _ => deep.clone(),
+        };
         let figures = DriveFigures {
             path: place.to_owned(),
             node: common_node(&below),
             latency,
             alone: deep.clone(),
+            alone_all_threads,
             best_depth: best_depth(&depths),
             depths,
             id: profile::id_of(place)?,
@@ -316,14 +321,18 @@ impl<'a> Course<'a> {
         // The half that others disturbed less.
         let mut best = None;
         for _ in 0..2 {
-            let (start, idle) = (Instant::now(), idle::cpu_seconds(self.tree));
+            let (start, before) = (Instant::now(), Seconds::now(self.tree));
             let sample = contender.run(&self.half(threads))?;
-            let idle = (idle::cpu_seconds(self.tree) - idle).max(0.0) / start.elapsed().as_secs_f64().max(1e-9);
-            if best.as_ref().is_none_or(|(other, _): &(Sample, f64)| sample.ops_per_s() > other.ops_per_s()) {
-                best = Some((sample, idle));
+            let took = before.zip(Seconds::now(self.tree));
+            let wall_s = start.elapsed().as_secs_f64().max(1e-9);
+            // The kernel may take back some of what it counted as idle.
+            let share = |of: fn(Seconds) -> f64| took.map(|(from, to)| (of(to) - of(from)).max(0.0) / wall_s);
+            let cpus = (share(|seconds| seconds.idle), share(|seconds| seconds.interrupts));
+            if best.as_ref().is_none_or(|(other, _): &(Sample, _)| sample.ops_per_s() > other.ops_per_s()) {
+                best = Some((sample, cpus));
             }
         }
-        let Some((sample, cpus_idle)) = best else { unreachable!("two runs were made") };
+        let Some((sample, (cpus_idle, cpus_interrupts))) = best else { unreachable!("two runs were made") };
         Ok(Point {
             drives: target.parts().len(),
             threads,
@@ -334,6 +343,7 @@ impl<'a> Course<'a> {
             cpu_us_per_op: sample.cpu_us_per_op(),
             cpus_used: sample.cpu_us / (sample.wall.as_secs_f64() * 1e6).max(1e-9),
             cpus_idle,
+            cpus_interrupts,
             of_linear: None,
         })
     }

@@ -151,11 +151,14 @@ fn latencies(figures: &Figures) -> String {
     let raw = figures.raw.iter().map(|raw| (&raw.path, raw.node, &raw.latency));
     for (path, node, latency) in drives.chain(raw) {
         let share = (100.0 * latency.device_us / latency.split_us.max(1e-9)).clamp(0.0, 100.0);
-        let bar = format!(
-            "<div class=\"bar\" title=\"{}\"><div class=\"drive\" style=\"width:{share:.1}%\"></div><div class=\"platform\" style=\"width:{:.1}%\"></div></div>",
-            escape(&latency.split_by),
-            100.0 - share
-        );
+        let bar = match latency.is_split() {
+            true => format!(
+                "<div class=\"bar\" title=\"{}\"><div class=\"drive\" style=\"width:{share:.1}%\"></div><div class=\"platform\" style=\"width:{:.1}%\"></div></div>",
+                escape(&latency.split_by),
+                100.0 - share
+            ),
+            false => "counted too coarsely to tell".to_owned(),
+        };
         text.push_str(&format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{bar}</td></tr>",
             escape(&path.display().to_string()),

@@ -1,27 +1,49 @@
-//! What of the processors nobody used: without it a machine that is busy with other things looks like drives that are slow.
+//! What of the processors nobody used: without it a machine that is busy with other things looks like drives that are slow. And what
+//! interrupts took of them, which is the drives' doing, and counted with no process.
 //!
-//! Goals: the kernel's own count, of the CPUs that this process may use. Non-goals: who else there is.
+//! Goals: the kernel's own count, of the CPUs that this process may use; where it does not count, no figure instead of 0. Non-goals: who
+//! else there is.
 
 use iomill::sys::cpu;
 use iomill_platform::tree::Tree;
 
-/// Seconds that the CPUs which this process may use have idled so far, added up; 0 where the kernel does not tell.
-pub fn cpu_seconds(tree: &Tree) -> f64 {
-    let allowed = cpu::allowed().unwrap_or_default();
-    let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
-    idle_ticks(&tree.get("proc/stat").unwrap_or_default(), &allowed) as f64 / ticks
+/// What the CPUs that this process may use have done so far, in seconds, added up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seconds {
+    /// Nothing.
+    pub idle: f64,
+    /// Interrupts, and what is done right after them.
+    pub interrupts: f64,
 }
 
-/// `cpu3 user nice system idle iowait ...`, a line for each CPU; none of `allowed` means any.
-fn idle_ticks(stat: &str, allowed: &[usize]) -> u64 {
-    let idle = |line: &str| {
+impl Seconds {
+    /// What it is now; `None` where the kernel, or a sandbox in its place, does not count.
+    pub fn now(tree: &Tree) -> Option<Seconds> {
+        let allowed = cpu::allowed().unwrap_or_default();
+        let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
+        let (idle, interrupts) = ticks_of(&tree.get("proc/stat")?, &allowed)?;
+        Some(Seconds { idle: idle as f64 / ticks, interrupts: interrupts as f64 / ticks })
+    }
+}
+
+/// Ticks without work and ticks in interrupts, of `cpu3 user nice system idle iowait irq softirq ...`, a line for each CPU; none of
+/// `allowed` means any. `None` if there are no such lines, or nothing was ever counted.
+fn ticks_of(stat: &str, allowed: &[usize]) -> Option<(u64, u64)> {
+    let counts = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split_whitespace();
         let cpu: usize = words.next()?.parse().ok()?;
         let counts: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-        (allowed.is_empty() || allowed.contains(&cpu)).then(|| counts.iter().skip(3).take(2).sum::<u64>())
+        (allowed.is_empty() || allowed.contains(&cpu)).then_some(counts)
     };
+    let sum = |counts: &[u64], from: usize| counts.iter().skip(from).take(2).sum::<u64>();
+    let (mut idle, mut interrupts, mut all) = (0, 0, 0);
     // The first line is all CPUs together and has no number.
-    stat.lines().filter(|line| !line.starts_with("cpu ")).filter_map(idle).sum()
+    for counts in stat.lines().filter(|line| !line.starts_with("cpu ")).filter_map(counts) {
+        idle += sum(&counts, 3);
+        interrupts += sum(&counts, 5);
+        all += counts.iter().sum::<u64>();
+    }
+    (all > 0).then_some((idle, interrupts))
 }
 
 #[cfg(test)]
@@ -29,9 +51,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_and_waiting_cpus_are_counted() {
+    fn idle_and_waiting_cpus_are_counted_and_interrupts() {
         let stat = "cpu  9 9 9 99 9 9 9 9 9 9\ncpu0 1 2 3 40 5 6 7 8 0 0\ncpu1 1 1 1 10 2 0 0 9 0 0\nintr 5 6 7\n";
-        assert_eq!((idle_ticks(stat, &[]), idle_ticks(stat, &[1]), idle_ticks("", &[])), (57, 12, 0));
-        assert!(cpu_seconds(&Tree::machine()) > 0.0);
+        assert_eq!((ticks_of(stat, &[]), ticks_of(stat, &[1])), (Some((57, 13)), Some((12, 0))));
+        assert!(Seconds::now(&Tree::machine()).unwrap().idle > 0.0);
+    }
+
+    /// A sandbox that shows the file and counts nothing is no machine whose processors are all busy.
+    #[test]
+    fn what_is_not_counted_is_not_0() {
+        assert_eq!(ticks_of("", &[]), None);
+        assert_eq!(ticks_of("cpu  0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0\n", &[]), None);
+        assert_eq!(ticks_of("cpu  1 2 3 4 5 6 7\n", &[]), None);
     }
 }

@@ -24,6 +24,12 @@ use crate::pattern::{PAGE_BYTES, Rng};
 /// Others' reads beside ours, as a share, above which the block layer's count says nothing of ours.
 const FOREIGN_MAX: f64 = 0.2;
 
+/// A split that may be off by more, as a share of the whole, says nothing.
+const ERROR_MAX: f64 = 0.25;
+
+/// The timer's ticks on most kernels, in milliseconds: devices without requests count their time by them.
+const TICK_MS: f64 = 4.0;
+
 /// A 4 KiB read at depth 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
@@ -37,6 +43,8 @@ pub struct Latency {
     pub split_us: f64,
     /// Of that, what the drive and its driver took.
     pub device_us: f64,
+    /// How far off that may be, by how finely it is counted; null where it is not counted at all.
+    pub split_error_us: Option<f64>,
     /// Of that, what system call, file system, completion and wake-up took.
     pub platform_us: f64,
     /// Of the platform's part, what came before the driver had the read: system call, file system, block layer. Null without tracing.
@@ -47,6 +55,13 @@ pub struct Latency {
     pub cpu_us: f64,
     /// How the split was made, and why not better.
     pub split_by: String,
+}
+
+impl Latency {
+    /// Whether the drive's part is known well enough to be told.
+    pub fn is_split(&self) -> bool {
+        self.split_error_us.is_none_or(|error_us| error_us <= ERROR_MAX * self.split_us)
+    }
 }
 
 /// What parts of a read cost the CPU, found by subtracting measured paths.
@@ -98,7 +113,8 @@ pub fn measure(
     let cpu_us = cpu.as_secs_f64() * 1e6 / ours as f64;
     // Apart, since tracing itself takes time.
     let traced = traced(tree, below, slice / 2, cancel, &mut read)?;
-    let (split_us, device_us, split_by) = best_split(&traced, split(before, after, ours), mean_us, cpu_us);
+    let counted = split(before, after, ours, is_fine(tree, below));
+    let Parted { split_us, device_us, split_error_us, split_by } = best_split(&traced, counted, mean_us, cpu_us);
     let traced = traced.ok();
     Ok(Latency {
         p50_us: histogram.value_at_quantile(0.5) as f64 / 1e3,
@@ -106,6 +122,7 @@ pub fn measure(
         mean_us,
         split_us,
         device_us,
+        split_error_us,
         platform_us: split_us - device_us,
         submit_us: traced.map(|split| split.submit_us),
         complete_us: traced.map(|split| split.complete_us),
@@ -143,7 +160,8 @@ fn traced(
     let Some(device) = number.and_then(parse) else {
         return Ok(Err("no single block device below".to_owned()));
     };
-    let trace = match Trace::start(device) {
+    let cpus = tree.get("sys/devices/system/cpu/online").map_or(1, |list| iomill_platform::cpus::parse(&list).len());
+    let trace = match Trace::start(device, cpus) {
         Ok(trace) => trace,
         Err(why) => return Ok(Err(why)),
     };
@@ -161,31 +179,74 @@ fn traced(
     }))
 }
 
+/// A read in two parts.
+#[derive(Clone, Debug, PartialEq)]
+struct Parted {
+    split_us: f64,
+    device_us: f64,
+    split_error_us: Option<f64>,
+    split_by: String,
+}
+
+/// What the block layer counted for a read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Counted {
+    device_us: f64,
+    error_us: f64,
+}
+
 /// The best of what there is: by tracing, by the block layer's count, by subtraction. What is split, the drive's part, and how.
 fn best_split(
     traced: &std::result::Result<Split, String>,
-    counted: std::result::Result<f64, String>,
+    counted: std::result::Result<Counted, String>,
     mean_us: f64,
     cpu_us: f64,
-) -> (f64, f64, String) {
+) -> Parted {
+    let too_much = |counted: &Counted| counted.device_us > mean_us + counted.error_us;
+    let counted = match counted {
+        Ok(counted) if too_much(&counted) => Err("the block layer counts more time for a read than it took".to_owned()),
+        other => other,
+    };
     match (traced, counted) {
-        (Ok(split), _) => {
-            let by = format!("the kernel's tracing of the block layer, of {} reads", split.reads);
-            (split.submit_us + split.device_us + split.complete_us, split.device_us, by)
-        }
-        (Err(untraced), Ok(device_us)) => {
-            // It counts in milliseconds in all, so that the part may come out above the whole.
-            let by = format!("the block layer's own count of the time of its requests ({untraced})");
-            (mean_us, device_us.min(mean_us), by)
-        }
+        (Ok(split), _) => Parted {
+            split_us: split.submit_us + split.device_us + split.complete_us,
+            device_us: split.device_us,
+            // Each of the times is told in whole microseconds.
+            split_error_us: Some(1.0 / (split.reads.max(1) as f64).sqrt()),
+            split_by: format!("the kernel's tracing of the block layer, of {} reads", split.reads),
+        },
+        (Err(untraced), Ok(Counted { device_us, error_us })) => Parted {
+            split_us: mean_us,
+            device_us: device_us.min(mean_us),
+            split_error_us: Some(error_us),
+            split_by: format!(
+                "the block layer's own count of the time of its requests, to {} ({untraced})",
+                crate::human::time_us(error_us)
+            ),
+        },
         (Err(untraced), Err(uncounted)) => {
             let by = "subtraction: what the thread did not spend on a CPU counts as the drive's, interrupt and wake-up with it";
-            (mean_us, (mean_us - cpu_us).max(0.0), format!("{by} ({untraced}; {uncounted})"))
+            Parted {
+                split_us: mean_us,
+                device_us: (mean_us - cpu_us).max(0.0),
+                split_error_us: None,
+                split_by: format!("{by} ({untraced}; {uncounted})"),
+            }
         }
     }
 }
 
-fn split(before: Option<(u64, u64)>, after: Option<(u64, u64)>, ours: u64) -> std::result::Result<f64, String> {
+/// Whether the block layer counts a drive's time in nanoseconds, which it does where there are requests; else in ticks of the timer.
+fn is_fine(tree: &Tree, below: &[Drive]) -> bool {
+    below.iter().all(|drive| tree.exists(&format!("{}/mq", drive.directory)))
+}
+
+fn split(
+    before: Option<(u64, u64)>,
+    after: Option<(u64, u64)>,
+    ours: u64,
+    is_fine: bool,
+) -> std::result::Result<Counted, String> {
     let (Some(before), Some(after)) = (before, after) else {
         return Err("no single block device below tells its times".to_owned());
     };
@@ -196,7 +257,11 @@ fn split(before: Option<(u64, u64)>, after: Option<(u64, u64)>, ours: u64) -> st
     if reads as f64 > ours as f64 * (1.0 + FOREIGN_MAX) {
         return Err(format!("others read from the device too ({reads} reads, {ours} of them ours)"));
     }
-    Ok(time_ms as f64 * 1e3 / reads as f64)
+    let (reads, time_ms) = (reads.max(1) as f64, time_ms as f64);
+    // Told in whole milliseconds. By ticks, a read counts as one or none, as a tick happens to come while it lasts: twice the deviation of
+    // such a count.
+    let error_ms = if is_fine { 1.0 } else { 2.0 * TICK_MS * (time_ms / TICK_MS + 1.0).sqrt() };
+    Ok(Counted { device_us: time_ms * 1e3 / reads, error_us: error_ms * 1e3 / reads })
 }
 
 /// Measures paths that a read is made of.
@@ -294,24 +359,35 @@ mod tests {
 
     #[test]
     fn the_best_split_is_taken_and_named() {
+        let counted = |device_us| Ok(Counted { device_us, error_us: 6.0 });
+        let parts = |parted: &Parted| (parted.split_us, parted.device_us);
         let split = Split { submit_us: 4.0, device_us: 70.0, complete_us: 6.0, reads: 100 };
-        let (whole, device, by) = best_split(&Ok(split), Ok(75.0), 90.0, 3.0);
-        assert!((whole, device) == (80.0, 70.0) && by.contains("tracing") && by.contains("100 reads"), "{by}");
+        let traced = best_split(&Ok(split), counted(75.0), 90.0, 3.0);
+        assert_eq!((parts(&traced), traced.split_error_us), ((80.0, 70.0), Some(0.1)));
+        assert!(traced.split_by.contains("tracing") && traced.split_by.contains("100 reads"), "{traced:?}");
         let no_trace = Err("root only".to_owned());
-        let (whole, device, by) = best_split(&no_trace, Ok(75.0), 80.0, 3.0);
-        assert!((whole, device) == (80.0, 75.0) && by.contains("own count") && by.contains("root only"), "{by}");
-        assert_eq!(best_split(&no_trace, Ok(85.0), 80.0, 3.0).1, 80.0);
-        let (whole, device, by) = best_split(&no_trace, Err("iostats".to_owned()), 80.0, 3.0);
-        assert!((whole, device) == (80.0, 77.0) && by.starts_with("subtraction") && by.contains("iostats"), "{by}");
+        let by_count = best_split(&no_trace, counted(75.0), 80.0, 3.0);
+        assert_eq!((parts(&by_count), by_count.split_error_us), ((80.0, 75.0), Some(6.0)));
+        assert!(by_count.split_by.contains("own count") && by_count.split_by.contains("root only"), "{by_count:?}");
+        assert_eq!(best_split(&no_trace, counted(85.0), 80.0, 3.0).device_us, 80.0, "within its error");
+        let odd = best_split(&no_trace, counted(95.0), 80.0, 3.0);
+        assert!(odd.split_by.starts_with("subtraction") && odd.split_by.contains("more time"), "{odd:?}");
+        let rest = best_split(&no_trace, Err("iostats".to_owned()), 80.0, 3.0);
+        assert_eq!((parts(&rest), rest.split_error_us), ((80.0, 77.0), None));
+        assert!(rest.split_by.starts_with("subtraction") && rest.split_by.contains("iostats"), "{rest:?}");
     }
 
     #[test]
     fn the_split_is_made_only_where_it_means_something() {
         assert_eq!(parse_stat("  100 2 800 55 1 1 8 3 0 50 60"), Some((100, 55)));
         assert_eq!(parse_stat("100 2"), None);
-        assert_eq!(split(Some((100, 50)), Some((1100, 150)), 1000), Ok(100.0));
-        assert!(split(Some((0, 0)), Some((1500, 150)), 1000).unwrap_err().contains("others read"));
-        assert!(split(Some((0, 0)), Some((10, 150)), 1000).unwrap_err().contains("iostats"));
-        assert!(split(None, None, 1000).is_err());
+        let fine = split(Some((100, 50)), Some((1100, 150)), 1000, true);
+        assert_eq!(fine, Ok(Counted { device_us: 100.0, error_us: 1.0 }));
+        // 24 ticks of some 100,000 reads.
+        let coarse = split(Some((0, 0)), Some((100_000, 96)), 100_000, false).unwrap();
+        assert_eq!((coarse.device_us, coarse.error_us), (0.96, 0.4));
+        assert!(split(Some((0, 0)), Some((1500, 150)), 1000, true).unwrap_err().contains("others read"));
+        assert!(split(Some((0, 0)), Some((10, 150)), 1000, true).unwrap_err().contains("iostats"));
+        assert!(split(None, None, 1000, true).is_err());
     }
 }

@@ -18,7 +18,9 @@ pub mod served;
 pub mod trace;
 pub mod verdict;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -85,8 +87,10 @@ pub struct Point {
     pub cpu_us_per_op: f64,
     /// CPUs that were busy with it.
     pub cpus_used: f64,
-    /// CPUs that this process may use and nobody used meanwhile.
-    pub cpus_idle: f64,
+    /// CPUs that this process may use and nobody used meanwhile; null where the kernel does not tell.
+    pub cpus_idle: Option<f64>,
+    /// CPUs of those that interrupts had, this process's and others'; null where the kernel does not tell.
+    pub cpus_interrupts: Option<f64>,
     /// Reads per second over those of one (of the first point of its list), divided by how many: 1 is linear.
     pub of_linear: Option<f64>,
 }
@@ -102,8 +106,10 @@ pub struct DriveFigures {
     pub node: Option<u32>,
     /// One read at a time.
     pub latency: Latency,
-    /// Many at a time, this drive alone.
+    /// Many at a time by one thread, this drive alone.
     pub alone: Point,
+    /// The same by as many threads as there may be: one may not be enough for a fast drive.
+    pub alone_all_threads: Point,
     /// This drive alone, one thread, 4 KiB, more and more in flight.
     pub depths: Vec<Point>,
     /// The least of these depths that reaches 95% of the best.
@@ -115,9 +121,15 @@ pub struct DriveFigures {
 }
 
 impl DriveFigures {
-    /// The most reads per second of one thread, at whatever depth.
+    /// The most reads per second, at whatever depth, by one thread or all.
     pub fn best_iops(&self) -> f64 {
-        self.depths.iter().map(|point| point.iops).fold(self.alone.iops, f64::max)
+        self.best().iops
+    }
+
+    fn best(&self) -> &Point {
+        self.depths
+            .iter()
+            .fold(&self.alone_all_threads, |best, point| if point.iops > best.iops { point } else { best })
     }
 }
 
@@ -196,14 +208,25 @@ pub struct Figures {
 }
 
 /// The files that are read; they go when this goes.
+#[derive(Default)]
 struct Parts {
+    /// Made by us, each of them.
     paths: Vec<PathBuf>,
+}
+
+impl Parts {
+    /// Makes a file that was not there before: what has its name already is not ours, neither to write to nor to remove.
+    fn make(&mut self, path: &Path) -> std::io::Result<File> {
+        let file = File::create_new(path)?;
+        self.paths.push(path.to_owned());
+        Ok(file)
+    }
 }
 
 impl Drop for Parts {
     fn drop(&mut self) {
         for path in &self.paths {
-            // One that was never made is not there; of others the next probe would tell.
+            // What a drive that fails does not let go of, the next probe removes.
             let _gone = fs::remove_file(path);
         }
     }
@@ -218,6 +241,7 @@ pub fn run(
     why: &mut Vec<String>,
 ) -> Result<Option<Figures>> {
     let mut places = Vec::new();
+    named_once(&settings.places)?;
     for place in &settings.places {
         match why_not(place)? {
             Some(reason) => why.push(format!("{}: {reason}", place.display())),
@@ -227,12 +251,18 @@ pub fn run(
             }
         }
     }
-    let raw = settings.raw.iter().map(|path| Raw::take(path)).collect::<Result<Vec<Raw>>>()?;
+    let mut raw: Vec<Raw> = Vec::new();
+    for path in &settings.raw {
+        raw.push(Raw::take(path, &raw)?);
+    }
     if places.is_empty() && raw.is_empty() {
         return Ok(None);
     }
     let name = leftovers::probe_name();
-    let _parts = Parts { paths: places.iter().map(|place| place.join(&name)).collect() };
+    let mut parts = Parts::default();
+    for path in places.iter().map(|place| place.join(&name)) {
+        parts.make(&path).map_err(|e| Error::io("create", path, e))?;
+    }
     let mut course = Course::new(settings, tree, cancel, stage, places.len());
     let mut figures = match places.is_empty() {
         true => {
@@ -258,6 +288,21 @@ fn nothing(raw: &[Raw]) -> Result<Target> {
     Target::new(raw.iter().map(part).collect(), 0, Target::striped(1, 1))
 }
 
+/// A drive that is measured beside itself would seem to hold itself back.
+fn named_once(places: &[PathBuf]) -> Result<()> {
+    let mut seen: Vec<(u64, u64, &PathBuf)> = Vec::new();
+    for place in places {
+        let found = fs::metadata(place).map_err(|e| Error::io("find", place, e))?;
+        let (device, inode) = (found.dev(), found.ino());
+        if let Some((_, _, other)) = seen.iter().find(|one| (one.0, one.1) == (device, inode)) {
+            let why = format!("it is the same directory as {}; name each drive once", other.display());
+            return Err(Error::invalid(place.display().to_string(), why));
+        }
+        seen.push((device, inode, place));
+    }
+    Ok(())
+}
+
 /// Why a place cannot be measured: nothing can be written there, it is in memory, or has no direct I/O.
 fn why_not(place: &Path) -> Result<Option<String>> {
     if !fs::metadata(place).map_err(|e| Error::io("find", place, e))?.is_dir() {
@@ -265,8 +310,8 @@ fn why_not(place: &Path) -> Result<Option<String>> {
         return Err(Error::invalid(place.display().to_string(), why));
     }
     let probe = place.join(leftovers::probe_name());
-    let _parts = Parts { paths: vec![probe.clone()] };
-    if let Err(error) = fs::write(&probe, [0; PAGE_BYTES]) {
+    let mut parts = Parts::default();
+    if let Err(error) = parts.make(&probe).and_then(|mut file| file.write_all(&[0; PAGE_BYTES])) {
         return Ok(Some(format!("it cannot be written to: {error}")));
     }
     let part = crate::target::Part { path: probe, len_bytes: PAGE_BYTES as u64 };
@@ -290,11 +335,20 @@ fn write(
         let why = "at least 1MiB is needed for the largest reads";
         return Err(Error::invalid(format!("a file of {part_bytes} bytes on each drive"), why));
     }
-    let target = Target::write(places, name, part_bytes, 1, &mut |done, total| stage(Stage::Filling(done, total)))?;
-    if cancel.load(Ordering::Relaxed) {
-        return Err(Error::Machine { what: "the probe".into(), why: "interrupted".into() });
-    }
-    Ok(target)
+    let mut progress = |done, total| stage(Stage::Filling(done, total));
+    Target::write(places, name, part_bytes, 1, cancel, &mut progress).map_err(|error| match error {
+        Error::Io { path, source, .. }
+            if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+        {
+            let what = format!("a file of {} on each drive", crate::human::size(part_bytes));
+            let why = format!(
+                "{}: {source}; give a smaller --size, free some space, or leave that drive out",
+                path.display()
+            );
+            Error::Machine { what, why }
+        }
+        other => other,
+    })
 }
 
 /// Powers of two up to a number, and the number.
@@ -319,13 +373,21 @@ fn best_depth(depths: &[Point]) -> u32 {
     depths.iter().find(|point| point.iops >= ENOUGH * best).map_or(DEEP, |point| point.depth)
 }
 
+/// Whether drives are of different speeds. Where the processors kept the slowest from more, it is not known to be slower.
+fn are_uneven(drives: &[DriveFigures], cpus: usize) -> bool {
+    let by_speed = |a: &&DriveFigures, b: &&DriveFigures| a.best_iops().total_cmp(&b.best_iops());
+    let (Some(slow), Some(fast)) = (drives.iter().min_by(by_speed), drives.iter().max_by(by_speed)) else {
+        return false;
+    };
+    fast.best_iops() >= UNEVEN * slow.best_iops() && !verdict::is_busy(slow.best(), cpus)
+}
+
 /// Ten for the slowest drive; no more than weights may be. Drives that are about as fast are alike.
-fn weights(drives: &[DriveFigures]) -> Vec<u32> {
-    let slowest = drives.iter().map(DriveFigures::best_iops).fold(f64::INFINITY, f64::min).max(1e-9);
-    let fastest = drives.iter().map(DriveFigures::best_iops).fold(0.0, f64::max);
-    if fastest < UNEVEN * slowest {
+fn weights(drives: &[DriveFigures], cpus: usize) -> Vec<u32> {
+    if !are_uneven(drives, cpus) {
         return vec![10; drives.len()];
     }
+    let slowest = drives.iter().map(DriveFigures::best_iops).fold(f64::INFINITY, f64::min).max(1e-9);
     drives.iter().map(|drive| ((drive.best_iops() / slowest * 10.0).round() as u32).clamp(1, 1000)).collect()
 }
 
@@ -345,7 +407,8 @@ pub(crate) mod tests {
             bytes_per_s,
             cpu_us_per_op,
             cpus_used,
-            cpus_idle: (4.0 - cpus_used).max(0.0),
+            cpus_idle: Some((4.0 - cpus_used).max(0.0)),
+            cpus_interrupts: Some(0.0),
             of_linear: None,
         }
     }
@@ -359,6 +422,16 @@ pub(crate) mod tests {
         let mut threads = [point(100.0, 32, 1, 1, 1.0), point(150.0, 32, 2, 1, 2.0)];
         linear(&mut threads, |point| point.threads);
         assert_eq!((threads[0].of_linear, threads[1].of_linear), (Some(1.0), Some(0.75)));
+    }
+
+    #[test]
+    fn drives_that_the_processors_hold_back_are_not_told_apart() {
+        let mut figures = verdict::tests::figures([2e5, 4e5], 5.5e5, 1.5);
+        assert_eq!(weights(&figures.drives, 4), [10, 20]);
+        figures.drives[0].alone_all_threads.cpus_used = 3.9;
+        assert_eq!(weights(&figures.drives, 4), [10, 10]);
+        assert!(!verdict::words(&figures).join("\n").contains("the hash layout with weights"));
+        assert!(weights(&[], 4).is_empty());
     }
 
     #[test]
@@ -413,5 +486,44 @@ pub(crate) mod tests {
         assert!(refused.to_string().contains("no block device"), "{refused}");
         let gone = Settings { places: vec!["/no/such/place".into()], ..settings };
         assert!(run(&gone, &Tree::machine(), &AtomicBool::new(false), &mut |_| (), &mut why).is_err());
+    }
+
+    #[test]
+    fn what_has_our_names_already_is_neither_written_to_nor_removed() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (theirs, link) = (dir.path().join("theirs"), dir.path().join(leftovers::probe_name()));
+        fs::write(&theirs, "theirs").unwrap();
+        std::os::unix::fs::symlink(&theirs, &link).unwrap();
+        let settings = Settings {
+            places: vec![dir.path().to_owned()],
+            raw: Vec::new(),
+            part_bytes: 4 << 20,
+            slice: Duration::from_millis(1),
+            threads: 1,
+        };
+        let mut why = Vec::new();
+        let never = AtomicBool::new(false);
+        assert!(run(&settings, &Tree::machine(), &never, &mut |_| (), &mut why).unwrap().is_none());
+        assert!(why[0].contains("File exists"), "{why:?}");
+        assert!(link.is_symlink() && fs::read(&theirs).unwrap() == b"theirs");
+        let twice = Settings { places: vec![dir.path().to_owned(), dir.path().join(".")], ..settings };
+        let error = run(&twice, &Tree::machine(), &never, &mut |_| (), &mut why).unwrap_err().to_string();
+        assert!(error.contains("same directory") && error.contains("once"), "{error}");
+    }
+
+    #[test]
+    fn a_signal_while_files_are_written_ends_that() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let settings = Settings {
+            places: vec![dir.path().to_owned()],
+            raw: Vec::new(),
+            part_bytes: 1 << 50,
+            slice: Duration::from_millis(1),
+            threads: 1,
+        };
+        let came = AtomicBool::new(true);
+        let error = run(&settings, &Tree::machine(), &came, &mut |_| (), &mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("interrupted"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

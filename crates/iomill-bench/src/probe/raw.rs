@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use iomill::{Error, Result};
@@ -21,6 +21,8 @@ pub struct Raw {
     pub path: PathBuf,
     /// Its length in bytes.
     pub len_bytes: u64,
+    /// Its number.
+    device: u64,
     _held: File,
 }
 
@@ -55,14 +57,18 @@ pub struct Depth {
 }
 
 impl Raw {
-    /// Takes a device for reading.
-    pub fn take(path: &Path) -> Result<Raw> {
+    /// Takes a device for reading, beside those that were taken before.
+    pub fn take(path: &Path, taken: &[Raw]) -> Result<Raw> {
         let refused = |why: String| Error::Machine { what: format!("the raw device {}", path.display()), why };
         let found = std::fs::metadata(path).map_err(|e| Error::io("find", path, e))?;
         if !found.file_type().is_block_device() {
             return Err(refused(
                 "it is no block device; give a node such as /dev/nvme0n1, and directories without --raw".into(),
             ));
+        }
+        if let Some(same) = taken.iter().find(|other| other.device == found.rdev()) {
+            let why = format!("it is the same device as {}; name each once", same.path.display());
+            return Err(Error::invalid(path.display().to_string(), why));
         }
         // Without `O_CREAT` this asks the kernel for the device as a mount would: one that is in use is refused.
         let open = File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
@@ -79,7 +85,7 @@ impl Raw {
         if len_bytes < PAGE_BYTES as u64 {
             return Err(refused(format!("it has {len_bytes} bytes: there is nothing to read")));
         }
-        Ok(Raw { path: path.to_owned(), len_bytes, _held: held })
+        Ok(Raw { path: path.to_owned(), len_bytes, device: found.rdev(), _held: held })
     }
 }
 
@@ -89,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_is_no_device_of_ours_is_refused_in_plain_words() {
-        let told = |path: &str| Raw::take(Path::new(path)).unwrap_err().to_string();
+        let told = |path: &str| Raw::take(Path::new(path), &[]).unwrap_err().to_string();
         assert!(told("/no/such/device").contains("No such file"));
         assert!(told("/dev/null").contains("no block device"));
         assert!(told(env!("CARGO_MANIFEST_DIR")).contains("no block device"));

@@ -16,8 +16,11 @@ use crate::leftovers;
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// The two events, in order.
 const EVENTS: [&str; 2] = ["block_rq_issue", "block_rq_complete"];
-/// Memory for events on each CPU: some 20,000 reads. Older ones are overwritten.
-const BUFFER_KIB: &str = "4096";
+/// Memory for events on each CPU: some 20,000 reads. Older ones are overwritten. With many CPUs it is less for each, since all get it,
+/// and one thread's reads are told on a few: the kernel's memory is not ours to fill.
+const BUFFER_KIB_MAX: usize = 4096;
+const BUFFERS_KIB: usize = 64 << 10;
+const BUFFER_KIB_MIN: usize = 256;
 
 /// A read that the driver has had, in microseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +44,8 @@ pub fn now_us() -> u64 {
 }
 
 impl Trace {
-    /// Begins to trace the reads of the device `major:minor`, or says why that cannot be.
-    pub fn start(device: (u32, u32)) -> Result<Trace, String> {
+    /// Begins to trace the reads of the device `major:minor` on a machine of so many CPUs, or says why that cannot be.
+    pub fn start(device: (u32, u32), cpus: usize) -> Result<Trace, String> {
         let Some(mount) = MOUNTS.iter().map(Path::new).find(|mount| mount.join("instances").is_dir()) else {
             return Err(match fs::read_dir(MOUNTS[0]) {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -61,7 +64,7 @@ impl Trace {
         // From here on it is removed, whatever happens.
         let trace = Trace { directory };
         trace.set("trace_clock", "mono")?;
-        trace.set("buffer_size_kb", BUFFER_KIB)?;
+        trace.set("buffer_size_kb", &buffer_kib(cpus).to_string())?;
         let filter = format!("dev == {}", (u64::from(device.0) << 20) | u64::from(device.1));
         for event in EVENTS {
             trace.set(&format!("events/block/{event}/filter"), &filter)?;
@@ -90,6 +93,10 @@ impl Drop for Trace {
         // Without events an instance costs nothing but its memory; a restart ends it.
         let _gone = fs::remove_dir(&self.directory);
     }
+}
+
+fn buffer_kib(cpus: usize) -> usize {
+    (BUFFERS_KIB / cpus.max(1)).clamp(BUFFER_KIB_MIN, BUFFER_KIB_MAX)
 }
 
 /// Pairs of events of the same place.
@@ -179,6 +186,11 @@ mod tests {
 ";
 
     #[test]
+    fn all_buffers_together_stay_small() {
+        assert_eq!([1, 2, 16, 64, 256, 1024].map(buffer_kib), [4096, 4096, 4096, 1024, 256, 256]);
+    }
+
+    #[test]
     fn events_are_paired() {
         let at = |issued: u64, completed: u64| Span {
             issued_us: 1_000_000_000 + issued,
@@ -206,7 +218,7 @@ mod tests {
 
     #[test]
     fn an_instance_is_made_and_removed_where_that_is_allowed() {
-        match Trace::start((0, 1)) {
+        match Trace::start((0, 1), 2) {
             Err(why) => assert!(why.contains("tracing"), "{why}"),
             Ok(trace) => {
                 let directory = trace.directory.clone();

@@ -2,7 +2,7 @@
 
 use super::raw::RawFigures;
 use super::served::Served;
-use super::{Adapter, DriveFigures, Figures, Point, UNEVEN};
+use super::{Adapter, DriveFigures, Figures, Point, are_uneven};
 use crate::human;
 
 /// Above this share of a CPU a thread does nothing but work.
@@ -33,11 +33,11 @@ fn limit(figures: &Figures) -> String {
     let Some(all) = figures.drive_counts.last() else { return "nothing was measured".to_owned() };
     let cpus = figures.machine.cores_allowed.max(1) as f64;
     let reached = human::count(all.iops);
-    if is_busy(all, figures) {
-        let who = if cpus == 1.0 {
-            "the only processor is".to_owned()
-        } else {
-            format!("the {} threads' processors are", all.threads)
+    if is_busy(all, figures.machine.cores_allowed) {
+        let who = match all.threads {
+            _ if cpus == 1.0 => "the only processor is".to_owned(),
+            1 => "the one thread's processor is".to_owned(),
+            threads => format!("the {threads} threads' processors are"),
         };
         return format!(
             "{who} the limit: {reached} reads of 4 KiB a second from {} at {} of CPU time each",
@@ -77,19 +77,24 @@ fn limit(figures: &Figures) -> String {
 }
 
 /// Whether the processors had nothing left for a run, by its own doing or others'.
-fn is_busy(point: &Point, figures: &Figures) -> bool {
-    let cpus = figures.machine.cores_allowed.max(1);
-    point.cpus_used >= BUSY * point.threads.min(cpus) as f64 || point.cpus_idle <= (1.0 - BUSY) * cpus as f64
+pub(super) fn is_busy(point: &Point, cpus: usize) -> bool {
+    let cpus = cpus.max(1);
+    point.cpus_used >= BUSY * point.threads.min(cpus) as f64 || is_crowded(point, cpus)
 }
 
-/// Others that use the processors.
+/// Whether hardly anything of the processors was left, whoever used them.
+fn is_crowded(point: &Point, cpus: usize) -> bool {
+    point.cpus_idle.is_some_and(|idle| idle <= (1.0 - BUSY) * cpus as f64)
+}
+
+/// Others that use the processors. What interrupts take is the drives'.
 fn disturbed(figures: &Figures) -> Option<String> {
     let cpus = figures.machine.cores_allowed.max(1) as f64;
     let all = figures.drive_counts.last()?;
-    let others = cpus - all.cpus_used - all.cpus_idle;
+    let others = cpus - all.cpus_used - all.cpus_idle? - all.cpus_interrupts?;
     (others > (1.0 - BUSY) * cpus).then(|| {
         format!(
-            "other programs, or other guests of the host, had {others:.1} of the {cpus} processors meanwhile: on a quiet machine there is \
+            "other programs, the kernel's threads, or other guests of the host had {others:.1} of the {cpus} processors meanwhile: on a quiet machine there is \
              more to be had"
         )
     })
@@ -98,7 +103,10 @@ fn disturbed(figures: &Figures) -> Option<String> {
 /// The adapter that holds its drives back most, if the processors do not.
 fn narrow_adapter(figures: &Figures) -> Option<&Adapter> {
     let share = |adapter: &Adapter| adapter.together.iops / adapter.alone_iops.max(1e-9);
-    let narrow = figures.adapters.iter().filter(|one| share(one) < TOGETHER && !is_busy(&one.together, figures));
+    let narrow = figures
+        .adapters
+        .iter()
+        .filter(|one| share(one) < TOGETHER && !is_busy(&one.together, figures.machine.cores_allowed));
     narrow.min_by(|a, b| share(a).total_cmp(&share(b)))
 }
 
@@ -121,15 +129,25 @@ fn drives(count: usize) -> String {
 
 fn one_core(figures: &Figures) -> Option<String> {
     let best = figures.depths.iter().max_by(|a, b| a.iops.total_cmp(&b.iops))?;
-    let how = if best.cpus_used >= BUSY { "which keeps it busy" } else { "and is not busy with it" };
+    let how = match best.cpus_used >= BUSY {
+        true => "which keeps it busy",
+        false if is_crowded(best, figures.machine.cores_allowed.max(1)) => "of which others have a part meanwhile",
+        false => "and is not busy with it",
+    };
     let core = format!(
         "one core reads {} pages of 4 KiB a second, {how}; each costs {}",
         human::count(best.iops),
         human::time_us(best.cpu_us_per_op)
     );
-    let Some(last) = figures.threads.last().filter(|last| last.threads > 1) else { return Some(core) };
+    let [one, .., last] = &figures.threads[..] else { return Some(core) };
     let linear = last.of_linear.map_or(String::new(), |share| format!(" ({:.0}% of linear)", 100.0 * share));
-    Some(format!("{core}; {} threads read {}{linear}", last.threads, human::count(last.iops)))
+    Some(format!(
+        "{core}; with {} in flight 1 thread reads {} and {} read {}{linear}",
+        one.depth,
+        human::count(one.iops),
+        last.threads,
+        human::count(last.iops)
+    ))
 }
 
 fn latency(figures: &Figures) -> Option<String> {
@@ -137,10 +155,16 @@ fn latency(figures: &Figures) -> Option<String> {
     let latency = &drive.latency;
     let whole = format!("a lone read of 4 KiB takes {}", human::time_us(latency.p50_us));
     let share = 100.0 * latency.device_us / latency.split_us.max(1e-9);
-    let platform = human::time_us(latency.platform_us);
+    let (split, platform) = (human::time_us(latency.split_us), human::time_us(latency.platform_us));
+    // What is split is not the median: each part is told with its own whole.
     let mut words = match latency.submit_us {
-        Some(_) => format!("{whole}; {share:.0}% of it is the drive and {platform} the platform"),
-        None => format!("{whole}; on average {share:.0}% is the drive and {platform} the platform"),
+        _ if !latency.is_split() => {
+            format!("{whole}, {split} on average; how much of that is the drive's is counted too coarsely to tell")
+        }
+        Some(_) => format!(
+            "{whole}; of the {split} of one of middling length {share:.0}% are the drive and {platform} the platform"
+        ),
+        None => format!("{whole}, {split} on average, of which {share:.0}% are the drive and {platform} the platform"),
     };
     if let (Some(before), Some(after)) = (latency.submit_us, latency.complete_us) {
         words.push_str(&format!(
@@ -153,14 +177,15 @@ fn latency(figures: &Figures) -> Option<String> {
 }
 
 fn depth(figures: &Figures) -> Option<String> {
-    let best = figures.depths.iter().map(|point| point.iops).fold(0.0, f64::max);
+    let enough = figures.depths.iter().find(|point| point.depth == figures.best_depth)?;
     let first = figures.depths.first()?;
-    let gain = best / first.iops.max(1e-9);
+    let gain = enough.iops / first.iops.max(1e-9);
     let own: Vec<String> = figures.drives.iter().map(|drive| drive.best_depth.to_string()).collect();
     let own = if own.len() > 1 { format!("; one by one the drives want {}", own.join(", ")) } else { String::new() };
     Some(format!(
-        "{} in flight on each drive are enough for one core; that is {gain:.1} times what one at a time does{own}",
-        figures.best_depth
+        "{} in flight on each drive {} enough for one core; that is {gain:.1} times what one at a time does{own}",
+        figures.best_depth,
+        if figures.best_depth == 1 { "is" } else { "are" }
     ))
 }
 
@@ -180,10 +205,11 @@ fn cheapest(figures: &Figures) -> Option<String> {
 
 fn served(served: &Served) -> String {
     let who = if served.best_mode == "auto" { "the caller itself" } else { "a thread for each drive" };
-    format!(
-        "iomill's blocking reads are best driven by {who}, and {} asynchronous requests to a drive should gather at most",
-        served.best_plug
-    )
+    let gather = match served.best_plug {
+        1 => "asynchronous requests to a drive should not wait for others".to_owned(),
+        plug => format!("{plug} asynchronous requests to a drive should gather at most"),
+    };
+    format!("iomill's blocking reads are best driven by {who}, and {gather}")
 }
 
 fn raw(raw: &RawFigures) -> String {
@@ -201,7 +227,7 @@ fn raw(raw: &RawFigures) -> String {
 fn uneven(figures: &Figures) -> Option<String> {
     let slow = figures.drives.iter().min_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
     let fast = figures.drives.iter().max_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
-    if fast.best_iops() < UNEVEN * slow.best_iops() {
+    if !are_uneven(&figures.drives, figures.machine.cores_allowed) {
         return None;
     }
     let weights: Vec<String> = figures.weights.iter().map(u32::to_string).collect();
@@ -229,6 +255,7 @@ pub(crate) mod tests {
             mean_us: 80.0,
             split_us: 80.0,
             device_us: 72.0,
+            split_error_us: Some(0.1),
             platform_us: 8.0,
             submit_us: Some(5.0),
             complete_us: Some(3.0),
@@ -241,6 +268,7 @@ pub(crate) mod tests {
             node: None,
             latency: latency.clone(),
             alone: point(iops, 32, 1, 1, 0.2),
+            alone_all_threads: point(iops, 32, 4, 1, 0.2),
             id: None,
             adapter: None,
             depths: Vec::new(),
@@ -283,8 +311,20 @@ pub(crate) mod tests {
         let mut figures = figures([4e5, 4e5], 1.5e5, 1.0);
         assert!(words(&figures)[0].starts_with("something that the drives share"));
         assert!(!words(&figures).join("\n").contains("other programs"));
-        figures.drive_counts.last_mut().unwrap().cpus_idle = 0.1;
+        let last = figures.drive_counts.last_mut().unwrap();
+        (last.cpus_idle, last.cpus_interrupts) = (Some(2.0), Some(1.0));
+        assert!(!words(&figures).join("\n").contains("other programs"), "interrupts are the drives' doing");
+        figures.drive_counts.last_mut().unwrap().cpus_idle = None;
         let told = words(&figures);
+        assert!(
+            told[0].starts_with("something that the drives share") && !told[1].contains("other programs"),
+            "{told:?}"
+        );
+        let last = figures.drive_counts.last_mut().unwrap();
+        (last.cpus_idle, last.cpus_interrupts) = (Some(0.1), Some(0.0));
+        figures.depths.iter_mut().for_each(|point| (point.cpus_used, point.cpus_idle) = (0.5, Some(0.0)));
+        let told = words(&figures);
+        assert!(told.iter().any(|words| words.contains("of which others have a part")), "{told:?}");
         assert!(told[0].starts_with("the 4 threads' processors are the limit"), "{told:?}");
         assert!(told[1].starts_with("other programs") && told[1].contains("2.9 of the 4"), "{told:?}");
     }
@@ -314,8 +354,8 @@ pub(crate) mod tests {
         for part in [
             "one core reads 330k",
             "which keeps it busy",
-            "(42% of linear)",
-            "90% of it is the drive",
+            "with 32 in flight 1 thread reads 330k and 4 read 550k (42% of linear)",
+            "takes 80.0 µs; of the 80.0 µs of one of middling length 90% are the drive and 8.00 µs the platform",
             "5.00 µs before the driver",
             "32 in flight",
             "weights 10,20",
@@ -331,5 +371,34 @@ pub(crate) mod tests {
         assert!(!words(&even).join("\n").contains("are on one device"));
         even.drives.iter_mut().for_each(|drive| drive.devices.push("sda".into()));
         assert!(words(&even)[1].starts_with("/mnt/0, /mnt/1 are on one device, sda"), "{:?}", words(&even));
+    }
+
+    /// The parts of a mean beside a median, or a count in ticks beside a read of a microsecond, would say what was never measured.
+    #[test]
+    fn parts_are_told_with_their_whole_or_not_at_all() {
+        let mut figures = figures([4e5, 4e5], 5.5e5, 1.5);
+        let latency = &mut figures.drives[1].latency;
+        *latency = Latency {
+            p50_us: 100.0,
+            split_us: 200.0,
+            device_us: 50.0,
+            platform_us: 150.0,
+            split_error_us: Some(10.0),
+            submit_us: None,
+            complete_us: None,
+            ..latency.clone()
+        };
+        let told = latency_words(&figures);
+        assert!(
+            told.ends_with("takes 100 µs, 200 µs on average, of which 25% are the drive and 150 µs the platform"),
+            "{told}"
+        );
+        figures.drives[1].latency.split_error_us = Some(60.0);
+        let told = latency_words(&figures);
+        assert!(told.ends_with("too coarsely to tell") && !told.contains('%'), "{told}");
+    }
+
+    fn latency_words(figures: &Figures) -> String {
+        super::latency(figures).unwrap()
     }
 }

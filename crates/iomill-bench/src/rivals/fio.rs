@@ -340,7 +340,8 @@ mod tests {
     #[test]
     fn missing_fio_leaves_the_row_out() {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::write(&[dir.path().to_owned()], "f", 1 << 16, 0, &mut |_, _| ()).unwrap();
+        let target =
+            Target::write(&[dir.path().to_owned()], "f", 1 << 16, 0, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
         let mut fio = Fio::with_program(target, "/nonexistent/fio");
         let why = fio.prepare(&Workload::RANDOM_READ).unwrap();
         assert!(why.unwrap().contains("not installed"));

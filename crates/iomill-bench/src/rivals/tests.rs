@@ -15,7 +15,7 @@ fn setting(drives: usize) -> (tempfile::TempDir, Target) {
     let dir = tempfile::tempdir_in(executable.parent().unwrap()).unwrap();
     let dirs: Vec<_> = (0..drives).map(|drive| dir.path().join(drive.to_string())).collect();
     dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
-    let target = Target::write(&dirs, "f", 1 << 20, 11, &mut |_, _| ()).unwrap();
+    let target = Target::write(&dirs, "f", 1 << 20, 11, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
     (dir, target)
 }
 

@@ -22,10 +22,10 @@ pub struct Tune {
     /// Write files for udev, sysctl and tmpfiles that keep the settings over a restart
     #[arg(long)]
     pub persist: bool,
-    /// Where --persist writes
+    /// Where --persist writes; with --root no default
     #[arg(long, value_name = "DIR", default_value = iomill_platform::persist::DIRECTORY, requires = "persist")]
     pub dir: PathBuf,
-    /// Where what was is kept [default: /var/lib/iomill/tune.json; without root $XDG_STATE_HOME/iomill/tune.json]
+    /// Where what was is kept [default: /var/lib/iomill/tune.json; without root $XDG_STATE_HOME/iomill/tune.json; with --root none]
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// Look at these only, such as `scheduler,nomerges`

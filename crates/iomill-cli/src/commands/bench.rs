@@ -20,6 +20,7 @@ use iomill_bench::workload::{Order, Workload};
 use crate::arguments::{Bench, BenchAccess, BenchQuick, BenchWhat, Mode};
 use crate::console::Answer;
 use crate::context::Context;
+use crate::destination::check_report;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::terminal;
@@ -28,7 +29,10 @@ use crate::terminal;
 const DRIVES: usize = 4;
 
 pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
-    match &arguments.what {
+    if let Some(file) = context.global.json.as_deref().filter(|file| *file != Path::new("-")) {
+        check_report("--json", file)?;
+    }
+    let mut answer = match &arguments.what {
         BenchWhat::Quick(arguments) => quick(context, arguments),
         BenchWhat::Random(arguments) => access(context, arguments, Order::Random),
         BenchWhat::Sequential(arguments) => access(context, arguments, Order::Sequential),
@@ -41,7 +45,9 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Nodes(arguments) => cached::nodes(context, arguments),
         BenchWhat::Soak(arguments) => cached::soak(context, arguments),
         BenchWhat::Held => cached::held(),
-    }
+    }?;
+    answer.failures.extend(context.take_cut());
+    Ok(answer)
 }
 
 fn quick(context: &Context<'_>, arguments: &BenchQuick) -> Result<Answer> {
@@ -148,14 +154,31 @@ fn progress<R>(
     let ran = run(&mut |stage| bar.show(stage));
     drop(bar);
     // Everything that was made is removed by now.
-    interrupt.check()?;
-    Ok(ran?)
+    match (ran, interrupt.check()) {
+        (Ok(result), Err(failure)) => {
+            context.cut_short(failure);
+            Ok(result)
+        }
+        (Err(_), Err(failure)) => Err(failure),
+        (ran, Ok(())) => Ok(ran?),
+    }
+}
+
+/// Whether a measurement that was ended had told nothing by then.
+fn is_empty(document: &serde_json::Value) -> bool {
+    let none = |list: &serde_json::Value| list.as_array().is_some_and(|list| list.iter().all(is_empty));
+    document.get("results").or_else(|| document.get("ladders")).is_some_and(none)
 }
 
 /// The text, and the document where it is wanted.
 fn answer(context: &Context<'_>, text: String, json: String) -> Result<Answer> {
     let odd = |e: serde_json::Error| Error::Machine { what: "the report as JSON".into(), why: e.to_string() };
     let document = serde_json::from_str(&json).map_err(odd)?;
+    if is_empty(&document)
+        && let Some(failure) = context.take_cut()
+    {
+        return Err(failure);
+    }
     if let Some(file) = context.global.json.as_deref().filter(|file| *file != Path::new("-")) {
         std::fs::write(file, json + "\n").map_err(Failure::local("write", file))?;
     }

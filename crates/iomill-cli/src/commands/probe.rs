@@ -1,6 +1,5 @@
 //! `iomill probe`: what drives and machine can do, and where the time goes.
 
-use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,21 +14,14 @@ use super::bench::Bar;
 use crate::arguments::Probe;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::destination::Destination;
+use crate::destination::{self, Destination};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::table::Table;
 
 pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
-    if let Some(file) = &arguments.profile {
-        may_write_profile(file)?;
-    }
     let document_file = context.global.json.as_deref().filter(|file| *file != Path::new("-"));
-    for file in document_file.into_iter().chain(arguments.html.as_deref()) {
-        // Not after a minute's work.
-        let made = File::options().create(true).append(true).open(file);
-        made.map_err(Failure::local("write", file))?;
-    }
+    may_write(arguments, document_file)?;
     let mut why = Vec::new();
     let settings = Settings {
         places: places(context, arguments, &mut why)?,
@@ -54,14 +46,18 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
         if arguments.profile.is_some() {
             why.push("no profile was written".to_owned());
         }
+        if arguments.html.is_some() {
+            why.push("no page was written".to_owned());
+        }
         let text: String = why.iter().map(|why| format!("nothing to measure: {why}\n")).collect();
-        return Ok(Answer::new(text, json!({ "verdict": why, "drives": [] })));
+        let document = json!({ "verdict": why, "drives": [] });
+        write_document(document_file, &document)?;
+        return Ok(Answer::new(text, document));
     };
     context.note(figures.left_out.iter().chain(&figures.paths_left_out).map(|why| format!("not measured: {why}")));
-    let document = serde_json::to_value(&figures).unwrap_or(Value::Null);
-    if let Some(file) = document_file {
-        std::fs::write(file, format!("{document}\n")).map_err(Failure::local("write", file))?;
-    }
+    let document = serde_json::to_value(&figures)
+        .map_err(|e| iomill::Error::Machine { what: "the figures as JSON".into(), why: e.to_string() })?;
+    write_document(document_file, &document)?;
     if let Some(file) = &arguments.profile {
         write_profile(file, &figures)?;
     }
@@ -71,7 +67,31 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
     Ok(Answer::new(text(&figures), document))
 }
 
-/// What is no profile is not replaced by one; and a place that cannot be written to is told before a minute's work.
+/// Finds out before a minute's work whether what is asked for can be written, and leaves no empty files.
+fn may_write(arguments: &Probe, document_file: Option<&Path>) -> Result<()> {
+    let files =
+        [("--profile", arguments.profile.as_deref()), ("--html", arguments.html.as_deref()), ("--json", document_file)];
+    let mut seen: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, file) in files.into_iter().filter_map(|(option, file)| Some((option, file?))) {
+        let place = std::path::absolute(file).map_err(Failure::local("find", file))?;
+        if let Some((other, _)) = seen.iter().find(|(_, other)| *other == place) {
+            return Err(Failure::Usage(format!("{other} and {option} name the same file, {}", file.display())));
+        }
+        seen.push((option, place));
+        match option {
+            "--profile" => may_write_profile(file)?,
+            _ => destination::check_report(option, file)?,
+        }
+    }
+    Ok(())
+}
+
+fn write_document(file: Option<&Path>, document: &Value) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    std::fs::write(file, format!("{document}\n")).map_err(Failure::local("write", file))
+}
+
+/// What is no profile is not replaced by one.
 fn may_write_profile(file: &Path) -> Result<()> {
     if file == Path::new("-") {
         let why = "--profile: give a file; the standard output is for the figures".to_owned();
@@ -80,9 +100,7 @@ fn may_write_profile(file: &Path) -> Result<()> {
     match Profile::read(file) {
         Ok(_) => Ok(()),
         Err(iomill::Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
-            let made = File::options().write(true).create_new(true).open(file);
-            made.map_err(Failure::local("write the profile", file))?;
-            std::fs::remove_file(file).map_err(Failure::local("write the profile", file))
+            destination::make_and_remove(file, "write the profile")
         }
         Err(error @ iomill::Error::Corrupt { .. }) => {
             let why = format!(
@@ -101,7 +119,7 @@ fn has_ids(places: &[PathBuf]) -> Result<()> {
             return Ok(());
         }
     }
-    let why = "--profile: none of these directories is a drive of an array, and a profile knows drives by their ids; make them an \
+    let why = "--profile: none of these directories is a drive of an array whose label may be read, and a profile knows drives by their ids; make them an \
                array with `iomill init`, or leave --profile out";
     Err(Failure::Usage(why.to_owned()))
 }
@@ -195,22 +213,20 @@ fn latencies(figures: &Figures) -> String {
             human::time_us(latency.p50_us),
             human::time_us(latency.p99_us),
             time(latency.submit_us),
-            human::time_us(latency.device_us),
+            time(latency.is_split().then_some(latency.device_us)),
             time(latency.complete_us),
-            human::time_us(latency.platform_us),
+            time(latency.is_split().then_some(latency.platform_us)),
             human::time_us(latency.cpu_us),
             human::count(deep),
             best_depth.to_string(),
         ]);
     }
     let mut text = table.render();
-    let latencies = figures.drives.iter().map(|drive| &drive.latency).chain(figures.raw.iter().map(|raw| &raw.latency));
-    if let Some(latency) = latencies.into_iter().next() {
-        text.push_str(&format!(
-            "One read of 4 KiB at a time; split by {}. reads/s: {} in flight.\n",
-            latency.split_by,
-            probe::DEEP
-        ));
+    let latencies = figures.drives.iter().map(|drive| (&drive.path, &drive.latency));
+    let latencies: Vec<_> = latencies.chain(figures.raw.iter().map(|raw| (&raw.path, &raw.latency))).collect();
+    text.push_str(&format!("One read of 4 KiB at a time; reads/s: {} in flight.\n", probe::DEEP));
+    for (path, latency) in latencies {
+        text.push_str(&format!("{}: split by {}\n", path.display(), latency.split_by));
     }
     text
 }

@@ -18,10 +18,15 @@ use serde_json::{Value, json};
 use crate::arguments::Tune;
 use crate::console::Answer;
 use crate::context::Context;
+use crate::destination::check_report;
 use crate::failure::{Failure, Result};
 
 pub fn run(context: &Context<'_>, arguments: &Tune) -> Result<Answer> {
     let tree = tree(arguments)?;
+    keeps_machines_apart(arguments, &tree)?;
+    if let Some(file) = &arguments.record {
+        check_report("--record", file)?;
+    }
     if arguments.undo {
         return undo(context, arguments, &tree);
     }
@@ -93,6 +98,19 @@ fn tree(arguments: &Tune) -> Result<Tree> {
     }
     let tree = Tree::at(&arguments.root).map_err(Failure::local("look into", &arguments.root))?;
     Ok(if arguments.record.is_some() { tree.recording() } else { tree })
+}
+
+/// What is saved of this machine is not for a recorded one to replace or put back, nor are its files.
+fn keeps_machines_apart(arguments: &Tune, tree: &Tree) -> Result<()> {
+    let what = match () {
+        _ if tree.is_machine() => return Ok(()),
+        _ if (arguments.apply || arguments.undo || arguments.persist) && arguments.state.is_none() => "--state FILE",
+        _ if arguments.persist && arguments.dir == Path::new(persist::DIRECTORY) => "--dir DIR",
+        _ => return Ok(()),
+    };
+    let why =
+        format!("{} is a recorded machine: name a place for what belongs to it with {what}", arguments.root.display());
+    Err(Failure::Usage(why))
 }
 
 fn state_path(arguments: &Tune) -> Result<PathBuf> {

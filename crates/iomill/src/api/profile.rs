@@ -3,6 +3,9 @@
 //! Goals: text that a person can read and change; a fault is told with its line; a drive is known by its id, wherever it is mounted;
 //! options that are given win. Non-goals: measuring, which is `iomill probe`; settings of the machine, which is `iomill tune`.
 
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,7 +22,10 @@ use crate::error::{Error, Result};
 const FORMAT: i64 = 1;
 
 /// Longer files are none of ours.
-const LEN_MAX: usize = 4 << 20;
+const LEN_MAX: usize = 1 << 20;
+
+/// So many drives that are not the array's are told of one by one.
+const FOREIGN_TOLD: usize = 8;
 
 /// How an array's drives are best served. What is `None` is left as it is without a profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,7 +87,10 @@ impl Profile {
     /// Reads a file that `iomill probe` or a person has written.
     pub fn read(path: impl AsRef<Path>) -> Result<Profile> {
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|e| Error::io("read the profile", path, e))?;
+        let failed = |e| Error::io("read the profile", path, e);
+        let mut bytes = Vec::new();
+        // A device may have no end.
+        File::open(path).map_err(failed)?.take(LEN_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
         Profile::parse(&bytes, path)
     }
 
@@ -89,7 +98,7 @@ impl Profile {
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Profile> {
         let corrupt = |why: String| Error::Corrupt { path: path.to_owned(), why };
         if bytes.len() > LEN_MAX {
-            return Err(corrupt(format!("no profile: {} bytes are too many", bytes.len())));
+            return Err(corrupt(format!("no profile: more than {LEN_MAX} bytes are too many")));
         }
         let text = std::str::from_utf8(bytes).map_err(|e| {
             let line = 1 + bytes[..e.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
@@ -171,16 +180,22 @@ impl Profile {
                 drive.id
             ));
         }
-        for foreign in self.drives.iter().filter(|one| drives.iter().all(|drive| drive.id.to_string() != one.id)) {
+        let known: HashSet<String> = drives.iter().map(|drive| drive.id.to_string()).collect();
+        let foreign: Vec<&ProfileDrive> = self.drives.iter().filter(|one| !known.contains(&one.id)).collect();
+        for foreign in foreign.iter().take(FOREIGN_TOLD) {
             let was = if foreign.path.as_os_str().is_empty() {
                 String::new()
             } else {
-                format!(" (it was at {})", foreign.path.display())
+                // Anybody may have written it, and it goes to a terminal.
+                format!(" (it was at {})", foreign.path.display().to_string().replace(char::is_control, "?"))
             };
             notices.push(format!(
                 "profile {profile}: its drive {}{was} is not of this array; what it says of that drive has no effect",
                 foreign.id
             ));
+        }
+        if let Some(more) = foreign.len().checked_sub(FOREIGN_TOLD).filter(|more| *more > 0) {
+            notices.push(format!("profile {profile}: {more} more of its drives are not of this array"));
         }
         if self.weights(drives).is_none() && self.drives.iter().any(|drive| drive.weight.is_some()) {
             notices.push(format!(
@@ -212,13 +227,13 @@ fn parse(text: &str) -> Result<Profile, (usize, String)> {
             }
         },
     };
-    let mut drives: Vec<ProfileDrive> = Vec::new();
+    let (mut drives, mut ids) = (Vec::new(), HashSet::new());
     for drive in parsed.drive {
         let at = drive.id.span().start;
         let id: Id =
             drive.id.get_ref().parse().map_err(|why| (at, format!("{why}; `iomill info --json` shows a drive's")))?;
         let id = id.to_string();
-        if drives.iter().any(|earlier| earlier.id == id) {
+        if !ids.insert(id.clone()) {
             return Err((at, format!("drive {id} is there twice")));
         }
         let (depth, weight) = (bounded(drive.depth, "depth", DEPTH_MAX)?, bounded(drive.weight, "weight", WEIGHT_MAX)?);

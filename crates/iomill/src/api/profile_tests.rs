@@ -193,3 +193,21 @@ fn missing_and_foreign_drives_are_told() {
     let peek = ArrayOptions::new().profile(profile).peek([&drives[0]]).unwrap();
     assert!(peek.info().unwrap().notices.join("\n").contains("not of this array"));
 }
+
+/// Whoever names a device by mistake, or is handed a file by somebody else, gets an answer soon, and one that the terminal survives.
+#[test]
+fn hostile_files_are_refused_or_told_in_short() {
+    let told = Profile::read("/dev/zero").unwrap_err().to_string();
+    assert!(told.contains("/dev/zero") && told.contains("too many"), "{told}");
+    let told = fault(&format!("format = 1\na = {}", "[".repeat(200_000)));
+    assert!(told.contains("line 2"), "{told}");
+    let many: String =
+        (0..14_000).map(|id| format!("[[drive]]\nid = \"{id:032x}\"\npath = \"\\u001b[2J\\n\"\n")).collect();
+    let many = Profile::parse(format!("format = 1\n{many}").as_bytes(), Path::new("p.toml")).unwrap();
+    let (_dir, drives, _) = array_and_profile();
+    let array = ArrayOptions::new().profile(many).open(&drives[0]).unwrap();
+    let notices = array.notices();
+    assert!(notices.len() < 20 && notices.iter().any(|notice| notice.contains("13992 more")), "{notices:?}");
+    assert!(notices.iter().all(|notice| !notice.contains(char::is_control)), "{notices:?}");
+    array.close().unwrap();
+}

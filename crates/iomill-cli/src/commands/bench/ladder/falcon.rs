@@ -12,7 +12,7 @@ use iomill_bench::rounds::Turns;
 
 use super::super::{answer, progress};
 use super::threads;
-use crate::arguments::BenchLadder;
+use crate::arguments::{BenchLadder, Depth};
 use crate::commands::replay::trace_name;
 use crate::console::Answer;
 use crate::context::Context;
@@ -29,17 +29,18 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
                    directories with --dir instead of an array";
         return Err(Failure::Usage(why.to_owned()));
     }
+    switched_by_the_steps(context)?;
     let dirs = dirs(arguments)?;
     let devices = devices(&dirs)?;
     let (drives, drives_left_out) = match &arguments.drives {
-        Some(drives) => (drives.iter().map(|&drives| drives.into()).collect(), Vec::new()),
+        Some(drives) => (once(drives.iter().map(|&drives| drives.into())), Vec::new()),
         None => offered(devices),
     };
     if let Some(most) = drives.iter().max().filter(|most| **most > devices) {
         context.note([format!("{most} drives are directories on {}: they share its limit", number(devices))]);
     }
     let loads = match &arguments.loads {
-        Some(names) => names.iter().map(|name| name.load()).collect(),
+        Some(names) => once(names.iter().map(|name| name.load())),
         None if arguments.traces.is_empty() => Load::ALL.to_vec(),
         None => Vec::new(),
     };
@@ -63,6 +64,35 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     answer(context, table(&ladder, &settings.workloads()), ladder.json()?)
 }
 
+/// Options that say what the steps are about would be without effect.
+fn switched_by_the_steps(context: &Context<'_>) -> Result<()> {
+    let (global, queues) = (context.global, &context.global.queues);
+    let given = [
+        ("--no-sort", queues.no_sort),
+        ("--no-merge", queues.no_merge),
+        ("--depth adaptive", queues.depth == Some(Depth::Adaptive)),
+        ("--mode", global.mode.is_some()),
+    ];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(Failure::Usage(format!(
+            "the steps of falcon switch order, merging and adaptive depth themselves, inline and by drive threads: leave \
+             {option} out; --depth N and --plug N say what the steps begin with"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// What is named twice is measured once.
+fn once<T: PartialEq>(named: impl Iterator<Item = T>) -> Vec<T> {
+    let mut once = Vec::new();
+    for one in named {
+        if !once.contains(&one) {
+            once.push(one);
+        }
+    }
+    once
+}
+
 fn dirs(arguments: &BenchLadder) -> Result<Vec<PathBuf>> {
     let given = if arguments.dir.is_empty() { vec![PathBuf::from(".")] } else { arguments.dir.clone() };
     given.iter().map(|dir| std::path::absolute(dir).map_err(Failure::local("find", dir))).collect()
@@ -70,9 +100,15 @@ fn dirs(arguments: &BenchLadder) -> Result<Vec<PathBuf>> {
 
 /// How many devices lie under the directories.
 fn devices(dirs: &[PathBuf]) -> Result<usize> {
-    let mut devices = HashSet::new();
+    let (mut devices, mut seen) = (HashSet::new(), HashSet::new());
     for dir in dirs {
-        devices.insert(dir.metadata().map_err(Failure::local("find", dir))?.dev());
+        let found = dir.metadata().map_err(Failure::local("find", dir))?;
+        devices.insert(found.dev());
+        if !seen.insert((found.dev(), found.ino())) {
+            let why =
+                format!("--dir: {} is named twice; `--drives N` makes several drives in one directory", dir.display());
+            return Err(Failure::Usage(why));
+        }
     }
     Ok(devices.len())
 }
@@ -158,6 +194,7 @@ mod tests {
         assert_eq!(there, [1, 2]);
         assert_eq!(missing.iter().map(|out| out.drives).collect::<Vec<_>>(), [4, 8]);
         assert!(missing[0].why.contains("only 3 devices") && missing[0].why.contains("--drives 4"), "{missing:?}");
+        assert_eq!(once([2, 1, 2].into_iter()), [2, 1]);
         assert!(offered(1).1[0].why.contains("only 1 device under"));
     }
 }
