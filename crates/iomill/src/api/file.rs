@@ -283,7 +283,8 @@ impl File {
     }
 
     /// Closes this handle without syncing. If it is the file's last one, what is only in memory is given up, and the file is left as by a
-    /// crash: for a file that is deleted next, so that nothing is written that goes at once.
+    /// crash, without what any handle, also one that is gone, has written since the last sync: for a file that is deleted next, so that
+    /// nothing is written that goes at once. Of handles that are discarded at the same moment none may be the last; then all is written.
     pub fn discard(self) {
         if Arc::strong_count(&self.handle) == 1 {
             self.state.give_up();

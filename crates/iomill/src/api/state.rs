@@ -171,6 +171,7 @@ impl FileState {
     /// Has what is only in memory given up, unless there is another handle than the caller's. Who becomes a handle counts itself and then
     /// clears the mark (`handle`): so either it is counted here, or the mark is cleared after this.
     pub fn give_up(&self) {
+        // Read and written in one, so that whose clearing this undoes is counted below.
         self.given_up.swap(true, Ordering::AcqRel);
         if Arc::strong_count(&self.handles) > 2 {
             self.given_up.store(false, Ordering::Release);
@@ -510,4 +511,30 @@ fn part_allocate(part: &Part, from: u64, to: u64) -> Result<()> {
         }
         Error::Io { action: "make room in", path: part.open.full_path(), offset: Some(from), source }
     })
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::{ArrayOptions, Layout};
+
+    /// What holds the file over the last handle's end, as an operation does, does not give up what a later handle writes.
+    #[test]
+    fn who_opens_what_was_given_up_keeps_what_it_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let array = ArrayOptions::new().cache_bytes(4 << 20).create([dir.path()]).unwrap();
+        let file = array.create_file("x", Layout::default()).unwrap();
+        let held = Arc::clone(&file.state);
+        file.discard();
+        let again = array.open_file("x").unwrap();
+        assert!(Arc::ptr_eq(&held, &again.state), "it is another one, and this shows nothing");
+        again.write_at(b"kept", 0).unwrap();
+        drop(again);
+        drop(held);
+        let mut read = [0; 4];
+        assert_eq!(array.open_file("x").unwrap().read_at(&mut read, 0).unwrap(), 4);
+        assert_eq!(&read, b"kept");
+        array.close().unwrap();
+    }
 }
