@@ -96,7 +96,9 @@ impl Profile {
 
     /// Reads what stands in a file; `path` is for messages.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Profile> {
-        let corrupt = |why: String| Error::Corrupt { path: path.to_owned(), why };
+        // The words of the parser may hold what stands in the file, and go to a terminal.
+        let printable = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
+        let corrupt = |why: String| Error::Corrupt { path: path.to_owned(), why: why.chars().map(printable).collect() };
         if bytes.len() > LEN_MAX {
             return Err(corrupt(format!("no profile: more than {LEN_MAX} bytes are too many")));
         }

@@ -201,6 +201,8 @@ fn hostile_files_are_refused_or_told_in_short() {
     assert!(told.contains("/dev/zero") && told.contains("too many"), "{told}");
     let told = fault(&format!("format = 1\na = {}", "[".repeat(200_000)));
     assert!(told.contains("line 2"), "{told}");
+    let told = fault("format = 1\n\"\\u001b[31mX\" = 2\n");
+    assert!(told.contains("[31mX") && !told.contains('\u{1b}'), "{told:?}");
     let many: String =
         (0..14_000).map(|id| format!("[[drive]]\nid = \"{id:032x}\"\npath = \"\\u001b[2J\\n\"\n")).collect();
     let many = Profile::parse(format!("format = 1\n{many}").as_bytes(), Path::new("p.toml")).unwrap();
