@@ -125,6 +125,8 @@ impl Drop for Destination {
 /// Finds out whether a report can be written in the end, after what may be hours of measuring; leaves no empty file.
 pub fn check_report(option: &str, file: &Path) -> Result<()> {
     match fs::metadata(file) {
+        // A link to what is not there yet: writing makes that, and trying would leave it.
+        Err(error) if error.kind() == ErrorKind::NotFound && file.is_symlink() => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => make_and_remove(file, "write"),
         Err(error) => Err(Failure::local("write", file)(error)),
         Ok(found) if found.file_type().is_block_device() => {

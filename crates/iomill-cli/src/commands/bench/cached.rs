@@ -19,6 +19,7 @@ use crate::arguments::{
 };
 use crate::console::Answer;
 use crate::context::Context;
+use crate::destination::check_report;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::terminal;
@@ -55,12 +56,15 @@ pub fn cold(context: &Context<'_>, arguments: &BenchColdOnly) -> Result<Answer> 
 }
 
 pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
+    arguments.svg.as_deref().map_or(Ok(()), |path| check_report("--svg", path))?;
     let what = What::Mixed(arguments.hit_percent.clone());
     let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
+    // First, so that a picture which cannot be written takes nothing else along, and one of nothing is not drawn.
+    let answer = answer(context, report.table(terminal::width()) + "\n", report.json()?)?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, chart::svg(&report)?).map_err(Failure::local("write", path))?;
     }
-    answer(context, report.table(terminal::width()) + "\n", report.json()?)
+    Ok(answer)
 }
 
 pub fn small_writes(context: &Context<'_>, arguments: &BenchSmallWrites) -> Result<Answer> {
