@@ -229,6 +229,14 @@ fn completions_and_manual_pages_come_from_one_definition() {
     fs::create_dir(&pages).unwrap();
     let made = site.run_bare(["man", "--out", "pages", "--json"]).good().json();
     assert_eq!(made["files"].as_array().unwrap().len(), fs::read_dir(&pages).unwrap().count());
+    for page in fs::read_dir(&pages).unwrap() {
+        let text = fs::read_to_string(page.unwrap().path()).unwrap();
+        // As in "iomill\-put(1)".
+        let named = text.split_whitespace().filter_map(|word| word.strip_suffix("(1)"));
+        for name in named.map(|name| name.replace('\\', "")).filter(|name| name.starts_with("iomill")) {
+            assert!(pages.join(format!("{name}.1")).exists(), "{name}(1) is referred to");
+        }
+    }
     let put = fs::read_to_string(pages.join("iomill-put.1")).unwrap();
     assert!(put.contains(".TH iomill-put 1") && put.contains("block\\-size"), "{put}");
     site.run_bare(["man", "--out", "nowhere"]).failed(1, &["iomill: man: cannot write nowhere/iomill.1"]);

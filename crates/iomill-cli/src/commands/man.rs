@@ -35,6 +35,12 @@ fn with_subcommands(command: clap::Command) -> Vec<clap::Command> {
 }
 
 fn page(command: clap::Command) -> Page {
+    // It has no page, so none is referred to.
+    let mut command = command;
+    command.build();
+    if command.find_subcommand("help").is_some() {
+        command = command.mut_subcommand("help", |help| help.hide(true));
+    }
     Page::new(command).source(concat!("iomill ", env!("CARGO_PKG_VERSION")))
 }
 
