@@ -3,7 +3,7 @@
 //! Goals: on a terminal a table is as wide as that: text is broken, and figures that can be missed are left out, which is said. Elsewhere
 //! nothing is left out. Non-goals: figures that are broken, or lines between them.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table as Layout, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
 
 /// Columns are so far apart.
 const GAP: usize = 2;
@@ -67,13 +67,13 @@ impl Table {
             Some(end) => broken(&row[index], end, width),
             None => row[index].clone(),
         };
-        let mut layout = Layout::new();
-        layout.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        layout.set_header(shown.iter().map(|&index| &self.columns[index].head));
+        let mut grid = Grid::new();
+        grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        grid.set_header(shown.iter().map(|&index| &self.columns[index].head));
         for row in &self.rows {
-            layout.add_row(shown.iter().zip(&widths).map(|place| cell(row, place)));
+            grid.add_row(shown.iter().zip(&widths).map(|place| cell(row, place)));
         }
-        for (column, &index) in layout.column_iter_mut().zip(&shown) {
+        for (column, &index) in grid.column_iter_mut().zip(&shown) {
             column.set_padding((0, GAP as u16));
             if self.columns[index].is_right {
                 column.set_cell_alignment(CellAlignment::Right);
@@ -88,14 +88,20 @@ impl Table {
         } else {
             format!("No room for {}: a wider terminal has it, and --json.\n", left_out.join(", "))
         };
-        format!("{}\n{end}", layout.trim_fmt())
+        format!("{}\n{end}", grid.trim_fmt())
     }
 
     /// The columns for which there is room.
     fn shown(&self, terminal_width: Option<usize>) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = terminal_width else { return shown };
-        while shown.iter().map(|&index| self.width_min(index) + GAP).sum::<usize>() > width + GAP
+        let needed = |shown: &[usize]| shown.iter().map(|&index| self.width_min(index) + GAP).sum::<usize>();
+        let needed_least: Vec<usize> = shown.iter().copied().filter(|&index| !self.columns[index].is_spare).collect();
+        // Where lines are too long anyway, nothing is won by leaving out what they say.
+        if needed(&needed_least) > width + GAP {
+            return shown;
+        }
+        while needed(&shown) > width + GAP
             && let Some(spare) = shown.iter().rposition(|&index| self.columns[index].is_spare)
         {
             shown.remove(spare);
@@ -171,11 +177,13 @@ mod tests {
         let (rows, said) = fewer.trim_end().rsplit_once('\n').unwrap();
         assert!(widest(rows) <= 45 && rows.contains("p50") && !rows.contains("p99"), "{fewer}");
         assert_eq!(said, "No room for p99: a wider terminal has it, and --json.");
-        let least = table.render(Some(10));
+        let least = table.render(Some(30));
         assert!(
             least.contains("somebody") && least.contains("310k") && least.contains("No room for p50, p99"),
             "{least}"
         );
+        let hopeless = table.render(Some(10));
+        assert!(hopeless.contains("p99") && !hopeless.contains("No room"), "{hopeless}");
         assert_eq!(super::broken("/mnt/first/of-many/drives", '/', 12), "/mnt/first/\nof-many/\ndrives");
         assert_eq!(super::broken("two words and averylongone", ' ', 9), "two words\nand\naverylong\none");
         let table = table.usual_width(45);

@@ -13,7 +13,8 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwins
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
-const END_LINE: &str = "\x1b[K\r\n";
+/// Before the line's text: after text that fills the line it would take the last character away.
+const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
 /// How many columns the terminal has that the standard output is; `None` where it is none, or does not say.
@@ -130,8 +131,9 @@ fn fitted(page: &str, columns: usize, rows: usize) -> String {
     let mut text = HOME.to_owned();
     // The last row stays empty: a line end there would move the page.
     for line in page.lines().take(rows.saturating_sub(1)) {
+        text.push_str(CLEAR_LINE);
         text.extend(line.chars().take(columns));
-        text.push_str(END_LINE);
+        text.push_str("\r\n");
     }
     text + CLEAR_BELOW
 }
@@ -142,7 +144,7 @@ mod tests {
 
     #[test]
     fn pages_are_cut_to_fit() {
-        assert_eq!(fitted("abc\nd\ne\n", 2, 3), "\x1b[Hab\x1b[K\r\nd\x1b[K\r\n\x1b[J");
+        assert_eq!(fitted("abc\nd\ne\n", 2, 3), "\x1b[H\x1b[Kab\r\n\x1b[Kd\r\n\x1b[J");
         assert_eq!(fitted(&"x".repeat(100), 0, 0).matches('x').count(), 80);
         assert_eq!(fitted("a", 5, 1), "\x1b[H\x1b[J");
     }
