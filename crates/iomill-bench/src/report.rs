@@ -110,9 +110,7 @@ impl Report {
         for one in measured {
             report.cancelled |= one.cancelled;
             let workload = one.plan.workload.to_string();
-            // Without a complete round there is nothing to tell, and that is not 0.
-            let complete = one.outcomes.iter().filter(|outcome| !outcome.samples.is_empty());
-            let mut rows: Vec<Row> = complete.map(|outcome| row(outcome, &one.plan)).collect();
+            let mut rows: Vec<Row> = one.outcomes.iter().map(|outcome| row(outcome, &one.plan)).collect();
             compare(&mut rows);
             report.results.append(&mut rows);
             for (contender, cache, why) in &one.left_out {

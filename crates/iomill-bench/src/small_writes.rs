@@ -92,12 +92,12 @@ pub(crate) fn run<W: Writer>(
     set_up: impl Fn() -> Result<W> + Sync,
     sync: impl Fn() -> Result<()> + Sync,
 ) -> Result<Sample> {
-    let ended = AtomicUsize::new(0);
+    let (ended, since) = (AtomicUsize::new(0), Instant::now());
     threads::run(
         slice,
         |thread| {
             let mut worker = Worker::new(set_up()?, *writes, thread);
-            worker.fill_cache(slice)?;
+            worker.fill_cache(slice, since)?;
             Ok(worker)
         },
         |worker, stop| {
@@ -129,10 +129,10 @@ impl<W: Writer> Worker<W> {
         Worker { writer, writes, rng, pool, written: Vec::new() }
     }
 
-    /// Writes this thread's share of twice the pages that there is memory for, in at most the time of a slice: drives may be slow.
-    fn fill_cache(&mut self, slice: &Slice<'_>) -> Result<()> {
+    /// Writes this thread's share of twice the pages that there is memory for, until the time of a slice is over for all of them: drives
+    /// may be slow.
+    fn fill_cache(&mut self, slice: &Slice<'_>, since: Instant) -> Result<()> {
         let pages = 2 * self.writes.cache_bytes.div_ceil(PAGE_BYTES as u64);
-        let since = Instant::now();
         for _ in 0..pages.div_ceil(slice.threads.max(1) as u64) {
             if since.elapsed() > slice.duration || slice.cancel.load(Ordering::Relaxed) {
                 break;

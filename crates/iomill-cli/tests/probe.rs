@@ -114,7 +114,9 @@ fn results_are_written_whole_or_not_at_all() {
         fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
     };
     for device in devices.filter(is_block).take(1) {
-        probe(&site, &["ssd0", "--html", device.to_str().unwrap()]).failed(2, &["block device", "would be lost"]);
+        // Should it not be refused, the size is, before anything is written.
+        let line = ["ssd0", "--size", "4KiB", "--html", device.to_str().unwrap()];
+        probe(&site, &line).failed(2, &["block device", "would be lost"]);
     }
 }
 

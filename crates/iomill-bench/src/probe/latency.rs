@@ -27,8 +27,8 @@ const FOREIGN_MAX: f64 = 0.2;
 /// A split that may be off by more, as a share of the whole, says nothing.
 const ERROR_MAX: f64 = 0.25;
 
-/// The timer's ticks on most kernels, in milliseconds: devices without requests count their time by them.
-const TICK_MS: f64 = 4.0;
+/// The timer's longest ticks that kernels are built with, in milliseconds: devices without requests count their time by them.
+const TICK_MS: f64 = 10.0;
 
 /// A 4 KiB read at depth 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]

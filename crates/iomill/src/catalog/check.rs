@@ -134,7 +134,11 @@ fn check_files(
     // Where something cannot be decided, nothing is touched.
     let repair = catalog.is_writer() && plan.faults.is_empty();
     report.problems.extend(plan.faults.iter().chain(&plan.remarks).cloned());
-    let advice = if catalog.is_writer() { LATER_ADVICE } else { REPAIR_ADVICE };
+    let advice = match (repair, catalog.is_writer()) {
+        (true, _) => "",
+        (false, true) => LATER_ADVICE,
+        (false, false) => REPAIR_ADVICE,
+    };
     let told = |step: &Step| Problem { repaired: repair, advice: advice.to_owned(), ..step.problem.clone() };
     report.problems.extend(plan.steps.iter().map(told));
     let records: Vec<Arc<Record>> = plan.live.values().cloned().collect();
