@@ -383,9 +383,9 @@ mod tests {
         assert_eq!(parse_stat("100 2"), None);
         let fine = split(Some((100, 50)), Some((1100, 150)), 1000, true);
         assert_eq!(fine, Ok(Counted { device_us: 100.0, error_us: 1.0 }));
-        // 24 ticks of some 100,000 reads.
-        let coarse = split(Some((0, 0)), Some((100_000, 96)), 100_000, false).unwrap();
-        assert_eq!((coarse.device_us, coarse.error_us), (0.96, 0.4));
+        // Eight ticks of some 100,000 reads.
+        let coarse = split(Some((0, 0)), Some((100_000, 80)), 100_000, false).unwrap();
+        assert_eq!((coarse.device_us, coarse.error_us), (0.8, 0.6));
         assert!(split(Some((0, 0)), Some((1500, 150)), 1000, true).unwrap_err().contains("others read"));
         assert!(split(Some((0, 0)), Some((10, 150)), 1000, true).unwrap_err().contains("iostats"));
         assert!(split(None, None, 1000, true).is_err());
