@@ -517,7 +517,7 @@ fn part_allocate(part: &Part, from: u64, to: u64) -> Result<()> {
 mod tests {
     use std::sync::Arc;
 
-    use crate::{ArrayOptions, Layout};
+    use crate::api::{ArrayOptions, Layout};
 
     /// What holds the file over the last handle's end, as an operation does, does not give up what a later handle writes.
     #[test]
