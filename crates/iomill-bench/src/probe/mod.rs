@@ -373,21 +373,19 @@ fn best_depth(depths: &[Point]) -> u32 {
     depths.iter().find(|point| point.iops >= ENOUGH * best).map_or(DEEP, |point| point.depth)
 }
 
-/// Whether drives are of different speeds. Where the processors kept the slowest from more, it is not known to be slower.
-fn are_uneven(drives: &[DriveFigures], cpus: usize) -> bool {
+/// The slowest drive and the fastest, if drives are of different speeds. Where the processors kept the slowest from more, it is not known
+/// to be slower.
+fn slow_and_fast(drives: &[DriveFigures], cpus: usize) -> Option<(&DriveFigures, &DriveFigures)> {
     let by_speed = |a: &&DriveFigures, b: &&DriveFigures| a.best_iops().total_cmp(&b.best_iops());
-    let (Some(slow), Some(fast)) = (drives.iter().min_by(by_speed), drives.iter().max_by(by_speed)) else {
-        return false;
-    };
-    fast.best_iops() >= UNEVEN * slow.best_iops() && !verdict::is_busy(slow.best(), cpus)
+    let (slow, fast) = (drives.iter().min_by(by_speed)?, drives.iter().max_by(by_speed)?);
+    let are_uneven = fast.best_iops() >= UNEVEN * slow.best_iops() && !verdict::is_busy(slow.best(), cpus);
+    are_uneven.then_some((slow, fast))
 }
 
 /// Ten for the slowest drive; no more than weights may be. Drives that are about as fast are alike.
 fn weights(drives: &[DriveFigures], cpus: usize) -> Vec<u32> {
-    if !are_uneven(drives, cpus) {
-        return vec![10; drives.len()];
-    }
-    let slowest = drives.iter().map(DriveFigures::best_iops).fold(f64::INFINITY, f64::min).max(1e-9);
+    let Some((slow, _)) = slow_and_fast(drives, cpus) else { return vec![10; drives.len()] };
+    let slowest = slow.best_iops().max(1e-9);
     drives.iter().map(|drive| ((drive.best_iops() / slowest * 10.0).round() as u32).clamp(1, 1000)).collect()
 }
 
@@ -422,6 +420,11 @@ pub(crate) mod tests {
         let mut threads = [point(100.0, 32, 1, 1, 1.0), point(150.0, 32, 2, 1, 2.0)];
         linear(&mut threads, |point| point.threads);
         assert_eq!((threads[0].of_linear, threads[1].of_linear), (Some(1.0), Some(0.75)));
+    }
+
+    fn short(place: impl Into<PathBuf>) -> Settings {
+        let (places, slice) = (vec![place.into()], Duration::from_millis(1));
+        Settings { places, raw: Vec::new(), part_bytes: 4 << 20, slice, threads: 1 }
     }
 
     #[test]
@@ -471,13 +474,7 @@ pub(crate) mod tests {
 
     #[test]
     fn nothing_to_measure_is_no_error() {
-        let settings = Settings {
-            places: vec!["/dev/shm".into()],
-            raw: Vec::new(),
-            part_bytes: 4 << 20,
-            slice: Duration::from_millis(1),
-            threads: 1,
-        };
+        let settings = short("/dev/shm");
         let mut why = Vec::new();
         let none = run(&settings, &Tree::machine(), &AtomicBool::new(false), &mut |_| (), &mut why).unwrap();
         assert!(none.is_none() && why.len() == 1, "{why:?}");
@@ -494,13 +491,7 @@ pub(crate) mod tests {
         let (theirs, link) = (dir.path().join("theirs"), dir.path().join(leftovers::probe_name()));
         fs::write(&theirs, "theirs").unwrap();
         std::os::unix::fs::symlink(&theirs, &link).unwrap();
-        let settings = Settings {
-            places: vec![dir.path().to_owned()],
-            raw: Vec::new(),
-            part_bytes: 4 << 20,
-            slice: Duration::from_millis(1),
-            threads: 1,
-        };
+        let settings = short(dir.path());
         let mut why = Vec::new();
         let never = AtomicBool::new(false);
         assert!(run(&settings, &Tree::machine(), &never, &mut |_| (), &mut why).unwrap().is_none());
@@ -514,13 +505,7 @@ pub(crate) mod tests {
     #[test]
     fn a_signal_while_files_are_written_ends_that() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let settings = Settings {
-            places: vec![dir.path().to_owned()],
-            raw: Vec::new(),
-            part_bytes: 1 << 50,
-            slice: Duration::from_millis(1),
-            threads: 1,
-        };
+        let settings = Settings { part_bytes: 1 << 50, ..short(dir.path()) };
         let came = AtomicBool::new(true);
         let error = run(&settings, &Tree::machine(), &came, &mut |_| (), &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("interrupted"), "{error}");

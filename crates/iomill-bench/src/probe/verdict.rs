@@ -2,7 +2,7 @@
 
 use super::raw::RawFigures;
 use super::served::Served;
-use super::{Adapter, DriveFigures, Figures, Point, are_uneven};
+use super::{Adapter, DriveFigures, Figures, Point, slow_and_fast};
 use crate::human;
 
 /// Above this share of a CPU a thread does nothing but work.
@@ -225,11 +225,7 @@ fn raw(raw: &RawFigures) -> String {
 
 /// Drives of different speeds.
 fn uneven(figures: &Figures) -> Option<String> {
-    let slow = figures.drives.iter().min_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
-    let fast = figures.drives.iter().max_by(|a, b| a.best_iops().total_cmp(&b.best_iops()))?;
-    if !are_uneven(&figures.drives, figures.machine.cores_allowed) {
-        return None;
-    }
+    let (slow, fast) = slow_and_fast(&figures.drives, figures.machine.cores_allowed)?;
     let weights: Vec<String> = figures.weights.iter().map(u32::to_string).collect();
     Some(format!(
         "{} does {:.1} times the reads of {}, at whose pace files with the striping layout go; the hash layout with weights {} uses all of both",
