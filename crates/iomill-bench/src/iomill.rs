@@ -145,8 +145,10 @@ impl Worker {
             buffer: array.buffer(batch * block_bytes)?,
             block_bytes,
         };
-        // Pages and rings are made before the clock starts.
-        pattern::fill_to_write(&mut worker.buffer);
+        if this.workload.writes() {
+            pattern::fill_to_write(&mut worker.buffer);
+        }
+        // Rings are made before the clock starts.
         let first = worker.buffer.len().min(block_bytes);
         file.read_at(&mut worker.buffer[..first], 0)?;
         Ok(worker)

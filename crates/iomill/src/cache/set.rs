@@ -196,8 +196,8 @@ impl<'a> Set<'a> {
     fn equal_bytes(&self, index: usize, byte: u8) -> u32 {
         debug_assert!(index + 1 < self.shape.stride);
         #[cfg(all(target_arch = "x86_64", not(any(miri, iomill_models))))]
-        // SAFETY: SSE2 is part of x86-64, and AVX is taken only where the build demands it of the processor. The assembly reads two words of the header: to the language it is code that it cannot see,
-        // which does what two relaxed loads would.
+        // SAFETY: SSE2 is part of x86-64, and AVX is taken only where the build demands it of the processor. The assembly reads two words
+        // of the header: to the language it is code that it cannot see, which does what two relaxed loads would.
         unsafe {
             use core::arch::x86_64::*;
             let mut equal = _mm_set1_epi8(byte as i8);
