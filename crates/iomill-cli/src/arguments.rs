@@ -144,6 +144,11 @@ impl Global {
     pub fn wants_document(&self) -> bool {
         self.json.as_deref() == Some(Path::new("-"))
     }
+
+    /// The file that a measurement's document goes to, if it goes to one.
+    pub fn json_file(&self) -> Option<&Path> {
+        self.json.as_deref().filter(|_| !self.wants_document())
+    }
 }
 
 /// How requests reach the kernel.

@@ -29,7 +29,7 @@ use crate::terminal;
 const DRIVES: usize = 4;
 
 pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
-    if let Some(file) = context.global.json.as_deref().filter(|file| *file != Path::new("-")) {
+    if let Some(file) = context.global.json_file() {
         check_report("--json", file)?;
     }
     let mut answer = match &arguments.what {
@@ -141,6 +141,11 @@ fn watched(
     measure: impl FnOnce(&mut dyn FnMut(Stage)) -> iomill::Result<Report>,
 ) -> Result<Answer> {
     let report = progress(context, interrupt, measure)?;
+    told(context, &report)
+}
+
+/// A report's table and document.
+fn told(context: &Context<'_>, report: &Report) -> Result<Answer> {
     answer(context, report.table(terminal::width()) + "\n", report.json()?)
 }
 
@@ -179,7 +184,7 @@ fn answer(context: &Context<'_>, text: String, json: String) -> Result<Answer> {
     {
         return Err(failure);
     }
-    if let Some(file) = context.global.json.as_deref().filter(|file| *file != Path::new("-")) {
+    if let Some(file) = context.global.json_file() {
         std::fs::write(file, json + "\n").map_err(Failure::local("write", file))?;
     }
     Ok(Answer::new(text, document))

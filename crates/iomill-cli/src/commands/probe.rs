@@ -20,7 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::table::Table;
 
 pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
-    let document_file = context.global.json.as_deref().filter(|file| *file != Path::new("-"));
+    let document_file = context.global.json_file();
     may_write(arguments, document_file)?;
     let mut why = Vec::new();
     let settings = Settings {

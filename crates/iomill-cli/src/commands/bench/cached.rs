@@ -13,7 +13,7 @@ use iomill_bench::soak;
 use iomill_bench::{chart, warm};
 
 use super::super::check_cache;
-use super::{answer, named_or_fresh, progress, watched};
+use super::{answer, named_or_fresh, progress, told, watched};
 use crate::arguments::{
     BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
 };
@@ -22,7 +22,6 @@ use crate::context::Context;
 use crate::destination::check_report;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::terminal;
 
 /// The file's length over the memory for it, where no length is given.
 const COLD_SIZE_OVER_CACHE: u64 = 8;
@@ -52,7 +51,7 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
 pub fn cold(context: &Context<'_>, arguments: &BenchColdOnly) -> Result<Answer> {
     let what = What::Cold(arguments.workload.iter().map(|workload| workload.choice()).collect());
     let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
-    answer(context, report.table(terminal::width()) + "\n", report.json()?)
+    told(context, &report)
 }
 
 pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
@@ -60,7 +59,7 @@ pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
     let what = What::Mixed(arguments.hit_percent.clone());
     let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
     // First, so that a picture which cannot be written takes nothing else along, and one of nothing is not drawn.
-    let answer = answer(context, report.table(terminal::width()) + "\n", report.json()?)?;
+    let answer = told(context, &report)?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, chart::svg(&report)?).map_err(Failure::local("write", path))?;
     }
@@ -71,7 +70,7 @@ pub fn small_writes(context: &Context<'_>, arguments: &BenchSmallWrites) -> Resu
     let size = arguments.size.unwrap_or(arguments.cache.saturating_mul(WRITES_SIZE_OVER_CACHE));
     let settings = settings(context, size, arguments.cache, arguments.threads, &arguments.turns)?;
     let report = limited(context, &What::SmallWrites, &settings, &arguments.turns)?;
-    answer(context, report.table(terminal::width()) + "\n", report.json()?)
+    told(context, &report)
 }
 
 pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
