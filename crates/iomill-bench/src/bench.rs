@@ -14,7 +14,7 @@ use crate::contender::{QUICK_CACHE, URING_BY_HAND};
 use crate::iomill::Iomill;
 use crate::machine::Machine;
 use crate::report::Report;
-use crate::rivals;
+use crate::rivals::{self, BROUGHT_BY, Bring, Names};
 use crate::rounds::{self, Plan, Progress};
 
 /// Names that a choice of rivals may contain.
@@ -33,7 +33,8 @@ pub const RIVALS: [&str; 11] = [
 ];
 
 /// Those of [`run`].
-pub const ACCESS_RIVALS: [&str; 6] = [URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP];
+pub const ACCESS_RIVALS: Names =
+    Names::own(&[URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP]);
 
 /// Who takes part beside iomill.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,16 +57,25 @@ impl Rivals {
         }
     }
 
-    /// Refuses those whom a measurement does not have.
-    pub(crate) fn check(&self, there: &[&str]) -> Result<()> {
-        let Rivals::Some(names) = self else { return Ok(()) };
-        match names.iter().find(|name| !there.contains(&name.as_str())) {
-            Some(name) => {
-                let why = format!("it takes no part in this; give `all`, `none`, or some of {}", there.join(", "));
-                Err(Error::invalid(format!("rival {name:?}"), why))
-            }
-            None => Ok(()),
+    /// Refuses those that a measurement does not have, with `bring` or without.
+    pub(crate) fn check(&self, names: Names, bring: Option<&dyn Bring>) -> Result<()> {
+        let Rivals::Some(chosen) = self else { return Ok(()) };
+        for name in chosen {
+            let is_brought = names.brought.contains(&name.as_str());
+            let why = match bring {
+                None if is_brought => {
+                    format!("it needs other crates; `{BROUGHT_BY} ...` in iomill's repository has it")
+                }
+                _ if is_brought || names.own.contains(&name.as_str()) => continue,
+                _ => {
+                    let brought = if bring.is_some() { names.brought } else { &[] };
+                    let there = [names.own, brought].concat().join(", ");
+                    format!("it takes no part in this; give `all`, `none`, or some of {there}")
+                }
+            };
+            return Err(Error::invalid(format!("rival {name:?}"), why));
         }
+        Ok(())
     }
 }
 
@@ -132,7 +142,7 @@ fn measure(
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
-    settings.rivals.check(&ACCESS_RIVALS)?;
+    settings.rivals.check(ACCESS_RIVALS, None)?;
     if settings.plan.workload.writes() && settings.shape.layout.kind() == LayoutKind::Hash {
         let why = "rivals would write into blocks that the hash layout leaves unused; use striping or rotated";
         return Err(Error::invalid("writes with the hash layout", why));

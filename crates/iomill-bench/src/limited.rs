@@ -18,6 +18,7 @@ use crate::human;
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
 use crate::report::Report;
+use crate::rivals::Names;
 use crate::rivals::uring::Uring;
 use crate::rounds::{self, Measured, Turns, WARM_UP};
 use crate::small_writes::SmallWrites;
@@ -60,18 +61,18 @@ pub enum What {
 }
 
 /// Who may take part beside iomill in cold reads.
-pub const COLD_RIVALS: [&str; 3] = [URING_BY_HAND, PREAD, MMAP];
+pub const COLD_RIVALS: Names = Names::own(&[URING_BY_HAND, PREAD, MMAP]);
 /// In reads of which a share hits.
-pub const MIXED_RIVALS: [&str; 2] = [PREAD, MMAP];
+pub const MIXED_RIVALS: Names = Names::own(&[PREAD, MMAP]);
 /// In small writes.
-pub const WRITE_RIVALS: [&str; 1] = [PWRITE];
+pub const WRITE_RIVALS: Names = Names::own(&[PWRITE]);
 
 impl What {
-    fn rivals(&self) -> &'static [&'static str] {
+    fn rivals(&self) -> Names {
         match self {
-            What::Cold(_) => &COLD_RIVALS,
-            What::Mixed(_) => &MIXED_RIVALS,
-            What::SmallWrites => &WRITE_RIVALS,
+            What::Cold(_) => COLD_RIVALS,
+            What::Mixed(_) => MIXED_RIVALS,
+            What::SmallWrites => WRITE_RIVALS,
         }
     }
 }
@@ -86,7 +87,7 @@ pub fn run(
 ) -> Result<Report> {
     arena.measured(|arena| {
         check(settings)?;
-        settings.rivals.check(what.rivals())?;
+        settings.rivals.check(what.rivals(), None)?;
         match what {
             What::SmallWrites => small_writes(arena, settings, cancel, stage),
             What::Cold(choices) => {

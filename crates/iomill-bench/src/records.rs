@@ -24,7 +24,8 @@ pub const RECORD_BYTES: usize = 128;
 /// the list itself costs next to nothing.
 const LISTED: usize = 4 << 20;
 
-pub(crate) type Record = [u8; RECORD_BYTES];
+/// The bytes of a record.
+pub type Record = [u8; RECORD_BYTES];
 
 /// Which records are popular.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,19 +127,20 @@ impl Data {
 }
 
 /// Reads records, as many as it is given.
-pub(crate) trait Reader {
+pub trait Reader {
     /// Reads each of `records`, and uses its bytes.
     fn read<const VERIFY: bool>(&mut self, records: &[u32], data: &Data) -> Result<()>;
 }
 
 /// Reads one record.
-pub(crate) trait Copier {
+pub trait Copier {
     /// Copies the record at `offset`.
     fn copy(&mut self, offset: u64, record: &mut Record) -> Result<()>;
 }
 
 /// A reader that takes one record after the other.
-pub(crate) struct OneByOne<C>(pub(crate) C);
+#[derive(Debug)]
+pub struct OneByOne<C>(pub C);
 
 impl<C: Copier> Reader for OneByOne<C> {
     #[inline(always)]
@@ -158,7 +160,7 @@ impl<C: Copier> Reader for OneByOne<C> {
 }
 
 /// One slice of a reader; `set_up` makes one per thread.
-pub(crate) fn run<R: Reader>(
+pub fn run<R: Reader>(
     slice: &Slice<'_>,
     reads: &RecordReads,
     data: &Data,

@@ -16,12 +16,14 @@ use crate::machine;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{Data, RecordReads, Skew};
 use crate::report::Report;
-use crate::rivals::caches::{Cached, Foyer, Moka, Pages, QuickCache};
 use crate::rivals::resident::Resident;
+use crate::rivals::{Bring, Names};
 use crate::rounds::{self, Plan, Turns, WARM_UP};
 
-/// How often all bytes are in memory at once: in the page cache, as pages of the crates, and in iomill's cache.
-const COPIES: u64 = 3;
+/// How often all bytes are in memory at once: in the page cache and in iomill's cache.
+const COPIES: u64 = 2;
+/// The same where rivals are brought, which share one more.
+const COPIES_WITH_BROUGHT: u64 = 3;
 
 /// iomill's cache over the data, where its size is not given. A page has one set to be in; in a cache as large as the data many
 /// sets would be too small for their pages, in this one a set has room for four times as many as it gets on average, and next to
@@ -55,30 +57,38 @@ impl Settings {
 }
 
 /// Who may take part beside iomill.
-pub const RIVALS: [&str; 6] = [MMAP, MMAP_SMALL_PAGES, PREAD, QUICK_CACHE, MOKA, FOYER];
+pub const RIVALS: Names = Names { own: &[MMAP, MMAP_SMALL_PAGES, PREAD], brought: &[QUICK_CACHE, MOKA, FOYER] };
 
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
-pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
-    arena.measured(|arena| measure(arena, settings, cancel, stage))
+pub fn run(
+    arena: Arena,
+    settings: &Settings,
+    bring: Option<&dyn Bring>,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Report> {
+    arena.measured(|arena| measure(arena, settings, bring, cancel, stage))
 }
 
 fn measure(
     arena: &mut Arena,
     settings: &Settings,
+    bring: Option<&dyn Bring>,
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
-    settings.rivals.check(&RIVALS)?;
+    settings.rivals.check(RIVALS, bring)?;
     if let Some(cache_bytes) = settings.cache_bytes.filter(|&bytes| bytes < settings.size_bytes) {
         let (cache, size) = (crate::human::size(cache_bytes), crate::human::size(settings.size_bytes));
         let why = "what is read must fit in the cache; give a larger --cache, or none for one that surely holds it";
         return Err(Error::invalid(format!("a cache of {cache} for {size}"), why));
     }
-    let (needed, there) = (settings.size_bytes.saturating_mul(COPIES), machine::available_memory_bytes()?);
+    let copies = if bring.is_some() { COPIES_WITH_BROUGHT } else { COPIES };
+    let (needed, there) = (settings.size_bytes.saturating_mul(copies), machine::available_memory_bytes()?);
     if needed > there / 10 * 9 {
         let (needed, there) = (crate::human::size(needed), crate::human::size(there));
         let why =
-            format!("{COPIES} times that, {needed}, would be in memory, and {there} is free; give a smaller --size");
+            format!("{copies} times that, {needed}, would be in memory, and {there} is free; give a smaller --size");
         return Err(Error::invalid(format!("a size of {}", crate::human::size(settings.size_bytes)), why));
     }
     let mut filling = |done, total| stage(Stage::Filling(done, total));
@@ -87,23 +97,20 @@ fn measure(
     let cache_bytes = settings.cache_bytes.unwrap_or(settings.size_bytes.saturating_mul(CACHE_OVER_SIZE));
     let whole = Arc::new(Whole::new(arena, &settings.options, cache_bytes));
     let mut contenders = contenders(&data, &whole);
+    contenders.extend(bring.into_iter().flat_map(|bring| bring.warm(&data)));
     contenders.retain(|contender| settings.rivals.include(contender.name()));
     let plans = settings.plans();
     let measured = rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)?;
     Ok(Report { baselines: &[MMAP, MMAP_SMALL_PAGES], ..Report::new(machine, &measured) })
 }
 
-/// Everybody who takes part.
-pub fn contenders(data: &Arc<Data>, whole: &Arc<Whole>) -> Vec<Box<dyn Contender<RecordReads>>> {
-    let pages = Arc::new(Pages::default());
+/// All that take part but those that are brought.
+fn contenders(data: &Arc<Data>, whole: &Arc<Whole>) -> Vec<Box<dyn Contender<RecordReads>>> {
     let mut contenders = cached::warm(data, whole);
-    let rivals: [Box<dyn Contender<RecordReads>>; 6] = [
+    let rivals: [Box<dyn Contender<RecordReads>>; 3] = [
         Box::new(Resident::mmap(data.clone())),
         Box::new(Resident::mmap_small_pages(data.clone())),
         Box::new(Resident::pread(data.clone())),
-        Box::new(Cached::<QuickCache>::new(data.clone(), pages.clone())),
-        Box::new(Cached::<Moka>::new(data.clone(), pages.clone())),
-        Box::new(Cached::<Foyer>::new(data.clone(), pages)),
     ];
     contenders.extend(rivals);
     contenders
@@ -161,7 +168,7 @@ mod tests {
         let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
         let iomill = [IOMILL_READ_AT, IOMILL_PIN, IOMILL_READ_MANY];
         assert_eq!(names[..3], iomill);
-        assert_eq!(names[3..], [MMAP, MMAP_SMALL_PAGES, PREAD, QUICK_CACHE, MOKA, FOYER]);
+        assert_eq!(names[3..], *RIVALS.own);
         for contender in &contenders[..3] {
             assert!(contender.notes()[0].contains("8 MiB, in which 100.0000%"), "{:?}", contender.notes());
         }

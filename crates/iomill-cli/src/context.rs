@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use iomill::{Array, ArrayOptions, Peek, Profile};
+use iomill_bench::rivals::Bring;
 
 use crate::arguments::{Command, Global, Mode};
 use crate::failure::{Failure, Result};
@@ -33,6 +34,8 @@ fn existing(places: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
 pub struct Context<'a> {
     /// As they were given.
     pub global: &'a Global,
+    /// Makes rivals whose dependencies this crate does without.
+    pub bring: Option<&'a dyn Bring>,
     profile: Option<Profile>,
     notices: RefCell<Vec<String>>,
     cut_short: RefCell<Option<Failure>>,
@@ -40,7 +43,7 @@ pub struct Context<'a> {
 
 impl<'a> Context<'a> {
     /// A context that has noted nothing, and has read the profile that the command shall follow.
-    pub fn new(global: &'a Global, command: &Command) -> Result<Context<'a>> {
+    pub fn new(global: &'a Global, command: &Command, bring: Option<&'a dyn Bring>) -> Result<Context<'a>> {
         let profile = match (&global.profile, command) {
             // It writes one.
             (_, Command::Probe(_)) | (None, _) => None,
@@ -50,7 +53,7 @@ impl<'a> Context<'a> {
             }
             (Some(path), _) => Some(Profile::read(path)?),
         };
-        Ok(Context { global, profile, notices: RefCell::default(), cut_short: RefCell::default() })
+        Ok(Context { global, bring, profile, notices: RefCell::default(), cut_short: RefCell::default() })
     }
 
     /// How arrays are opened: without a cache, since commands stream and look at nothing twice.

@@ -25,14 +25,15 @@ use std::ffi::OsString;
 use arguments::Cli;
 use console::Console;
 use context::Context;
+use iomill_bench::rivals::Bring;
 
 /// Parses a command line whose first argument is the command's own name. Reads nothing but its arguments.
 pub fn parse_arguments(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     arguments::parse(arguments)
 }
 
-/// Does what a command line says; the exit code.
-pub fn run(arguments: Vec<OsString>) -> u8 {
+/// Does what a command line says; the exit code. Rivals that are brought take part in measurements.
+pub fn run(arguments: Vec<OsString>, bring: Option<&dyn Bring>) -> u8 {
     let wants_json = arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
     let cli = match parse_arguments(arguments) {
         Ok(cli) => cli,
@@ -43,7 +44,7 @@ pub fn run(arguments: Vec<OsString>) -> u8 {
     }
     interrupt::fail_at_size_limits();
     let console = Console::new(cli.command.name(), &cli.global);
-    match Context::new(&cli.global, &cli.command) {
+    match Context::new(&cli.global, &cli.command, bring) {
         Ok(context) => {
             let result = commands::run(&context, &cli.command);
             console.finish(result, &context.take_notices())

@@ -20,6 +20,7 @@ fn options_without_effect_are_refused() {
         ("bench mmap-vs-syscall --size 4MiB --request-size 16MiB", ["16 MiB", "larger --size"]),
         ("bench warm --size 8MiB --cache 4MiB", ["8 MiB", "larger --cache"]),
         ("bench random --size 4MiB --rivals pread,quick_cache", ["quick_cache", "fio-io_uring"]),
+        ("bench warm --size 8MiB --rivals mmap,moka", ["\"moka\"", "rivals/Cargo.toml"]),
         ("bench mixed --rivals pwrite", ["pwrite", "pread, mmap"]),
         ("bench small-writes --batch 4", ["--batch", "unexpected"]),
         ("bench ladder --of falcon --state x", ["--state", "sc13"]),

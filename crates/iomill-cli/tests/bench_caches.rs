@@ -49,9 +49,7 @@ fn warm_has_everybody_and_its_keys() {
         let mut found = names(&document["results"], workload);
         found.sort_unstable();
         let both = |name| [name, name];
-        let rivals =
-            [both("foyer"), both("mmap"), both("mmap-small-pages"), both("moka"), both("pread"), both("quick_cache")]
-                .concat();
+        let rivals = [both("mmap"), both("mmap-small-pages"), both("pread")].concat();
         let ours = [both("iomill-pin"), both("iomill-read_at"), both("iomill-read_many")].concat();
         assert_eq!(found.iter().copied().filter(|name| name.starts_with("iomill-")).collect::<Vec<_>>(), ours);
         found.retain(|name| !name.starts_with("iomill-"));
@@ -179,7 +177,7 @@ fn a_soak_that_takes_too_much_memory_fails() {
 fn what_makes_no_sense_is_refused() {
     let site = Site::bare(0);
     for (arguments, said) in [
-        (vec!["warm", "--rivals", "nobody"], "quick_cache"),
+        (vec!["warm", "--rivals", "nobody"], "mmap-small-pages"),
         (vec!["warm", "--threads", "0"], "0"),
         (vec!["warm", "--threads", "1,x"], "x"),
         (vec!["warm", "--skew", "normal"], "uniform"),

@@ -23,6 +23,12 @@ use crate::workload::{Order, Workload};
 /// How often to look whether fio has ended or is to end.
 const TICK: Duration = Duration::from_millis(20);
 
+/// Why it is left out where it is not there.
+pub(super) const NOT_INSTALLED: &str = "fio is not installed";
+
+/// Why it is left out where it was built without io_uring; its version stands before this.
+pub(super) const NO_IO_URING: &str = "has no io_uring engine";
+
 /// See the head of this file.
 #[derive(Debug)]
 pub struct Fio {
@@ -122,13 +128,13 @@ impl Contender for Fio {
         let ask = |argument: &str| Command::new(&self.program).arg(argument).stdin(Stdio::null()).output();
         let version = match ask("--version") {
             Ok(output) => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Some("fio is not installed".into())),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Some(NOT_INSTALLED.into())),
             Err(e) => return Err(Error::io("run", &self.program, e)),
         };
         self.version = version;
         let engines = ask("--enghelp").map_err(|e| Error::io("run", &self.program, e))?;
         if !String::from_utf8_lossy(&engines.stdout).contains("io_uring") {
-            return Ok(Some(format!("{} has no io_uring engine", self.version)));
+            return Ok(Some(format!("{} {NO_IO_URING}", self.version)));
         }
         self.target.why_not_direct()
     }
@@ -342,9 +348,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target =
             Target::write(&[dir.path().to_owned()], "f", 1 << 16, 0, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
-        let mut fio = Fio::with_program(target, "/nonexistent/fio");
-        let why = fio.prepare(&Workload::RANDOM_READ).unwrap();
-        assert!(why.unwrap().contains("not installed"));
+        let fio = || Fio::with_program(target.clone(), "/nonexistent/fio");
+        for mut fio in [fio(), Fio { tuned: true, ..fio() }] {
+            assert_eq!(fio.prepare(&Workload::RANDOM_READ).unwrap().as_deref(), Some(NOT_INSTALLED), "{}", fio.name());
+        }
     }
 
     #[test]

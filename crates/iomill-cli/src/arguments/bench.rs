@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use iomill_bench::bench::{ACCESS_RIVALS, Rivals};
+use iomill_bench::rivals::{BROUGHT_BY, Names};
 use iomill_bench::rounds::Turns;
 
 use super::{
@@ -109,7 +110,7 @@ impl BenchTimes {
 #[derive(Debug, Args)]
 pub struct BenchRounds {
     /// Who else takes part
-    #[arg(long, value_name = "NAMES", default_value = "all", help = rivals_help(&ACCESS_RIVALS))]
+    #[arg(long, value_name = "NAMES", default_value = "all", help = rivals_help(ACCESS_RIVALS))]
     pub rivals: Rivals,
     /// How long, how often, where.
     #[command(flatten)]
@@ -138,8 +139,13 @@ impl BenchThreads {
 }
 
 /// The help of `--rivals`, of those there are.
-pub(super) fn rivals_help(names: &[&str]) -> String {
-    format!("Who else takes part: `all`, `none`, or some of {}", names.join(","))
+pub(super) fn rivals_help(names: Names) -> String {
+    let own = names.own.join(",");
+    let brought = match names.brought {
+        [] => String::new(),
+        names => format!("; {} too, if this is `{BROUGHT_BY} ...` in iomill's repository", names.join(",")),
+    };
+    format!("Who else takes part: `all`, `none`, or some of {own}{brought}")
 }
 
 /// Arguments of `bench random` and `bench sequential`.

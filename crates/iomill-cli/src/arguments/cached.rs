@@ -31,9 +31,9 @@ pub struct BenchBatch {
 
 /// Arguments of `bench warm`.
 #[derive(Debug, Args)]
-#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(&warm::RIVALS))))]
+#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(warm::RIVALS))))]
 pub struct BenchWarm {
-    /// Bytes that are read from; they are in memory three times over: in the page cache, as pages of other caches, and in iomill's
+    /// Bytes that are read from; they are in memory two times over, in the page cache and in iomill's; three times with other caches
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
     pub size: u64,
     /// Size of iomill's cache, which must hold all of that: a page has one small set to be in, so that a cache of the same size
@@ -95,7 +95,7 @@ pub struct BenchCold {
 
 /// Arguments of `bench cold`, those that `bench mixed` has too and its own.
 #[derive(Debug, Args)]
-#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(&limited::COLD_RIVALS))))]
+#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(limited::COLD_RIVALS))))]
 pub struct BenchColdOnly {
     /// Which pages are read; one measurement each
     #[arg(long, value_enum, value_name = "NAMES", default_value = "random", value_delimiter = ',')]
@@ -126,7 +126,7 @@ impl ColdWorkload {
 
 /// Arguments of `bench mixed`.
 #[derive(Debug, Args)]
-#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(&limited::MIXED_RIVALS))))]
+#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(limited::MIXED_RIVALS))))]
 pub struct BenchMixed {
     /// Shares of the reads that find their page in memory, 0 to 99; one measurement each
     #[arg(
@@ -147,7 +147,7 @@ pub struct BenchMixed {
 
 /// Arguments of `bench small-writes`.
 #[derive(Debug, Args)]
-#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(&limited::WRITE_RIVALS))))]
+#[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(limited::WRITE_RIVALS))))]
 pub struct BenchSmallWrites {
     /// Memory for what was written, the same for everybody
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]

@@ -10,15 +10,20 @@ use super::Finding;
 use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
-/// The parts of `fuzz/Cargo.toml`, which is a workspace of its own, that name root files.
+/// Workspaces of their own, whose root files their `Cargo.toml` names.
+const APART: [&str; 2] = ["fuzz", "rivals"];
+
+/// The parts of such a `Cargo.toml` that name root files.
 #[derive(Deserialize)]
 struct Manifest {
     #[serde(default)]
-    bin: Vec<Bin>,
+    bin: Vec<Target>,
+    #[serde(default)]
+    test: Vec<Target>,
 }
 
 #[derive(Deserialize)]
-struct Bin {
+struct Target {
     path: String,
 }
 
@@ -26,10 +31,12 @@ struct Bin {
 pub fn roots(workspace: &Workspace) -> Result<Vec<String>> {
     let targets = workspace.members().flat_map(|package| &package.targets);
     let mut roots: Vec<String> = targets.map(|target| workspace.relative(&target.src_path)).collect();
-    let fuzz = workspace.root.join("fuzz/Cargo.toml");
-    if fuzz.exists() {
-        let manifest: Manifest = toml::from_str(&fs::read_to_string(fuzz)?)?;
-        roots.extend(manifest.bin.into_iter().map(|bin| format!("fuzz/{}", bin.path)));
+    for apart in APART {
+        let file = workspace.root.join(apart).join("Cargo.toml");
+        let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let manifest: Manifest = toml::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
+        let named = manifest.bin.into_iter().chain(manifest.test);
+        roots.extend(named.map(|target| format!("{apart}/{}", target.path)));
     }
     Ok(roots)
 }

@@ -45,7 +45,7 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
     };
     let interrupt = Interrupt::install()?;
     let arena = named_or_fresh(context, turns.rounds.times.place.dir())?;
-    watched(context, &interrupt, |stage| warm::run(arena, &settings, interrupt.flag(), stage))
+    watched(context, &interrupt, |stage| warm::run(arena, &settings, context.bring, interrupt.flag(), stage))
 }
 
 pub fn cold(context: &Context<'_>, arguments: &BenchColdOnly) -> Result<Answer> {

@@ -1,0 +1,36 @@
+//! The command `iomill`, with the rivals in its measurements whose dependencies are too many for iomill's own build.
+//!
+//! Goals: `iomill-rivals bench ...` takes the arguments of `iomill bench ...` and measures more contenders in the same turns.
+//! Non-goals: rivals that need no dependencies, which are in `iomill-bench`.
+
+mod caches;
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use iomill_bench::contender::Contender;
+use iomill_bench::records::{Data, RecordReads};
+use iomill_bench::rivals::Bring;
+
+use caches::{Cached, Foyer, Moka, Pages, QuickCache};
+
+/// The rivals of this crate.
+#[derive(Debug)]
+struct Brought;
+
+impl Bring for Brought {
+    fn warm(&self, data: &Arc<Data>) -> Vec<Box<dyn Contender<RecordReads>>> {
+        let pages = Arc::new(Pages::default());
+        vec![
+            Box::new(Cached::<QuickCache>::new(data.clone(), pages.clone())),
+            Box::new(Cached::<Moka>::new(data.clone(), pages.clone())),
+            Box::new(Cached::<Foyer>::new(data.clone(), pages)),
+        ]
+    }
+}
+
+fn main() -> ExitCode {
+    ExitCode::from(iomill_cli::run(std::env::args_os().collect(), Some(&Brought)))
+}

@@ -1,0 +1,44 @@
+//! `iomill-rivals bench`: the rivals take part beside those of iomill, and can be chosen.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const SHORT: [&str; 8] = ["bench", "warm", "--size", "8MiB", "--rounds", "1", "--seconds", "0.1"];
+
+fn run(more: &[&str]) -> Output {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_iomill-rivals"));
+    command.args(SHORT).args(more).env_remove("IOMILL_ARRAY").current_dir(dir.path()).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0, "something was left behind");
+    output
+}
+
+/// The contenders of the measurement with uniform reads by one thread.
+fn contenders(more: &[&str]) -> Vec<String> {
+    let output = run(&[&["--threads", "1", "--skew", "uniform", "--json"], more].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["results"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["ops_per_s"].as_f64().unwrap() > 0.0 && row["cache"] == "warm"), "{document}");
+    rows.iter().map(|row| row["contender"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn rivals_take_part_beside_those_of_iomill() {
+    let ours = ["iomill-read_at", "iomill-pin", "iomill-read_many"];
+    let all = [&ours[..], &["mmap", "mmap-small-pages", "pread", "quick_cache", "moka", "foyer"]].concat();
+    assert_eq!(contenders(&[]), all);
+    assert_eq!(contenders(&["--rivals", "moka,mmap"]), [&ours[..], &["mmap", "moka"]].concat());
+    assert_eq!(contenders(&["--rivals", "none"]), ours);
+}
+
+#[test]
+fn a_rival_of_another_measurement_is_refused() {
+    let output = run(&["--rivals", "pwrite"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("quick_cache, moka, foyer"), "{said}");
+}
