@@ -41,6 +41,14 @@ pub fn can_poll(sys: &Path, name: &str) -> Option<bool> {
     read_line(&sys.join("block").join(name).join("queue/io_poll")).map(|value| value != "0")
 }
 
+/// The unit in which a whole device is addressed, in bytes; `None` where the kernel does not say.
+pub fn logical_block_bytes(sys: &Path, name: &str) -> Option<u32> {
+    if name.is_empty() {
+        return None;
+    }
+    read_line(&sys.join("block").join(name).join("queue/logical_block_size"))?.parse().ok()
+}
+
 /// A partition's directory lies within its device's and says so by a file `partition`.
 fn whole_device(directory: PathBuf) -> PathBuf {
     match directory.parent() {

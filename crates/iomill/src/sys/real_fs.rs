@@ -24,10 +24,6 @@ use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock};
 /// The directory that an array keeps on each of its drives.
 pub const DIRECTORY: &str = "iomill";
 
-/// Memory alignment for direct I/O where the kernel does not say (before Linux 6.1): no block device asks for more
-/// than its logical sector, and those of 4 KiB sectors report themselves.
-const MEMORY_ALIGN_BYTES: u32 = 512;
-
 /// The unit of direct I/O: iomill moves whole pages.
 const PAGE_BYTES: u32 = 4096;
 
@@ -284,10 +280,10 @@ impl DriveFs for RealFs {
         if !sys::fcntl_getfl(file)?.contains(OFlags::DIRECT) {
             return Ok(Alignment::NONE);
         }
-        let told = direct_demands(file)?.map_or(MEMORY_ALIGN_BYTES, |(_, memory)| memory.max(1));
+        let told = direct_demands(file)?.map(|(_, memory)| memory);
         let number = sys::fstat(file)?.st_dev;
-        let device = block::find(Path::new("/sys"), sys::major(number), sys::minor(number)).unwrap_or_default();
-        Ok(Alignment { offset: PAGE_BYTES, memory: memory_demand(&device.name, told) })
+        let memory = memory_demand(Path::new("/sys"), (sys::major(number), sys::minor(number)), told);
+        Ok(Alignment { offset: PAGE_BYTES, memory })
     }
 
     fn ground(&self) -> io::Result<Ground> {
@@ -373,10 +369,14 @@ fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
     }
 }
 
-/// The alignment of memory that a device needs, whatever it says. zram fills whole pages of memory, from the page's begin: with memory
+/// The alignment of memory that direct I/O on a device needs. Where the kernel does not say (before Linux 6.1) it is the device's logical
+/// block: Linux before 6.0 demands that much, and none demands more. A page does where the device does not show, as under btrfs. zram fills whole pages of memory, from the page's begin: with memory
 /// that begins within a page it overwrites what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18).
-fn memory_demand(device: &str, told: u32) -> u32 {
-    if device.starts_with("zram") { told.max(PAGE_BYTES) } else { told }
+fn memory_demand(sys: &Path, (major, minor): (u32, u32), told: Option<u32>) -> u32 {
+    let device = block::find(sys, major, minor).unwrap_or_default();
+    let block = || block::logical_block_bytes(sys, &device.name).filter(|bytes| bytes.is_power_of_two());
+    let told = told.or_else(block).unwrap_or(PAGE_BYTES).max(1);
+    if device.name.starts_with("zram") { told.max(PAGE_BYTES) } else { told }
 }
 
 fn mount_id(directory: BorrowedFd<'_>) -> Option<u64> {

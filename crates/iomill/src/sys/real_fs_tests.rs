@@ -222,7 +222,31 @@ fn mounts_are_found_by_number() {
     assert_eq!(find_mount(table, 3), None);
 }
 
+/// Kernels before 6.1 do not tell what direct I/O demands of memory. Those before 6.0 refuse memory that is not aligned to the
+/// device's logical block, 4,096 bytes on some drives.
 #[test]
-fn zram_gets_whole_pages_of_memory_only() {
-    assert_eq!([memory_demand("zram0", 512), memory_demand("nvme0n1", 512), memory_demand("", 4)], [4096, 512, 4]);
+fn memory_is_aligned_to_a_block_where_the_kernel_tells_nothing_else() {
+    let dir = scratch();
+    let devices =
+        [(1, "nvme0n1", Some("4096\n")), (2, "sda", Some("512\n")), (3, "odd", Some("x\n")), (4, "zram0", None)];
+    for (minor, name, block) in devices {
+        let device = dir.path().join("block").join(name);
+        std::fs::create_dir_all(device.join("queue")).unwrap();
+        if let Some(block) = block {
+            std::fs::write(device.join("queue/logical_block_size"), block).unwrap();
+        }
+        std::fs::create_dir_all(dir.path().join("dev/block")).unwrap();
+        symlink(&device, dir.path().join(format!("dev/block/259:{minor}"))).unwrap();
+    }
+    // A partition has no queue of its own.
+    let part = dir.path().join("block/nvme0n1/nvme0n1p1");
+    std::fs::create_dir_all(&part).unwrap();
+    std::fs::write(part.join("partition"), "1\n").unwrap();
+    symlink(&part, dir.path().join("dev/block/259:9")).unwrap();
+    let demand = |minor, told| memory_demand(dir.path(), (259, minor), told);
+    assert_eq!([1, 9, 2, 3, 4].map(|minor| demand(minor, None)), [4096, 4096, 512, 4096, 4096]);
+    // A file system that is on no device that shows, such as btrfs, or a machine without sysfs.
+    assert_eq!(demand(77, None), 4096);
+    assert_eq!([1, 9, 2, 77].map(|minor| demand(minor, Some(4))), [4; 4], "what the kernel tells counts");
+    assert_eq!((demand(4, Some(4)), demand(2, Some(0))), (4096, 1));
 }
