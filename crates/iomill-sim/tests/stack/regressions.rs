@@ -146,6 +146,31 @@ fn a_full_drive_holds_up_nobody_else() {
     assert_tidy(&world);
 }
 
+/// A read beyond the end of the file, and one of more memory than there is, were cut into 2^41 pieces before they were refused.
+#[test]
+fn a_senseless_read_is_refused_at_once() {
+    for len in [PAGE as u64, 1 << 59] {
+        let world = World::new(9).with_drives(2, DriveModel::default());
+        let options = ArrayOptions::new().platform(world.platform()).mode(Mode::DriveThreads).cache_bytes(0);
+        let array = options.create(world.paths()).unwrap();
+        let file = array.create_file("file", Layout::striping()).unwrap();
+        file.set_len(len).unwrap();
+        // From now on the drives have queues, of which there may be room in some.
+        block_on(&array, file.read(0, PAGE)).unwrap();
+        let (told, end) = std::sync::mpsc::channel();
+        let asker = file.clone();
+        std::thread::spawn(move || {
+            let task = iomill::Task::Read { offset: 0, len: 1 << 59 };
+            let refused = asker.try_submit(vec![task], |_| ()).is_err();
+            drop(asker);
+            told.send(refused).unwrap();
+        });
+        assert_eq!(end.recv_timeout(std::time::Duration::from_secs(60)), Ok(true), "in a file of {len} bytes");
+        drop(file);
+        array.close().unwrap();
+    }
+}
+
 /// A blocking write waited without end for the lock of a block that a future was writing to.
 #[test]
 fn a_blocking_call_beside_a_future_on_the_same_page_ends() {

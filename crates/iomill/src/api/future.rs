@@ -10,6 +10,7 @@ use super::cached::Work;
 use super::file::{File, Inside};
 use super::operation::{Buffers, Operation};
 use super::split::{Extent, Splitter};
+use crate::drive::serve::INBOX_PIECES;
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::sync::{Mutex, lock};
@@ -93,19 +94,28 @@ impl File {
     fn has_room(&self, tasks: &[Task]) -> bool {
         let array = self.state.array();
         let Some(fleet) = array.fleet.get() else { return true };
+        // What makes no sense is refused when it is submitted, before anything is made of it.
+        if self.check_within(reads(tasks)).is_err() {
+            return true;
+        }
         let mut weights = vec![0; array.catalog.drives().len()];
+        // A share of more pieces than an inbox holds is let into an empty one, however many they are.
+        let mut uncounted = self.state.record.drives.len();
         for task in tasks {
             let (op, offset, len) = match task {
                 Task::Read { offset, len } => (Op::Read, *offset, *len),
                 Task::Write { offset, bytes } => (Op::Write, *offset, bytes.len()),
             };
-            // What makes no sense is refused when it is submitted.
             if self.state.range_end(offset, len as u64).is_err() {
                 return true;
             }
             let extent = Extent { offset, len, buf: std::ptr::null_mut() };
             for (drive, _) in Splitter::new(&self.state, op, self.class, std::iter::once(extent)) {
                 weights[usize::from(drive)] += 1;
+                uncounted -= usize::from(weights[usize::from(drive)] == INBOX_PIECES + 1);
+                if uncounted == 0 {
+                    break;
+                }
             }
         }
         weights.iter().enumerate().all(|(drive, &weight)| weight == 0 || fleet.has_room(drive, self.class, weight))
@@ -132,10 +142,7 @@ impl File {
         }
         let writes = tasks.iter().any(|task| matches!(task, Task::Write { .. }));
         let inside = if writes { self.begin_write(write_start, write_end)? } else { Inside::enter(&self.state)? };
-        self.check_within(tasks.iter().filter_map(|task| match *task {
-            Task::Read { offset, len } => Some((offset, len)),
-            Task::Write { .. } => None,
-        }))?;
+        self.check_within(reads(&tasks))?;
         let write = writes.then(|| (write_end, self.state.record.drives.clone()));
         self.start_tasks(inside, tasks, write, callback)
     }
@@ -193,6 +200,14 @@ impl File {
         unsafe { operation.start(self.state.array(), pieces, (std::ptr::null(), 0), false) };
         Ok(operation)
     }
+}
+
+/// The ranges that tasks read.
+fn reads(tasks: &[Task]) -> impl Iterator<Item = (u64, usize)> {
+    tasks.iter().filter_map(|task| match *task {
+        Task::Read { offset, len } => Some((offset, len)),
+        Task::Write { .. } => None,
+    })
 }
 
 type Callback = Box<dyn FnOnce(Result<Buffers>) + Send>;
