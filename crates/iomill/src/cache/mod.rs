@@ -168,12 +168,7 @@ impl Cache {
     pub fn new(plan: Plan) -> Result<Cache> {
         let page = PAGE_BYTES as u64;
         let ways = plan.set_size.max(1) as u64;
-        let sets = |bytes: u64| sets_of(bytes, ways);
-        let (now, most) = (sets(plan.bytes), sets(plan.bytes_max.max(plan.bytes)));
-        if most * ways > u64::from(u32::MAX / 2) {
-            let what = format!("a cache of {} bytes", plan.bytes_max.max(plan.bytes));
-            return Err(Error::invalid(what, "it has at most 2^31 pages, 8 TiB"));
-        }
+        let (now, most) = (sets_of(plan.bytes, ways), most_sets(plan.bytes_max.max(plan.bytes), ways)?);
         let now = key::even_sets(key::first_sets(now as u32), now as u32);
         let directory = Directory::new(directory::Plan {
             sets: now,
@@ -404,6 +399,17 @@ struct Room {
 /// Sets in so much memory.
 fn sets_of(bytes: u64, ways: u64) -> u64 {
     (bytes / PAGE_BYTES as u64 / ways).max(1)
+}
+
+/// The same for the size that a cache may ever have; an error where that is more frames than have numbers.
+fn most_sets(bytes: u64, ways: u64) -> Result<u64> {
+    let most = sets_of(bytes, ways);
+    let pages_max = set::FRAMES_MAX / u64::from(SPARE_SHARE + 1) * u64::from(SPARE_SHARE);
+    if most * ways > pages_max {
+        let why = format!("the largest has {} bytes", pages_max * PAGE_BYTES as u64);
+        return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
+    }
+    Ok(most)
 }
 
 /// Frames for so many pages.

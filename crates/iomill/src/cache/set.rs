@@ -30,6 +30,9 @@ pub(super) const LOCKED: u64 = 1;
 /// In a way's frame: the way is marked. It repeats the mask, so that a pin need not look at one more line.
 const MARK: u32 = 1 << 31;
 
+/// How many frames there may be: their numbers are below the mark.
+pub const FRAMES_MAX: u64 = MARK as u64;
+
 /// Adding this to a locked word unlocks it and counts the version up, within the low 32 bits.
 const VERSION: u64 = 0xFFFF_FFFF;
 

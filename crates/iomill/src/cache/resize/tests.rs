@@ -228,3 +228,20 @@ fn pinned_pages_leave_their_frames() {
     (0..300).for_each(|page| write_clean(&cache, page));
     assert!(check_frames(&cache) > 250);
 }
+
+/// A frame's number and its mark share a word of 32 bits; the frames to spare count too.
+#[test]
+fn no_frame_has_a_number_that_is_a_mark() {
+    for ways in [4, 12, 32] {
+        let set_bytes = ways * PAGE_BYTES as u64;
+        let (mut fits, mut refused) = (1u64, 1u64 << 40);
+        while refused - fits > 1 {
+            let middle = (fits + refused) / 2;
+            *if super::super::most_sets(middle * set_bytes, ways).is_ok() { &mut fits } else { &mut refused } = middle;
+        }
+        let frames = fits * ways + (fits * ways / u64::from(super::super::SPARE_SHARE)).max(4);
+        assert!(frames <= 1 << 31, "{frames} frames in sets of {ways}");
+        assert_eq!(u64::from(with_spare(fits * ways)), frames);
+        assert!(fits * set_bytes > 7 << 40, "{fits} sets of {ways}");
+    }
+}
