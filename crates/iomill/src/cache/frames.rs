@@ -37,9 +37,12 @@ struct State {
 impl Frames {
     /// Room for `limit` frames now and `most` ever; `pins_max` of them may be pinned at a time.
     pub fn new(limit: u32, most: u32, pins_max: u32) -> io::Result<Frames> {
-        let memory = Memory::new(most)?;
+        Ok(Frames::over(Memory::new(most)?, limit, most, pins_max))
+    }
+
+    fn over(memory: Memory, limit: u32, most: u32, pins_max: u32) -> Frames {
         let state = State { limit, fresh: 0, free: Vec::new(), retired: Vec::new(), limbo: Vec::new() };
-        Ok(Frames { memory, state: Mutex::new(state), most, pins: Pins::new(pins_max) })
+        Frames { memory, state: Mutex::new(state), most, pins: Pins::new(pins_max) }
     }
 
     /// Where the slab is: start and length in bytes.
@@ -223,7 +226,7 @@ mod memory {
 
     /// The frames' bytes.
     #[derive(Debug)]
-    pub struct Memory(Slab);
+    pub struct Memory(pub(super) Slab);
 
     impl Memory {
         pub fn new(most: u32) -> io::Result<Memory> {
@@ -326,6 +329,30 @@ mod memory {
         /// The words that lie in a range whole.
         fn words(within: usize, len: usize) -> impl Iterator<Item = usize> {
             (0..2).filter(move |index| within <= index * 8 && index * 8 + 8 <= within + len)
+        }
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+    use crate::sys::memory::Slab;
+
+    /// The last chunk ends with the last frame, in the midst of a page where the kernel's pages are larger than a frame.
+    #[test]
+    fn the_last_chunk_goes_whatever_the_kernels_pages() {
+        const FRAMES: u32 = 1001;
+        for page in [PAGE_BYTES, 16 << 10, 64 << 10] {
+            let slab = Slab::of_pages(FRAMES as usize * PAGE_BYTES, page).unwrap();
+            let frames = Frames::over(Memory(slab), FRAMES, FRAMES, 1);
+            let all: Vec<u32> = std::iter::from_fn(|| frames.take()).collect();
+            assert_eq!(all.len(), FRAMES as usize);
+            frames.set_limit(10);
+            all.into_iter().for_each(|frame| frames.give(frame));
+            let let_go = std::cell::Cell::new(0..0);
+            let released = frames.release(2 << 20, |range| let_go.set(range)).unwrap();
+            let expected = 512 * PAGE_BYTES..FRAMES as usize * PAGE_BYTES;
+            assert_eq!((released, let_go.take()), (expected.len() as u64, expected), "pages of {page} bytes");
         }
     }
 }

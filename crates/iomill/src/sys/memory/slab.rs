@@ -34,6 +34,10 @@ pub struct Slab {
     start: NonNull<u8>,
     /// Bytes mapped: whole pages, not zero.
     len: usize,
+    /// Bytes that were asked for: in the last page there may be more.
+    asked: usize,
+    /// Bytes of the kernel's pages, which may be more than 4,096.
+    page: usize,
 }
 
 // SAFETY: the mapping belongs to no thread, and any thread may unmap it.
@@ -46,7 +50,11 @@ impl Slab {
     /// Reserves `max_bytes`, rounded up to whole pages. Memory is not set aside for it: a slab may be larger than the
     /// memory there is, unless the system forbids that (`vm.overcommit_memory` 2) or limits the process's address space.
     pub fn new(max_bytes: usize) -> io::Result<Slab> {
-        let page = rustix::param::page_size();
+        Slab::of_pages(max_bytes, rustix::param::page_size())
+    }
+
+    /// The same with pages of so many bytes, a multiple of the kernel's, as another kernel has them.
+    pub(crate) fn of_pages(max_bytes: usize, page: usize) -> io::Result<Slab> {
         let len = max_bytes.checked_next_multiple_of(page).filter(|len| *len > 0);
         let mapped =
             len.and_then(|len| len.checked_add(SLAB_ALIGN_BYTES)).filter(|bytes| *bytes <= isize::MAX as usize);
@@ -67,7 +75,7 @@ impl Slab {
             }
         }
         let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Slab { start, len })
+        Ok(Slab { start, len, asked: max_bytes, page })
     }
 
     /// The address of the first byte, a multiple of [`SLAB_ALIGN_BYTES`]. It stays the same and valid while `self` lives.
@@ -87,7 +95,7 @@ impl Slab {
         Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxHugepage) }?)
     }
 
-    /// Gives the memory behind a range of whole pages back to the system; it reads as zero afterwards. A part of a huge page
+    /// Gives the memory behind a range of whole pages, of which the slab may end in the midst of the last, back to the system; it reads as zero afterwards. A part of a huge page
     /// gives nothing back until the kernel splits the page, which it does when it needs memory.
     ///
     /// # Safety
@@ -110,15 +118,16 @@ impl Slab {
         bind(start, len, node, policy)
     }
 
-    /// Address and length of a range, which must be whole pages of the slab.
+    /// Address and length of a range, which must be whole pages of the slab, or end where the slab was asked to end.
     fn pages(&self, range: &Range<usize>) -> io::Result<(*mut u8, usize)> {
-        let page = rustix::param::page_size();
-        let whole = range.start.is_multiple_of(page) && range.end.is_multiple_of(page);
-        if !whole || range.start > range.end || range.end > self.len {
+        let page = self.page;
+        let end = if range.end == self.asked { self.len } else { range.end };
+        let whole = range.start.is_multiple_of(page) && end.is_multiple_of(page);
+        if !whole || range.start > range.end || end > self.len {
             let len = self.len;
             return Err(invalid(format!("{range:?} is no range of whole pages of {page} bytes within {len} bytes")));
         }
-        Ok((self.base().wrapping_add(range.start), range.end - range.start))
+        Ok((self.base().wrapping_add(range.start), end - range.start))
     }
 }
 
