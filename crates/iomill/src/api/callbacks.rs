@@ -76,9 +76,8 @@ impl Callbacks {
 
     /// Calls a user's callback on this thread.
     pub fn call_here<R>(callback: impl FnOnce() -> R) -> R {
-        INSIDE.with(|inside| inside.set(true));
+        let _reset = Reset(INSIDE.with(|inside| inside.replace(true)));
         cached::forget_last();
-        let _reset = Reset;
         callback()
     }
 
@@ -131,12 +130,12 @@ impl Callbacks {
     }
 }
 
-/// Leaves the callback also when it panics.
-struct Reset;
+/// Leaves the callback also when it panics, for what was before: a callback may be called within another.
+struct Reset(bool);
 
 impl Drop for Reset {
     fn drop(&mut self) {
-        INSIDE.with(|inside| inside.set(false));
+        INSIDE.with(|inside| inside.set(self.0));
     }
 }
 
@@ -171,5 +170,21 @@ fn start(name: &str) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>> {
             why: format!("{error}; raise the limit of processes (`ulimit -u`)"),
         }),
         _ => Ok(pool),
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_callback_within_a_callback_leaves_its_caller_inside() {
+        Callbacks::call_here(|| {
+            let panicked = catch_unwind(AssertUnwindSafe(|| Callbacks::call_here(|| panic!("a callback's own"))));
+            assert!(panicked.is_err());
+            Callbacks::call_here(|| ());
+            assert!(check_may_block("read_at").is_err(), "the outer callback still runs");
+        });
+        assert!(check_may_block("read_at").is_ok());
     }
 }

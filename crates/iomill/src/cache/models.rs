@@ -187,7 +187,7 @@ fn loom_cache_fill_and_follower() {
     }
 }
 
-/// Rule 3 of `wait`: a page that is read past its set is in nobody else's hands meanwhile. Seen to fail as above.
+/// Rule 4 of `wait`: a page that is read past its set is in nobody else's hands meanwhile. Seen to fail as above.
 #[test]
 fn loom_cache_bypass_and_follower() {
     model(|| {

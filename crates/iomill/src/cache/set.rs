@@ -438,7 +438,7 @@ impl<'a> Locked<'a> {
         self.put_byte(self.set.shape.state + 2, 1, hand);
     }
 
-    /// How many wait for something that happens to pages of this set.
+    /// Pages of this set that are waited for.
     pub fn waiters(&self) -> u16 {
         (self.get(self.set.shape.state + 2) >> 16) as u16
     }
