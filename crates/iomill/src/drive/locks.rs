@@ -5,9 +5,12 @@
 //!    exclusively from before its read until after its write.
 //! 2. Nobody waits while holding a lock: a piece takes exactly one, by `try_`, and gives it back when it ends. So there
 //!    is no deadlock, whatever the order.
-//! 3. An exclusive taker that fails leaves a mark that keeps new sharers out, so that it cannot starve. The mark is
-//!    cleared by whoever takes the lock exclusively; every marker keeps trying until it has it (pieces are never given
-//!    up), so a mark never stays behind.
+//! 3. An exclusive taker that fails leaves a mark (`WAITING`) that keeps new sharers out, so that it cannot starve. The next
+//!    exclusive taker clears the mark.
+//! 4. A sharer that fails leaves a mark too (`KEPT_OUT`), which the next sharer clears. Where an exclusive hold ends with that mark,
+//!    the sharers have their turn (`TURN`): no exclusive taker gets the lock before one of them. So exclusive takers cannot starve them.
+//! 5. Every taker that leaves a mark keeps trying until it has the lock (pieces are never given up). A mark stands only while one of those
+//!    that left it has not had the lock since, so a mark never stays behind.
 //!
 //! Blocks share a fixed number of locks by hash. Two blocks on one lock only wait for each other more than they must.
 
@@ -15,7 +18,9 @@ use crate::sys::sync::{AtomicU32, Ordering};
 
 const EXCLUSIVE: u32 = 1 << 31;
 const WAITING: u32 = 1 << 30;
-const SHARERS: u32 = WAITING - 1;
+const KEPT_OUT: u32 = 1 << 29;
+const TURN: u32 = 1 << 28;
+const SHARERS: u32 = TURN - 1;
 
 #[cfg(not(iomill_models))]
 const LOCKS: usize = 4096;
@@ -25,7 +30,7 @@ const LOCKS: usize = 1;
 /// The block locks of one array.
 #[derive(Debug)]
 pub struct BlockLocks {
-    /// EXCLUSIVE, WAITING and a count of sharers. EXCLUSIVE and a non-zero count never occur together.
+    /// The flags and a count of sharers. EXCLUSIVE and TURN never occur together, and neither of them with a count.
     states: Box<[AtomicU32]>,
 }
 
@@ -43,30 +48,37 @@ impl BlockLocks {
         (mixed >> 40) as u32 % LOCKS as u32
     }
 
-    /// Takes the lock together with other sharers.
+    /// Takes the lock together with other sharers, or leaves a mark that a sharer was kept out.
     pub fn try_shared(&self, index: u32) -> bool {
-        let state = &self.states[index as usize];
-        let mut seen = state.load(Ordering::Relaxed);
-        loop {
-            if seen & (EXCLUSIVE | WAITING) != 0 || seen & SHARERS == SHARERS {
-                return false;
+        self.change(index, |seen| {
+            let free = seen & TURN != 0 || seen & (EXCLUSIVE | WAITING) == 0;
+            match free && seen & SHARERS < SHARERS {
+                true => (true, (seen + 1) & !(TURN | KEPT_OUT)),
+                false => (false, if free { seen } else { seen | KEPT_OUT }),
             }
-            match state.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
+        })
     }
 
     /// Takes the lock alone, or leaves a mark that one waits for it.
     pub fn try_exclusive(&self, index: u32) -> bool {
+        self.change(index, |seen| match seen & (EXCLUSIVE | SHARERS | TURN) == 0 {
+            true => (true, (seen | EXCLUSIVE) & !WAITING),
+            false => (false, seen | WAITING),
+        })
+    }
+
+    /// Changes a lock's state; `next` says what the change comes to, and to which state.
+    #[inline]
+    fn change(&self, index: u32, next: impl Fn(u32) -> (bool, u32)) -> bool {
         let state = &self.states[index as usize];
         let mut seen = state.load(Ordering::Relaxed);
         loop {
-            let free = seen & (EXCLUSIVE | SHARERS) == 0;
-            let next = if free { EXCLUSIVE } else { seen | WAITING };
+            let (taken, next) = next(seen);
+            if seen == next {
+                return taken;
+            }
             match state.compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return free,
+                Ok(_) => return taken,
                 Err(now) => seen = now,
             }
         }
@@ -78,10 +90,19 @@ impl BlockLocks {
         debug_assert!(before & SHARERS > 0 && before & EXCLUSIVE == 0);
     }
 
-    /// Gives an exclusive hold back.
+    /// Gives an exclusive hold back. Sharers that were kept out have their turn (rule 4); who waits for the lock alone leaves the mark
+    /// anew.
     pub fn release_exclusive(&self, index: u32) {
-        let before = self.states[index as usize].fetch_and(!EXCLUSIVE, Ordering::Release);
-        debug_assert!(before & EXCLUSIVE != 0 && before & SHARERS == 0);
+        let state = &self.states[index as usize];
+        let mut seen = state.load(Ordering::Relaxed);
+        loop {
+            debug_assert!(seen & EXCLUSIVE != 0 && seen & (SHARERS | TURN) == 0);
+            let next = if seen & KEPT_OUT != 0 { TURN } else { seen & !EXCLUSIVE };
+            match state.compare_exchange_weak(seen, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
     }
 }
 
@@ -100,9 +121,30 @@ mod tests {
         assert!(locks.try_exclusive(5));
         assert!(!locks.try_shared(5) && !locks.try_exclusive(5));
         locks.release_exclusive(5);
+        assert!(locks.try_shared(5), "it was kept out, and has its turn");
+        locks.release_shared(5);
         assert!(locks.try_exclusive(5));
         locks.release_exclusive(5);
         assert!(locks.try_shared(5));
+    }
+
+    /// Two who modify one after the other, each of whom asks again before the other is done: a sharer gets in between.
+    #[test]
+    fn exclusive_takers_do_not_starve_a_sharer() {
+        let locks = BlockLocks::default();
+        assert!(locks.try_exclusive(5));
+        assert!(!locks.try_exclusive(5) && !locks.try_shared(5));
+        locks.release_exclusive(5);
+        assert!(!locks.try_exclusive(5), "the sharer, which was kept out, has its turn");
+        assert!(locks.try_shared(5));
+        assert!(!locks.try_exclusive(5));
+        assert!(!locks.try_shared(5), "one turn, not all of them: an exclusive taker waits");
+        locks.release_shared(5);
+        assert!(locks.try_exclusive(5), "the turns alternate");
+        locks.release_exclusive(5);
+        assert!(locks.try_shared(5));
+        locks.release_shared(5);
+        assert!(locks.try_exclusive(5), "no mark stays behind");
     }
 
     #[test]
@@ -160,6 +202,34 @@ mod models {
             let done = first.join().unwrap() | second.join().unwrap();
             // SAFETY: everybody else has ended.
             block.page.with(|page| unsafe { assert_eq!(*page, done) });
+        });
+    }
+
+    /// Rules 4 and 5: two modifiers and a sharer that keep trying all get the lock, and neither a mark nor a turn stays behind.
+    ///
+    /// Seen to fail when a sharer that gets in left `KEPT_OUT` standing: then a turn comes that no sharer takes.
+    #[test]
+    fn loom_locks_give_turns() {
+        model(|| {
+            let block = block();
+            let spawn = |take: fn(&BlockLocks) -> bool, release: fn(&BlockLocks)| {
+                let block = Arc::clone(&block);
+                thread::spawn(move || {
+                    while !take(&block.locks) {
+                        thread::yield_now();
+                    }
+                    release(&block.locks);
+                })
+            };
+            let modifier = spawn(|locks| locks.try_exclusive(0), |locks| locks.release_exclusive(0));
+            let sharer = spawn(|locks| locks.try_shared(0), |locks| locks.release_shared(0));
+            while !block.locks.try_exclusive(0) {
+                thread::yield_now();
+            }
+            block.locks.release_exclusive(0);
+            modifier.join().unwrap();
+            sharer.join().unwrap();
+            assert!(block.locks.try_exclusive(0), "a mark or a turn stayed behind");
         });
     }
 
