@@ -174,9 +174,9 @@ impl ArrayOptions {
         self
     }
 
-    /// While neighbours are in sight, asynchronous requests to a drive wait until there are as many of them as are in flight, and at
-    /// most until there are so many, so that they can be merged: 1 to 1,024, 32 by default. 1: nothing waits. Blocking calls never wait
-    /// for others.
+    /// While neighbours are in sight, asynchronous requests to a drive wait until there are as many of their class as are in flight, and at
+    /// most until there are so many, or so many I/Os have ended: so they can be merged. 1 to 1,024, 32 by default. 1: nothing waits.
+    /// Blocking calls never wait for others.
     pub fn plug(mut self, pieces: u32) -> Self {
         self.plug = Some(pieces);
         self

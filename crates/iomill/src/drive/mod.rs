@@ -49,8 +49,8 @@ pub struct Batching {
     pub sort: bool,
     /// Merge neighbours into one I/O.
     pub merge: bool,
-    /// While neighbours are in sight, a batch waits until it has as many pieces as are in flight, but at most until it has so many.
-    /// 1: it never waits.
+    /// While neighbours are in sight, a batch waits until it has as many pieces as its class has in flight, but at most until it has so
+    /// many, or so many I/Os have ended. 1: it never waits.
     pub plug: u32,
     /// Use as many of the slots as the drive's throughput asks for, instead of all.
     pub adaptive: bool,

@@ -14,12 +14,22 @@
 //! ```
 //!
 //! A slot is taken only when a request is dispatched. Rules of the order are in `waiting.rs`, of merging in `merge.rs`, of the depth
-//! in `pace.rs`. When a batch is sent on:
+//! in `pace.rs`. When a class sends its batch on:
 //!
 //! 1. At once, while no neighbours are in sight: waiting would win nothing.
-//! 2. Otherwise when as many pieces wait as are in flight, and at the latest at `plug`: so little demand waits for little, and the
-//!    drive never idles.
-//! 3. At once, when the owner says that no more will come (`Queue::flush`).
+//! 2. Otherwise when as many of its pieces wait as are in flight, and at the latest at `plug`: so little demand waits for little, and the
+//!    drive never idles. Pieces of the other class do not count: they bring this one no company.
+//! 3. At once, when the owner says that no more will come (`Queue::flush`), and when a sync comes.
+//! 4. When `plug` I/Os have ended since the class began to wait, whatever class those are of.
+//! 5. A batch is sent on whole: what waited with it waits for slots only.
+//!
+//! So every piece has a slot after a number of ends that depends on nothing that comes later:
+//!
+//! 6. The pieces whose blocks were locked are tried before all others, in the order in which they came. Locks are fair (`locks.rs`).
+//! 7. Of `BACKGROUND_TURN` turns the background has one, unless its share of the slots is taken.
+//! 8. A drive that ends I/Os in the order in which they began, each after two requests at most, ends a piece that finds `p` others parked
+//!    within `plug + 2 (p + WINDOW) (depth + BACKGROUND_TURN)` ends: it waits once for company, and each of the pieces that may go before
+//!    it (`waiting.rs`, rule 1) takes a turn and, in the background, a slot of the share.
 
 mod merge;
 mod pace;
@@ -60,16 +70,16 @@ pub struct Queue {
     background: Waiting,
     /// Pieces of merged I/O that failed; each is tried by itself, before all others.
     alone: VecDeque<Piece>,
-    /// Pieces whose block was locked when their turn came; tried first at every dispatch.
+    /// Pieces whose block was locked when their turn came, in the order of their turns; tried first at every dispatch.
     blocked: VecDeque<Piece>,
+    /// Those of them that this dispatch has tried in vain.
+    tried: VecDeque<Piece>,
     /// Foreground pieces whose turn came since that of a background piece.
     passed: u32,
     /// Slots that background pieces hold; at most `background_share()`.
     background_slots: usize,
-    /// Pieces in flight: more than slots where they are merged.
-    pieces_in_flight: usize,
-    /// The owner has said that no more will come; until all is dispatched.
-    flush: bool,
+    /// Pieces in flight by class: more than slots where they are merged.
+    pieces_in_flight: [usize; 2],
     /// Which slots may be used, if that is not all of them.
     pace: Option<Pace>,
     /// Per slot, the pieces of a merged I/O; empty where there is but one.
@@ -120,10 +130,10 @@ impl Queue {
             background: Waiting::new(),
             alone: VecDeque::new(),
             blocked: VecDeque::new(),
+            tried: VecDeque::new(),
             passed: 0,
             background_slots: 0,
-            pieces_in_flight: 0,
-            flush: false,
+            pieces_in_flight: [0; 2],
             pace: None,
             members: vec![Vec::new(); depth as usize].into_boxed_slice(),
             lists: Vec::new(),
@@ -146,9 +156,10 @@ impl Queue {
         self.pace = batching.adaptive.then(|| Pace::new(clock, self.slots.len() as u32));
     }
 
-    /// No more will come for now: what waits does not wait for company.
+    /// No more will come for now: what waits does not wait for company (rule 3).
     pub fn flush(&mut self) {
-        self.flush = true;
+        self.foreground.send_on();
+        self.background.send_on();
     }
 
     /// Parks a piece.
@@ -160,10 +171,7 @@ impl Queue {
         if let Memory::Scatter { count, .. } = piece.memory {
             assert!((1..=MAX_SEGMENTS).contains(&usize::from(count)), "a list of {count} segments");
         }
-        match piece.class {
-            Class::Foreground => self.foreground.push(piece),
-            Class::Background => self.background.push(piece),
-        }
+        self.waiting_mut(piece.class).push(piece);
     }
 
     /// Slots in flight.
@@ -192,9 +200,25 @@ impl Queue {
         if !self.has_room() {
             return 0;
         }
-        let share = self.background_slots >= self.background_share();
-        let held = |waiting: &Waiting, held: bool| if held || self.is_plugged(waiting) { waiting.len() } else { 0 };
-        held(&self.foreground, false) + held(&self.background, share)
+        let held = |class| match self.may_start(class) && !self.is_plugged(class) {
+            true => 0,
+            false => self.waiting(class).len(),
+        };
+        held(Class::Foreground) + held(Class::Background)
+    }
+
+    fn waiting(&self, class: Class) -> &Waiting {
+        match class {
+            Class::Foreground => &self.foreground,
+            Class::Background => &self.background,
+        }
+    }
+
+    fn waiting_mut(&mut self, class: Class) -> &mut Waiting {
+        match class {
+            Class::Foreground => &mut self.foreground,
+            Class::Background => &mut self.background,
+        }
     }
 
     /// Slots that may be used.
@@ -215,32 +239,23 @@ impl Queue {
         class == Class::Foreground || self.background_slots < self.background_share()
     }
 
-    /// Whether pieces wait for company (rules 1 to 3).
-    fn is_plugged(&self, waiting: &Waiting) -> bool {
-        let enough = self.pieces_in_flight.min(self.batching.plug as usize);
-        self.batching.merge && !self.flush && waiting.is_near() && waiting.len() < enough
+    /// Whether pieces of a class wait for company (rules 1 to 5).
+    fn is_plugged(&self, class: Class) -> bool {
+        let (waiting, plug) = (self.waiting(class), self.batching.plug as usize);
+        let enough = self.pieces_in_flight[class as usize].min(plug);
+        self.batching.merge && waiting.len() < enough && waiting.is_held(plug)
     }
 
     /// Starts as many parked pieces as there are slots for.
     pub fn dispatch(&mut self, engine: &mut dyn Engine) {
-        for _ in 0..self.alone.len() + self.blocked.len() {
-            if !self.has_room() {
-                break;
-            }
-            match self.alone.pop_front().or_else(|| self.blocked.pop_front()) {
-                Some(piece) if self.may_start(piece.class) => self.start(piece, false),
-                Some(piece) => self.blocked.push_back(piece),
-                None => break,
-            }
-        }
-        let plugged = (self.is_plugged(&self.foreground), self.is_plugged(&self.background));
+        self.dispatch_again();
         while self.has_room() {
-            match self.next(plugged) {
+            match self.next() {
                 Some(piece) => self.start(piece, self.batching.merge),
                 None => break,
             }
         }
-        self.flush &= !(self.foreground.is_empty() && self.background.is_empty());
+        self.put_back_tried();
         let full = self.in_flight() >= self.limit() && self.parked() > self.blocked();
         if let Some(pace) = &mut self.pace {
             pace.turn(full);
@@ -258,17 +273,48 @@ impl Queue {
         }
     }
 
-    fn next(&mut self, (foreground_waits, background_waits): (bool, bool)) -> Option<Piece> {
-        let none = self.foreground.is_empty() || foreground_waits;
-        if (none || self.passed + 1 >= BACKGROUND_TURN)
-            && !background_waits
-            && self.may_start(Class::Background)
+    /// Starts what has had its turn before and was blocked, or failed with others (rule 6).
+    fn dispatch_again(&mut self) {
+        while self.has_room() {
+            match self.alone.pop_front().or_else(|| self.blocked.pop_front()) {
+                Some(piece) if self.may_start(piece.class) => self.start(piece, false),
+                Some(piece) => self.tried.push_back(piece),
+                None => break,
+            }
+        }
+    }
+
+    /// What was tried in vain keeps its place before what was not tried.
+    fn put_back_tried(&mut self) {
+        if self.blocked.is_empty() {
+            return std::mem::swap(&mut self.blocked, &mut self.tried);
+        }
+        while let Some(piece) = self.tried.pop_back() {
+            self.blocked.push_front(piece);
+        }
+    }
+
+    /// Whether a piece of a class that waits may have its turn now. If so, those that wait with it may, too (rule 5).
+    fn is_ready(&mut self, class: Class) -> bool {
+        if self.waiting(class).is_empty() || !self.may_start(class) || self.is_plugged(class) {
+            return false;
+        }
+        if !self.waiting(class).is_sent_on() {
+            self.waiting_mut(class).send_on();
+        }
+        true
+    }
+
+    fn next(&mut self) -> Option<Piece> {
+        let foreground = self.is_ready(Class::Foreground);
+        if (!foreground || self.passed + 1 >= BACKGROUND_TURN)
+            && self.is_ready(Class::Background)
             && let Some(piece) = self.background.pop(&self.batching)
         {
             self.passed = 0;
             return Some(piece);
         }
-        if none {
+        if !foreground {
             return None;
         }
         let piece = self.foreground.pop(&self.batching)?;
@@ -297,7 +343,7 @@ impl Queue {
         let hold = match piece.op {
             Op::Write if modify && self.locks.try_exclusive(piece.lock) => Hold::Exclusive,
             Op::Write if !modify && self.locks.try_shared(piece.lock) => Hold::Shared,
-            Op::Write => return self.blocked.push_back(piece),
+            Op::Write => return self.tried.push_back(piece),
             Op::Read | Op::Sync => Hold::Nothing,
         };
         let Some(index) = self.free.pop() else { unreachable!("start is called with a free slot") };
@@ -313,7 +359,7 @@ impl Queue {
         };
         assert!(phase == Phase::Direct || want as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         self.background_slots += usize::from(piece.class == Class::Background);
-        self.pieces_in_flight += self.members[index as usize].len().max(1);
+        self.pieces_in_flight[piece.class as usize] += self.members[index as usize].len().max(1);
         let stamp = self.probe.as_mut().map_or(0, Probe::start);
         self.slots[index as usize] = Slot { piece, phase, hold, retries: 0, moved: 0, want, stamp };
         self.request(index);
@@ -413,7 +459,9 @@ impl Queue {
         self.free.push(index);
         self.background_slots -= usize::from(piece.class == Class::Background);
         let pieces = self.members[index as usize].len();
-        self.pieces_in_flight -= pieces.max(1);
+        self.pieces_in_flight[piece.class as usize] -= pieces.max(1);
+        self.foreground.ended();
+        self.background.ended();
         if let Some(pace) = &mut self.pace {
             pace.ended(piece.len);
         }

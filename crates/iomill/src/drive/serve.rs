@@ -255,15 +255,15 @@ impl Server {
             self.active.len() as u32 - 1
         });
         self.active[token as usize] = Some(Active { owner: share.owner, left, failure: None, behind });
-        if share.flush {
-            queues[0].flush();
-        }
         for mut piece in share.pieces {
             piece.token = token;
             known.fill_in(&self.regions, &mut **engine, &mut piece);
             // SAFETY: the share's owner keeps memory and files alive until it is told that the share has ended,
             // which is after the last of its pieces.
             unsafe { queues[0].push(piece) };
+        }
+        if share.flush {
+            queues[0].flush();
         }
     }
 }

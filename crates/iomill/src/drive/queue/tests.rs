@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod merging;
+mod waits;
 
 use std::io;
 use std::time::Duration;

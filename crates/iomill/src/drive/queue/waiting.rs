@@ -7,7 +7,8 @@
 //! 1. Pieces are served in windows of the `WINDOW` oldest at most. A window is served whole before the next is looked at: so a
 //!    piece is passed by fewer than `WINDOW` others, whatever comes.
 //! 2. A sync is a window of its own: what came before it starts before it, what came after it after.
-//! 3. A window is ordered only when enough of its pieces seem to have a neighbour in it (`is_near`): order is of no use to a
+//! 3. A window is served without waiting for company in between: its first piece may have been passed by the others of it already.
+//! 4. A window is ordered only when enough of its pieces seem to have a neighbour in it (`is_near`): order is of no use to a
 //!    drive without moving parts but to merge.
 
 use std::collections::VecDeque;
@@ -16,7 +17,7 @@ use super::super::{Batching, PIECE_BYTES, Piece};
 use crate::engine::Op;
 
 /// Most pieces in a window: four of the longest merged I/O of single pages.
-const WINDOW: usize = 256;
+pub(super) const WINDOW: usize = 256;
 
 /// Where the ring of pieces wraps round sooner than after so many, they are moved to be in one place first.
 const UNBROKEN: usize = 32;
@@ -35,6 +36,12 @@ pub(super) struct Waiting {
     pieces: VecDeque<Piece>,
     /// So many at the front are the window that is being served.
     window: usize,
+    /// So many at the front do not wait for company, the window among them.
+    sent_on: usize,
+    /// I/Os that have ended since the others began to wait for it.
+    ended: usize,
+    /// Syncs among the pieces.
+    syncs: usize,
     /// Neighbours are likely in the window, or in the stream where windows are of one piece.
     near: bool,
     /// File, operation and end of the last piece of the last window.
@@ -45,7 +52,7 @@ pub(super) struct Waiting {
 impl Waiting {
     pub fn new() -> Waiting {
         let filter = vec![0; FILTER_WORDS].into_boxed_slice();
-        Waiting { pieces: VecDeque::new(), window: 0, near: false, last: None, filter }
+        Waiting { pieces: VecDeque::new(), window: 0, sent_on: 0, ended: 0, syncs: 0, near: false, last: None, filter }
     }
 
     pub fn len(&self) -> usize {
@@ -58,11 +65,37 @@ impl Waiting {
 
     pub fn push(&mut self, piece: Piece) {
         self.pieces.push_back(piece);
+        self.syncs += usize::from(piece.op == Op::Sync);
     }
 
-    /// Whether what comes is likely to have neighbours.
-    pub fn is_near(&self) -> bool {
-        self.near
+    /// Whether the first piece may wait for company: it was not sent on, what comes is likely to have neighbours, no sync is among those
+    /// that wait, and fewer than `most` I/Os have ended meanwhile.
+    pub fn is_held(&self, most: usize) -> bool {
+        !self.is_sent_on() && self.near && self.syncs == 0 && self.ended < most
+    }
+
+    /// Whether the first piece does not wait for company any more.
+    pub fn is_sent_on(&self) -> bool {
+        self.sent_on > 0
+    }
+
+    /// None of those that are here waits for company any more.
+    pub fn send_on(&mut self) {
+        self.sent_on = self.pieces.len();
+    }
+
+    /// An I/O has ended, of whatever class.
+    pub fn ended(&mut self) {
+        if self.sent_on == 0 && !self.pieces.is_empty() {
+            self.ended += 1;
+        }
+    }
+
+    /// The first piece has left.
+    fn left(&mut self) {
+        self.window = self.window.saturating_sub(1);
+        self.sent_on = self.sent_on.saturating_sub(1);
+        self.ended = 0;
     }
 
     /// The next piece.
@@ -70,9 +103,11 @@ impl Waiting {
     pub fn pop(&mut self, batching: &Batching) -> Option<Piece> {
         if self.window == 0 && (batching.sort || batching.merge) {
             self.plan(batching.sort);
+            self.sent_on = self.sent_on.max(self.window);
         }
         let piece = self.pieces.pop_front()?;
-        self.window = self.window.saturating_sub(1);
+        self.left();
+        self.syncs -= usize::from(piece.op == Op::Sync);
         Some(piece)
     }
 
@@ -84,7 +119,7 @@ impl Waiting {
 
     /// Takes the piece that `beside` shows.
     pub fn take_beside(&mut self) -> Option<Piece> {
-        self.window -= 1;
+        self.left();
         self.pieces.pop_front()
     }
 

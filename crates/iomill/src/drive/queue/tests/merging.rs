@@ -3,7 +3,7 @@
 use super::*;
 use crate::drive::locks::BlockLocks;
 
-const PAGE: u64 = PAGE_BYTES as u64;
+pub(super) const PAGE: u64 = PAGE_BYTES as u64;
 
 #[derive(Debug)]
 struct Still;
@@ -16,15 +16,15 @@ impl Clock for Still {
 }
 
 /// A queue that merges, its drive, and memory of `pages` pages that do not touch.
-struct Bench {
-    queue: Queue,
-    drive: Drive,
+pub(super) struct Bench {
+    pub(super) queue: Queue,
+    pub(super) drive: Drive,
     memory: PageBuf,
     _bounce: PageBuf,
-    ends: Vec<Done>,
+    pub(super) ends: Vec<Done>,
 }
 
-fn bench(depth: u32, batching: Batching, pages: usize) -> Bench {
+pub(super) fn bench(depth: u32, batching: Batching, pages: usize) -> Bench {
     let (mut queue, bounce) = queue(depth, 512);
     queue.batch(batching, Arc::new(Still));
     let drive =
@@ -34,28 +34,28 @@ fn bench(depth: u32, batching: Batching, pages: usize) -> Bench {
 }
 
 impl Bench {
-    fn buf(&mut self, page: u64) -> *mut u8 {
+    pub(super) fn buf(&mut self, page: u64) -> *mut u8 {
         self.memory.as_mut_ptr().wrapping_add(2 * page as usize * PAGE_BYTES)
     }
 
     /// One page; its tag is its number.
-    fn page(&mut self, op: Op, page: u64) -> Piece {
+    pub(super) fn page(&mut self, op: Op, page: u64) -> Piece {
         let memory = Memory::one(self.buf(page));
         Piece { op, len: PAGE as u32, offset: page * PAGE, tag: page as u32, memory, ..Piece::sync(PART) }
     }
 
-    fn push(&mut self, pieces: impl IntoIterator<Item = Piece>) {
+    pub(super) fn push(&mut self, pieces: impl IntoIterator<Item = Piece>) {
         // SAFETY: the memory is the bench's, which outlives its queue's use of it.
         pieces.into_iter().for_each(|piece| unsafe { self.queue.push(piece) });
     }
 
-    fn push_pages(&mut self, op: Op, pages: impl IntoIterator<Item = u64>) {
+    pub(super) fn push_pages(&mut self, op: Op, pages: impl IntoIterator<Item = u64>) {
         let pieces: Vec<_> = pages.into_iter().map(|page| self.page(op, page)).collect();
         self.push(pieces);
     }
 
     /// First page and number of pages of what is dispatched.
-    fn dispatched(&mut self) -> Vec<(u64, u64)> {
+    pub(super) fn dispatched(&mut self) -> Vec<(u64, u64)> {
         let before = self.drive.requests.len();
         self.queue.dispatch(&mut self.drive);
         let shape = |request: &Request| (request.offset / PAGE, u64::from(request.len) / PAGE);
@@ -63,7 +63,7 @@ impl Bench {
     }
 
     /// Ends the oldest request after so many bytes, or all.
-    fn end(&mut self, len: Option<usize>) {
+    pub(super) fn end(&mut self, len: Option<usize>) {
         let request = self.drive.requests.pop_front().unwrap();
         let completion = self.drive.transfer(&request, len.unwrap_or(request.len as usize));
         self.queue.complete(completion, &mut self.ends);
@@ -203,7 +203,7 @@ fn only_the_pieces_concerned_fail() {
         }
         assert_eq!((well, failed), (vec![3, 4, 6, 7], vec![2, 5]), "{op:?}");
         assert!(bench.queue.locks.try_exclusive(0), "{op:?}: a lock was kept");
-        assert_eq!((bench.queue.pieces_in_flight, bench.queue.background_slots), (0, 0));
+        assert_eq!((bench.queue.pieces_in_flight, bench.queue.background_slots), ([0, 0], 0));
     }
 }
 
