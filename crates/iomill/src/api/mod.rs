@@ -9,6 +9,7 @@ mod callbacks;
 mod check;
 mod contexts;
 mod cursor;
+mod durable;
 mod file;
 mod fleet;
 mod future;

@@ -9,16 +9,17 @@
 //!    the file is next opened for writing (`tail::clean`).
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
 use super::array::ArrayInner;
 use super::cached::Paged;
+use super::durable::{Mark, Published, Syncs};
 use super::gate::Gate;
-use super::late::{Late, Told};
+use super::late::Late;
 use super::tail;
-use crate::catalog::{LengthFile, Record, part_path};
-use crate::drive::{Failure, Fault, PAGE_BYTES, Piece, serve};
+use crate::catalog::{Record, part_path};
+use crate::drive::{Failure, Fault, PAGE_BYTES, serve};
 use crate::engine::{FileRef, Op};
 use crate::error::{Error, Result};
 use crate::layout::{Map, Placement};
@@ -45,16 +46,15 @@ pub struct Part {
     pub align: Alignment,
     /// Bytes that the part is known to have: a multiple of the page. Written under `FileState::grow` only.
     pub reserved: AtomicU64,
-    /// Written since the last fdatasync began. Set after a write has ended, before it is acknowledged, so that a sync
-    /// that finds it clear has nothing to cover.
-    pub dirty: AtomicBool,
+    /// Whether it holds what no fdatasync has covered.
+    pub mark: Mark,
 }
 
 impl Part {
     /// The part has this many bytes now, which the next sync makes durable. Under `FileState::grow`.
     fn grew(&self, to: u64) {
         self.reserved.store(to, Ordering::Relaxed);
-        self.dirty.store(true, Ordering::Release);
+        self.mark.set();
     }
 }
 
@@ -76,10 +76,8 @@ pub struct FileState {
     len: AtomicU64,
     /// Serialises whatever changes the size of parts.
     grow: Mutex<()>,
-    /// Serialises syncs. Holds the last published length and the file it is published in (writers only).
-    durable: Mutex<Durable>,
-    /// Why the file takes no more writes; set once, by a failed fdatasync, publication or cleaning of the tail.
-    poison: OnceLock<String>,
+    /// Syncs, with the length that is published. Only a writer has any.
+    pub(super) syncs: Syncs<Published>,
     /// A failed write may have left bytes beyond the length, which `set_len` must clear before it grows the file. Set inside
     /// the gate, looked at with the gate closed.
     litter: AtomicBool,
@@ -90,12 +88,6 @@ pub struct FileState {
     given_up: AtomicBool,
     /// One share for each handle, and this one. Operations in flight hold the file without being handles.
     handles: Arc<()>,
-}
-
-#[derive(Debug)]
-struct Durable {
-    len: u64,
-    file: LengthFile,
 }
 
 impl FileState {
@@ -126,8 +118,7 @@ impl FileState {
             array: Arc::clone(array),
             len: AtomicU64::new(len),
             grow: Mutex::new(()),
-            durable: Mutex::new(Durable { len, file }),
-            poison: OnceLock::new(),
+            syncs: Syncs::new(Published { len, file }),
             litter: AtomicBool::new(false),
             record,
         };
@@ -202,15 +193,6 @@ impl FileState {
         }
     }
 
-    /// Refuses writes where they cannot be kept.
-    pub fn check_writable(&self) -> Result<()> {
-        self.array.check_writer()?;
-        match self.poison.get() {
-            Some(why) => Err(Error::Poisoned { name: self.record.name.clone(), why: why.clone() }),
-            None => Ok(()),
-        }
-    }
-
     /// Makes the parts long enough for a write of `start..end` bytes (rule 1). What lies far before it stays a hole.
     pub fn reserve(&self, start: u64, end: u64) -> Result<()> {
         if end <= self.len() {
@@ -258,71 +240,11 @@ impl FileState {
     /// Takes note of a write that ended well (rule 2): to which array drives, and where it ended.
     pub fn wrote(&self, end: u64, touched: impl Fn(&Part) -> bool) {
         for part in self.parts.iter().filter(|part| touched(part)) {
-            if !part.dirty.load(Ordering::Relaxed) {
-                part.dirty.store(true, Ordering::Release);
-            }
+            part.mark.set();
         }
         if end > self.len.load(Ordering::Relaxed) {
             self.len.fetch_max(end, Ordering::AcqRel);
         }
-    }
-
-    /// Makes durable what was written to the parts. After a failure what the kernel still holds of earlier writes is unknown, and a second
-    /// fdatasync would not tell.
-    fn sync_parts(&self) -> Result<()> {
-        let dirty: Vec<&Part> = self.parts.iter().filter(|part| part.dirty.swap(false, Ordering::AcqRel)).collect();
-        if dirty.is_empty() {
-            return Ok(());
-        }
-        let pieces = dirty.iter().map(|part| (part.drive, Piece::sync(part.file)));
-        // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
-        match unsafe { self.array.run_here((std::ptr::null(), 0), pieces) } {
-            Ok(None) => Ok(()),
-            Ok(Some(failure)) => Err(self.error(failure)).inspect_err(|error| self.set_poison(error)),
-            Err(error) => {
-                // None was begun.
-                dirty.iter().for_each(|part| part.dirty.store(true, Ordering::Release));
-                Err(error)
-            }
-        }
-    }
-
-    /// Makes every write that ended before this call durable, and the length (rule 3).
-    pub fn sync(&self) -> Result<()> {
-        self.sync_as(false)
-    }
-
-    /// [`FileState::sync`]. At the file's end pages that could not be flushed are lost, and do not take all that was along with them.
-    fn sync_as(&self, is_end: bool) -> Result<()> {
-        if !self.array.is_writer() {
-            return Ok(());
-        }
-        self.check_writable()?;
-        let mut durable = lock(&self.durable);
-        // Before the flush: what is written meanwhile may not be on the drives when this length is.
-        let len = self.len();
-        let flushed = self.paged.as_ref().map_or(Ok(()), |paged| self.flush_all(paged));
-        if flushed.is_err() && !is_end {
-            // What failed stays dirty, and may be tried again.
-            return flushed;
-        }
-        flushed.and(self.sync_parts().and_then(|()| self.publish(len, &mut durable)))
-    }
-
-    /// [`FileState::sync`] for a handle, which is told of what went wrong meanwhile as well.
-    pub fn sync_and_tell(&self, told: &Told) -> Result<()> {
-        let result = self.sync();
-        let late = self.late.tell(told);
-        result?;
-        late.map_or(Ok(()), |failure| Err(self.error(failure)))
-    }
-
-    fn publish(&self, len: u64, durable: &mut Durable) -> Result<()> {
-        if len != durable.len {
-            durable.file.publish(len).inspect_err(|error| self.set_poison(error))?;
-            durable.len = len;
-        }
-        Ok(())
     }
 
     /// Sets the length, durably (rule 4). The caller is not inside the gate.
@@ -360,17 +282,9 @@ impl FileState {
 
     /// Makes what is beyond the length read as zero. Where that fails, the file must not grow over it.
     fn clean_tail(&self, len: u64) -> Result<()> {
-        let result = tail::clean(self, len);
-        match &result {
-            Ok(()) => self.litter.store(false, Ordering::Relaxed),
-            Err(error) => self.set_poison(error),
-        }
-        result
-    }
-
-    fn set_poison(&self, error: &Error) {
-        // Only the first reason counts.
-        let _ = self.poison.set(error.to_string());
+        tail::clean(self, len).inspect_err(|error| self.set_poison(error))?;
+        self.litter.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Lengthens the parts by holes.
@@ -478,7 +392,7 @@ fn open_part(array: &ArrayInner, record: &Record, drive: u16, access: Access) ->
     }
     let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
     let file = FileRef { handle: open.handle(), key: array.next_key() };
-    Ok(Part { open, file, drive, align, reserved: AtomicU64::new(reserved), dirty: AtomicBool::new(false) })
+    Ok(Part { open, file, drive, align, reserved: AtomicU64::new(reserved), mark: Mark::new(false) })
 }
 
 /// Gives a part more room than it needs now, so that appends do not pay the file system each time; where the drive

@@ -27,14 +27,14 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         if has != end || whole != end {
             fs.set_len(handle, whole).map_err(failed("extend"))?;
             part.reserved.store(whole, Ordering::Relaxed);
-            part.dirty.store(true, Ordering::Release);
+            part.mark.set();
         }
         if file.record.layout == LayoutKind::Hash {
             let ranges = unused_ranges(file, index, len, whole);
             for &(offset, len) in &ranges {
                 fs.zero(handle, offset, len).map_err(failed("zero"))?;
                 // Durable before a longer length is, which would uncover what was here.
-                part.dirty.store(true, Ordering::Release);
+                part.mark.set();
             }
             // An engine of mapped parts would not hear of it, and leave it out of a sync.
             if !ranges.is_empty() && file.array().services[usize::from(part.drive)].kind == EngineKind::Mmap {

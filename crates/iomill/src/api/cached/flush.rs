@@ -22,7 +22,7 @@ use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::sys::memory::PageBuf;
-use crate::sys::sync::{self, Condvar, Mutex, Ordering, lock};
+use crate::sys::sync::{self, Condvar, Mutex, lock};
 
 /// Pages that one flush copies at a time at most.
 const COPY_PAGES: usize = 256;
@@ -103,9 +103,7 @@ impl FileState {
     /// Notes that the part of a page holds something new.
     pub(super) fn note_written(&self, page: u64) {
         let (part, _, _) = self.locate(page * PAGE_BYTES as u64);
-        if !part.dirty.load(Ordering::Relaxed) {
-            part.dirty.store(true, Ordering::Release);
-        }
+        part.mark.set();
     }
 
     /// Flushes the dirty pages of some pages' sets, of this and other files; whether any were flushed.

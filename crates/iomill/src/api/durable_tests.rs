@@ -1,0 +1,216 @@
+//! Syncs, changes of the length and ends of files that meet: drives that fail at a chosen moment, on threads.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use crate::api::{Array, ArrayOptions, File, Layout};
+use crate::engine::platform::{Choice, Platform};
+use crate::engine::real::RealPlatform;
+use crate::engine::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
+use crate::error::{Error, Result};
+use crate::sys::clock::Clock;
+use crate::sys::fs::{DriveFs, Handle};
+
+/// This machine, whose drives fail when told to.
+#[derive(Debug, Default)]
+struct Failing {
+    machine: RealPlatform,
+    plan: Arc<Plan>,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    /// Syncs that were begun.
+    syncs: AtomicU64,
+    /// The next sync says that it is there, waits until it is told, and fails.
+    hold: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+}
+
+impl Platform for Failing {
+    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
+        self.machine.attach(path, create)
+    }
+    fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
+        self.machine.neighbours(near)
+    }
+    fn choose(&self, drive: &dyn DriveFs, probe: Handle, _: Option<EngineKind>) -> io::Result<Choice> {
+        self.machine.choose(drive, probe, Some(EngineKind::Posix))
+    }
+    fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
+        let below = self.machine.engine(kind, config)?;
+        Ok(Box::new(FailingEngine { below, plan: Arc::clone(&self.plan), failed: Vec::new() }))
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.machine.clock()
+    }
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.machine.random(bytes)
+    }
+    fn threads(&self) -> bool {
+        true
+    }
+}
+
+struct FailingEngine {
+    below: Box<dyn Engine>,
+    plan: Arc<Plan>,
+    failed: Vec<Completion>,
+}
+
+impl Plan {
+    fn fails(&self, op: Op) -> bool {
+        match op {
+            Op::Read | Op::Write => false,
+            Op::Sync => {
+                self.syncs.fetch_add(1, Ordering::Relaxed);
+                let held = self.hold.lock().unwrap().take();
+                if let Some((here, go_on)) = &held {
+                    here.send(()).unwrap();
+                    go_on.recv().unwrap();
+                }
+                held.is_some()
+            }
+        }
+    }
+}
+
+impl Engine for FailingEngine {
+    fn kind(&self) -> EngineKind {
+        self.below.kind()
+    }
+    unsafe fn push(&mut self, requests: &[Request]) {
+        for request in requests {
+            if self.plan.fails(request.op) {
+                self.failed.push(Completion { slot: request.slot, result: -libc::EIO });
+            } else {
+                // SAFETY: the caller's promise is the same.
+                unsafe { self.below.push(std::slice::from_ref(request)) };
+            }
+        }
+    }
+    fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        let min = min.saturating_sub(self.failed.len());
+        done.append(&mut self.failed);
+        self.below.wait(min, timeout, done)
+    }
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.below.waker()
+    }
+    fn forget(&mut self, key: u64) {
+        self.below.forget(key);
+    }
+    unsafe fn register(&mut self, _: *mut u8, _: usize) -> Option<u16> {
+        None
+    }
+    fn unregister(&mut self, _: u16) {}
+}
+
+/// An array over so many directories, and its only file.
+fn made(cache_bytes: u64, drives: usize) -> (Vec<tempfile::TempDir>, Arc<Plan>, Array, File) {
+    let places: Vec<_> = (0..drives).map(|_| tempfile::tempdir().unwrap()).collect();
+    let platform = Failing::default();
+    let plan = Arc::clone(&platform.plan);
+    let options = ArrayOptions::new().platform(Arc::new(platform)).cache_bytes(cache_bytes);
+    let array = options.create(places.iter().map(tempfile::TempDir::path)).unwrap();
+    let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
+    (places, plan, array, file)
+}
+
+/// A sync of the file on a thread of its own, which has begun and is about to fail; and how to have it go on.
+fn held_sync(plan: &Plan, file: &File) -> (thread::JoinHandle<Result<()>>, Sender<()>) {
+    let ((here, is_here), (go_on, waits)) = (channel(), channel());
+    *plan.hold.lock().unwrap() = Some((here, waits));
+    let syncing = thread::spawn({
+        let file = file.clone();
+        move || file.sync()
+    });
+    is_here.recv().unwrap();
+    (syncing, go_on)
+}
+
+/// Waits until a thread of this process sleeps. Where the system does not show that, a twentieth of a second is to do.
+fn wait_until_it_sleeps(thread: libc::pid_t) {
+    for _ in 0..5000 {
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else { break };
+        if stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S')) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(50));
+}
+
+/// A sync that waited while another one failed said that all is durable: the other had taken the marks.
+#[test]
+fn a_sync_that_waited_for_one_that_failed_fails() {
+    for (cache_bytes, asynchronous) in [(0, false), (0, true), (1 << 20, false), (1 << 20, true)] {
+        let (_places, plan, array, file) = made(cache_bytes, 1);
+        file.write_at(&[1; 5000], 0).unwrap();
+        let (first, go_on) = held_sync(&plan, &file);
+        let (tell, told) = channel();
+        let second = thread::spawn({
+            let file = file.clone();
+            move || {
+                // SAFETY: asks for a number.
+                tell.send(unsafe { libc::gettid() }).unwrap();
+                if asynchronous { wait_for(file.sync_async()) } else { file.sync() }
+            }
+        });
+        wait_until_it_sleeps(told.recv().unwrap());
+        go_on.send(()).unwrap();
+        assert_eq!(first.join().unwrap().unwrap_err().errno(), Some(libc::EIO));
+        let error = second.join().unwrap().expect_err("a sync that relies on one that failed says that all is well");
+        assert!(matches!(error, Error::Poisoned { .. }), "{error}");
+        assert!(matches!(file.sync(), Err(Error::Poisoned { .. })));
+        assert!(matches!(file.write_at(&[2], 0), Err(Error::Poisoned { .. })));
+        drop(file);
+        assert!(array.notices().iter().any(|notice| notice.contains("takes no more writes")), "{:?}", array.notices());
+        array.close().unwrap();
+    }
+}
+
+/// Waits for a future that another thread ends.
+fn wait_for<F: Future>(future: F) -> F::Output {
+    struct Unpark(thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// After the first failure the parts that had not been asked yet were not asked at all.
+#[test]
+fn every_part_is_synced_whatever_becomes_of_the_others() {
+    // More than are taken ahead at a time, with a depth of 1.
+    let places: Vec<_> = (0..24).map(|_| tempfile::tempdir().unwrap()).collect();
+    let platform = Failing::default();
+    let plan = Arc::clone(&platform.plan);
+    let options = ArrayOptions::new().platform(Arc::new(platform)).cache_bytes(0).depth(1);
+    let array = options.create(places.iter().map(tempfile::TempDir::path)).unwrap();
+    let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
+    file.write_at(&[1; 24 * 4096], 0).unwrap();
+    let (syncing, go_on) = held_sync(&plan, &file);
+    go_on.send(()).unwrap();
+    syncing.join().unwrap().unwrap_err();
+    assert_eq!(plan.syncs.load(Ordering::Relaxed), 24);
+    drop(file);
+    array.close().unwrap();
+}
