@@ -102,8 +102,9 @@ impl FileState {
         }
         let access = if array.is_writer() { Access::WRITE } else { Access::READ }.direct();
         let mut parts = Vec::with_capacity(record.drives.len());
-        for &drive in &record.drives {
-            parts.push(open_part(array, &record, drive, access)?);
+        for (index, &drive) in record.drives.iter().enumerate() {
+            let holds_bytes = map.part_bytes(index as u16, len, record.block_bytes) > 0;
+            parts.push(open_part(array, &record, drive, access, Mark::new(holds_bytes))?);
         }
         let mut state = FileState {
             finished: AtomicBool::new(true),
@@ -366,7 +367,7 @@ impl Drop for FileState {
     }
 }
 
-fn open_part(array: &ArrayInner, record: &Record, drive: u16, access: Access) -> Result<Part> {
+fn open_part(array: &ArrayInner, record: &Record, drive: u16, access: Access, mark: Mark) -> Result<Part> {
     let Some(place) = array.catalog.drives().get(usize::from(drive)) else {
         let what = format!("drive {drive} in the record of {:?}", record.name);
         return Err(Error::invalid(what, "the array has no such drive"));
@@ -392,7 +393,7 @@ fn open_part(array: &ArrayInner, record: &Record, drive: u16, access: Access) ->
     }
     let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
     let file = FileRef { handle: open.handle(), key: array.next_key() };
-    Ok(Part { open, file, drive, align, reserved: AtomicU64::new(reserved), mark: Mark::new(false) })
+    Ok(Part { open, file, drive, align, reserved: AtomicU64::new(reserved), mark })
 }
 
 /// Gives a part more room than it needs now, so that appends do not pay the file system each time; where the drive
