@@ -1,7 +1,7 @@
 //! Promises of single calls where drives fail and processes end, in the fewest calls that show them (`docs/durability.md`).
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Layout, Mode};
+use iomill::{Array, ArrayOptions, Error, File, Layout, Mode};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use crate::harness::{assert_same, assert_tidy, block_on, bytes};
@@ -121,4 +121,86 @@ fn a_file_that_is_not_written_to_costs_no_sync_at_its_end() {
     let _file = array.open_file("file").unwrap();
     array.close().unwrap();
     assert_eq!(syncs(), before);
+}
+
+/// A page that cannot be written back is in the way of no write to another page, and its error no other write's.
+#[test]
+fn a_write_fails_by_no_other_page() {
+    for mode in MODES {
+        let world = World::new(4).with_drives(2, DriveModel::default());
+        // One set of four pages.
+        let (array, file) = made(&world, options(&world, mode, 4));
+        let (bad, good) = ([0, 2, 4, 6], [1, 3, 5, 7]);
+        file.write_at(&[1; 8 * PAGE], 0).unwrap();
+        file.sync().unwrap();
+        world.faults(|faults| faults.inject(eio(Kind::Write).drive(0).times(u64::MAX)));
+        for page in bad {
+            file.write_at(&[2; PAGE], page * PAGE as u64).unwrap();
+        }
+        for page in good {
+            let result = if mode == Mode::Auto {
+                block_on(&array, file.write(page * PAGE as u64 + 5, vec![3; 100])).map(drop)
+            } else {
+                file.write_at(&[3; 100], page * PAGE as u64 + 5)
+            };
+            assert!(result.is_ok(), "page {page} is healthy: {}", result.unwrap_err());
+        }
+        // A pin, which needs room, says what there is none for, and asks the drive once.
+        let error = file.pin(1).unwrap_err();
+        assert!(matches!(&error, Error::Machine { .. }), "{error}");
+        assert!(error.to_string().contains("cannot be written back (cannot write /sim/0"), "{error}");
+        // One more of the bad drive finds no room and fails by itself, at its own place.
+        let error = file.write_at(&[4; PAGE], 8 * PAGE as u64).unwrap_err();
+        assert!(matches!(&error, Error::Io { action: "write", offset: Some(0x4000), .. }), "{error}");
+        let error = file.sync().unwrap_err();
+        assert!(matches!(&error, Error::Io { path, .. } if path.starts_with(world.path(0))), "{error}");
+        world.faults(|faults| faults.clear());
+        file.sync().unwrap();
+        drop(file);
+        let got = after_a_crash(&world, array);
+        for (page, bytes) in got.chunks(PAGE).enumerate() {
+            let wanted: Vec<u8> = (0..PAGE)
+                .map(|at| match page % 2 {
+                    0 => 2,
+                    _ if (5..105).contains(&at) => 3,
+                    _ => 1,
+                })
+                .collect();
+            assert_same(bytes, &wanted, || format!("page {page}, {mode:?}"));
+        }
+        assert_tidy(&world);
+    }
+}
+
+/// A page that has pins, in a cache of which no frame is left, is written to past the cache once it is clean. Where it cannot be
+/// written back, that write fails, with its own place, and does not try for ever.
+#[test]
+fn a_write_to_a_pinned_page_fails_by_itself() {
+    let world = World::new(5).with_drives(1, DriveModel::default());
+    let (array, file) = made(&world, options(&world, Mode::Inline, 64));
+    file.write_at(&[1; 400 * PAGE], 0).unwrap();
+    file.sync().unwrap();
+    world.faults(|faults| faults.inject(eio(Kind::Write).times(u64::MAX)));
+    // Each page has a frame, there are four more, and eight pins at most.
+    let pin = |page| file.pin(page).unwrap();
+    let mut pins = Vec::from([396, 397, 398, 399].map(pin));
+    for page in (396..400).chain(0..396) {
+        // Where all pages of a set are dirty, one more fails.
+        let _full_or_not = file.write_at(&[2; 10], page * PAGE as u64);
+    }
+    pins.extend([396, 397, 398, 399].map(pin));
+    for page in 396..400 {
+        let at = page * PAGE as u64;
+        let error = file.write_at(&[3; 10], at + 50).unwrap_err();
+        assert!(matches!(&error, Error::Io { action: "write", offset: Some(found), .. } if *found == at), "{error}");
+    }
+    drop(pins);
+    world.faults(|faults| faults.clear());
+    (396..400).for_each(|page| file.write_at(&[4; 10], page * PAGE as u64 + 100).unwrap());
+    // What could not be written back is told once.
+    file.sync().unwrap_err();
+    file.sync().unwrap();
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
 }

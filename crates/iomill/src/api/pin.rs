@@ -320,26 +320,30 @@ impl FileState {
             if full > 0 && !self.make_room(paged, page)? {
                 tries += 1;
                 if tries > ROOM_TRIES {
-                    return Err(self.set_is_full(paged, page));
+                    return Err(self.set_is_full(paged, page, None));
                 }
                 self.array().pause_for_io();
             }
         }
     }
 
-    fn set_is_full(&self, paged: &Paged, page: u64) -> Error {
+    fn set_is_full(&self, paged: &Paged, page: u64, error: Option<&Error>) -> Error {
         let ways = paged.cached.ways();
+        let error = error.map_or_else(String::new, |error| format!(" ({error})"));
         let why = format!(
-            "all {ways} pages of the set that it belongs to are pinned, or cannot be written back; drop some pins first, \
+            "all {ways} pages of the set that it belongs to are pinned, or cannot be written back{error}; drop some pins first, \
              read without a pin, or open the array with a larger cache or larger sets (`set_size`)"
         );
         Error::Machine { what: format!("a pin of page {page} of {:?}", self.record.name), why }
     }
 
-    /// Flushes the set of a page; whether there was anything to be flushed.
+    /// Flushes the set of a page; whether there was anything to be flushed. Where nothing can be, drives are not asked again and again.
     fn make_room(&self, paged: &Paged, page: u64) -> Result<bool> {
         let _inside = Inside::enter(self)?;
-        self.flush_sets(paged, &[page])
+        match self.flush_sets(paged, &[page]) {
+            (false, Err(error)) => Err(self.set_is_full(paged, page, Some(&error))),
+            (any, _) => Ok(any),
+        }
     }
 
     /// Pins all pages of a range that are in the cache; `None` if one is not, or cannot be pinned.

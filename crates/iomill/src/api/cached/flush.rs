@@ -61,6 +61,26 @@ struct Run {
     at: usize,
 }
 
+/// What became of pages that were to be flushed.
+#[derive(Debug)]
+pub(in crate::api) struct Flushed {
+    /// Those that somebody else was flushing.
+    busy: Vec<Key>,
+    /// How many were written.
+    pub cleaned: u64,
+    /// The first error, after all were tried.
+    pub result: Result<()>,
+}
+
+impl Flushed {
+    const NONE: Flushed = Flushed { busy: Vec::new(), cleaned: 0, result: Ok(()) };
+
+    /// Whether who needs room may look again.
+    fn is_progress(&self) -> bool {
+        self.cleaned > 0 || self.result.is_ok()
+    }
+}
+
 /// Pages whose sets want to be flushed.
 #[derive(Debug, Default)]
 pub(super) struct Over {
@@ -106,20 +126,36 @@ impl FileState {
         part.mark.set();
     }
 
-    /// Flushes the dirty pages of some pages' sets, of this and other files; whether any were flushed.
-    pub(in crate::api) fn flush_sets(&self, paged: &Paged, pages: &[u64]) -> Result<bool> {
+    /// Flushes the dirty pages of some pages' sets, of this and other files: whether that is worth another look for room, and the first
+    /// error. That is an error of the pages that it names, whose files' handles are told (`late`), and not of who needs room.
+    pub(in crate::api) fn flush_sets(&self, paged: &Paged, pages: &[u64]) -> (bool, Result<()>) {
         let keys = paged.cached.dirty_beside(paged.keys(pages));
-        let (mut any, mut result) = (false, Ok(()));
+        let (mut any, mut first) = (false, Ok(()));
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
-            if keys[0].file() == paged.number() {
-                result = self.flush(paged, keys, Class::Foreground).1;
-                any = true;
-            } else if let Some(other) = paged.cached.file(keys[0].file()) {
-                // Its failure is not this file's: its handles are told (`late`).
-                any |= paged.cached.flush_other(&other, keys, Class::Foreground).unwrap_or(false);
-            }
+            let flushed = if keys[0].file() == paged.number() {
+                self.flush(paged, keys, Class::Foreground)
+            } else {
+                let Some(other) = paged.cached.file(keys[0].file()) else { continue };
+                let Some(flushed) = paged.cached.flush_other(&other, keys, Class::Foreground) else { continue };
+                flushed
+            };
+            any |= flushed.is_progress();
+            first = first.and(flushed.result);
         }
-        result.map(|()| any)
+        (any, first)
+    }
+
+    /// Flushes a page by itself; whether it was dirty.
+    pub(in crate::api) fn flush_page(&self, paged: &Paged, page: u64) -> Result<bool> {
+        let Some((key, ..)) = paged.key(page) else { return Ok(false) };
+        let mut copy = paged.cached.take_copy(1)?;
+        let mut runs = Vec::new();
+        // There is no room for its neighbours.
+        let at = copy.len() - PAGE_BYTES;
+        let (asked, _) = self.copy_run(paged, key, &mut copy, at, &mut runs);
+        let (_, result) = self.write_runs(paged, &runs, &mut copy, Class::Foreground);
+        paged.cached.give_copy(copy);
+        result.map(|()| matches!(asked, Some(Flush::Begun | Flush::Busy)))
     }
 
     /// Flushes all dirty pages of the file, and waits for those that others are flushing. The first error, after all were tried.
@@ -129,9 +165,9 @@ impl FileState {
         while !keys.is_empty() {
             // What others are flushing may be older than what this is to cover, and may fail: it is looked at again, until it is
             // clean or was ours.
-            let (busy, result) = self.flush(paged, &keys, Class::Foreground);
-            keys = busy;
-            first = first.and(result);
+            let flushed = self.flush(paged, &keys, Class::Foreground);
+            keys = flushed.busy;
+            first = first.and(flushed.result);
             for waiter in keys.iter().filter_map(|key| paged.waiter(key.page(), true)) {
                 let _seen_in_the_next_round = wait(self.array(), &waiter);
             }
@@ -140,15 +176,14 @@ impl FileState {
     }
 
     /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours. What cannot be written keeps nothing
-    /// else from its drive. Returns those that somebody else was flushing, and the first error.
-    fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> (Vec<Key>, Result<()>) {
+    /// else from its drive, but its neighbours of the same write.
+    fn flush(&self, paged: &Paged, keys: &[Key], class: Class) -> Flushed {
+        let mut flushed = Flushed::NONE;
         let mut copy = match paged.cached.take_copy(keys.len()) {
             Ok(copy) => copy,
-            Err(error) => return (Vec::new(), Err(error)),
+            Err(error) => return Flushed { result: Err(error), ..flushed },
         };
         let mut keys = keys.iter().copied().peekable();
-        let mut busy = Vec::new();
-        let mut first = Ok(());
         while keys.peek().is_some() {
             let mut runs = Vec::new();
             let mut used = 0;
@@ -159,16 +194,18 @@ impl FileState {
                 let (asked, copied) = self.copy_run(paged, key, &mut copy, used, &mut runs);
                 used += copied;
                 match asked {
-                    Some(Flush::Busy) => busy.push(key),
+                    Some(Flush::Busy) => flushed.busy.push(key),
                     Some(_) => {}
                     None => continue,
                 }
                 keys.next();
             }
-            first = first.and(self.write_runs(paged, &runs, &mut copy, class));
+            let (cleaned, result) = self.write_runs(paged, &runs, &mut copy, class);
+            flushed.cleaned += cleaned;
+            flushed.result = flushed.result.and(result);
         }
         paged.cached.give_copy(copy);
-        (busy, first)
+        flushed
     }
 
     /// Copies a dirty page with its dirty neighbours before and after it in its block: what became of that page, if it was reached,
@@ -218,7 +255,8 @@ impl FileState {
         (asked, copied as usize * PAGE_BYTES)
     }
 
-    fn write_runs(&self, paged: &Paged, runs: &[Run], copy: &mut PageBuf, class: Class) -> Result<()> {
+    /// Writes copies of pages to their drives: how many are there now, and the first error.
+    fn write_runs(&self, paged: &Paged, runs: &[Run], copy: &mut PageBuf, class: Class) -> (u64, Result<()>) {
         let start = copy.as_mut_ptr();
         let pieces = runs.iter().enumerate().map(|(tag, run)| {
             let (memory, len) = (Memory::one(start.wrapping_add(run.at)), run.count * PAGE_BYTES);
@@ -226,15 +264,14 @@ impl FileState {
             (drive, crate::drive::Piece { tag: tag as u32, ..piece })
         });
         let mut first = Ok(());
-        let mut flushed = 0;
+        let (mut flushed, mut cleaned) = (0, 0);
         let (array, span) = (self.array(), (start.cast_const(), copy.len()));
         let mut done = |tag: u32, outcome: Outcome| {
             let run = &runs[tag as usize];
             self.end_run(paged, run, outcome);
             flushed += run.count as u64;
-            if first.is_ok() {
-                first = outcome;
-            }
+            cleaned += if outcome.is_ok() { run.count as u64 } else { 0 };
+            first = first.and(outcome);
         };
         // SAFETY: the copy lives until this returns, and nobody else has it.
         let begun = unsafe {
@@ -249,10 +286,10 @@ impl FileState {
             // None was begun: the pages are as they were, and whoever flushes them next may have better luck.
             let outcome = Err(super::run::failure(Op::Write, libc::ECANCELED));
             runs.iter().for_each(|run| Self::end_pages(paged, run, outcome));
-            return Err(error);
+            return (0, Err(error));
         }
         paged.cached.with_seat(|seat| seat.tally.add(Id::Flushes, flushed));
-        first.map_err(|failure| self.error(failure))
+        (cleaned, first.map_err(|failure| self.error(failure)))
     }
 
     fn end_run(&self, paged: &Paged, run: &Run, outcome: Outcome) {
@@ -296,15 +333,15 @@ impl Cached {
         }
     }
 
-    /// Flushes pages of a file, unless somebody is changing its length; whether it did.
-    pub(super) fn flush_other(&self, file: &FileState, keys: &[Key], class: Class) -> Result<bool> {
-        let Some(paged) = &file.paged else { return Ok(false) };
+    /// Flushes pages of a file, unless somebody is changing its length.
+    pub(in crate::api) fn flush_other(&self, file: &FileState, keys: &[Key], class: Class) -> Option<Flushed> {
+        let paged = file.paged.as_ref()?;
         if !file.gate.try_enter() {
-            return Ok(false);
+            return None;
         }
-        let (_, result) = file.flush(paged, keys, class);
+        let flushed = file.flush(paged, keys, class);
         file.gate.leave();
-        result.map(|()| true)
+        Some(flushed)
     }
 
     /// The dirty pages of some pages' sets, in their order.

@@ -482,13 +482,21 @@ impl FileState {
         sorted
     }
 
-    /// Makes room where a write found sets full; whether there was any to make.
+    /// Makes room where a write found sets full; whether that is worth another round. Where other pages cannot be written back, the
+    /// write goes past the cache.
     fn flush_full(&self, paged: &Paged, full: &[Span]) -> Result<bool> {
         if full.is_empty() {
             return Ok(false);
         }
         let pages: Vec<u64> = full.iter().map(|span| span.page).collect();
-        self.flush_sets(paged, &pages)
+        let (mut any, _told_to_their_handles) = self.flush_sets(paged, &pages);
+        if !any {
+            // A page that is here (pins have all frames) goes past it only when it is clean, and that it cannot be is its own failure.
+            for page in pages {
+                any |= self.flush_page(paged, page)?;
+            }
+        }
+        Ok(any)
     }
 
     /// Does one span past its full set; `false` asks for another round.

@@ -135,8 +135,10 @@ impl Cached {
         dirty.sort_unstable();
         let mut any = false;
         for keys in dirty.chunk_by(|a, b| a.file() == b.file()) {
-            if let Some(file) = self.file(keys[0].file()) {
-                any |= self.flush_other(&file, keys, Class::Foreground)?;
+            let Some(file) = self.file(keys[0].file()) else { continue };
+            if let Some(flushed) = self.flush_other(&file, keys, Class::Foreground) {
+                flushed.result?;
+                any = true;
             }
         }
         dirty.clear();
