@@ -1,7 +1,7 @@
 //! Promises of single calls where drives fail and processes end, in the fewest calls that show them (`docs/durability.md`).
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Mode};
+use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Task};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use crate::harness::{assert_same, assert_tidy, block_on, bytes};
@@ -203,4 +203,49 @@ fn a_write_to_a_pinned_page_fails_by_itself() {
     drop(file);
     array.close().unwrap();
     assert_tidy(&world);
+}
+
+/// A batch takes the space of its ranges, as the same writes one after the other do, and not of all that lies between.
+#[test]
+fn a_batch_takes_no_space_between_its_ranges() {
+    const FAR: u64 = 8 << 40;
+    for (call, cache_pages) in
+        ["write_many", "write_ranges", "submit"].into_iter().flat_map(|call| [(call, 0), (call, 64)])
+    {
+        let model = DriveModel { capacity_bytes: Some(1 << 30), ..DriveModel::default() };
+        let world = World::new(8).with_drives(2, model);
+        let array = options(&world, Mode::Auto, cache_pages).create(world.paths()).unwrap();
+        let file = array.create_file("file", Layout::striping()).unwrap();
+        let offsets = [FAR, 0, FAR / 2, 100];
+        let records: Vec<u8> = (1..=4).flat_map(|byte| [byte; 100]).collect();
+        match call {
+            "write_many" => file.write_many(&offsets, 100, &records).unwrap(),
+            "write_ranges" => file.write_ranges(&offsets.map(|offset| (offset, 100)), &records).unwrap(),
+            _ => {
+                let tasks = offsets.iter().zip(records.chunks(100));
+                let tasks = tasks.map(|(&offset, bytes)| Task::Write { offset, bytes: bytes.to_vec() }).collect();
+                let (tell, told) = std::sync::mpsc::channel();
+                file.submit(tasks, move |result| tell.send(result.map(drop)).unwrap()).unwrap();
+                (0..10_000)
+                    .find_map(|_| {
+                        array.step();
+                        told.try_recv().ok()
+                    })
+                    .expect("it ends")
+                    .unwrap();
+            }
+        }
+        file.sync().unwrap();
+        assert_eq!(file.len(), FAR + 100);
+        let mut got = vec![9; 400];
+        file.read_many(&offsets, 100, &mut got).unwrap();
+        assert_same(&got, &records, || call.into());
+        let used: u64 = (0..2).map(|drive| world.used_bytes(drive)).sum();
+        assert!(used < 600 << 20, "{call} took {used} bytes");
+        drop(file);
+        array.close().unwrap();
+        let used: u64 = (0..2).map(|drive| world.used_bytes(drive)).sum();
+        assert!(used < 3 << 20, "{call} keeps {used} bytes");
+        assert_tidy(&world);
+    }
 }

@@ -1,6 +1,7 @@
 //! Handles of virtual files: the calls that block.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::cached::{Ahead, CHUNK_PAGES, Paged, Seat, Want};
@@ -28,7 +29,8 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// 4,096-byte pages at page offsets are fastest. Each page is read and written as a whole: it never tears. When calls that
 /// overlap run at the same time, which of them a page shows is not defined.
 ///
-/// A write past the end takes space for all that it skips; [`File::set_len`] makes a hole that takes none.
+/// A write past the end takes space for what it skips, up to 256 MiB on each drive. Where it skips more it leaves a hole that takes none, as
+/// [`File::set_len`] does.
 ///
 /// Dropping the last handle makes the file durable but cannot report errors; [`File::close`] does.
 #[derive(Clone, Debug)]
@@ -211,7 +213,7 @@ impl File {
         let end = self.state.range_end(offset, total)?;
         // Nothing written is no reason to grow.
         let end = if total > 0 { end } else { 0 };
-        let inside = self.begin_write(offset, end)?;
+        let inside = self.begin_write(end, std::iter::once(offset..end))?;
         let joined = Joined::new(bufs, offset);
         if let Some(paged) = &self.state.paged {
             // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
@@ -257,7 +259,7 @@ impl File {
     }
 
     /// Gives the file room for `len` bytes without changing its length, so that writing them cannot fail for want of
-    /// space, and costs the file system less.
+    /// space, and costs the file system less. The room goes when the file is closed or cut.
     pub fn preallocate(&self, len: u64) -> Result<()> {
         self.state.range_end(len, 0)?;
         let _inside = Inside::enter(&self.state)?;
@@ -291,11 +293,11 @@ impl File {
         }
     }
 
-    /// Enters for a write within `start..end`, with room made for it.
-    pub(crate) fn begin_write(&self, start: u64, end: u64) -> Result<Inside<'_>> {
+    /// Enters for writes of `ranges`, in bytes, of which the last ends at `end`, with room made for them.
+    pub(crate) fn begin_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<Inside<'_>> {
         let inside = Inside::enter(&self.state)?;
         self.state.check_writable()?;
-        self.state.reserve(start, end)?;
+        self.state.reserve(end, ranges)?;
         Ok(inside)
     }
 
@@ -381,12 +383,12 @@ impl File {
         bytes: &[u8],
     ) -> Result<()> {
         callbacks::check_may_block(call)?;
-        let (mut start, mut end) = (u64::MAX, 0);
-        for (offset, len) in ranges.clone().filter(|&(_, len)| len > 0) {
-            start = start.min(offset);
+        let written = ranges.clone().filter(|&(_, len)| len > 0);
+        let mut end = 0;
+        for (offset, len) in written.clone() {
             end = end.max(self.state.range_end(offset, len as u64)?);
         }
-        let inside = self.begin_write(start, end)?;
+        let inside = self.begin_write(end, written.map(|(offset, len)| offset..offset + len as u64))?;
         let span = (bytes.as_ptr(), bytes.len());
         let extents = extents(ranges, bytes.as_ptr().cast_mut());
         let result = match &self.state.paged {

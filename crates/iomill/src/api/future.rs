@@ -131,17 +131,20 @@ impl File {
     }
 
     fn begin_tasks(&self, tasks: Vec<Task>, callback: Option<Callback>) -> Result<Arc<Operation>> {
-        let (mut write_start, mut write_end) = (u64::MAX, 0);
-        for task in &tasks {
-            if let Task::Write { offset, bytes } = task
-                && !bytes.is_empty()
-            {
-                write_start = write_start.min(*offset);
-                write_end = write_end.max(self.state.range_end(*offset, bytes.len() as u64)?);
-            }
+        let written = tasks.iter().filter_map(|task| match task {
+            Task::Write { offset, bytes } if !bytes.is_empty() => Some((*offset, bytes.len() as u64)),
+            _ => None,
+        });
+        let mut write_end = 0;
+        for (offset, len) in written.clone() {
+            write_end = write_end.max(self.state.range_end(offset, len)?);
         }
         let writes = tasks.iter().any(|task| matches!(task, Task::Write { .. }));
-        let inside = if writes { self.begin_write(write_start, write_end)? } else { Inside::enter(&self.state)? };
+        let inside = if writes {
+            self.begin_write(write_end, written.map(|(offset, len)| offset..offset + len))?
+        } else {
+            Inside::enter(&self.state)?
+        };
         self.check_within(reads(&tasks))?;
         let write = writes.then(|| (write_end, self.state.record.drives.clone()));
         self.start_tasks(inside, tasks, write, callback)

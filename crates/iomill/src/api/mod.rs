@@ -25,6 +25,7 @@ mod peek;
 mod pin;
 mod places;
 mod profile;
+mod room;
 mod setup;
 mod split;
 mod state;

@@ -24,14 +24,10 @@ use crate::engine::{FileRef, Op};
 use crate::error::{Error, Result};
 use crate::layout::{Map, Placement};
 use crate::sys::fs::{Access, Alignment, OpenFile};
-use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sys::sync::{AtomicU64, Mutex, Ordering};
 
 /// The longest file in bytes: far beyond every file system's own limit, and low enough that no sum overflows.
 pub const MAX_FILE_BYTES: u64 = 1 << 60;
-
-/// Parts grow by an eighth of their size, within these bounds, in bytes.
-const GROW_LEAST_BYTES: u64 = 1 << 20;
-const GROW_MOST_BYTES: u64 = 256 << 20;
 
 /// One drive's share of an open file.
 #[derive(Debug)]
@@ -48,14 +44,6 @@ pub struct Part {
     pub reserved: AtomicU64,
     /// Whether it holds what no fdatasync has covered.
     pub mark: Mark,
-}
-
-impl Part {
-    /// The part has this many bytes now, which the next sync makes durable. Under `FileState::grow`.
-    fn grew(&self, to: u64) {
-        self.reserved.store(to, Ordering::Relaxed);
-        self.mark.set();
-    }
 }
 
 /// An open virtual file.
@@ -75,7 +63,7 @@ pub struct FileState {
     /// Current length in bytes, durable or not.
     len: AtomicU64,
     /// Serialises whatever changes the size of parts.
-    grow: Mutex<()>,
+    pub(super) grow: Mutex<()>,
     /// Syncs, with the length that is published. Only a writer has any.
     pub(super) syncs: Syncs<Published>,
     /// A failed write may have left bytes beyond the length, which `set_len` must clear before it grows the file. Set inside
@@ -194,41 +182,6 @@ impl FileState {
         }
     }
 
-    /// Makes the parts long enough for a write of `start..end` bytes (rule 1). What lies far before it stays a hole.
-    pub fn reserve(&self, start: u64, end: u64) -> Result<()> {
-        if end <= self.len() {
-            return Ok(());
-        }
-        let _grow = lock(&self.grow);
-        for (index, part) in self.parts.iter().enumerate() {
-            let needs = self.part_bytes(index, end).next_multiple_of(PAGE_BYTES as u64);
-            let mut has = part.reserved.load(Ordering::Relaxed);
-            if needs > has {
-                let before = self.part_bytes(index, start) & !(PAGE_BYTES as u64 - 1);
-                if before > has + GROW_MOST_BYTES {
-                    extend_part(part, before)?;
-                    has = before;
-                }
-                part.grew(allocate(part, has, needs)?);
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes the parts exactly long enough for a file of `end` bytes that is about to be written whole.
-    pub fn preallocate(&self, end: u64) -> Result<()> {
-        let _grow = lock(&self.grow);
-        for (index, part) in self.parts.iter().enumerate() {
-            let needs = self.part_bytes(index, end).next_multiple_of(PAGE_BYTES as u64);
-            let has = part.reserved.load(Ordering::Relaxed);
-            if needs > has {
-                part_allocate(part, has, needs)?;
-                part.grew(needs);
-            }
-        }
-        Ok(())
-    }
-
     /// Takes note of a write up to `end` that failed. What it left behind within the file must reach the drives as well
     /// before a sync may say that all did; what it left beyond is in the way of growing.
     pub fn wrote_in_part(&self, end: u64, touched: impl Fn(&Part) -> bool) {
@@ -285,18 +238,6 @@ impl FileState {
     fn clean_tail(&self, len: u64) -> Result<()> {
         tail::clean(self, len).inspect_err(|error| self.set_poison(error))?;
         self.litter.store(false, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Lengthens the parts by holes.
-    fn extend(&self, len: u64) -> Result<()> {
-        let _grow = lock(&self.grow);
-        for (index, part) in self.parts.iter().enumerate() {
-            let needs = self.part_bytes(index, len).next_multiple_of(PAGE_BYTES as u64);
-            if needs > part.reserved.load(Ordering::Relaxed) {
-                extend_part(part, needs)?;
-            }
-        }
         Ok(())
     }
 
@@ -394,38 +335,6 @@ fn open_part(array: &ArrayInner, record: &Record, drive: u16, access: Access, ma
     let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
     let file = FileRef { handle: open.handle(), key: array.next_key() };
     Ok(Part { open, file, drive, align, reserved: AtomicU64::new(reserved), mark })
-}
-
-/// Gives a part more room than it needs now, so that appends do not pay the file system each time; where the drive
-/// has no room for more, what it needs. The new size.
-fn allocate(part: &Part, has: u64, needs: u64) -> Result<u64> {
-    let extra = (has / 8).clamp(GROW_LEAST_BYTES, GROW_MOST_BYTES);
-    let target = needs.max((has + extra).next_multiple_of(PAGE_BYTES as u64));
-    match part_allocate(part, has, target) {
-        Ok(()) => Ok(target),
-        Err(_) if target > needs => part_allocate(part, has, needs).map(|()| needs),
-        Err(error) => Err(error),
-    }
-}
-
-/// Lengthens a part by a hole.
-fn extend_part(part: &Part, to: u64) -> Result<()> {
-    let (fs, handle) = (part.open.fs(), part.open.handle());
-    fs.set_len(handle, to).map_err(|e| Error::io("extend", part.open.full_path(), e))?;
-    part.grew(to);
-    Ok(())
-}
-
-fn part_allocate(part: &Part, from: u64, to: u64) -> Result<()> {
-    let (fs, handle) = (part.open.fs(), part.open.handle());
-    fs.allocate(handle, from, to - from).map_err(|source| {
-        // Some file systems keep what they took before they ran out, which is all that the drive had. If it cannot be given
-        // back now, the next opening does it.
-        if fs.len(handle).is_ok_and(|len| len > from) {
-            let _ = fs.set_len(handle, from);
-        }
-        Error::Io { action: "make room in", path: part.open.full_path(), offset: Some(from), source }
-    })
 }
 
 #[cfg(all(test, not(iomill_models)))]
