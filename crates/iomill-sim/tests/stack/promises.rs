@@ -205,6 +205,30 @@ fn a_write_to_a_pinned_page_fails_by_itself() {
     assert_tidy(&world);
 }
 
+/// A change of the length that cannot write back what was written before leaves the length as it is.
+#[test]
+fn a_length_that_cannot_be_synced_is_not_changed() {
+    for len in [5000, 50_000] {
+        let world = World::new(7).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, options(&world, Mode::Inline, 64));
+        file.write_at(&[1; 20_000], 0).unwrap();
+        world.faults(|faults| faults.inject(eio(Kind::Write).times(u64::MAX)));
+        file.set_len(len).unwrap_err();
+        assert_eq!(file.len(), 20_000);
+        world.faults(|faults| faults.clear());
+        file.set_len(len).unwrap();
+        assert_eq!(file.len(), len);
+        drop(file);
+        let got = after_a_crash(&world, array);
+        assert_eq!(got.len() as u64, len);
+        assert!(
+            got[..5000].iter().all(|&byte| byte == 1)
+                && got[5000.min(got.len())..].iter().skip(15_000).all(|&byte| byte == 0)
+        );
+        assert_tidy(&world);
+    }
+}
+
 /// A batch takes the space of its ranges, as the same writes one after the other do, and not of all that lies between.
 #[test]
 fn a_batch_takes_no_space_between_its_ranges() {

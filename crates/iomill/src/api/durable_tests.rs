@@ -214,3 +214,28 @@ fn every_part_is_synced_whatever_becomes_of_the_others() {
     drop(file);
     array.close().unwrap();
 }
+
+/// A change of the length that waited while a sync failed raised the length, and was refused by its own sync only then.
+#[test]
+fn a_length_that_waited_for_a_sync_that_failed_stays() {
+    for (cache_bytes, len) in [(0, 100_000), (1 << 20, 100_000), (0, 10), (1 << 20, 10)] {
+        let (_places, plan, array, file) = made(cache_bytes, 1);
+        file.write_at(&[1; 5000], 0).unwrap();
+        let (syncing, go_on) = held_sync(&plan, &file);
+        let resizing = thread::spawn({
+            let file = file.clone();
+            move || file.set_len(len)
+        });
+        // Closed: it has looked at all that it looks at before it waits.
+        while file.state.gate.try_enter() {
+            file.state.gate.leave();
+            thread::yield_now();
+        }
+        go_on.send(()).unwrap();
+        syncing.join().unwrap().unwrap_err();
+        assert!(matches!(resizing.join().unwrap(), Err(Error::Poisoned { .. })));
+        assert_eq!(file.len(), 5000);
+        drop(file);
+        array.close().unwrap();
+    }
+}

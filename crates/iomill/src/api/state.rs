@@ -7,6 +7,7 @@
 //! 3. The durable length is published after an fdatasync of every part that was written since the last one (`sync`).
 //! 4. Shrinking publishes first and cuts after (`set_len`), with no I/O in flight. What a crash leaves uncut is cut when
 //!    the file is next opened for writing (`tail::clean`).
+//! 5. Who closes the gate looks at the array and at earlier failures when it is closed: both may have ended what it waited for.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use super::array::ArrayInner;
 use super::cached::Paged;
 use super::durable::{Mark, Published, Syncs};
-use super::gate::Gate;
+use super::gate::{Closed, Gate};
 use super::late::Late;
 use super::tail;
 use crate::catalog::{Record, part_path};
@@ -203,12 +204,8 @@ impl FileState {
 
     /// Sets the length, durably (rule 4). The caller is not inside the gate.
     pub fn set_len(&self, len: u64) -> Result<()> {
-        self.check_writable()?;
         self.range_end(len, 0)?;
-        let array = &self.array;
-        let _closed = self.gate.close(|| array.pause_for_io());
-        // The array may have been closed while we waited, and this file finished with it.
-        array.check_open()?;
+        let _closed = self.close_gate()?;
         if len < self.len() {
             self.sync()?;
             self.len.store(len, Ordering::Release);
@@ -219,12 +216,10 @@ impl FileState {
             return self.clean_tail(len);
         }
         if len > self.len() {
+            // What fails before the length is raised leaves it as it is. The page that the length falls into goes with litter as well.
+            self.paged.as_ref().map_or(Ok(()), |paged| self.flush_all(paged))?;
             if self.litter.load(Ordering::Relaxed) {
-                if let Some(paged) = &self.paged {
-                    // The page that the length falls into may be dirty, and goes as well.
-                    self.flush_all(paged)?;
-                    paged.cut(self.len());
-                }
+                self.paged.iter().for_each(|paged| paged.cut(self.len()));
                 self.clean_tail(self.len())?;
             }
             self.extend(len)?;
@@ -232,6 +227,16 @@ impl FileState {
         }
         // A length that writes have brought about already is to be durable too.
         self.sync()
+    }
+
+    /// Closes the gate for a change of what the file holds (rule 5).
+    fn close_gate(&self) -> Result<Closed<'_>> {
+        // Where there is nothing to wait for.
+        self.check_writable()?;
+        let closed = self.gate.close(|| self.array.pause_for_io());
+        self.array.check_open()?;
+        self.check_writable()?;
+        Ok(closed)
     }
 
     /// Makes what is beyond the length read as zero. Where that fails, the file must not grow over it.
