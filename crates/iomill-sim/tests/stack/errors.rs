@@ -23,8 +23,7 @@ fn errors_harm_nothing_but_what_they_hit() {
 /// A file, what it should hold, and what failed writes may have put there instead.
 struct Twin {
     bytes: Vec<u8>,
-    /// Offset to the bytes that it may hold besides that of `bytes`. Beyond the end of `bytes` too: a write past the
-    /// end that failed has not made the file longer, but a later one may show it.
+    /// Offset to the bytes that it may hold besides that of `bytes`. What failed writes left beyond the end is never shown.
     doubtful: BTreeMap<usize, Vec<u8>>,
     /// Lengths of which one is durable: that of the last sync that ended well, and those of later ones.
     durable: Vec<usize>,
@@ -315,8 +314,11 @@ impl Twin {
                 check(&error);
                 assert_eq!(matches!(error, Error::Poisoned { .. }), self.poisoned, "{error}");
                 if !self.poisoned {
-                    new.iter().enumerate().for_each(|(i, &byte)| self.doubtful.entry(at + i).or_default().push(byte));
+                    let within = new.iter().enumerate().take(self.bytes.len().saturating_sub(at));
+                    within.for_each(|(i, &byte)| self.doubtful.entry(at + i).or_default().push(byte));
                 }
+                // What an earlier one left beyond the end could not be cleared.
+                self.poisoned |= matches!(file.write_at(&[], 0), Err(Error::Poisoned { .. }));
             }
         }
         assert_eq!(file.len(), self.bytes.len() as u64);
@@ -346,9 +348,7 @@ impl Twin {
                 if len != old {
                     self.durable = vec![len];
                 }
-                // What was cut off is gone, and what failed writes left beyond the end with it.
-                let beyond = if len == old { usize::MAX } else { len.min(old) };
-                self.doubtful.retain(|at, _| *at < beyond);
+                self.doubtful.retain(|at, _| *at < len);
             }
             Err(error) => {
                 check(&error);

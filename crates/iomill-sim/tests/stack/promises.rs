@@ -205,6 +205,48 @@ fn a_write_to_a_pinned_page_fails_by_itself() {
     assert_tidy(&world);
 }
 
+/// What a write that failed left beyond the end is in no hole that a later write makes.
+#[test]
+fn a_hole_shows_nothing_of_a_write_that_failed() {
+    for layout in [Layout::striping(), Layout::hash()] {
+        for (asynchronous, cache_pages) in [(false, 0), (true, 0), (false, 4), (true, 4), (false, 64)] {
+            let world = World::new(6).with_drives(2, DriveModel::default());
+            let array = options(&world, Mode::Auto, cache_pages).create(world.paths()).unwrap();
+            let file = array.create_file("file", layout.clone().block_bytes(PAGE as u32)).unwrap();
+            file.write_at(&[7; 100], 0).unwrap();
+            let write = |bytes: Vec<u8>, at: u64| match asynchronous {
+                true => block_on(&array, file.write(at, bytes)).map(drop),
+                false => file.write_at(&bytes, at),
+            };
+            if cache_pages == 64 {
+                // A page that must be read first, and cannot be: the others are in the cache by then.
+                file.sync().unwrap();
+                file.advise(.., iomill::Advice::DontNeed).unwrap();
+                world.faults(|faults| faults.inject(eio(Kind::Read)));
+            } else {
+                world.faults(|faults| faults.inject(eio(Kind::Write).skip(9).times(1000)));
+            }
+            write(vec![8; 20 * PAGE], 50).unwrap_err();
+            world.faults(|faults| faults.clear());
+            assert_eq!(file.len(), 100);
+            write(vec![9; 10], 30 * PAGE as u64).unwrap();
+            let mut got = vec![1; 30 * PAGE + 10];
+            assert_eq!(file.read_at(&mut got, 0).unwrap(), got.len());
+            let what = || format!("{layout:?}, asynchronous {asynchronous}, {cache_pages} pages");
+            assert!(got[..50].iter().all(|&byte| byte == 7), "{}", what());
+            assert!(got[50..100].iter().all(|&byte| byte == 7 || byte == 8), "{}", what());
+            assert_same(&got[100..30 * PAGE], &vec![0; 30 * PAGE - 100], what);
+            // What could not be written back is told once.
+            let _told_or_not = file.sync();
+            file.sync().unwrap();
+            drop(file);
+            let left = after_a_crash(&world, array);
+            assert_same(&left, &got, what);
+            assert_tidy(&world);
+        }
+    }
+}
+
 /// A change of the length that cannot write back what was written before leaves the length as it is.
 #[test]
 fn a_length_that_cannot_be_synced_is_not_changed() {

@@ -259,7 +259,7 @@ impl File {
     }
 
     /// Gives the file room for `len` bytes without changing its length, so that writing them cannot fail for want of
-    /// space, and costs the file system less. The room goes when the file is closed or cut.
+    /// space, and costs the file system less. The room goes when the file is closed or cut, and when a write past the end fails.
     pub fn preallocate(&self, len: u64) -> Result<()> {
         self.state.range_end(len, 0)?;
         let _inside = Inside::enter(&self.state)?;
@@ -295,7 +295,12 @@ impl File {
 
     /// Enters for writes of `ranges`, in bytes, of which the last ends at `end`, with room made for them.
     pub(crate) fn begin_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<Inside<'_>> {
-        let inside = Inside::enter(&self.state)?;
+        let mut inside = Inside::enter(&self.state)?;
+        while self.state.is_littered(end) {
+            drop(inside);
+            self.state.sweep()?;
+            inside = Inside::enter(&self.state)?;
+        }
         self.state.check_writable()?;
         self.state.reserve(end, ranges)?;
         Ok(inside)

@@ -7,7 +7,9 @@
 //! 3. The durable length is published after an fdatasync of every part that was written since the last one (`sync`).
 //! 4. Shrinking publishes first and cuts after (`set_len`), with no I/O in flight. What a crash leaves uncut is cut when
 //!    the file is next opened for writing (`tail::clean`).
-//! 5. Who closes the gate looks at the array and at earlier failures when it is closed: both may have ended what it waited for.
+//! 5. What a failed write has left beyond the length is cleared before the length grows over it, by a change of the length or by a write
+//!    that begins later (`sweep`), with no I/O in flight.
+//! 6. Who closes the gate looks at the array and at earlier failures when it is closed: both may have ended what it waited for.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::array::ArrayInner;
 use super::cached::Paged;
+use super::callbacks;
 use super::durable::{Mark, Published, Syncs};
 use super::gate::{Closed, Gate};
 use super::late::Late;
@@ -67,8 +70,7 @@ pub struct FileState {
     pub(super) grow: Mutex<()>,
     /// Syncs, with the length that is published. Only a writer has any.
     pub(super) syncs: Syncs<Published>,
-    /// A failed write may have left bytes beyond the length, which `set_len` must clear before it grows the file. Set inside
-    /// the gate, looked at with the gate closed.
+    /// A failed write may have left bytes beyond the length (rule 5). Set inside the gate, cleared with the gate closed.
     litter: AtomicBool,
     /// Nothing is left to keep: not opened whole yet, or kept by `finish`. What a finished file still held would be
     /// written without the array's lock.
@@ -216,12 +218,9 @@ impl FileState {
             return self.clean_tail(len);
         }
         if len > self.len() {
-            // What fails before the length is raised leaves it as it is. The page that the length falls into goes with litter as well.
+            // What fails before the length is raised leaves it as it is.
             self.paged.as_ref().map_or(Ok(()), |paged| self.flush_all(paged))?;
-            if self.litter.load(Ordering::Relaxed) {
-                self.paged.iter().for_each(|paged| paged.cut(self.len()));
-                self.clean_tail(self.len())?;
-            }
+            self.clear_litter()?;
             self.extend(len)?;
             self.wrote(len, |_| false);
         }
@@ -229,7 +228,7 @@ impl FileState {
         self.sync()
     }
 
-    /// Closes the gate for a change of what the file holds (rule 5).
+    /// Closes the gate for a change of what the file holds (rule 6).
     fn close_gate(&self) -> Result<Closed<'_>> {
         // Where there is nothing to wait for.
         self.check_writable()?;
@@ -237,6 +236,36 @@ impl FileState {
         self.array.check_open()?;
         self.check_writable()?;
         Ok(closed)
+    }
+
+    /// Whether a write up to `end` would bring into the file what a failed one has left (rule 5).
+    #[inline]
+    pub fn is_littered(&self, end: u64) -> bool {
+        end > self.len() && self.litter.load(Ordering::Relaxed)
+    }
+
+    /// Clears what failed writes have left beyond the end (rule 5). The caller is not inside the gate. It waits for drives, which who is
+    /// called by a drive thread must not; without threads it waits for who may have called it, if that is a callback.
+    pub fn sweep(&self) -> Result<()> {
+        if serve::is_serving() || !(self.array.has_threads() || callbacks::may_block()) {
+            return Err(Error::WouldBlock { call: "a write after one that failed" });
+        }
+        let _closed = self.close_gate()?;
+        self.clear_litter()
+    }
+
+    /// The same with the gate closed.
+    fn clear_litter(&self) -> Result<()> {
+        if !self.litter.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let len = self.len();
+        if let Some(paged) = &self.paged {
+            // The page that the file ends in goes as well, and is wanted on its drive before.
+            self.flush_page(paged, len / PAGE_BYTES as u64)?;
+            paged.cut(len);
+        }
+        self.clean_tail(len)
     }
 
     /// Makes what is beyond the length read as zero. Where that fails, the file must not grow over it.
