@@ -5,13 +5,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use crate::api::{Array, ArrayOptions, File, Layout};
+use crate::drive::Class;
 use crate::engine::platform::{Choice, Platform};
 use crate::engine::real::RealPlatform;
 use crate::engine::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
@@ -28,6 +29,9 @@ struct Failing {
 
 #[derive(Debug, Default)]
 struct Plan {
+    fail_writes: AtomicBool,
+    /// Writes that were begun.
+    writes: AtomicU64,
     /// Syncs that were begun.
     syncs: AtomicU64,
     /// The next sync says that it is there, waits until it is told, and fails.
@@ -68,7 +72,11 @@ struct FailingEngine {
 impl Plan {
     fn fails(&self, op: Op) -> bool {
         match op {
-            Op::Read | Op::Write => false,
+            Op::Read => false,
+            Op::Write => {
+                self.writes.fetch_add(1, Ordering::Relaxed);
+                self.fail_writes.load(Ordering::Relaxed)
+            }
             Op::Sync => {
                 self.syncs.fetch_add(1, Ordering::Relaxed);
                 let held = self.hold.lock().unwrap().take();
@@ -238,4 +246,23 @@ fn a_length_that_waited_for_a_sync_that_failed_stays() {
         drop(file);
         array.close().unwrap();
     }
+}
+
+/// Pages whose flush failed were written by a resize of the cache after the array's lock was given back, when they might be another
+/// process's.
+#[test]
+fn nothing_is_written_after_the_array_is_closed() {
+    let (_places, plan, array, file) = made(1 << 20, 1);
+    file.write_at(&[1; 4096], 0).unwrap();
+    plan.fail_writes.store(true, Ordering::Relaxed);
+    // What a resize has in its hands when the array is closed.
+    let paged = Arc::clone(file.state.paged.as_ref().unwrap());
+    let keys = paged.cached.dirty_of(paged.number());
+    assert_eq!(keys.len(), 1);
+    assert_eq!(array.close().unwrap_err().errno(), Some(libc::EIO));
+    plan.fail_writes.store(false, Ordering::Relaxed);
+    let before = plan.writes.load(Ordering::Relaxed);
+    let flushed = paged.cached.flush_other(&file.state, &keys, Class::Foreground);
+    assert!(flushed.is_none());
+    assert_eq!(plan.writes.load(Ordering::Relaxed), before, "a page was written without the array's lock");
 }

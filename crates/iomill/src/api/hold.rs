@@ -71,6 +71,12 @@ impl<'a> Inside<'a> {
         Ok(inside)
     }
 
+    /// Enters, unless the gate is closed or the array is.
+    pub fn try_enter(state: &'a FileState) -> Option<Inside<'a>> {
+        let inside = state.gate.try_enter().then(|| Inside(state))?;
+        state.array().is_open().then_some(inside)
+    }
+
     /// Stays inside after the guard is gone; somebody else will leave.
     pub fn stay(self) {
         std::mem::forget(self);

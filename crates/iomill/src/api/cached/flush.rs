@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use super::read::wait;
 use super::{Cached, Paged};
 use crate::api::array::ArrayInner;
+use crate::api::hold::Inside;
 use crate::api::state::FileState;
 use crate::cache::key::Key;
 use crate::cache::{Cache, Flush, Outcome};
@@ -333,15 +334,12 @@ impl Cached {
         }
     }
 
-    /// Flushes pages of a file, unless somebody is changing its length.
+    /// Flushes pages of a file, unless somebody is changing its length, or the array is closed: what the file could not keep by then is
+    /// lost, because without the array's lock its parts may be another process's.
     pub(in crate::api) fn flush_other(&self, file: &FileState, keys: &[Key], class: Class) -> Option<Flushed> {
         let paged = file.paged.as_ref()?;
-        if !file.gate.try_enter() {
-            return None;
-        }
-        let flushed = file.flush(paged, keys, class);
-        file.gate.leave();
-        Some(flushed)
+        let _inside = Inside::try_enter(file)?;
+        Some(file.flush(paged, keys, class))
     }
 
     /// The dirty pages of some pages' sets, in their order.
