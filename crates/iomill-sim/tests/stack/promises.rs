@@ -315,3 +315,31 @@ fn a_batch_takes_no_space_between_its_ranges() {
         assert_tidy(&world);
     }
 }
+
+/// A crash at any moment of a write leaves the page as it was or as it is to be.
+#[test]
+fn a_crash_leaves_a_page_old_or_new() {
+    let mut found = [0; 2];
+    for (seed, cache_pages) in (0..60).flat_map(|seed| [(seed, 0), (seed, 16)]) {
+        let world = World::new(seed).with_drives(1, DriveModel::default());
+        let (array, file) = made(&world, options(&world, Mode::Inline, cache_pages));
+        file.write_at(&[1; PAGE], 0).unwrap();
+        file.sync().unwrap();
+        let at = world.effects() + 1 + seed % 4;
+        world.faults(|faults| faults.crash_at_effect = Some(at));
+        let _crashed_or_not = file.write_at(&[2; 3900], 100).and_then(|()| file.sync());
+        world.crash();
+        world.faults(|faults| faults.crash_at_effect = None);
+        drop((array, file));
+        world.reboot();
+        let array = options(&world, Mode::Inline, 0).open(world.path(0)).unwrap();
+        let mut got = [0; PAGE];
+        array.open_file("file").unwrap().read_at(&mut got, 0).unwrap();
+        let is_new = got[100] == 2;
+        let new = [vec![1; 100], vec![2; 3900], vec![1; 96]].concat();
+        assert_same(&got, if is_new { &new } else { &[1; PAGE] }, || format!("seed {seed}, {cache_pages} pages"));
+        found[usize::from(is_new)] += 1;
+        array.close().unwrap();
+    }
+    assert!(found.iter().all(|&count| count > 10), "{found:?}: no crash was between them");
+}

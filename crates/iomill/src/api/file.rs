@@ -26,13 +26,16 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// An open virtual file. Clones are handles of the same file; all calls may be mixed from any number of threads.
 ///
 /// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory works; whole
-/// 4,096-byte pages at page offsets are fastest. Each page is read and written as a whole: it never tears. When calls that
-/// overlap run at the same time, which of them a page shows is not defined.
+/// 4,096-byte pages at page offsets are fastest. When calls that overlap run at the same time, which of them a page shows is not
+/// defined. With a page cache it shows one of them as a whole; without one, and with the engine `mmap`, a read may see some of both.
+///
+/// A write that has ended is seen by later reads of this process, and is durable after the next [`File::sync`].
+/// `docs/durability.md` has what each call promises, also over a crash.
 ///
 /// A write past the end takes space for what it skips, up to 256 MiB on each drive. Where it skips more it leaves a hole that takes none, as
 /// [`File::set_len`] does.
 ///
-/// Dropping the last handle makes the file durable but cannot report errors; [`File::close`] does.
+/// Dropping the last handle makes durable what was written since the file was opened, but cannot report errors; [`File::close`] does.
 #[derive(Clone, Debug)]
 pub struct File {
     pub(crate) state: Hold,
@@ -174,7 +177,8 @@ impl File {
         Ok(len)
     }
 
-    /// Writes all bytes at an offset in bytes, extending the file where they go past its end.
+    /// Writes all bytes at an offset in bytes, extending the file where they go past its end. They are durable after the next
+    /// [`File::sync`]. After an error each byte of the range is the old or the new one.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.write_ranges(&[(offset, bytes.len())], bytes)
     }
@@ -267,7 +271,8 @@ impl File {
         self.state.preallocate(len)
     }
 
-    /// Makes all writes that ended before this call durable, and the length.
+    /// Makes all writes that ended before this call durable, by whatever handle, and the length, and what an earlier writer left unsynced. On
+    /// an array that is open for reading it does nothing.
     ///
     /// An error means that not all may be durable, or that a page could not be written back since this handle's last sync; of that
     /// every handle that was open is told once, also where a later try went well. Pages that could not be written are kept, and the next
