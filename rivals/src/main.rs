@@ -4,12 +4,14 @@
 //! Non-goals: rivals that need no dependencies, which are in `iomill-bench`.
 
 mod caches;
+mod runtimes;
 #[cfg(test)]
 mod tests;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use iomill_bench::asynchronous::Flyer;
 use iomill_bench::contender::Contender;
 use iomill_bench::records::{Data, RecordReads};
 use iomill_bench::rivals::Bring;
@@ -28,6 +30,10 @@ impl Bring for Brought {
             Box::new(Cached::<Moka>::new(data.clone(), pages.clone())),
             Box::new(Cached::<Foyer>::new(data.clone(), pages)),
         ]
+    }
+
+    fn flyers(&self) -> Vec<Flyer> {
+        runtimes::flyers()
     }
 }
 

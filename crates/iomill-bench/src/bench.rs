@@ -6,6 +6,7 @@ use std::time::Duration;
 use iomill::{ArrayOptions, Error, LayoutKind, Result};
 
 use crate::arena::{Arena, Shape};
+use crate::asynchronous::Flyer;
 use crate::contender::{
     AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, PWRITE,
 };
@@ -109,6 +110,8 @@ pub struct Settings {
     pub plan: Plan,
     /// Which ways of iomill, of the contenders' names.
     pub ways: Vec<&'static str>,
+    /// Which of its asynchronous ways.
+    pub flyers: Vec<Flyer>,
     /// How iomill opens the array; mode, depth and access are the measurement's own.
     pub options: ArrayOptions,
     /// Who else.
@@ -116,7 +119,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// All of iomill's ways.
+    /// All of iomill's ways that block.
     pub fn all_ways() -> Vec<&'static str> {
         vec![IOMILL_INLINE, IOMILL_DRIVE_THREADS, IOMILL_NULL]
     }
@@ -154,6 +157,9 @@ fn measure(
     for &way in &settings.ways {
         contenders.push(Box::new(Iomill::new(way, arena, &settings.options)?));
     }
+    for flyer in &settings.flyers {
+        contenders.push(Box::new(Iomill::flying(flyer, arena, &settings.options)?));
+    }
     contenders.extend(rivals::all(&target).into_iter().filter(|rival| settings.rivals.include(rival.name())));
     let measured = rounds::run(&mut contenders, &settings.plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
     Ok(Report::new(machine, &[measured]))
@@ -171,6 +177,7 @@ pub fn quick() -> Settings {
             warm_up: Duration::from_millis(400),
         },
         ways: Settings::all_ways(),
+        flyers: Vec::new(),
         options: ArrayOptions::new(),
         rivals: Rivals::All,
     }

@@ -28,6 +28,18 @@ pub const IOMILL_PIN: &str = "iomill-pin";
 pub const IOMILL_READ_MANY: &str = "iomill-read_many";
 /// iomill with its cache, a call for each write.
 pub const IOMILL_WRITE_AT: &str = "iomill-write_at";
+/// iomill's futures on a plain loop, one in flight from each thread.
+pub const IOMILL_FUTURE_1: &str = "iomill-future-1";
+/// The same with 64 in flight.
+pub const IOMILL_FUTURE_64: &str = "iomill-future-64";
+/// The same with 512 in flight.
+pub const IOMILL_FUTURE_512: &str = "iomill-future-512";
+/// iomill's callbacks, one in flight from each thread.
+pub const IOMILL_CALLBACK_1: &str = "iomill-callback-1";
+/// The same with 64 in flight.
+pub const IOMILL_CALLBACK_64: &str = "iomill-callback-64";
+/// The same with 512 in flight.
+pub const IOMILL_CALLBACK_512: &str = "iomill-callback-512";
 /// io_uring by hand.
 pub const URING_BY_HAND: &str = "uring-by-hand";
 /// libaio by hand.

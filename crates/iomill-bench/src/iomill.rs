@@ -1,4 +1,5 @@
-//! iomill itself past its cache: gathers and scatters in batches, inline, by drive threads, and over the null engine.
+//! iomill itself past its cache: gathers and scatters in batches, inline, by drive threads, and over the null engine; futures and
+//! callbacks.
 //!
 //! Goals: the calls a user would write, in a loop. A batch is several times what is in flight, so that the drives do not
 //! run dry at its end. Non-goals: an array of its own; it opens the one that the target belongs to, for the length of
@@ -13,6 +14,7 @@ use ::iomill::sys::cpu;
 use ::iomill::{Array, ArrayOptions, Buffer, Error, File, Mode, Result};
 
 use crate::arena::{Arena, SEED};
+use crate::asynchronous::{Flyer, Load, Op, Ops};
 use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_NULL, Sample, Slice, Task};
 use crate::pattern::{self, PAGE_BYTES};
 use crate::target::Target;
@@ -37,6 +39,8 @@ pub struct Iomill {
     target: Target,
     options: ArrayOptions,
     workload: Workload,
+    /// Makes the calls, where they are not batches.
+    flyer: Option<Flyer>,
     /// Of the last slice.
     threads: usize,
     /// CPUs of the calling threads, one each in turn; empty for any.
@@ -60,6 +64,7 @@ impl Iomill {
             target: arena.target()?,
             options,
             workload: Workload::RANDOM_READ,
+            flyer: None,
             threads: 1,
             cpus: Vec::new(),
         })
@@ -67,6 +72,12 @@ impl Iomill {
 }
 
 impl Iomill {
+    /// By asynchronous calls. Inline they would end within their call, so drive threads do them.
+    pub fn flying(flyer: &Flyer, arena: &Arena, options: &ArrayOptions) -> Result<Iomill> {
+        let calls = Iomill::new(IOMILL_DRIVE_THREADS, arena, options)?;
+        Ok(Iomill { name: flyer.name(), flyer: Some(flyer.clone()), ..calls })
+    }
+
     /// Binds each calling thread to one of these CPUs.
     pub(crate) fn bound(mut self, cpus: Vec<usize>) -> Iomill {
         self.cpus = cpus;
@@ -97,19 +108,38 @@ impl Contender for Iomill {
         let array = options.open_at(&self.drives)?;
         let file = array.open_file(&self.file_name)?;
         let verify = slice.verify && self.name != IOMILL_NULL;
-        let sample = threads::run(
-            slice,
-            |thread| Worker::new(self, &array, &file, thread, slice.threads),
-            |worker, stop| worker.work(stop, verify),
-        )?;
+        let sample = match &self.flyer {
+            Some(flyer) => self.fly(flyer, &file, slice)?,
+            None => threads::run(
+                slice,
+                |thread| Worker::new(self, &array, &file, thread, slice.threads),
+                |worker, stop| worker.work(stop, verify),
+            )?,
+        };
         file.close()?;
         array.close()?;
         Ok(sample)
     }
 
     fn notes(&self) -> Vec<String> {
+        if let Some(flyer) = &self.flyer {
+            return vec![flyer.note()];
+        }
         let batch = batch_len(&self.workload, 1, self.threads);
         vec![format!("latency is that of a whole call, a batch of {batch} operations per drive")]
+    }
+}
+
+impl Iomill {
+    fn fly(&self, flyer: &Flyer, file: &File, slice: &Slice<'_>) -> Result<Sample> {
+        let (op_bytes, writes) = (self.workload.block_bytes as usize, self.workload.writes());
+        let load = Load { file, op_bytes, seed: SEED, writes };
+        let ops = |lane, lanes| {
+            let mut places = Places::new(&self.workload, &[file.len()], lane, lanes)?;
+            let draw = move || places.draw().map(|place| Op { offset: place.offset, write: place.write });
+            Ok(Box::new(std::iter::from_fn(draw)) as Ops)
+        };
+        flyer.run(slice, &load, |_| Ok(()), ops, || ())
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod access;
 pub mod arena;
+pub mod asynchronous;
 pub mod bench;
 pub mod cached;
 pub mod chart;

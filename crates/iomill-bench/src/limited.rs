@@ -9,6 +9,7 @@ use iomill::{ArrayOptions, Error, Layout, Result};
 
 use crate::access::Access;
 use crate::arena::{Arena, Shape};
+use crate::asynchronous::Flyer;
 use crate::bench::{Rivals, Stage};
 use crate::cached::{Accesses, WriteAt};
 use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, Task, URING_BY_HAND};
@@ -43,6 +44,8 @@ pub struct Settings {
     pub batch: u32,
     /// How turns are taken.
     pub turns: Turns,
+    /// Its asynchronous ways, in cold reads.
+    pub flyers: Vec<Flyer>,
     /// Who takes part beside iomill.
     pub rivals: Rivals,
     /// Who is held to its memory works in a process made by this.
@@ -92,9 +95,9 @@ pub fn run(
             What::SmallWrites => small_writes(arena, settings, cancel, stage),
             What::Cold(choices) => {
                 let tasks: Vec<Access> = choices.iter().map(|&choice| Access { choice, ..settings.cold() }).collect();
-                accesses(arena, settings, &tasks, cancel, stage)
+                accesses(arena, settings, &tasks, &settings.flyers, cancel, stage)
             }
-            What::Mixed(percents) => accesses(arena, settings, &settings.mixed(percents), cancel, stage),
+            What::Mixed(percents) => accesses(arena, settings, &settings.mixed(percents), &[], cancel, stage),
         }
     })
 }
@@ -140,6 +143,7 @@ fn accesses(
     arena: &mut Arena,
     settings: &Settings,
     tasks: &[Access],
+    flyers: &[Flyer],
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
@@ -154,9 +158,12 @@ fn accesses(
     if tasks.iter().any(|task| task.choice == Choice::Sequential) {
         contenders.push(Box::new(Accesses::without_read_ahead(arena, &settings.options)?));
     }
+    for flyer in flyers {
+        contenders.push(Box::new(Accesses::in_flight(flyer, arena, &settings.options)?));
+    }
     let compares = tasks.iter().any(Direct::compares);
     if compares {
-        contenders.push(Box::new(Direct(Uring::new(target))));
+        contenders.push(Box::new(Direct::new(Uring::new(target))));
     }
     for (name, mapped) in [(PREAD, false), (MMAP, true)] {
         let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
@@ -224,9 +231,13 @@ impl HeldTask for SmallWrites {
 
 /// io_uring by hand among those who have a cache: it reads whole pages, and finds none in memory.
 #[derive(Debug)]
-struct Direct(Uring);
+pub(crate) struct Direct(Uring);
 
 impl Direct {
+    pub(crate) fn new(uring: Uring) -> Direct {
+        Direct(uring)
+    }
+
     fn compares(access: &Access) -> bool {
         access.choice == Choice::Uniform && access.op_bytes as usize == PAGE_BYTES && !access.writes()
     }

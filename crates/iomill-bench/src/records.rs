@@ -109,11 +109,12 @@ impl Data {
         self.seed
     }
 
-    fn list(&self, skew: Skew) -> &[u32] {
-        match skew {
+    /// The records in the order in which they are read.
+    pub(crate) fn list(&self, skew: Skew) -> Arc<[u32]> {
+        Arc::clone(match skew {
             Skew::Uniform => &self.uniform,
             Skew::Zipf => &self.zipf,
-        }
+        })
     }
 
     /// Checks all bytes of a record.
@@ -166,7 +167,7 @@ pub fn run<R: Reader>(
     data: &Data,
     set_up: impl Fn() -> Result<R> + Sync,
 ) -> Result<Sample> {
-    let list = data.list(reads.skew);
+    let list = &*data.list(reads.skew);
     let batch = reads.batch as usize;
     threads::run(
         slice,

@@ -96,7 +96,7 @@ struct Course<'a> {
     cancel: &'a AtomicBool,
     start: Gate,
     end: Gate,
-    stop: AtomicBool,
+    stop: &'a AtomicBool,
     finished: AtomicUsize,
 }
 
@@ -107,13 +107,23 @@ pub(crate) fn run<W>(
     set_up: impl Fn(usize) -> Result<W> + Sync,
     work: impl Fn(&mut W, &AtomicBool) -> Result<Count> + Sync,
 ) -> Result<Sample> {
+    run_until(&AtomicBool::new(false), slice, set_up, work)
+}
+
+/// The same with a flag of the caller's own, for work that outlives a borrow of it.
+pub(crate) fn run_until<W>(
+    stop: &AtomicBool,
+    slice: &Slice<'_>,
+    set_up: impl Fn(usize) -> Result<W> + Sync,
+    work: impl Fn(&mut W, &AtomicBool) -> Result<Count> + Sync,
+) -> Result<Sample> {
     let threads = slice.threads.max(1);
     let course = Course {
         set_up: Turnstile::new(thread::available_parallelism().map_or(1, usize::from)),
         cancel: slice.cancel,
         start: Gate::default(),
         end: Gate::default(),
-        stop: AtomicBool::new(false),
+        stop,
         finished: AtomicUsize::new(0),
     };
     thread::scope(|scope| {
@@ -176,7 +186,7 @@ fn one_thread<W>(
     // The worker lives until the end has been measured: tearing it down is no part of its work.
     let outcome = worker.map(|mut worker| {
         let count = match &mut worker {
-            Some(worker) => catch_unwind(AssertUnwindSafe(|| work(worker, &course.stop))),
+            Some(worker) => catch_unwind(AssertUnwindSafe(|| work(worker, course.stop))),
             None => Ok(Count::new()),
         };
         (worker, count.unwrap_or_else(|_| Err(panicked())))

@@ -11,6 +11,7 @@ use iomill::{ArrayOptions, Error, File, Result};
 use super::{Hits, Opened, Place, Since, fetched_bytes};
 use crate::access::Access;
 use crate::arena::{Arena, SEED};
+use crate::asynchronous::{Flyer, Load, Op, Ops};
 use crate::contender::{Cache, Contender, IOMILL_READ_AT, IOMILL_READ_AT_NO_READ_AHEAD, IOMILL_READ_MANY};
 use crate::contender::{Sample, Slice, Task};
 use crate::draw::{Choice, Draws};
@@ -26,11 +27,12 @@ const POOL_BYTES: usize = 1 << 16;
 const WARM_UP_BATCH: usize = 4096;
 
 /// Operations of a call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Calls {
     OneByOne,
     InBatches,
     AsBatch,
+    InFlight(Flyer),
 }
 
 /// See the head of this file.
@@ -62,6 +64,11 @@ impl Accesses {
         Accesses::new(IOMILL_READ_MANY, Calls::InBatches, arena, options)
     }
 
+    /// One call for each operation, so many of them in flight.
+    pub(crate) fn in_flight(flyer: &Flyer, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+        Accesses::new(flyer.name(), Calls::InFlight(flyer.clone()), arena, options)
+    }
+
     /// One or the other, as the batch is one operation or more.
     pub(crate) fn named(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(name, Calls::AsBatch, arena, options)
@@ -81,10 +88,47 @@ impl Accesses {
         Ok(Accesses { name, place, target, calls, access, hits: Hits::default() })
     }
 
+    /// One slice of calls that block.
+    fn call(&self, opened: &Opened, since: &Since, slice: &Slice<'_>) -> Result<Sample> {
+        threads::run(
+            slice,
+            |thread| {
+                let mut worker = Worker::new(opened, self.access, thread, slice.threads);
+                worker.fill_cache()?;
+                Ok(worker)
+            },
+            |worker, stop| {
+                since.begin(&opened.array);
+                match (self.in_turn(), slice.verify) {
+                    (true, true) => worker.work::<true>(stop),
+                    (true, false) => worker.work::<false>(stop),
+                    (false, verify) => worker.work_in_batches(verify, stop),
+                }
+            },
+        )
+    }
+
+    /// One slice of a flyer, whose lanes begin when the cache is full.
+    fn fly(&self, flyer: &Flyer, opened: &Opened, since: &Since, slice: &Slice<'_>) -> Result<Sample> {
+        let (file, access) = (&opened.file, self.access);
+        let slot_bytes = u64::from(access.slot_bytes);
+        let slots = file.len() / slot_bytes;
+        let load = Load { file, op_bytes: access.op_bytes as usize, seed: SEED, writes: access.writes() };
+        let fill = |thread| Worker::new(opened, access, thread, slice.threads).fill_cache();
+        // The draws of those that filled the cache are the first: who repeats them finds what was just read.
+        let fillers = slice.threads.max(1);
+        let ops = |lane, lanes| {
+            let mut draws = access.draws(slots, fillers + lane, fillers + lanes);
+            let draw = move || Some(Op { offset: draws.draw() * slot_bytes, write: false });
+            Ok(Box::new(std::iter::from_fn(draw)) as Ops)
+        };
+        flyer.run(slice, &load, fill, ops, || since.begin(&opened.array))
+    }
+
     fn in_turn(&self) -> bool {
         match self.calls {
             Calls::OneByOne => true,
-            Calls::InBatches => false,
+            Calls::InBatches | Calls::InFlight(_) => false,
             Calls::AsBatch => self.access.batch == 1,
         }
     }
@@ -102,6 +146,9 @@ impl Contender<Access> for Accesses {
     fn prepare(&mut self, access: &Access) -> Result<Option<String>> {
         access.check()?;
         (self.access, self.hits) = (*access, Hits::default());
+        if matches!(self.calls, Calls::InFlight(_)) && (access.writes() || access.choice == Choice::Sequential) {
+            return Ok(Some("many in flight are measured by reads at random places".to_owned()));
+        }
         let compares = self.name != IOMILL_READ_AT_NO_READ_AHEAD || access.choice == Choice::Sequential;
         Ok((!compares).then(|| "there is no read-ahead where nothing comes in order".to_owned()))
     }
@@ -111,22 +158,10 @@ impl Contender<Access> for Accesses {
         self.target.drop_cached()?;
         let opened = self.place.open(self.access.cache_bytes, self.access.writes())?;
         let since = Since::default();
-        let mut sample = threads::run(
-            slice,
-            |thread| {
-                let mut worker = Worker::new(&opened, self.access, thread, slice.threads);
-                worker.fill_cache()?;
-                Ok(worker)
-            },
-            |worker, stop| {
-                since.begin(&opened.array);
-                match (self.in_turn(), slice.verify) {
-                    (true, true) => worker.work::<true>(stop),
-                    (true, false) => worker.work::<false>(stop),
-                    (false, verify) => worker.work_in_batches(verify, stop),
-                }
-            },
-        )?;
+        let mut sample = match &self.calls {
+            Calls::InFlight(flyer) => self.fly(flyer, &opened, &since, slice)?,
+            _ => self.call(&opened, &since, slice)?,
+        };
         let counted = since.end(&opened.array);
         sample.fetched_bytes = Some(fetched_bytes(&counted));
         if !slice.verify {
@@ -142,7 +177,9 @@ impl Contender<Access> for Accesses {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![self.hits.note(self.access.cache_bytes)];
-        if !self.in_turn() {
+        if let Calls::InFlight(flyer) = &self.calls {
+            notes.push(flyer.note());
+        } else if !self.in_turn() {
             notes.push(format!("latency is that of a whole call, a batch of {} operations", self.access.batch));
         }
         notes

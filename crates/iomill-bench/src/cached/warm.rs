@@ -7,6 +7,7 @@ use iomill::{ArrayOptions, Error, File, Result};
 
 use super::{Hits, Opened, Place, Since};
 use crate::arena::Arena;
+use crate::asynchronous::{Flyer, Load, Op, Ops};
 use crate::contender::{Cache, Contender, IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, Sample, Slice, Task};
 use crate::human;
 use crate::pattern::PAGE_BYTES;
@@ -64,21 +65,24 @@ fn read_all(opened: &Opened) -> Result<()> {
 }
 
 /// Everybody who reads from one cache.
-pub fn warm(data: &Arc<Data>, whole: &Arc<Whole>) -> Vec<Box<dyn Contender<RecordReads>>> {
+pub fn warm(data: &Arc<Data>, whole: &Arc<Whole>, flyers: &[Flyer]) -> Vec<Box<dyn Contender<RecordReads>>> {
     let one = |name, calls| {
         let (data, whole) = (data.clone(), whole.clone());
         let reads = RecordReads { skew: Skew::Uniform, batch: 1 };
         let warm = Warm { name, calls, data, whole, reads, opened: None, hits: Hits::default() };
         Box::new(warm) as Box<dyn Contender<RecordReads>>
     };
-    vec![one(IOMILL_READ_AT, Calls::ReadAt), one(IOMILL_PIN, Calls::Pin), one(IOMILL_READ_MANY, Calls::ReadMany)]
+    let blocking = [(IOMILL_READ_AT, Calls::ReadAt), (IOMILL_PIN, Calls::Pin), (IOMILL_READ_MANY, Calls::ReadMany)];
+    let flying = flyers.iter().map(|flyer| (flyer.name(), Calls::InFlight(flyer.clone())));
+    blocking.into_iter().chain(flying).map(|(name, calls)| one(name, calls)).collect()
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Calls {
     ReadAt,
     Pin,
     ReadMany,
+    InFlight(Flyer),
 }
 
 #[derive(Debug)]
@@ -119,10 +123,15 @@ impl Contender<RecordReads> for Warm {
         let since = Since::default();
         since.begin(array);
         let (reads, data) = (&self.reads, &*self.data);
-        let sample = match self.calls {
+        let sample = match &self.calls {
             Calls::ReadAt => records::run(slice, reads, data, || Ok(OneByOne(Called { file, data }))),
             Calls::Pin => records::run(slice, reads, data, || Ok(OneByOne(Pinned(file)))),
             Calls::ReadMany => records::run(slice, reads, data, || Ok(Gathered::new(file, reads.batch as usize))),
+            Calls::InFlight(flyer) => {
+                let load = Load { file, op_bytes: RECORD_BYTES, seed: data.seed(), writes: false };
+                let ops = |lane, lanes| Ok(listed(data, reads.skew, lane, lanes));
+                flyer.run(slice, &load, |_| Ok(()), ops, || ())
+            }
         }?;
         if !slice.verify {
             self.hits.add(&since.end(array));
@@ -132,11 +141,23 @@ impl Contender<RecordReads> for Warm {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![self.hits.note(self.whole.cache_bytes)];
-        if let Calls::ReadMany = self.calls {
-            notes.push(format!("{} records per call", self.reads.batch));
+        match &self.calls {
+            Calls::ReadMany => notes.push(format!("{} records per call", self.reads.batch)),
+            Calls::InFlight(flyer) => notes.push(flyer.note()),
+            Calls::ReadAt | Calls::Pin => {}
         }
         notes
     }
+}
+
+/// Goes round the list of records from a place of the lane's own.
+fn listed(data: &Data, skew: Skew, lane: usize, lanes: usize) -> Ops {
+    let list = data.list(skew);
+    let first = list.len() / lanes * lane;
+    Box::new((0..).map(move |at: usize| {
+        let record = list[(first + at) % list.len()];
+        Op { offset: u64::from(record) * RECORD_BYTES as u64, write: false }
+    }))
 }
 
 struct Called<'a> {

@@ -13,6 +13,7 @@ mod tests;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::asynchronous::Flyer;
 use crate::contender::{Cache, Contender};
 use crate::records::{Data, RecordReads};
 use crate::target::Target;
@@ -28,6 +29,9 @@ pub const BROUGHT_BY: &str = "cargo run --release --manifest-path rivals/Cargo.t
 pub trait Bring: Debug + Sync {
     /// Those of [`crate::warm`] over the data.
     fn warm(&self, data: &Arc<Data>) -> Vec<Box<dyn Contender<RecordReads>>>;
+
+    /// iomill's futures on other runtimes than the loop of this crate.
+    fn flyers(&self) -> Vec<Flyer>;
 }
 
 /// Names of the rivals that a measurement has.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use iomill::Error;
 use iomill_bench::arena::{Arena, Shape};
+use iomill_bench::asynchronous::Flyer;
 use iomill_bench::bench::{self, Settings, Stage};
 use iomill_bench::contender::{IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
 use iomill_bench::human;
@@ -82,6 +83,8 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         shape: Shape { len_bytes: arguments.size, layout },
         plan,
         ways: ways(context),
+        // One after the other there is nothing to have in flight.
+        flyers: if order == Order::Random { flyers(context) } else { Vec::new() },
         options: context.options(),
         rivals: rounds.rivals.clone(),
     };
@@ -128,6 +131,15 @@ fn ways(context: &Context<'_>) -> Vec<&'static str> {
         Some(Mode::Inline) => vec![IOMILL_INLINE, IOMILL_NULL],
         Some(Mode::DriveThreads) => vec![IOMILL_DRIVE_THREADS],
     }
+}
+
+/// Its asynchronous ways; inline they would end within their call.
+fn flyers(context: &Context<'_>) -> Vec<Flyer> {
+    if context.global.mode == Some(Mode::Inline) {
+        return Vec::new();
+    }
+    let brought = context.bring.into_iter().flat_map(|bring| bring.flyers());
+    Flyer::all().into_iter().chain(brought).collect()
 }
 
 fn measure(context: &Context<'_>, arena: Arena, settings: &Settings, interrupt: &Interrupt) -> Result<Answer> {

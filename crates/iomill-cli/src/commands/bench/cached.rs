@@ -13,7 +13,7 @@ use iomill_bench::soak;
 use iomill_bench::{chart, warm};
 
 use super::super::check_cache;
-use super::{answer, named_or_fresh, progress, told, watched};
+use super::{answer, flyers, named_or_fresh, progress, told, watched};
 use crate::arguments::{
     BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
 };
@@ -41,6 +41,7 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
         skews: arguments.skew.iter().map(|skew| skew.skew()).collect(),
         batch: arguments.batch.batch,
         turns: turns.rounds.times.turns(arguments.threads.counts()),
+        flyers: flyers(context),
         rivals: turns.rounds.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
@@ -130,6 +131,7 @@ fn settings(
         // Of those who take many; others have one.
         batch: 1,
         turns: turns.rounds.times.turns(vec![threads.into()]),
+        flyers: flyers(context),
         rivals: turns.rounds.rivals.clone(),
         helper: Helper { program, arguments: vec!["bench".to_owned(), "held".to_owned()] },
     })

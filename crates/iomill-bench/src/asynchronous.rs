@@ -1,0 +1,137 @@
+//! iomill's asynchronous calls: futures and callbacks, so many in flight from one thread.
+//!
+//! Goals: the calls that a program without a runtime would write, over one loop that does nothing else; other runtimes drive the
+//! same operations by [`Driver`]. Non-goals: batches of tasks in one `submit`; each operation is a call.
+
+mod callbacks;
+mod executor;
+mod lane;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use iomill::{Error, File, Result};
+
+use crate::contender::{
+    IOMILL_CALLBACK_1, IOMILL_CALLBACK_64, IOMILL_CALLBACK_512, IOMILL_FUTURE_1, IOMILL_FUTURE_64, IOMILL_FUTURE_512,
+    Sample, Slice,
+};
+use crate::pattern;
+use crate::threads::{self, Count};
+pub use lane::{Flights, Lane, Op, Ops};
+
+/// Makes what drives operations, for each measuring thread and before the clock starts.
+pub trait Way: fmt::Debug + Send + Sync {
+    /// One for the calling thread.
+    fn driver(&self) -> Result<Box<dyn Driver>>;
+}
+
+/// Drives operations to their ends.
+pub trait Driver {
+    /// Keeps one operation of each lane in flight until the lanes end; says how many operations there were.
+    fn drive(&mut self, flights: Flights) -> Result<u64>;
+}
+
+/// One of iomill's asynchronous ways, with so many operations in flight.
+#[derive(Clone, Debug)]
+pub struct Flyer {
+    name: &'static str,
+    way: Arc<dyn Way>,
+    in_flight: usize,
+}
+
+/// What a flyer does in a slice.
+pub(crate) struct Load<'a> {
+    pub(crate) file: &'a File,
+    pub(crate) op_bytes: usize,
+    /// Of the pattern that the file holds.
+    pub(crate) seed: u64,
+    /// Whether only the stamps of pages are right: some operations write.
+    pub(crate) writes: bool,
+}
+
+impl Flyer {
+    /// A way of that name.
+    pub fn new(name: &'static str, way: Arc<dyn Way>, in_flight: usize) -> Flyer {
+        Flyer { name, way, in_flight: in_flight.max(1) }
+    }
+
+    /// Futures and callbacks on this crate's own loops.
+    pub fn all() -> Vec<Flyer> {
+        let futures: Arc<dyn Way> = Arc::new(executor::BlockOn);
+        let callbacks: Arc<dyn Way> = Arc::new(callbacks::Callbacks);
+        vec![
+            Flyer::new(IOMILL_FUTURE_1, futures.clone(), 1),
+            Flyer::new(IOMILL_FUTURE_64, futures.clone(), 64),
+            Flyer::new(IOMILL_FUTURE_512, futures, 512),
+            Flyer::new(IOMILL_CALLBACK_1, callbacks.clone(), 1),
+            Flyer::new(IOMILL_CALLBACK_64, callbacks.clone(), 64),
+            Flyer::new(IOMILL_CALLBACK_512, callbacks, 512),
+        ]
+    }
+
+    /// Its name in reports.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// For the reader of the figures.
+    pub(crate) fn note(&self) -> String {
+        format!("{} in flight per thread, each a call of its own", self.in_flight)
+    }
+
+    /// One slice. `set_up` is called by each thread before the clock starts, `ops` makes the operations of a lane out of so many, and
+    /// `begin` is called by each thread when it begins to work.
+    pub(crate) fn run(
+        &self,
+        slice: &Slice<'_>,
+        load: &Load<'_>,
+        set_up: impl Fn(usize) -> Result<()> + Sync,
+        ops: impl Fn(usize, usize) -> Result<Ops> + Sync,
+        begin: impl Fn() + Sync,
+    ) -> Result<Sample> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let lanes = slice.threads.max(1) * self.in_flight;
+        let set_up = |thread: usize| {
+            set_up(thread)?;
+            let own = thread * self.in_flight..(thread + 1) * self.in_flight;
+            let ops = own.map(|lane| ops(lane, lanes)).collect::<Result<Vec<Ops>>>()?;
+            let flights = Flights::new(load, ops, slice.verify, Arc::clone(&stop))?;
+            let shared = flights.shared();
+            // What the first call starts is there before the clock is.
+            executor::block_on_all(vec![load.file.read(0, load.op_bytes)])
+                .into_iter()
+                .try_for_each(|read| read.map(drop))?;
+            Ok((self.way.driver()?, Some(flights), shared))
+        };
+        threads::run_until(&stop, slice, set_up, |(driver, flights, shared), _| {
+            begin();
+            let mut count = Count::new()?;
+            if let Some(flights) = flights.take() {
+                count.ops = driver.drive(flights)?;
+            }
+            count.bytes = count.ops * load.op_bytes as u64;
+            shared.give_latencies(&mut count);
+            Ok(count)
+        })
+    }
+}
+
+/// Whether all bytes that were read are the pattern; of pages that somebody writes only the stamps are.
+fn is_right(seed: u64, only_stamps: bool, offset: u64, bytes: &[u8]) -> bool {
+    if !only_stamps {
+        return pattern::holds(seed, offset, bytes);
+    }
+    let pages = (offset / pattern::PAGE_BYTES as u64..).zip(bytes.chunks(pattern::PAGE_BYTES));
+    pages.into_iter().all(|(page, bytes)| pattern::stamp_in(bytes) == Some(pattern::stamp(seed, page)))
+}
+
+#[cold]
+fn wrong(offset: u64) -> Error {
+    let what = format!("the bytes at offset {offset} of the measured file");
+    Error::Machine { what, why: "what was read there is not what was written".into() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Callbacks: each leaves its outcome for the thread that submits, which then submits the lane's next operation.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use iomill::{Error, Result, Task};
+
+use super::executor::Inbox;
+use super::lane::{Shared, Started};
+use super::{Driver, Flights, Op, Ops, Way};
+
+/// Operations by `File::submit`, one task each.
+#[derive(Debug)]
+pub(super) struct Callbacks;
+
+impl Way for Callbacks {
+    fn driver(&self) -> Result<Box<dyn Driver>> {
+        Ok(Box::new(Callbacks))
+    }
+}
+
+/// The index of a lane, and what its operation yielded.
+type Ended = (usize, Result<Vec<Vec<u8>>>);
+
+/// A lane's books.
+struct Lane {
+    ops: Ops,
+    timer: Started,
+    started: Option<Instant>,
+    /// In flight.
+    op: Option<Op>,
+    bytes: Vec<u8>,
+}
+
+impl Lane {
+    /// Begins the next operation; `false` where there is none.
+    fn begin(&mut self, index: usize, shared: &Shared, ended: &Arc<Inbox<Ended>>) -> Result<bool> {
+        self.op = self.ops.next();
+        let Some(op) = self.op else { return Ok(false) };
+        self.started = self.timer.start();
+        let task = if op.write {
+            let mut bytes = std::mem::take(&mut self.bytes);
+            shared.stamp(op.offset, &mut bytes);
+            Task::Write { offset: op.offset, bytes }
+        } else {
+            Task::Read { offset: op.offset, len: shared.op_bytes() }
+        };
+        let ended = Arc::clone(ended);
+        shared.file().submit(vec![task], move |outcome| ended.push((index, outcome)))?;
+        Ok(true)
+    }
+
+    /// Takes in the end of what was in flight.
+    fn end(&mut self, outcome: Result<Vec<Vec<u8>>>, shared: &Shared) -> Result<()> {
+        let lost = || Error::Machine { what: "a callback".into(), why: "it came without its operation's bytes".into() };
+        let (op, bytes) = (self.op.take().ok_or_else(lost)?, outcome?.pop().ok_or_else(lost)?);
+        shared.record(self.started.take());
+        if op.write {
+            self.bytes = bytes;
+            return Ok(());
+        }
+        shared.check(op.offset, &bytes)
+    }
+}
+
+impl Driver for Callbacks {
+    fn drive(&mut self, flights: Flights) -> Result<u64> {
+        let (ops, shared) = flights.into_parts();
+        let ended = Arc::new(Inbox::new(Vec::new()));
+        let lane = |(index, ops)| {
+            let (timer, bytes) = (Started::new(index), shared.bytes_to_write());
+            Lane { ops, timer, started: None, op: None, bytes }
+        };
+        let mut lanes: Vec<Lane> = ops.into_iter().enumerate().map(lane).collect();
+        let (mut done, mut in_flight, mut failure) = (0, 0, None);
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            match lane.begin(index, &shared, &ended) {
+                Ok(begun) => in_flight += u64::from(begun),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        let mut outcomes = Vec::new();
+        while in_flight > 0 {
+            ended.take(&mut outcomes);
+            for (index, outcome) in outcomes.drain(..) {
+                in_flight -= 1;
+                let lane = &mut lanes[index];
+                let begun = lane.end(outcome, &shared).and_then(|()| {
+                    done += 1;
+                    // After a failure what is in flight is waited for.
+                    if failure.is_some() || shared.is_over() { Ok(false) } else { lane.begin(index, &shared, &ended) }
+                });
+                match begun {
+                    Ok(begun) => in_flight += u64::from(begun),
+                    Err(error) => failure = failure.or(Some(error)),
+                }
+            }
+        }
+        failure.map_or(Ok(done), Err)
+    }
+}

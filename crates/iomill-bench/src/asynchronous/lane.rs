@@ -1,0 +1,209 @@
+//! A lane: operations one after the other, of which one is in flight at a time. Lanes run beside each other.
+
+use std::future::{Future, poll_fn};
+use std::hint::black_box;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use iomill::{File, Result};
+
+use super::{Load, is_right, wrong};
+use crate::arena::SEED;
+use crate::contender::latencies;
+use crate::pattern::{self, PAGE_BYTES};
+use crate::slots::TIMED_EVERY;
+use crate::threads::Count;
+
+/// After so many operations a lane lets others go on, as tasks of a runtime do that never have to wait.
+const TURN: u64 = 64;
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// Whether it writes.
+    pub write: bool,
+}
+
+/// The operations of a lane.
+pub type Ops = Box<dyn Iterator<Item = Op> + Send>;
+
+/// A lane as a future: it resolves to how many operations there were.
+pub type Lane = Pin<Box<dyn Future<Output = Result<u64>> + Send>>;
+
+/// What all lanes of a thread have in common.
+#[derive(Debug)]
+pub struct Shared {
+    file: File,
+    op_bytes: usize,
+    seed: u64,
+    writes: bool,
+    verify: bool,
+    stop: Arc<AtomicBool>,
+    latency_ns: Mutex<Histogram<u64>>,
+}
+
+/// The lanes of one thread.
+pub struct Flights {
+    ops: Vec<Ops>,
+    shared: Arc<Shared>,
+}
+
+impl Flights {
+    pub(super) fn new(load: &Load<'_>, ops: Vec<Ops>, verify: bool, stop: Arc<AtomicBool>) -> Result<Flights> {
+        let shared = Shared {
+            file: load.file.clone(),
+            op_bytes: load.op_bytes,
+            seed: load.seed,
+            writes: load.writes,
+            verify,
+            stop,
+            latency_ns: Mutex::new(latencies()?),
+        };
+        Ok(Flights { ops, shared: Arc::new(shared) })
+    }
+
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    /// The operations by lane, for those who begin them in another way than by futures.
+    pub(super) fn into_parts(self) -> (Vec<Ops>, Arc<Shared>) {
+        (self.ops, self.shared)
+    }
+
+    /// The lanes as futures.
+    pub fn futures(self) -> Vec<Lane> {
+        let shared = self.shared;
+        let lanes = self.ops.into_iter().enumerate();
+        lanes.map(|(index, ops)| Box::pin(lane(Arc::clone(&shared), ops, index)) as Lane).collect()
+    }
+}
+
+/// Where a lane fails, the others end too.
+async fn lane(shared: Arc<Shared>, ops: Ops, index: usize) -> Result<u64> {
+    let outcome = one_by_one(&shared, ops, index).await;
+    if outcome.is_err() {
+        shared.stop.store(true, Ordering::Relaxed);
+    }
+    outcome
+}
+
+async fn one_by_one(shared: &Shared, ops: Ops, index: usize) -> Result<u64> {
+    let mut bytes = shared.bytes_to_write();
+    let mut timer = Started::new(index);
+    let mut done = 0;
+    for op in ops {
+        let started = timer.start();
+        if op.write {
+            shared.stamp(op.offset, &mut bytes);
+            bytes = shared.file.write(op.offset, bytes).await?;
+        } else {
+            let read = shared.file.read(op.offset, shared.op_bytes).await?;
+            shared.check(op.offset, &read)?;
+            black_box(&read);
+        }
+        shared.record(started);
+        done += 1;
+        // Afterwards: also where the machine was so busy that the slice ended before the thread began, a lane has done something.
+        if shared.is_over() {
+            break;
+        }
+        if done % TURN == 0 {
+            let_others_go_on().await;
+        }
+    }
+    Ok(done)
+}
+
+async fn let_others_go_on() {
+    let mut gone = false;
+    poll_fn(|context| {
+        if gone {
+            return Poll::Ready(());
+        }
+        gone = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Times one operation in [`TIMED_EVERY`].
+#[derive(Debug)]
+pub(super) struct Started {
+    until_timed: u32,
+}
+
+impl Started {
+    /// Lanes begin at different places, so that short slices time some operations too.
+    pub(super) fn new(lane: usize) -> Started {
+        Started { until_timed: 1 + lane as u32 % TIMED_EVERY }
+    }
+
+    #[inline(always)]
+    pub(super) fn start(&mut self) -> Option<Instant> {
+        self.until_timed -= 1;
+        if self.until_timed > 0 {
+            return None;
+        }
+        self.until_timed = TIMED_EVERY;
+        Some(Instant::now())
+    }
+}
+
+impl Shared {
+    pub(super) fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn op_bytes(&self) -> usize {
+        self.op_bytes
+    }
+
+    /// What a lane writes from; empty where no lane writes.
+    pub(super) fn bytes_to_write(&self) -> Vec<u8> {
+        let mut bytes = vec![0; if self.writes { self.op_bytes } else { 0 }];
+        pattern::fill_to_write(&mut bytes);
+        bytes
+    }
+
+    /// Puts on the pages what makes them those of this place.
+    pub(super) fn stamp(&self, offset: u64, bytes: &mut [u8]) {
+        for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
+            bytes[..8].copy_from_slice(&pattern::stamp(SEED, page).to_le_bytes());
+        }
+    }
+
+    /// All of the bytes were read, and where the slice verifies they are right.
+    #[inline]
+    pub(super) fn check(&self, offset: u64, read: &[u8]) -> Result<()> {
+        let is_whole = read.len() == self.op_bytes;
+        match is_whole && (!self.verify || is_right(self.seed, self.writes, offset, read)) {
+            true => Ok(()),
+            false => Err(wrong(offset)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn record(&self, started: Option<Instant>) {
+        if let Some(started) = started {
+            let mut latency_ns = self.latency_ns.lock().unwrap_or_else(PoisonError::into_inner);
+            latency_ns.saturating_record(started.elapsed().as_nanos() as u64);
+        }
+    }
+
+    /// Adds what was timed to a count.
+    pub(super) fn give_latencies(&self, count: &mut Count) {
+        count.latency_ns += &*self.latency_ns.lock().unwrap_or_else(PoisonError::into_inner);
+    }
+}

@@ -1,0 +1,67 @@
+//! iomill's futures on tokio's runtimes: each lane is a task.
+//!
+//! Goals: what a program pays that has a runtime already; the runtime is made before the clock starts. Non-goals: tuning of tokio.
+
+use std::sync::Arc;
+
+use iomill::{Error, Result};
+use iomill_bench::asynchronous::{Driver, Flights, Flyer, Way};
+use tokio::runtime::{Builder, Runtime};
+
+/// Names of those that are brought: one, 64 and 512 in flight.
+const CURRENT_THREAD: [(&str, usize); 3] =
+    [("iomill-tokio-current-1", 1), ("iomill-tokio-current-64", 64), ("iomill-tokio-current-512", 512)];
+const MULTI_THREAD: [(&str, usize); 3] =
+    [("iomill-tokio-multi-1", 1), ("iomill-tokio-multi-64", 64), ("iomill-tokio-multi-512", 512)];
+
+/// Which runtime.
+#[derive(Clone, Copy, Debug)]
+enum Tokio {
+    /// The measuring thread polls.
+    CurrentThread,
+    /// Threads of the runtime poll, as many as there are processors.
+    MultiThread,
+}
+
+impl Tokio {
+    fn runtime(self) -> Result<Runtime> {
+        let made = match self {
+            Tokio::CurrentThread => Builder::new_current_thread().build(),
+            Tokio::MultiThread => Builder::new_multi_thread().build(),
+        };
+        made.map_err(|e| Error::Machine { what: "a runtime of tokio".into(), why: e.to_string() })
+    }
+}
+
+impl Way for Tokio {
+    fn driver(&self) -> Result<Box<dyn Driver>> {
+        Ok(Box::new(Tasks(self.runtime()?)))
+    }
+}
+
+struct Tasks(Runtime);
+
+impl Driver for Tasks {
+    fn drive(&mut self, flights: Flights) -> Result<u64> {
+        let lanes: Vec<_> = flights.futures().into_iter().map(|lane| self.0.spawn(lane)).collect();
+        self.0.block_on(async {
+            let mut done = Ok(0);
+            for lane in lanes {
+                let ended = lane.await.unwrap_or_else(|e| {
+                    Err(Error::Machine { what: "a task of tokio".into(), why: e.to_string() })
+                });
+                done = done.and_then(|done| Ok(done + ended?));
+            }
+            done
+        })
+    }
+}
+
+/// All of them.
+pub fn flyers() -> Vec<Flyer> {
+    let of = |names: [(&'static str, usize); 3], tokio: Tokio| {
+        let way: Arc<dyn Way> = Arc::new(tokio);
+        names.map(|(name, in_flight)| Flyer::new(name, Arc::clone(&way), in_flight))
+    };
+    [of(CURRENT_THREAD, Tokio::CurrentThread), of(MULTI_THREAD, Tokio::MultiThread)].concat()
+}
