@@ -19,7 +19,7 @@ use super::{Engine, EngineConfig, EngineKind};
 use crate::counters;
 use crate::sys::clock::{Clock, MonotonicClock};
 use crate::sys::fs::{DriveFs, Handle};
-use crate::sys::memory::PageBuf;
+use crate::sys::memory::{PageBuf, page_bytes};
 use crate::sys::mounts;
 use crate::sys::real_fs::RealFs;
 
@@ -151,7 +151,7 @@ fn hands_to_threads(probe: Handle) -> io::Result<Option<&'static str>> {
     if is_in_memory(probe)? {
         return Ok(Some("on a file system in memory"));
     }
-    let mut page = PageBuf::new(rustix::param::page_size())?;
+    let mut page = PageBuf::new(page_bytes())?;
     let memory = libc::iovec { iov_base: page.as_mut_ptr().cast(), iov_len: page.len() };
     // SAFETY: the vector describes `page`, which outlives the call.
     let read = unsafe { libc::preadv2(probe.0, &raw const memory, 1, 0, libc::RWF_NOWAIT) };

@@ -16,6 +16,15 @@ pub use slab::{NodePolicy, SLAB_ALIGN_BYTES, Slab};
 /// From this size on the kernel is asked for huge pages: two of the usual ones, so that one is surely aligned.
 const HUGE_FROM_BYTES: usize = 4 << 20;
 
+/// Bytes of a page. The C library knows them; rustix reads the kernel's own vector, and what that says of the process is not so under
+/// valgrind, which counts instructions here.
+pub fn page_bytes() -> usize {
+    // SAFETY: the call only reads what the C library knows.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // It cannot fail for this name; the least page that any processor has keeps a failure from being a length.
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
 /// An anonymous mapping: page-aligned, zeroed, unmapped on drop.
 pub struct PageBuf {
     /// Start of a mapping of `mapped` bytes that this value alone owns.
@@ -34,7 +43,7 @@ unsafe impl Sync for PageBuf {}
 impl PageBuf {
     /// Maps `len` bytes of zeroes. A length of 0 or one that no address space holds is an error, as is a lack of memory.
     pub fn new(len: usize) -> io::Result<PageBuf> {
-        let page = rustix::param::page_size();
+        let page = page_bytes();
         let mapped = len.checked_next_multiple_of(page).filter(|bytes| *bytes > 0 && *bytes <= isize::MAX as usize);
         let Some(mapped) = mapped else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("cannot map {len} bytes of memory")));

@@ -13,6 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::flush::LineFlush;
 use crate::sys::fs::Handle;
+use crate::sys::memory::page_bytes;
 use crate::sys::sync::{AtomicU64, Ordering};
 
 /// Address space for a part, at least, and for how many times its present size; half of that and so on where there is less.
@@ -42,7 +43,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps a part that has so many bytes, with room to grow where there is some.
     pub(super) fn new(file: Handle, size: u64) -> io::Result<Mapping> {
-        let page = rustix::param::page_size() as u64;
+        let page = page_bytes() as u64;
         let least = size.checked_next_multiple_of(page).filter(|least| *least > 0).ok_or(Errno::INVAL)?;
         let mut reserve = size.saturating_mul(RESERVE_TIMES).clamp(RESERVE_LEAST_BYTES, 1 << 46).max(least);
         loop {
@@ -79,7 +80,7 @@ impl Mapping {
 
     /// Takes note of the file's size.
     pub(super) fn measured(&self, size: u64) {
-        let page = rustix::param::page_size() as u64;
+        let page = page_bytes() as u64;
         self.len.store(size.min(self.reserved) / page * page, Ordering::Relaxed);
     }
 

@@ -10,6 +10,8 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::page_bytes;
+
 /// The slab starts at a multiple of this, the size of a huge page of x86-64 and of arm64 with small pages of 4 KiB.
 pub const SLAB_ALIGN_BYTES: usize = 2 << 20;
 
@@ -50,7 +52,7 @@ impl Slab {
     /// Reserves `max_bytes`, rounded up to whole pages. Memory is not set aside for it: a slab may be larger than the
     /// memory there is, unless the system forbids that (`vm.overcommit_memory` 2) or limits the process's address space.
     pub fn new(max_bytes: usize) -> io::Result<Slab> {
-        Slab::of_pages(max_bytes, rustix::param::page_size())
+        Slab::of_pages(max_bytes, page_bytes())
     }
 
     /// The same with pages of so many bytes, a multiple of the kernel's, as another kernel has them.
@@ -180,7 +182,7 @@ mod tests {
 
     /// Bytes of the slab that have memory behind them.
     fn resident_bytes(slab: &Slab) -> usize {
-        let page = rustix::param::page_size();
+        let page = page_bytes();
         let mut pages = vec![0u8; slab.len() / page];
         // SAFETY: the range is the slab's mapping, and there is one byte of room for each of its pages.
         let result = unsafe { libc::mincore(slab.base().cast(), slab.len(), pages.as_mut_ptr()) };
@@ -191,7 +193,7 @@ mod tests {
     /// Resident memory of this process in bytes.
     fn rss_bytes() -> usize {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
+        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * page_bytes()
     }
 
     fn fill(slab: &Slab, range: Range<usize>, byte: u8) {
@@ -216,7 +218,7 @@ mod tests {
             fill(&slab, offset..offset + 1, 7);
             assert_eq!(at(&slab, offset), 7);
         }
-        assert_eq!(Slab::new(1).unwrap().len(), rustix::param::page_size());
+        assert_eq!(Slab::new(1).unwrap().len(), page_bytes());
     }
 
     #[test]
