@@ -40,6 +40,10 @@ pub const IOMILL_CALLBACK_1: &str = "iomill-callback-1";
 pub const IOMILL_CALLBACK_64: &str = "iomill-callback-64";
 /// The same with 512 in flight.
 pub const IOMILL_CALLBACK_512: &str = "iomill-callback-512";
+/// New files in an array, durable.
+pub const IOMILL_CREATE: &str = "iomill-create";
+/// New plain files, each with an fsync and one of its directory.
+pub const PLAIN_CREATE: &str = "plain-create";
 /// io_uring by hand.
 pub const URING_BY_HAND: &str = "uring-by-hand";
 /// libaio by hand.

@@ -13,6 +13,7 @@ pub mod contender;
 pub mod draw;
 pub mod falcon;
 pub mod flat;
+pub mod gate;
 pub mod held;
 pub mod human;
 pub mod iomill;

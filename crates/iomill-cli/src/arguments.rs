@@ -25,7 +25,9 @@ use iomill_bench::contender::Task;
 use iomill_bench::human::parse_size;
 use iomill_bench::workload::Workload;
 
-pub use bench::{Bench, BenchAccess, BenchPlace, BenchQuick, BenchRounds, BenchThreads, BenchTimes, BenchWhat};
+pub use bench::{
+    Bench, BenchAccess, BenchGate, BenchPlace, BenchQuick, BenchRounds, BenchThreads, BenchTimes, BenchWhat,
+};
 pub use cache::CacheKind;
 pub use cached::{
     BenchBatch, BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,

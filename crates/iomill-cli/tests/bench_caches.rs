@@ -85,6 +85,26 @@ fn warm_has_everybody_and_its_keys() {
     assert_eq!(site.run(["ls"]).good().text(), "");
 }
 
+/// What is seen in so short a time may be worse than any bound: then that is said, and the code is 1.
+#[test]
+fn the_gate_tells_of_all_ratios_and_fails_when_one_is_worse() {
+    let site = Site::bare(0);
+    let line = ["bench", "gate", "--size", "8MiB", "--rounds", "1", "--seconds", "0.1", "--json", "out.json"];
+    let ended = site.run_bare(line);
+    let document: Value = serde_json::from_str(&fs::read_to_string(site.path("out.json")).unwrap()).unwrap();
+    let worse: Vec<&Value> =
+        document["results"].as_array().unwrap().iter().filter(|ratio| ratio["verdict"] == "worse").collect();
+    assert_eq!(ended.code, i32::from(!worse.is_empty()), "{}", ended.err);
+    assert_eq!(document["passed"], worse.is_empty());
+    for ratio in document["results"].as_array().unwrap() {
+        let name = ratio["name"].as_str().unwrap();
+        assert!(ended.text().contains(name) && ratio["bound"].as_f64().unwrap() > 0.0, "{}", ended.text());
+        let is_told = ended.err.contains(&format!("{name} is "));
+        assert_eq!(is_told, ratio["verdict"] == "worse", "{name}: {}", ended.err);
+    }
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
+}
+
 #[test]
 fn cold_misses_and_is_held_to_its_memory() {
     let site = Site::new(2);

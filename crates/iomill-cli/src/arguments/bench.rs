@@ -30,6 +30,9 @@ pub enum BenchWhat {
     Random(BenchAccess),
     /// Sequential requests on an array
     Sequential(BenchAccess),
+    /// The ratios that no change may make worse, each with its bound and its noise, in under three minutes
+    #[command(after_help = "Exit code 1 when a ratio is worse than its bound by more than its noise.")]
+    Gate(BenchGate),
     /// Small random reads of what is all in memory: what a hit costs
     Warm(BenchWarm),
     /// Random reads of far more than fits in memory: what a miss costs
@@ -60,6 +63,18 @@ pub struct BenchQuick {
     /// Where, and where to.
     #[command(flatten)]
     pub place: BenchPlace,
+}
+
+/// Arguments of `bench gate`.
+#[derive(Debug, Args)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("9")), mut_arg("seconds", |seconds| seconds.default_value("0.4")))]
+pub struct BenchGate {
+    /// Length of the measured files, which are removed afterwards; they are in memory twice over
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub size: u64,
+    /// How long, how often, where.
+    #[command(flatten)]
+    pub times: BenchTimes,
 }
 
 /// What all measurements have.

@@ -1,6 +1,7 @@
 //! `iomill bench`: iomill beside its rivals on the same bytes.
 
 mod cached;
+mod gate;
 mod ladder;
 mod mapped;
 
@@ -37,6 +38,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Quick(arguments) => quick(context, arguments),
         BenchWhat::Random(arguments) => access(context, arguments, Order::Random),
         BenchWhat::Sequential(arguments) => access(context, arguments, Order::Sequential),
+        BenchWhat::Gate(arguments) => gate::run(context, arguments),
         BenchWhat::Warm(arguments) => cached::warm(context, arguments),
         BenchWhat::Cold(arguments) => cached::cold(context, arguments),
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
