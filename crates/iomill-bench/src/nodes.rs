@@ -165,7 +165,8 @@ mod tests {
     fn settings(count: usize) -> Settings {
         Settings {
             size_bytes: 8 << 20,
-            options: ArrayOptions::new().set_size(4),
+            // Sets so large that none overflows when a quarter of the cache is in use. Of 4 pages each, a few in a thousand reads miss.
+            options: ArrayOptions::new().set_size(16),
             topology: Topology::Emulate(count),
             nodes: (0..count).collect(),
             batches: vec![1, 32],
@@ -181,8 +182,12 @@ mod tests {
         assert!(report.left_out.is_empty() && report.results.len() == 4 * 5, "{report:?}");
         for row in &report.results {
             let percent = row.hit_percent.unwrap();
-            let as_meant = if row.workload.starts_with("hits-") { percent > 99.0 } else { percent < 20.0 };
-            assert!(as_meant, "{} {}: {percent}%", row.contender, row.workload);
+            // On a busy machine a slice may be a few dozen reads, of which more than an eighth hit by chance: five deviations.
+            let ops = (row.ops_per_s * 0.06).max(1.0);
+            let share = 1.0 / SIZE_OVER_CACHE as f64;
+            let most = 100.0 * (share + 0.05 + 5.0 * (share * (1.0 - share) / ops).sqrt());
+            let as_meant = if row.workload.starts_with("hits-") { percent == 100.0 } else { percent < most };
+            assert!(as_meant, "{} {}: {percent}% of {ops} operations, {most}", row.contender, row.workload);
         }
         let workloads = ["hits-1x4KiB", "hits-32x4KiB", "misses-1x4KiB", "misses-32x4KiB"];
         assert!(workloads.iter().all(|name| report.results.iter().any(|row| row.workload == *name)));
