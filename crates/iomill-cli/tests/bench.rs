@@ -6,10 +6,10 @@ mod common;
 
 use std::collections::HashSet;
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::Site;
+use common::{Site, send};
 
 /// A measurement of some 10 ms, iomill alone.
 const SHORT: [&str; 9] = ["--rivals", "none", "--rounds", "1", "--seconds", "0.1", "--size", "4MiB", "--threads"];
@@ -163,21 +163,15 @@ fn mapped_parts_beside_system_calls() {
 #[test]
 fn an_interrupt_cleans_up_too() {
     let site = Site::bare(0);
-    let child = Command::new(env!("CARGO_BIN_EXE_iomill"))
-        .args(["bench", "random", "--seconds", "60", "--size", "16MiB", "--rivals", "none"])
-        .current_dir(site.root())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut child = child.unwrap();
+    let mut command = site.bare_command(["bench", "random", "--seconds", "60", "--size", "16MiB", "--rivals", "none"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let started = Instant::now();
     while !entries(&site).iter().any(|name| name.starts_with("iomill-bench-")) {
         assert!(started.elapsed() < Duration::from_secs(20), "the array did not appear");
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_millis(300));
-    // SAFETY: a plain system call on a child that has not been waited for.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    send(&child, libc::SIGINT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(started.elapsed() < Duration::from_secs(50), "it ended long before its time");
     assert!(entries(&site).is_empty(), "{:?}", entries(&site));
@@ -188,16 +182,10 @@ fn an_interrupt_cleans_up_too() {
 fn an_interrupt_keeps_what_was_complete() {
     let site = Site::bare(0);
     let line = "bench random --seconds 0.1 --rounds 1000 --size 4MiB --threads 1 --rivals none --quiet --json out.json";
-    let child = Command::new(env!("CARGO_BIN_EXE_iomill"))
-        .args(line.split(' '))
-        .current_dir(site.root())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let child = child.unwrap();
+    let mut command = site.bare_command(line.split(' '));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(8));
-    // SAFETY: a plain system call on a child that has not been waited for.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    send(&child, libc::SIGINT);
     let ended = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.code() == Some(130) && text.contains("iomill-inline"), "{:?} {text}", ended.status);

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Site, bytes};
+use common::{Ended, Site, bytes, listening, send};
 use serde_json::json;
 
 #[test]
@@ -267,14 +267,15 @@ fn make_pipe(path: &std::path::Path) {
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
 }
 
+/// As `nohup` starts it, or a shell in the background.
 #[test]
 fn ignored_signals_stay_ignored() {
     let site = Site::new(2);
-    let mut command = Command::new("sh");
-    let script = format!("trap '' INT; exec {} -a {} put - a", env!("CARGO_BIN_EXE_iomill"), site.drive(0).display());
-    command.args(["-c", &script]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let signals = [libc::SIGINT, libc::SIGHUP, libc::SIGTERM];
+    let mut command = site.command(["put", "-", "a"]);
+    listening(&mut command, &signals).stdin(Stdio::piped()).stderr(Stdio::piped());
     let child = feed_some(&site, command);
-    send(&child, libc::SIGINT);
+    signals.iter().for_each(|&signal| send(&child, signal));
     ended(child).good();
     assert_eq!(site.content("a").len(), 9_000_000);
 }
@@ -320,11 +321,6 @@ fn used_bytes(site: &Site) -> u64 {
 
 fn parts(site: &Site) -> usize {
     site.drives().map(|drive| fs::read_dir(drive.join("iomill/parts")).unwrap().count()).sum()
-}
-
-fn send(child: &Child, signal: i32) {
-    // SAFETY: it has no memory of ours; the child has not been waited for, so that the number is still its own.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
 }
 
 fn wait(child: &mut Child) -> Option<i32> {

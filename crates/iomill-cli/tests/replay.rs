@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{Site, bytes};
+use common::{Site, bytes, send};
 use serde_json::Value;
 
 const TRACE: &str = "op,offset,length\nr,0,4096\nw,8192,8192\nr,4096,1\nr,0,512\nR,100000,5000\n";
@@ -204,8 +204,7 @@ fn an_interrupted_replay_leaves_nothing() {
             std::thread::sleep(Duration::from_millis(10));
         }
         std::thread::sleep(Duration::from_millis(wait_ms));
-        // SAFETY: a plain system call on a child that has not been waited for.
-        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+        send(&child, libc::SIGINT);
         assert_eq!(child.wait().unwrap().code(), Some(130));
         assert!(site.run(["check"]).good().text().contains("0 files"));
     }

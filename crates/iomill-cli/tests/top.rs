@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Ended, Site};
+use common::{Ended, Site, send};
 use iomill::{Array, ArrayOptions, Layout};
 use serde_json::Value;
 
@@ -101,8 +101,7 @@ fn nobody_is_said_and_waited_for() {
     for _ in 0..3 {
         assert!(said.next().unwrap().unwrap().starts_with("no process"));
     }
-    // SAFETY: a signal to a child of ours that has not been waited for.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+    send(&child, libc::SIGTERM);
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
 }
 

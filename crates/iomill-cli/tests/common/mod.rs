@@ -5,9 +5,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -124,7 +125,11 @@ impl Site {
 
     pub fn bare_command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_iomill"));
-        command.args(arguments).env_remove("IOMILL_ARRAY").current_dir(self.root()).stdin(Stdio::null());
+        listening(&mut command, &[])
+            .args(arguments)
+            .env_remove("IOMILL_ARRAY")
+            .current_dir(self.root())
+            .stdin(Stdio::null());
         command
     }
 
@@ -188,6 +193,30 @@ pub fn bytes(len: usize) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
+}
+
+/// Has the command begin with the usual answer to the signals that end it, but for those in `ignored`. What `nohup` or a shell in
+/// the background starts ignores some, which its children inherit, and the tests of this may be among them.
+pub fn listening<'a>(command: &'a mut Command, ignored: &[libc::c_int]) -> &'a mut Command {
+    let signals = [libc::SIGINT, libc::SIGHUP, libc::SIGTERM];
+    let answers = signals.map(|signal| (signal, if ignored.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL }));
+    let set = move || {
+        for (signal, answer) in answers {
+            // SAFETY: neither answer is a function of ours.
+            if unsafe { libc::signal(signal, answer) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the function makes system calls only, allocates nothing and takes no lock.
+    unsafe { command.pre_exec(set) }
+}
+
+/// Sends a signal.
+pub fn send(child: &Child, signal: libc::c_int) {
+    // SAFETY: it has no memory of ours; the child has not been waited for, so that the number is still its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
 }
 
 pub fn is_root() -> bool {
