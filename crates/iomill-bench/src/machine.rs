@@ -3,8 +3,10 @@
 //! Goals: what a reader must know to judge them, from `/proc` and `/sys`; what is not to be had is left empty.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use iomill::sys::{block, mounts};
 use iomill::{Error, Result};
 use serde::Serialize;
 
@@ -49,25 +51,27 @@ impl Machine {
         let mounts = read("/proc/self/mountinfo");
         let drives = target.parts().iter().map(|part| {
             let path = part.path.canonicalize().unwrap_or_else(|_| part.path.clone());
-            let (file_system, device) = mount_of(&mounts, &path).unwrap_or_default();
+            let (file_system, device) = mount_of(&mounts, &path).unwrap_or_else(|| itself(&path));
             let scheduler = scheduler_of(&device);
             Ground { path: part.path.clone(), len_bytes: part.len_bytes, file_system, device, scheduler }
         });
         let online = cpus_in(read("/sys/devices/system/cpu/online").trim());
+        let allowed = std::thread::available_parallelism().map_or(online, usize::from);
         Machine {
             cpu_model: cpu_model(&read("/proc/cpuinfo")),
-            cores: online,
-            cores_allowed: std::thread::available_parallelism().map_or(online, usize::from),
+            cores: online.max(allowed),
+            cores_allowed: allowed,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            memory_bytes: meminfo(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0),
+            memory_bytes: meminfo(&read("/proc/meminfo"), "MemTotal:").unwrap_or_else(told_memory_bytes),
             drives: drives.collect(),
         }
     }
 
     /// One line for people.
     pub fn line(&self) -> String {
-        let mut grounds: Vec<String> =
-            self.drives.iter().map(|d| format!("{} on {}", d.file_system, d.device)).collect();
+        let or = |text: &'static str, other: &str| if other.is_empty() { text.to_owned() } else { other.to_owned() };
+        let ground = |d: &Ground| format!("{} on {}", or("a file system", &d.file_system), or("a device", &d.device));
+        let mut grounds: Vec<String> = self.drives.iter().map(ground).collect();
         grounds.dedup();
         let drives = match self.drives.len() {
             0 => String::new(),
@@ -76,13 +80,27 @@ impl Machine {
         };
         format!(
             "{}, {} of {} CPUs, {} memory, Linux {}{drives}",
-            self.cpu_model,
+            or("an unknown CPU", &self.cpu_model),
             self.cores_allowed,
             self.cores,
             crate::human::size(self.memory_bytes),
             self.kernel,
         )
     }
+}
+
+/// Type of the file system and device of what lies outside the table of mounts, as within a chroot, from the file itself.
+fn itself(path: &Path) -> (String, String) {
+    let kind = rustix::fs::statfs(path).map(|told| mounts::kind(told.f_type as u32)).unwrap_or_default();
+    let number = fs::metadata(path).map(|found| found.dev()).unwrap_or_default();
+    let device = block::find(Path::new("/sys"), rustix::fs::major(number), rustix::fs::minor(number));
+    (kind, device.map(|device| format!("/dev/{}", device.name)).unwrap_or_default())
+}
+
+/// The machine's memory, where `/proc` does not tell.
+fn told_memory_bytes() -> u64 {
+    let told = rustix::system::sysinfo();
+    (told.totalram as u64).saturating_mul(told.mem_unit.into())
 }
 
 /// Memory that could be had without swapping, in bytes.
@@ -181,6 +199,21 @@ mod tests {
         assert_eq!(meminfo("MemTotal:       24684084 kB\n", "MemTotal:"), Some(24_684_084 << 10));
         assert_eq!(meminfo("MemTotal: x kB", "MemTotal:"), None);
         assert_eq!(cpu_model("processor : 0\nmodel name\t: A CPU\nmodel name\t: B"), "A CPU");
+    }
+
+    #[test]
+    fn a_path_outside_the_table_is_described() {
+        let (kind, device) = itself(Path::new(env!("CARGO_MANIFEST_DIR")));
+        assert!(!kind.is_empty() && (device.is_empty() || device.starts_with("/dev/")), "{kind} {device}");
+        assert_eq!(itself(Path::new("/nonexistent")), Default::default());
+        assert!(told_memory_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn what_is_unknown_is_said() {
+        let machine = Machine { drives: vec![Ground::default()], ..Machine::default() };
+        let line = machine.line();
+        assert!(line.starts_with("an unknown CPU, ") && line.ends_with("1 drive: a file system on a device"), "{line}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! each path. Non-goals: drives of other machines.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use iomill::{Error, Result};
@@ -133,14 +134,17 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
     }
     let mounts = mounts::all(tree);
     let mount = mounts::holding(&mounts, &path);
+    // Within a chroot the table lacks mounts that begin outside; the file itself knows its device.
+    let number =
+        mount.map(|mount| mount.number.clone()).or_else(|| tree.is_machine().then(|| number_of(&path)).flatten());
     let nowhere = |why: String| Error::Machine { what: format!("{}", path.display()), why };
-    let mount = mount.ok_or_else(|| nowhere("no mounted file system holds it; give an absolute path".into()))?;
+    let number = number.ok_or_else(|| nowhere("no mounted file system holds it; give an absolute path".into()))?;
     // btrfs has numbers of its own, and names its device as the source only.
-    let by_number = tree.resolve(&format!("sys/dev/block/{}", mount.number)).or_else(|| numbered(tree, &mount.number));
+    let by_number = tree.resolve(&format!("sys/dev/block/{number}")).or_else(|| numbered(tree, &number));
     let by_source = || {
-        let source = Path::new(&mount.source).strip_prefix("/dev").ok()?;
+        let source = Path::new(&mount?.source).strip_prefix("/dev").ok()?;
         let name = if tree.is_machine() {
-            let node = Path::new(&mount.source).canonicalize().ok()?;
+            let node = Path::new(&mount?.source).canonicalize().ok()?;
             node.strip_prefix("/dev").ok()?.to_str()?.to_owned()
         } else {
             source.to_str()?.to_owned()
@@ -148,11 +152,17 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
         tree.resolve(&format!("sys/class/block/{name}"))
     };
     by_number.or_else(by_source).ok_or_else(|| {
+        let ground = mount.map_or("a file system", |mount| &mount.kind);
         nowhere(format!(
-            "it lies on {}, which is on no block device of this machine; name a directory on a drive",
-            mount.kind
+            "it lies on {ground}, which is on no block device of this machine; name a directory on a drive"
         ))
     })
+}
+
+/// `major:minor` of what a file lies on, as mounts have it.
+fn number_of(path: &Path) -> Option<String> {
+    let number = path.metadata().ok()?.dev();
+    Some(format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)))
 }
 
 /// The device of that number, by looking at all: a record has no list of numbers.
@@ -284,4 +294,22 @@ pub(crate) fn ancestors(directory: &str) -> impl Iterator<Item = &str> {
 /// The path of a node or file as the user would write it.
 pub(crate) fn shown(path: &str) -> String {
     format!("{MACHINE}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_knows_its_device() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let number = number_of(here).unwrap();
+        let mounts = mounts::all(&Tree::machine());
+        // btrfs gives its files numbers that are not in the table, and within a chroot the table may lack this mount.
+        if let Some(mount) = mounts::holding(&mounts, here).filter(|mount| mount.kind != "btrfs") {
+            assert_eq!(mount.number, number);
+        }
+        assert!(number.split(':').all(|part| part.parse::<u32>().is_ok()), "{number}");
+        assert_eq!(number_of(Path::new("/nonexistent")), None);
+    }
 }

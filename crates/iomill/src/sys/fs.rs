@@ -79,7 +79,8 @@ pub struct Identity {
 /// What lies under a drive's directory, for people and for placement.
 #[derive(Clone, Debug, Default)]
 pub struct Ground {
-    /// File system type, such as `ext4`.
+    /// File system type, such as `ext4`. Where the table of mounts does not show it, what the file system says of itself, such as
+    /// `ext2/3/4`.
     pub file_system: String,
     /// Block device, such as `nvme0n1`; empty where it is not known.
     pub device: String,
@@ -126,7 +127,8 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     /// Gives the range real space and makes the file at least that long; what was not written reads as zero.
     /// Where the file system cannot, it extends with a hole.
     fn allocate(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// Makes a range within the file read as zero, whatever its alignment; the length stays.
+    /// Makes a range within the file read as zero, whatever its alignment; the length stays. Nothing else may write to its pages
+    /// meanwhile.
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
     /// Makes a file's data and length durable.
     fn sync_data(&self, handle: Handle) -> io::Result<()>;

@@ -59,13 +59,22 @@ pub fn address_space_bytes() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::As).current.unwrap_or(u64::MAX)
 }
 
-/// What `/proc/meminfo` says: `MemTotal:       24684084 kB`.
+/// What `/proc/meminfo` says: `MemTotal:       24684084 kB`. Where `/proc` is not mounted, what the kernel says of this machine.
 fn physical_bytes(root: &Path) -> io::Result<u64> {
     let path = root.join("proc/meminfo");
-    let text = fs::read_to_string(&path).map_err(|error| at(&path, error))?;
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && root == Path::new("/") => return Ok(machine_bytes()),
+        text => text.map_err(|error| at(&path, error))?,
+    };
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = total.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.and_then(|kib| kib.checked_mul(1024)).ok_or_else(|| senseless(&path, &text))
+}
+
+/// The kernel's own word for the machine's memory.
+fn machine_bytes() -> u64 {
+    let told = rustix::system::sysinfo();
+    (told.totalram as u64).saturating_mul(told.mem_unit.into())
 }
 
 /// A group that limits memory, as the process is in it.
@@ -244,6 +253,7 @@ mod tests {
         let limit = memory_limit_bytes(Path::new("/")).unwrap();
         let physical = physical_bytes(Path::new("/")).unwrap();
         assert!(limit > 1 << 20 && limit <= physical, "{limit} of {physical}");
+        assert_eq!(machine_bytes(), physical, "with /proc or without");
     }
 
     #[test]

@@ -12,6 +12,34 @@ use std::path::{Path, PathBuf};
 /// The kernel's list of what is mounted where this process can see it.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
 
+/// File systems by the number that `statfs` tells of them. Ones that share a number share a name.
+const KINDS: [(u32, &str); 24] = [
+    (0xef53, "ext2/3/4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0xca45_1a4e, "bcachefs"),
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58f6, "ramfs"),
+    (0x794c_7630, "overlay"),
+    (0x6573_5546, "fuse"),
+    (0x6969, "nfs"),
+    (0xff53_4d42, "cifs"),
+    (0xfe53_4d42, "smb3"),
+    (0x0102_1997, "9p"),
+    (0x00c3_6400, "ceph"),
+    (0x0bd0_0bd0, "lustre"),
+    (0x0116_1970, "gfs2"),
+    (0x7461_636f, "ocfs2"),
+    (0x3153_464a, "jfs"),
+    (0x4d44, "vfat"),
+    (0x2011_bab0, "exfat"),
+    (0x7366_746e, "ntfs3"),
+    (0x9fa0, "proc"),
+    (0x6265_6572, "sysfs"),
+];
+
 /// The most directories worth a look.
 const MAX_NEIGHBOURS: usize = 4096;
 
@@ -55,12 +83,23 @@ const SKIPPED: [&str; 36] = [
     "fuse.gvfsd-fuse",
 ];
 
+/// The name of a file system of which only the number is known that `statfs` tells. For people: an unknown one is told by its number.
+pub fn kind(number: u32) -> String {
+    let known = KINDS.iter().find(|(one, _)| *one == number);
+    known.map_or_else(|| format!("file system {number:#x}"), |(_, name)| (*name).to_owned())
+}
+
 /// The siblings of `near`, the roots of mounted file systems, and the directories in those, in this order, each once
 /// and without `near` itself. `mountinfo` is the text of [`MOUNTINFO`].
 pub fn neighbours(near: &Path, mountinfo: &str) -> Vec<PathBuf> {
     let mut roots = Vec::new();
     let mut skipped = HashSet::new();
-    for (root, kind) in mountinfo.lines().filter_map(parse_mount) {
+    let mounts: Vec<_> = mountinfo.lines().filter_map(parse_mount).collect();
+    // Within a chroot the table lacks the mount that holds the root directory.
+    if mounts.iter().all(|(root, _)| root != Path::new("/")) {
+        roots.push(PathBuf::from("/"));
+    }
+    for (root, kind) in mounts {
         if SKIPPED.contains(&kind) {
             skipped.insert(root);
         } else {
@@ -162,7 +201,8 @@ mod tests {
         std::os::unix::fs::symlink(at("drives/a"), at("drives/link")).unwrap();
         let root = dir.path().display();
         let mountinfo = format!(
-            "36 35 98:0 / {root}/mount\\040one rw,noatime master:1 - xfs /dev/sda rw\n\
+            "35 1 7:0 / / ro - squashfs /dev/loop0 ro\n\
+             36 35 98:0 / {root}/mount\\040one rw,noatime master:1 - xfs /dev/sda rw\n\
              37 35 0:5 / {root}/proc rw - proc proc rw\n\
              38 35 0:5 / {root}/gone rw shared:3 - ext4 /dev/sdb rw\n\
              39 35 0:6 / {root}/mount\\040one/y rw - nfs4 server:/ rw\n\
@@ -175,10 +215,19 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_root() {
-        let found = neighbours(Path::new("/nonexistent/drive"), &read_mountinfo().unwrap());
-        assert!(found.contains(&PathBuf::from("/")), "{found:?}");
-        assert!(!found.contains(&PathBuf::from("/proc")));
-        assert!(found.len() <= MAX_NEIGHBOURS);
+        for mountinfo in [read_mountinfo().unwrap_or_default(), String::new()] {
+            let found = neighbours(Path::new("/nonexistent/drive"), &mountinfo);
+            assert!(found.contains(&PathBuf::from("/")), "{found:?}");
+            assert!(mountinfo.is_empty() || !found.contains(&PathBuf::from("/proc")));
+            assert!(found.len() <= MAX_NEIGHBOURS);
+        }
+    }
+
+    #[test]
+    fn numbers_of_file_systems_have_names() {
+        assert_eq!([kind(0xef53), kind(0x5846_5342)], ["ext2/3/4", "xfs"]);
+        assert_eq!(kind(0x1234), "file system 0x1234");
+        assert!(KINDS.iter().enumerate().all(|(at, one)| KINDS[..at].iter().all(|other| other.0 != one.0)));
     }
 
     #[test]

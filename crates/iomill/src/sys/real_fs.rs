@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,12 +20,17 @@ use rustix::io::Errno;
 
 use super::block;
 use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock};
+use super::memory::PageBuf;
+use super::mounts;
 
 /// The directory that an array keeps on each of its drives.
 pub const DIRECTORY: &str = "iomill";
 
 /// The unit of direct I/O: iomill moves whole pages.
 const PAGE_BYTES: u32 = 4096;
+
+/// What [`write_zeroes`] writes at once.
+const ZEROES_BYTES: usize = 64 << 10;
 
 /// How often `openat2` is tried again when a rename elsewhere disturbs its walk.
 const OPEN_TRIES: usize = 16;
@@ -184,27 +189,11 @@ impl DriveFs for RealFs {
     }
 
     fn read_at(&self, handle: Handle, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let file = borrow(handle);
-        let mut done = 0;
-        while done < buf.len() {
-            match retry(|| rustix::io::pread(file, &mut buf[done..], offset + done as u64))? {
-                0 => break,
-                count => done += count,
-            }
-        }
-        Ok(done)
+        read_at(borrow(handle), buf, offset)
     }
 
     fn write_at(&self, handle: Handle, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let file = borrow(handle);
-        let mut done = 0;
-        while done < bytes.len() {
-            match retry(|| rustix::io::pwrite(file, &bytes[done..], offset + done as u64))? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                count => done += count,
-            }
-        }
-        Ok(())
+        write_at(borrow(handle), bytes, offset)
     }
 
     fn len(&self, handle: Handle) -> io::Result<u64> {
@@ -289,7 +278,7 @@ impl DriveFs for RealFs {
     fn ground(&self) -> io::Result<Ground> {
         let space = sys::fstatvfs(&self.directory)?;
         let stat = sys::fstat(&self.directory)?;
-        let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let table = fs::read(mounts::MOUNTINFO).unwrap_or_default();
         let mount = mount_id(self.directory.as_fd()).and_then(|id| find_mount(&table, id)).unwrap_or_default();
         let mut number = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
         if number.0 == 0 {
@@ -300,8 +289,13 @@ impl DriveFs for RealFs {
         }
         let device = block::find(Path::new("/sys"), number.0, number.1).unwrap_or_default();
         let whole = device.number.map_or(stat.st_dev, |(major, minor)| sys::makedev(major, minor));
+        let file_system = match mount.file_system {
+            // Within a chroot the table lacks mounts that begin outside, and there may be no table.
+            name if name.is_empty() => mounts::kind(retry(|| sys::fstatfs(&self.directory))?.f_type as u32),
+            name => name,
+        };
         Ok(Ground {
-            file_system: mount.file_system,
+            file_system,
             device: device.name,
             device_id: whole,
             node: device.node,
@@ -404,18 +398,54 @@ fn find_mount(table: &[u8], id: u64) -> Option<Mount> {
     Some(Mount { file_system, source })
 }
 
-/// Writes zeroes through a descriptor of its own: the given one may be open for direct I/O, which takes whole pages only.
+/// Writes zeroes by whole pages from whole pages of memory, since the file may be open for direct I/O. What else lies in the first and
+/// the last page is read before.
 fn write_zeroes(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
-    let file = fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", handle.0))?;
-    let zeroes = [0; 64 << 10];
-    let end = (offset + len).min(file.metadata()?.len());
+    let (file, page) = (borrow(handle), u64::from(PAGE_BYTES));
+    let file_len = u64::try_from(sys::fstat(file)?.st_size).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
+    let end = (offset + len).min(file_len);
+    let mut pages = PageBuf::new(ZEROES_BYTES)?;
     let mut at = offset;
     while at < end {
-        let n = (end - at).min(zeroes.len() as u64) as usize;
-        file.write_all_at(&zeroes[..n], at)?;
-        at += n as u64;
+        let start = at / page * page;
+        let to = end.min(start + ZEROES_BYTES as u64);
+        let whole = (to.next_multiple_of(page) - start) as usize;
+        let (from, until) = ((at - start) as usize, (to - start) as usize);
+        let bytes = &mut pages.as_mut_slice()[..whole];
+        if from > 0 || until < whole {
+            read_at(file, bytes, start)?;
+        }
+        bytes[from..until].fill(0);
+        write_at(file, bytes, start)?;
+        at = to;
     }
-    file.sync_data()
+    // The last page may have gone beyond the end.
+    if sys::fstat(file)?.st_size as u64 > file_len {
+        retry(|| sys::ftruncate(file, file_len))?;
+    }
+    Ok(sys::fdatasync(file)?)
+}
+
+fn read_at(file: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match retry(|| rustix::io::pread(file, &mut buf[done..], offset + done as u64))? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    Ok(done)
+}
+
+fn write_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match retry(|| rustix::io::pwrite(file, &bytes[done..], offset + done as u64))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => done += count,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

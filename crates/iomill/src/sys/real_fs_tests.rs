@@ -209,6 +209,33 @@ fn the_ground_is_described() {
     assert_eq!(file.full_path(), dir.path().join("iomill/a"));
 }
 
+/// What happens where no hole can be punched; pages around the range are as they were, and so is the length.
+#[test]
+fn zeroes_are_written_within_pages() {
+    both(|_, fs| {
+        let direct = Access { direct: true, ..Access::WRITE };
+        for (access, len) in [(Access::WRITE, 200_000), (Access::WRITE, 49 * 4096), (direct, 49 * 4096)] {
+            let data: Vec<u8> = (0..len).map(|at: u32| at as u8 | 1).collect();
+            for (from, to) in [(0, 4096), (5, 70_000), (4096, 135_168), (196_000, len + 1000), (9, 10), (len, len)] {
+                let made = fs.open("files/z", Access::CREATE).unwrap();
+                fs.write_at(made, &data, 0).unwrap();
+                fs.close(made);
+                let handle = fs.open("files/z", access).unwrap();
+                write_zeroes(handle, from.into(), (to - from).into()).unwrap();
+                fs.close(handle);
+                let again = fs.open("files/z", Access::READ).unwrap();
+                let mut read = vec![9; len as usize + 1];
+                assert_eq!(fs.read_at(again, &mut read, 0).unwrap(), len as usize);
+                let zeroes = from as usize..to.min(len) as usize;
+                let as_meant = |at: usize| read[at] == if zeroes.contains(&at) { 0 } else { data[at] };
+                assert_eq!((0..len as usize).find(|&at| !as_meant(at)), None, "{access:?} {from}..{to}");
+                fs.close(again);
+                fs.unlink("files/z").unwrap();
+            }
+        }
+    });
+}
+
 #[test]
 fn mounts_are_found_by_number() {
     let table = b"36 35 98:0 / /mnt\\040x rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw\n\

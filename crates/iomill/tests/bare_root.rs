@@ -1,0 +1,59 @@
+//! An array where there is nothing else: no `/proc`, no `/sys`, no `/dev`, no table of mounts. A test of its own process, whose root
+//! directory it changes, which takes root.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use iomill::engine::platform::Platform;
+use iomill::engine::real::RealPlatform;
+use iomill::{ArrayOptions, Layout, Mode};
+
+/// Runs `test` with another root directory.
+fn within(root: &Path, test: impl FnOnce()) {
+    let before = File::open("/").unwrap();
+    std::os::unix::fs::chroot(root).unwrap();
+    std::env::set_current_dir("/").unwrap();
+    test();
+    // SAFETY: the descriptor is open.
+    assert_eq!(unsafe { libc::fchdir(before.as_raw_fd()) }, 0);
+    std::os::unix::fs::chroot(".").unwrap();
+}
+
+#[test]
+fn an_array_needs_nothing_but_its_drives() {
+    // SAFETY: it has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let drives = ["/ssd0", "/ssd1"];
+    drives.iter().for_each(|drive| fs::create_dir(root.path().join(&drive[1..])).unwrap());
+    within(root.path(), || {
+        assert!(!Path::new("/proc").exists() && !Path::new("/dev").exists());
+        assert!(RealPlatform::default().neighbours(Path::new("/ssd0")).contains(&"/ssd1".into()));
+        let data: Vec<u8> = (0..1_000_000_u32).map(|at| (at * 7 / 3) as u8).collect();
+        let array = ArrayOptions::new().create(drives).unwrap();
+        let file = array.create_file("file", Layout::default()).unwrap();
+        file.write_at(&data, 5).unwrap();
+        file.sync().unwrap();
+        drop(file);
+        array.close().unwrap();
+        for mode in [Mode::Inline, Mode::DriveThreads] {
+            let array = ArrayOptions::new().mode(mode).open(drives[1]).unwrap();
+            let info = array.info().unwrap();
+            for drive in &info.drives {
+                assert!(!drive.ground.file_system.is_empty() && drive.ground.total_bytes > 0, "{info:?}");
+            }
+            // The machine's memory is known, and a part of it is the cache.
+            assert!(array.counters().cache_bytes > 0, "{info:?}");
+            let mut bytes = vec![0; data.len()];
+            assert_eq!(array.open_file("file").unwrap().read_at(&mut bytes, 5).unwrap(), data.len());
+            assert!(bytes == data);
+            array.close().unwrap();
+        }
+    });
+}
