@@ -110,7 +110,8 @@ fn cold_misses_and_is_held_to_its_memory() {
     let site = Site::new(2);
     let (document, table) = document(&site, &["cold", "--cache", "8MiB", "--size", "64MiB"]);
     let rows = document["results"].as_array().unwrap();
-    assert!(names(&document["results"], "random-read-4KiB").contains(&"uring-by-hand"));
+    let with_uring = names(&document["results"], "random-read-4KiB").contains(&"uring-by-hand");
+    assert!(with_uring || document["left_out"].to_string().contains("io_uring"), "{document}");
     assert!(table.contains("x uring-by-hand"), "{table}");
     for name in OURS.into_iter().filter(|name| *name != "iomill-pin") {
         let row = rows.iter().find(|row| row["contender"] == name).unwrap();
@@ -125,7 +126,7 @@ fn cold_misses_and_is_held_to_its_memory() {
         let row = rows.iter().find(|row| row["contender"] == name).unwrap();
         // Memory for an eighth, and what the kernel keeps for it besides.
         assert!(row["hit_percent"].as_f64().unwrap() < 30.0, "{row}");
-        assert!(row["cpu_ratio_to"]["uring-by-hand"].is_f64() && row["p99_us"].is_f64(), "{row}");
+        assert!(row["cpu_ratio_to"]["uring-by-hand"].is_f64() == with_uring && row["p99_us"].is_f64(), "{row}");
         assert!(row["notes"][0].as_str().unwrap().contains("8 MiB for the page cache"), "{row}");
     }
     assert_eq!(site.run(["ls"]).good().text(), "", "the measured file is gone");

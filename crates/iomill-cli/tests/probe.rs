@@ -67,9 +67,10 @@ fn the_verdict_stands_on_top_of_the_tables_and_the_document_may_go_to_a_file() {
     )
     .good();
     assert!(ended.text().starts_with("- "), "{}", ended.text());
-    for words in ["in flight on each drive are enough", "p50", "system call", "of linear", "uring-by-hand"] {
+    for words in ["in flight on each drive are enough", "p50", "system call", "of linear", "aio-by-hand"] {
         assert!(ended.text().contains(words), "{words:?} is not in {}", ended.text());
     }
+    assert_ne!(ended.text().contains("uring-by-hand"), ended.text().contains("not measured: io_uring: "));
     let page = fs::read_to_string(site.path("probe.html")).unwrap();
     assert!(page.contains("the limit") && page.matches("<svg").count() == 8, "{page}");
     let document: serde_json::Value = serde_json::from_slice(&fs::read(site.path("probe.json")).unwrap()).unwrap();

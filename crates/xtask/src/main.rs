@@ -1,20 +1,25 @@
-//! Checks of the repository itself: `cargo xtask tidy`.
+//! Checks of the repository itself, `cargo xtask tidy`, and a place to run its tests in, `cargo xtask forbidden`.
 
+mod forbidden;
 mod tidy;
 mod workspace;
 
 use std::process::ExitCode;
 
 /// The subcommands, by which documentation that names one is checked.
-const COMMANDS: [&str; 1] = ["tidy"];
+const COMMANDS: [&str; 2] = ["forbidden", "tidy"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let command = arguments.iter().map(String::as_str).collect::<Vec<_>>();
     match command[..] {
         ["tidy"] => tidy(),
+        ["forbidden", "--", program, ref arguments @ ..] | ["forbidden", program, ref arguments @ ..] => {
+            eprintln!("forbidden: {program}: {}", forbidden::run(program, arguments));
+            ExitCode::from(126)
+        }
         _ => {
-            eprintln!("usage: cargo xtask {}", COMMANDS.join("|"));
+            eprintln!("usage: cargo xtask tidy, or cargo xtask forbidden -- COMMAND...");
             ExitCode::from(2)
         }
     }

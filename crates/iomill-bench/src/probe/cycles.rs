@@ -91,7 +91,8 @@ fn why(error: &io::Error) -> String {
             "the processor, or the hypervisor above it, shows no counter of cycles".to_owned()
         }
         Some(libc::EACCES | libc::EPERM) => {
-            "the kernel lends its counter of cycles to root only (kernel.perf_event_paranoid above 1)".to_owned()
+            "the kernel lends its counter of cycles to root only (kernel.perf_event_paranoid above 1), or a seccomp filter forbids it"
+                .to_owned()
         }
         Some(libc::ENOSYS) => "the kernel has no performance counters".to_owned(),
         _ => format!("the counter of cycles is refused: {error}"),

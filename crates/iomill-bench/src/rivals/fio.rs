@@ -15,7 +15,7 @@ use std::time::Duration;
 use iomill::{Error, Result};
 use serde_json::Value;
 
-use super::BATCH;
+use super::{BATCH, uring};
 use crate::contender::{Cache, Contender, FIO_IO_URING, FIO_IO_URING_TUNED, Sample, Slice, Task};
 use crate::target::Target;
 use crate::workload::{Order, Workload};
@@ -136,7 +136,7 @@ impl Contender for Fio {
         if !String::from_utf8_lossy(&engines.stdout).contains("io_uring") {
             return Ok(Some(format!("{} {NO_IO_URING}", self.version)));
         }
-        self.target.why_not_direct()
+        uring::why_not().map_or_else(|| self.target.why_not_direct(), |why| Ok(Some(why)))
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {

@@ -49,6 +49,11 @@ impl Uring {
     }
 }
 
+/// Why there is no io_uring here, if there is none: containers forbid it.
+pub(super) fn why_not() -> Option<String> {
+    IoUring::new(2).err().map(|error| format!("io_uring is not to be had here: {error}"))
+}
+
 impl Contender for Uring {
     fn name(&self) -> &'static str {
         URING_BY_HAND
@@ -62,10 +67,7 @@ impl Contender for Uring {
         workload.check()?;
         self.workload = *workload;
         (self.lacks_memory, self.refused) = (AtomicBool::new(false), OnceLock::new());
-        match IoUring::new(2) {
-            Ok(_) => self.target.why_not_direct(),
-            Err(error) => Ok(Some(format!("io_uring is not to be had here: {error}"))),
-        }
+        why_not().map_or_else(|| self.target.why_not_direct(), |why| Ok(Some(why)))
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {

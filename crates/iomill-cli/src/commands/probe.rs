@@ -257,6 +257,7 @@ fn costs(figures: &Figures) -> String {
         ]);
     }
     text.push_str(&format!("\n{}cycles: {}\n", table.render(), figures.cycles_by));
+    figures.paths_left_out.iter().for_each(|why| text.push_str(&format!("not measured: {why}\n")));
     if let Some(served) = &figures.served {
         let mut table = Table::new(&["iomill with", ">reads/s", ">CPU/read"]);
         for mode in &served.modes {
