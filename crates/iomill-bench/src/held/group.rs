@@ -33,19 +33,20 @@ pub(crate) struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Makes a group without a limit. `Ok(Err(why))`: there cannot be one here.
-    pub(crate) fn make() -> Result<std::result::Result<MemoryGroup, String>> {
-        let read = |path: &str| fs::read_to_string(path).map_err(|e| Error::io("read", path, e));
+    /// Makes a group without a limit; or why there cannot be one here.
+    pub(crate) fn make() -> std::result::Result<MemoryGroup, String> {
+        // A kernel without groups has no such file, and a chroot may have no `/proc`.
+        let read = |path: &str| fs::read_to_string(path).map_err(|e| format!("{path}, which tells of cgroups: {e}"));
         let (mounts, own) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
         let mut whys = Vec::new();
         for (version, parent) in parents(&mounts, &own) {
             match MemoryGroup::below(&parent, version) {
-                Ok(group) => return Ok(Ok(group)),
+                Ok(group) => return Ok(group),
                 Err(why) => whys.push(why),
             }
         }
         let none = "no memory cgroup hierarchy is mounted".to_owned();
-        Ok(Err(if whys.is_empty() { none } else { whys.join("; ") }))
+        Err(if whys.is_empty() { none } else { whys.join("; ") })
     }
 
     fn below(parent: &Path, version: Version) -> std::result::Result<MemoryGroup, String> {
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_group_is_made_limited_and_removed_or_the_reason_is_said() {
-        match MemoryGroup::make().unwrap() {
+        match MemoryGroup::make() {
             Ok(group) => {
                 group.limit(64 << 20).unwrap();
                 assert!(group.usage_bytes().unwrap() < 64 << 20 && group.describe().contains("cgroup"));

@@ -92,7 +92,7 @@ impl<T: HeldTask> Contender<T> for Held<T> {
         self.spoils = task.spoils();
         // The last task's process goes first, with its memory.
         (self.running, self.lost) = (None, None);
-        let group = match MemoryGroup::make()? {
+        let group = match MemoryGroup::make() {
             Ok(group) => group,
             Err(why) => return Ok(Some(format!("its memory cannot be limited: {why}"))),
         };
