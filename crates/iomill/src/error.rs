@@ -121,8 +121,8 @@ pub enum Error {
         source: Box<Error>,
     },
 
-    /// A blocking call from inside a callback.
-    #[error("{call} would block inside a callback; use `submit` or a future there")]
+    /// A blocking call from inside a callback or a waker.
+    #[error("{call} would block inside a callback or a waker; use `submit` or a future there, or another thread")]
     WouldBlock {
         /// The call.
         call: &'static str,

@@ -1,29 +1,29 @@
 //! The array: its drives, its catalog, and the machinery that its files share.
 
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::cached::Cached;
-use super::callbacks::{Callbacks, check_may_block};
+use super::callbacks::{self, Callbacks, check_may_block};
 use super::contexts::Cell;
 use super::file::File;
 use super::fleet::{Fleet, Plan};
-use super::hold::KeptClosed;
 use super::info::{ArrayInfo, FileStat};
 use super::notices::Notices;
 use super::options::{ArrayOptions, Layout, Mode};
 use super::places::Places;
 use super::setup;
 use super::state::FileState;
-use crate::catalog::{Catalog, Id, Record};
+use crate::catalog::{Catalog, Id};
 use crate::counters::{self, Board, Counters, Meter};
 use crate::drive::inline::Service;
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
-use crate::drive::serve::{Message, Owner, Share};
+use crate::drive::serve::{self, Message, Owner, Share};
 use crate::drive::{Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::{Error, Result};
@@ -42,7 +42,23 @@ static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::n
 /// Clones share the array. Dropping the last clone and the last file closes it; [`Array::close`] also reports errors.
 #[derive(Clone, Debug)]
 pub struct Array {
-    inner: Arc<ArrayInner>,
+    /// Until it is dropped.
+    inner: ManuallyDrop<Arc<ArrayInner>>,
+}
+
+impl Drop for Array {
+    /// Anywhere: also in a callback, where closing the array, which waits for callbacks, is left to another thread.
+    fn drop(&mut self) {
+        // SAFETY: it is taken here only, once, and nobody sees `self` after this.
+        let inner = unsafe { ManuallyDrop::take(&mut self.inner) };
+        match Arc::into_inner(inner) {
+            Some(last) if last.has_threads() && !last.may_close() => {
+                let closes = Arc::clone(&last.closes);
+                closes.run(Box::new(move || drop(last)));
+            }
+            last => drop(last),
+        }
+    }
 }
 
 type OpenFiles = BTreeMap<Id, Weak<FileState>>;
@@ -73,13 +89,15 @@ pub(crate) struct ArrayInner {
     pub callbacks: Arc<Callbacks>,
     /// Operations that are inside their files and wait for others. Apart from the callbacks, among which are jobs that wait to enter.
     pub rests: Arc<Callbacks>,
+    /// Files that were let go of where closing them must not be waited for. Apart from both, since a flush may take long.
+    pub closes: Arc<Callbacks>,
     pub(super) contexts: Mutex<Vec<Weak<Cell>>>,
     /// Held while a file is created, deleted or renamed, so that names stay as they were found. Taken before `open`.
-    naming: Mutex<()>,
+    pub(super) naming: Mutex<()>,
     /// Files that are open, or on their way in or out: an entry whose `Weak` is dead belongs to somebody who is still
     /// opening or closing the file's parts, and who alone removes it. `open_changed` tells of every change. Once the array is
     /// closed nothing is added. Nothing that may be the last handle is dropped with this locked.
-    open: Mutex<OpenFiles>,
+    pub(super) open: Mutex<OpenFiles>,
     open_changed: Condvar,
 }
 
@@ -108,6 +126,7 @@ impl Array {
         if options.read_only {
             return Err(Error::invalid("a new array for reading only", "it is empty; create it for writing"));
         }
+        check_may_block("create")?;
         // Before there is anything on the drives that would be in the way of a second try.
         setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
         let catalog = Catalog::create(&options.platform, &drives, &weights)?;
@@ -115,6 +134,7 @@ impl Array {
     }
 
     pub(crate) fn open_with(options: ArrayOptions, starts: Vec<PathBuf>) -> Result<Array> {
+        check_may_block("open")?;
         let mode = if options.read_only { crate::catalog::Mode::Reader } else { crate::catalog::Mode::Writer };
         let catalog = Catalog::open(&options.platform, &starts, mode)?;
         Array::start(options, catalog)
@@ -136,6 +156,7 @@ impl Array {
             cached,
             callbacks: Arc::new(Callbacks::new(options.platform.threads(), "callback")),
             rests: Arc::new(Callbacks::new(options.platform.threads(), "rest")),
+            closes: Arc::new(Callbacks::for_closing(options.platform.threads())),
             clock,
             board,
             services,
@@ -156,11 +177,12 @@ impl Array {
             open: Mutex::default(),
             open_changed: Condvar::new(),
         });
-        Ok(Array { inner })
+        Ok(Array { inner: ManuallyDrop::new(inner) })
     }
 
     /// Creates a file of length 0 and opens it.
     pub fn create_file(&self, name: &str, layout: Layout) -> Result<File> {
+        check_may_block("create_file")?;
         self.inner.check_open()?;
         let spec = setup::file_spec(&self.inner.options, &self.inner.catalog, layout)?;
         {
@@ -172,31 +194,32 @@ impl Array {
 
     /// Opens a file.
     pub fn open_file(&self, name: &str) -> Result<File> {
+        check_may_block("open_file")?;
         self.inner.open_file(name).map(File::new)
     }
 
     /// Deletes a file that nobody in this process has open. It waits for what is under way on the file, so callbacks cannot call it.
     pub fn delete(&self, name: &str) -> Result<()> {
         check_may_block("delete")?;
-        let _naming = lock(&self.inner.naming);
-        let record = self.inner.catalog.record(name)?;
-        let _out = self.inner.keep_closed(&record)?;
-        self.inner.catalog.delete(name)
+        let catalog = &self.inner.catalog;
+        self.inner.with_closed(|| Ok(vec![catalog.record(name)?]), || catalog.delete(name))
     }
 
     /// Renames a file, replacing the one at `to` if there is one. Neither is open, so that no handle changes what it
     /// stands for. It waits as [`Array::delete`] does.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_may_block("rename")?;
-        let _naming = lock(&self.inner.naming);
-        let record = self.inner.catalog.record(from)?;
-        let _from = self.inner.keep_closed(&record)?;
-        let _to = match self.inner.catalog.record(to) {
-            Ok(record) if from != to => Some(self.inner.keep_closed(&record)?),
-            Ok(_) | Err(Error::NotFound { .. }) => None,
-            Err(error) => return Err(error),
+        let catalog = &self.inner.catalog;
+        let both = || {
+            let mut records = vec![catalog.record(from)?];
+            match catalog.record(to) {
+                Ok(record) if from != to => records.push(record),
+                Ok(_) | Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            Ok(records)
         };
-        self.inner.catalog.rename(from, to)
+        self.inner.with_closed(both, || catalog.rename(from, to))
     }
 
     /// The names that begin with `prefix`, sorted.
@@ -226,6 +249,7 @@ impl Array {
 
     /// Sets (or with `None` removes) an attribute of a file, durably.
     pub fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
+        check_may_block("set_attribute")?;
         self.inner.check_open()?;
         self.inner.catalog.set_attribute(name, key, value)
     }
@@ -285,6 +309,7 @@ impl Array {
     /// Closes the array: waits for I/O in flight, makes every open file durable and gives the lock back. Handles that
     /// are still about answer with [`Error::Closed`]. The first error is returned, after everything was tried.
     pub fn close(self) -> Result<()> {
+        check_may_block("close")?;
         self.inner.close()
     }
 }
@@ -346,9 +371,14 @@ impl ArrayInner {
     /// Lets only I/O get on, and operations that it is part of. Whoever holds something that a callback may want (a closed gate)
     /// waits like this, so that in a simulation no callback runs within the wait and waits for it in turn.
     pub fn pause_for_io(&self) {
-        if !self.rests.step() {
+        if !self.closes.step() && !self.rests.step() {
             self.pause_for_drives();
         }
+    }
+
+    /// Whether a file may be closed here. Without threads all waits step what they wait for, but not within a step.
+    pub fn may_close(&self) -> bool {
+        if self.has_threads() { callbacks::may_close() } else { !serve::is_serving() }
     }
 
     /// Lets only the drives get on: for who has work of his own unfinished, that an operation may wait for.
@@ -411,29 +441,6 @@ impl ArrayInner {
             return lock(&self.open);
         }
         wait(&self.open_changed, open)
-    }
-
-    /// Keeps a file from being opened while the guard lives; an error if it is open.
-    fn keep_closed(&self, record: &Record) -> Result<KeptClosed<'_>> {
-        let mut open = lock(&self.open);
-        loop {
-            self.check_open()?;
-            let Some(entry) = open.get(&record.id) else { break };
-            let Some(state) = entry.upgrade() else {
-                open = self.wait_for_change(open);
-                continue;
-            };
-            // Let go of without the lock: this may be the last hold, and closing takes the lock.
-            drop(open);
-            if state.is_held() {
-                return Err(Error::Busy { name: record.name.clone() });
-            }
-            drop(state);
-            self.pause_for_io();
-            open = lock(&self.open);
-        }
-        open.insert(record.id, Weak::new());
-        Ok(KeptClosed { array: self, id: record.id })
     }
 
     /// A file's parts are closed (or were never opened).
@@ -550,6 +557,7 @@ impl ArrayInner {
         }
         self.rests.stop();
         self.callbacks.stop();
+        self.closes.stop();
         for cell in lock(&self.contexts).drain(..).filter_map(|cell| cell.upgrade()) {
             *lock(&cell.context) = None;
         }

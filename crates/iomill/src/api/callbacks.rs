@@ -1,38 +1,90 @@
 //! Callback threads: where callbacks of `submit` run, so that a drive thread never runs a user's code. One per NUMA
 //! node, started when first needed. In a simulation callbacks run when somebody steps the array.
 //!
-//! Work of our own that waits for other work runs on such threads too, in two kinds that must not hold each other up: what enters
+//! Work of our own that waits for other work runs on such threads too, in three kinds that must not hold each other up: what enters
 //! files (syncs for futures) shares the threads of callbacks; what is inside and must end before a gate can close (the rest of
-//! an operation) has its own.
+//! an operation) has its own; and so has the closing of files, which may flush for long.
+//!
+//! Rules:
+//! 1. Where a user's code is called by this library, in callbacks and in wakers, every call that waits for drives or for others is an error
+//!    (`check_may_block`): what it waits for may wait for the thread that it is on.
+//! 2. A callback may begin what goes on without it, and waits for room in the drives' queues and for closed gates.
+//! 3. A waker may begin it, too, and waits for nothing: the thread may be a drive's own. What finds a queue full is let in all the same
+//!    (`Inbox::push`), and what finds a gate closed is begun on a callback thread.
+//! 4. Who lets go of a file, or of the array, last has it closed. Where that must not be waited for, the threads for closing do it (`may_close`).
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
+use std::task::Waker;
 use std::thread::JoinHandle;
 
 use super::cached;
+use crate::drive::serve;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
 use crate::sys::sync::{Mutex, lock};
 
+/// What the calling thread may wait for, from all to nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Inside {
+    Nothing,
+    /// A user's callback (rule 2).
+    Callback,
+    /// A user's waker (rule 3).
+    Waker,
+}
+
 thread_local! {
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static INSIDE: Cell<Inside> = const { Cell::new(Inside::Nothing) };
+    /// The thread's jobs wait for each other.
+    static IS_POOL: Cell<bool> = const { Cell::new(false) };
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Refuses a call that blocks when a callback makes it: it would wait for I/O whose callbacks it holds up (rule 7 of the
-/// page cache: an error, not a deadlock).
+/// Refuses a call that blocks when a callback or a waker makes it: it would wait for I/O whose callbacks it holds up (rule 1, and rule 7 of
+/// the page cache: an error, not a deadlock).
 pub fn check_may_block(call: &'static str) -> Result<()> {
     if may_block() { Ok(()) } else { Err(Error::WouldBlock { call }) }
 }
 
-/// Whether this is not a callback.
+/// Whether this is neither a callback nor a waker, nor told by a drive's server.
 #[inline]
 pub fn may_block() -> bool {
-    !INSIDE.with(Cell::get)
+    INSIDE.with(Cell::get) == Inside::Nothing && !serve::is_serving()
+}
+
+/// Whether what is begun here may wait for room and for gates (rules 2 and 3).
+pub fn may_wait() -> bool {
+    INSIDE.with(Cell::get) < Inside::Waker && !serve::is_serving()
+}
+
+/// Whether a file may be closed here (rule 4).
+pub fn may_close() -> bool {
+    may_block() && !IS_POOL.with(Cell::get)
+}
+
+/// From now on others have the calling thread's files closed.
+pub fn leave_closing_to_others() {
+    IS_POOL.with(|is_pool| is_pool.set(true));
+}
+
+/// Wakes a user's task. Whatever its executor does at once is done here, and if it panics, only this ends.
+pub fn wake(waker: Waker) {
+    // Its message is out.
+    let _ = catch_unwind(AssertUnwindSafe(|| within(Inside::Waker, || waker.wake())));
+}
+
+/// Calls a user's code, which may also be called within another's.
+fn within<R>(what: Inside, code: impl FnOnce() -> R) -> R {
+    let before = INSIDE.with(Cell::get);
+    let _reset = Reset(before);
+    INSIDE.with(|inside| inside.set(before.max(what)));
+    cached::forget_last();
+    code()
 }
 
 /// The callback threads of an array.
@@ -40,6 +92,8 @@ pub struct Callbacks {
     threads: bool,
     /// What its threads are called.
     name: &'static str,
+    /// Its jobs close files.
+    closes: bool,
     state: Mutex<State>,
 }
 
@@ -56,7 +110,12 @@ struct State {
 impl Callbacks {
     /// Nothing is started yet.
     pub fn new(threads: bool, name: &'static str) -> Callbacks {
-        Callbacks { threads, name, state: Mutex::new(State::default()) }
+        Callbacks { threads, name, closes: false, state: Mutex::new(State::default()) }
+    }
+
+    /// The same for closing files.
+    pub fn for_closing(threads: bool) -> Callbacks {
+        Callbacks { closes: true, ..Callbacks::new(threads, "close") }
     }
 
     /// Starts the threads, where that has not been done: by who begins what will need them, so that he hears of it if it cannot be.
@@ -65,7 +124,7 @@ impl Callbacks {
         if !self.threads || state.stopped || !state.pool.is_empty() {
             return Ok(());
         }
-        state.pool = start(self.name)?;
+        state.pool = start(self.name, self.closes)?;
         Ok(())
     }
 
@@ -76,33 +135,34 @@ impl Callbacks {
 
     /// Calls a user's callback on this thread.
     pub fn call_here<R>(callback: impl FnOnce() -> R) -> R {
-        let _reset = Reset(INSIDE.with(|inside| inside.replace(true)));
-        cached::forget_last();
-        callback()
+        within(Inside::Callback, callback)
     }
 
     /// Runs work of our own that blocks, such as a sync for a future.
     pub fn run(&self, job: Job) {
+        // Without a thread to run it (the array is closing, or none could be started and the caller may block) the job runs here: late
+        // or on the wrong thread is better than never. If it panics, a drive thread must not.
+        if let Some(job) = self.hand_over(job) {
+            let _ = catch_unwind(AssertUnwindSafe(job));
+        }
+    }
+
+    /// The same, but without a thread to run it the job comes back.
+    pub fn hand_over(&self, job: Job) -> Option<Job> {
         let mut state = lock(&self.state);
         if !self.threads && !state.stopped {
             state.queue.push_back(job);
-            return;
+            return None;
         }
         if state.pool.is_empty() && !state.stopped {
-            // Who asks for threads that were not got ready may block.
-            state.pool = start(self.name).unwrap_or_default();
+            // Who asks for threads that were not got ready may block, or does without.
+            state.pool = start(self.name, self.closes).unwrap_or_default();
         }
         state.next = state.next.wrapping_add(1);
         let chosen = state.next % state.pool.len().max(1);
-        let unsent = match state.pool.get(chosen) {
+        match state.pool.get(chosen) {
             Some((sender, _)) => sender.send(job).err().map(|refused| refused.0),
             None => Some(job),
-        };
-        drop(state);
-        // Without a thread to run it (the array is closing, or none could be started and the caller may block) the job runs here: late
-        // or on the wrong thread is better than never. If it panics, a drive thread must not.
-        if let Some(job) = unsent {
-            let _ = catch_unwind(AssertUnwindSafe(job));
         }
     }
 
@@ -130,8 +190,8 @@ impl Callbacks {
     }
 }
 
-/// Leaves the callback also when it panics, for what was before: a callback may be called within another.
-struct Reset(bool);
+/// Leaves the callback also when it panics, for what was before.
+struct Reset(Inside);
 
 impl Drop for Reset {
     fn drop(&mut self) {
@@ -140,7 +200,7 @@ impl Drop for Reset {
 }
 
 /// One thread per node, bound to the node's CPUs where there are several nodes. An error where not a single one could be started.
-fn start(name: &str) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>> {
+fn start(name: &str, closes: bool) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>> {
     let nodes = cpu::nodes(Path::new("/sys/devices/system/node")).unwrap_or_default();
     let mut cpus_of: Vec<Vec<usize>> = nodes.into_iter().map(|node| node.cpus).collect();
     if cpus_of.len() < 2 {
@@ -153,6 +213,9 @@ fn start(name: &str) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>> {
             if !cpus.is_empty() {
                 // Away from its node a callback thread is slower, not wrong.
                 let _ = cpu::bind_current_thread(&cpus);
+            }
+            if !closes {
+                leave_closing_to_others();
             }
             for job in receiver {
                 // A callback that panics must not take those behind it along. Its message is out.

@@ -265,6 +265,7 @@ impl File {
     /// Gives the file room for `len` bytes without changing its length, so that writing them cannot fail for want of
     /// space, and costs the file system less. The room goes when the file is closed or cut, and when a write past the end fails.
     pub fn preallocate(&self, len: u64) -> Result<()> {
+        callbacks::check_may_block("preallocate")?;
         self.state.range_end(len, 0)?;
         let _inside = Inside::enter(&self.state)?;
         self.state.check_writable()?;
@@ -286,6 +287,7 @@ impl File {
 
     /// Syncs and closes this handle. What [`File::sync`] would report is reported here.
     pub fn close(self) -> Result<()> {
+        callbacks::check_may_block("close")?;
         self.sync()
     }
 
@@ -306,9 +308,19 @@ impl File {
             self.state.sweep()?;
             inside = Inside::enter(&self.state)?;
         }
-        self.state.check_writable()?;
-        self.state.reserve(end, ranges)?;
+        self.make_room(&inside, end, ranges)?;
         Ok(inside)
+    }
+
+    /// Makes room for writes of `ranges`, of which the last ends at `end`.
+    pub(super) fn make_room(
+        &self,
+        _inside: &Inside<'_>,
+        end: u64,
+        ranges: impl Iterator<Item = Range<u64>>,
+    ) -> Result<()> {
+        self.state.check_writable()?;
+        self.state.reserve(end, ranges)
     }
 
     /// Reads through the cache: what it holds without any lock, the rest inside the gate.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use super::callbacks;
 use crate::drive::Class;
 use crate::drive::inbox::{Inbox, Load};
 use crate::drive::inline::Service;
@@ -80,13 +81,17 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Sends a message to a drive; gives it back when the fleet has stopped. Waits for space where the inbox is full.
+    /// Sends a message to a drive; gives it back when the fleet has stopped. Waits for space where the inbox is full, unless this is a
+    /// waker (rule 3 of `callbacks`).
     pub fn send(&self, drive: usize, message: Message, weight: usize) -> std::result::Result<(), Message> {
         let dock = &self.docks[drive];
         let load = match message.behind() {
             0 => Load::Front(weight),
             behind => Load::Behind(behind),
         };
+        if !callbacks::may_wait() {
+            return dock.inbox.push(message, load, || dock.waker.wake());
+        }
         dock.inbox.hand_over(message, load, || dock.waker.wake(), || self.step())
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::cached::Work;
+use super::callbacks::{self, Callbacks};
 use super::file::{File, Inside};
 use super::operation::{Buffers, Operation};
 use super::split::{Extent, Splitter};
@@ -38,12 +39,23 @@ impl File {
     /// Reads a range; the future resolves to its bytes, fewer than asked for only at the end of the file. The read has begun when
     /// this returns. It waits for room in the drives' queues where they are full.
     pub fn read(&self, offset: u64, len: usize) -> Reading {
-        Reading { begun: Some(self.begin_read(offset, len)) }
+        let begun = match Inside::enter_if_open(&self.state) {
+            Ok(Some(inside)) => Begun::Now(self.begin_read(inside, offset, len)),
+            Ok(None) => self.begin_later(move |file| file.begin_read(Inside::enter(&file.state)?, offset, len)),
+            Err(error) => Begun::Now(Err(error)),
+        };
+        Reading { begun }
     }
 
     /// Writes bytes; the future resolves to them, for use again. The write has begun when this returns.
     pub fn write(&self, offset: u64, bytes: Vec<u8>) -> Writing {
-        Writing { begun: Some(self.begin_tasks(vec![Task::Write { offset, bytes }], None)) }
+        let tasks = vec![Task::Write { offset, bytes }];
+        let begun = match self.enter_for(&tasks) {
+            Ok(Some(inside)) => Begun::Now(self.begin_tasks(inside, tasks, None)),
+            Ok(None) => self.begin_later(move |file| file.begin_here(tasks, None)),
+            Err(error) => Begun::Now(Err(error)),
+        };
+        Writing { begun }
     }
 
     /// [`File::sync`] as a future.
@@ -54,15 +66,16 @@ impl File {
         array.callbacks.run(Box::new(move || {
             let result = Inside::enter(&state).and_then(|_inside| state.sync_and_tell(&told));
             // Before anybody is told, who may then close the file and delete it.
-            drop(state);
-            let waker = {
-                let mut there = lock(&there);
-                there.result = Some(result);
-                there.waker.take()
-            };
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+            state.let_go(move || {
+                let waker = {
+                    let mut there = lock(&there);
+                    there.result = Some(result);
+                    there.waker.take()
+                };
+                if let Some(waker) = waker {
+                    callbacks::wake(waker);
+                }
+            });
         }));
         Syncing { outcome }
     }
@@ -71,9 +84,59 @@ impl File {
     /// read, or its bytes back; or the first error of the batch. Whatever cannot even begin is reported right here, and the callback is
     /// dropped.
     ///
-    /// Inside the callback calls that block are refused; it may submit more.
+    /// Inside the callback calls that block are refused; it may submit more. So it is in a waker, which may run on the thread of a drive.
     pub fn submit(&self, tasks: Vec<Task>, callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static) -> Result<()> {
-        self.begin_tasks(tasks, Some(Box::new(callback))).map(|_operation| ())
+        match self.enter_for(&tasks)? {
+            Some(inside) => self.begin_tasks(inside, tasks, Some(Box::new(callback))).map(|_operation| ()),
+            None => self.submit_later(tasks, Box::new(callback)),
+        }
+    }
+
+    /// [`File::submit`] by a callback thread, where the gate is closed to a waker (rule 3 of `callbacks`). What cannot begin is told to the
+    /// callback.
+    fn submit_later(&self, tasks: Vec<Task>, callback: Callback) -> Result<()> {
+        let callbacks = &self.state.array().callbacks;
+        callbacks.get_ready()?;
+        let (file, callback) = (self.clone(), Arc::new(Mutex::new(Some(callback))));
+        callbacks.run(Box::new(move || {
+            let told = Arc::clone(&callback);
+            let tell = move |result| {
+                let callback = lock(&told).take();
+                if let Some(callback) = callback {
+                    callback(result);
+                }
+            };
+            let begun = file.begin_here(tasks, Some(Box::new(tell)));
+            drop(file);
+            let callback = lock(&callback).take();
+            if let (Err(error), Some(callback)) = (begun, callback) {
+                Callbacks::call_here(|| callback(Err(error)));
+            }
+        }));
+        Ok(())
+    }
+
+    /// Begins an operation on a callback thread, where the gate is closed to a waker (rule 3 of `callbacks`).
+    fn begin_later(&self, begin: impl FnOnce(&File) -> Result<Arc<Operation>> + Send + 'static) -> Begun {
+        let callbacks = &self.state.array().callbacks;
+        if let Err(error) = callbacks.get_ready() {
+            return Begun::Now(Err(error));
+        }
+        let (file, later) = (self.clone(), Arc::<Mutex<Later>>::default());
+        let there = Arc::clone(&later);
+        callbacks.run(Box::new(move || {
+            let begun = begin(&file);
+            drop(file);
+            let waker = {
+                let mut later = lock(&there);
+                later.begun = Some(begun);
+                later.waker.take()
+            };
+            if let Some(waker) = waker {
+                callbacks::wake(waker);
+            }
+        }));
+        Begun::Later(later)
     }
 
     /// [`File::submit`], but where a drive that is concerned has a full queue the tasks come back (`Ok(Some(tasks))`) and nothing is
@@ -121,32 +184,51 @@ impl File {
         weights.iter().enumerate().all(|(drive, &weight)| weight == 0 || fleet.has_room(drive, self.class, weight))
     }
 
-    fn begin_read(&self, offset: u64, len: usize) -> Result<Arc<Operation>> {
+    fn begin_read(&self, inside: Inside<'_>, offset: u64, len: usize) -> Result<Arc<Operation>> {
         self.state.range_end(offset, len as u64)?;
-        let inside = Inside::enter(&self.state)?;
         // Inside, so that the file does not shrink before the read has begun.
         let left = self.len().saturating_sub(offset).min(len as u64);
         self.look_ahead(offset, left as usize);
         self.start_tasks(inside, vec![Task::Read { offset, len: left as usize }], None, None)
     }
 
-    fn begin_tasks(&self, tasks: Vec<Task>, callback: Option<Callback>) -> Result<Arc<Operation>> {
-        let written = tasks.iter().filter_map(|task| match task {
-            Task::Write { offset, bytes } if !bytes.is_empty() => Some((*offset, bytes.len() as u64)),
-            _ => None,
-        });
-        let mut write_end = 0;
-        for (offset, len) in written.clone() {
-            write_end = write_end.max(self.state.range_end(offset, len)?);
+    /// Enters for tasks, with room made for what they write. `None` where that takes a wait that a waker must not do.
+    fn enter_for(&self, tasks: &[Task]) -> Result<Option<Inside<'_>>> {
+        if !tasks.iter().any(|task| matches!(task, Task::Write { .. })) {
+            return Inside::enter_if_open(&self.state);
         }
-        let writes = tasks.iter().any(|task| matches!(task, Task::Write { .. }));
-        let inside = if writes {
-            self.begin_write(write_end, written.map(|(offset, len)| offset..offset + len))?
-        } else {
-            Inside::enter(&self.state)?
-        };
+        let (end, ranges) = (self.write_end(tasks)?, writes(tasks).map(|(offset, len)| offset..offset + len));
+        if callbacks::may_wait() {
+            return self.begin_write(end, ranges).map(Some);
+        }
+        let Some(inside) = Inside::enter_if_open(&self.state)? else { return Ok(None) };
+        if self.state.is_littered(end) {
+            return Ok(None);
+        }
+        self.make_room(&inside, end, ranges)?;
+        Ok(Some(inside))
+    }
+
+    /// Where the last byte that tasks write ends; 0 if they write nothing.
+    fn write_end(&self, tasks: &[Task]) -> Result<u64> {
+        writes(tasks).try_fold(0, |end, (offset, len)| Ok(self.state.range_end(offset, len)?.max(end)))
+    }
+
+    /// Begins tasks where waiting is allowed: on a callback thread.
+    fn begin_here(&self, tasks: Vec<Task>, callback: Option<Callback>) -> Result<Arc<Operation>> {
+        match self.enter_for(&tasks)? {
+            Some(inside) => self.begin_tasks(inside, tasks, callback),
+            // No callback thread could take it, and the waker itself is here.
+            None => Err(Error::WouldBlock { call: "what a waker begins" }),
+        }
+    }
+
+    /// Begins tasks that `enter_for` has entered for.
+    fn begin_tasks(&self, inside: Inside<'_>, tasks: Vec<Task>, callback: Option<Callback>) -> Result<Arc<Operation>> {
+        let is_write = tasks.iter().any(|task| matches!(task, Task::Write { .. }));
+        let write_end = self.write_end(&tasks)?;
         self.check_within(reads(&tasks))?;
-        let write = writes.then(|| (write_end, self.state.record.drives.clone()));
+        let write = is_write.then(|| (write_end, self.state.record.drives.clone()));
         self.start_tasks(inside, tasks, write, callback)
     }
 
@@ -205,6 +287,14 @@ impl File {
     }
 }
 
+/// The ranges that tasks write.
+fn writes(tasks: &[Task]) -> impl Iterator<Item = (u64, u64)> {
+    tasks.iter().filter_map(|task| match task {
+        Task::Write { offset, bytes } if !bytes.is_empty() => Some((*offset, bytes.len() as u64)),
+        _ => None,
+    })
+}
+
 /// The ranges that tasks read.
 fn reads(tasks: &[Task]) -> impl Iterator<Item = (u64, usize)> {
     tasks.iter().filter_map(|task| match *task {
@@ -223,26 +313,53 @@ fn zeroed(len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// A future's operation.
+enum Begun {
+    /// It has begun, or why it could not.
+    Now(Result<Arc<Operation>>),
+    /// A callback thread begins it.
+    Later(Arc<Mutex<Later>>),
+    /// Its outcome was taken.
+    Taken,
+}
+
+/// What a callback thread begins.
+#[derive(Default)]
+struct Later {
+    begun: Option<Result<Arc<Operation>>>,
+    waker: Option<Waker>,
+}
+
 /// Waits for an operation that may not have begun.
-fn poll_begun(begun: &mut Option<Result<Arc<Operation>>>, context: &mut Context<'_>) -> Poll<Result<Vec<u8>>> {
-    let ended = match begun {
-        Some(Ok(operation)) => operation.poll(context.waker()),
-        _ => Poll::Ready(()),
-    };
-    if ended.is_pending() {
+fn poll_begun(begun: &mut Begun, context: &mut Context<'_>) -> Poll<Result<Vec<u8>>> {
+    if let Begun::Later(later) = begun {
+        // Made and dropped without the lock: wakers are a user's code.
+        let mut waker = Some(context.waker().clone());
+        let now = {
+            let mut later = lock(later);
+            std::mem::swap(&mut later.waker, &mut waker);
+            later.begun.take()
+        };
+        drop(waker);
+        let Some(now) = now else { return Poll::Pending };
+        *begun = Begun::Now(now);
+    }
+    if let Begun::Now(Ok(operation)) = begun
+        && operation.poll(context.waker()).is_pending()
+    {
         return Poll::Pending;
     }
-    Poll::Ready(match begun.take() {
-        Some(Ok(operation)) => operation.take().map(|mut buffers| buffers.pop().unwrap_or_default()),
-        Some(Err(error)) => Err(error),
-        None => Err(Error::invalid("a future", "polled again after it resolved")),
+    Poll::Ready(match std::mem::replace(begun, Begun::Taken) {
+        Begun::Now(Ok(operation)) => operation.take().map(|mut buffers| buffers.pop().unwrap_or_default()),
+        Begun::Now(Err(error)) => Err(error),
+        Begun::Later(_) | Begun::Taken => Err(Error::invalid("a future", "polled again after it resolved")),
     })
 }
 
 /// The future of [`File::read`].
 #[must_use = "the read goes on, but its bytes are lost"]
 pub struct Reading {
-    begun: Option<Result<Arc<Operation>>>,
+    begun: Begun,
 }
 
 impl Future for Reading {
@@ -256,7 +373,7 @@ impl Future for Reading {
 /// The future of [`File::write`].
 #[must_use = "the write goes on, but its errors are lost"]
 pub struct Writing {
-    begun: Option<Result<Arc<Operation>>>,
+    begun: Begun,
 }
 
 impl Future for Writing {
@@ -283,13 +400,14 @@ impl Future for Syncing {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut outcome = lock(&self.outcome);
-        match outcome.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                outcome.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
+        // Made and dropped without the lock: wakers are a user's code.
+        let mut waker = Some(context.waker().clone());
+        let result = {
+            let mut outcome = lock(&self.outcome);
+            std::mem::swap(&mut outcome.waker, &mut waker);
+            outcome.result.take()
+        };
+        drop(waker);
+        result.map_or(Poll::Pending, Poll::Ready)
     }
 }

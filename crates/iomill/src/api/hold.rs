@@ -3,13 +3,14 @@
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::array::ArrayInner;
+use super::callbacks;
 use super::state::FileState;
-use crate::catalog::Id;
-use crate::drive::serve;
-use crate::error::Result;
+use crate::catalog::{Id, Record};
+use crate::error::{Error, Result};
+use crate::sys::sync::lock;
 
 /// A handle's hold on its file.
 #[derive(Clone, Debug)]
@@ -40,15 +41,20 @@ impl Drop for Hold {
 
 impl FileState {
     /// Lets go of the file, then does `after`. Who lets go last has the file flushed, which waits for drives, and for block locks that a
-    /// piece of the very drive thread may hold that is here; so what a drive's server tells of an end leaves both to another thread.
+    /// piece of the very drive thread may hold that is here; so what must not wait for that leaves both to another thread (rule 4 of
+    /// `callbacks`).
     pub fn let_go(self: Arc<Self>, after: impl FnOnce() + Send + 'static) {
         match Arc::into_inner(self) {
-            Some(last) if serve::is_serving() => {
-                let rests = Arc::clone(&last.array().rests);
-                rests.run(Box::new(move || {
+            Some(last) if !last.array().may_close() => {
+                let array = last.array();
+                let (closes, rests) = (Arc::clone(&array.closes), Arc::clone(&array.rests));
+                let close = Box::new(move || {
                     drop(last);
                     after();
-                }));
+                });
+                if let Some(close) = closes.hand_over(close) {
+                    rests.run(close);
+                }
             }
             last => {
                 drop(last);
@@ -77,6 +83,19 @@ impl<'a> Inside<'a> {
         state.array().is_open().then_some(inside)
     }
 
+    /// Enters, unless the array is closed; `None` where the file's gate is, and the caller must not wait until it opens.
+    pub fn enter_if_open(state: &'a FileState) -> Result<Option<Inside<'a>>> {
+        if callbacks::may_wait() {
+            return Inside::enter(state).map(Some);
+        }
+        if !state.gate.try_enter() {
+            return Ok(None);
+        }
+        let inside = Inside(state);
+        state.array().check_open()?;
+        Ok(Some(inside))
+    }
+
     /// Stays inside after the guard is gone; somebody else will leave.
     pub fn stay(self) {
         std::mem::forget(self);
@@ -98,5 +117,53 @@ pub struct KeptClosed<'a> {
 impl Drop for KeptClosed<'_> {
     fn drop(&mut self) {
         self.array.closed(&self.id);
+    }
+}
+
+/// What became of keeping a file closed.
+enum Kept<'a> {
+    Closed(#[expect(dead_code, reason = "held")] KeptClosed<'a>),
+    /// It is being opened or closed.
+    OnItsWay,
+    /// No handle has it, but something that is under way on it does.
+    InUse(#[expect(dead_code, reason = "held to be let go of without locks")] Arc<FileState>),
+}
+
+impl ArrayInner {
+    /// Changes names while the files that `find` finds are closed and stay so; an error if one is open. What is under way on them is
+    /// waited for without a hold on any name: it may be a user's task, for which others' files must not wait.
+    pub fn with_closed<R>(
+        &self,
+        find: impl Fn() -> Result<Vec<Arc<Record>>>,
+        change: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        loop {
+            let naming = lock(&self.naming);
+            let kept: Vec<_> = find()?.iter().map(|record| self.keep_closed(record)).collect::<Result<_>>()?;
+            if kept.iter().all(|kept| matches!(kept, Kept::Closed(_))) {
+                return change();
+            }
+            drop(naming);
+            // What is let go of here may be the last hold, and is closed then.
+            drop(kept);
+            self.pause_for_io();
+        }
+    }
+
+    /// Keeps a file from being opened while the guard lives; an error if it is open.
+    fn keep_closed(&self, record: &Record) -> Result<Kept<'_>> {
+        let mut open = lock(&self.open);
+        self.check_open()?;
+        let Some(entry) = open.get(&record.id) else {
+            open.insert(record.id, Weak::new());
+            return Ok(Kept::Closed(KeptClosed { array: self, id: record.id }));
+        };
+        let Some(state) = entry.upgrade() else { return Ok(Kept::OnItsWay) };
+        // Without the lock, which closing takes: this may be the last hold.
+        drop(open);
+        if state.is_held() {
+            return Err(Error::Busy { name: record.name.clone() });
+        }
+        Ok(Kept::InUse(state))
     }
 }

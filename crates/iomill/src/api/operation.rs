@@ -9,12 +9,12 @@
 //! 3. The buffers are touched by the kernel until then, and by the one that takes the result after.
 
 use std::cell::UnsafeCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::array::ArrayInner;
 use super::cached::Work;
+use super::callbacks;
 use super::state::{FileState, Part};
 use crate::drive::serve::Owner;
 use crate::drive::{Done, Failure, Piece};
@@ -177,11 +177,16 @@ impl Operation {
 
     /// Has a task woken at the end, unless it has come.
     pub fn poll(&self, waker: &Waker) -> Poll<()> {
-        let mut progress = lock(&self.progress);
-        if progress.done {
-            return Poll::Ready(());
-        }
-        progress.listener = Listener::Waker(waker.clone());
+        // Made and dropped without the lock: wakers are a user's code.
+        let listener = Listener::Waker(waker.clone());
+        let before = {
+            let mut progress = lock(&self.progress);
+            if progress.done {
+                return Poll::Ready(());
+            }
+            std::mem::replace(&mut progress.listener, listener)
+        };
+        drop(before);
         Poll::Pending
     }
 
@@ -215,14 +220,15 @@ impl Operation {
         if !self.work.as_ref().is_some_and(Work::has_rest) {
             return self.conclude(file, None);
         }
-        let (array, rests) = (Arc::clone(file.array()), Arc::clone(&file.array().rests));
+        // Not the array itself, which this may be the last to hold.
+        let (inline, rests) = (file.array().runs_inline(), Arc::clone(&file.array().rests));
         let finish = move || {
             // SAFETY: the spans' memory is in `buffers`, which nobody takes before the end.
             let result = self.work.as_ref().map_or(Ok(()), |work| unsafe { work.finish(&file) });
             self.conclude(file, result.err());
         };
         // What is left waits for others, which a drive thread must not.
-        if array.runs_inline() { finish() } else { rests.run(Box::new(finish)) }
+        if inline { finish() } else { rests.run(Box::new(finish)) }
     }
 
     fn conclude(self: Arc<Self>, file: Arc<FileState>, error: Option<Error>) {
@@ -246,8 +252,7 @@ impl Operation {
         };
         match listener {
             Listener::None => {}
-            // A user's code: if it panics, a drive thread must not.
-            Listener::Waker(waker) => drop(catch_unwind(AssertUnwindSafe(|| waker.wake()))),
+            Listener::Waker(waker) => callbacks::wake(waker),
             Listener::Callback(callback) => callback(self),
         }
     }

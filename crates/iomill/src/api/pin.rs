@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::cached::{CHUNK_PAGES, Paged, Seat, Span, Want};
 use super::callbacks::{self, Callbacks};
 use super::file::{File, Inside};
+use super::hold::Hold;
 use super::state::FileState;
 use crate::cache::{Held, HeldParts};
 use crate::drive::{Class, PAGE_BYTES};
@@ -211,9 +212,13 @@ impl File {
         // Errors that are seen before the task is on its way are the caller's.
         self.state.page_numbers(&paged, offset, len)?;
         self.look_ahead(offset, len);
-        let inside = self.state.get_inside()?;
-        let job = Job { file: Arc::clone(&self.state), paged, offset, len, class: self.class, rounds: ROUNDS };
-        job.start(inside, Box::new(task));
+        self.state.get_ready_to_touch()?;
+        let job = Job { file: self.state.clone(), paged, offset, len, class: self.class, rounds: ROUNDS };
+        match Inside::enter_if_open(&self.state)? {
+            Some(inside) => job.start(inside, Box::new(task)),
+            // The gate is closed to a waker (rule 3 of `callbacks`).
+            None => self.state.array().callbacks.run(Box::new(move || job.enter(Box::new(task)))),
+        }
         Ok(())
     }
 }
@@ -233,7 +238,7 @@ type Task = Box<dyn FnOnce(Result<&Pages<'_>>) + Send>;
 /// A task on its way: its pages are brought in by the drive threads, and then it runs on a callback thread. It holds no handle of
 /// the file, so that whoever learns of the end from the task may close the file and delete it.
 struct Job {
-    file: Arc<FileState>,
+    file: Hold,
     paged: Arc<Paged>,
     offset: u64,
     len: usize,
@@ -242,8 +247,17 @@ struct Job {
 }
 
 impl Job {
+    /// Starts when the gate is open.
+    fn enter(self, task: Task) {
+        let file = self.file.clone();
+        match Inside::enter(&file) {
+            Ok(inside) => self.start(inside, task),
+            Err(error) => Callbacks::call_here(|| task(Err(error))),
+        }
+    }
+
     fn start(self, inside: Inside<'_>, task: Task) {
-        let (file, paged, class) = (Arc::clone(&self.file), Arc::clone(&self.paged), self.class);
+        let (file, paged, class) = (self.file.clone(), Arc::clone(&self.paged), self.class);
         let numbers = numbers(self.offset, self.len as u64);
         file.start_touch(inside, &paged, numbers, class, move |result| match result {
             Ok(()) => self.go_on(task),
@@ -253,16 +267,13 @@ impl Job {
 
     /// The pages have come in; they may be gone again, where the cache is small and busy.
     fn go_on(mut self, task: Task) {
-        let (file, paged) = (Arc::clone(&self.file), Arc::clone(&self.paged));
+        let (file, paged) = (self.file.clone(), Arc::clone(&self.paged));
         let pages = match file.held_pages(&paged, self.offset, self.len, false) {
             Some(pages) => Ok(pages),
-            None if self.rounds > 0 => match file.get_inside() {
-                Ok(inside) => {
-                    self.rounds -= 1;
-                    return self.start(inside, task);
-                }
-                Err(error) => Err(error),
-            },
+            None if self.rounds > 0 => {
+                self.rounds -= 1;
+                return self.enter(task);
+            }
             None => file.pages(&paged, self.offset, self.len, self.class),
         };
         match pages {

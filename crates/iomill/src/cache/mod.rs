@@ -19,7 +19,7 @@
 //!    set. So nobody waits for a pin to end: calls bypass a set full of pins, a range in place gets copies of what cannot be pinned, a
 //!    single pin an error after a while; and a page that finds no other frame to be written to leaves the cache (`Cache::write`).
 //! 6. A fill belongs to the cache, not to the future or call that caused it: dropping, cancelling or panicking completes it.
-//! 7. A blocking call from inside a callback is an error, not a deadlock (`api::callbacks`).
+//! 7. A blocking call from inside a callback or a waker is an error, not a deadlock (`api::callbacks`).
 
 mod copy;
 pub mod directory;

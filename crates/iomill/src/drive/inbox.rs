@@ -8,7 +8,7 @@
 //!    that is pushed after the server looked is seen: the push found `asleep` set and woke it.
 //! 3. What is in the inbox is bounded by the number of pieces; a sender that finds it full gets its share back and waits
 //!    for space holding nothing. One share is always let into an empty inbox, however large, and one without weight into
-//!    any: the server itself may send those.
+//!    any. A sender that must not wait is let in too (`push`): it may be on the server's own thread, which makes the space.
 //! 4. The background has a bound of its own, which counts its pieces until they have ended: the server takes what is here also when
 //!    much of the background waits for the drive, so that it never holds others up.
 
@@ -35,6 +35,16 @@ struct State<T> {
 }
 
 impl<T> State<T> {
+    /// Takes a share in; whether the server is to be woken (rule 1).
+    fn take_in(&mut self, share: T, load: Load) -> bool {
+        match load {
+            Load::Front(weight) => self.weight += weight,
+            Load::Behind(weight) => self.behind += weight,
+        }
+        self.shares.push(share);
+        std::mem::take(&mut self.asleep)
+    }
+
     fn is_full_behind(&self, weight: usize, limit: usize) -> bool {
         self.behind > 0 && self.behind + weight > limit
     }
@@ -102,6 +112,21 @@ impl<T> Inbox<T> {
         }
     }
 
+    /// Hands over a share whether there is space or not, and has the server woken if it sleeps. The share comes back when the server has
+    /// ended.
+    pub fn push(&self, share: T, load: Load, wake: impl FnOnce()) -> Result<(), T> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(share);
+        }
+        let is_asleep = state.take_in(share, load);
+        drop(state);
+        if is_asleep {
+            wake();
+        }
+        Ok(())
+    }
+
     /// Hands over a share if there is space; `Ok(true)` tells the sender to wake the server now.
     pub fn send(&self, share: T, weight: usize) -> Result<bool, Refused<T>> {
         let mut state = lock(&self.state);
@@ -112,9 +137,7 @@ impl<T> Inbox<T> {
         if weight > 0 && state.weight > 0 && state.weight + weight > self.limit {
             return Err(Refused::Full(share));
         }
-        state.weight += weight;
-        state.shares.push(share);
-        Ok(std::mem::take(&mut state.asleep))
+        Ok(state.take_in(share, Load::Front(weight)))
     }
 
     /// The same for a share of the background (rule 4).
@@ -126,9 +149,7 @@ impl<T> Inbox<T> {
         if state.is_full_behind(weight, self.limit) {
             return Err(Refused::Full(share));
         }
-        state.behind += weight;
-        state.shares.push(share);
-        Ok(std::mem::take(&mut state.asleep))
+        Ok(state.take_in(share, Load::Behind(weight)))
     }
 
     /// A share of the background has ended.
@@ -209,6 +230,26 @@ mod tests {
         assert_eq!(inbox.send('d', 1), Err(Refused::Closed('d')));
         inbox.take(&mut got, true);
         assert_eq!(got, ['a', 'b', 'c']);
+    }
+
+    #[test]
+    fn who_must_not_wait_is_let_in() {
+        let (inbox, mut got) = (Inbox::new(4), Vec::new());
+        assert_eq!((inbox.send('a', 4), inbox.send_behind('b', 4)), (Ok(false), Ok(false)));
+        assert!(inbox.push('c', Load::Front(4), || panic!("nobody sleeps")).is_ok());
+        assert!(inbox.push('d', Load::Behind(4), || panic!("nobody sleeps")).is_ok());
+        assert!(!inbox.has_room(1) && !inbox.has_room_behind(1));
+        inbox.take(&mut got, true);
+        assert!(inbox.has_room(1) && !inbox.has_room_behind(1), "the background counts until it has ended");
+        inbox.ended_behind(4);
+        inbox.ended_behind(4);
+        assert!(inbox.has_room_behind(4));
+        inbox.take(&mut got, true);
+        let mut woken = 0;
+        assert!(inbox.push('e', Load::Front(9), || woken += 1).is_ok());
+        assert_eq!((woken, &got[..]), (1, &['a', 'b', 'c', 'd'][..]));
+        inbox.close();
+        assert_eq!(inbox.push('f', Load::Front(1), || ()), Err('f'));
     }
 
     #[test]

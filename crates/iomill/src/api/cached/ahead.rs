@@ -20,6 +20,7 @@ use std::sync::{Arc, Weak};
 
 use super::{Cached, Paged, Work};
 use crate::api::callbacks::Callbacks;
+use crate::api::hold::Hold;
 use crate::api::operation::Operation;
 use crate::api::state::FileState;
 use crate::drive::{Class, PAGE_BYTES};
@@ -401,13 +402,13 @@ fn go_on(cached: &Arc<Cached>) {
     let most = (cached.pages() / WINDOW_SHARE).clamp(1, WINDOW_MAX_PAGES);
     while let Some((file, pages)) = cached.wanted.next(most) {
         // A file that nobody has open any more is not kept from being deleted.
-        let Some(file) = file.upgrade().filter(|file| file.is_held()) else { continue };
+        let Some(file) = file.upgrade().map(Hold::new).filter(|file| file.is_held()) else { continue };
         let Some(paged) = file.paged.clone() else { continue };
         let rests = &file.array().rests;
         match file.start_ahead(&paged, pages.clone(), Some(go_on_later(rests, cached))) {
             Ok(Start::Done) => return,
             Ok(Start::NoShare) if pages.end - pages.start <= Share::most(cached) => {
-                cached.wanted.put_back(Arc::downgrade(&file), pages, go_on_later(rests, cached));
+                cached.wanted.put_back(Arc::downgrade(&*file), pages, go_on_later(rests, cached));
                 // Whose share ends now sees that. If the last has just ended, nobody does.
                 if cached.ahead.load(Ordering::Acquire) > 0 || cached.wanted.take_resume().is_none() {
                     return;

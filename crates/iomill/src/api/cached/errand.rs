@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::read::Sorted;
 use super::{Fills, Paged, Span, Want};
 use crate::api::array::ArrayInner;
-use crate::api::state::FileState;
+use crate::api::hold::Hold;
 use crate::cache::Outcome;
 use crate::drive::serve::Owner;
 use crate::drive::{Class, Failure, Piece};
@@ -95,13 +95,13 @@ pub struct Errand {
     class: Class,
     spans: Vec<Span>,
     /// Until the end (rule 4).
-    file: Option<Arc<FileState>>,
+    file: Option<Hold>,
     answers: Arc<Answers>,
 }
 
 impl Errand {
     /// An errand that `answers` hears of the end of.
-    pub fn new(want: Want, class: Class, spans: Vec<Span>, file: Arc<FileState>, answers: &Arc<Answers>) -> Errand {
+    pub fn new(want: Want, class: Class, spans: Vec<Span>, file: Hold, answers: &Arc<Answers>) -> Errand {
         answers.begin();
         Errand { want, class, spans, file: Some(file), answers: Arc::clone(answers) }
     }

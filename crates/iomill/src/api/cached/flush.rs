@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use super::read::wait;
 use super::{Cached, Paged};
 use crate::api::array::ArrayInner;
+use crate::api::callbacks;
 use crate::api::hold::Inside;
 use crate::api::state::FileState;
 use crate::cache::key::Key;
@@ -430,6 +431,8 @@ impl Flusher {
 fn start(array: &Arc<ArrayInner>) -> Option<JoinHandle<()>> {
     let cached: Weak<Cached> = Arc::downgrade(array.cached.as_ref()?);
     let thread = std::thread::Builder::new().name("iomill-flush".into()).spawn(move || {
+        // A file that this thread lets go of last would be flushed here, and the others not meanwhile.
+        callbacks::leave_closing_to_others();
         loop {
             // Held only while there is work, and while asleep through the flusher's own end: `stop` comes first.
             let Some(cached) = cached.upgrade() else { return };

@@ -22,6 +22,7 @@ mod write;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use super::hold::Hold;
 use super::options::ArrayOptions;
 use super::places::Places;
 use super::split::Extent;
@@ -203,8 +204,9 @@ impl Cached {
         }
     }
 
-    fn file(&self, number: u32) -> Option<Arc<FileState>> {
-        read(&self.files).get(&number).and_then(Weak::upgrade)
+    /// An open file. Who lets go of it last closes it, wherever that is.
+    fn file(&self, number: u32) -> Option<Hold> {
+        read(&self.files).get(&number).and_then(Weak::upgrade).map(Hold::new)
     }
 }
 

@@ -21,11 +21,10 @@ impl FileState {
         unsafe { self.complete(paged, Want::Touch, spans, class) }
     }
 
-    /// Makes what `start_touch` needs, and enters.
-    pub fn get_inside(&self) -> Result<Inside<'_>> {
+    /// Makes what `start_touch` needs.
+    pub fn get_ready_to_touch(&self) -> Result<()> {
         self.array().get_ready()?;
-        self.array().callbacks.get_ready()?;
-        Inside::enter(self)
+        self.array().callbacks.get_ready()
     }
 
     /// Brings pages in without waiting: `then` is called when it has ended, on a callback thread.

@@ -1,0 +1,413 @@
+//! Calls that must not wait for themselves or for each other: in callbacks, in wakers, beside a user's task and a slow close, and after
+//! panics.
+//!
+//! Goals: each is an error that says why, or ends. Non-goals: what the calls do otherwise.
+
+#![allow(clippy::unwrap_used)]
+
+mod hangs {
+    pub mod held;
+}
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hangs::held::{Held, Hooks};
+use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Result, Task};
+use tempfile::TempDir;
+
+const PAGE: u64 = 4096;
+
+/// Long enough for whatever ends, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Rig {
+    _dir: TempDir,
+    drives: Vec<PathBuf>,
+    hooks: Arc<Hooks>,
+    array: Array,
+}
+
+/// An array of so many drives with a cache of so many pages.
+fn rig(drives: usize, mode: Mode, cache_pages: u64) -> Rig {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let drives: Vec<PathBuf> = (0..drives).map(|drive| dir.path().join(drive.to_string())).collect();
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    let platform = Arc::new(Held::default());
+    let hooks = Arc::clone(&platform.hooks);
+    let options = ArrayOptions::new().mode(mode).depth(8).cache_bytes(cache_pages * PAGE).platform(platform);
+    let array = options.create(&drives).unwrap();
+    Rig { _dir: dir, drives, hooks, array }
+}
+
+impl Rig {
+    /// A file of so many pages, each full of its number, none of which is in the cache.
+    fn file(&self, name: &str, pages: u64) -> File {
+        let file = self.array.create_file(name, Layout::striping().block_bytes(4096)).unwrap();
+        let bytes: Vec<u8> = (0..pages).flat_map(|page| [page as u8; PAGE as usize]).collect();
+        file.write_at(&bytes, 0).unwrap();
+        file.sync().unwrap();
+        file.advise(.., Advice::DontNeed).unwrap();
+        file.advise(.., Advice::Random).unwrap();
+        file
+    }
+}
+
+/// Runs what must end, on a thread of its own.
+fn ends<R: Send + 'static>(what: &str, body: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, ended) = channel();
+    let test = thread::spawn(move || {
+        let result = body();
+        // Nobody listens any more when it has taken too long.
+        let _ = done.send(());
+        result
+    });
+    if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(PATIENCE) {
+        panic!("{what} does not end");
+    }
+    test.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Calls something once, when it is woken.
+struct OnWake(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Wake for OnWake {
+    fn wake(self: Arc<Self>) {
+        let call = self.0.lock().unwrap().take();
+        if let Some(call) = call {
+            call();
+        }
+    }
+}
+
+/// Has `call` called by the waker of a future, whose end waits for the poll that names it; then the future's outcome is dropped.
+fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, call: impl FnOnce() + Send + 'static) {
+    rig.hooks.reads.shut();
+    rig.hooks.writes.shut();
+    let mut future = Box::pin(begin());
+    let waker = Waker::from(Arc::new(OnWake(Mutex::new(Some(Box::new(call))))));
+    let first = future.as_mut().poll(&mut Context::from_waker(&waker));
+    rig.hooks.reads.open();
+    rig.hooks.writes.open();
+    assert!(first.is_pending(), "it ended before there was a waker");
+}
+
+type Call = fn(&Array, &File) -> Result<()>;
+
+/// All calls that wait for drives or for others.
+const BLOCKING: [(&str, Call); 23] = [
+    ("read_at", |_, file| file.read_at(&mut [0; 10], 0).map(drop)),
+    ("write_at", |_, file| file.write_at(&[1; 10], 0)),
+    ("read_vectored_at", |_, file| file.read_vectored_at(&mut [], 0).map(drop)),
+    ("write_vectored_at", |_, file| file.write_vectored_at(&[], 0)),
+    ("read_many", |_, file| file.read_many(&[0], 10, &mut [0; 10])),
+    ("read_ranges", |_, file| file.read_ranges(&[(0, 10)], &mut [0; 10])),
+    ("write_many", |_, file| file.write_many(&[0], 10, &[0; 10])),
+    ("write_at", |_, file| file.write_ranges(&[(0, 10)], &[0; 10])),
+    ("set_len", |_, file| file.set_len(1)),
+    ("preallocate", |_, file| file.preallocate(1 << 20)),
+    ("sync", |_, file| file.sync()),
+    ("close", |_, file| file.clone().close()),
+    ("pin", |_, file| file.pin(0).map(drop)),
+    ("read_with", |_, file| file.read_with(0, 10, |_| ())),
+    ("create_file", |array, _| array.create_file("new", Layout::default()).map(drop)),
+    ("open_file", |array, _| array.open_file("x").map(drop)),
+    ("delete", |array, _| array.delete("y")),
+    ("rename", |array, _| array.rename("y", "z")),
+    ("set_attribute", |array, _| array.set_attribute("y", "key", Some("value"))),
+    ("resize_cache", |array, _| array.resize_cache(2 << 20)),
+    ("close", |array, _| array.clone().close()),
+    ("create", |_, _| Array::create(["/nowhere"]).map(drop)),
+    ("open", |_, _| Array::open("/nowhere").map(drop)),
+];
+
+/// Calls each of them; what was not refused as it should.
+fn not_refused(array: &Array, file: &File) -> Vec<String> {
+    let refused = |(name, call): &(&str, Call)| match call(array, file) {
+        Err(Error::WouldBlock { call }) if call == *name => None,
+        other => Some(format!("{name}: {other:?}")),
+    };
+    let mut wrong: Vec<String> = BLOCKING.iter().filter_map(refused).collect();
+    let cursor = std::io::Write::flush(&mut file.cursor());
+    if cursor.as_ref().is_ok_and(|()| true) {
+        wrong.push("Cursor::flush".into());
+    }
+    let checked = ArrayOptions::new().check(["/nowhere"], false);
+    if !matches!(checked, Err(Error::WouldBlock { call: "check" })) {
+        wrong.push(format!("check: {checked:?}"));
+    }
+    wrong
+}
+
+/// Calls all that is allowed everywhere: what only looks, and what begins something and returns.
+fn allowed(array: &Array, file: &File) {
+    assert!(!array.list("").is_empty());
+    array.stat("y").unwrap();
+    array.info().unwrap();
+    let _ = (array.notices(), array.counters(), array.metrics(), array.buffer(4096).unwrap());
+    let _ = (file.name(), file.len(), file.is_empty(), file.background(), file.cursor());
+    file.advise(0..10 * PAGE, Advice::WillNeed).unwrap();
+    drop(file.read(0, 100));
+    drop(file.write(0, vec![0; 10]));
+    drop(file.sync_async());
+    file.submit(vec![Task::Read { offset: 0, len: 10 }], |_| ()).unwrap();
+    file.try_submit(vec![Task::Read { offset: 0, len: 10 }], |_| ()).unwrap();
+    file.submit_with(0, 10, |_| ()).unwrap();
+    file.clone().discard();
+}
+
+/// Rule 7 of the cache, rule 1 of callbacks, wherever a user's code is called.
+#[test]
+fn calls_that_block_are_refused_in_callbacks_and_wakers() {
+    for mode in [Mode::Auto, Mode::DriveThreads] {
+        let rig = rig(2, mode, 64);
+        let file = rig.file("x", 128);
+        rig.file("y", 1).close().unwrap();
+        let (tell, told) = channel();
+        let look = |place: &'static str| {
+            let (array, file, tell) = (rig.array.clone(), file.clone(), Sender::clone(&tell));
+            move || {
+                let wrong = not_refused(&array, &file);
+                allowed(&array, &file);
+                drop((array, file));
+                tell.send((place, wrong)).unwrap();
+            }
+        };
+        let hear = || {
+            let (place, wrong) = told.recv_timeout(PATIENCE).expect("a call in a callback or a waker does not end");
+            assert!(wrong.is_empty(), "{mode:?}, {place}: {wrong:?}");
+        };
+        let again = look("a callback");
+        file.submit(vec![Task::Read { offset: 0, len: 10 }], move |_| again()).unwrap();
+        hear();
+        let again = look("a task in place");
+        file.submit_with(0, 10, move |_| again()).unwrap();
+        hear();
+        in_waker(&rig, || file.read(50 * PAGE, 10), look("the waker of a read, which a drive thread wakes"));
+        hear();
+        in_waker(&rig, || file.read(0, 128 * PAGE as usize), look("the waker of a read of several waves"));
+        hear();
+        file.write_at(&[1; 10], 100 * PAGE).unwrap();
+        in_waker(&rig, || file.sync_async(), look("the waker of a sync"));
+        hear();
+        file.close().unwrap();
+        ends("closing", move || rig.array.close().unwrap());
+    }
+}
+
+/// A task that its waker polls at once, as an executor without threads may.
+struct Polled {
+    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    /// Woken while it is polled.
+    again: AtomicBool,
+    done: Mutex<Sender<()>>,
+}
+
+impl Polled {
+    fn spawn(future: impl Future<Output = ()> + Send + 'static, done: &Sender<()>) {
+        let future = Mutex::new(Some(Box::pin(future) as _));
+        Arc::new(Polled { future, again: AtomicBool::new(false), done: Mutex::new(done.clone()) }).wake();
+    }
+}
+
+impl Wake for Polled {
+    fn wake(self: Arc<Self>) {
+        self.again.store(true, Ordering::SeqCst);
+        while self.again.load(Ordering::SeqCst) {
+            let Ok(mut future) = self.future.try_lock() else { return };
+            self.again.store(false, Ordering::SeqCst);
+            let Some(polled) = future.as_mut() else { return };
+            if polled.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_ready() {
+                *future = None;
+                self.done.lock().unwrap().send(()).unwrap();
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_executor_that_polls_inside_wake_works() {
+    for (mode, cache_pages) in [(Mode::Auto, 0), (Mode::Auto, 64), (Mode::DriveThreads, 0)] {
+        let rig = rig(1, mode, cache_pages);
+        let file = rig.file("x", 200);
+        let (done, ended) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        // Closes the gate again and again while reads and writes are in flight on the one drive.
+        let closer = thread::spawn({
+            let (file, stop) = (file.clone(), Arc::clone(&stop));
+            move || {
+                for len in (0..).map(|round| (200 + round % 7) * PAGE) {
+                    if stop.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    file.set_len(len).unwrap();
+                    // Who waits at the gate looks at it now and then.
+                    thread::sleep(Duration::from_millis(2));
+                }
+            }
+        });
+        for task in 0..8_u64 {
+            let file = file.clone();
+            let work = async move {
+                for step in 0..50_u64 {
+                    let page = (task * 31 + step * 7) % 200;
+                    let bytes = file.read(page * PAGE, PAGE as usize).await.unwrap();
+                    assert_eq!(bytes, [page as u8; PAGE as usize], "page {page}");
+                    file.write(page * PAGE, bytes).await.unwrap();
+                    if step % 25 == 0 {
+                        file.sync_async().await.unwrap();
+                    }
+                }
+            };
+            Polled::spawn(work, &done);
+        }
+        for _ in 0..8 {
+            ended.recv_timeout(PATIENCE).expect("a task that is polled inside wake does not end");
+        }
+        stop.store(true, Ordering::SeqCst);
+        closer.join().unwrap();
+        drop(file);
+        ends("closing", move || rig.array.close().unwrap());
+    }
+}
+
+/// Rule 3 of the inbox: its own server may be who sends more than it holds.
+#[test]
+fn a_waker_may_ask_for_more_than_a_queue_holds() {
+    let rig = rig(1, Mode::Auto, 0);
+    let file = rig.file("x", 1);
+    file.set_len(9000 * PAGE).unwrap();
+    let (tell, told) = channel();
+    let again = file.clone();
+    in_waker(
+        &rig,
+        || file.read(0, 10),
+        move || {
+            let reads: Vec<_> = (0..3).map(|_| again.read(0, 9000 * PAGE as usize)).collect();
+            tell.send(reads).unwrap();
+        },
+    );
+    let reads = told.recv_timeout(PATIENCE).expect("a waker waits for room that only its own thread makes");
+    let (done, ended) = channel();
+    let all = async move {
+        for read in reads {
+            assert_eq!(read.await.unwrap().len(), 9000 * PAGE as usize);
+        }
+    };
+    Polled::spawn(all, &done);
+    ended.recv_timeout(PATIENCE).unwrap();
+}
+
+/// The last hold on a file, and on the array, goes where nothing may be waited for.
+#[test]
+fn the_last_hold_may_go_in_a_callback_and_in_a_waker() {
+    for place in ["a callback", "a task in place", "a waker"] {
+        let rig = rig(2, Mode::Auto, 64);
+        let file = rig.file("x", 64);
+        file.write_at(b"kept", 0).unwrap();
+        let (tell, told) = channel();
+        let held = (file.clone(), rig.array.clone());
+        let let_go = move || {
+            drop(held);
+            tell.send(()).unwrap();
+        };
+        match place {
+            "a callback" => file.submit(vec![Task::Read { offset: 50 * PAGE, len: 10 }], move |_| let_go()).unwrap(),
+            "a task in place" => file.submit_with(50 * PAGE, 10, move |_| let_go()).unwrap(),
+            _ => in_waker(&rig, || file.read(50 * PAGE, 10), let_go),
+        }
+        let Rig { _dir, drives, hooks: _, array } = rig;
+        drop((file, array));
+        told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("letting go in {place} does not end"));
+        // The array is closed by another thread, soon.
+        let start = Instant::now();
+        let array = loop {
+            match Array::open(&drives[0]) {
+                Ok(array) => break array,
+                Err(Error::Locked { .. }) if start.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(1)),
+                Err(error) => panic!("{place}: {error}"),
+            }
+        };
+        let mut kept = [0; 4];
+        array.open_file("x").unwrap().read_at(&mut kept, 0).unwrap();
+        assert_eq!(&kept, b"kept", "{place}");
+    }
+}
+
+/// Names are free while `delete` waits for a user's task on its file.
+#[test]
+fn names_do_not_wait_for_a_users_task() {
+    let rig = rig(1, Mode::Auto, 64);
+    let file = rig.file("x", 4);
+    let (started, start) = channel();
+    let (go, may_go) = channel::<()>();
+    let task = move |_: Result<&iomill::Pages<'_>>| {
+        started.send(()).unwrap();
+        // Until the test is over, or has failed.
+        let _ = may_go.recv();
+    };
+    file.submit_with(0, 10, task).unwrap();
+    start.recv_timeout(PATIENCE).unwrap();
+    drop(file);
+    let deleting = thread::spawn({
+        let array = rig.array.clone();
+        move || array.delete("x")
+    });
+    let array = rig.array.clone();
+    ends("creating files beside a delete that waits", move || {
+        let start = Instant::now();
+        // As long as the delete takes to come to where it waits.
+        for number in 0.. {
+            array.create_file(&format!("new{number}"), Layout::default()).unwrap();
+            if start.elapsed() > Duration::from_millis(300) {
+                break;
+            }
+        }
+        array.rename("new0", "newer").unwrap();
+    });
+    assert!(!deleting.is_finished(), "the task holds the file");
+    drop(go);
+    ends("deleting", move || deleting.join().unwrap().unwrap());
+    assert!(matches!(rig.array.open_file("x"), Err(Error::NotFound { .. })));
+}
+
+/// A file whose last hold is an operation's is closed after it, by a flush that may take long.
+#[test]
+fn a_slow_close_holds_up_no_operation() {
+    for in_place in [false, true] {
+        let rig = rig(1, Mode::Auto, 64);
+        let (slow, other) = (rig.file("slow", 64), rig.file("other", 64));
+        slow.write_at(b"dirty", 0).unwrap();
+        rig.hooks.reads.shut();
+        match in_place {
+            true => slow.submit_with(10 * PAGE, 10, |_| ()).unwrap(),
+            // More than a wave: the rest is done by the threads for rests.
+            false => drop(slow.read(10 * PAGE, 40 * PAGE as usize)),
+        }
+        drop(slow);
+        rig.hooks.writes.shut();
+        rig.hooks.reads.open();
+        // The flush of the close has begun, and does not get on.
+        rig.hooks.writes.wait_for(1);
+        let (tell, told) = channel();
+        for _ in 0..4 {
+            let tell = tell.clone();
+            let tasks = vec![Task::Read { offset: 0, len: 40 * PAGE as usize }];
+            other.submit(tasks, move |result| tell.send(result.unwrap().len()).unwrap()).unwrap();
+        }
+        for _ in 0..4 {
+            told.recv_timeout(PATIENCE).expect("an operation waits for the close of another's file");
+        }
+        rig.hooks.writes.open();
+        drop(other);
+        ends("closing", move || rig.array.close().unwrap());
+    }
+}

@@ -1,0 +1,152 @@
+//! The machine with engines that a test can hold up, and that panic when it says so.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use iomill::EngineKind;
+use iomill::engine::platform::{Choice, Platform};
+use iomill::engine::real::RealPlatform;
+use iomill::engine::{Completion, Engine, EngineConfig, Op, Request, Wake};
+use iomill::sys::clock::Clock;
+use iomill::sys::fs::{DriveFs, Handle};
+
+/// Holds threads up while it is shut.
+#[derive(Debug, Default)]
+pub struct Latch {
+    /// Whether it is shut, and how many it holds up.
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Latch {
+    pub fn shut(&self) {
+        self.state.lock().unwrap().0 = true;
+    }
+
+    pub fn open(&self) {
+        self.state.lock().unwrap().0 = false;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        state = self.changed.wait_while(state, |state| state.0).unwrap();
+        state.1 -= 1;
+    }
+
+    /// Waits until it holds up so many.
+    pub fn wait_for(&self, threads: usize) {
+        let state = self.state.lock().unwrap();
+        let waited =
+            self.changed.wait_timeout_while(state, Duration::from_secs(60), |state| state.1 < threads).unwrap();
+        assert!(!waited.1.timed_out(), "nobody came to the latch");
+    }
+}
+
+/// What a test has done to its engines.
+#[derive(Debug, Default)]
+pub struct Hooks {
+    pub reads: Latch,
+    pub writes: Latch,
+    /// The first so many waits panic once they have something to report.
+    pub panics: AtomicU32,
+    /// The wake of that number from now on panics, after it was done; 0 for none.
+    pub wake_panics: AtomicU32,
+}
+
+/// Counts down; whether it came to 0 by this.
+fn is_last(count: &AtomicU32) -> bool {
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)) == Ok(1)
+}
+
+#[derive(Debug, Default)]
+pub struct Held {
+    machine: RealPlatform,
+    pub hooks: Arc<Hooks>,
+}
+
+impl Platform for Held {
+    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
+        self.machine.attach(path, create)
+    }
+    fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
+        self.machine.neighbours(near)
+    }
+    fn choose(&self, drive: &dyn DriveFs, probe: Handle, wish: Option<EngineKind>) -> io::Result<Choice> {
+        self.machine.choose(drive, probe, wish)
+    }
+    fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
+        let inner = self.machine.engine(kind, config)?;
+        Ok(Box::new(HeldEngine { inner, hooks: Arc::clone(&self.hooks) }))
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.machine.clock()
+    }
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.machine.random(bytes)
+    }
+    fn threads(&self) -> bool {
+        true
+    }
+}
+
+struct HeldEngine {
+    inner: Box<dyn Engine>,
+    hooks: Arc<Hooks>,
+}
+
+impl Engine for HeldEngine {
+    fn kind(&self) -> EngineKind {
+        self.inner.kind()
+    }
+    unsafe fn push(&mut self, requests: &[Request]) {
+        let any = |op| requests.iter().any(|request| request.op == op);
+        if any(Op::Read) {
+            self.hooks.reads.pass();
+        }
+        if any(Op::Write) {
+            self.hooks.writes.pass();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.push(requests) };
+    }
+    fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        self.inner.wait(min, timeout, done)?;
+        if !done.is_empty() && is_last(&self.hooks.panics) {
+            panic!("an injected panic of an engine");
+        }
+        Ok(())
+    }
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::new(HeldWake { inner: self.inner.waker(), hooks: Arc::clone(&self.hooks) })
+    }
+    fn forget(&mut self, key: u64) {
+        self.inner.forget(key);
+    }
+    unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.register(start, len) }
+    }
+    fn unregister(&mut self, region: u16) {
+        self.inner.unregister(region);
+    }
+}
+
+struct HeldWake {
+    inner: Arc<dyn Wake>,
+    hooks: Arc<Hooks>,
+}
+
+impl Wake for HeldWake {
+    fn wake(&self) {
+        self.inner.wake();
+        if is_last(&self.hooks.wake_panics) {
+            panic!("an injected panic of a wake");
+        }
+    }
+}
