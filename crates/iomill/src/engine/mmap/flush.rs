@@ -92,10 +92,17 @@ impl LineFlush {
         #[cfg(target_arch = "x86_64")]
         {
             const FEATURES: u32 = 7;
-            if std::arch::x86_64::__get_cpuid_max(0).0 < FEATURES {
-                return None;
-            }
-            let features = std::arch::x86_64::__cpuid_count(FEATURES, 0).ebx;
+            // SAFETY: every processor of this architecture has the instruction, and the leaf is asked for only where it is known.
+            #[allow(
+                unused_unsafe,
+                reason = "both are safe to call in later versions of Rust than the oldest that will do"
+            )]
+            let features = unsafe {
+                if std::arch::x86_64::__get_cpuid_max(0).0 < FEATURES {
+                    return None;
+                }
+                std::arch::x86_64::__cpuid_count(FEATURES, 0).ebx
+            };
             if features & (1 << 24) != 0 {
                 return Some(LineFlush::Clwb);
             }
