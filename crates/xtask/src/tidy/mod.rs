@@ -4,6 +4,7 @@
 //! Rust files are looked at as tokens: that sees into macros, needs no grammar that ages, and is not fooled by words in
 //! strings and comments. Non-goals: formatting (rustfmt), correctness (clippy).
 
+mod crates;
 mod docs;
 mod length;
 mod licences;
@@ -63,6 +64,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     findings.extend(words::check(&sources));
     let exceptions = fs::read_to_string(workspace.root.join(EXCEPTIONS)).map_err(|e| format!("{EXCEPTIONS}: {e}"))?;
     findings.extend(length::check(&sources, &toml::from_str(&exceptions).map_err(|e| format!("{EXCEPTIONS}: {e}"))?));
+    findings.extend(crates::check()?);
     findings.extend(licences::check(workspace.dependencies()));
     findings.extend(docs::check(workspace, &files(workspace, "md")?)?);
     findings.sort();
