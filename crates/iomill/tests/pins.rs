@@ -154,3 +154,70 @@ fn a_range_of_a_file_that_is_being_cut() {
         }
     });
 }
+
+/// Threads that have pinned once, and live on, keep no room for pins from others, however many they are; nor do threads that keep less
+/// pinned than they took room for.
+#[test]
+fn any_number_of_threads_may_pin() {
+    // Room for 32 pins and for 1,032, in blocks of one slot and of several.
+    for (pages, threads, kept) in [(256, 100, 20), (8192, 200, 150)] {
+        let (_place, _array, file) = made(options(4, pages), pages / 2);
+        let (done, barrier) = (std::sync::Barrier::new(threads + 1), std::sync::Barrier::new(threads + 1));
+        // Of the pins that end at once there is one at a time, so there is always room.
+        let one = std::sync::Mutex::new(());
+        thread::scope(|scope| {
+            for thread in 0..threads as u64 {
+                let (file, done, barrier, one) = (&file, &done, &barrier, &one);
+                scope.spawn(move || {
+                    let page = thread % (pages as u64 / 2);
+                    let mut turn = one.lock().unwrap();
+                    let pinned = file.pin(page).map(|pin| assert_eq!(pin[0], page as u8));
+                    let kept = (thread < kept).then(|| file.pin(page));
+                    drop(turn);
+                    done.wait();
+                    barrier.wait();
+                    pinned.unwrap();
+                    turn = one.lock().unwrap();
+                    // Whatever became of their slots, what is pinned stays, and the others pin again.
+                    kept.into_iter().for_each(|pin| assert_eq!(pin.unwrap()[0], page as u8));
+                    assert_eq!(file.pin(page).unwrap()[0], page as u8, "thread {thread}");
+                    drop(turn);
+                });
+            }
+            done.wait();
+            let pinned = file.pin(7).map(|pin| assert_eq!(pin[0], 7));
+            barrier.wait();
+            pinned.unwrap();
+        });
+    }
+}
+
+/// What a thread that has ended left pinned is no room for others: they get what is left, all of it.
+#[test]
+fn pins_outlive_their_threads() {
+    let (_place, _array, file) = made(options(4, 8192), 4096);
+    let left = 1032 / 2;
+    let mut pins: Vec<_> = thread::scope(|scope| {
+        let threads = (0..left).map(|page| {
+            scope.spawn({
+                let file = &file;
+                move || file.pin(page).unwrap()
+            })
+        });
+        threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut pages: Vec<u64> = (0..left).collect();
+    for page in left..4096 {
+        match file.pin(page) {
+            Ok(pin) => {
+                pins.push(pin);
+                pages.push(page);
+            }
+            Err(error) if error.to_string().contains("may be pinned at a time") => break,
+            // Its set is full of pins.
+            Err(_) => {}
+        }
+    }
+    assert!(pins.len() >= 1024, "{} pins", pins.len());
+    assert!(pins.iter().zip(pages).all(|(pin, page)| pin[0] == page as u8));
+}

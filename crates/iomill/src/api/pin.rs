@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 ///
 /// It may be passed to other threads and dropped there. How many there may be at a time is bounded, by an eighth of the cache, and by the size
 /// of a page set: who asks for one more in a set that is full of pins gets an error, after some time in which none of them has ended.
+/// Any number of threads share that room: a thread that pins nothing keeps none of it from the others.
 #[derive(Debug)]
 pub struct Pin<'a> {
     held: Held<'a>,

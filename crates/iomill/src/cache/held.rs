@@ -16,8 +16,17 @@ pub struct Held<'a> {
     pub(super) page: *const u8,
 }
 
+// SAFETY: the page's bytes belong to no thread and do not change while the slot is full, and any thread may empty the slot (rule 3).
+unsafe impl Send for Held<'_> {}
+// SAFETY: as above; a shared reference gives read access only.
+unsafe impl Sync for Held<'_> {}
+
 /// A [`Held`] in parts: its slot and its page.
 pub type HeldParts<'a> = (&'a AtomicU32, *const u8);
+
+/// The block of slots was taken away from its thread, which needs another one.
+#[derive(Clone, Copy, Debug)]
+pub struct Gone;
 
 impl<'a> Held<'a> {
     /// In parts, of which the pin must be put together again to end.
@@ -65,21 +74,30 @@ impl Cache {
         self.frames.pins.max()
     }
 
-    /// Pins a page, if it is there, in an empty slot of the calling thread (rules of `pins`), and says where it was.
+    /// Pins a page, if it is there, in an empty slot of a block of the calling thread (rules of `pins`), and says where it was. An error
+    /// where the block was taken away.
     ///
     /// # Safety
-    /// The slot is in a block that this cache gave to the calling thread ([`Cache::pin_block`]).
-    pub unsafe fn pin<'a>(&'a self, key: Key, hash: Hash, slot: &AtomicU32) -> Option<(Held<'a>, Seen<'a>)> {
+    /// This cache gave the block to the calling thread ([`Cache::pin_block`]), and the slot is in it.
+    pub unsafe fn pin<'a>(
+        &'a self,
+        key: Key,
+        hash: Hash,
+        (block, slot): (&PinBlock, &AtomicU32),
+    ) -> Result<Option<(Held<'a>, Seen<'a>)>, Gone> {
         loop {
-            let seen = self.directory.find(key, hash)?;
+            let Some(seen) = self.directory.find(key, hash) else { return Ok(None) };
             if !seen.is_marked() {
                 self.mark(key, hash);
                 continue;
             }
             // SAFETY: the caller's promise.
-            let pinned = unsafe { self.pin_found::<false>(key, hash, slot) };
+            let pinned = unsafe { self.pin_found::<false>(key, hash, (block, slot)) };
             if pinned.is_some() {
-                return pinned;
+                return Ok(pinned);
+            }
+            if block.is_gone() {
+                return Err(Gone);
             }
         }
     }
@@ -93,19 +111,20 @@ impl Cache {
         &'a self,
         key: Key,
         hash: Hash,
-        slot: &AtomicU32,
+        (block, slot): (&PinBlock, &AtomicU32),
     ) -> Option<(Held<'a>, Seen<'a>)> {
         let seen = self.directory.set_as::<DEFAULT>(self.directory.place(hash)).find(key, hash)?;
         if !seen.is_marked() {
             return None;
         }
         pins::announce(slot, seen.frame());
-        if !seen.is_still() {
+        // One branch for both.
+        if !seen.is_still() | block.is_gone() {
             pins::end(slot);
             return None;
         }
-        // SAFETY: blocks are kept by `Pins` and never freed before it, that is before the cache, which is borrowed for
-        // 'a.
+        // SAFETY: `Pins` keeps a block, gone or not, as long as a slot in it is full (rule 6), and the pin uses the slot no more when it
+        // has emptied it. `Pins` is the cache's, which is borrowed for 'a.
         let slot = unsafe { &*std::ptr::from_ref(slot) };
         Some((Held { slot, page: self.frames.at(seen.frame()) }, seen))
     }

@@ -401,8 +401,43 @@ fn pin_against(what: fn(&Cache)) {
             move || what(&cache)
         });
         // SAFETY: the block is ours.
-        let pinned = unsafe { cache.pin(key, hash, block.empty().unwrap()) };
-        if let Some((held, _)) = pinned {
+        let pinned = unsafe { cache.pin(key, hash, (&block, block.empty().unwrap())) };
+        if let Ok(Some((held, _))) = pinned {
+            let frame = held.page.addr() as u32;
+            let words = [0, 1].map(|index| cache.frames.word(frame, index));
+            assert!(words == [1, 1] || words == [2, 2], "{words:?}");
+            assert_eq!([0, 1].map(|index| cache.frames.word(frame, index)), words, "it changed");
+        }
+        other.join().unwrap();
+    });
+}
+
+/// Rule 5 of `pins`: a thread pins a page in a block that another thread takes away, and then changes the page. The pin's frame stays
+/// as it is, or there is no pin.
+///
+/// Seen to fail when a pin did not look whether its block was gone, and without the heavy fence of `take_away`.
+#[test]
+fn loom_cache_pin_against_taking_away() {
+    model(|| {
+        let cache = cache();
+        cache.m_fill(0, 1);
+        (1..4).for_each(|number| assert!(matches!(cache.m_write(number, 9), Wrote::Done { .. })));
+        let (key, hash) = page(0);
+        cache.mark(key, hash);
+        assert_eq!(cache.pins_max(), 1, "no other slot is to be had");
+        let block = cache.pin_block().unwrap();
+        let other = thread::spawn({
+            let cache = Arc::clone(&cache);
+            move || {
+                let taken = cache.pin_block();
+                // Its own slot is empty, so all that it finds pinned is in the block that it took away.
+                assert!(matches!(cache.m_write(0, 2), Wrote::Done { .. } | Wrote::Full));
+                drop(taken);
+            }
+        });
+        // SAFETY: the block is ours.
+        let pinned = unsafe { cache.pin(key, hash, (&block, block.empty().unwrap())) };
+        if let Ok(Some((held, _))) = pinned {
             let frame = held.page.addr() as u32;
             let words = [0, 1].map(|index| cache.frames.word(frame, index));
             assert!(words == [1, 1] || words == [2, 2], "{words:?}");
@@ -426,7 +461,7 @@ fn loom_cache_write_while_a_pin_ends() {
         let block = cache.pin_block().unwrap();
         let slot = block.empty().unwrap();
         // SAFETY: the block is ours.
-        let (held, _) = unsafe { cache.pin(key, hash, slot) }.unwrap();
+        let (held, _) = unsafe { cache.pin(key, hash, (&block, slot)) }.unwrap().unwrap();
         std::mem::forget(held);
         let writer = thread::spawn({
             let cache = Arc::clone(&cache);

@@ -11,27 +11,38 @@
 //!    slots. If none holds the frame it is not pinned, and no pin that is under way will succeed, because its second look comes after
 //!    the fence and finds the version changed. Unmark the way before unlocking.
 //! 3. A slot is filled by its thread only, and emptied by whoever holds the pin, on any thread.
-//! 4. A thread keeps its first block for as long as it lives, and gives the others back when it finds them empty (`api::cached::seat`). Blocks
-//!    are small where there are few slots, so that many threads can have one.
+//! 4. A thread gives its blocks but the first back when it finds them empty (`api::cached::seat`). Blocks are small where there are few
+//!    slots.
+//! 5. Where no slot is left, blocks are taken away from threads that leave slots of them empty: set `gone`, with the lock on all
+//!    blocks held; heavy fence; look through the block's slots. The pins found there stay, and count. No pin comes after them: to pin
+//!    is also to look, after rule 1's light fence, whether the block is gone, and to begin again in another block if it is.
+//! 6. A block that is gone is looked through until its last pin has ended, and never used again: its thread may still store to a
+//!    slot for a moment, before it looks. The thread lets go of the block when it finds it gone.
 
 use std::sync::Arc;
 
 use crate::sys::barrier;
 use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
 
-/// Pins that one thread takes room for at a time, at most.
-const BLOCK_SLOTS: usize = 16;
+/// Pins that one thread takes room for at a time, at most: a block is a cache line.
+const BLOCK_SLOTS: usize = 14;
 
-/// Threads that can have a block each, where there are so many slots.
+/// Threads that can have a block each before one is taken away from another, where there are so many slots.
 const BLOCKS_LEAST: u32 = 64;
+
+/// Slots that are taken away at a time where none is left, so that the fence is paid once for several.
+const TAKE_SLOTS: u32 = 16;
 
 /// Some slots of one thread.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Block {
+    /// 1 once it was taken away from its thread (rule 5).
+    gone: AtomicU32,
+    /// Slots that are used; at least one, or none of a block that is none.
+    count: u32,
     /// 0: empty; else a frame's number and one.
     slots: [AtomicU32; BLOCK_SLOTS],
-    /// Slots that are used; at least one.
-    count: usize,
 }
 
 /// All slots of a cache.
@@ -43,12 +54,43 @@ pub struct Pins {
 
 #[derive(Debug, Default)]
 struct Blocks {
-    /// Every block that was ever made; they are used again and never freed, because pins refer to them.
+    /// Every block in which there may be pins, those that are gone included.
     all: Vec<Arc<Block>>,
-    /// Those that no thread has.
+    /// Those that no thread has. They are in `all`.
     free: Vec<Arc<Block>>,
-    /// Slots of all blocks.
-    slots: u32,
+    /// Where in `all` to look first for blocks to take away, so that each thread's turn comes.
+    hand: usize,
+}
+
+impl Blocks {
+    /// Forgets blocks that are gone and empty (rule 6). Returns how many slots the others have: of those that are gone, the ones with a pin.
+    fn slots(&mut self) -> u32 {
+        self.all.retain(|block| !block.is_gone() || !block.is_empty());
+        self.all.iter().map(|block| if block.is_gone() { block.used() } else { block.count }).sum()
+    }
+
+    /// Takes blocks away that have empty slots, those without a pin first, until so many slots are free (rule 5).
+    fn take_away(&mut self, slots: u32) {
+        let turn = self.all.len();
+        let mut taken: Vec<usize> = Vec::new();
+        let mut free = 0;
+        for may_have_pins in [false, true] {
+            for index in (0..turn).map(|step| (self.hand + step) % turn) {
+                let block = &self.all[index];
+                let used = block.used();
+                if free < slots && !block.is_gone() && used < block.count && (may_have_pins || used == 0) {
+                    block.gone.store(1, Ordering::Relaxed);
+                    free += block.count - used;
+                    taken.push(index);
+                }
+            }
+        }
+        let Some(last) = taken.last() else { return };
+        self.hand = last + 1;
+        self.free.retain(|block| !block.is_gone());
+        // Pins that were begun before show from now on, and none begins any more.
+        barrier::heavy();
+    }
 }
 
 /// The frames that were pinned at some moment.
@@ -80,38 +122,58 @@ impl Pins {
         self.slots_max.store(slots_max, Ordering::Relaxed);
     }
 
-    /// A block for the calling thread, unless there are too many.
+    /// A block with an empty slot for the calling thread, unless as many are pinned as may be.
     pub fn block(&self) -> Option<Arc<Block>> {
         let mut blocks = lock(&self.blocks);
-        if let Some(block) = blocks.free.pop() {
-            return Some(block);
+        if let Some(index) = blocks.free.iter().rposition(|block| block.empty().is_some()) {
+            return Some(blocks.free.swap_remove(index));
         }
         let max = self.max();
-        let count = (max / BLOCKS_LEAST).clamp(1, BLOCK_SLOTS as u32);
-        if blocks.slots + count > max {
-            return None;
+        let mut count = (max / BLOCKS_LEAST).clamp(1, BLOCK_SLOTS as u32);
+        if blocks.slots() + count > max {
+            // Where slots are short each thread gets one at a time, so that many threads have some.
+            count = 1;
+            if blocks.slots() >= max {
+                blocks.take_away(TAKE_SLOTS);
+            }
+            if blocks.slots() >= max {
+                return None;
+            }
         }
-        let block = Arc::new(Block { slots: std::array::from_fn(|_| AtomicU32::new(0)), count: count as usize });
-        blocks.slots += count;
+        let slots = std::array::from_fn(|_| AtomicU32::new(0));
+        let block = Arc::new(Block { gone: AtomicU32::new(0), count, slots });
         blocks.all.push(Arc::clone(&block));
         Some(block)
     }
 
     /// Takes a block back from a thread that ends, or has no use for it; pins in it may go on (rule 3).
     pub fn give(&self, block: Arc<Block>) {
-        lock(&self.blocks).free.push(block);
+        let mut blocks = lock(&self.blocks);
+        if !block.is_gone() {
+            blocks.free.push(block);
+        }
     }
 
     /// The frames that are pinned, after a heavy fence (rule 2).
     pub fn pinned(&self) -> Pinned {
         barrier::heavy();
         let blocks = lock(&self.blocks);
-        let slots = blocks.all.iter().flat_map(|block| &block.slots[..block.count]);
+        let slots = blocks.all.iter().flat_map(|block| block.used_slots());
         Pinned(slots.map(|slot| slot.load(Ordering::Acquire)).filter(|&frame| frame != 0).collect())
     }
 }
 
 impl Block {
+    /// A block that has no empty slot, for threads that have none.
+    pub fn none() -> Arc<Block> {
+        let slots = std::array::from_fn(|_| AtomicU32::new(1));
+        Arc::new(Block { gone: AtomicU32::new(0), count: 0, slots })
+    }
+
+    fn used_slots(&self) -> &[AtomicU32] {
+        &self.slots[..self.count as usize]
+    }
+
     /// An empty slot, if there is one.
     #[inline(always)]
     pub fn empty(&self) -> Option<&AtomicU32> {
@@ -122,16 +184,27 @@ impl Block {
 
     #[inline(never)]
     fn empty_beyond_first(&self) -> Option<&AtomicU32> {
-        self.slots[..self.count].iter().find(|slot| slot.load(Ordering::Acquire) == 0)
+        self.used_slots().iter().find(|slot| slot.load(Ordering::Acquire) == 0)
+    }
+
+    /// Pins in it.
+    fn used(&self) -> u32 {
+        self.used_slots().iter().filter(|slot| slot.load(Ordering::Acquire) != 0).count() as u32
     }
 
     /// Whether nothing is pinned in it.
     pub fn is_empty(&self) -> bool {
-        self.slots[..self.count].iter().all(|slot| slot.load(Ordering::Acquire) == 0)
+        self.used() == 0
+    }
+
+    /// Whether it was taken away (rule 5). Who has announced a pin asks after that.
+    #[inline(always)]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed) != 0
     }
 }
 
-/// Announces a pin (rule 1): the set's version must be looked at after this.
+/// Announces a pin (rule 1): the set's version must be looked at after this, and whether the block is gone (rule 5).
 #[inline(always)]
 pub fn announce(slot: &AtomicU32, frame: u32) {
     // Release, because the slot's former pin may have ended unseen: whoever looks sees this one, and what was read through that.

@@ -265,14 +265,14 @@ mod tests {
         let set_of = |number| cache.directory.place(page(number).1);
         let full: Vec<u64> = (0..).filter(|&number| set_of(number) == set_of(0)).take(4).collect();
         let mut held = Vec::new();
-        let blocks: Vec<_> = std::iter::from_fn(|| cache.pin_block()).collect();
-        assert_eq!(blocks.len(), 8, "slots of one pin each");
+        assert_eq!(cache.pins_max(), 8, "slots of one pin each");
+        let blocks: Vec<_> = (0..8).map(|_| cache.pin_block().unwrap()).collect();
         for round in blocks.chunks(4) {
             for (&number, block) in full.iter().zip(round) {
                 assert!(matches!(write(&cache, number), Wrote::Done { .. }));
                 let (key, hash) = page(number);
                 // SAFETY: the blocks are this thread's.
-                held.push(unsafe { cache.pin(key, hash, block.empty().unwrap()) }.unwrap().0);
+                held.push(unsafe { cache.pin(key, hash, (block, block.empty().unwrap())) }.unwrap().unwrap().0);
             }
         }
         // All others are dirty.

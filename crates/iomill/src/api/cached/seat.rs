@@ -51,22 +51,36 @@ pub struct Seat {
 }
 
 /// What a thread keeps for the cache of one node.
-#[derive(Default)]
 struct Part {
     pins: RefCell<Vec<Arc<PinBlock>>>,
-    /// The first of them, once there is one.
-    first_pins: Cell<Option<NonNull<PinBlock>>>,
+    /// The first of them, or `none`.
+    first_pins: Cell<NonNull<PinBlock>>,
     /// Which of them had an empty slot last.
     last_pins: Cell<usize>,
+    /// A block without an empty slot.
+    none: Arc<PinBlock>,
     feeder: Feeder,
 }
 
+impl Default for Part {
+    fn default() -> Part {
+        let none = PinBlock::none();
+        let first_pins = Cell::new(NonNull::from(&*none));
+        Part { pins: RefCell::default(), first_pins, last_pins: Cell::new(0), none, feeder: Feeder::default() }
+    }
+}
+
 impl Part {
-    /// Has `pin` use an empty slot; `None` when as many are pinned as may be.
-    fn with_slot<R>(&self, cache: &Cache, pin: impl FnOnce(&AtomicU32) -> R) -> Option<R> {
+    /// Has `pin` use an empty slot of a block; `None` when as many are pinned as may be.
+    fn with_slot<R>(&self, cache: &Cache, pin: impl FnOnce((&PinBlock, &AtomicU32)) -> R) -> Option<R> {
         let mut pins = self.pins.borrow_mut();
-        if let Some(slot) = pins.first().and_then(|block| block.empty()) {
-            let pinned = pin(slot);
+        if pins.iter().any(|block| block.is_gone()) {
+            // Others have their slots (rule 6 of pins).
+            pins.retain(|block| !block.is_gone());
+            self.set_first(&pins);
+        }
+        if let Some((block, slot)) = pins.first().and_then(|block| Some((&**block, block.empty()?))) {
+            let pinned = pin((block, slot));
             // Others may be in need of what this thread has no use for any more.
             give_back_empty(cache, &mut pins);
             return Some(pinned);
@@ -75,21 +89,29 @@ impl Part {
             && let Some(slot) = block.empty()
         {
             let was_empty = block.is_empty();
-            let pinned = pin(slot);
+            let pinned = pin((&**block, slot));
             if was_empty {
                 // Then others are too, as a rule.
                 give_back_empty(cache, &mut pins);
             }
             return Some(pinned);
         }
-        if let Some(block) = cache.pin_block() {
-            self.first_pins.set(Some(NonNull::from(&**pins.first().unwrap_or(&block))));
-            pins.push(block);
-        }
-        let found = pins.iter().enumerate().rev().find_map(|(index, block)| Some((index, block.empty()?)));
-        let (index, slot) = found?;
+        let found = |(index, block): (usize, &Arc<PinBlock>)| block.empty().is_some().then_some(index);
+        let index = match pins.iter().enumerate().rev().find_map(found) {
+            Some(index) => index,
+            None => {
+                pins.push(cache.pin_block()?);
+                self.set_first(&pins);
+                pins.len() - 1
+            }
+        };
         self.last_pins.set(index);
-        Some(pin(slot))
+        let slot = pins[index].empty()?;
+        Some(pin((&*pins[index], slot)))
+    }
+
+    fn set_first(&self, pins: &[Arc<PinBlock>]) {
+        self.first_pins.set(NonNull::from(&**pins.first().unwrap_or(&self.none)));
     }
 }
 
@@ -234,10 +256,11 @@ impl Seat {
         key: Key,
         hash: Hash,
     ) -> Option<Held<'a>> {
-        // SAFETY: it is in `pins`, of which the first stays while the seat lives.
-        let slot = unsafe { self.part_as::<DEFAULT>(cache).first_pins.get()?.as_ref() }.empty()?;
-        // SAFETY: the blocks of a part are this thread's, from its cache.
-        let (held, seen) = unsafe { cache.pin_found::<DEFAULT>(key, hash, slot) }?;
+        // SAFETY: it is `none` or the first in `pins`, which changes by `with_slot` only, and that is not under way here.
+        let block = unsafe { self.part_as::<DEFAULT>(cache).first_pins.get().as_ref() };
+        let slot = block.empty()?;
+        // SAFETY: the blocks of a part are this thread's, from its cache; `none` has no empty slot.
+        let (held, seen) = unsafe { cache.pin_found::<DEFAULT>(key, hash, (block, slot)) }?;
         self.tally.hit(Id::Pins, 1);
         self.note::<DEFAULT>(cached, cache, seen.way, hash);
         Some(held)
@@ -253,9 +276,14 @@ impl Seat {
         (key, hash): (Key, Hash),
         is_hit: bool,
     ) -> Result<Option<Held<'a>>> {
-        // SAFETY: the blocks of a part are this thread's, from its cache.
-        let pinned = self.part(cache).with_slot(cache, |slot| unsafe { cache.pin(key, hash, slot) });
-        let pinned = pinned.ok_or_else(|| too_many(cache))?;
+        let pinned = loop {
+            // SAFETY: the blocks of a part are this thread's, from its cache.
+            let pinned = self.part(cache).with_slot(cache, |place| unsafe { cache.pin(key, hash, place) });
+            // Where another thread has taken the slots away, this one takes others.
+            if let Ok(pinned) = pinned.ok_or_else(|| too_many(cache))? {
+                break pinned;
+            }
+        };
         Ok(pinned.map(|(held, seen)| {
             self.tally.add(Id::Pins, 1);
             if is_hit {

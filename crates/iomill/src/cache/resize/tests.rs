@@ -204,11 +204,12 @@ fn pinned_pages_leave_their_frames() {
     const CHUNK: usize = 16 * PAGE_BYTES;
     let cache = cache(100, PolicyKind::Lru);
     (0..300).for_each(|page| write_clean(&cache, page));
-    let blocks: Vec<_> = std::iter::from_fn(|| cache.pin_block()).collect();
+    let blocks: Vec<_> = (0..10).map(|_| cache.pin_block().unwrap()).collect();
     let pinned = (0..300).rev().filter(|&page| is_there(&cache, page)).take(10).collect::<Vec<_>>();
     let pins: Vec<_> = (pinned.iter().zip(&blocks))
         // SAFETY: the blocks are ours.
-        .map(|(&page, block)| unsafe { cache.pin(key(page).0, key(page).1, block.empty().unwrap()) }.unwrap().0)
+        .map(|(&page, block)| unsafe { cache.pin(key(page).0, key(page).1, (block, block.empty().unwrap())) })
+        .map(|pinned| pinned.unwrap().unwrap().0)
         .collect();
     resize(&cache, 4);
     check_frames(&cache);
