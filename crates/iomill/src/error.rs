@@ -132,6 +132,10 @@ pub enum Error {
     #[error("the array is closed")]
     Closed,
 
+    /// The array belongs to the process that this one was forked from.
+    #[error("the array was opened before this process was forked; open it again after the fork")]
+    Forked,
+
     /// The machine refuses something iomill needs.
     #[error("{what}: {why}")]
     Machine {

@@ -12,14 +12,14 @@ use super::callbacks::{self, Callbacks, check_may_block};
 use super::contexts::Cell;
 use super::file::File;
 use super::fleet::{Fleet, Plan};
-use super::info::{ArrayInfo, FileStat};
+use super::info::FileStat;
 use super::notices::Notices;
 use super::options::{ArrayOptions, Layout, Mode};
 use super::places::Places;
 use super::setup;
 use super::state::FileState;
 use crate::catalog::{Catalog, Id};
-use crate::counters::{self, Board, Counters, Meter};
+use crate::counters::{self, Board, Meter};
 use crate::drive::inline::Service;
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
@@ -29,6 +29,7 @@ use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
 use crate::sys::fs::Alignment;
+use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 
 /// How long to wait before something that another thread does is looked at again.
@@ -40,15 +41,22 @@ static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::n
 /// A set of drives used together, with one catalog of files.
 ///
 /// Clones share the array. Dropping the last clone and the last file closes it; [`Array::close`] also reports errors.
+///
+/// An array is open in one process. In a child that was forked from it every call is an error ([`Error::Forked`]), and closing and
+/// dropping do nothing: the child opens the array anew. Pins that were made before the fork keep their bytes there.
 #[derive(Clone, Debug)]
 pub struct Array {
     /// Until it is dropped.
-    inner: ManuallyDrop<Arc<ArrayInner>>,
+    pub(super) inner: ManuallyDrop<Arc<ArrayInner>>,
 }
 
 impl Drop for Array {
     /// Anywhere: also in a callback, where closing the array, which waits for callbacks, is left to another thread.
     fn drop(&mut self) {
+        if !self.inner.home.is_here() {
+            // Rule 3 of `forked`.
+            return;
+        }
         // SAFETY: it is taken here only, once, and nobody sees `self` after this.
         let inner = unsafe { ManuallyDrop::take(&mut self.inner) };
         match Arc::into_inner(inner) {
@@ -79,9 +87,11 @@ pub(crate) struct ArrayInner {
     /// What is counted: `board.tally()` is the calling thread's part of it.
     pub board: Arc<Board>,
     pub(super) instance: u64,
+    /// The process that has it open; nothing of it is for another one's (`forked`).
+    pub home: Home,
     next_key: AtomicU64,
     closed: AtomicBool,
-    notices: Notices,
+    pub(super) notices: Notices,
     /// Started when first needed.
     pub(super) fleet: OnceLock<Fleet>,
     starting: Mutex<()>,
@@ -166,6 +176,7 @@ impl Array {
             regions,
             locks: Arc::default(),
             instance,
+            home: Home::here(),
             // Engines may know the files of several arrays.
             next_key: AtomicU64::new((instance << 40) + 1),
             closed: AtomicBool::new(false),
@@ -201,6 +212,7 @@ impl Array {
     /// Deletes a file that nobody in this process has open. It waits for what is under way on the file, so callbacks cannot call it.
     pub fn delete(&self, name: &str) -> Result<()> {
         check_may_block("delete")?;
+        self.inner.check_home()?;
         let catalog = &self.inner.catalog;
         self.inner.with_closed(|| Ok(vec![catalog.record(name)?]), || catalog.delete(name))
     }
@@ -209,6 +221,7 @@ impl Array {
     /// stands for. It waits as [`Array::delete`] does.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_may_block("rename")?;
+        self.inner.check_home()?;
         let catalog = &self.inner.catalog;
         let both = || {
             let mut records = vec![catalog.record(from)?];
@@ -224,7 +237,7 @@ impl Array {
 
     /// The names that begin with `prefix`, sorted.
     pub fn list(&self, prefix: &str) -> Vec<String> {
-        self.inner.catalog.list(prefix)
+        if self.inner.home.is_here() { self.inner.catalog.list(prefix) } else { Vec::new() }
     }
 
     /// What is known of a file without opening it.
@@ -254,39 +267,15 @@ impl Array {
         self.inner.catalog.set_attribute(name, key, value)
     }
 
-    /// The array and its drives as they are now.
-    pub fn info(&self) -> Result<ArrayInfo> {
-        let (array, notices) = (&self.inner, self.notices());
-        let mut info = ArrayInfo::new(&array.catalog, &array.options, &array.services, &array.places, notices)?;
-        if let Some(cached) = &array.cached {
-            cached.tell_nodes(&array.places, &mut info.nodes);
-        }
-        Ok(info)
-    }
-
-    /// What a user should know of: fallbacks, repairs, errors of files that were dropped and not closed. Each is told once, of very many the
-    /// first.
-    pub fn notices(&self) -> Vec<String> {
-        self.inner.notices.all()
-    }
-
-    /// What this process has done on the array since it was opened.
-    pub fn counters(&self) -> Counters {
-        self.inner.board.counters()
-    }
-
-    /// The counters as a page that Prometheus reads (text format 0.0.4), for a program to serve.
-    pub fn metrics(&self) -> String {
-        self.counters().metrics()
-    }
-
     pub(crate) fn regions(&self) -> &Arc<Regions> {
         &self.inner.regions
     }
 
     /// Advances an array without threads (a simulation) by one step.
     pub fn step(&self) {
-        self.inner.pause();
+        if self.inner.home.is_here() {
+            self.inner.pause();
+        }
     }
 
     /// Changes the size of the page cache, in bytes, while it is used: step by step, each of which holds others up for microseconds.
@@ -320,6 +309,7 @@ impl ArrayInner {
     }
 
     pub fn check_open(&self) -> Result<()> {
+        self.check_home()?;
         if self.is_open() { Ok(()) } else { Err(Error::Closed) }
     }
 
@@ -389,6 +379,7 @@ impl ArrayInner {
     }
 
     fn open_file(self: &Arc<Self>, name: &str) -> Result<Arc<FileState>> {
+        self.check_home()?;
         loop {
             let id = self.catalog.record(name)?.id;
             if let Some(state) = self.join_or_enter(&id)? {
@@ -526,6 +517,7 @@ impl ArrayInner {
     }
 
     fn close(&self) -> Result<()> {
+        self.check_home()?;
         if let Some(cached) = &self.cached {
             cached.end_short_way();
         }

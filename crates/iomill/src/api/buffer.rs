@@ -7,24 +7,27 @@ use super::array::Array;
 use crate::drive::regions::Regions;
 use crate::error::{Error, Result};
 use crate::sys::memory::PageBuf;
+use crate::sys::process::Home;
 
 /// Page-aligned memory, registered with the engines of an array where limits allow. Any slice of it may be given to any
 /// call on the array's files; whole pages in it are read and written fastest.
 #[derive(Debug)]
 pub struct Buffer {
     memory: PageBuf,
+    home: Home,
     regions: Arc<Regions>,
 }
 
 impl Array {
     /// Allocates a zeroed buffer of `len` bytes, not 0, that starts at a page.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
+        self.inner.check_home()?;
         let memory = PageBuf::new(len);
         let mut memory =
             memory.map_err(|e| Error::Machine { what: format!("a buffer of {len} bytes"), why: e.to_string() })?;
         let regions = Arc::clone(self.regions());
         regions.add(memory.as_mut_ptr(), memory.len());
-        Ok(Buffer { memory, regions })
+        Ok(Buffer { memory, home: self.inner.home, regions })
     }
 }
 
@@ -44,6 +47,9 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.regions.remove(self.memory.as_mut_ptr());
+        // In a child the memory is a copy that no engine knows (rule 2 of `forked`).
+        if self.home.is_here() {
+            self.regions.remove(self.memory.as_mut_ptr());
+        }
     }
 }

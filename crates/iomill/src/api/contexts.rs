@@ -14,6 +14,7 @@ use crate::drive::regions::Regions;
 use crate::drive::{Done, Failure, Piece};
 use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
+use crate::sys::process::Home;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
 thread_local! {
@@ -23,6 +24,7 @@ thread_local! {
 
 /// One thread's context, where the array can reach it.
 pub(crate) struct Cell {
+    home: Home,
     /// `None` before first use and after the array has been closed.
     pub(super) context: Mutex<Option<Context>>,
     /// Keys of files to let go of before the next use.
@@ -129,6 +131,7 @@ impl ArrayInner {
     /// A cell of its owner's own, which the array can reach.
     pub fn new_cell(&self) -> Arc<Cell> {
         let cell = Arc::new(Cell {
+            home: self.home,
             context: Mutex::new(None),
             forget: Mutex::new(Vec::new()),
             any_to_forget: AtomicBool::new(false),
@@ -137,6 +140,15 @@ impl ArrayInner {
         contexts.retain(|cell| cell.strong_count() > 0);
         contexts.push(Arc::downgrade(&cell));
         cell
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if !self.home.is_here() {
+            // Rule 2 of `forked`: its rings are the parent's.
+            std::mem::forget(std::mem::replace(&mut self.context, Mutex::new(None)));
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use super::split::{Extent, Splitter};
 use crate::drive::serve::INBOX_PIECES;
 use crate::engine::Op;
 use crate::error::{Error, Result};
+use crate::sys::process::Home;
 use crate::sys::sync::{Mutex, lock};
 
 /// One task of a batch given to [`File::submit`].
@@ -44,7 +45,7 @@ impl File {
             Ok(None) => self.begin_later(move |file| file.begin_read(Inside::enter(&file.state)?, offset, len)),
             Err(error) => Begun::Now(Err(error)),
         };
-        Reading { begun }
+        Reading { begun, home: self.state.array().home }
     }
 
     /// Writes bytes; the future resolves to them, for use again. The write has begun when this returns.
@@ -55,14 +56,20 @@ impl File {
             Ok(None) => self.begin_later(move |file| file.begin_here(tasks, None)),
             Err(error) => Begun::Now(Err(error)),
         };
-        Writing { begun }
+        Writing { begun, home: self.state.array().home }
     }
 
     /// [`File::sync`] as a future.
     pub fn sync_async(&self) -> Syncing {
         let outcome = Arc::new(Mutex::new(SyncOutcome::default()));
         let (state, told, there) = (Arc::clone(&self.state), self.told.share(), Arc::clone(&outcome));
-        let array = Arc::clone(state.array());
+        let (array, home) = (Arc::clone(state.array()), state.array().home);
+        if let Err(forked) = array.check_home() {
+            // Rule 3 of `forked`.
+            std::mem::forget(state);
+            lock(&outcome).result = Some(Err(forked));
+            return Syncing { outcome, home: Home::here() };
+        }
         array.callbacks.run(Box::new(move || {
             let result = Inside::enter(&state).and_then(|_inside| state.sync_and_tell(&told));
             // Before anybody is told, who may then close the file and delete it.
@@ -77,7 +84,7 @@ impl File {
                 }
             });
         }));
-        Syncing { outcome }
+        Syncing { outcome, home }
     }
 
     /// Begins a batch of tasks and has `callback` called with the outcome, on a callback thread: for each task what it
@@ -147,6 +154,7 @@ impl File {
         tasks: Vec<Task>,
         callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
     ) -> Result<Option<Vec<Task>>> {
+        self.state.array().check_home()?;
         if !self.has_room(&tasks) {
             return Ok(Some(tasks));
         }
@@ -331,7 +339,12 @@ struct Later {
 }
 
 /// Waits for an operation that may not have begun.
-fn poll_begun(begun: &mut Begun, context: &mut Context<'_>) -> Poll<Result<Vec<u8>>> {
+fn poll_begun(begun: &mut Begun, home: Home, context: &mut Context<'_>) -> Poll<Result<Vec<u8>>> {
+    if !home.is_here() {
+        // Rule 3 of `forked`.
+        std::mem::forget(std::mem::replace(begun, Begun::Taken));
+        return Poll::Ready(Err(Error::Forked));
+    }
     if let Begun::Later(later) = begun {
         // Made and dropped without the lock: wakers are a user's code.
         let mut waker = Some(context.waker().clone());
@@ -360,13 +373,16 @@ fn poll_begun(begun: &mut Begun, context: &mut Context<'_>) -> Poll<Result<Vec<u
 #[must_use = "the read goes on, but its bytes are lost"]
 pub struct Reading {
     begun: Begun,
+    /// The process that asked for it.
+    home: Home,
 }
 
 impl Future for Reading {
     type Output = Result<Vec<u8>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        poll_begun(&mut self.begun, context)
+        let home = self.home;
+        poll_begun(&mut self.begun, home, context)
     }
 }
 
@@ -374,19 +390,24 @@ impl Future for Reading {
 #[must_use = "the write goes on, but its errors are lost"]
 pub struct Writing {
     begun: Begun,
+    /// The process that asked for it.
+    home: Home,
 }
 
 impl Future for Writing {
     type Output = Result<Vec<u8>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        poll_begun(&mut self.begun, context)
+        let home = self.home;
+        poll_begun(&mut self.begun, home, context)
     }
 }
 
 /// The future of [`File::sync_async`].
 #[must_use = "the sync goes on, but its errors are lost"]
 pub struct Syncing {
+    /// The process that asked for it.
+    home: Home,
     outcome: Arc<Mutex<SyncOutcome>>,
 }
 
@@ -400,6 +421,9 @@ impl Future for Syncing {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.home.is_here() {
+            return Poll::Ready(Err(Error::Forked));
+        }
         // Made and dropped without the lock: wakers are a user's code.
         let mut waker = Some(context.waker().clone());
         let result = {

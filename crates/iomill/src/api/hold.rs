@@ -35,7 +35,13 @@ impl Drop for Hold {
     /// Anywhere: also in the waker of a task that a drive thread wakes.
     fn drop(&mut self) {
         // SAFETY: it is taken here only, once, and nobody sees `self` after this.
-        unsafe { ManuallyDrop::take(&mut self.0) }.let_go(|| ());
+        let file = unsafe { ManuallyDrop::take(&mut self.0) };
+        if file.array().home.is_here() {
+            file.let_go(|| ());
+        } else {
+            // Rule 3 of `forked`.
+            std::mem::forget(file);
+        }
     }
 }
 
@@ -71,6 +77,7 @@ impl<'a> Inside<'a> {
     /// Enters, unless the array is closed.
     pub fn enter(state: &'a FileState) -> Result<Inside<'a>> {
         let array: &ArrayInner = state.array();
+        array.check_home()?;
         state.gate.enter(|| array.pause());
         let inside = Inside(state);
         array.check_open()?;
@@ -85,6 +92,7 @@ impl<'a> Inside<'a> {
 
     /// Enters, unless the array is closed; `None` where the file's gate is, and the caller must not wait until it opens.
     pub fn enter_if_open(state: &'a FileState) -> Result<Option<Inside<'a>>> {
+        state.array().check_home()?;
         if callbacks::may_wait() {
             return Inside::enter(state).map(Some);
         }

@@ -12,6 +12,7 @@ mod cursor;
 mod durable;
 mod file;
 mod fleet;
+mod forked;
 mod future;
 mod gate;
 mod hold;

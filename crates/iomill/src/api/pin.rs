@@ -11,6 +11,7 @@ use super::state::FileState;
 use crate::cache::{Held, HeldParts};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
+use crate::sys::process::Home;
 
 /// A page that stays where it is, and as it is, while this lives: `Deref` to its bytes. What is written to the page meanwhile
 /// goes to a new frame and is seen by later reads, not by this.
@@ -68,6 +69,7 @@ impl Place<'_> {
 #[derive(Debug)]
 pub struct Pages<'a> {
     paged: &'a Paged,
+    home: Home,
     places: Vec<Place<'a>>,
     /// Where the range begins in the first page, and its length in bytes: at most to the end of the last one.
     within: usize,
@@ -84,7 +86,7 @@ impl<'a> Pages<'a> {
         if len == 0 {
             places.clear();
         }
-        Pages { paged, places, within, len }
+        Pages { paged, home: Home::here(), places, within, len }
     }
 
     /// Length of the range in bytes.
@@ -112,7 +114,7 @@ impl Drop for Pages<'_> {
     fn drop(&mut self) {
         let several = self.places.len() > 1;
         self.places.clear();
-        if several {
+        if several && self.home.is_here() {
             self.paged.cached.with_seat(|seat| seat.give_back_pins(&self.paged.cached));
         }
     }
@@ -208,6 +210,7 @@ impl File {
         len: usize,
         task: impl FnOnce(Result<&Pages<'_>>) + Send + 'static,
     ) -> Result<()> {
+        self.state.array().check_open()?;
         let paged = Arc::clone(self.paged("submit_with")?);
         self.state.range_end(offset, len as u64)?;
         // Errors that are seen before the task is on its way are the caller's.

@@ -18,6 +18,7 @@ use super::runtime::{self, OwnFile};
 use super::snapshot::{Counters, load};
 use super::{DriveTally, KIND_DRIVE, KIND_THREAD, KIND_WORD, Owned, ROW_BYTES, ROW_WORDS, Row, Tally};
 use crate::sys::memory::Slab;
+use crate::sys::process::Home;
 
 /// Most rows on a board; owners that come later count in plain memory.
 pub(super) const ROWS_MAX: usize = 1 << 14;
@@ -45,6 +46,7 @@ pub struct Subject {
 /// All counters of one array in this process.
 pub struct Board {
     instance: u64,
+    home: Home,
     drives: u16,
     area: Area,
     pool: Mutex<Pool>,
@@ -139,6 +141,7 @@ impl Board {
         let pool = Pool { file, used: 0, ready, free: BTreeMap::new(), extra: Vec::new() };
         Ok(Arc::new(Board {
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            home: Home::here(),
             drives: subject.drives.len() as u16,
             area,
             pool: Mutex::new(pool),
@@ -209,6 +212,11 @@ impl Board {
         let row = NonNull::from(Box::leak(Box::new(Row(words))));
         pool.extra.push(row);
         row
+    }
+
+    /// Whether this is the process that counts here, and not one that was forked from it.
+    pub(super) fn is_here(&self) -> bool {
+        self.home.is_here()
     }
 
     pub(super) fn give_back(&self, row: NonNull<Row>) {

@@ -143,7 +143,10 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        self.board.give_back(self.row);
+        // In a child another thread of the parent may have the pool's lock for ever, and the row is the parent's.
+        if self.board.is_here() {
+            self.board.give_back(self.row);
+        }
     }
 }
 
@@ -220,8 +223,10 @@ impl DriveTally {
 
 impl Drop for DriveTally {
     fn drop(&mut self) {
-        // A queue ends with nothing in flight, but its row goes on.
-        self.set_in_flight(0);
+        // A queue ends with nothing in flight, but its row goes on; in a child it is the parent's.
+        if self.0.board.is_here() {
+            self.set_in_flight(0);
+        }
     }
 }
 

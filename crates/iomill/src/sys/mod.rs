@@ -9,6 +9,7 @@ pub mod fs;
 pub mod limits;
 pub mod memory;
 pub mod mounts;
+pub mod process;
 pub mod real_fs;
 pub mod sync;
 pub mod topology;

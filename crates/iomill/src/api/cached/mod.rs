@@ -34,6 +34,7 @@ use crate::drive::PAGE_BYTES;
 use crate::drive::regions::Regions;
 use crate::error::Result;
 use crate::sys::memory::PageBuf;
+use crate::sys::process;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock, read, write};
 use flush::Flusher;
 use nodes::Spread;
@@ -107,6 +108,7 @@ impl Cached {
         board: &Arc<Board>,
         notices: &mut Vec<String>,
     ) -> Result<Option<Arc<Cached>>> {
+        static FORKS: std::sync::Once = std::sync::Once::new();
         let nodes = places.cache.len();
         let Some(mut sizes) = resize::sizes(options, nodes)? else { return Ok(None) };
         let mut caches = loop {
@@ -151,6 +153,7 @@ impl Cached {
             flusher: Flusher::default(),
         };
         cached.bind(places, notices);
+        FORKS.call_once(|| process::call_in_children(seat::forget_in_child));
         Ok(Some(Arc::new(cached)))
     }
 

@@ -17,6 +17,7 @@ use crate::cache::key::{Hash, Key};
 use crate::cache::{Cache, Came, Held, PinBlock};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
+use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU32, Ordering};
 
 thread_local! {
@@ -37,9 +38,15 @@ pub fn forget_last() {
     let _forgot = LAST.try_with(|last| last.set(NOBODY));
 }
 
+/// Rule 4 of `forked`: in a child the only thread finds nothing the short way.
+pub(super) extern "C" fn forget_in_child() {
+    forget_last();
+}
+
 /// One thread's seat at a cache.
 pub struct Seat {
     instance: u64,
+    home: Home,
     cached: Weak<Cached>,
     /// Where the thread counts.
     pub tally: Rc<Tally>,
@@ -186,6 +193,7 @@ impl Cached {
     fn new_seat(self: &Arc<Self>) -> Seat {
         Seat {
             instance: self.instance,
+            home: Home::here(),
             cached: Arc::downgrade(self),
             tally: self.board.tally(),
             first: Part::default(),
@@ -316,6 +324,10 @@ impl Drop for Seat {
                 last.set(NOBODY);
             }
         });
+        if !self.home.is_here() {
+            // Rule 2 of `forked`.
+            return;
+        }
         // Where the cache is gone, so are its blocks.
         let Some(cached) = self.cached.upgrade() else { return };
         for cache in cached.caches() {

@@ -1,0 +1,137 @@
+//! Which process this is, told without a system call.
+//!
+//! Goals: a child that was forked can tell that something is its parent's, for the price of two loads. Non-goals: telling processes of a
+//! machine apart.
+//!
+//! Rules:
+//! 1. The word is 0 in a process until the process first asks for its name, and is the name from then on. Names are counted in memory
+//!    that children inherit, so a child's name is none of its ancestors'.
+//! 2. The word is 0 in a child before any code of the child looks. The kernel sees to that: it wipes the word's page (`MADV_WIPEONFORK`,
+//!    Linux 4.14). Where it does not, the C library calls `clear` in the child; a fork by a system call of the program's own is not noticed
+//!    there.
+//! 3. Nothing here takes a lock, because a thread that does not exist in the child may hold it.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Where the word is; null before the first question.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+
+/// The word where the kernel wipes no page.
+static PLAIN: AtomicU64 = AtomicU64::new(0);
+
+/// Names given so far (rule 1).
+static NAMES: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+    ) -> libc::c_int;
+}
+
+/// The process that made something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home(u64);
+
+impl Home {
+    /// This process.
+    pub fn here() -> Home {
+        let word = word().unwrap_or_else(find_word);
+        let name = NAMES.fetch_add(1, Ordering::Relaxed) + 1;
+        match word.compare_exchange(0, name, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Home(name),
+            Err(named) => Home(named),
+        }
+    }
+
+    /// Whether this is that process, and not one that was forked from it.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        word().is_some_and(|word| word.load(Ordering::Relaxed) == self.0)
+    }
+}
+
+/// Has `call` called in every child that the C library forks, on the only thread of the child. It must not take locks nor memory.
+pub fn call_in_children(call: unsafe extern "C" fn()) {
+    // SAFETY: the function stays, and does nothing that a child may not do.
+    let refused = unsafe { pthread_atfork(None, None, Some(call)) };
+    // It fails for want of a few bytes of memory, as any allocation that ends the process.
+    assert_eq!(refused, 0, "iomill: no memory for a handler of forks");
+}
+
+#[inline]
+fn word() -> Option<&'static AtomicU64> {
+    // SAFETY: null, or a word that lives as long as the process (`find_word`).
+    unsafe { WORD.load(Ordering::Acquire).as_ref() }
+}
+
+#[cold]
+fn find_word() -> &'static AtomicU64 {
+    let found = wiped_page().unwrap_or_else(|_| {
+        call_in_children(clear);
+        (&raw const PLAIN).cast_mut()
+    });
+    // A second thread that comes here at the same moment leaves a page unused.
+    let _second = WORD.compare_exchange(null_mut(), found, Ordering::AcqRel, Ordering::Acquire);
+    word().unwrap_or(&PLAIN)
+}
+
+/// A word on a page that is zero in children (rule 2). It stays for as long as the process.
+fn wiped_page() -> rustix::io::Result<*mut AtomicU64> {
+    let len = rustix::param::page_size();
+    // SAFETY: a new private mapping at an address that the kernel chooses touches no memory that exists.
+    let page =
+        unsafe { rustix::mm::mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
+    // SAFETY: the page is ours, and nothing is on it yet.
+    if let Err(error) = unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) } {
+        // SAFETY: as above. Should the kernel refuse, a page of address space stays taken.
+        let _unmapped = unsafe { rustix::mm::munmap(page, len) };
+        return Err(error);
+    }
+    Ok(page.cast())
+}
+
+/// Rule 2, where the kernel does not keep it.
+extern "C" fn clear() {
+    PLAIN.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a child that the kernel made, past the C library, answers.
+    fn in_child(question: impl Fn() -> bool) -> bool {
+        // SAFETY: the child asks questions that take neither locks nor memory, and ends.
+        unsafe {
+            let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t;
+            if child == 0 {
+                libc::_exit(i32::from(question()));
+            }
+            assert!(child > 0, "{}", std::io::Error::last_os_error());
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert!(libc::WIFEXITED(status), "{status:#x}");
+            libc::WEXITSTATUS(status) == 1
+        }
+    }
+
+    #[test]
+    fn a_child_is_another_process() {
+        let home = Home::here();
+        assert_eq!(home, Home::here());
+        assert!(home.is_here());
+        assert!(in_child(|| !home.is_here()));
+        assert!(in_child(|| Home::here() != home && !home.is_here() && Home::here().is_here()));
+        let asks_again = || {
+            let child = Home::here();
+            in_child(|| !child.is_here() && Home::here() != child && Home::here() != home)
+        };
+        assert!(in_child(asks_again), "a child's child");
+        assert!(home.is_here() && home == Home::here());
+    }
+}

@@ -1,0 +1,372 @@
+//! Processes that are forked while an array is open, and go on without `exec`.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Result, Task};
+
+const PAGE: usize = 4096;
+
+/// Children may be killed by this when they hang.
+const PATIENCE_SECONDS: u32 = 60;
+
+/// Tests come one after the other, so that no child has ends of another test's pipes.
+static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A forked process that has not been waited for.
+struct Child {
+    pid: libc::pid_t,
+    /// What it says is wrong; nothing, if nothing is.
+    says: std::fs::File,
+    /// After a byte it goes on.
+    go: Option<std::fs::File>,
+}
+
+fn pipe() -> (std::fs::File, std::fs::File) {
+    let mut ends = [0; 2];
+    // SAFETY: there is room for two descriptors, which are nobody's yet.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        let [read, write] = ends.map(|end| std::fs::File::from(OwnedFd::from_raw_fd(end)));
+        (read, write)
+    }
+}
+
+/// Forks. The child waits until it is let go, runs `task`, and ends as programs do, by `exit`.
+fn fork(task: impl FnOnce() -> std::result::Result<(), String>) -> Child {
+    let (says, mut tell) = pipe();
+    let (mut wait, go) = pipe();
+    // SAFETY: the C library sees to its own locks, and what the child does to ours is what is tested.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+    if pid > 0 {
+        return Child { pid, says, go: Some(go) };
+    }
+    // SAFETY: the alarm ends a child that hangs; the rest ends the child.
+    unsafe {
+        libc::alarm(PATIENCE_SECONDS);
+        drop(go);
+        let _ended = wait.read(&mut [0]);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(task));
+        let wrong = result.unwrap_or_else(|_| Err("it panicked".into())).err().unwrap_or_default();
+        let _told = tell.write_all(wrong.as_bytes());
+        libc::exit(0);
+    }
+}
+
+impl Child {
+    fn let_go(&mut self) {
+        self.go.take().into_iter().for_each(|mut go| go.write_all(&[1]).unwrap());
+    }
+
+    /// Waits for its end, which is a good one.
+    fn end(mut self) {
+        self.let_go();
+        let mut said = String::new();
+        self.says.read_to_string(&mut said).unwrap();
+        let mut status = 0;
+        // SAFETY: the child is ours.
+        assert_eq!(unsafe { libc::waitpid(self.pid, &raw mut status, 0) }, self.pid);
+        assert_eq!((said.as_str(), status), ("", 0), "a signal is the low 7 bits: 14 is a child that hung");
+    }
+}
+
+/// Ends threads that work until they are told, also where a test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a call in a child should have said.
+fn forked<T>(call: &str, result: Result<T>) -> std::result::Result<(), String> {
+    match result {
+        Err(Error::Forked) => Ok(()),
+        Err(other) => Err(format!("{call}: {other}")),
+        Ok(_) => Err(format!("{call} went well")),
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    match std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+fn options(mode: Mode, cache_bytes: u64) -> ArrayOptions {
+    ArrayOptions::new().mode(mode).cache_bytes(cache_bytes)
+}
+
+/// All ways in which an array may be open.
+fn ways() -> impl Iterator<Item = ArrayOptions> {
+    let modes = [Mode::Auto, Mode::DriveThreads, Mode::Inline];
+    modes.into_iter().flat_map(|mode| [4 << 20, 0].map(|cache_bytes| options(mode, cache_bytes)))
+}
+
+/// A child drops its handles, or closes them, after its parent has written anew what was dirty when it was forked. The parent's bytes
+/// stay, and so does its lock.
+#[test]
+fn what_a_child_drops_is_its_parents() {
+    let _alone = alone();
+    for (way, options) in ways().enumerate() {
+        let place = tempfile::tempdir().unwrap();
+        let array = options.create([place.path()]).unwrap();
+        let file = array.create_file("file", Layout::default()).unwrap();
+        file.write_at(&[1; 100 * PAGE], 0).unwrap();
+        let buffer = array.buffer(PAGE).unwrap();
+        let mut handles = Some((file, array, buffer));
+        let mut child = fork(|| {
+            let (file, array, buffer) = handles.take().unwrap();
+            drop(buffer);
+            if way % 2 == 0 {
+                forked("close of the file", file.close())?;
+                forked("close of the array", array.close())?;
+            } else {
+                file.clone().discard();
+                drop(array.clone());
+                drop((file, array));
+            }
+            Ok(())
+        });
+        let (file, array, buffer) = handles.take().unwrap();
+        // Longer too: what the child takes for the end of the parts lies in their midst.
+        file.write_at(&[2; 3000 * PAGE], 0).unwrap();
+        file.sync().unwrap();
+        file.write_at(&[3; PAGE], 0).unwrap();
+        child.let_go();
+        child.end();
+        // A third process.
+        let start = place.path().to_owned();
+        let other = || match Array::open(&start) {
+            Err(Error::Locked { .. }) => Ok(()),
+            other => Err(format!("the lock is gone: {other:?}")),
+        };
+        fork(other).end();
+        drop(buffer);
+        file.close().unwrap();
+        array.close().unwrap();
+        let array = ArrayOptions::new().cache_bytes(0).open(place.path()).unwrap();
+        let mut bytes = vec![0; 3001 * PAGE];
+        assert_eq!(array.open_file("file").unwrap().read_at(&mut bytes, 0).unwrap(), 3000 * PAGE);
+        assert!(bytes[..PAGE].iter().all(|byte| *byte == 3) && bytes[PAGE..3000 * PAGE].iter().all(|byte| *byte == 2));
+        array.close().unwrap();
+    }
+}
+
+/// Every call on what its parent has opened is an error in a child, whatever locks the parent's threads held when it was forked.
+#[test]
+fn every_call_in_a_child_is_an_error() {
+    let _alone = alone();
+    for options in ways() {
+        let place = tempfile::tempdir().unwrap();
+        let array = options.create([place.path()]).unwrap();
+        let file = array.create_file("file", Layout::default()).unwrap();
+        file.write_at(&[1; 50 * PAGE], 0).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for thread in 0..3u64 {
+                let (file, array, stop) = (&file, &array, &stop);
+                scope.spawn(move || {
+                    let mut round = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        round += 1;
+                        let offset = (thread * 3000 + round * 7 % 2500) * PAGE as u64;
+                        file.write_at(&[round as u8; PAGE], offset).unwrap();
+                        file.read_at(&mut [0; PAGE], offset).unwrap();
+                        array.counters();
+                        if round % 50 == 0 {
+                            file.sync().unwrap();
+                        }
+                        if round % 100 == 0 {
+                            let name = format!("{thread}");
+                            drop(array.create_file(&name, Layout::default()).unwrap());
+                            array.delete(&name).unwrap();
+                        }
+                    }
+                });
+            }
+            let ends = Stop(&stop);
+            for _ in 0..5 {
+                // Found by this thread, and in the cache.
+                file.read_at(&mut [0; 100], 0).unwrap();
+                let mut begun = file.read(0, PAGE);
+                let child = fork(|| {
+                    forked("a future that was begun", poll(&mut begun).unwrap())?;
+                    calls_of_the_file(&file)?;
+                    calls_of_the_array(&array)
+                });
+                child.end();
+                drop(begun);
+            }
+            drop(ends);
+        });
+        drop(file);
+        array.close().unwrap();
+    }
+}
+
+fn calls_of_the_file(file: &File) -> std::result::Result<(), String> {
+    let task = || vec![Task::Read { offset: 0, len: PAGE }];
+    let mut bytes = vec![0; PAGE];
+    forked("read_at of what is cached", file.read_at(&mut bytes[..100], 0))?;
+    forked("read_at", file.read_at(&mut bytes, 40 * PAGE as u64))?;
+    forked("read_many", file.read_many(&[0, 100], 100, &mut bytes[..200]))?;
+    forked("write_at", file.write_at(&bytes, 0))?;
+    forked("write_many", file.write_many(&[0, 100], 100, &bytes[..200]))?;
+    forked("read_vectored_at", file.read_vectored_at(&mut [std::io::IoSliceMut::new(&mut bytes)], 0))?;
+    forked("write_vectored_at", file.write_vectored_at(&[std::io::IoSlice::new(&bytes)], 0))?;
+    forked("set_len", file.set_len(5))?;
+    forked("preallocate", file.preallocate(1 << 20))?;
+    forked("sync", file.sync())?;
+    forked("read", poll(&mut file.read(0, PAGE)).unwrap())?;
+    forked("write", poll(&mut file.write(0, vec![1])).unwrap())?;
+    forked("sync_async", poll(&mut file.sync_async()).unwrap())?;
+    forked("submit", file.submit(task(), |_| ()))?;
+    forked("try_submit", file.try_submit(task(), |_| ()))?;
+    forked("advise", file.advise(.., Advice::DontNeed))?;
+    let cached = |result: Result<()>| !matches!(result, Err(Error::Invalid { .. }));
+    if cached(file.pin(0).map(drop)) {
+        forked("pin", file.pin(0))?;
+        forked("read_with", file.read_with(0, PAGE, |_| ()))?;
+        forked("submit_with", file.submit_with(0, PAGE, |_| ()))?;
+    }
+    forked("close", file.clone().close())
+}
+
+fn calls_of_the_array(array: &Array) -> std::result::Result<(), String> {
+    forked("create_file", array.create_file("other", Layout::default()))?;
+    forked("open_file", array.open_file("file"))?;
+    forked("delete", array.delete("file"))?;
+    forked("rename", array.rename("file", "other"))?;
+    forked("stat", array.stat("file"))?;
+    forked("set_attribute", array.set_attribute("file", "key", None))?;
+    forked("info", array.info())?;
+    forked("buffer", array.buffer(PAGE))?;
+    forked("resize_cache", array.resize_cache(8 << 20))?;
+    let nothing = array.list("").is_empty() && array.notices().is_empty() && array.counters().hits == 0;
+    if !nothing {
+        return Err("it tells something".into());
+    }
+    forked("close", array.clone().close())
+}
+
+/// Threads work while children come and go, each of which drops all; no byte is lost.
+#[test]
+fn work_goes_on_while_children_drop() {
+    let _alone = alone();
+    for options in ways() {
+        let place = tempfile::tempdir().unwrap();
+        let array = options.clone().create([place.path()]).unwrap();
+        let file = array.create_file("file", Layout::default()).unwrap();
+        file.set_len(4000 * PAGE as u64).unwrap();
+        let stop = AtomicBool::new(false);
+        let written: Vec<[u8; 1000]> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..3u64)
+                .map(|thread| {
+                    scope.spawn({
+                        let (file, stop) = (&file, &stop);
+                        move || {
+                            let mut written = [0; 1000];
+                            let mut round = 0u64;
+                            while !stop.load(Ordering::Relaxed) {
+                                round += 1;
+                                let page = (round * 7919 % 1000) as usize;
+                                let offset = (thread * 1000 + page as u64) * PAGE as u64;
+                                let mut bytes = [0; PAGE];
+                                file.read_at(&mut bytes, offset).unwrap();
+                                assert_eq!(bytes, [written[page]; PAGE]);
+                                written[page] = round as u8;
+                                file.write_at(&[round as u8; PAGE], offset).unwrap();
+                            }
+                            written
+                        }
+                    })
+                })
+                .collect();
+            let ends = Stop(&stop);
+            let mut handles = Some((file.clone(), array.clone()));
+            for _ in 0..8 {
+                let mut reads: Vec<_> = (0..20).map(|page| file.read(page * PAGE as u64, PAGE)).collect();
+                fork(|| {
+                    let mut polled = reads.iter_mut().map(|read| forked("a read", poll(read).unwrap()));
+                    polled.find(|result| result.is_err()).unwrap_or(Ok(()))?;
+                    reads.clear();
+                    drop(handles.take());
+                    Ok(())
+                })
+                .end();
+                thread::sleep(Duration::from_millis(5));
+            }
+            drop(ends);
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        file.close().unwrap();
+        array.close().unwrap();
+        let array = ArrayOptions::new().cache_bytes(0).open(place.path()).unwrap();
+        let file = array.open_file("file").unwrap();
+        for (number, byte) in written.iter().flatten().enumerate() {
+            let mut bytes = [0; PAGE];
+            file.read_at(&mut bytes, (number * PAGE) as u64).unwrap();
+            assert_eq!(bytes, [*byte; PAGE], "page {number}");
+        }
+    }
+}
+
+/// A child opens what its parent has open for reading, and reads as a process of its own.
+#[test]
+fn a_child_may_open_the_array_anew() {
+    let _alone = alone();
+    let place = tempfile::tempdir().unwrap();
+    let array = Array::create([place.path()]).unwrap();
+    array.create_file("file", Layout::default()).unwrap().write_at(&[5; 300 * PAGE], 0).unwrap();
+    array.close().unwrap();
+    let open = || ArrayOptions::new().cache_bytes(200 * PAGE as u64).read_only(true).open(place.path());
+    let array = open().unwrap();
+    let file = array.open_file("file").unwrap();
+    file.read_at(&mut [0; 100 * PAGE], 0).unwrap();
+    let pin = file.pin(3).unwrap();
+    let child = fork(|| {
+        // What was pinned before is a copy of the child's.
+        if pin[..] != [5; PAGE] {
+            return Err("the pin has other bytes".into());
+        }
+        let anew = open().map_err(|error| error.to_string())?;
+        let mine = anew.open_file("file").map_err(|error| error.to_string())?;
+        for round in 0..3 {
+            for page in 0..300 {
+                let mut bytes = [0; PAGE];
+                let read = mine.read_at(&mut bytes, page * PAGE as u64);
+                let pinned = mine.pin(page).map_err(|error| error.to_string())?;
+                if !matches!(read, Ok(PAGE)) || bytes != [5; PAGE] || pinned[..] != [5; PAGE] {
+                    return Err(format!("page {page} in round {round}: {read:?}"));
+                }
+            }
+        }
+        let ended = mine.read(0, 10 * PAGE);
+        drop(ended);
+        forked("the parent's", file.read_at(&mut [0; 8], 0))?;
+        // A child of its own.
+        let again = fork(|| forked("the child's", mine.read_at(&mut [0; 8], 0)));
+        again.end();
+        mine.close().map_err(|error| error.to_string())?;
+        anew.close().map_err(|error| error.to_string())
+    });
+    child.end();
+    assert_eq!(pin[..], [5; PAGE]);
+    file.read_at(&mut [0; 100], 0).unwrap();
+}
