@@ -7,15 +7,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bounce::Bounce;
 use super::locks::BlockLocks;
 use super::queue::Queue;
 use super::regions::{Known, Regions};
-use super::{BOUNCE_BYTES, Batching, Class, Done, Piece};
+use super::{Batching, Class, Done, Piece};
 use crate::counters::Meter;
 use crate::engine::platform::Platform;
-use crate::engine::{Completion, Engine, EngineConfig, EngineKind, NO_REGION};
+use crate::engine::{Completion, Engine, EngineConfig, EngineKind};
 use crate::sys::fs::{Alignment, Handle};
-use crate::sys::memory::PageBuf;
 
 /// How long to wait before a block lock that somebody else holds is tried again.
 pub(super) const BLOCKED_PAUSE: Duration = Duration::from_micros(50);
@@ -23,9 +23,6 @@ pub(super) const BLOCKED_PAUSE: Duration = Duration::from_micros(50);
 /// How many times the slots' number is parked at most. Random requests come to the drives unevenly: with little parked, the
 /// drives that are ahead hold all of it and the others run dry (a quarter of the time at 2, one in twenty at 16).
 const LOOK_AHEAD: usize = 16;
-
-/// Bounce memory beyond this many bytes is not registered: registering pins all of it, for each thread that calls.
-const PINNED_BOUNCE_BYTES: usize = 8 << 20;
 
 /// How one drive is served.
 #[derive(Clone, Debug)]
@@ -46,7 +43,7 @@ pub struct Service {
 
 /// One engine with the queues that it serves.
 ///
-/// Field order matters: the engine goes first when dropped, and its ring holds the bounce memory no longer.
+/// Field order matters: the engine goes first when dropped, and its ring holds the queues' bounce memory no longer.
 pub(super) struct Lane {
     pub engine: Box<dyn Engine>,
     pub queues: Vec<Queue>,
@@ -55,7 +52,6 @@ pub(super) struct Lane {
     pub known: Known,
     completions: Vec<Completion>,
     ends: Vec<Done>,
-    _bounce: PageBuf,
 }
 
 impl Lane {
@@ -69,22 +65,15 @@ impl Lane {
         let capacity: u32 = drives.iter().map(|d| d.depth).sum();
         let kind = drives.first().map_or(EngineKind::Null, |d| d.kind);
         let poll = drives.iter().all(|d| d.poll);
-        let mut engine = platform.engine(kind, &EngineConfig { capacity, poll, hold: hold.to_vec() })?;
-        let mut bounce = PageBuf::new(capacity as usize * BOUNCE_BYTES)?;
-        let mut region = NO_REGION;
-        if bounce.len() <= PINNED_BOUNCE_BYTES {
-            // SAFETY: `bounce` lives in the lane, after the engine in drop order.
-            region = unsafe { engine.register(bounce.as_mut_ptr(), bounce.len()) }.unwrap_or(NO_REGION);
-        }
+        let engine = platform.engine(kind, &EngineConfig { capacity, poll, hold: hold.to_vec() })?;
         let mut queues = Vec::with_capacity(drives.len());
         let mut owner = Vec::with_capacity(capacity as usize);
         for (index, drive) in drives.iter().enumerate() {
             let first = owner.len();
-            let memory = bounce.as_mut_ptr().wrapping_add(first * BOUNCE_BYTES);
-            // SAFETY: the slab has room for `capacity` slots and each queue gets a range of its own; it lives in
-            // the lane, as the queue does, and that never drops with I/O in flight (`run`, and `Server`'s drain).
-            queues
-                .push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), memory, region) });
+            let bounce = Bounce::new(drive.depth)?;
+            // SAFETY: the queue lives in the lane, after the engine in drop order, and the lane never drops with I/O in flight
+            // (`run`, and `Server`'s drain).
+            queues.push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), bounce) });
             if let Some(queue) = queues.last_mut() {
                 queue.batch(drive.batching, platform.clock());
                 drive.meter.iter().for_each(|meter| queue.count(meter.probe()));
@@ -92,7 +81,7 @@ impl Lane {
             owner.resize(first + drive.depth as usize, index as u16);
         }
         let completions = Vec::with_capacity(capacity as usize);
-        Ok(Lane { engine, queues, owner, known: Known::default(), completions, ends: Vec::new(), _bounce: bounce })
+        Ok(Lane { engine, queues, owner, known: Known::default(), completions, ends: Vec::new() })
     }
 
     pub fn in_flight(&self) -> usize {
@@ -241,7 +230,7 @@ impl Context {
                 return Ok(());
             }
             if in_flight == 0 {
-                // Everything parked waits for block locks that others hold.
+                // Everything parked waits for block locks that others hold, or for memory that they bounce by.
                 idle();
                 continue;
             }

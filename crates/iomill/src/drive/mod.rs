@@ -5,6 +5,7 @@
 //! plain state that somebody advances: [`inline::Context`] for a blocking call on its own thread over all drives, or
 //! [`serve::Server`], the loop around one queue that a drive thread runs.
 
+mod bounce;
 pub mod inbox;
 pub mod inline;
 pub mod locks;

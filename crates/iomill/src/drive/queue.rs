@@ -25,7 +25,8 @@
 //!
 //! So every piece has a slot after a number of ends that depends on nothing that comes later:
 //!
-//! 6. The pieces whose blocks were locked are tried before all others, in the order in which they came. Locks are fair (`locks.rs`).
+//! 6. The pieces whose blocks were locked are tried before all others, in the order in which they came. Locks are fair (`locks.rs`). So are
+//!    those that found no memory to bounce by, which wait for other threads' I/O to end (`bounce.rs`).
 //! 7. Of `BACKGROUND_TURN` turns the background has one, unless its share of the slots is taken.
 //! 8. A drive that ends I/Os in the order in which they began, each after two requests at most, ends a piece that finds `p` others parked
 //!    within `plug + 2 (p + WINDOW) (depth + BACKGROUND_TURN)` ends: it waits once for company, and each of the pieces that may go before
@@ -39,6 +40,7 @@ mod waiting;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::bounce::Bounce;
 use super::locks::BlockLocks;
 use super::{BOUNCE_BYTES, Batching, Class, Done, Failure, Fault, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::counters::Probe;
@@ -70,7 +72,8 @@ pub struct Queue {
     background: Waiting,
     /// Pieces of merged I/O that failed; each is tried by itself, before all others.
     alone: VecDeque<Piece>,
-    /// Pieces whose block was locked when their turn came, in the order of their turns; tried first at every dispatch.
+    /// Pieces whose block was locked when their turn came, or which found no memory to bounce by, in the order of their turns; tried first
+    /// at every dispatch.
     blocked: VecDeque<Piece>,
     /// Those of them that this dispatch has tried in vain.
     tried: VecDeque<Piece>,
@@ -91,30 +94,20 @@ pub struct Queue {
     /// What short transfers left of their pieces' lists: `MAX_SEGMENTS` for each slot, or nothing before the first such
     /// transfer. Then it never moves, and a slot's places change only while the slot has no request in flight.
     rests: Vec<Segment>,
-    /// `BOUNCE_BYTES` for each slot; owned by the owner of the engine, which outlives the I/O.
-    bounce: *mut u8,
-    bounce_region: u16,
+    /// A place for each slot. The owner of the queue drops the engine first.
+    bounce: Bounce,
     probe: Option<Probe>,
 }
 
-// SAFETY: the queue owns what it points to as far as threads go: `bounce` belongs to the same owner as the queue
-// (`Queue::new`), and pieces are `Send`.
+// SAFETY: the queue owns what it points to as far as threads go, and pieces are `Send`.
 unsafe impl Send for Queue {}
 
 impl Queue {
     /// A queue with slots `first_slot .. first_slot + depth`.
     ///
     /// # Safety
-    /// `bounce` is page-aligned memory of `depth * BOUNCE_BYTES` bytes that nobody else uses and that outlives both
-    /// the queue and every I/O it starts. The queue outlives those too.
-    pub unsafe fn new(
-        depth: u32,
-        first_slot: u32,
-        align: Alignment,
-        locks: Arc<BlockLocks>,
-        bounce: *mut u8,
-        bounce_region: u16,
-    ) -> Queue {
+    /// `bounce` is for as many slots. The queue outlives every I/O that it starts, and the engine that it starts it on.
+    pub unsafe fn new(depth: u32, first_slot: u32, align: Alignment, locks: Arc<BlockLocks>, bounce: Bounce) -> Queue {
         // A slot that is free holds a piece that nobody looks at.
         let nothing = Piece::sync(FileRef { handle: Handle(-1), key: 0 });
         let slot =
@@ -140,7 +133,6 @@ impl Queue {
             ready: Vec::with_capacity(depth as usize),
             rests: Vec::new(),
             bounce,
-            bounce_region,
             probe: None,
         }
     }
@@ -248,10 +240,10 @@ impl Queue {
 
     /// Starts as many parked pieces as there are slots for.
     pub fn dispatch(&mut self, engine: &mut dyn Engine) {
-        self.dispatch_again();
+        self.dispatch_again(engine);
         while self.has_room() {
             match self.next() {
-                Some(piece) => self.start(piece, self.batching.merge),
+                Some(piece) => self.start(piece, self.batching.merge, engine),
                 None => break,
             }
         }
@@ -271,13 +263,17 @@ impl Queue {
                 probe.tally.set_in_flight(self.in_flight());
             }
         }
+        if self.in_flight() == 0 {
+            // What it keeps beyond that, others may wait for, also those that some of its pieces wait for.
+            self.bounce.settle(engine);
+        }
     }
 
     /// Starts what has had its turn before and was blocked, or failed with others (rule 6).
-    fn dispatch_again(&mut self) {
+    fn dispatch_again(&mut self, engine: &mut dyn Engine) {
         while self.has_room() {
             match self.alone.pop_front().or_else(|| self.blocked.pop_front()) {
-                Some(piece) if self.may_start(piece.class) => self.start(piece, false),
+                Some(piece) if self.may_start(piece.class) => self.start(piece, false, engine),
                 Some(piece) => self.tried.push_back(piece),
                 None => break,
             }
@@ -336,8 +332,11 @@ impl Queue {
     }
 
     /// Gives a piece a slot, and with `merge` its neighbours too; or finds it blocked.
-    fn start(&mut self, piece: Piece, merge: bool) {
+    fn start(&mut self, piece: Piece, merge: bool, engine: &mut dyn Engine) {
         let direct = self.is_direct(&piece);
+        if !direct && !self.bounce_is_ready(engine) {
+            return self.tried.push_back(piece);
+        }
         let whole_pages = (piece.offset | u64::from(piece.len)).is_multiple_of(PAGE_BYTES as u64);
         let modify = piece.op == Op::Write && !direct && !whole_pages;
         let hold = match piece.op {
@@ -365,9 +364,20 @@ impl Queue {
         self.request(index);
     }
 
+    /// Sees to it that the slot that is taken next has memory to bounce by (rule 3 of `bounce`); whether it has.
+    fn bounce_is_ready(&mut self, engine: &mut dyn Engine) -> bool {
+        let Some(&next) = self.free.last() else { return false };
+        if self.bounce.get_ready(next, engine) {
+            return true;
+        }
+        let Some(other) = self.free.iter().rposition(|slot| self.bounce.is_ready(*slot)) else { return false };
+        let last = self.free.len() - 1;
+        self.free.swap(other, last);
+        true
+    }
+
     fn bounce(&self, index: u32) -> *mut u8 {
-        // SAFETY: `index` is below the depth, and the memory has `BOUNCE_BYTES` for each slot (`Queue::new`).
-        unsafe { self.bounce.add(index as usize * BOUNCE_BYTES) }
+        self.bounce.at(index).0
     }
 
     /// The offset in the part at which the bounced pages begin.
@@ -412,7 +422,10 @@ impl Queue {
                 };
                 (piece.offset, rest)
             }
-            _ => (Self::bounced_offset(piece), from(self.bounce(index), self.bounce_region)),
+            _ => {
+                let (place, region) = self.bounce.at(index);
+                (Self::bounced_offset(piece), from(place, region))
+            }
         };
         let op = if slot.phase == Phase::ModifyRead { Op::Read } else { piece.op };
         self.ready.push(Request {

@@ -74,13 +74,11 @@ impl Engine for Drive {
     fn unregister(&mut self, _: u16) {}
 }
 
-/// A queue that looks like a lane's, with its bounce memory.
-fn queue(depth: u32, unit: u32) -> (Queue, PageBuf) {
-    let mut bounce = PageBuf::new(depth as usize * BOUNCE_BYTES).unwrap();
+/// A queue that looks like a lane's.
+fn queue(depth: u32, unit: u32) -> Queue {
     let align = Alignment { offset: unit, memory: unit.min(512) };
-    // SAFETY: the tests drop the queue before its bounce memory, and their drives do nothing by themselves.
-    let queue = unsafe { Queue::new(depth, 100, align, Arc::default(), bounce.as_mut_ptr(), NO_REGION) };
-    (queue, bounce)
+    // SAFETY: the tests' drives do nothing by themselves.
+    unsafe { Queue::new(depth, 100, align, Arc::default(), Bounce::new(depth).unwrap()) }
 }
 
 /// The one end of a completion, if it is that.
@@ -125,7 +123,7 @@ fn piece(op: Op, list: &[Segment], offset: u64, tag: u32) -> Piece {
 
 /// Runs two scattered pieces side by side, whose transfers stop after so many bytes, whatever is left then.
 fn run_short(op: Op, unit: u32, stops: &[usize]) {
-    let (mut queue, _bounce) = queue(4, unit);
+    let mut queue = queue(4, unit);
     let mut drive = Drive { bytes: [vec![0; PAGE_BYTES], pattern(1), pattern(2)].concat(), ..Drive::default() };
     let mut memories: Vec<_> = (0..2).map(|_| PageBuf::new(16 * PAGE_BYTES).unwrap()).collect();
     let lists: Vec<_> = memories.iter_mut().map(scattered).collect();
@@ -193,7 +191,7 @@ fn short_transfers_of_scattered_pieces_go_on_where_they_stopped() {
 
 #[test]
 fn a_scattered_piece_fails_where_it_stopped_and_passing_errors_do_not_disturb_it() {
-    let (mut queue, _bounce) = queue(1, 512);
+    let mut queue = queue(1, 512);
     let mut drive = Drive { bytes: [vec![0; PAGE_BYTES], pattern(1)].concat(), ..Drive::default() };
     let mut memory = PageBuf::new(16 * PAGE_BYTES).unwrap();
     let list = scattered(&mut memory);
@@ -223,7 +221,7 @@ fn a_scattered_piece_fails_where_it_stopped_and_passing_errors_do_not_disturb_it
 
 #[test]
 fn a_full_list_goes_on_too() {
-    let (mut queue, _bounce) = queue(2, 4096);
+    let mut queue = queue(2, 4096);
     let mut memory = PageBuf::new(2 * MAX_SEGMENTS * PAGE_BYTES).unwrap();
     let start = memory.as_mut_ptr();
     let at = |page: usize| Segment { buf: start.wrapping_add(2 * page * PAGE_BYTES), len: PAGE_BYTES };
@@ -244,7 +242,7 @@ fn a_full_list_goes_on_too() {
 #[test]
 #[should_panic(expected = "a list of 65 segments")]
 fn a_list_that_is_too_long_is_refused() {
-    let (mut queue, _bounce) = queue(1, 4096);
+    let mut queue = queue(1, 4096);
     let nothing = Segment { buf: std::ptr::null_mut(), len: 0 };
     let list = [nothing; MAX_SEGMENTS + 1];
     let memory = Memory::Scatter { list: list.as_ptr(), count: list.len() as u16 };
@@ -272,7 +270,7 @@ fn push(queue: &mut Queue, class: Class, count: usize) {
 #[test]
 fn the_background_never_holds_more_than_its_share() {
     for (depth, share) in [(1, 1), (2, 1), (4, 1), (7, 1), (8, 2), (32, 8)] {
-        let (mut queue, _bounce) = queue(depth, 4096);
+        let mut queue = queue(depth, 4096);
         let mut drive = Drive::default();
         push(&mut queue, Class::Background, 100);
         queue.dispatch(&mut drive);
@@ -300,7 +298,7 @@ fn the_background_never_holds_more_than_its_share() {
 
 #[test]
 fn background_pieces_that_were_blocked_keep_to_the_share() {
-    let (mut queue, _bounce) = queue(8, 4096);
+    let mut queue = queue(8, 4096);
     let mut drive = Drive::default();
     let mut memory = PageBuf::new(PAGE_BYTES).unwrap();
     let locks = Arc::clone(&queue.locks);

@@ -97,6 +97,12 @@ impl Slab {
         Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxHugepage) }?)
     }
 
+    /// Refuses huge pages in all of it, so that little more memory is taken than is touched. An error is a kernel that has none.
+    pub fn refuse_huge(&self) -> io::Result<()> {
+        // SAFETY: as for `advise_huge`.
+        Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxNoHugepage) }?)
+    }
+
     /// Gives the memory behind a range of whole pages, of which the slab may end in the midst of the last, back to the system; it reads as zero afterwards. A part of a huge page
     /// gives nothing back until the kernel splits the page, which it does when it needs memory.
     ///

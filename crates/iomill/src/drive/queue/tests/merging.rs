@@ -20,17 +20,16 @@ pub(super) struct Bench {
     pub(super) queue: Queue,
     pub(super) drive: Drive,
     memory: PageBuf,
-    _bounce: PageBuf,
     pub(super) ends: Vec<Done>,
 }
 
 pub(super) fn bench(depth: u32, batching: Batching, pages: usize) -> Bench {
-    let (mut queue, bounce) = queue(depth, 512);
+    let mut queue = queue(depth, 512);
     queue.batch(batching, Arc::new(Still));
     let drive =
         Drive { bytes: (0..pages * PAGE_BYTES).map(|at| (at / PAGE_BYTES + 1) as u8).collect(), ..Drive::default() };
     let memory = PageBuf::new(2 * pages * PAGE_BYTES).unwrap();
-    Bench { queue, drive, memory, _bounce: bounce, ends: Vec::new() }
+    Bench { queue, drive, memory, ends: Vec::new() }
 }
 
 impl Bench {

@@ -238,7 +238,7 @@ fn every_piece_has_its_turn_within_the_bound() {
     for (seed, depth) in [1_usize, 4, 32].into_iter().enumerate() {
         for (kinds, most) in kinds.into_iter().flat_map(|kinds| [[6, 4], [1, 12], [12, 12]].map(|most| (kinds, most))) {
             let batching = Batching { adaptive: seed % 2 == 1, ..Batching::default() };
-            let (mut queue, _bounce) = queue(depth as u32, 512);
+            let mut queue = queue(depth as u32, 512);
             queue.batch(batching, Arc::new(Ticks::default()));
             let mut load = Load {
                 queue,

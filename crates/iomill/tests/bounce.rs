@@ -1,0 +1,69 @@
+//! The memory by which what is not aligned goes to the drives and comes from them. In a file of its own, because it looks at the memory of
+//! the whole process.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Barrier;
+use std::thread;
+
+use iomill::{ArrayOptions, Layout};
+
+const PAGE: usize = 4096;
+
+/// Threads, each of which would have 8 MiB of its own.
+const THREADS: usize = 64;
+const DRIVES: usize = 4;
+const DEPTH: u32 = 128;
+
+/// Records of a thread's call: more than all slots of all drives.
+const RECORDS: usize = 1500;
+const RECORD: usize = 100;
+
+/// Beside what bounces: threads' stacks, what they read, the allocator's arenas.
+const REST_BYTES: usize = 48 << 20;
+
+fn anonymous_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// However many threads have read and written what is not aligned, and live on, they keep a bounded amount of memory.
+#[test]
+fn threads_share_the_memory_that_bounces() {
+    let places: Vec<_> = (0..DRIVES).map(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()).collect();
+    let array =
+        ArrayOptions::new().cache_bytes(0).depth(DEPTH).create(places.iter().map(|place| place.path())).unwrap();
+    let file = array.create_file("file", Layout::striping().block_bytes(64 << 10)).unwrap();
+    let len = 4096 * PAGE;
+    let content: Vec<u8> = (0..len / 8).flat_map(|word| (word as u64).to_le_bytes()).collect();
+    file.write_at(&content, 0).unwrap();
+    let before = anonymous_bytes();
+    let (done, looked) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (file, content, done, looked) = (&file, &content, &done, &looked);
+            scope.spawn(move || {
+                let offset = |record: usize| ((record * 7919 + thread * 31) % (len / RECORD - 1) * RECORD) as u64;
+                let offsets: Vec<u64> = (0..RECORDS).map(offset).collect();
+                let mut bytes = vec![0; RECORDS * RECORD];
+                file.read_many(&offsets, RECORD, &mut bytes).unwrap();
+                for (offset, record) in offsets.iter().zip(bytes.chunks(RECORD)) {
+                    assert!(record == &content[*offset as usize..][..RECORD], "{offset}");
+                }
+                // As it was, so that the others may read it.
+                let at = thread * RECORD;
+                file.write_at(&content[at..][..RECORD], at as u64).unwrap();
+                done.wait();
+                looked.wait();
+            });
+        }
+        done.wait();
+        let taken = anonymous_bytes().saturating_sub(before);
+        looked.wait();
+        assert!(taken <= (128 << 20) + REST_BYTES, "{} MiB", taken >> 20);
+    });
+    drop(file);
+    array.close().unwrap();
+}
