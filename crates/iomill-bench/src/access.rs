@@ -11,6 +11,10 @@ use crate::contender::Task;
 use crate::draw::{Choice, Draws, ZIPF_EXPONENT};
 use crate::human;
 use crate::pattern::PAGE_BYTES;
+use crate::state::Finds;
+
+/// Memory of a program that is held to so much, beside its cache, that the kernel may use for the cache.
+const BESIDES_BYTES: u64 = 6 << 20;
 
 /// What to do, the same for every contender.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +27,8 @@ pub struct Access {
     pub op_bytes: u32,
     /// Share of reads among the operations; the others write.
     pub read_percent: u8,
+    /// Length of what is accessed, in bytes.
+    pub len_bytes: u64,
     /// Memory for what was read, in bytes.
     pub cache_bytes: u64,
     /// Operations in one call of those contenders that take many.
@@ -78,8 +84,21 @@ impl Task for Access {
         Ok(())
     }
 
-    fn miss_bytes(&self) -> Option<u64> {
-        Some(PAGE_BYTES as u64)
+    fn finds(&self) -> Option<Finds> {
+        let held = self.cache_bytes as f64 / self.len_bytes.max(1) as f64;
+        // What a program takes for itself is in its share of memory too, and may make room for a few more pages.
+        let most = (self.cache_bytes + BESIDES_BYTES) as f64 / self.len_bytes.max(1) as f64;
+        let share = match self.choice {
+            // A page has one set to be in, and a few sets may be too small for theirs.
+            Choice::Uniform if held >= 1.0 => 0.95..=1.0,
+            Choice::Uniform => 0.6 * held..=1.1 * most,
+            // The popular slots are among those in memory.
+            Choice::Zipf => 0.6 * held..=1.0,
+            Choice::Hits(percent) => f64::from(percent) / 100.0 - 0.1..=f64::from(percent) / 100.0 + 0.1,
+            // More may be read ahead than is asked for in the end.
+            Choice::Sequential => f64::NEG_INFINITY..=1.1 * most,
+        };
+        Some(Finds { miss_bytes: PAGE_BYTES as u64, share })
     }
 }
 
@@ -94,6 +113,7 @@ mod tests {
             slot_bytes: 4096,
             op_bytes: 4096,
             read_percent: 100,
+            len_bytes: 8 << 20,
             cache_bytes: 1 << 20,
             batch: 1,
         };

@@ -14,6 +14,7 @@ use iomill::{Array, ArrayOptions, Counters, File, Result};
 
 use crate::arena::Arena;
 use crate::human;
+use crate::pattern::PAGE_BYTES;
 
 pub(crate) use accesses::Accesses;
 pub use warm::{Whole, warm};
@@ -64,6 +65,13 @@ impl Since {
     /// Called by each thread when it begins; the first one counts.
     fn begin(&self, array: &Array) {
         self.0.get_or_init(|| array.counters());
+    }
+
+    /// The share of `room_bytes` that pages took when it began.
+    fn filled(&self, room_bytes: u64) -> Option<f64> {
+        let before = self.0.get()?;
+        let pages = before.fills.saturating_sub(before.evictions);
+        Some((pages * PAGE_BYTES as u64) as f64 / room_bytes.max(1) as f64)
     }
 
     /// What was counted since.

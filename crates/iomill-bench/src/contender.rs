@@ -10,6 +10,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use iomill::{Error, Result};
 
+use crate::state::{Finds, Own, Seen};
 use crate::workload::Workload;
 
 /// iomill, each calling thread driving its own ring.
@@ -126,6 +127,12 @@ pub struct Sample {
     pub fetched_bytes: Option<u64>,
     /// Latencies of a sample of the operations in nanoseconds.
     pub latency_ns: Histogram<u64>,
+    /// What its threads met; `None` where the contender does not tell.
+    pub seen: Option<Seen>,
+    /// What the contender's own cache saw, where it has one that counts.
+    pub own: Option<Own>,
+    /// The share of the memory for its cache that was in use, 0 to 1, of those who have only so much.
+    pub filled: Option<f64>,
 }
 
 impl Sample {
@@ -138,6 +145,9 @@ impl Sample {
             cpu_us: 0.0,
             fetched_bytes: None,
             latency_ns: latencies()?,
+            seen: None,
+            own: None,
+            filled: None,
         })
     }
 
@@ -163,8 +173,8 @@ pub trait Task: fmt::Display + Copy {
     /// Checks the numbers. Its `Display` is the stable name in reports.
     fn check(&self) -> Result<()>;
 
-    /// Bytes that a drive gives for an operation that finds nothing in memory, where operations may find something.
-    fn miss_bytes(&self) -> Option<u64> {
+    /// What it lets a contender find in its memory, where that depends on the memory.
+    fn finds(&self) -> Option<Finds> {
         None
     }
 }
@@ -174,7 +184,7 @@ pub trait Contender<T = Workload> {
     /// Its name in reports; one of the constants of this module.
     fn name(&self) -> &'static str;
 
-    /// What lies between it and the drives.
+    /// What lies between it and the drives. Each slice is held to it: see [`crate::state`].
     fn cache(&self) -> Cache;
 
     /// Gets ready for a workload; called once before its slices. `Ok(Some(why))` leaves the contender out: it cannot

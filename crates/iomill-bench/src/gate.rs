@@ -209,6 +209,7 @@ fn cold_access(settings: &Settings) -> Access {
         slot_bytes: page,
         op_bytes: page,
         read_percent: 100,
+        len_bytes: settings.size_bytes,
         cache_bytes: (settings.size_bytes / COLD_SIZE_OVER_CACHE).max(1 << 20),
         batch: BATCH,
     }

@@ -33,6 +33,7 @@ pub mod rounds;
 mod slots;
 mod small_writes;
 pub mod soak;
+pub mod state;
 pub mod table;
 pub mod target;
 mod threads;

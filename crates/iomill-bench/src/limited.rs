@@ -120,6 +120,7 @@ impl Settings {
             slot_bytes: page,
             op_bytes: page,
             read_percent: 100,
+            len_bytes: self.size_bytes,
             cache_bytes: self.cache_bytes,
             batch: self.batch,
         }
@@ -214,6 +215,10 @@ impl HeldTask for Access {
         self.cache_bytes
     }
 
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
     fn spoils(&self) -> bool {
         self.writes()
     }
@@ -222,6 +227,10 @@ impl HeldTask for Access {
 impl HeldTask for SmallWrites {
     fn cache_bytes(&self) -> u64 {
         self.cache_bytes
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
     }
 
     fn spoils(&self) -> bool {

@@ -18,6 +18,7 @@ use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
 use crate::report::Report;
 use crate::rounds::{self, Plan, Turns, WARM_UP};
+use crate::state::Finds;
 
 /// iomill on one node, whatever the machine has.
 pub const ONE_NODE: &str = "iomill-one-node";
@@ -69,8 +70,8 @@ impl Task for Reads {
         self.access.check()
     }
 
-    fn miss_bytes(&self) -> Option<u64> {
-        self.access.miss_bytes()
+    fn finds(&self) -> Option<Finds> {
+        self.access.finds()
     }
 }
 
@@ -145,6 +146,7 @@ impl Settings {
             slot_bytes: page,
             op_bytes: page,
             read_percent: 100,
+            len_bytes: self.size_bytes,
             cache_bytes: if hits { self.size_bytes * CACHE_OVER_SIZE } else { self.size_bytes / SIZE_OVER_CACHE },
             batch,
         };

@@ -227,7 +227,7 @@ fn row<T: Task>(outcome: &Outcome, plan: &Plan<T>) -> Row {
     let fetched: Option<Vec<f64>> =
         outcome.samples.iter().map(|s| Some(s.fetched_bytes? as f64 / s.ops.max(1) as f64)).collect();
     let fetched_bytes_per_op = fetched.map(median);
-    let missed = plan.workload.miss_bytes().and_then(|bytes| Some(fetched_bytes_per_op? / bytes as f64));
+    let missed = plan.workload.finds().and_then(|finds| Some(fetched_bytes_per_op? / finds.miss_bytes as f64));
     let latency = |quantile: f64| {
         let us = |sample: &&Sample| sample.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
         (!timed.is_empty()).then(|| median(timed.iter().map(us).collect()))

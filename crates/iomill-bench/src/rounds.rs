@@ -9,6 +9,7 @@ use std::time::Duration;
 use iomill::{Error, Result};
 
 use crate::contender::{Cache, Contender, Sample, Slice, Task};
+use crate::state::{self, Whose};
 use crate::workload::Workload;
 
 /// How to measure.
@@ -126,6 +127,7 @@ pub fn run<T: Task>(
     }
     let total = taking_part.len() * (plan.rounds + 1);
     let mut done = 0;
+    let (workload, finds) = (plan.workload.to_string(), plan.workload.finds());
     let mut turn = |contender: &mut Box<dyn Contender<T> + '_>, slice: &Slice<'_>| -> Result<Option<Sample>> {
         if cancel.load(Ordering::Relaxed) {
             return Ok(None);
@@ -133,7 +135,12 @@ pub fn run<T: Task>(
         progress(Progress { done, total, contender: contender.name() });
         let sample = contender.run(slice)?;
         done += 1;
-        Ok((!cancel.load(Ordering::Relaxed)).then_some(sample))
+        if cancel.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let (name, cache) = (contender.name(), contender.cache());
+        state::check(Whose { contender: name, cache, workload: &workload }, finds.as_ref(), slice, &sample)?;
+        Ok(Some(sample))
     };
     // Whoever spoils the bytes comes last in the round that checks them.
     let mut order: Vec<usize> = (0..taking_part.len()).collect();

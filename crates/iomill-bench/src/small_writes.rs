@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
 
 use iomill::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -92,12 +91,12 @@ pub(crate) fn run<W: Writer>(
     set_up: impl Fn() -> Result<W> + Sync,
     sync: impl Fn() -> Result<()> + Sync,
 ) -> Result<Sample> {
-    let (ended, since) = (AtomicUsize::new(0), Instant::now());
+    let ended = AtomicUsize::new(0);
     threads::run(
         slice,
         |thread| {
             let mut worker = Worker::new(set_up()?, *writes, thread);
-            worker.fill_cache(slice, since)?;
+            worker.fill_cache(slice)?;
             Ok(worker)
         },
         |worker, stop| {
@@ -129,12 +128,11 @@ impl<W: Writer> Worker<W> {
         Worker { writer, writes, rng, pool, written: Vec::new() }
     }
 
-    /// Writes this thread's share of twice the pages that there is memory for, until the time of a slice is over for all of them: drives
-    /// may be slow.
-    fn fill_cache(&mut self, slice: &Slice<'_>, since: Instant) -> Result<()> {
+    /// Writes this thread's share of twice the pages that there is memory for, however long slow drives take.
+    fn fill_cache(&mut self, slice: &Slice<'_>) -> Result<()> {
         let pages = 2 * self.writes.cache_bytes.div_ceil(PAGE_BYTES as u64);
         for _ in 0..pages.div_ceil(slice.threads.max(1) as u64) {
-            if since.elapsed() > slice.duration || slice.cancel.load(Ordering::Relaxed) {
+            if slice.cancel.load(Ordering::Relaxed) {
                 break;
             }
             let (offset, len) = self.writes.draw(&mut self.rng);

@@ -7,7 +7,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,7 @@ use iomill::{Error, Result};
 use rustix::fs::{Advice, OFlags};
 
 use crate::pattern::{self, PAGE_BYTES};
+use crate::state::Watch;
 
 /// Which virtual page lies at page `.1` of part `.0`.
 pub type PageMap = Arc<dyn Fn(usize, u64) -> u64 + Send + Sync>;
@@ -189,6 +190,22 @@ impl Target {
             advise(&file, &part.path, Advice::DontNeed)?;
         }
         Ok(())
+    }
+
+    /// Why nothing shows that the parts come from drives when they are read cold: their file system is memory, or tells nothing.
+    pub(crate) fn why_not_cold(&self) -> Result<Option<String>> {
+        self.drop_cached()?;
+        for (part, file) in self.parts.iter().zip(self.open(false, false)?) {
+            advise(&file, &part.path, Advice::Random)?;
+            let watch = Watch::begin()?;
+            let read = file.read_at(&mut [0; PAGE_BYTES], 0).map_err(|e| Error::io("read", &part.path, e))?;
+            if read > 0 && watch.end()?.fetched_bytes == Some(0) {
+                let why = "was dropped from the page cache, and reading it again brought nothing from a drive: \
+                           its file system keeps it in memory, or does not say what it fetches";
+                return Ok(Some(format!("{} {why}", part.path.display())));
+            }
+        }
+        Ok(None)
     }
 
     pub(crate) fn path(&self, part: usize) -> &Path {

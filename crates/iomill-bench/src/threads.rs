@@ -3,7 +3,6 @@
 //! Goals: what is set up before and torn down after is not in the figures; the clock is not read in anybody's loop; a
 //! thread that fails, panics or cannot be started ends the slice with an error, never with a hang.
 
-use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,6 +14,7 @@ use hdrhistogram::Histogram;
 use iomill::{Error, Result};
 
 use crate::contender::{Sample, Slice, latencies};
+use crate::state::{self, Seen, Watch};
 
 /// How often the waiting thread looks at the clock and at the cancel flag.
 const TICK: Duration = Duration::from_millis(10);
@@ -153,7 +153,8 @@ pub(crate) fn run_until<W>(
         course.end.open();
         let mut sample = Sample { cpu_us: cpu_us?, fetched_bytes, ..Sample::empty()? };
         for thread in spawned {
-            let (count, end) = thread.join().map_err(|_| panicked())??;
+            let (count, end, seen) = thread.join().map_err(|_| panicked())??;
+            sample.seen = Some(sample.seen.map_or(seen, |before| before.and(seen)));
             sample.ops += count.ops;
             sample.bytes += count.bytes;
             sample.wall = sample.wall.max(end.duration_since(start));
@@ -174,7 +175,7 @@ fn one_thread<W>(
     course: &Course<'_>,
     set_up: impl FnOnce() -> Result<W>,
     work: impl Fn(&mut W, &AtomicBool) -> Result<Count>,
-) -> Result<(Count, Instant)> {
+) -> Result<(Count, Instant, Seen)> {
     let worker = course.set_up.pass(|| match course.is_over() {
         true => Ok(None),
         false => catch_unwind(AssertUnwindSafe(set_up)).unwrap_or_else(|_| Err(panicked())).map(Some),
@@ -182,6 +183,7 @@ fn one_thread<W>(
     if worker.is_err() {
         course.stop.store(true, Ordering::Relaxed);
     }
+    let watch = Watch::begin();
     course.start.arrive_and_wait();
     // The worker lives until the end has been measured: tearing it down is no part of its work.
     let outcome = worker.map(|mut worker| {
@@ -197,8 +199,10 @@ fn one_thread<W>(
     }
     course.finished.fetch_add(1, Ordering::Release);
     course.end.arrive_and_wait();
+    // The CPU time has been taken by now: to look costs no slice anything.
+    let seen = watch.and_then(Watch::end);
     let (_worker, count) = outcome?;
-    Ok((count?, end))
+    Ok((count?, end, seen?))
 }
 
 fn wait_for_end(slice: &Slice<'_>, start: Instant, course: &Course<'_>, threads: usize) {
@@ -232,8 +236,7 @@ pub(crate) fn process_cpu_us() -> Result<f64> {
 
 /// Bytes that all threads of this process had drives fetch so far; `None` on kernels that do not count them.
 fn process_fetched_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/io").ok()?;
-    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
+    state::fetched_bytes("/proc/self/io")
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::contender::{Sample, Slice, Task};
 use crate::draw::{Choice, Draws};
 use crate::pattern::{self, PAGE_BYTES, Rng};
 use crate::slots::Timer;
+use crate::state::Own;
 use crate::target::Target;
 use crate::threads::{self, Count};
 
@@ -81,6 +82,7 @@ impl Accesses {
             slot_bytes: page,
             op_bytes: page,
             read_percent: 100,
+            len_bytes: 8 << 20,
             cache_bytes: 1 << 20,
             batch: 1,
         };
@@ -163,6 +165,8 @@ impl Contender<Access> for Accesses {
             _ => self.call(&opened, &since, slice)?,
         };
         let counted = since.end(&opened.array);
+        sample.filled = since.filled(self.access.cache_bytes.min(opened.file.len()));
+        sample.own = Some(Own { hits: counted.hits, misses: counted.misses });
         sample.fetched_bytes = Some(fetched_bytes(&counted));
         if !slice.verify {
             self.hits.add(&counted);

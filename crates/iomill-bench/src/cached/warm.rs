@@ -12,6 +12,7 @@ use crate::contender::{Cache, Contender, IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ
 use crate::human;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Reader, Record, RecordReads, Skew};
+use crate::state::Own;
 
 /// Bytes of one read when the cache is filled.
 const FILL_BYTES: usize = 1 << 20;
@@ -123,7 +124,7 @@ impl Contender<RecordReads> for Warm {
         let since = Since::default();
         since.begin(array);
         let (reads, data) = (&self.reads, &*self.data);
-        let sample = match &self.calls {
+        let mut sample = match &self.calls {
             Calls::ReadAt => records::run(slice, reads, data, || Ok(OneByOne(Called { file, data }))),
             Calls::Pin => records::run(slice, reads, data, || Ok(OneByOne(Pinned(file)))),
             Calls::ReadMany => records::run(slice, reads, data, || Ok(Gathered::new(file, reads.batch as usize))),
@@ -133,8 +134,10 @@ impl Contender<RecordReads> for Warm {
                 flyer.run(slice, &load, |_| Ok(()), ops, || ())
             }
         }?;
+        let counted = since.end(array);
+        sample.own = Some(Own { hits: counted.hits, misses: counted.misses });
         if !slice.verify {
-            self.hits.add(&since.end(array));
+            self.hits.add(&counted);
         }
         Ok(sample)
     }

@@ -48,6 +48,9 @@ pub(crate) trait HeldTask: Task {
     /// Memory for the cache.
     fn cache_bytes(&self) -> u64;
 
+    /// Length of what is accessed, in bytes.
+    fn len_bytes(&self) -> u64;
+
     /// Whether it leaves other bytes than the pattern behind.
     fn spoils(&self) -> bool;
 }
@@ -108,6 +111,7 @@ impl<T: HeldTask> Contender<T> for Held<T> {
         }
         let own = running.group.usage_bytes()?;
         running.group.limit(own + task.cache_bytes())?;
+        (running.own_bytes, running.room_bytes) = (own, task.cache_bytes().min(task.len_bytes()));
         self.notes = vec![format!(
             "a process in a {}: {} for the page cache and {} for itself",
             running.group.describe(),
@@ -126,7 +130,11 @@ impl<T: HeldTask> Contender<T> for Held<T> {
         let answer =
             running.ask(&request, Some(slice.cancel)).inspect_err(|error| self.lost = Some(error.to_string()))?;
         match answer {
-            Some(Answer::Sample(sample)) => sample.into_sample(),
+            Some(Answer::Sample(sample)) => {
+                let used_bytes = running.group.usage_bytes()?.saturating_sub(running.own_bytes);
+                let filled = used_bytes as f64 / running.room_bytes.max(1) as f64;
+                Ok(Sample { filled: Some(filled), ..sample.into_sample()? })
+            }
             // Cancelled: what is handed back is worthless, and so is the process, which works on.
             None => {
                 self.running = None;
@@ -158,6 +166,10 @@ struct Running {
     from: BufReader<ChildStdout>,
     /// Goes after the process: fields are dropped after `drop` has waited for it.
     group: MemoryGroup,
+    /// What it took for itself when it was ready.
+    own_bytes: u64,
+    /// What it should have in its cache when that is full.
+    room_bytes: u64,
 }
 
 impl Running {
@@ -168,7 +180,8 @@ impl Running {
         match (child.stdin.take(), child.stdout.take()) {
             (Some(to), Some(from)) => {
                 // H1: until it is asked it waits for its standard input.
-                let running = Running { name, child, to, from: BufReader::new(from), group };
+                let running =
+                    Running { name, child, to, from: BufReader::new(from), group, own_bytes: 0, room_bytes: 0 };
                 running.group.take_in(running.child.id())?;
                 Ok(running)
             }

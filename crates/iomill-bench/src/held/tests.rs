@@ -14,6 +14,7 @@ const ACCESS: Access = Access {
     slot_bytes: 4096,
     op_bytes: 1000,
     read_percent: 100,
+    len_bytes: 6 << 20,
     cache_bytes: 1 << 20,
     batch: 1,
 };

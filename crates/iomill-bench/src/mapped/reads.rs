@@ -25,7 +25,7 @@ use crate::human;
 use crate::memory::Region;
 use crate::pattern::{self, Rng, mix};
 use crate::slots::Timer;
-use crate::target::advise;
+use crate::target::{Part, Target, advise};
 use crate::threads::{self, Count};
 use crate::workload::{Order, shuffled};
 
@@ -141,7 +141,14 @@ impl Contender<PlainReads> for Reads {
         reads.check()?;
         self.reads = *reads;
         let needed = u64::from(reads.op_bytes);
-        Ok((self.flat.len_bytes() < needed).then(|| format!("the file is shorter than {}", human::size(needed))))
+        if self.flat.len_bytes() < needed {
+            return Ok(Some(format!("the file is shorter than {}", human::size(needed))));
+        }
+        if self.cache != Cache::Cold {
+            return Ok(None);
+        }
+        let part = Part { path: self.flat.path().to_owned(), len_bytes: self.flat.len_bytes() };
+        Target::new(vec![part], SEED, Target::striped(1, 1))?.why_not_cold()
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
@@ -185,7 +192,8 @@ fn work<const VERIFY: bool>(
 ) -> Result<Count> {
     let (mut count, mut timer) = (Count::new()?, Timer::new());
     let len = of.reads.op_bytes as usize;
-    while !stop.load(Ordering::Relaxed) {
+    // One at least: on a busy machine a short slice may be over before its thread runs.
+    while count.ops == 0 || !stop.load(Ordering::Relaxed) {
         let Some(offset) = places.draw() else { break };
         timer.time(&mut count, || reader.read(offset, len))?;
         if VERIFY && !pattern::holds(SEED, offset, &reader.buffer[..len]) {

@@ -75,7 +75,7 @@ pub(super) fn why_not_buffered(target: &Target, workload: &Workload, cache: Cach
         let (needed, there) = (crate::human::size(needed), crate::human::size(there));
         return Ok(Some(format!("{needed} cannot be warm in {there} of free memory")));
     }
-    Ok(None)
+    if cache == Cache::Cold { target.why_not_cold() } else { Ok(None) }
 }
 
 /// Empties or fills the page cache for the parts.

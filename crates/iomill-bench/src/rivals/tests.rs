@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::contender::{AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, MMAP, PREAD, Slice, URING_BY_HAND};
+use crate::state::{self, Whose};
 use crate::workload::{Order, Workload};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -56,6 +57,8 @@ fn every_rival_reads_the_right_bytes() {
                 let sample = rival.run(&slice(2, true)).unwrap();
                 assert!(sample.ops > 0 && sample.bytes == sample.ops * u64::from(block_bytes), "{label}: {sample:?}");
                 assert!(sample.cpu_us > 0.0 && !sample.wall.is_zero(), "{label}: {sample:?}");
+                let whose = Whose { contender: rival.name(), cache: rival.cache(), workload: &label };
+                state::check(whose, None, &slice(2, true), &sample).unwrap();
                 if rival.cache() == Cache::Cold {
                     let blocks = target.total_bytes() / u64::from(block_bytes);
                     assert!(sample.ops <= blocks, "{label}: {} of {blocks} blocks", sample.ops);

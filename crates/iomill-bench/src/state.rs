@@ -1,0 +1,369 @@
+//! What a slice saw beside its operations, and whether that is the state that its contender is said to be in.
+//!
+//! Goals: a figure that is called warm, cold or held is one; a slice in another state ends the measurement with an error. Non-goals:
+//! to bring a contender into a state, which is its own work; times, which the machine's neighbours change.
+//!
+//! Rules:
+//! 1. A thread counts from before its slice begins until after it has ended, so that what brings about the state is not counted,
+//!    and counting is not timed.
+//! 2. Each thread counts for itself: what else the process does is not the contender's.
+//! 3. Warm: threads meet no page faults and fetch nothing from drives, and what cache there is has all pages.
+//! 4. Cold: all bytes come from drives.
+//! 5. Held: memory was full when the slice began, and as many operations found their bytes in it as its size lets.
+//! 6. A contender that does not say what its slices saw is in the wrong state. What the kernel does not count is not held against one.
+
+use std::fs;
+use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
+
+use iomill::{Error, Result};
+
+use crate::contender::{Cache, Sample, Slice};
+use crate::human;
+
+/// Warm: a page fault or a miss in so many operations costs less than one percent of the shortest of them.
+const OPS_PER_EXCEPTION: u64 = 10_000;
+
+/// What a thread may meet besides: it allocates a histogram, buffers, and what hundreds of operations in flight need.
+const FAULTS_PER_THREAD: u64 = 256;
+
+/// What a process may fetch besides, in bytes: pieces of its own executable.
+const FETCHED_BESIDES_BYTES: u64 = 256 << 10;
+
+/// Of the pages that a warm cache is asked for, so many are not there: as few as make no difference.
+const MISSED_SHARE_MAX: f64 = 0.001;
+
+/// Cold: the share of all bytes that comes from drives at least. A kernel may keep pages that were dropped, for a moment.
+const COLD_SHARE_MIN: f64 = 0.9;
+
+/// Held: the share of its memory that is in use at least. Pages have sets to be in, so the last free frames are rarely found.
+const FILLED_SHARE_MIN: f64 = 0.7;
+
+/// What the threads of a slice met while it ran, summed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Seen {
+    /// Page faults without I/O.
+    pub minor_faults: u64,
+    /// Page faults that waited for a drive.
+    pub major_faults: u64,
+    /// Bytes that the threads had drives fetch; `None` where the kernel does not tell.
+    pub fetched_bytes: Option<u64>,
+}
+
+/// Counts what the calling thread meets (rules 1 and 2). [`crate::threads`] has one for each thread; a contender that works
+/// elsewhere brings its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch(Seen);
+
+impl Watch {
+    /// Begins.
+    pub fn begin() -> Result<Watch> {
+        Ok(Watch(of_this_thread()?))
+    }
+
+    /// What the same thread has met since.
+    pub fn end(self) -> Result<Seen> {
+        let (now, before) = (of_this_thread()?, self.0);
+        Ok(Seen {
+            minor_faults: now.minor_faults.saturating_sub(before.minor_faults),
+            major_faults: now.major_faults.saturating_sub(before.major_faults),
+            fetched_bytes: now.fetched_bytes.zip(before.fetched_bytes).map(|(now, before)| now.saturating_sub(before)),
+        })
+    }
+}
+
+impl Seen {
+    /// What two threads met together.
+    pub fn and(self, other: Seen) -> Seen {
+        Seen {
+            minor_faults: self.minor_faults + other.minor_faults,
+            major_faults: self.major_faults + other.major_faults,
+            fetched_bytes: self.fetched_bytes.zip(other.fetched_bytes).map(|(one, other)| one + other),
+        }
+    }
+}
+
+fn of_this_thread() -> Result<Seen> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is valid for one `rusage`, which the call fills.
+    if unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } != 0 {
+        let why = std::io::Error::last_os_error().to_string();
+        return Err(Error::Machine { what: "the page faults of a thread".into(), why });
+    }
+    // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
+    let usage = unsafe { usage.assume_init() };
+    let fetched_bytes = fetched_bytes("/proc/thread-self/io");
+    Ok(Seen { minor_faults: usage.ru_minflt as u64, major_faults: usage.ru_majflt as u64, fetched_bytes })
+}
+
+/// Bytes that whoever has that file in `/proc` had drives fetch so far; `None` on kernels that do not count them.
+pub(crate) fn fetched_bytes(io: &str) -> Option<u64> {
+    let text = fs::read_to_string(io).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
+}
+
+/// What a contender's own cache saw of a slice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Own {
+    /// Pages that were found in it.
+    pub hits: u64,
+    /// Pages that were asked for and not found.
+    pub misses: u64,
+}
+
+/// Whose slice is looked at, for the words of an error.
+#[derive(Clone, Copy, Debug)]
+pub struct Whose<'a> {
+    /// The contender's name.
+    pub contender: &'a str,
+    /// The state that it is said to be in.
+    pub cache: Cache,
+    /// What it does, such as `random-read-4KiB`.
+    pub workload: &'a str,
+}
+
+/// What a workload lets a contender find in its memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finds {
+    /// Bytes that a drive gives for an operation that finds nothing.
+    pub miss_bytes: u64,
+    /// The share of operations that find their bytes.
+    pub share: RangeInclusive<f64>,
+}
+
+/// Refuses a slice that was not in its contender's state.
+pub fn check(whose: Whose<'_>, finds: Option<&Finds>, slice: &Slice<'_>, sample: &Sample) -> Result<()> {
+    let wrong = match whose.cache {
+        Cache::Direct => None,
+        Cache::Warm => not_warm(slice, sample),
+        Cache::Cold => not_cold(sample),
+        Cache::Held => not_held(finds, sample),
+    };
+    let Some(why) = wrong else { return Ok(()) };
+    let (name, state, workload) = (whose.contender, whose.cache.name(), whose.workload);
+    let kind = if slice.verify { "checking" } else { "timed" };
+    let what = format!(
+        "a {kind} slice of {name} ({state}), {workload}, {} threads, {} operations in {:.3} s",
+        slice.threads,
+        sample.ops,
+        sample.wall.as_secs_f64()
+    );
+    let why = format!("it was not {state}: {why}; its figure would mean something else, so there is none");
+    Err(Error::Machine { what, why })
+}
+
+/// Rule 3.
+fn not_warm(slice: &Slice<'_>, sample: &Sample) -> Option<String> {
+    let Some(seen) = sample.seen else { return Some(UNSEEN.to_owned()) };
+    let exceptions = sample.ops / OPS_PER_EXCEPTION;
+    let (faults, most) = (seen.minor_faults + seen.major_faults, exceptions + FAULTS_PER_THREAD * slice.threads as u64);
+    if faults > most {
+        let Seen { minor_faults, major_faults, .. } = seen;
+        return Some(format!(
+            "{most} page faults are expected at most, and {minor_faults} minor and {major_faults} major ones were seen"
+        ));
+    }
+    let most = exceptions * 4096 + FETCHED_BESIDES_BYTES;
+    if let Some(fetched) = seen.fetched_bytes.filter(|&fetched| fetched > most) {
+        let (most, fetched) = (human::size(most), human::size(fetched));
+        return Some(format!("{most} are expected from drives at most, and {fetched} came"));
+    }
+    let own = sample.own?;
+    let missed = own.misses as f64 / (own.hits + own.misses).max(1) as f64;
+    (missed > MISSED_SHARE_MAX).then(|| {
+        let Own { hits, misses } = own;
+        format!(
+            "its cache is expected to have all but {MISSED_SHARE_MAX} of the pages, and had {hits} and lacked {misses}"
+        )
+    })
+}
+
+/// Rule 4.
+fn not_cold(sample: &Sample) -> Option<String> {
+    let Some(seen) = sample.seen else { return Some(UNSEEN.to_owned()) };
+    let least = sample.bytes as f64 * COLD_SHARE_MIN;
+    seen.fetched_bytes.filter(|&fetched| (fetched as f64) < least).map(|fetched| {
+        let (bytes, fetched) = (human::size(sample.bytes), human::size(fetched));
+        format!("all of {bytes} are expected from drives, and {fetched} came")
+    })
+}
+
+/// Rule 5.
+fn not_held(finds: Option<&Finds>, sample: &Sample) -> Option<String> {
+    let Some(filled) = sample.filled else { return Some(UNSEEN.to_owned()) };
+    if filled < FILLED_SHARE_MIN {
+        let (least, seen) = (100.0 * FILLED_SHARE_MIN, 100.0 * filled);
+        return Some(format!("its memory is expected to be in use to {least:.0}% at least, and was to {seen:.0}%"));
+    }
+    let (finds, fetched) = (finds?, sample.fetched_bytes?);
+    let found = 1.0 - fetched as f64 / (sample.ops.max(1) * finds.miss_bytes) as f64;
+    // Three deviations of a share that is seen in so few operations.
+    let slack = 1.5 / (sample.ops.max(1) as f64).sqrt();
+    let (least, most) = (finds.share.start() - slack, finds.share.end() + slack);
+    (!(least..=most).contains(&found)).then(|| {
+        let (least, most, found) = (100.0 * least.max(0.0), 100.0 * most.min(1.0), 100.0 * found);
+        format!(
+            "{least:.1} to {most:.1}% of its operations are expected to find their bytes in memory, and {found:.1}% did"
+        )
+    })
+}
+
+const UNSEEN: &str = "it does not say what its threads met";
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::contender::Contender;
+    use crate::flat::FlatFile;
+    use crate::memory::Region;
+    use crate::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Record, RecordReads, Skew};
+    use crate::rounds::{self, Plan};
+    use crate::target::{Part, Target};
+    use crate::threads::{self, Count};
+
+    static NEVER: AtomicBool = AtomicBool::new(false);
+    const LEN_BYTES: u64 = 64 << 20;
+
+    /// Reads a mapping that was or was not brought in before the time began.
+    struct Mapping {
+        data: Arc<Data>,
+        is_brought_in: bool,
+    }
+
+    struct Copies<'a>(&'a [u8]);
+
+    impl Copier for Copies<'_> {
+        fn copy(&mut self, offset: u64, record: &mut Record) -> Result<()> {
+            record.copy_from_slice(&self.0[offset as usize..][..RECORD_BYTES]);
+            Ok(())
+        }
+    }
+
+    impl Contender<RecordReads> for Mapping {
+        fn name(&self) -> &'static str {
+            "a mapping"
+        }
+        fn cache(&self) -> Cache {
+            Cache::Warm
+        }
+        fn prepare(&mut self, _: &RecordReads) -> Result<Option<String>> {
+            Ok(None)
+        }
+        fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+            let file = fs::File::open(self.data.path()).unwrap();
+            let mapped = Region::file_as_it_comes(&file, LEN_BYTES as usize).unwrap();
+            mapped.keep_small_pages().unwrap();
+            if self.is_brought_in {
+                mapped.populate().unwrap();
+            }
+            let reads = RecordReads { skew: Skew::Uniform, batch: 1 };
+            records::run(slice, &reads, &self.data, || Ok(OneByOne(Copies(mapped.bytes()))))
+        }
+    }
+
+    fn file() -> (tempfile::TempDir, FlatFile) {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let flat = FlatFile::write(dir.path().join("f"), LEN_BYTES, 7, &NEVER, &mut |_, _| ()).unwrap();
+        (dir, flat)
+    }
+
+    #[test]
+    fn a_mapping_that_is_faulted_in_while_it_is_timed_is_refused() {
+        let (_dir, flat) = file();
+        let data = Arc::new(Data::new(flat.path().to_owned(), LEN_BYTES / 4096, 7).unwrap());
+        let time = Duration::from_millis(60);
+        let workload = RecordReads { skew: Skew::Uniform, batch: 1 };
+        let plan = Plan { workload, threads: 1, rounds: 1, slice: time, warm_up: time };
+        let run = |is_brought_in| {
+            let contender = Mapping { data: data.clone(), is_brought_in };
+            rounds::run(&mut [Box::new(contender) as Box<dyn Contender<_>>], &plan, &mut |_| (), &NEVER)
+        };
+        let measured = run(true).unwrap();
+        assert_eq!(measured.outcomes[0].samples.len(), 1);
+        // What the last one brought into the page cache is there, and mapped by none.
+        let error = run(false).unwrap_err().to_string();
+        for said in
+            ["slice of a mapping (warm), uniform, 1 threads", "was not warm", "page faults are expected at most"]
+        {
+            assert!(error.contains(said), "{said}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_cold_slice_that_finds_its_bytes_in_memory_is_refused() {
+        let (_dir, flat) = file();
+        let part = Part { path: flat.path().to_owned(), len_bytes: LEN_BYTES };
+        let target = Target::new(vec![part], 7, Target::striped(1, 1)).unwrap();
+        if let Some(why) = target.why_not_cold().unwrap() {
+            assert!(why.contains("brought nothing from a drive"), "{why}");
+            return;
+        }
+        let slice = Slice { threads: 2, duration: Duration::from_secs(60), verify: false, cancel: &NEVER };
+        let whose = Whose { contender: "reads", cache: Cache::Cold, workload: "all" };
+        let all = |file: &mut fs::File, stop: &AtomicBool| {
+            let (mut count, mut bytes) = (Count::new()?, vec![0; 1 << 16]);
+            while !stop.load(Ordering::Relaxed) && count.bytes < LEN_BYTES / 2 {
+                file.read_exact_at(&mut bytes, count.bytes).unwrap();
+                (count.ops, count.bytes) = (count.ops + 1, count.bytes + (1 << 16));
+            }
+            Ok(count)
+        };
+        let one = Slice { threads: 1, ..slice };
+        target.drop_cached().unwrap();
+        let cold = threads::run(&one, |_| Ok(fs::File::open(flat.path()).unwrap()), all).unwrap();
+        check(whose, None, &one, &cold).unwrap();
+        let warm = threads::run(&slice, |_| Ok(fs::File::open(flat.path()).unwrap()), all).unwrap();
+        let error = check(whose, None, &slice, &warm).unwrap_err().to_string();
+        assert!(error.contains("all of 64 MiB are expected from drives"), "{error}");
+        check(Whose { cache: Cache::Warm, ..whose }, None, &slice, &warm).unwrap();
+        let error = check(Whose { cache: Cache::Warm, ..whose }, None, &one, &cold).unwrap_err().to_string();
+        assert!(error.contains("from drives at most, and"), "{error}");
+    }
+
+    fn sample(seen: Option<Seen>) -> Sample {
+        let wall = Duration::from_secs(1);
+        Sample { ops: 1_000_000, bytes: 128_000_000, wall, seen, ..Sample::empty().unwrap() }
+    }
+
+    fn refusal(cache: Cache, finds: Option<&Finds>, sample: &Sample) -> Option<String> {
+        let slice = Slice { threads: 2, duration: sample.wall, verify: false, cancel: &NEVER };
+        check(Whose { contender: "it", cache, workload: "reads" }, finds, &slice, sample).err().map(|e| e.to_string())
+    }
+
+    #[test]
+    fn warm_means_no_faults_no_fetches_and_no_misses() {
+        let good = Seen { minor_faults: 100, major_faults: 0, fetched_bytes: Some(4096) };
+        let refused = |seen| refusal(Cache::Warm, None, &sample(Some(seen)));
+        assert_eq!(refused(good), None);
+        assert!(refused(Seen { minor_faults: 700, ..good }).unwrap().contains("612 page faults are expected at most"));
+        assert!(refused(Seen { major_faults: 700, ..good }).unwrap().contains("100 minor and 700 major"));
+        assert!(refused(Seen { fetched_bytes: Some(1 << 20), ..good }).unwrap().contains("and 1 MiB came"));
+        assert_eq!(refused(Seen { fetched_bytes: None, ..good }), None, "the kernel does not tell");
+        let with = |misses| Sample { own: Some(Own { hits: 10_000, misses }), ..sample(Some(good)) };
+        assert_eq!(refusal(Cache::Warm, None, &with(10)), None);
+        assert!(refusal(Cache::Warm, None, &with(11)).unwrap().contains("had 10000 and lacked 11"));
+        for cache in [Cache::Warm, Cache::Cold, Cache::Held] {
+            assert!(refusal(cache, None, &sample(None)).unwrap().contains("does not say"), "{cache:?}");
+        }
+        assert_eq!(refusal(Cache::Direct, None, &sample(None)), None);
+    }
+
+    #[test]
+    fn held_means_full_and_no_more_than_that() {
+        let finds = Finds { miss_bytes: 4096, share: 0.1..=0.15 };
+        let held = |filled, found: f64| {
+            let fetched_bytes = Some(((1.0 - found) * 1e6 * 4096.0) as u64);
+            let one = Sample { filled: Some(filled), fetched_bytes, ..sample(Some(Seen::default())) };
+            refusal(Cache::Held, Some(&finds), &one)
+        };
+        assert_eq!(held(0.95, 0.125), None);
+        assert!(held(0.5, 0.125).unwrap().contains("to 70% at least, and was to 50%"));
+        assert!(held(1.0, 0.2).unwrap().contains("and 20.0% did"));
+        assert!(held(1.0, 0.05).unwrap().contains("and 5.0% did"));
+    }
+}
