@@ -248,7 +248,9 @@ mod models {
     #[test]
     fn loom_sync_covers_what_ended_before_it() {
         model(|| {
-            let file: Arc<File> = Arc::new((Syncs::new(()), Mark::new(false), Mutex::new(Drive::default())));
+            // The other thread has something to sync.
+            let drive = Drive { holds: 4, ..Drive::default() };
+            let file: Arc<File> = Arc::new((Syncs::new(()), Mark::new(true), Mutex::new(drive)));
             let other = thread::spawn({
                 let file = Arc::clone(&file);
                 move || sync(&file)
