@@ -6,17 +6,17 @@
 //! used again too early shows (under an address sanitizer surely); a breach of the contract of
 //! [`iomill::engine::Engine`] is reported, not hidden. Non-goals: speed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, Memory, NO_REGION, Op, Request, Wake};
 
-use crate::fault::{Death, Kind, Verdict, short_len};
-use crate::fs::is_misaligned;
+use crate::fault::{Death, Verdict, short_len};
+use crate::flight::{Flight, Plan, Port};
 use crate::image::{PAGE_BYTES, SECTOR_BYTES, granules};
-use crate::memory::Stretches;
+use crate::memory::{Stretches, is_misaligned};
 use crate::state::{Event, State};
 use crate::trace::digest;
 use crate::world::World;
@@ -32,62 +32,6 @@ const LONGEST_BYTES: u32 = 0x7fff_f000;
 
 /// How many regions of memory can be registered.
 const REGIONS: usize = 64;
-
-/// The world's side of one engine.
-#[derive(Debug, Default)]
-pub(crate) struct Port {
-    capacity: u32,
-    /// Slots whose completions have not come out of `wait` yet.
-    slots: BTreeSet<u32>,
-    /// Requests that were pushed and not started.
-    waiting: Vec<u64>,
-    ready: VecDeque<Completion>,
-    woken: bool,
-    /// The open files that the engine refers to: those it was asked to hold, and those it knows by key.
-    held: Vec<u64>,
-    files: BTreeMap<u64, u64>,
-    /// Start and length of registered memory.
-    regions: BTreeMap<u16, (usize, usize)>,
-    /// The first breach of contract; `wait` fails from then on.
-    misuse: Option<String>,
-}
-
-/// One request in flight.
-#[derive(Debug)]
-pub(crate) struct Flight {
-    port: u64,
-    request: Request,
-    /// Where the request's bytes are, as it was when the request came.
-    memory: Stretches,
-    open: u64,
-    drive: usize,
-    file: u64,
-    started: bool,
-    plan: Plan,
-    /// For a sync: what had completed before this moment of the file is covered.
-    mark: u64,
-    /// For a write whose bytes were taken: its name in the file.
-    change: Option<u64>,
-    taken: bool,
-    /// Where it is decided before the end.
-    result: Option<i32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Plan {
-    Transfer(u32),
-    Fail(i32),
-}
-
-impl Flight {
-    fn kind(&self) -> Kind {
-        match self.request.op {
-            Op::Read => Kind::Read,
-            Op::Write => Kind::Write,
-            Op::Sync => Kind::Sync,
-        }
-    }
-}
 
 impl State {
     fn misuse(&mut self, port: u64, what: String) {

@@ -10,6 +10,7 @@ use iomill::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Lock};
 use crate::errno;
 use crate::fault::{Death, Kind, Verdict};
 use crate::image::PAGE_BYTES;
+use crate::memory::is_misaligned;
 use crate::state::{Open, State};
 use crate::trace::digest;
 use crate::world::World;
@@ -80,12 +81,6 @@ impl SimFs {
     fn check_writable(&self, state: &State, handle: Handle) -> io::Result<()> {
         if state.opened(self.drive, handle)?.access.write { Ok(()) } else { Err(errno(libc::EBADF)) }
     }
-}
-
-/// Whether an open file refuses a transfer.
-pub(crate) fn is_misaligned(alignment: Alignment, offset: u64, len: u64, address: usize) -> bool {
-    let unit = u64::from(alignment.offset);
-    !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) || !address.is_multiple_of(alignment.memory as usize)
 }
 
 fn check_end(offset: u64, len: u64) -> io::Result<u64> {

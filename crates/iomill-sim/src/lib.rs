@@ -22,9 +22,11 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod dice;
 mod disk;
 mod engine;
 mod fault;
+mod flight;
 mod fs;
 mod image;
 mod memory;
@@ -36,7 +38,7 @@ mod world;
 
 use std::io;
 
-pub use disk::Survival;
+pub use dice::Survival;
 pub use fault::{Ailment, Death, Fault, Faults, Injection, Kind, Rates};
 pub use state::{DriveModel, DriveStats};
 pub use world::World;

@@ -4,6 +4,13 @@
 //! overlaps or is misaligned, which is the engine's.
 
 use iomill::engine::{MAX_SEGMENTS, Memory, Op, Request};
+use iomill::sys::fs::Alignment;
+
+/// Whether an open file refuses a transfer.
+pub(crate) fn is_misaligned(alignment: Alignment, offset: u64, len: u64, address: usize) -> bool {
+    let unit = u64::from(alignment.offset);
+    !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) || !address.is_multiple_of(alignment.memory as usize)
+}
 
 /// Start and length of each stretch of a request's memory, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,6 +24,13 @@ pub(crate) struct SimPlatform {
     pub boot: u64,
 }
 
+impl World {
+    /// The machine as iomill sees it until it crashes or reboots or the process is killed; then take a new one.
+    pub fn platform(&self) -> Arc<dyn Platform> {
+        Arc::new(SimPlatform { world: self.clone(), boot: self.state().boot })
+    }
+}
+
 impl Platform for SimPlatform {
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
         let mut state = self.world.state();

@@ -13,10 +13,11 @@ use std::path::PathBuf;
 use fastrand::Rng;
 use iomill::sys::fs::{Access, Alignment, Handle, Lock};
 
-use crate::disk::{Dice, Disk, File, Survival};
-use crate::engine::{Flight, Port};
+use crate::dice::{Dice, Survival};
+use crate::disk::{Disk, File};
 use crate::errno;
 use crate::fault::{Death, Faults, Kind, Operation, Verdict};
+use crate::flight::{Flight, Port};
 use crate::image::{PAGE_BYTES, SECTOR_BYTES};
 use crate::trace::Trace;
 

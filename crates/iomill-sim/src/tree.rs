@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use crate::disk::Dice;
+use crate::dice::Dice;
 use crate::errno;
 
 /// `<drive>/iomill` itself.
@@ -282,7 +282,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::Survival;
+    use crate::dice::Survival;
 
     fn crashed(tree: &Tree, survival: Survival, seed: u64) -> Vec<String> {
         let mut rng = fastrand::Rng::with_seed(seed);

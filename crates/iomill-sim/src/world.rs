@@ -8,13 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use iomill::engine::platform::Platform;
-
-use crate::disk::{Disk, File, Survival};
+use crate::dice::Survival;
+use crate::disk::{Disk, File};
 use crate::errno;
 use crate::fault::Faults;
 use crate::image::Image;
-use crate::platform::SimPlatform;
 use crate::state::{Drive, DriveModel, DriveStats, State};
 
 /// A simulated machine. Clones are the same machine.
@@ -57,11 +55,6 @@ impl World {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The machine as iomill sees it until it crashes or reboots or the process is killed; then take a new one.
-    pub fn platform(&self) -> Arc<dyn Platform> {
-        Arc::new(SimPlatform { world: self.clone(), boot: self.state().boot })
     }
 
     // Drives.

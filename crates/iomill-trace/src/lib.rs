@@ -17,6 +17,7 @@ pub mod reference;
 pub mod replay;
 mod sets;
 pub mod simulate;
+mod simulated;
 
 pub use error::{Result, TraceError};
 pub use format::{Format, Op};

@@ -7,7 +7,7 @@ use iomill::cache::key::{Hash, Key};
 
 use crate::error::Result;
 use crate::pages::{Access, DEVICE_SHIFT};
-use crate::simulate::Simulated;
+use crate::simulated::Simulated;
 
 /// What goes within a set.
 pub use iomill::cache::policy::PolicyKind as SetPolicy;

@@ -14,8 +14,9 @@ use std::time::Instant;
 
 use crate::error::Result;
 use crate::global;
-use crate::pages::{Access, Pages};
+use crate::pages::Pages;
 use crate::sets::Sets;
+use crate::simulated::Simulated;
 
 /// Shares of a trace's pages that caches have where their sizes are not given, in thousandths.
 pub const PER_MILLE: [u64; 6] = [1, 10, 50, 100, 200, 400];
@@ -30,20 +31,6 @@ pub const SET_SIZE_DEFAULT: u32 = iomill::DEFAULT_SET_SIZE as u32;
 const LOOK: usize = 1 << 20;
 
 pub use crate::sets::SetPolicy;
-
-/// A cache that takes accesses one by one.
-pub trait Simulated {
-    /// Takes an access; whether it hit. What missed is in the cache afterwards.
-    fn access(&mut self, access: Access) -> bool;
-
-    /// Takes some; how many hit.
-    fn hits(&mut self, accesses: impl Iterator<Item = Access>) -> usize
-    where
-        Self: Sized,
-    {
-        accesses.filter(|access| self.access(*access)).count()
-    }
-}
 
 /// Which page goes when another one comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

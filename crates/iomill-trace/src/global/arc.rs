@@ -3,7 +3,7 @@
 
 use super::lists::Lists;
 use crate::pages::Access;
-use crate::simulate::Simulated;
+use crate::simulated::Simulated;
 
 /// In the cache and used once since they came.
 const ONCE: usize = 0;

@@ -4,7 +4,7 @@
 use std::collections::BinaryHeap;
 
 use crate::pages::{Access, Pages};
-use crate::simulate::Simulated;
+use crate::simulated::Simulated;
 
 /// Not used again, or not kept.
 const NEVER: u32 = u32::MAX;

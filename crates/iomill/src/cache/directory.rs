@@ -233,6 +233,19 @@ impl Directory {
         self.policy.missed(index, set, hash);
     }
 
+    /// Tells the policy of the hits that a thread has noted. A way may hold another page by now: the policy takes that page for
+    /// younger than it is.
+    pub fn take_hits(&self, feeder: &Feeder) {
+        feeder.drain(
+            |hash, way| self.hit(hash, way),
+            |hashes| {
+                if self.wants_feed {
+                    self.policy.feed(hashes);
+                }
+            },
+        );
+    }
+
     /// One access of a simulation: whether the page was there; it is now. `feeder` is the thread's, as in the real cache.
     pub fn touch(&self, feeder: &mut Feeder, key: Key) -> bool {
         self.touch_hashed(feeder, key, self.hash(key))
@@ -251,7 +264,7 @@ impl Directory {
             feeder.push(seen.way, hash);
             return true;
         }
-        feeder.drain(self);
+        self.take_hits(feeder);
         let (Place(index), mut set) = self.lock(hash);
         self.missed(Place(index), &mut set, hash);
         let way = match set.free() {

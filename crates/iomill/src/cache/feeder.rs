@@ -6,7 +6,6 @@
 
 use std::cell::Cell;
 
-use super::directory::Directory;
 use super::key::Hash;
 
 /// Hits that a feeder remembers.
@@ -51,9 +50,9 @@ impl Feeder {
         self.count.get()
     }
 
-    /// Tells a directory's policy what is remembered, in its order, and forgets it. A way may hold another page by now: that one
-    /// is taken for younger than it is.
-    pub fn drain(&self, directory: &Directory) {
+    /// Hands out what is remembered, in its order, and forgets it: each hit's hash and way to `hit`, then the hashes of some hits
+    /// together to `feed`.
+    pub fn drain(&self, mut hit: impl FnMut(Hash, usize), mut feed: impl FnMut(&[Hash])) {
         let count = self.count.replace(0);
         let mut next = count - count.min(FEEDER_LEN);
         while next < count {
@@ -61,13 +60,11 @@ impl Feeder {
             let len = TOLD_LEN.min(count - next);
             for told in &mut hashes[..len] {
                 let (hash, way) = (self.hashes[next % FEEDER_LEN].get(), self.ways[next % FEEDER_LEN].get());
-                directory.hit(hash, way.into());
+                hit(hash, way.into());
                 *told = hash;
                 next += 1;
             }
-            if directory.wants_feed() {
-                directory.policy().feed(&hashes[..len]);
-            }
+            feed(&hashes[..len]);
         }
     }
 }

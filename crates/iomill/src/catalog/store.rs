@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::id::{Id, fill_random};
-use super::spare::SPARE;
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFs, Lock, OpenFile};
@@ -19,6 +18,8 @@ pub(super) const LABEL: &str = "label";
 pub(super) const FILES: &str = "files";
 /// Directory of parts.
 pub(super) const PARTS: &str = "parts";
+/// Path of the space set aside on each drive.
+pub(super) const SPARE: &str = "spare";
 /// How names of temporary files begin.
 pub(super) const TEMPORARY: &str = "tmp-";
 

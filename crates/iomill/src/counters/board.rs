@@ -16,11 +16,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::published::{CACHE_WORD, USED_WORD, encode, header_bytes};
 use super::runtime::{self, OwnFile};
 use super::snapshot::{Counters, load};
-use super::{DriveTally, KIND_DRIVE, KIND_THREAD, KIND_WORD, Owned, ROW_BYTES, ROW_WORDS, Row, Tally};
+use super::{DriveTally, KIND_DRIVE, KIND_THREAD, KIND_WORD, Owned, ROW_BYTES, ROW_WORDS, ROWS_MAX, Row, Tally};
 use crate::sys::memory::Slab;
-
-/// Most rows on a board; owners that come later count in plain memory.
-pub(super) const ROWS_MAX: usize = 1 << 14;
 
 /// Memory of the board is made ready in steps of so many bytes: a page.
 const STEP_BYTES: usize = 4096;

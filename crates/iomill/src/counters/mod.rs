@@ -36,6 +36,8 @@ pub use snapshot::{Counters, DriveCounters};
 /// Words of a row. With them a row is eight pairs of cache lines, and no two rows share one.
 const ROW_WORDS: usize = 128;
 const ROW_BYTES: usize = ROW_WORDS * 8;
+/// Most rows on a board; owners that come later count in plain memory.
+const ROWS_MAX: usize = 1 << 14;
 
 /// In every row, what it counts for: 0 is nothing yet.
 const KIND_WORD: usize = 0;

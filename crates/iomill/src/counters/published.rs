@@ -16,10 +16,9 @@ use std::path::PathBuf;
 
 use rustix::fs as sys;
 
-use super::board::ROWS_MAX;
 use super::runtime;
 use super::snapshot::{Counters, Words};
-use super::{ROW_BYTES, ROW_WORDS};
+use super::{ROW_BYTES, ROW_WORDS, ROWS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"iomillCT");
 /// Goes up with every change of the header, of rows, or of what a word means.

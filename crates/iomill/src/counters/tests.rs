@@ -121,11 +121,11 @@ fn queues_of_a_drive_add_up() {
 #[test]
 fn rows_beyond_the_board_count_too() {
     let board = plain(1);
-    let owners: Vec<Tally> = (0..board::ROWS_MAX + 3).map(|_| board.take_thread()).collect();
+    let owners: Vec<Tally> = (0..ROWS_MAX + 3).map(|_| board.take_thread()).collect();
     owners.iter().for_each(|owner| owner.add(Id::Waits, 1));
-    assert_eq!(board.counters().waits, board::ROWS_MAX as u64 + 3);
+    assert_eq!(board.counters().waits, ROWS_MAX as u64 + 3);
     drop(owners);
-    assert_eq!(board.counters().waits, board::ROWS_MAX as u64 + 3);
+    assert_eq!(board.counters().waits, ROWS_MAX as u64 + 3);
 }
 
 #[test]
