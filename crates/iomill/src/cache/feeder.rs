@@ -1,8 +1,8 @@
-//! What a thread has hit lately, told to the policy when somebody needs room.
+//! The last hits of a thread. The policy learns of them when a page needs room.
 //!
-//! Hits must not store to anything that threads share. So each thread notes its hits in a ring of its own, and hands them over
-//! when it has to take a lock anyway: at a miss. What is overwritten between two misses is lost, which a policy that compares
-//! ages and frequencies hardly notices; a warm cache, which has no misses, notes nothing and loses nothing by it.
+//! Hits must not store to anything that threads share. So each thread notes its hits in a ring of its own. It hands
+//! them over at a miss, when it has to take a lock anyway. Hits that are overwritten between two misses are lost. A
+//! policy that compares ages and frequencies hardly notices that. A warm cache has no misses, so it loses nothing.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use super::key::Hash;
 /// Hits that a feeder remembers.
 pub const FEEDER_LEN: usize = 64;
 
-/// Hits that are told to the policy at a time: a cache line of hashes. Between two misses there are mostly few.
+/// Hits that the policy learns of at a time: a cache line of hashes. Between two misses there are mostly few.
 const TOLD_LEN: usize = 8;
 
 /// See the head of this file.
@@ -20,7 +20,7 @@ pub struct Feeder {
     hashes: [Cell<Hash>; FEEDER_LEN],
     /// The way of each.
     ways: [Cell<u8>; FEEDER_LEN],
-    /// Hits since the last drain, also those that were overwritten since.
+    /// Hits since the last drain, overwritten ones included.
     count: Cell<usize>,
 }
 
@@ -35,7 +35,7 @@ impl Default for Feeder {
 }
 
 impl Feeder {
-    /// Takes note of a hit; `true` once in [`FEEDER_LEN`] of them.
+    /// Notes a hit. Returns `true` once in [`FEEDER_LEN`] hits.
     #[inline(always)]
     pub fn push(&self, way: u32, hash: Hash) -> bool {
         let count = self.count.get();
@@ -50,8 +50,8 @@ impl Feeder {
         self.count.get()
     }
 
-    /// Hands out what is remembered, in its order, and forgets it: each hit's hash and way to `hit`, then the hashes of some hits
-    /// together to `feed`.
+    /// Hands out the hits that are remembered, in order, and forgets them. Each hit's hash and way go to `hit`. Then
+    /// the hashes of several hits go to `feed` together.
     pub fn drain(&self, mut hit: impl FnMut(Hash, usize), mut feed: impl FnMut(&[Hash])) {
         let count = self.count.replace(0);
         let mut next = count - count.min(FEEDER_LEN);
