@@ -1,8 +1,8 @@
 //! A drive's file operations on a real file system.
 //!
-//! Goals: every path stays below `<drive>/iomill` and no symbolic link is followed there; files are 0600 and
-//! directories 0700 whatever the umask; descriptors are not inherited. Non-goals: the data path (engines), and caching
-//! of anything: each call is its system calls.
+//! Goals: every path stays below `<drive>/iomill`, and no symbolic link is followed there. Files have mode 0600 and
+//! directories 0700, whatever the umask. Descriptors are not inherited. Non-goals: the data path (engines), and
+//! caching: each call is its system calls.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,17 +24,17 @@ use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock};
 /// The directory that an array keeps on each of its drives.
 pub const DIRECTORY: &str = "iomill";
 
-/// Memory alignment for direct I/O where the kernel does not say (before Linux 6.1): no block device asks for more
-/// than its logical sector, and those of 4 KiB sectors report themselves.
+/// Memory alignment for direct I/O if the kernel does not say (before Linux 6.1). No block device demands more than its
+/// logical sector, and devices with sectors of 4 KiB report them.
 const MEMORY_ALIGN_BYTES: u32 = 512;
 
 /// The unit of direct I/O: iomill moves whole pages.
 const PAGE_BYTES: u32 = 4096;
 
-/// How often `openat2` is tried again when a rename elsewhere disturbs its walk.
+/// How often `openat2` is repeated when a rename elsewhere disturbs its walk.
 const OPEN_TRIES: usize = 16;
 
-/// One drive: a descriptor of `<drive>/iomill`, so that renaming or remounting above it changes nothing here.
+/// One drive: a descriptor of `<drive>/iomill`, so that a rename or mount above it changes nothing here.
 #[derive(Debug)]
 pub struct RealFs {
     location: PathBuf,
@@ -44,12 +44,12 @@ pub struct RealFs {
 }
 
 impl RealFs {
-    /// Attaches to the drive in the directory `path`, which must exist; with `create`, makes `<path>/iomill` first.
+    /// Attaches to the drive in the directory `path`, which must exist. With `create` it makes `<path>/iomill` first.
     pub fn attach(path: &Path, create: bool) -> io::Result<RealFs> {
-        // Components leave out a slash at the end, so that one place has one spelling.
+        // Components drop a slash at the end, so that one place has one spelling.
         let location: PathBuf = std::path::absolute(path)?.components().collect();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // Symbolic links up to here are the user's own choice.
+        // The user chose the symbolic links up to here.
         let parent = sys::openat(CWD, &location, flags, Mode::empty())?;
         if create {
             make_dir_at(&parent, DIRECTORY)?;
@@ -59,7 +59,7 @@ impl RealFs {
         Ok(RealFs { location, directory, has_openat2: AtomicBool::new(true) })
     }
 
-    /// Opens below the drive's directory, following no symbolic link at any step.
+    /// Opens a path below the drive's directory. It follows no symbolic link at any step.
     fn open_below(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let names = components(path)?;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -75,7 +75,8 @@ impl RealFs {
                         self.has_openat2.store(false, Ordering::Relaxed);
                         break;
                     }
-                    // Old seccomp filters answer so to calls they do not know; where it is meant, openat says it again.
+                    // Old seccomp filters answer this to calls that they do not know. If the error is real, openat
+                    // returns it again.
                     Err(Errno::PERM) => break,
                     result => return Ok(result?),
                 }
@@ -84,19 +85,19 @@ impl RealFs {
         self.open_by_steps(&names, flags, mode)
     }
 
-    /// Opens a regular file, and refuses all else: opening a pipe would wait for its other end.
+    /// Opens a regular file, and refuses everything else: opening a pipe would wait for its other end.
     fn open_file(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let file = self.open_below(path, flags | OFlags::NONBLOCK, mode)?;
         if FileType::from_raw_mode(sys::fstat(&file)?.st_mode) != FileType::RegularFile {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
         }
-        // With the flag io_uring would fail what it cannot do at once.
+        // With the flag O_NONBLOCK io_uring would fail requests that it cannot do at once.
         let flags = sys::fcntl_getfl(&file)?;
         sys::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
         Ok(file)
     }
 
-    /// What `openat2` does, one component at a time.
+    /// Does what `openat2` does, one component at a time.
     fn open_by_steps(&self, names: &[&str], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let Some((last, above)) = names.split_last() else {
             return Ok(retry(|| sys::openat(&self.directory, ".", flags, mode))?);
@@ -105,14 +106,14 @@ impl RealFs {
         let mut here: Option<OwnedFd> = None;
         for name in above {
             let at = here.as_ref().unwrap_or(&self.directory).as_fd();
-            // A symbolic link opens by O_PATH|O_NOFOLLOW, but is no directory: ENOTDIR.
+            // A symbolic link opens with O_PATH|O_NOFOLLOW, but is not a directory: ENOTDIR.
             here = Some(retry(|| sys::openat(at, *name, walk, Mode::empty()))?);
         }
         let at = here.as_ref().unwrap_or(&self.directory).as_fd();
         Ok(retry(|| sys::openat(at, *last, flags, mode))?)
     }
 
-    /// The directory that holds `path`, and the name in it: for calls that take no `openat2` flags.
+    /// The directory that holds `path`, and the name in it, for calls that take no `openat2` flags.
     fn parent<'a>(&self, path: &'a str) -> io::Result<(OwnedFd, &'a str)> {
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         if name.is_empty() {
@@ -122,7 +123,7 @@ impl RealFs {
         Ok((self.open_below(directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, name))
     }
 
-    /// Opens an existing file for direct I/O; `None` where the file system or device cannot do it by pages.
+    /// Opens an existing file for direct I/O; `None` if the file system or device cannot do it by pages.
     fn open_direct(&self, path: &str, flags: OFlags) -> io::Result<Option<OwnedFd>> {
         let file = match self.open_file(path, flags | OFlags::DIRECT, Mode::empty()) {
             Ok(file) => file,
@@ -130,7 +131,8 @@ impl RealFs {
             Err(error) => return Err(error),
         };
         match direct_demands(file.as_fd())? {
-            // Zero means that this file cannot (it is encrypted, say); a unit larger than a page does not fit ours.
+            // Zero means that this file cannot do direct I/O (it may be encrypted). A unit larger than a page does not
+            // fit ours.
             Some((offset, _)) if offset == 0 || offset > PAGE_BYTES => Ok(None),
             _ => Ok(Some(file)),
         }
@@ -170,7 +172,7 @@ impl DriveFs for RealFs {
         if access.create {
             let file = self.open_file(path, write | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)?;
             retry(|| sys::fchmod(&file, Mode::RUSR | Mode::WUSR))?;
-            // A second step, since O_CREAT with O_DIRECT leaves the file behind where direct I/O is refused.
+            // A second step, since O_CREAT with O_DIRECT leaves the file behind if direct I/O is refused.
             let direct = if access.direct { self.open_direct(path, write)? } else { None };
             return Ok(into_handle(direct.unwrap_or(file)));
         }
@@ -182,8 +184,8 @@ impl DriveFs for RealFs {
     }
 
     fn close(&self, handle: Handle) {
-        // SAFETY: `open` gave the descriptor away as a plain number, and a handle is closed once, by its owner
-        // (`OpenFile`); so this is the only owner now.
+        // SAFETY: `open` gave the descriptor away as a plain number, and its owner (`OpenFile`) closes a handle once.
+        // So this is the only owner now.
         drop(unsafe { OwnedFd::from_raw_fd(handle.0) });
     }
 
@@ -234,7 +236,7 @@ impl DriveFs for RealFs {
         if len == 0 {
             return Ok(());
         }
-        // Punching returns the space too, and zeroes what it touches only in part.
+        // Punching also returns the space, and zeroes pages that it covers only in part.
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match retry(|| sys::fallocate(borrow(handle), punch, offset, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeroes(handle, offset, len),
@@ -243,7 +245,7 @@ impl DriveFs for RealFs {
     }
 
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
-        // Not retried on EINTR: a second fdatasync may report success for pages that the first one lost.
+        // Not repeated after EINTR: a second fdatasync may report success for pages that the first one lost.
         Ok(sys::fdatasync(borrow(handle))?)
     }
 
@@ -297,7 +299,7 @@ impl DriveFs for RealFs {
         let mount = mount_id(self.directory.as_fd()).and_then(|id| find_mount(&table, id)).unwrap_or_default();
         let mut number = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
         if number.0 == 0 {
-            // btrfs and others put files on devices of their own making; what is mounted is the real one.
+            // btrfs and others put files on virtual devices. The mount's source is the real device.
             if let Ok(source) = fs::metadata(&mount.source) {
                 number = (sys::major(source.rdev()), sys::minor(source.rdev()));
             }
@@ -316,7 +318,7 @@ impl DriveFs for RealFs {
     }
 }
 
-/// Makes a directory of mode 0700, whatever the umask; one that exists keeps its mode.
+/// Makes a directory of mode 0700, whatever the umask. A directory that exists keeps its mode.
 fn make_dir_at(parent: &OwnedFd, name: &str) -> io::Result<()> {
     match sys::mkdirat(parent, name, Mode::RWXU) {
         Ok(()) => Ok(sys::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?),
@@ -346,9 +348,9 @@ fn into_handle(file: OwnedFd) -> Handle {
 }
 
 fn borrow<'a>(handle: Handle) -> BorrowedFd<'a> {
-    // SAFETY: the handle came out of `open` and is not closed before its owner is dropped, which the callers here
-    // outlive. A handle that is not open would give EBADF, as the descriptor is used for system calls alone; it is
-    // never -1, since `open` hands out what the kernel opened.
+    // SAFETY: the handle came out of `open`, and stays open until its owner is dropped, which the callers here outlive.
+    // Only system calls use the descriptor, so one that is not open would only give EBADF. It is never -1, since `open`
+    // hands out descriptors that the kernel opened.
     unsafe { BorrowedFd::borrow_raw(handle.0) }
 }
 
@@ -362,7 +364,7 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-/// What direct I/O on an open file demands: alignment of offsets and of memory; `None` where the kernel does not say.
+/// What direct I/O on an open file demands: the alignment of offsets and of memory. `None` if the kernel does not say.
 fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
     match retry(|| sys::statx(file, "", AtFlags::EMPTY_PATH, sys::StatxFlags::DIOALIGN)) {
         Ok(stat) if stat.stx_mask & sys::StatxFlags::DIOALIGN.bits() != 0 => {
@@ -373,8 +375,9 @@ fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
     }
 }
 
-/// The alignment of memory that a device needs, whatever it says. zram fills whole pages of memory, from the page's begin: with memory
-/// that begins within a page it overwrites what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18).
+/// The alignment of memory that a device needs, whatever it reports. zram fills whole pages of memory, from the page's
+/// start. If the memory starts within a page, zram overwrites what lies before it (Linux,
+/// drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18).
 fn memory_demand(device: &str, told: u32) -> u32 {
     if device.starts_with("zram") { told.max(PAGE_BYTES) } else { told }
 }
@@ -404,7 +407,7 @@ fn find_mount(table: &[u8], id: u64) -> Option<Mount> {
     Some(Mount { file_system, source })
 }
 
-/// Writes zeroes through a descriptor of its own: the given one may be open for direct I/O, which takes whole pages only.
+/// Writes zeroes through another descriptor. The given one may be open for direct I/O, which takes only whole pages.
 fn write_zeroes(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
     let file = fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", handle.0))?;
     let zeroes = [0; 64 << 10];
