@@ -1,11 +1,11 @@
-//! What survives a crash, as the seed has it.
+//! What survives a crash. The seed decides.
 
 use fastrand::Rng;
 
 /// How much of what was not synced survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// Whatever the seed says, torn writes included.
+    /// The seed decides, torn writes included.
     Seeded,
     /// Nothing.
     Nothing,
@@ -24,7 +24,7 @@ impl<'a> Dice<'a> {
         Dice { rng, survival }
     }
 
-    /// What becomes of one write as a whole.
+    /// The fate of one write as a whole.
     pub fn write_fate(&mut self) -> Fate {
         match self.survival {
             Survival::Nothing => Fate::Lost,
@@ -41,7 +41,7 @@ impl<'a> Dice<'a> {
         }
     }
 
-    /// How many of some ordered changes survive.
+    /// How many of some ordered changes survive: the first so many.
     pub fn prefix(&mut self, count: usize) -> usize {
         match self.survival {
             Survival::Nothing => 0,
@@ -50,7 +50,7 @@ impl<'a> Dice<'a> {
         }
     }
 
-    /// Whether a change of a directory survives, given that those before it did.
+    /// Whether a change of a directory survives, if those before it did.
     pub fn entry_survives(&mut self) -> bool {
         match self.survival {
             Survival::Nothing => false,
@@ -60,7 +60,7 @@ impl<'a> Dice<'a> {
     }
 }
 
-/// What becomes of a write.
+/// The fate of a write at a crash.
 #[derive(Clone, Copy)]
 pub(crate) enum Fate {
     Whole,

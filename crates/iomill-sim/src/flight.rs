@@ -11,13 +11,13 @@ use crate::memory::Stretches;
 #[derive(Debug, Default)]
 pub(crate) struct Port {
     pub capacity: u32,
-    /// Slots whose completions have not come out of `wait` yet.
+    /// Slots with completions that have not come out of `wait` yet.
     pub slots: BTreeSet<u32>,
-    /// Requests that were pushed and not started.
+    /// Requests that were pushed but not started.
     pub waiting: Vec<u64>,
     pub ready: VecDeque<Completion>,
     pub woken: bool,
-    /// The open files that the engine refers to: those it was asked to hold, and those it knows by key.
+    /// The open files that the engine refers to: those that it holds on request, and those that it knows by key.
     pub held: Vec<u64>,
     pub files: BTreeMap<u64, u64>,
     /// Start and length of registered memory.
@@ -31,23 +31,23 @@ pub(crate) struct Port {
 pub(crate) struct Flight {
     pub port: u64,
     pub request: Request,
-    /// Where the request's bytes are, as it was when the request came.
+    /// Where the request's bytes were when the request came.
     pub memory: Stretches,
     pub open: u64,
     pub drive: usize,
     pub file: u64,
     pub started: bool,
     pub plan: Plan,
-    /// For a sync: what had completed before this moment of the file is covered.
+    /// For a sync: it covers what had completed before this tick of the file.
     pub mark: u64,
-    /// For a write whose bytes were taken: its name in the file.
+    /// For a write that has taken its bytes: its number in the file.
     pub change: Option<u64>,
     pub taken: bool,
-    /// Where it is decided before the end.
+    /// The result, if it is decided before the end.
     pub result: Option<i32>,
 }
 
-/// What is decided of a request before it ends.
+/// What is decided about a request before it ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Plan {
     Transfer(u32),
