@@ -1,13 +1,13 @@
-//! What a simulation asks of a cache.
+//! The trait of a simulated cache.
 
 use crate::pages::Access;
 
 /// A cache that takes accesses one by one.
 pub trait Simulated {
-    /// Takes an access; whether it hit. What missed is in the cache afterwards.
+    /// Takes an access. Says whether it hit. After a miss the page is in the cache.
     fn access(&mut self, access: Access) -> bool;
 
-    /// Takes some; how many hit.
+    /// Takes several accesses. Returns how many hit.
     fn hits(&mut self, accesses: impl Iterator<Item = Access>) -> usize
     where
         Self: Sized,
