@@ -185,7 +185,7 @@ impl Locks {
             let opened = absent_is_none(OpenFile::open(fs, LOCK, access)).map_err(failed("open", &**fs, LOCK))?;
             let file = opened.ok_or_else(|| Error::Corrupt {
                 path: full_path(&**fs, LOCK),
-                why: "the lock is missing; make sure that nobody uses the array, then run `iomill check --repair`"
+                why: "the lock is missing; make sure that no process uses the array, then run `iomill check --repair`"
                     .to_owned(),
             })?;
             if !fs.lock(file.handle(), lock).map_err(failed("lock", &**fs, LOCK))? {
@@ -213,7 +213,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // Closing the descriptors unlocks as well, unless a ring holds them; nobody is left to hear of more.
+        // Closing the descriptors unlocks, too, unless a ring holds them. No caller is left that could get an error.
         let _ = self.release();
     }
 }
