@@ -328,8 +328,8 @@ impl State {
         let mut bytes = vec![0; len as usize];
         let Ok(file) = self.file(flight.drive, flight.file) else { return -libc::EBADF };
         let read = file.now.read(flight.request.offset, &mut bytes);
-        // SAFETY: by the contract of `Engine::push` the memory is valid, and no other code touches it until the
-        // completion has come out of `wait`, which is later.
+        // SAFETY: by the contract of `Engine::push` the memory is valid until the completion has come out of `wait`,
+        // which is later. Until then no other code touches it.
         unsafe { flight.memory.fill(&bytes[..read]) };
         self.note(&format!("read {read} at {}: {:x}", flight.request.offset, digest(&bytes[..read])));
         read as i32

@@ -1,8 +1,8 @@
 //! The requests of a trace on a file of an array, in their order, as fast as the array does them.
 //!
-//! Goals: a survey of the whole trace first, so that errors do not come half way; threads that take the requests in
-//! turn; the time of each call, measured around it. Non-goals: the recorded times between requests; the array and the
-//! file, which belong to the caller.
+//! Goals: a survey of the whole trace first, so that errors do not come half way. Threads take the requests in turn.
+//! The time of each call is measured around it. Non-goals: the recorded times between requests; the array and the file,
+//! which belong to the caller.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -2,8 +2,8 @@
 
 use crate::model::put;
 
-/// A file's durable bytes, and the writes since. After a crash each granule (a page, or a sector if sectors tear) has
-/// the contents after some number of those writes: none, some or all. The length is the durable one.
+/// A file's durable bytes, and the writes since. A granule is a page, or a sector if sectors tear. After a crash each
+/// granule has the contents after none, some or all of those writes. The length is the durable one.
 #[derive(Clone, Debug, Default)]
 pub struct Versions {
     durable: Vec<u8>,

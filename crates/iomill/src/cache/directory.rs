@@ -42,9 +42,10 @@ pub struct Directory {
     hash_mask: u64,
     first_sets: u32,
     sets_max: u32,
-    /// The number of sets now (low 32 bits), and the bits by which all sets have been split (high half, with [`UNEVEN`]
-    /// as its highest bit).
-    /// Only a thread that holds the locks of the set and of its origin splits or joins the set and changes this. So a
+    /// Low 32 bits: the number of sets now. High half: the bits by which all sets have been split, with [`UNEVEN`] as
+    /// its highest bit.
+    ///
+    /// Only a thread that holds the locks of a set and of its origin splits or joins the set and changes this. So a
     /// page's place is right if it is the same before and after its set is locked.
     size: AtomicU64,
     hit_rule: HitRule,

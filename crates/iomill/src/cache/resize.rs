@@ -13,7 +13,7 @@
 //!    page's frame.
 //! 3. The limit of frames goes up before sets come, and down after sets have gone. So there are always more frames
 //!    below the limit than pages. A page's frame above the limit is exchanged under the lock of the page's set. A frame
-//!    that may be pinned stays as it is until its pins end, and the page goes on without it (rule 2 of the cache).
+//!    that may be pinned stays as it is until its pins end. The page goes on without it (rule 2 of the cache).
 
 use super::directory::Place;
 use super::key::Key;

@@ -4,10 +4,14 @@
 //! the requests that meet it. Non-goals: the best speed for data that comes from a drive. Such data is requested ahead
 //! (`ahead`), but it goes by way of the page cache and is copied from there.
 //!
-//! Requests that cannot be copied go by system calls, through a posix engine inside this one. These are syncs, and
-//! requests beyond the mapping or the end of the file. They are also requests on a part that cannot be mapped or is
-//! being mapped anew, and copies that met a page that cannot be had. So a request's error is always the kernel's own
-//! answer to a system call. Rules are in `epochs`, `parts`, `copy` and `ahead`.
+//! Requests that cannot be copied go by system calls, through a posix engine inside this one:
+//! - syncs,
+//! - requests beyond the mapping or the end of the file,
+//! - requests on a part that cannot be mapped, or is being mapped anew,
+//! - requests with a copy that met a missing page.
+//!
+//! So a request's error is always the kernel's own answer to a system call. Rules are in `epochs`, `parts`, `copy` and
+//! `ahead`.
 //!
 //! Parts must be open without direct I/O: system calls must see what the mapping holds.
 

@@ -200,9 +200,12 @@ pub trait Engine: Send {
     /// Takes a batch of requests. They may start now. When `wait` has been called, they have started.
     ///
     /// # Safety
-    /// Each of these holds until a request's completion has come out of [`Engine::wait`]: its memory stays valid, and
-    /// for reads no other thread touches it; its list (if it has one) stays as it is; its file stays open. No more
-    /// requests than the capacity are in flight.
+    /// Until a request's completion has come out of [`Engine::wait`]:
+    /// - its memory stays valid, and for reads no other thread touches it,
+    /// - its list (if it has one) stays as it is,
+    /// - its file stays open.
+    ///
+    /// No more requests than the capacity are in flight.
     unsafe fn push(&mut self, requests: &[Request]);
 
     /// Starts what was pushed. Then it waits until `min` completions are there, a wake comes, or `timeout` passes

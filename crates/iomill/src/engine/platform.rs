@@ -24,8 +24,8 @@ pub trait Platform: Send + Sync + fmt::Debug {
     /// Attaches to the drive in directory `path`, which must exist. With `create` it makes `<path>/iomill` first.
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>>;
 
-    /// Directories in which an array's other drives may be, if they are not where the label says: the siblings of
-    /// `near` and the roots of mounted file systems.
+    /// Directories in which an array's other drives may be, if they are not where the label says. These are the
+    /// siblings of `near` and the roots of mounted file systems.
     fn neighbours(&self, near: &Path) -> Vec<PathBuf>;
 
     /// Chooses an engine for a drive. `probe` is an open file on it. `wish` demands one engine and allows no other. If

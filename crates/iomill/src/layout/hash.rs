@@ -100,10 +100,10 @@ impl Hash {
         group.checked_mul(self.group.get())?.checked_add(u64::from(x))
     }
 
-    /// Exact, and cheap without a table. It looks at one side of the last group: at the blocks that are in the file, if
-    /// they are few, or at the drive's slots from the last one down. The permutation spreads a group's first r blocks
-    /// evenly over its G slots, so the second way stops after about G / r slots. The cheaper way takes about sqrt(G)
-    /// steps at most: 16 for a group of 256, 500 for the largest possible group.
+    /// Exact, and cheap without a table. In the last group it looks at the blocks that are in the file, if they are
+    /// few. Otherwise it looks at the drive's slots from the last one down. The permutation spreads a group's first r
+    /// blocks evenly over its G slots, so the second way stops after about G / r slots. The cheaper way takes about
+    /// sqrt(G) steps at most: 16 for a group of 256, 500 for the largest possible group.
     pub(super) fn part_blocks(&self, drive: u16, blocks: u64) -> u64 {
         let Some(share) = self.share.get(usize::from(drive)) else { return 0 };
         let (group, rest) = self.group.div_rem(blocks);
@@ -124,9 +124,9 @@ impl Hash {
     }
 }
 
-/// How often the reduced weights are repeated in a group. It is the smallest number for which the group is at least
-/// [`GROUP_MIN`] and fills 7/8 of a power of two, so that the permutation seldom walks. If there is none, it is the
-/// number, with groups up to [`GROUP_MAX`], that fills most of a power of two.
+/// How often the reduced weights are repeated in a group. The group is at least [`GROUP_MIN`] and should fill 7/8 of a
+/// power of two, so that the permutation seldom walks. The result is the smallest such number. If there is none, it is
+/// the number, with groups up to [`GROUP_MAX`], that fills most of a power of two.
 fn repeats(sum: u64) -> u64 {
     let fill = |times: u64| ((sum * times) << 32) >> bits_for(sum * times);
     let least = GROUP_MIN.div_ceil(sum);
@@ -165,9 +165,9 @@ fn mix(x: u64) -> u64 {
 /// arbitrary finite domains", 2002): a result that is not below n goes through again. The form is that of `permute` in
 /// Kensler, "Correlated multi-jittered sampling" (Pixar 2013), with key bits in every round.
 ///
-/// There are five rounds. With three or four, or with keys that are only exclusive-ored, blocks at some distances share
-/// a drive up to a quarter more or less often than by chance (`permutes_evenly` detects it). The fifth round costs half
-/// a nanosecond.
+/// There are five rounds. With three or four, blocks at some distances share a drive up to a quarter more or less often
+/// than by chance. So they do with keys that are only exclusive-ored (`permutes_evenly` detects it). The fifth round
+/// costs half a nanosecond.
 #[derive(Clone, Copy, Debug)]
 struct Permutation {
     n: u32,

@@ -114,8 +114,8 @@ impl Map {
         }
     }
 
-    /// The inverse of [`Map::place`]. `u64::MAX` for a drive that the file does not have, and for a block so far out in
-    /// a part that no `u64` names the file's block.
+    /// The inverse of [`Map::place`]. `u64::MAX` for a drive that the file does not have. Also `u64::MAX` for a block
+    /// so far out in a part that no `u64` names the file's block.
     #[inline]
     pub fn block(&self, drive: u16, block_in_part: u64) -> u64 {
         let block = match &self.0 {

@@ -1,7 +1,7 @@
 //! What to do about copies that would wait for pages which are not in memory.
 //!
-//! Goals: bytes that are not in memory come in by as many I/Os as there were requests, and those of a batch at the same
-//! time. Bytes that are in memory cost no system call. Non-goals: read-ahead of our own. For reads in a row the
+//! Goals: bytes that are not in memory come in by as many I/Os as there were requests. Those of a batch come at the
+//! same time. Bytes that are in memory cost no system call. Non-goals: read-ahead of our own. For reads in a row the
 //! kernel's read-ahead is as good as any.
 //!
 //! By itself the kernel reads around each page that a copy lacks, by the device's `read_ahead_kb`, and waits for one

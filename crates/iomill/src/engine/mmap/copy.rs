@@ -208,8 +208,8 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     }
 }
 
-/// Copies between memory and a mapping of a file, and returns how many bytes at the end it could not copy: 0 if it
-/// copied all. Other threads may change the bytes meanwhile. The copy is then any mixture, as with system calls.
+/// Copies between memory and a mapping of a file. Returns how many bytes at the end it could not copy: 0 if it copied
+/// all. Other threads may change the bytes meanwhile. The copy is then any mixture, as with system calls.
 ///
 /// # Safety
 /// [`install`] has succeeded. The ranges do not overlap. Both are in mappings that stay during the call (their pages

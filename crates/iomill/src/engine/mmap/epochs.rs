@@ -15,9 +15,9 @@
 //!    reader of a value drops it, however long all others stay away.
 //! 5. A reader is listed before it first comes in. A reader that is listed after rule 3 looked finds the new value.
 //!
-//! By the fences of 1 and 3, one of two things holds: the reader sees that the value is no longer in its place, or the
-//! replacing thread sees the reader. By the fences of 4 and 3, either the reader sees what was retired, or the retiring
-//! thread sees that the reader has left.
+//! By the fences of 1 and 3, either the reader sees that the value is no longer in its place, or the replacing thread
+//! sees the reader. By the fences of 4 and 3, either the reader sees what was retired, or the retiring thread sees that
+//! the reader has left.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -121,8 +121,8 @@ impl<T> Epochs<T> {
             barrier::heavy();
             let oldest = {
                 let readers = lock(&self.readers);
-                // Acquire: pairs with the Release in the drop of `Inside`, so that all uses by a reader that has left
-                // precede the drop of the value.
+                // Acquire: pairs with the Release in the drop of `Inside`. All uses by a reader that has left precede
+                // the drop of the value.
                 let inside = readers.iter().map(|seat| seat.at.load(Ordering::Acquire)).filter(|at| *at != OUTSIDE);
                 inside.min().unwrap_or(u64::MAX)
             };

@@ -10,7 +10,7 @@
 //!    asked, and may be wrong a moment later. Then the copy is cut short, and a system call tells why.
 //! 3. So no decision outside relies on a length that must still hold inside. The length only saves faults.
 //! 4. A part that was forgotten is not mapped again.
-//! 5. The next sync must be one of the kernel in two cases: a write went by a system call, or the file's size or
+//! 5. After a write by a system call, the next sync must be one of the kernel. The same holds if the file's size or
 //!    allocation differs from that at the last sync. On everything but DAX each sync is one of the kernel.
 
 use std::collections::HashMap;
