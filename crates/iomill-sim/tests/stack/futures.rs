@@ -25,7 +25,7 @@ pub fn mixed(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
     mixed_with(rng, array, file, model, |_, _| {});
 }
 
-/// The same, with `also` called now and then. Its argument says whether all awaited calls have ended.
+/// The same, with `meanwhile` called now and then. Its flag says whether all awaited calls have ended.
 pub fn mixed_with(
     rng: &mut Rng,
     array: &Array,

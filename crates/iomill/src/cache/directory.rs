@@ -103,6 +103,7 @@ impl Directory {
     /// Changes the number of sets by one. The caller holds the locks of the last set, which comes or goes, and of its origin.
     pub(super) fn set_sets(&self, sets: u32) {
         debug_assert!((1..=self.sets_max).contains(&sets) && sets.abs_diff(self.sets()) == 1);
+        // Release: pairs with the Acquire in `place`.
         self.size.store(size_word(self.first_sets, sets), Ordering::Release);
     }
 
@@ -155,6 +156,7 @@ impl Directory {
     /// A page's place at this moment.
     #[inline(always)]
     pub fn place(&self, hash: Hash) -> Place {
+        // Acquire: pairs with the Release in `set_sets`.
         let size = self.size.load(Ordering::Acquire);
         if size & UNEVEN != 0 {
             return self.uneven_place(hash, size & !UNEVEN);

@@ -234,6 +234,7 @@ impl Cache {
     /// Pages that are dirty or on their way to a drive. A thread that reads 0 sees everything that the flushing threads
     /// had seen.
     pub fn dirty(&self) -> u64 {
+        // Acquire: pairs with the Release in `end_flush` and `drop_page`.
         self.dirty.load(Ordering::Acquire)
     }
 

@@ -140,6 +140,7 @@ impl<'a> Set<'a> {
     #[inline(always)]
     pub fn find(&self, key: Key, hash: Hash) -> Option<Seen<'a>> {
         let first = self.word(0);
+        // Acquire: pairs with the Release in the drop of `Locked`.
         let head = first.load(Ordering::Acquire);
         if head & LOCKED != 0 {
             return None;
@@ -160,6 +161,7 @@ impl<'a> Set<'a> {
     #[inline(always)]
     pub fn guess(&self, hash: Hash) -> Option<Seen<'a>> {
         let first = self.word(0);
+        // Acquire: pairs with the Release in the drop of `Locked`.
         let head = first.load(Ordering::Acquire);
         let matches = self.tag_matches(hash.tag());
         if head & LOCKED != 0 || matches == 0 {
@@ -295,6 +297,7 @@ impl Drop for Locked<'_> {
         let word = self.set.word(0);
         let head = word.load(Ordering::Relaxed);
         let version = (head & VERSION).wrapping_add(1) & VERSION;
+        // Release: pairs with the Acquire in `Set::try_lock`, `Set::find` and `Set::guess`.
         word.store(head & !VERSION | version, Ordering::Release);
     }
 }

@@ -134,6 +134,7 @@ impl Cache {
             set.set_dirty(way, true);
         }
         if !Locked::has(set.dirty(), way) {
+            // Release: pairs with the Acquire in `dirty`.
             self.dirty.fetch_sub(1, Ordering::Release);
         }
         self.waiters.tell(&mut set, key, outcome);
@@ -194,6 +195,7 @@ impl Cache {
 
     pub(super) fn drop_page(&self, set: &mut Locked<'_>, way: usize) {
         if Locked::has(set.dirty() | set.flushing(), way) {
+            // Release: pairs with the Acquire in `dirty`.
             self.dirty.fetch_sub(1, Ordering::Release);
         }
         let (frame, marked) = (set.frame(way), Locked::has(set.marked(), way));
@@ -216,6 +218,7 @@ impl Set<'_> {
     pub fn is_any_dirty(&self) -> bool {
         let head = self.word(0).load(Ordering::Acquire);
         let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
+        // Acquire: pairs with the Release fence in `Set::try_lock`.
         fence(Ordering::Acquire);
         let now = self.word(0).load(Ordering::Relaxed);
         states >> 32 != 0 || more as u32 != 0 || head & LOCKED != 0 || now as u32 != head as u32

@@ -40,6 +40,7 @@ impl EventWake {
 
     /// Rules 2 and 3: whether a waker wanted a wake. The wake counts as delivered now.
     pub(super) fn take(&self) -> bool {
+        // AcqRel: pairs with the same in `wake`.
         self.pending.swap(false, Ordering::AcqRel)
     }
 
@@ -65,6 +66,7 @@ impl EventWake {
 
 impl Wake for EventWake {
     fn wake(&self) {
+        // AcqRel: pairs with the same in `take`.
         if self.pending.swap(true, Ordering::AcqRel) {
             return;
         }

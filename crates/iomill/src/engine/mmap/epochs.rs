@@ -166,6 +166,7 @@ impl<T> Inside<'_, T> {
 impl<T> Drop for Inside<'_, T> {
     fn drop(&mut self) {
         let Reader { epochs, seat } = self.reader;
+        // Release: pairs with the Acquire in `reclaim`.
         seat.at.store(OUTSIDE, Ordering::Release);
         // Rule 4.
         barrier::light();
@@ -189,6 +190,7 @@ impl<T> Default for Current<T> {
 
 impl<T> Drop for Current<T> {
     fn drop(&mut self) {
+        // Acquire: pairs with the Release in `replace`.
         let value = self.value.load(Ordering::Acquire);
         if !value.is_null() {
             // SAFETY: the place owns the value. No reader uses it through `Inside::current`, which would borrow the

@@ -94,7 +94,8 @@ impl MappedParts {
     pub(super) fn leave(&self, key: u64, known: Arc<Part>) {
         let last = {
             let mut parts = lock(&self.parts);
-            // Two shares are left: the table's and the caller's. New shares are made only with the table locked.
+            // With a count of 2 only the table and the caller share the part. New shares are made only with the table
+            // locked.
             let ours = parts.get(&key).is_some_and(|part| Arc::ptr_eq(part, &known));
             if ours && Arc::strong_count(&known) == 2 { parts.remove(&key) } else { None }
         };
@@ -160,6 +161,7 @@ impl Part {
     /// follows.
     pub(super) fn begin_sync(&self, file: Handle) -> bool {
         let mut change = lock(&self.change);
+        // Acquire: pairs with the Release in `bypass`.
         let bypassed = self.bypassed.swap(false, Ordering::AcqRel);
         let size = status(file).ok().map(|stat| (stat.st_size, stat.st_blocks));
         let same = size.is_some() && change.synced == size;
