@@ -99,7 +99,7 @@ impl Modules {
         Modules(modules)
     }
 
-    /// The module whose item a path names, if it is one of the same crate.
+    /// The module of the item that a path names, if it is one of the same crate.
     fn resolve(&self, from: &[String], inside: usize, names: &[String], hops: usize) -> Option<Module> {
         let mut at = from.to_vec();
         let mut up = inside;
