@@ -1,14 +1,14 @@
-//! Setting what was found, and putting back what was.
+//! Making settings, and putting back the old values.
 //!
-//! Goals: the machine can be put back whatever happens in between, a kill included; one setting that the kernel refuses does not
-//! keep others from being set. Rules:
+//! Goals: the machine can be put back whatever happens in between, also after a kill. A setting that the kernel refuses
+//! does not prevent others. Rules:
 //!
-//! 1. What was, of everything that will change or may change along, is durable before the first write.
-//! 2. What was at first wins over what was before a later change.
-//! 3. A setting counts as made when it reads back so.
-//! 4. Putting back goes in the order of setting, since a scheduler brings its own number of requests with it, and then looks at
-//!    everything once more.
-//! 5. Settings end with the machine's run: of an earlier run only written files are left to put back.
+//! 1. The old value of every setting that will change, or may change along, is durable before the first write.
+//! 2. The first old value stays, even if a later change finds another.
+//! 3. A setting counts as made if it reads back as written.
+//! 4. Undo writes in the order of the settings, because a scheduler brings its own number of requests with it. Then it
+//!    checks every setting again.
+//! 5. Settings end with a restart. After it only written files are left to put back.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,46 +23,46 @@ use crate::tree::{Tree, chosen};
 
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 
-/// Files of a queue that change along with its scheduler, beside the scheduler's own in `iosched`.
+/// Files of a queue that change along with its scheduler, besides the scheduler's own files in `iosched`.
 const ALONG: [&str; 2] = ["nr_requests", "wbt_lat_usec"];
 
-/// What became of one setting.
+/// The result of one setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is now as asked for.
+    /// The setting has the wanted value.
     Set,
-    /// The kernel did not take it; why.
+    /// The kernel did not take it, for this reason.
     Refused(String),
 }
 
-/// One setting that was made, or tried.
+/// One setting that was made or tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// The file, from the root.
     pub path: String,
-    /// What was in it.
+    /// Its old value.
     pub before: String,
-    /// What was written.
+    /// The value that was written.
     pub value: String,
-    /// What became of it.
+    /// The result.
     pub outcome: Outcome,
 }
 
-/// What putting back did.
+/// The result of an undo.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Undone {
-    /// Files of the machine that hold what was again.
+    /// Files of the machine that have their old values again.
     pub restored: Vec<String>,
-    /// Files that were written to be kept, and are gone or as before.
+    /// Files that `--persist` wrote, and that are gone or have their old text again.
     pub files: Vec<String>,
-    /// What should be known of the rest: drives that are gone, a restart since.
+    /// Notes on the rest: drives that are gone, a restart since.
     pub notes: Vec<String>,
-    /// What could not be put back, and why. Its state is kept.
+    /// Settings that could not be put back, and why. The state keeps them.
     pub failed: Vec<String>,
 }
 
-/// The settings of everything that is to be mended, where they are not so already.
+/// The settings of all findings to mend that do not have the wanted value yet.
 pub fn pending(tree: &Tree, findings: &[Finding]) -> Vec<Setting> {
     let mut settings: Vec<Setting> = Vec::new();
     for setting in findings.iter().filter(|one| one.verdict == Verdict::Mend).flat_map(|one| &one.settings) {
@@ -74,13 +74,15 @@ pub fn pending(tree: &Tree, findings: &[Finding]) -> Vec<Setting> {
     settings
 }
 
-/// Makes settings. Fails, with nothing changed, where this user may not make them or what was cannot be saved.
+/// Makes settings. It fails, and changes nothing, if this user may not make them or the old values cannot be saved.
 pub fn apply(tree: &Tree, settings: &[Setting], store: &Store) -> Result<Vec<Change>> {
     for setting in settings {
         tree.check_writable(&setting.path).map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Error::Machine {
                 what: format!("cannot set {}", shown(&setting.path)),
-                why: format!("{error}; nothing was changed. Settings take root: try `sudo`; in a container they take a privileged one"),
+                why: format!(
+                    "{error}; nothing was changed. Settings need root: try `sudo`; a container must be privileged"
+                ),
             },
             _ => Error::io("set", shown(&setting.path), error),
         })?;
@@ -115,7 +117,7 @@ pub fn apply(tree: &Tree, settings: &[Setting], store: &Store) -> Result<Vec<Cha
     Ok(changes.collect())
 }
 
-/// Puts back everything that was changed since the state was empty. `None` if nothing was.
+/// Puts back everything that changed since the state was empty. `None` if nothing changed.
 pub fn undo(tree: &Tree, store: &Store) -> Result<Option<Undone>> {
     let Some(state) = store.load()? else { return Ok(None) };
     let boot = tree.get(BOOT_ID).unwrap_or_default();
@@ -126,7 +128,7 @@ pub fn undo(tree: &Tree, store: &Store) -> Result<Option<Undone>> {
         for _ in 0..2 {
             for before in &state.settings {
                 if tree.read(&before.path).ok().flatten().is_some_and(|now| now != before.text) {
-                    // What it says is looked at below.
+                    // The next loop checks the result.
                     let _tried_again_or_told = tree.write(&before.path, chosen(&before.text));
                 }
             }
@@ -134,10 +136,12 @@ pub fn undo(tree: &Tree, store: &Store) -> Result<Option<Undone>> {
         for before in state.settings {
             match tree.read(&before.path) {
                 Ok(Some(now)) if now == before.text => undone.restored.push(shown(&before.path)),
-                Ok(None) => undone.notes.push(format!("{} is gone, with its drive or scheduler", shown(&before.path))),
+                Ok(None) => undone
+                    .notes
+                    .push(format!("{} is gone, because its drive or scheduler is gone", shown(&before.path))),
                 Ok(Some(now)) => {
                     let why = tree.write(&before.path, chosen(&before.text)).err().map(|e| e.to_string());
-                    let why = why.unwrap_or_else(|| format!("it stays {}", chosen(&now)));
+                    let why = why.unwrap_or_else(|| format!("its value stays {}", chosen(&now)));
                     undone.failed.push(format!("{}: {why}", shown(&before.path)));
                     left.settings.push(before);
                 }
@@ -148,9 +152,7 @@ pub fn undo(tree: &Tree, store: &Store) -> Result<Option<Undone>> {
             }
         }
     } else if !state.settings.is_empty() {
-        undone
-            .notes
-            .push("the machine was started anew since the settings were made, and they ended with that".to_owned());
+        undone.notes.push("the machine was started anew since the settings were made, which ended them".to_owned());
     }
     for kept in state.files {
         match replace(&kept.path, kept.text.as_deref()) {
@@ -169,22 +171,22 @@ pub fn undo(tree: &Tree, store: &Store) -> Result<Option<Undone>> {
     Ok(Some(undone))
 }
 
-/// Writes a setting and sees whether it holds (rule 3).
+/// Writes a setting, and checks whether it holds (rule 3).
 fn set(tree: &Tree, path: &str, value: &str) -> std::result::Result<(), String> {
     tree.write(path, value).map_err(|error| match (error.raw_os_error(), path.starts_with("proc/irq/")) {
-        (Some(libc::EIO), true) => "the kernel manages this interrupt and lets nobody move it".to_owned(),
+        (Some(libc::EIO), true) => "the kernel manages this interrupt and does not let it be moved".to_owned(),
         (Some(libc::EINVAL), _) => format!("the kernel does not take {value:?} for this drive"),
         _ => error.to_string(),
     })?;
     match tree.read(path) {
         Ok(Some(now)) if chosen(&now) == value => Ok(()),
-        Ok(Some(now)) => Err(format!("the kernel made {} of it", chosen(&now))),
-        Ok(None) => Err("it is gone".to_owned()),
-        Err(error) => Err(format!("it cannot be read back: {error}")),
+        Ok(Some(now)) => Err(format!("the kernel changed it to {}", chosen(&now))),
+        Ok(None) => Err("the setting is gone".to_owned()),
+        Err(error) => Err(format!("the setting cannot be read back: {error}")),
     }
 }
 
-/// What may change along with a setting.
+/// The settings that may change along with a setting.
 fn along(tree: &Tree, path: &str) -> Vec<String> {
     let Some(queue) = path.strip_suffix("/scheduler") else { return Vec::new() };
     let mut paths: Vec<String> = ALONG.iter().map(|name| format!("{queue}/{name}")).collect();
@@ -200,7 +202,7 @@ fn read(tree: &Tree, path: &str) -> Result<String> {
     }
 }
 
-/// The text of a file that may be missing.
+/// The text of a file; `None` if there is no such file.
 pub(crate) fn text_if_there(path: &std::path::Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

@@ -1,8 +1,8 @@
-//! Lists of CPUs as the kernel writes them.
+//! Lists of CPUs in the kernel's form.
 
 use iomill::sys::cpu;
 
-/// Reads `0-3,8`; empty where it is no such list.
+/// Reads `0-3,8`. The result is empty if the text is not such a list.
 pub fn parse(text: &str) -> Vec<usize> {
     cpu::parse_list(text).unwrap_or_default()
 }

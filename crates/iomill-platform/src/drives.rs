@@ -1,7 +1,7 @@
-//! The drives that findings are about, and how a path leads to them.
+//! The drives of findings, and how a path leads to them.
 //!
-//! Goals: a path on a volume of several drives leads to all of them; a partition to its drive; an NVMe namespace with several paths to
-//! each path. Non-goals: drives of other machines.
+//! Goals: a path on a volume of several drives leads to all of them. A partition leads to its drive. An NVMe namespace
+//! with several paths leads to each path. Non-goals: drives of other machines.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -14,19 +14,19 @@ use crate::machine::Machine;
 use crate::mounts;
 use crate::tree::{MACHINE, Tree};
 
-/// How deep to follow devices that are made of devices.
+/// How many levels to follow in devices that are made of devices.
 const STACK_MAX: usize = 8;
 
-/// What speaks to a drive.
+/// The protocol of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// NVM Express.
     Nvme,
-    /// SATA, by AHCI or behind a SAS adapter.
+    /// SATA, by AHCI or through a SAS adapter.
     Sata,
     /// SAS.
     Sas,
-    /// A virtual machine's.
+    /// A drive of a virtual machine.
     Virtio,
     /// Anything else.
     Other,
@@ -52,35 +52,36 @@ pub struct Drive {
     pub name: String,
     /// Its directory.
     pub directory: String,
-    /// Directories whose `queue` decides: its own, or of an NVMe namespace with several paths those of the paths.
+    /// Directories with the `queue` that counts: the drive's own directory, or for an NVMe namespace with several paths
+    /// those of the paths.
     pub queues: Vec<String>,
-    /// What speaks to it.
+    /// Its protocol.
     pub transport: Transport,
-    /// Its maker's word for it; empty if unknown.
+    /// The maker's name for it; empty if unknown.
     pub model: String,
     /// The controller's name, for NVMe: `nvme0`.
     pub controller: Option<String>,
-    /// Directory of the PCI function that it hangs on.
+    /// Directory of the PCI function to which it is attached.
     pub function: Option<String>,
     /// That function's driver.
     pub driver: Option<String>,
-    /// Its NUMA node, where it has one.
+    /// Its NUMA node, if it has one.
     pub node: Option<u32>,
-    /// CPUs near it; empty where nothing is known.
+    /// CPUs near it; empty if they are not known.
     pub near: Vec<usize>,
-    /// Whether it turns, as far as that can be believed.
+    /// Whether it has rotating disks, as far as the kernel's word is reliable.
     pub is_rotational: bool,
     /// Length in bytes.
     pub len_bytes: u64,
 }
 
-/// Every drive of the machine: block devices that are not made of others, nor of memory, nor empty.
+/// Every drive of the machine: block devices that are not made of others, not in memory, and not empty.
 pub fn all(tree: &Tree, machine: &Machine) -> Vec<Drive> {
     let drives = tree.list("sys/block").into_iter().filter_map(|name| {
         let directory = tree.resolve(&format!("sys/block/{name}"))?;
         let is_virtual = directory.contains("/virtual/") && !directory.contains("/nvme-subsystem/");
         let is_plain = !is_virtual && !["sr", "fd"].iter().any(|prefix| is_numbered(&name, prefix));
-        // The paths of a namespace are told with the namespace.
+        // A namespace includes its paths.
         let is_hidden = tree.number(&format!("{directory}/hidden")) == Some(1);
         let drive = (is_plain && !is_hidden).then(|| look(tree, machine, &directory))?;
         (drive.len_bytes > 0).then_some(drive)
@@ -92,8 +93,8 @@ fn is_numbered(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit()))
 }
 
-/// The drives under paths: names (`nvme0n1`), nodes (`/dev/nvme0n1p1`), or files and directories on them. Each drive once, in order
-/// of the names.
+/// The drives under paths: names (`nvme0n1`), device nodes (`/dev/nvme0n1p1`), or files and directories on them. Each
+/// drive once, in order of the names.
 pub fn under(tree: &Tree, machine: &Machine, paths: &[impl AsRef<Path>]) -> Result<Vec<Drive>> {
     let mut found = BTreeSet::new();
     for path in paths {
@@ -115,14 +116,14 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
     {
         return Ok(directory);
     }
-    // A recorded machine's paths do not exist on this one.
+    // A recorded machine's paths do not exist on this machine.
     let path = match path.canonicalize() {
         Ok(path) if tree.is_machine() => path,
         Err(error) if tree.is_machine() => {
             if text.contains('/') {
                 return Err(Error::io("find", path, error));
             }
-            let why = "neither a block device (`ls /sys/block` lists them) nor a file here".to_owned();
+            let why = "it is neither a block device (`ls /sys/block` lists them) nor a file here".to_owned();
             return Err(Error::Machine { what: format!("{text:?}"), why });
         }
         _ => path.to_owned(),
@@ -139,7 +140,7 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
         mount.map(|mount| mount.number.clone()).or_else(|| tree.is_machine().then(|| number_of(&path)).flatten());
     let nowhere = |why: String| Error::Machine { what: format!("{}", path.display()), why };
     let number = number.ok_or_else(|| nowhere("no mounted file system holds it; give an absolute path".into()))?;
-    // btrfs has numbers of its own, and names its device as the source only.
+    // btrfs has its own numbers, and names its device only as the source.
     let by_number = tree.resolve(&format!("sys/dev/block/{number}")).or_else(|| numbered(tree, &number));
     let by_source = || {
         let source = Path::new(&mount?.source).strip_prefix("/dev").ok()?;
@@ -165,7 +166,7 @@ fn number_of(path: &Path) -> Option<String> {
     Some(format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)))
 }
 
-/// The device of that number, by looking at all: a record has no list of numbers.
+/// The device of that number. It looks at all devices, because a record has no list of numbers.
 fn numbered(tree: &Tree, number: &str) -> Option<String> {
     let is_it = |directory: &String| tree.get(&format!("{directory}/dev")).is_some_and(|text| text == number);
     let wholes =
@@ -193,7 +194,7 @@ fn leaves(tree: &Tree, directory: &str, depth: usize, found: &mut BTreeSet<Strin
     }
 }
 
-/// Looks at the drive in a directory of sysfs.
+/// Reads the drive in a directory of sysfs.
 fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
     let name = directory.rsplit('/').next().unwrap_or_default().to_owned();
     let (controllers, queues) = paths_of(tree, directory, &name);
@@ -206,7 +207,7 @@ fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
     let node_of = |ground: &str| {
         ancestors(ground).find_map(|dir| tree.get(&format!("{dir}/numa_node"))).and_then(|node| node.parse().ok())
     };
-    // Paths to different nodes are near none.
+    // A drive with paths to different nodes is near none.
     let node = node_of(ground).filter(|node| controllers.iter().all(|(_, other)| node_of(other) == Some(*node)));
     let near = match node {
         Some(node) => machine.node_cpus(node).to_vec(),
@@ -227,9 +228,9 @@ fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
         driver,
         node,
         near: near.into_iter().filter(|cpu| machine.online.contains(cpu)).collect(),
-        // Hypervisors say so of whatever they have.
+        // Hypervisors call all their drives rotational.
         is_rotational: transport != Transport::Virtio && queues.iter().any(turns),
-        // The kernel counts in units of 512 bytes whatever the sector.
+        // The kernel counts units of 512 bytes, whatever the sector size.
         len_bytes: tree.number(&format!("{directory}/size")).unwrap_or(0).saturating_mul(512),
         name,
         directory: directory.to_owned(),
@@ -237,7 +238,7 @@ fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
     }
 }
 
-/// Names and directories of an NVMe namespace's controllers, and the directories whose queues serve it.
+/// Names and directories of an NVMe namespace's controllers, and the directories of the queues that serve it.
 fn paths_of(tree: &Tree, directory: &str, name: &str) -> (Vec<(String, String)>, Vec<String>) {
     let mut controllers = Vec::new();
     let mut queues = Vec::new();
@@ -247,7 +248,7 @@ fn paths_of(tree: &Tree, directory: &str, name: &str) -> (Vec<(String, String)>,
         if is_controller(parent) {
             controllers.push((parent.to_owned(), above.to_owned()));
         } else if directory.contains("/nvme-subsystem/") {
-            // nvme1n2 is reached as nvme1c0n2 by the controller nvme0.
+            // The controller nvme0 reaches nvme1n2 as nvme1c0n2.
             let numbers = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
             for (link, (subsystem, namespace)) in
                 tree.list(above).into_iter().filter(|link| is_controller(link)).zip(numbers.into_iter().cycle())
@@ -274,7 +275,7 @@ fn transport(tree: &Tree, directory: &str, name: &str, has_no_controller: bool) 
     if directory.contains("/virtio") {
         return Transport::Virtio;
     }
-    // libata's drives call themselves so, behind SAS adapters too.
+    // libata's drives have this vendor, also behind SAS adapters.
     let vendor = tree.get(&format!("{directory}/device/vendor")).unwrap_or_default();
     if directory.contains("/ata") || vendor.trim() == "ATA" {
         return Transport::Sata;
@@ -285,7 +286,7 @@ fn transport(tree: &Tree, directory: &str, name: &str, has_no_controller: bool) 
     Transport::Other
 }
 
-/// A directory and those above it, within the devices.
+/// A directory and those above it, within `sys/devices`.
 pub(crate) fn ancestors(directory: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(directory), |dir| dir.rsplit_once('/').map(|(above, _)| above))
         .take_while(|dir| dir.starts_with("sys/devices/"))

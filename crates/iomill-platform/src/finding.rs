@@ -1,20 +1,20 @@
-//! What was found: what is, what should be, why, and who says so.
+//! Findings: the present state, the wanted state, the reason, and the source.
 
 use serde::Serialize;
 
-/// How a finding is to be taken.
+/// What a finding means for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It costs, and `tune --apply` mends it.
+    /// It has a cost, and `tune --apply` mends it.
     Mend,
-    /// It costs, and only its owner can mend it: a kernel parameter, a remount, a limit of the session.
+    /// It has a cost, and only the user can mend it: a kernel parameter, a remount, a limit of the session.
     Advise,
-    /// Worth knowing; nothing to do.
+    /// Worth knowing, with nothing to do.
     Note,
-    /// It is as it should be.
+    /// The state is as wanted.
     Good,
-    /// It could not be found out.
+    /// The state could not be determined.
     Unknown,
 }
 
@@ -31,7 +31,7 @@ impl Verdict {
     }
 }
 
-/// A file of the machine and what it is to hold.
+/// A file of the machine, and the value to write to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
     /// The path in the [`crate::tree::Tree`].
@@ -40,24 +40,24 @@ pub struct Setting {
     pub value: String,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// A drive's name, a mount point, or `machine`.
     pub subject: String,
-    /// What was looked at: one of [`crate::findings::NAMES`].
+    /// The check: one of [`crate::findings::NAMES`].
     pub what: &'static str,
-    /// How it is to be taken.
+    /// What it means for the user.
     pub verdict: Verdict,
-    /// What is.
+    /// The present state.
     pub is: String,
-    /// What should be, or what to do.
+    /// The wanted state, or what to do.
     pub should: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// Who says so: a paper, a page of the kernel's documentation, a standard.
+    /// The source: a paper, a page of the kernel's documentation, a standard.
     pub source: &'static str,
-    /// What to write where; also where all is good, for who wants it kept.
+    /// The files to write, and their values. A good finding has them, too, for `--persist`.
     #[serde(skip)]
     pub settings: Vec<Setting>,
 }
@@ -77,14 +77,14 @@ impl Finding {
         }
     }
 
-    /// All is well.
+    /// Makes the verdict good.
     pub(crate) fn good(mut self) -> Finding {
         self.verdict = Verdict::Good;
         self.should = self.is.clone();
         self
     }
 
-    /// With a verdict, what should be, and why.
+    /// Adds a verdict, the wanted state, and the reason.
     pub(crate) fn verdict(mut self, verdict: Verdict, should: impl Into<String>, why: impl Into<String>) -> Finding {
         self.verdict = verdict;
         self.should = should.into();
@@ -92,12 +92,12 @@ impl Finding {
         self
     }
 
-    /// It could not be found out.
+    /// Makes the verdict unknown.
     pub(crate) fn unknown(self, why: impl Into<String>) -> Finding {
         self.verdict(Verdict::Unknown, "", why)
     }
 
-    /// With a file to write.
+    /// Adds a file to write.
     pub(crate) fn set(mut self, path: impl Into<String>, value: impl Into<String>) -> Finding {
         self.settings.push(Setting { path: path.into(), value: value.into() });
         self

@@ -1,8 +1,9 @@
-//! A drive's interrupts: which there are, which CPUs they may go to, and which of them the kernel lets nobody move.
+//! A drive's interrupts: their CPUs, and which of them the kernel manages and does not let a user move.
 //!
-//! Goals: the truth about managed interrupts. Drivers of many-queued devices have the kernel spread their interrupts when the
-//! device is set up (`pci_alloc_irq_vectors_affinity`), and from then on writing to `smp_affinity` fails. Nothing in procfs tells them
-//! from others; debugfs does, and a write. Non-goals: finding that out by writing while nothing is to be changed.
+//! Goals: to know which interrupts are managed. Drivers of devices with many queues let the kernel spread their
+//! interrupts at setup (`pci_alloc_irq_vectors_affinity`). From then on writes to `smp_affinity` fail. Procfs does not
+//! show which interrupts are managed; debugfs does, and so does a write. Non-goals: finding that out by a write when
+//! nothing is to change.
 
 use crate::cpus;
 use crate::drives::Drive;
@@ -13,9 +14,9 @@ use crate::tree::Tree;
 pub enum Mobility {
     /// The kernel placed it and refuses changes.
     Managed,
-    /// It takes what it is told.
+    /// It takes the CPUs that are written.
     Free,
-    /// Not known without trying.
+    /// Not known without a try.
     Unknown,
 }
 
@@ -24,11 +25,11 @@ pub enum Mobility {
 pub struct Interrupt {
     /// Its number.
     pub number: u32,
-    /// Names of those who handle it, such as `nvme0q3`.
+    /// Names of its handlers, such as `nvme0q3`.
     pub name: String,
     /// CPUs that it may go to.
     pub allowed: Vec<usize>,
-    /// CPUs that it goes to; empty where the kernel does not say.
+    /// CPUs that it goes to; empty if the kernel does not say.
     pub effective: Vec<usize>,
     /// Whether it can be moved.
     pub mobility: Mobility,
@@ -37,19 +38,19 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// The file that says, and takes, the CPUs it may go to.
+    /// The file with the CPUs that it may go to, which also takes new ones.
     pub fn path(&self) -> String {
         format!("proc/irq/{}/smp_affinity_list", self.number)
     }
 
-    /// The CPUs on which it is handled, as far as that is known.
+    /// The CPUs that handle it, as far as is known.
     pub fn cpus(&self) -> &[usize] {
         if self.effective.is_empty() { &self.allowed } else { &self.effective }
     }
 }
 
-/// The interrupts of a drive's controller that carry its I/O, by number. Those of other purposes (configuration, the admin queue)
-/// are left out, unless there is but one for everything.
+/// The interrupts of a drive's controller that carry its I/O, by number. Interrupts of other purposes (configuration,
+/// the admin queue) are left out, unless there is only one for everything.
 pub fn of(tree: &Tree, drive: &Drive) -> Vec<Interrupt> {
     let Some(function) = &drive.function else { return Vec::new() };
     let mut numbers: Vec<u32> =
@@ -63,7 +64,7 @@ pub fn of(tree: &Tree, drive: &Drive) -> Vec<Interrupt> {
     let table: Vec<Line> = table.lines().filter_map(parse_line).collect();
     let mut found: Vec<Interrupt> = Vec::new();
     for number in numbers {
-        // One that nobody handles is no interrupt yet.
+        // An interrupt without a handler is not in use yet.
         let Some(line) = table.iter().find(|line| line.number == number) else { continue };
         let list = |name: &str| tree.get(&format!("proc/irq/{number}/{name}")).map(|list| cpus::parse(&list));
         found.push(Interrupt {
@@ -79,7 +80,7 @@ pub fn of(tree: &Tree, drive: &Drive) -> Vec<Interrupt> {
     if serving.is_empty() { found } else { serving }
 }
 
-/// Whether an interrupt of that name has I/O to tell of: not the admin queue of NVMe, nor the configuration of virtio.
+/// Whether an interrupt of that name reports I/O. The admin queue of NVMe and the configuration of virtio do not.
 fn serves_io(name: &str) -> bool {
     let is_admin = name.starts_with("nvme") && name.ends_with("q0");
     let is_other = ["-config", "-control", "-event"].iter().any(|end| name.ends_with(end));
@@ -87,7 +88,7 @@ fn serves_io(name: &str) -> bool {
 }
 
 fn mobility(tree: &Tree, number: u32, name: &str, drive: &Drive) -> Mobility {
-    // The name of the flag in debugfs since Linux 4.14.
+    // The name of the flag in debugfs, since Linux 4.14.
     if let Ok(Some(text)) = tree.read(&format!("sys/kernel/debug/irq/irqs/{number}")) {
         return if text.contains("IRQD_AFFINITY_MANAGED") { Mobility::Managed } else { Mobility::Free };
     }
@@ -95,7 +96,7 @@ fn mobility(tree: &Tree, number: u32, name: &str, drive: &Drive) -> Mobility {
     match drive.driver.as_deref() {
         // drivers/nvme/host/pci.c: all vectors but the admin queue's.
         Some("nvme") if queue => Mobility::Managed,
-        // AHCI asks for plain vectors; `virtio_pci` and host adapters depend on their versions and parameters.
+        // AHCI asks for plain vectors. For `virtio_pci` and host adapters it depends on versions and parameters.
         Some("nvme" | "ahci") => Mobility::Free,
         _ => Mobility::Unknown,
     }
@@ -107,14 +108,15 @@ struct Line {
     count: u64,
 }
 
-/// ` 37:   10   20  PCI-MSIX-0000:00:03.0   1-edge      nvme0q1`; shared ones have several names, parted by commas.
+/// ` 37:   10   20  PCI-MSIX-0000:00:03.0   1-edge      nvme0q1`. A shared interrupt has several names, separated by
+/// commas.
 fn parse_line(line: &str) -> Option<Line> {
     let (number, rest) = line.trim_start().split_once(':')?;
     let number = number.parse().ok()?;
     let words: Vec<&str> = rest.split_whitespace().collect();
     let counts = words.iter().take_while(|word| word.chars().all(|c| c.is_ascii_digit())).count();
     let count = words[..counts].iter().filter_map(|word| word.parse::<u64>().ok()).sum();
-    // Chip, hardware number and trigger stand between; their words vary, the name is last.
+    // Chip, hardware number and trigger stand between. Their words vary, but the name is last.
     let name = words[counts..].last().copied().unwrap_or_default().to_owned();
     Some(Line { number, name, count })
 }

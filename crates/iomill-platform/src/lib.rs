@@ -1,11 +1,12 @@
-//! The machine under an array: what it is, what of it costs I/Os, and how to mend that.
+//! The machine under an array: its state, the parts of it that cost I/Os, and how to mend them.
 //!
-//! Goals: everything that is read from sysfs, procfs and controllers, and everything that is written there, goes through one
-//! [`tree::Tree`], so that a recorded machine stands for a real one; nothing is changed before what was is on the drives.
-//! Non-goals: measuring; restarting controllers or drivers; anything that could lose data, such as switching a write cache off.
+//! Goals: everything that is read from sysfs, procfs and controllers, or written there, goes through one
+//! [`tree::Tree`]. So a recorded machine can replace a real one. Nothing changes before the old values are durable.
+//! Non-goals: measuring; restarting controllers or drivers; anything that could lose data, such as switching a write
+//! cache off.
 //!
-//! A [`drives::Drive`] and a [`machine::Machine`] are looked up, [`findings`] judges them, [`apply`] sets and puts back,
-//! [`persist`] writes what a restart would lose.
+//! [`drives`] and [`machine::Machine`] hold what is read. [`findings`] judges it, [`apply`] makes settings and puts the
+//! old values back, and [`persist`] writes files for settings that a restart would lose.
 
 pub mod apply;
 pub mod cpus;

@@ -1,4 +1,4 @@
-//! The machine: its nodes, its CPUs, and which of them this process may use.
+//! The machine: its nodes, its CPUs, and the CPUs that this process may use.
 
 use crate::cpus;
 use crate::tree::Tree;
@@ -12,23 +12,23 @@ pub struct Node {
     pub cpus: Vec<usize>,
 }
 
-/// What findings need to know of a machine.
+/// The properties of a machine that findings need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// CPUs that are online.
     pub online: Vec<usize>,
     /// CPUs that this process may use.
     pub allowed: Vec<usize>,
-    /// By number; one without CPUs is memory alone.
+    /// The nodes by number. A node without CPUs is only memory.
     pub nodes: Vec<Node>,
-    /// Name of the hypervisor or the product, where it is known; empty otherwise.
+    /// Name of the hypervisor or the product; empty if it is not known.
     pub product: String,
     /// The kernel's release.
     pub kernel: String,
 }
 
 impl Machine {
-    /// Looks at a machine.
+    /// Reads a machine.
     pub fn look(tree: &Tree) -> Machine {
         let online = tree.get("sys/devices/system/cpu/online").map(|list| cpus::parse(&list)).unwrap_or_default();
         let status = tree.get("proc/self/status").unwrap_or_default();
@@ -48,12 +48,12 @@ impl Machine {
         Machine { online, allowed, nodes, product, kernel }
     }
 
-    /// Whether where a thread runs makes a difference.
+    /// Whether the place of a thread makes a difference.
     pub fn is_numa(&self) -> bool {
         self.nodes.iter().filter(|node| !node.cpus.is_empty()).count() > 1
     }
 
-    /// The CPUs of a node; none where there is no such node.
+    /// The CPUs of a node; none if there is no such node.
     pub fn node_cpus(&self, id: u32) -> &[usize] {
         self.nodes.iter().find(|node| node.id == id).map_or(&[], |node| &node.cpus)
     }

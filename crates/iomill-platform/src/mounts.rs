@@ -1,4 +1,4 @@
-//! What is mounted where.
+//! The mounted file systems.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -9,13 +9,13 @@ use crate::tree::Tree;
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// `major:minor` of what is mounted, as the file system says.
+    /// `major:minor` of the device, as the file system reports it.
     pub number: String,
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
     /// The file system's type.
     pub kind: String,
-    /// What: a device's node, mostly.
+    /// The source: mostly a device's node.
     pub source: String,
     /// Options of the mount and of the file system.
     pub options: Vec<String>,
@@ -33,7 +33,7 @@ pub fn all(tree: &Tree) -> Vec<Mount> {
     tree.get("proc/self/mountinfo").unwrap_or_default().lines().filter_map(parse).collect()
 }
 
-/// The mount that holds a path: the last of those with the longest mount point.
+/// The mount that holds a path: of those with the longest mount point, the last.
 pub fn holding<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     mounts.iter().filter(|mount| path.starts_with(&mount.point)).max_by_key(|mount| mount.point.components().count())
 }
@@ -61,7 +61,7 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Turns the kernel's `\040` back into the byte it stands for.
+/// Turns the kernel's `\040` back into the byte that it stands for.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,7 +1,8 @@
 //! Features of an NVMe controller, by its admin commands.
 //!
-//! Goals: two commands, Get Features and Set Features, of values that fit in a word (NVM Express Base Specification, 5.27 in
-//! revision 2.0). Non-goals: features with a data buffer; features that outlive a reset (the save bit is never set).
+//! Goals: two commands, Get Features and Set Features, for values that fit in a word (NVM Express Base Specification,
+//! 5.27 in revision 2.0). Non-goals: features with a data buffer; features that survive a reset (the save bit is never
+//! set).
 
 use std::fs::OpenOptions;
 use std::io;
@@ -34,7 +35,7 @@ const _: () = assert!(size_of::<AdminCommand>() == 72);
 /// `_IOWR('N', 0x41, struct nvme_passthru_cmd)`: read and write, the size, the letter, the number.
 const ADMIN_COMMAND: u64 = 3 << 30 | (size_of::<AdminCommand>() as u64) << 16 | 0x4e << 8 | 0x41;
 
-/// The controller's node.
+/// The controller's device node.
 pub fn node(controller: &str) -> PathBuf {
     PathBuf::from("/dev").join(controller)
 }
@@ -54,8 +55,8 @@ pub fn set_feature(controller: &str, feature: u8, value: u32) -> io::Result<()> 
 
 fn run(controller: &str, mut command: AdminCommand) -> io::Result<u32> {
     let file = OpenOptions::new().read(true).open(node(controller))?;
-    // SAFETY: the descriptor is open for the length of the call; the command is of the size that the request's number says,
-    // lives through the call, and names no other memory: `address`, `metadata` and their lengths are 0.
+    // SAFETY: the descriptor is open during the call. The command has the size that the request's number says, and
+    // lives through the call. It names no other memory: `address`, `metadata` and their lengths are 0.
     let status = unsafe { libc::ioctl(file.as_raw_fd(), ADMIN_COMMAND as libc::Ioctl, &raw mut command) };
     match status {
         0 => Ok(command.result),
@@ -65,7 +66,7 @@ fn run(controller: &str, mut command: AdminCommand) -> io::Result<u32> {
     }
 }
 
-/// Statuses that Get and Set Features give.
+/// The statuses that Get and Set Features may return.
 fn meaning(status: i32) -> &'static str {
     match status & 0x7ff {
         0x002 => " (invalid field: it does not have this feature)",

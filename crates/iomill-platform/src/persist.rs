@@ -1,7 +1,8 @@
-//! Settings that outlive a restart, as files of udev, sysctl and systemd-tmpfiles.
+//! Settings that survive a restart, as files of udev, sysctl and systemd-tmpfiles.
 //!
-//! Goals: whole files of our own, which `tune --undo` removes; drives by their world-wide name, since `sda` may be another one
-//! tomorrow. Non-goals: interrupts, whose numbers change, and features of controllers, which nothing sets at start: those are told.
+//! Goals: only whole files of our own, which `tune --undo` removes. Drives are named by their world-wide name, since
+//! `sda` may be another drive tomorrow. Non-goals: interrupts, which change their numbers, and features of controllers,
+//! which no file sets at start. The plan lists these.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,22 +15,22 @@ use crate::finding::{Finding, Setting, Verdict};
 use crate::state::{FILES, State, Store, replace};
 use crate::tree::Tree;
 
-/// Where the files go unless told otherwise.
+/// The directory of the files, unless the user names another.
 pub const DIRECTORY: &str = "/etc";
 
 const HEAD: &str = "# Written by `iomill tune --persist`; `iomill tune --undo` puts back what was before.\n";
 
-/// What is to be kept, as text.
+/// The settings to keep, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Texts of [`FILES`]; empty ones are not written.
     texts: [String; 3],
-    /// Files of the machine that nothing keeps.
+    /// Files of the machine that cannot be kept.
     pub not_kept: Vec<String>,
 }
 
 impl Plan {
-    /// How to keep the settings of all findings that are good or can be mended.
+    /// The plan that keeps the settings of all findings that are good or can be mended.
     pub fn new(tree: &Tree, drives: &[Drive], findings: &[Finding]) -> Plan {
         let is_wanted = |finding: &&Finding| matches!(finding.verdict, Verdict::Good | Verdict::Mend);
         let mut settings: Vec<&Setting> =
@@ -66,19 +67,19 @@ impl Plan {
         plan
     }
 
-    /// Writes the files below `directory`; what was there goes into the state first. Returns their paths.
+    /// Writes the files below `directory`, after the old ones went into the state. Returns their paths.
     pub fn write(&self, directory: &Path, boot: &str, store: &Store) -> Result<Vec<PathBuf>> {
         let directory = std::path::absolute(directory).map_err(|e| Error::io("find", directory, e))?;
         if !directory.is_dir() {
             let what = format!("directory {}", directory.display());
-            return Err(Error::invalid(what, "there is none; make it, or name another with --dir"));
+            return Err(Error::invalid(what, "it does not exist; make it, or name another with --dir"));
         }
         let mut state = store.load()?.unwrap_or_else(|| State::new(boot));
         let mut paths = Vec::new();
         for (name, text) in FILES.iter().zip(&self.texts) {
             let path = directory.join(name);
             let before = text_if_there(&path)?;
-            // A file of ours with nothing to keep any more goes.
+            // A file of ours that has nothing to keep any more is removed.
             let is_ours = before.as_ref().is_some_and(|text| text.starts_with(HEAD));
             if text.is_empty() && !is_ours {
                 continue;
@@ -97,12 +98,12 @@ impl Plan {
     }
 }
 
-/// The start of the machine, as states know it.
+/// The id of the machine's present start, as states store it.
 pub fn boot_of(tree: &Tree) -> String {
     tree.get("proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// How udev knows the drive: by its world-wide name, its serial number, or by its name where it has neither.
+/// How udev identifies the drive: by its world-wide name, by its serial number, or by its name if it has neither.
 fn matcher(tree: &Tree, drive: &Drive) -> String {
     let device = tree.resolve(&format!("{}/device", drive.directory)).unwrap_or_default();
     let tries = [
@@ -118,7 +119,7 @@ fn matcher(tree: &Tree, drive: &Drive) -> String {
     format!("KERNEL==\"{}\"", drive.name)
 }
 
-/// A value as a pattern of udev's: what has a meaning there matches as any character.
+/// A value as a pattern of udev's. A character with a meaning there becomes one that matches any character.
 fn pattern(value: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-: ".contains(c);
     value.chars().map(|c| if plain(c) { c } else { '?' }).collect()

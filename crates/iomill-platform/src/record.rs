@@ -19,7 +19,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Component, Path};
 
-/// Where an unpacked tree keeps what refuses to be written to.
+/// The file of an unpacked tree with the paths that refuse writes.
 const REFUSALS: &str = ".refuses";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Record {
         self.entries.insert(format!("{path}/"), Entry::Directory(names.to_vec()));
     }
 
-    /// Adds what is known to be there, and no more is.
+    /// Adds a path that is known to exist, without its contents.
     pub(crate) fn seen(&mut self, path: &str, is_directory: bool) {
         if is_directory {
             self.entries.entry(format!("{path}/")).or_insert(Entry::Directory(Vec::new()));
@@ -105,7 +105,7 @@ impl Record {
 
     /// Makes the files below an empty directory.
     pub fn unpack(&self, root: &Path) -> io::Result<()> {
-        // Links last, so that nothing is written through one.
+        // Links come last, so that nothing is written through one.
         for (path, entry) in &self.entries {
             match entry {
                 Entry::File(text) => {
@@ -162,7 +162,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// The error number with which an unpacked tree refuses a write, from the text of its list.
+/// The error number with which an unpacked tree refuses a write, from its list of refusals.
 pub(crate) fn refusal(list: &str, path: &str) -> Option<i32> {
     let line = list.lines().find_map(|line| line.split_once(' ').filter(|(_, refused)| *refused == path))?;
     line.0.parse().ok()

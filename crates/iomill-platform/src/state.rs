@@ -1,7 +1,7 @@
-//! What was before `tune` changed it, on the drives.
+//! The values before `tune` changed them, on disk.
 //!
-//! Goals: it is durable before the first change, it survives any number of further changes with what was at first, and a damaged or
-//! foreign one changes nothing. Non-goals: a history.
+//! Goals: the state is durable before the first change. Through any number of further changes it keeps the first old
+//! values. A damaged or foreign state changes nothing. Non-goals: a history.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -18,7 +18,7 @@ const VERSION: u32 = 1;
 /// Files that `tune --persist` writes, below its directory.
 pub const FILES: [&str; 3] = ["udev/rules.d/99-iomill.rules", "sysctl.d/99-iomill.conf", "tmpfiles.d/iomill.conf"];
 
-/// What was in one file of the machine.
+/// The old text of one file of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Before {
     /// Its path in the tree.
@@ -27,7 +27,7 @@ pub struct Before {
     pub text: String,
 }
 
-/// What was in one file that was written to be kept.
+/// The old text of one file that `--persist` wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The file.
@@ -36,26 +36,26 @@ pub struct Kept {
     pub text: Option<String>,
 }
 
-/// All of it.
+/// The whole state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
-    /// The start of the machine that `settings` belong to: they end with it.
+    /// The start of the machine to which `settings` belong: they end with it.
     pub boot: String,
-    /// In the order in which they were changed, which is that in which they are put back.
+    /// In the order of the changes, which is also the order of an undo.
     pub settings: Vec<Before>,
-    /// Files that outlive a restart.
+    /// Files that survive a restart.
     pub files: Vec<Kept>,
 }
 
-/// Where the state lies, held against other processes for as long as this lives.
+/// The place of a state, locked against other processes while this lives.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
     _lock: File,
 }
 
-/// Where the state lies unless told otherwise: for root `/var/lib/iomill`, for others where the desktop's rules say.
+/// The default place of the state: `/var/lib/iomill` for root, and the desktop's directory for state for other users.
 pub fn default_path() -> Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let directory = if rustix::process::geteuid().is_root() {
@@ -63,7 +63,7 @@ pub fn default_path() -> Result<PathBuf> {
     } else {
         let home = || Some(variable("HOME")?.join(".local/state"));
         variable("XDG_STATE_HOME").or_else(home).ok_or_else(|| Error::Machine {
-            what: "a place for what was before".into(),
+            what: "a place for the old values".into(),
             why: "neither XDG_STATE_HOME nor HOME names one; use --state".into(),
         })?
     };
@@ -71,7 +71,7 @@ pub fn default_path() -> Result<PathBuf> {
 }
 
 impl Store {
-    /// Opens the place of a state, which is made where it is missing.
+    /// Opens the place of a state, and makes it if it is missing.
     pub fn open(path: &Path) -> Result<Store> {
         let path = std::path::absolute(path).map_err(|e| Error::io("find", path, e))?;
         let directory = parent(&path);
@@ -94,12 +94,12 @@ impl Store {
         }
     }
 
-    /// Where it lies.
+    /// The path of the state.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was saved; `None` if nothing was.
+    /// The saved state; `None` if there is none.
     pub fn load(&self) -> Result<Option<State>> {
         let text = match fs::read_to_string(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -110,16 +110,16 @@ impl Store {
             why: format!("{why}; nothing was changed. Settings end with a restart; then remove this file"),
         };
         let state: State =
-            serde_json::from_str(&text).map_err(|e| wrong(format!("not what `iomill tune` writes: {e}")))?;
+            serde_json::from_str(&text).map_err(|e| wrong(format!("`iomill tune` did not write it: {e}")))?;
         if state.version != VERSION {
-            return Err(wrong(format!("version {} of it, this iomill knows {VERSION}", state.version)));
+            return Err(wrong(format!("it has version {}, and this iomill reads only {VERSION}", state.version)));
         }
-        // Root follows what the file says, so it may name nothing but what `tune` sets.
+        // Root does what the file says, so it may name only files that `tune` sets.
         if let Some(before) = state.settings.iter().find(|before| !is_setting(&before.path)) {
-            return Err(wrong(format!("{:?} is nothing that `iomill tune` sets", before.path)));
+            return Err(wrong(format!("{:?} is not a file that `iomill tune` sets", before.path)));
         }
         if let Some(kept) = state.files.iter().find(|kept| !FILES.iter().any(|name| kept.path.ends_with(name))) {
-            return Err(wrong(format!("{} is no file that `iomill tune` writes", kept.path.display())));
+            return Err(wrong(format!("{} is not a file that `iomill tune` writes", kept.path.display())));
         }
         Ok(Some(state))
     }
@@ -129,37 +129,37 @@ impl Store {
         let mut state = state.clone();
         state.version = VERSION;
         let text = serde_json::to_string_pretty(&state)
-            .map_err(|e| Error::Machine { what: "what was before".into(), why: e.to_string() })?;
+            .map_err(|e| Error::Machine { what: "the old values".into(), why: e.to_string() })?;
         replace(&self.path, Some(&(text + "\n")))
     }
 
-    /// Forgets it, durably.
+    /// Removes the state, durably.
     pub fn clear(&self) -> Result<()> {
         replace(&self.path, None)
     }
 }
 
 impl State {
-    /// An empty one of this start of the machine.
+    /// An empty state of this start of the machine.
     pub fn new(boot: &str) -> State {
         State { version: VERSION, boot: boot.to_owned(), ..State::default() }
     }
 
-    /// Adds what was, unless it is known from before.
+    /// Adds an old value, unless the state already has one.
     pub fn add(&mut self, path: &str, text: &str) {
         if !self.settings.iter().any(|before| before.path == path) {
             self.settings.push(Before { path: path.to_owned(), text: text.to_owned() });
         }
     }
 
-    /// Adds what was in a file, unless it is known from before.
+    /// Adds the old text of a file, unless the state already has one.
     pub fn add_file(&mut self, path: &Path, text: Option<String>) {
         if !self.files.iter().any(|kept| kept.path == path) {
             self.files.push(Kept { path: path.to_owned(), text });
         }
     }
 
-    /// Nothing is left to put back.
+    /// Whether nothing is left to put back.
     pub fn is_empty(&self) -> bool {
         self.settings.is_empty() && self.files.is_empty()
     }
@@ -200,7 +200,7 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A path with more at its end.
+/// A path with a suffix.
 fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);

@@ -1,11 +1,11 @@
-//! The one place through which the machine is read and set: files of sysfs and procfs, and features of NVMe controllers as if they
+//! The only way to read and set the machine: files of sysfs and procfs, and features of NVMe controllers as if they
 //! were files.
 //!
-//! Goals: a tree that was recorded on another machine, and unpacked into a directory, answers as that machine would; what cannot be
-//! read is noted and not mistaken for what is not there. Non-goals: caching; other files.
+//! Goals: a tree that was recorded on another machine, and unpacked into a directory, answers as that machine would. A
+//! file that exists but cannot be read is noted, and not treated as missing. Non-goals: caching; other files.
 //!
-//! Paths have no leading slash and are given from the root: `sys/block/sda/queue/scheduler`. The feature `08` of a controller is
-//! `ioctl/nvme0/feature/08`, a number in hexadecimal.
+//! Paths start at the root and have no leading slash: `sys/block/sda/queue/scheduler`. The feature `08` of a controller
+//! is `ioctl/nvme0/feature/08`, a number in hexadecimal.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use crate::record::{self, Record};
 /// The root of this machine.
 pub const MACHINE: &str = "/";
 
-/// Files of a recorded tree that refuse to be written to; see [`Record`].
+/// Files of a recorded tree that refuse writes; see [`Record`].
 const REFUSALS: &str = ".refuses";
 
 /// A machine's files.
@@ -31,9 +31,9 @@ pub struct Tree {
     root: PathBuf,
     /// Whether it is this machine and not a recorded one.
     is_machine: bool,
-    /// What was read, where that is wanted.
+    /// Everything that was read, if it is recorded.
     record: Option<RefCell<Record>>,
-    /// What is there and could not be read, with the reason.
+    /// Files that exist but could not be read, with the reason.
     unreadable: RefCell<BTreeSet<String>>,
 }
 
@@ -63,7 +63,7 @@ impl Tree {
         self
     }
 
-    /// What was read since [`Tree::recording`].
+    /// Everything that was read since [`Tree::recording`].
     pub fn take_record(&self) -> Record {
         self.record.as_ref().map(RefCell::take).unwrap_or_default()
     }
@@ -78,12 +78,12 @@ impl Tree {
         self.root.join(path)
     }
 
-    /// What was there and could not be read, a line each.
+    /// Files that exist but could not be read, one a line.
     pub fn unreadable(&self) -> Vec<String> {
         self.unreadable.borrow().iter().cloned().collect()
     }
 
-    /// The text of a file without blanks at its end. `None` where there is no such file or setting.
+    /// The text of a file without blanks at its end. `None` if there is no such file or setting.
     pub fn read(&self, path: &str) -> io::Result<Option<String>> {
         let text = match self.read_raw(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).trim_end().to_owned(),
@@ -103,7 +103,7 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::read`]; what cannot be read is noted and left out.
+    /// As [`Tree::read`], but notes files that cannot be read, and leaves them out.
     pub fn get(&self, path: &str) -> Option<String> {
         self.noted(path, self.read(path)).flatten()
     }
@@ -113,7 +113,7 @@ impl Tree {
         self.get(path)?.parse().ok()
     }
 
-    /// The names in a directory in order; none where there is no such directory.
+    /// The names in a directory in order; none if there is no such directory.
     pub fn list(&self, path: &str) -> Vec<String> {
         let read = || -> io::Result<Vec<String>> {
             let mut names = Vec::new();
@@ -133,7 +133,8 @@ impl Tree {
         names
     }
 
-    /// Whether a process of that name runs. Only that one is recorded: what else runs is nobody's business.
+    /// Whether a process of that name runs. The record has only this process, because the user's other processes are
+    /// private.
     pub fn has_process(&self, name: &str) -> bool {
         let entries = self.noted(
             "proc",
@@ -142,7 +143,7 @@ impl Tree {
         let processes = entries.flatten().into_iter().flatten().flatten();
         let mut numbers = processes.map(|entry| entry.file_name().to_string_lossy().into_owned());
         let found = numbers.find(|process| {
-            // Processes end while they are looked at.
+            // Processes may end during the look.
             process.chars().all(|c| c.is_ascii_digit())
                 && fs::read_to_string(self.place(&format!("proc/{process}/comm")))
                     .is_ok_and(|comm| comm.trim_end() == name)
@@ -153,7 +154,8 @@ impl Tree {
         found.is_some()
     }
 
-    /// Where a symbolic link ends, as a path from the root; the path itself if it is none. `None` where there is nothing.
+    /// The end of a symbolic link, as a path from the root. The path itself if it is not a link, and `None` if it does
+    /// not exist.
     pub fn resolve(&self, path: &str) -> Option<String> {
         let end = match fs::canonicalize(self.place(path)) {
             Err(error) if is_absent(&error) => return None,
@@ -175,7 +177,7 @@ impl Tree {
         self.resolve(path).is_some()
     }
 
-    /// Fails where this process may not set a path; the kernel may refuse all the same.
+    /// Fails if this process may not set a path. The kernel may still refuse the write.
     pub fn check_writable(&self, path: &str) -> io::Result<()> {
         let place = match feature_path(path).filter(|_| self.is_machine) {
             Some((controller, _)) => nvme::node(controller),
@@ -184,7 +186,7 @@ impl Tree {
         Ok(access(&place, Access::WRITE_OK)?)
     }
 
-    /// Sets a file that is there.
+    /// Sets a file that exists.
     pub fn write(&self, path: &str, value: &str) -> io::Result<()> {
         if self.is_machine {
             if let Some((controller, feature)) = feature_path(path) {
@@ -192,16 +194,16 @@ impl Tree {
                 return nvme::set_feature(controller, feature, value);
             }
             let mut file = OpenOptions::new().write(true).open(self.place(path))?;
-            // One call: the kernel takes each as a setting of its own.
+            // One call, because the kernel takes each call as one setting.
             return match file.write(value.as_bytes())? {
                 taken if taken == value.len() => Ok(()),
-                _ => Err(io::Error::new(io::ErrorKind::WriteZero, "the kernel took a part of the value only")),
+                _ => Err(io::Error::new(io::ErrorKind::WriteZero, "the kernel took only a part of the value")),
             };
         }
         self.write_recorded(path, value)
     }
 
-    /// What the kernel would make of a write.
+    /// Does what the kernel would do with a write.
     fn write_recorded(&self, path: &str, value: &str) -> io::Result<()> {
         let place = self.place(path);
         let before = fs::read_to_string(&place)?;
@@ -212,7 +214,7 @@ impl Tree {
         if !before.contains('[') {
             return fs::write(place, format!("{value}\n"));
         }
-        // A choice among words, the present one in brackets.
+        // A choice among words, with the present one in brackets.
         let words: Vec<&str> = before.split_whitespace().map(|word| word.trim_matches(['[', ']'])).collect();
         if !words.contains(&value) {
             return Err(io::Error::from(Errno::INVAL));
@@ -231,7 +233,8 @@ impl Tree {
     }
 }
 
-/// The file, or what it would speak of, is not there. Some settings exist as files and answer so where a device lacks them.
+/// Whether the file, or its subject, does not exist. Some settings exist as files and answer this way if a device lacks
+/// them.
 fn is_absent(error: &io::Error) -> bool {
     let absent = [Errno::NOENT, Errno::NOTDIR, Errno::NODEV, Errno::NXIO, Errno::INVAL, Errno::OPNOTSUPP, Errno::NOTTY];
     Errno::from_io_error(error).is_some_and(|errno| absent.contains(&errno))

@@ -1,4 +1,4 @@
-//! What is found on recorded machines, and what setting and putting back do to them.
+//! Findings on recorded machines, and what settings and undo do to them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -103,7 +103,7 @@ fn findings_are_those_that_were_judged_right() {
 }
 
 #[test]
-fn every_finding_says_why_and_by_whom_and_everything_is_found_somewhere() {
+fn every_finding_has_a_reason_and_a_source_and_each_check_finds_something() {
     let mut seen = std::collections::HashSet::new();
     for name in ALL {
         for finding in place(name).findings(&Wishes::default()) {
@@ -186,7 +186,7 @@ fn managed_interrupts_are_known_without_trying() {
         "the admin queue carries no I/O"
     );
     assert!(found.iter().all(|interrupt| interrupt.mobility == Mobility::Managed && interrupt.count > 90_000));
-    // The kernel's own word goes first, where it is to be had.
+    // The kernel's own word comes first, if it is available.
     let debug = two.tree.place("sys/kernel/debug/irq/irqs");
     fs::create_dir_all(&debug).unwrap();
     fs::write(debug.join(found[0].number.to_string()), "dstate:   0x35401200\n            IRQD_ACTIVATED\n").unwrap();
@@ -202,7 +202,7 @@ fn what_is_set_is_put_back_byte_by_byte() {
         let before = place.snapshot();
         let found = place.findings(&Wishes::default());
         let pending = apply::pending(&place.tree, &found);
-        assert_eq!(place.snapshot(), before, "{name}: looking changes nothing");
+        assert_eq!(place.snapshot(), before, "{name}: a look changes nothing");
         let store = place.store();
         let changes = apply::apply(&place.tree, &pending, &store).unwrap();
         assert_eq!(changes.len(), pending.len());
@@ -216,7 +216,7 @@ fn what_is_set_is_put_back_byte_by_byte() {
                 }
             }
         }
-        // A second round changes only what was refused, and keeps what was first.
+        // A second round changes only settings that were refused, and keeps the first old values.
         let again = apply::pending(&place.tree, &place.findings(&Wishes::default()));
         assert_eq!(
             again.len(),
@@ -237,7 +237,7 @@ fn what_was_is_saved_before_anything_changes() {
     let before = place.snapshot();
     let pending = apply::pending(&place.tree, &place.findings(&Wishes::default()));
     let store = place.store();
-    // A directory in its place: the state cannot be written.
+    // A directory takes the state's place, so the state cannot be written.
     fs::create_dir(store.path()).unwrap();
     assert!(apply::apply(&place.tree, &pending, &store).is_err());
     assert_eq!(place.snapshot(), before);
@@ -249,7 +249,7 @@ fn what_was_is_saved_before_anything_changes() {
         path("/nvme0n1/queue/scheduler") && path("/iosched/read_expire") && path("/nvme0n1/queue/wbt_lat_usec"),
         "{saved:?}"
     );
-    // Somebody changes what went along, and what we set.
+    // Another program changes both a setting that changed along and one that was made.
     let queue = place.drives()[0].queues[0].clone() + "/queue";
     place.tree.write(&format!("{queue}/wbt_lat_usec"), "0").unwrap();
     place.tree.write(&format!("{queue}/scheduler"), "kyber").unwrap();
@@ -278,7 +278,7 @@ fn a_restart_leaves_files_alone_to_put_back() {
     assert_eq!(
         fs::read_to_string(etc.join("sysctl.d/99-iomill.conf")).unwrap(),
         "# mine\n",
-        "not ours, and nothing to keep"
+        "the file is not ours, and there is nothing to keep"
     );
 }
 
@@ -304,7 +304,7 @@ fn what_is_kept_names_drives_by_what_does_not_change() {
         tmpfiles.contains("w /sys/devices/system/cpu/cpufreq/policy0/scaling_governor - - - - performance\n"),
         "{tmpfiles}"
     );
-    // udev sees no paths of a namespace with several, and interrupts have other numbers tomorrow.
+    // udev does not see the paths of a namespace with several, and interrupts have other numbers tomorrow.
     assert!(plan.not_kept.iter().any(|path| path.contains("nvme2c2n1")), "{:?}", plan.not_kept);
     apply::undo(&two.tree, &store).unwrap().unwrap();
     assert!(state::FILES.iter().all(|name| !etc.join(name).exists()));
@@ -374,7 +374,7 @@ fn a_record_of_a_record_finds_the_same() {
     }
 }
 
-/// The library, which binds drive threads, and `tune` see a drive on the same node.
+/// The library, which binds drive threads, and `tune` find the same node for a drive.
 #[test]
 fn the_library_finds_the_same_nodes() {
     let mut seen = 0;
@@ -385,7 +385,7 @@ fn the_library_finds_the_same_nodes() {
         for drive in &drives {
             let number = place.tree.get(&format!("{}/dev", drive.directory)).unwrap();
             let (major, minor) = number.split_once(':').unwrap();
-            // A record keeps the numbers that somebody asked for only.
+            // A record keeps only the numbers that were read.
             let Some(found) = iomill::sys::block::find(&sys, major.parse().unwrap(), minor.parse().unwrap()) else {
                 continue;
             };
@@ -394,8 +394,8 @@ fn the_library_finds_the_same_nodes() {
             seen += usize::from(drive.directory.contains("/nvme-subsystem/"));
         }
     }
-    assert_eq!(seen, 1, "the namespace behind the multipath layer was looked at");
-    // Its second path comes, on the other node: now it is near neither.
+    assert_eq!(seen, 1, "the namespace behind the multipath layer was among the drives");
+    // Its second path appears, on the other node: now it is near neither.
     let place = place("two-socket-nvme");
     let sys = place.dir.path().join("root/sys");
     let subsystem = sys.join("devices/virtual/nvme-subsystem/nvme-subsys2");

@@ -1,15 +1,15 @@
-//! What is on one drive: each file in its volatile and its durable state, and what a crash makes of them.
+//! The contents of one drive: each file in its volatile and its durable state, and what a crash leaves of them.
 //!
 //! Rules of a file's contents:
-//! 1. A write goes to the volatile state; a sync makes durable what was complete before the sync was issued.
+//! 1. A write goes to the volatile state. A sync makes durable what was complete before the sync was issued.
 //! 2. At a crash each write that was not synced survives whole, is lost, or is torn. The unit that is old or new is the
-//!    granule (page, or sector where sectors tear). Within a granule writes keep their order: the newest survivor
-//!    stands on all that were before it, as they stand together in one page of the page cache.
-//! 3. Changes of the length and of the space are metadata: they survive in order, any prefix of them, independently
-//!    of the data. So a length may come without its data (zeroes) and data without its length (lost).
-//! 4. Data written where a cut was lost is lost with it (it went to other blocks).
-//! 5. A sync that fails drops some of the dirty data for good: it stays readable, but no later sync brings it to the
-//!    drive. This is what Linux does.
+//!    granule (page, or sector if sectors tear). Within a granule writes keep their order. The newest survivor includes
+//!    all writes before it, because they share one page of the page cache.
+//! 3. Changes of the length and of the space are metadata. Any prefix of them survives, in order and independently of
+//!    the data. So a length may survive without its data (zeroes), and data without its length (lost).
+//! 4. Data that was written after a cut goes to other blocks. If the cut is lost, the data is lost with it.
+//! 5. A sync that fails drops some of the dirty data finally. The data stays readable, but no later sync brings it to
+//!    the drive. This is what Linux does.
 //!
 //! Non-goals: time, faults, handles.
 
@@ -19,73 +19,9 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 
+use crate::dice::Dice;
 use crate::image::{Image, granules};
 use crate::tree::Tree;
-
-/// How much of what was not synced survives a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Survival {
-    /// Whatever the seed says, torn writes included.
-    Seeded,
-    /// Nothing.
-    Nothing,
-    /// Everything.
-    Everything,
-}
-
-/// Decides what survives a crash.
-pub(crate) struct Dice<'a> {
-    rng: &'a mut Rng,
-    survival: Survival,
-}
-
-impl<'a> Dice<'a> {
-    pub fn new(rng: &'a mut Rng, survival: Survival) -> Dice<'a> {
-        Dice { rng, survival }
-    }
-
-    /// What becomes of one write as a whole.
-    fn write_fate(&mut self) -> Fate {
-        match self.survival {
-            Survival::Nothing => Fate::Lost,
-            Survival::Everything => Fate::Whole,
-            Survival::Seeded => [Fate::Whole, Fate::Lost, Fate::Torn][self.rng.usize(0..3)],
-        }
-    }
-
-    fn granule_survives(&mut self, fate: Fate) -> bool {
-        match fate {
-            Fate::Whole => true,
-            Fate::Lost => false,
-            Fate::Torn => self.rng.bool(),
-        }
-    }
-
-    /// How many of some ordered changes survive.
-    fn prefix(&mut self, count: usize) -> usize {
-        match self.survival {
-            Survival::Nothing => 0,
-            Survival::Everything => count,
-            Survival::Seeded => self.rng.usize(0..=count),
-        }
-    }
-
-    /// Whether a change of a directory survives, given that those before it did.
-    pub fn entry_survives(&mut self) -> bool {
-        match self.survival {
-            Survival::Nothing => false,
-            Survival::Everything => true,
-            Survival::Seeded => self.rng.u8(0..4) > 0,
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Fate {
-    Whole,
-    Lost,
-    Torn,
-}
 
 #[derive(Clone, Debug)]
 enum What {
@@ -121,7 +57,7 @@ impl What {
         matches!(self, What::Write { .. })
     }
 
-    /// The bytes that this change overrides in earlier writes.
+    /// The bytes of earlier writes that this change replaces.
     fn overrides(&self) -> Option<(u64, u64)> {
         match self {
             What::Write { offset, bytes } => Some((*offset, offset + bytes.len() as u64)),
@@ -133,15 +69,15 @@ impl What {
 
 #[derive(Clone, Debug)]
 struct Change {
-    /// Names the write while it is in flight.
+    /// Identifies the write while it is in flight.
     id: u64,
-    /// When its operation completed, in the file's ticks; `None` while in flight.
+    /// The tick of the file at which its operation completed; `None` while it is in flight.
     done: Option<u64>,
     what: What,
 }
 
 impl Change {
-    /// Takes `start..end` out of a write; what is left, up to two pieces.
+    /// Removes `start..end` from a write. Up to two pieces are left.
     fn without(self, start: u64, end: u64) -> Vec<Change> {
         let What::Write { offset, bytes } = &self.what else { return vec![self] };
         let after = offset + bytes.len() as u64;
@@ -163,9 +99,9 @@ impl Change {
 pub(crate) struct File {
     /// What a read returns.
     pub now: Image,
-    /// What surely survives a crash.
+    /// The bytes that survive every crash.
     durable: Image,
-    /// What may become durable, in the order in which it was applied to `now`.
+    /// The changes that may become durable, in the order in which they were applied to `now`.
     pending: Vec<Change>,
     tick: u64,
 }
@@ -183,8 +119,8 @@ impl File {
         id
     }
 
-    /// Writes, making the file longer where needed. A write in flight must be ended by [`File::finish`] with the
-    /// number returned here.
+    /// Writes, and makes the file longer if needed. [`File::finish`] must end a write in flight, by the number that
+    /// this returns.
     pub fn write(&mut self, offset: u64, bytes: &[u8], in_flight: bool) -> u64 {
         let end = offset + bytes.len() as u64;
         if end > self.now.len() && !bytes.is_empty() {
@@ -209,12 +145,12 @@ impl File {
         self.change(What::Allocate { offset, len }, false);
     }
 
-    /// This moment, for [`File::sync`].
+    /// The present tick, for [`File::sync`].
     pub fn mark(&mut self) -> u64 {
         self.next_tick()
     }
 
-    /// Makes durable what had completed before `mark`: rule 1.
+    /// Makes durable what had completed before `mark` (rule 1).
     pub fn sync(&mut self, mark: u64) {
         let mut rest: Vec<Change> = Vec::new();
         for change in std::mem::take(&mut self.pending) {
@@ -222,7 +158,7 @@ impl File {
                 rest.push(change);
                 continue;
             }
-            // An older write that stays behind must not come back over this one.
+            // An older write that is still pending must not come back over this one.
             if let Some((start, end)) = change.what.overrides() {
                 rest = rest.into_iter().flat_map(|older| older.without(start, end)).collect();
             }
@@ -231,18 +167,18 @@ impl File {
         self.pending = rest;
     }
 
-    /// A sync failed: rule 5.
+    /// A sync failed: does what rule 5 says.
     pub fn fail_sync(&mut self, rng: &mut Rng) {
         self.pending.retain(|change| !change.what.is_write() || change.done.is_none() || rng.bool());
     }
 
-    /// Everything becomes durable.
+    /// Makes everything durable.
     pub fn settle(&mut self) {
         self.pending.clear();
         self.durable = self.now.clone();
     }
 
-    /// Leaves what a crash leaves: rules 2, 3 and 4.
+    /// Leaves what a crash leaves (rules 2, 3 and 4).
     fn crash(&mut self, dice: &mut Dice<'_>, granule: u64) {
         let pending = std::mem::take(&mut self.pending);
         let metadata = pending.iter().filter(|change| !change.what.is_write()).count();
@@ -281,7 +217,7 @@ impl File {
         self.now = self.durable.clone();
     }
 
-    /// Changes both states behind everybody's back; all that was written before becomes durable with it.
+    /// Changes both states without the program's knowledge. All earlier writes become durable with the change.
     pub fn tamper(&mut self, change: impl Fn(&mut Image)) {
         self.settle();
         change(&mut self.now);
@@ -292,7 +228,7 @@ impl File {
 /// The contents of one drive's directory `iomill`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
-    /// Whether `<drive>/iomill` exists. Durable at once: no operation of `DriveFs` could sync its parent.
+    /// Whether `<drive>/iomill` exists. It is durable at once, because no operation of `DriveFs` could sync its parent.
     pub made: bool,
     pub tree: Tree,
     pub files: BTreeMap<u64, File>,
@@ -307,14 +243,14 @@ impl Disk {
         Ok(self.last_file)
     }
 
-    /// Pages with space, of all files that have a name or are `open`.
+    /// Pages with space, of all files that have a name or are in `open`.
     pub fn used_pages(&self, open: &BTreeSet<u64>) -> u64 {
         let named = self.tree.named();
         let counts = |file: &&u64| named.contains(file) || open.contains(file);
         self.files.iter().filter(|(file, _)| counts(file)).map(|(_, file)| file.now.space().pages()).sum()
     }
 
-    /// Forgets files that nothing can reach any more.
+    /// Drops files that can no longer be reached.
     pub fn collect(&mut self, open: &BTreeSet<u64>) {
         let referenced = self.tree.referenced();
         self.files.retain(|file, _| referenced.contains(file) || open.contains(file));
@@ -338,6 +274,7 @@ impl Disk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dice::Survival;
     use crate::image::{PAGE_BYTES, SECTOR_BYTES};
 
     const PAGE: usize = PAGE_BYTES as usize;
@@ -388,7 +325,7 @@ mod tests {
             let left = crashed(&file, Survival::Seeded, SECTOR_BYTES, seed);
             assert_eq!(left[512..1024], [3; 512]);
         }
-        // What was in flight when the sync was issued is not covered.
+        // The sync does not cover requests that were in flight when it was issued.
         assert_eq!(crashed(&file, Survival::Nothing, PAGE_BYTES, 0)[..512], [1; 512]);
         let mut expected = vec![2; PAGE];
         expected[512..1024].fill(3);

@@ -1,93 +1,37 @@
-//! The simulated engine: requests take time on a drive's channels, end out of order, and touch memory as late as real
+//! The simulated engine. Requests take time on a drive's channels, end out of order, and touch memory as late as real
 //! hardware may.
 //!
-//! Goals: depth matters (a drive serves as many requests at a time as it has channels); reads fill their memory only
-//! at their end, and writes take their bytes at some moment between start and end, so that memory which is freed or
-//! used again too early shows (under an address sanitizer surely); a breach of the contract of
+//! Goals: depth matters, because a drive serves as many requests at a time as it has channels. Reads fill their memory
+//! only at their end. Writes take their bytes at some moment between start and end. So tests see it when memory is
+//! freed or used again too early, and an address sanitizer surely does. A breach of the contract of
 //! [`iomill::engine::Engine`] is reported, not hidden. Non-goals: speed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, Memory, NO_REGION, Op, Request, Wake};
 
-use crate::fault::{Death, Kind, Verdict, short_len};
-use crate::fs::is_misaligned;
+use crate::fault::{Death, Verdict, short_len};
+use crate::flight::{Flight, Plan, Port};
 use crate::image::{PAGE_BYTES, SECTOR_BYTES, granules};
-use crate::memory::Stretches;
+use crate::memory::{Stretches, is_misaligned};
 use crate::state::{Event, State};
 use crate::trace::digest;
 use crate::world::World;
 
-/// What polling for completions costs, so that a loop that polls ends.
+/// Virtual time of a poll for completions, so that a loop that polls ends.
 const POLL_NS: u64 = 300;
 
-/// How long a request takes that the kernel refuses at once.
+/// Virtual time of a request that the kernel refuses at once.
 const REFUSAL_NS: u64 = 1_000;
 
-/// What a request transfers at most: Linux's MAX_RW_COUNT.
+/// The largest transfer of a request: Linux's MAX_RW_COUNT.
 const LONGEST_BYTES: u32 = 0x7fff_f000;
 
 /// How many regions of memory can be registered.
 const REGIONS: usize = 64;
-
-/// The world's side of one engine.
-#[derive(Debug, Default)]
-pub(crate) struct Port {
-    capacity: u32,
-    /// Slots whose completions have not come out of `wait` yet.
-    slots: BTreeSet<u32>,
-    /// Requests that were pushed and not started.
-    waiting: Vec<u64>,
-    ready: VecDeque<Completion>,
-    woken: bool,
-    /// The open files that the engine refers to: those it was asked to hold, and those it knows by key.
-    held: Vec<u64>,
-    files: BTreeMap<u64, u64>,
-    /// Start and length of registered memory.
-    regions: BTreeMap<u16, (usize, usize)>,
-    /// The first breach of contract; `wait` fails from then on.
-    misuse: Option<String>,
-}
-
-/// One request in flight.
-#[derive(Debug)]
-pub(crate) struct Flight {
-    port: u64,
-    request: Request,
-    /// Where the request's bytes are, as it was when the request came.
-    memory: Stretches,
-    open: u64,
-    drive: usize,
-    file: u64,
-    started: bool,
-    plan: Plan,
-    /// For a sync: what had completed before this moment of the file is covered.
-    mark: u64,
-    /// For a write whose bytes were taken: its name in the file.
-    change: Option<u64>,
-    taken: bool,
-    /// Where it is decided before the end.
-    result: Option<i32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Plan {
-    Transfer(u32),
-    Fail(i32),
-}
-
-impl Flight {
-    fn kind(&self) -> Kind {
-        match self.request.op {
-            Op::Read => Kind::Read,
-            Op::Write => Kind::Write,
-            Op::Sync => Kind::Sync,
-        }
-    }
-}
 
 impl State {
     fn misuse(&mut self, port: u64, what: String) {
@@ -98,7 +42,7 @@ impl State {
         }
     }
 
-    /// Where a request's bytes are, or what is wrong with it by the contract of `Engine::push`.
+    /// Where a request's bytes are, or how the request breaks the contract of `Engine::push`.
     fn admit(&self, port: &Port, request: &Request) -> Result<Stretches, String> {
         let slot = request.slot;
         if slot >= port.capacity {
@@ -141,7 +85,7 @@ impl State {
         }
     }
 
-    /// Takes a request.
+    /// Takes a request in.
     fn accept(&mut self, id: u64, request: Request) {
         let Some(port) = self.ports.get(&id) else { return };
         let memory = match self.admit(port, &request) {
@@ -181,7 +125,7 @@ impl State {
         }
     }
 
-    /// What the kernel refuses before any drive sees it.
+    /// The errno of a request that the kernel refuses before any drive sees it.
     fn refusal(&self, flight: &Flight) -> Option<i32> {
         let open = self.opens.get(&flight.open)?;
         let request = &flight.request;
@@ -256,7 +200,7 @@ impl State {
         self.note(&format!("start {op:?} slot {slot} on {index} at {offset} len {len}"));
     }
 
-    /// Books the channel that is free first; returns when the work begins and ends.
+    /// Books the channel that is free first. Returns when the work begins and ends.
     fn serve(&mut self, drive: usize, len: u32) -> (u64, u64) {
         let model = &self.drives[drive].model;
         let (range, page_ns) = (model.latency_ns.clone(), model.page_ns);
@@ -285,8 +229,8 @@ impl State {
                 fits => Ok(fits),
             },
         };
-        // SAFETY: by the contract of `Engine::push` the memory is valid until the completion has come out of `wait`; flights
-        // are removed before that.
+        // SAFETY: by the contract of `Engine::push` the memory is valid until the completion has come out of `wait`.
+        // Flights are removed before that.
         let bytes = unsafe { flight.memory.bytes(flight.request.len as usize) };
         let dead = self.death(drive).is_some();
         let mut change = None;
@@ -303,11 +247,11 @@ impl State {
             flight.change = change;
             flight.result = Some(result.map_or_else(|errno| -errno, |len| len as i32));
         }
-        // A crash here leaves nothing to clean up: it has taken all flights away.
+        // A crash here leaves nothing to clean up: it has removed all flights.
         let _crashed = self.effect().is_err();
     }
 
-    /// What a write that failed with EIO leaves: any of its sectors may be new.
+    /// A write failed with EIO: any of its sectors may be new.
     pub fn damage(&mut self, drive: usize, file: u64, offset: u64, bytes: &[u8]) {
         let fits = self.fitting(drive, file, offset, bytes.len());
         for (_, range) in granules(offset, fits, SECTOR_BYTES) {
@@ -319,7 +263,7 @@ impl State {
         }
     }
 
-    /// A write whose end nobody will see reaches its drive all the same.
+    /// The write reaches its drive, although no engine reports its end any more.
     pub fn take_unheeded(&mut self, id: u64) {
         let Some(flight) = self.flights.get(&id) else { return };
         let (drive, file, offset) = (flight.drive, flight.file, flight.request.offset);
@@ -341,7 +285,7 @@ impl State {
         }
     }
 
-    /// The end of a request.
+    /// Ends a request.
     pub fn end(&mut self, id: u64) {
         let Some(flight) = self.flights.remove(&id) else { return };
         if Stretches::of(&flight.request).as_ref() != Ok(&flight.memory) {
@@ -363,7 +307,7 @@ impl State {
         }
     }
 
-    /// Books a request out that has left `flights`.
+    /// Removes the traces of a request that has left `flights`.
     pub fn land(&mut self, flight: &Flight) {
         if let (Some(change), Ok(file)) = (flight.change, self.file(flight.drive, flight.file)) {
             file.finish(change);
@@ -384,14 +328,14 @@ impl State {
         let mut bytes = vec![0; len as usize];
         let Ok(file) = self.file(flight.drive, flight.file) else { return -libc::EBADF };
         let read = file.now.read(flight.request.offset, &mut bytes);
-        // SAFETY: by the contract of `Engine::push` the memory is valid and nobody else touches it until the completion has
-        // come out of `wait`, which is later.
+        // SAFETY: by the contract of `Engine::push` the memory is valid until the completion has come out of `wait`,
+        // which is later. Until then no other code touches it.
         unsafe { flight.memory.fill(&bytes[..read]) };
         self.note(&format!("read {read} at {}: {:x}", flight.request.offset, digest(&bytes[..read])));
         read as i32
     }
 
-    /// `None` when the machine crashes at this sync.
+    /// Ends a sync. `None` if the machine crashes at this sync.
     fn end_sync(&mut self, flight: &Flight) -> Option<i32> {
         if self.death(flight.drive).is_some() {
             return Some(-libc::EIO);
@@ -408,7 +352,7 @@ impl State {
         }))
     }
 
-    /// After EIO Linux takes dirty pages for clean.
+    /// After EIO Linux treats dirty pages as clean.
     pub fn fail_sync(&mut self, drive: usize, file: u64, errno: i32) {
         if errno == libc::EIO
             && let Some(file) = self.drives[drive].disk.files.get_mut(&file)
@@ -417,13 +361,14 @@ impl State {
         }
     }
 
-    /// Ends the requests of an engine that is dropped: writes may still reach their drives, reads touch nothing more.
+    /// Ends a request of an engine that is dropped. Writes may still reach their drives. Reads touch no memory any
+    /// more.
     fn abandon(&mut self, id: u64) {
         let flights: Vec<u64> = self.flights.iter().filter(|(_, f)| f.port == id).map(|(flight, _)| *flight).collect();
         for number in flights {
             self.abandoned += 1;
-            // When a test fails and unwinds, memory may go before the engine: then it is left alone, so that the failure
-            // is what is seen.
+            // When a test fails and unwinds, memory may be freed before the engine. Then this leaves the memory alone,
+            // so that the test's own failure is reported.
             if self.chance.crash.bool() && !std::thread::panicking() {
                 self.take_unheeded(number);
             }
@@ -461,7 +406,7 @@ impl State {
             if deadline_ns.is_none() && port.slots.len() < min {
                 return Err(io::Error::other(format!(
                     "simulated deadlock: waiting for {min} completions with {in_flight} requests in flight and {} \
-                     ready, without a timeout, and nobody is left to wake the waiter",
+                     ready, without a timeout, and no waker is left to wake the waiter",
                     port.ready.len()
                 )));
             }
@@ -473,7 +418,7 @@ impl State {
                 break;
             }
         }
-        // A wake is used up by the wait that it ends; one that returns anyway may notice it or leave it to the next.
+        // A wake ends one wait. A wait that returns anyway may notice the wake, or leave it to the next wait.
         let noticed = self.chance.order.bool();
         let Some(port) = self.ports.get_mut(&id) else { return Ok(Vec::new()) };
         port.woken &= !noticed && (min == 0 || port.ready.len() >= min);
@@ -491,7 +436,7 @@ pub(crate) struct SimEngine {
     world: World,
     id: u64,
     boot: u64,
-    /// Slots whose completions have not come out of `wait`.
+    /// Slots with completions that have not come out of `wait`.
     slots: BTreeSet<u32>,
 }
 
@@ -530,8 +475,8 @@ impl Engine for SimEngine {
         let mut state = self.world.state();
         let ended = match state.wait(self.id, self.boot, min, timeout) {
             Ok(ended) => ended,
-            // The machine or the process has ended, and nothing is in flight any more. On a real machine nobody would be
-            // left to hear of it; here the program is told that its requests failed, so that it comes to its end.
+            // The machine or the process has ended, and nothing is in flight any more. A real program would have ended,
+            // too. Here the program learns that its requests failed, so that it ends by itself.
             Err(_) if state.check_boot(self.boot).is_err() && !self.slots.is_empty() => {
                 self.slots.iter().map(|&slot| Completion { slot, result: -libc::EIO }).collect()
             }

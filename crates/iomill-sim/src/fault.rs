@@ -1,7 +1,7 @@
-//! What goes wrong, and when: a plan that the simulated drives consult before every operation.
+//! Faults: a plan that the simulated drives consult before every operation.
 //!
-//! Goals: random faults by rate, targeted faults by kind, drive and path, faults by number; all of it plain data.
-//! Non-goals: what a fault does to the bytes on a drive; that is `disk`'s and `engine`'s.
+//! Goals: random faults by rate; targeted faults by kind, drive and path; faults by number. All of it is plain data.
+//! Non-goals: the effect of a fault on the bytes of a drive, which is in `disk` and `engine`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,20 +43,20 @@ pub enum Kind {
     Lock,
 }
 
-/// What happens to an operation that a fault hits.
+/// The effect of a fault on an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with this errno. After EIO a write may have reached the drive in part, a rename or unlink may have
-    /// happened all the same, and a sync drops some of the dirty data for good, as Linux does.
+    /// It fails with this errno. After EIO a write may have reached the drive in part, and a rename or unlink may have
+    /// happened. A failed sync drops some of the dirty data finally, as Linux does.
     Errno(i32),
-    /// An engine's read or write transfers only a part. Other operations are not hit by it: `DriveFs` calls go on
-    /// by themselves after a short transfer.
+    /// An engine's read or write transfers only a part. It does not affect other operations: `DriveFs` calls go on by
+    /// themselves after a short transfer.
     Short,
-    /// The machine crashes before the operation takes effect (an engine's write is then in flight).
+    /// The machine crashes before the operation takes effect. An engine's write is then in flight.
     Crash,
 }
 
-/// How often things go wrong by chance, in operations of a thousand.
+/// How often operations fail by chance, per thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Engine reads that fail with EIO.
@@ -65,7 +65,7 @@ pub struct Rates {
     pub write_error: u16,
     /// Engine syncs that fail with EIO.
     pub sync_error: u16,
-    /// `DriveFs` calls (but locking) that fail with EIO.
+    /// `DriveFs` calls, except locks, that fail with EIO.
     pub catalog_error: u16,
     /// Operations that need space (writes, creates, new directories, allocations) and fail with ENOSPC.
     pub no_space: u16,
@@ -73,7 +73,7 @@ pub struct Rates {
     pub short_read: u16,
     /// Engine writes that transfer only a part.
     pub short_write: u16,
-    /// Engine requests that end with EINTR (not syncs) or EAGAIN and have done nothing.
+    /// Engine requests that end with EINTR (not syncs) or EAGAIN and did nothing.
     pub interrupted: u16,
 }
 
@@ -99,8 +99,8 @@ impl Injection {
         Injection { drive: Some(drive), ..self }
     }
 
-    /// Only where the path within `<drive>/iomill` contains `path` (`parts/`, `.length`). A rename is known by its
-    /// target, an open file by the path it was opened with.
+    /// Hits only operations with `path` (`parts/`, `.length`) in their path within `<drive>/iomill`. A rename counts by
+    /// its target, and an open file by the path with which it was opened.
     pub fn path(self, path: &str) -> Injection {
         Injection { path: path.to_owned(), ..self }
     }
@@ -110,7 +110,7 @@ impl Injection {
         Injection { skip: count, ..self }
     }
 
-    /// Hits this many matching operations in a row; `u64::MAX` for ever.
+    /// Hits this many matching operations in a row. `u64::MAX` means for ever.
     pub fn times(self, count: u64) -> Injection {
         Injection { times: count, ..self }
     }
@@ -128,13 +128,13 @@ impl Injection {
 /// How a dead drive answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// Reads end at once with 0 bytes, as those of a removed NVMe drive do; everything else fails with EIO.
+    /// Reads end at once with 0 bytes, like those of a removed NVMe drive. All other operations fail with EIO.
     Empty,
-    /// Everything fails with EIO.
+    /// All operations fail with EIO.
     Error,
 }
 
-/// What is wrong with one drive.
+/// The defects of one drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ailment {
     /// Latencies are multiplied by this; 1 is healthy.
@@ -149,16 +149,16 @@ impl Default for Ailment {
     }
 }
 
-/// The plan of everything that goes wrong. Change it with [`crate::World::faults`].
+/// The plan of all faults. Change it with [`crate::World::faults`].
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Faults by chance.
     pub rates: Rates,
-    /// Whether a crash tears writes between sectors of 512 bytes; otherwise each page of 4 KiB is old or new, as on
+    /// Whether a crash tears writes between sectors of 512 bytes. Otherwise each page of 4 KiB is old or new, as on
     /// drives that write 4 KiB atomically.
     pub torn_sectors: bool,
-    /// Crash when [`crate::World::effects`] reaches this number. The change itself is then in the volatile state (and
-    /// survives by chance), a sync has not happened. Taken out when it strikes.
+    /// Crashes when [`crate::World::effects`] reaches this number. The change itself is then in the volatile state and
+    /// survives by chance; a sync has not happened. The crash clears this field.
     pub crash_at_effect: Option<u64>,
     fail_at: BTreeMap<u64, i32>,
     injections: Vec<Injection>,
@@ -171,12 +171,12 @@ impl Faults {
         self.fail_at.insert(number, errno);
     }
 
-    /// Adds a targeted fault. Of several that match, the earliest added strikes.
+    /// Adds a targeted fault. If several match, the earliest one strikes.
     pub fn inject(&mut self, injection: Injection) {
         self.injections.push(injection);
     }
 
-    /// How many targeted faults have still to strike.
+    /// How many targeted faults have not struck yet.
     pub fn pending(&self) -> usize {
         self.injections.iter().filter(|injection| injection.times > 0).count()
     }
@@ -186,27 +186,27 @@ impl Faults {
         self.ailments.entry(drive).or_default().slowness = factor.max(1);
     }
 
-    /// Lets a drive die.
+    /// Makes a drive dead.
     pub fn kill(&mut self, drive: usize, death: Death) {
         self.ailments.entry(drive).or_default().death = Some(death);
     }
 
-    /// Brings a dead drive back, with what it holds.
+    /// Revives a dead drive, with its contents.
     pub fn revive(&mut self, drive: usize) {
         self.ailments.entry(drive).or_default().death = None;
     }
 
-    /// What is wrong with a drive.
+    /// The defects of a drive.
     pub fn ailment(&self, drive: usize) -> Ailment {
         self.ailments.get(&drive).copied().unwrap_or_default()
     }
 
-    /// Takes back every fault; dead drives live and slow ones are fast again.
+    /// Removes every fault. Dead drives live, and slow ones are fast again.
     pub fn clear(&mut self) {
         *self = Faults { torn_sectors: self.torn_sectors, ..Faults::default() };
     }
 
-    /// Decides about one operation; counts down what is targeted.
+    /// Decides the fate of one operation, and counts targeted faults down.
     pub(crate) fn judge(&mut self, operation: &Operation<'_>, rng: &mut Rng) -> Verdict {
         if let Some(errno) = self.fail_at.remove(&operation.number) {
             return Verdict::Fail(errno);
@@ -254,7 +254,7 @@ impl Rates {
         } else if strikes(short) {
             Verdict::Short
         } else if interrupted {
-            // A sync that a signal interrupts may have lost pages; one that was not begun has not.
+            // A sync that a signal interrupts may have lost pages. A sync that did not begin has lost none.
             let transfer = matches!(operation.kind, Kind::Read | Kind::Write);
             Verdict::Fail(if rng.bool() && transfer { libc::EINTR } else { libc::EAGAIN })
         } else {
@@ -274,7 +274,7 @@ pub(crate) struct Operation<'a> {
     pub engine: bool,
 }
 
-/// What is to become of an operation.
+/// The fate of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Go,
@@ -293,7 +293,7 @@ impl fmt::Display for Verdict {
         }
     }
 }
-/// A part of `len` in whole units; all of it where it is one unit or less.
+/// A part of `len` in whole units. All of it if it is one unit or less.
 pub(crate) fn short_len(rng: &mut Rng, len: u32, unit: u32) -> u32 {
     let units = len.div_ceil(unit);
     if units < 2 { len } else { unit * rng.u32(1..units) }

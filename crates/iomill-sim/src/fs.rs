@@ -1,6 +1,6 @@
 //! A simulated drive's directory, for the catalog and for opening parts.
 //!
-//! Goals: the meaning of each system call, errno included. Non-goals: what survives a crash; see `disk` and `tree`.
+//! Goals: the meaning of each system call, errno included. Non-goals: what survives a crash (see `disk` and `tree`).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,12 @@ use iomill::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Lock};
 use crate::errno;
 use crate::fault::{Death, Kind, Verdict};
 use crate::image::PAGE_BYTES;
+use crate::memory::is_misaligned;
 use crate::state::{Open, State};
 use crate::trace::digest;
 use crate::world::World;
 
-/// What a drive without a limit says it can hold.
+/// The capacity that a drive without a limit reports.
 const ENDLESS_BYTES: u64 = 1 << 50;
 
 /// One attachment to a drive.
@@ -53,7 +54,7 @@ impl SimFs {
         body(&mut state, verdict)
     }
 
-    /// Does an operation on an open file, whose number it passes on.
+    /// Does an operation on an open file. The operation gets the file's number.
     fn on_file<R>(
         &self,
         kind: Kind,
@@ -68,7 +69,7 @@ impl SimFs {
         body(&mut state, verdict, file)
     }
 
-    /// Refuses a transfer that is misaligned for an open file.
+    /// Refuses a transfer that does not meet an open file's alignment.
     fn check_aligned(&self, state: &State, handle: Handle, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let alignment = state.opened(self.drive, handle)?.alignment;
         check_end(offset, bytes.len() as u64)?;
@@ -80,12 +81,6 @@ impl SimFs {
     fn check_writable(&self, state: &State, handle: Handle) -> io::Result<()> {
         if state.opened(self.drive, handle)?.access.write { Ok(()) } else { Err(errno(libc::EBADF)) }
     }
-}
-
-/// Whether an open file refuses a transfer.
-pub(crate) fn is_misaligned(alignment: Alignment, offset: u64, len: u64, address: usize) -> bool {
-    let unit = u64::from(alignment.offset);
-    !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) || !address.is_multiple_of(alignment.memory as usize)
 }
 
 fn check_end(offset: u64, len: u64) -> io::Result<u64> {
@@ -319,7 +314,7 @@ impl DriveFs for SimFs {
     }
 }
 
-/// Whether a change of a name takes place: when it fails with EIO it may have happened all the same.
+/// Whether a change of a name takes place. After EIO it may have happened.
 fn happens(state: &mut State, verdict: Verdict) -> bool {
     match verdict {
         Verdict::Fail(libc::EIO) => state.chance.fault.bool(),

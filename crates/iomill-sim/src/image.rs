@@ -1,19 +1,19 @@
-//! The bytes of one file, kept sparsely, and the space it takes up.
+//! The bytes of one file, stored sparsely, and the space that it takes.
 //!
-//! Goals: holes and large allocations cost nothing; copies share pages. Non-goals: durability; see `disk`.
+//! Goals: holes and large allocations cost nothing; copies share pages. Non-goals: durability (see `disk`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A page: what drives write atomically unless sectors tear.
+/// A page: the unit that drives write atomically, unless sectors tear.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// A sector: what no drive tears.
+/// A sector: the unit that no drive tears.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// Splits `len` bytes at `offset` at multiples of `granule`: the number of each granule touched, and which of the
-/// bytes lie in it.
+/// Splits `len` bytes at `offset` at multiples of `granule`. Returns the number of each granule, and the range of the
+/// bytes that lie in it.
 pub(crate) fn granules(offset: u64, len: usize, granule: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -31,7 +31,7 @@ pub(crate) fn granules(offset: u64, len: usize, granule: u64) -> impl Iterator<I
 /// The pages of a file that have real space, as runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Space {
-    /// First page of a run to the page after its last. Runs are not empty and do not touch.
+    /// From the first page of a run to the page after its last. Runs are not empty and do not touch.
     runs: BTreeMap<u64, u64>,
 }
 
@@ -65,7 +65,7 @@ impl Space {
         self.runs.insert(start, end);
     }
 
-    /// Takes away all space from page `end` on.
+    /// Removes all space from page `end` on.
     pub fn cut(&mut self, end: u64) {
         while let Some((&first, &after)) = self.runs.last_key_value() {
             if after <= end {
@@ -90,8 +90,8 @@ type Page = [u8; PAGE_BYTES as usize];
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Image {
     len: u64,
-    /// Pages that were written; all others read as zero. None begins at or after `len`, and bytes of the last one
-    /// after `len` are zero.
+    /// Pages that were written; all others read as zero. No page begins at or after `len`. Bytes of the last page after
+    /// `len` are zero.
     pages: BTreeMap<u64, Arc<Page>>,
     space: Space,
 }
@@ -105,7 +105,7 @@ impl Image {
         &self.space
     }
 
-    /// Reads what there is; short at the end of the file.
+    /// Reads up to the end of the file, so the result may be short.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         let len = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         for (number, range) in granules(offset, len, PAGE_BYTES) {
@@ -118,7 +118,7 @@ impl Image {
         len
     }
 
-    /// Writes within the file's length; what lies beyond it is dropped.
+    /// Writes within the file's length, and drops bytes beyond it.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let len = self.len.saturating_sub(offset).min(bytes.len() as u64) as usize;
         for (number, range) in granules(offset, len, PAGE_BYTES) {

@@ -1,9 +1,9 @@
-//! A simulated machine for iomill: drives with latency, faults and crashes, under a virtual clock, on one thread, all of
-//! it decided by one seed. It stands in for the real machine through [`iomill::engine::platform::Platform`].
+//! A simulated machine for iomill: drives with latency, faults and crashes, under a virtual clock, on one thread. One
+//! seed decides all of it. It replaces the real machine through [`iomill::engine::platform::Platform`].
 //!
-//! Goals: the same seed gives the same run, byte for byte; nothing ever hangs (what would wait for ever is an error);
-//! a crash leaves what real file systems and drives may leave, and rather less than more. Non-goals: speed figures,
-//! real threads, the reading of file systems beyond what [`iomill::sys::fs::DriveFs`] offers.
+//! Goals: the same seed gives the same run, byte for byte. Nothing ever hangs: an endless wait is an error. A crash
+//! leaves what real file systems and drives may leave, and rather less than more. Non-goals: speed figures, real
+//! threads, and file system functions beyond [`iomill::sys::fs::DriveFs`].
 //!
 //! ```
 //! use iomill::sys::fs::Access;
@@ -22,9 +22,11 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod dice;
 mod disk;
 mod engine;
 mod fault;
+mod flight;
 mod fs;
 mod image;
 mod memory;
@@ -36,12 +38,12 @@ mod world;
 
 use std::io;
 
-pub use disk::Survival;
+pub use dice::Survival;
 pub use fault::{Ailment, Death, Fault, Faults, Injection, Kind, Rates};
 pub use state::{DriveModel, DriveStats};
 pub use world::World;
 
-/// The error the kernel would give.
+/// The error that the kernel would return.
 fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }

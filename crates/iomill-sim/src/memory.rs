@@ -1,17 +1,24 @@
-//! Where the bytes of a request are: one stretch of memory, or the several of its list.
+//! Where the bytes of a request are: one stretch of memory, or the stretches of its list.
 //!
-//! Goals: the engine is the same for both; a list that is wrong, or changes in flight, is found. Non-goals: judging what
-//! overlaps or is misaligned, which is the engine's.
+//! Goals: the engine is the same for both. A list that is wrong, or changes in flight, is found. Non-goals: overlaps
+//! and alignment, which the engine judges.
 
 use iomill::engine::{MAX_SEGMENTS, Memory, Op, Request};
+use iomill::sys::fs::Alignment;
+
+/// Whether an open file refuses a transfer.
+pub(crate) fn is_misaligned(alignment: Alignment, offset: u64, len: u64, address: usize) -> bool {
+    let unit = u64::from(alignment.offset);
+    !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) || !address.is_multiple_of(alignment.memory as usize)
+}
 
 /// Start and length of each stretch of a request's memory, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stretches(Vec<(usize, usize)>);
 
 impl Stretches {
-    /// Where the bytes of a request are now, or what is wrong with its list. The request is in flight, or about to be, so that
-    /// its list can be read.
+    /// Where the bytes of a request are now, or how its list is wrong. The request is in flight, or about to be, so its
+    /// list is readable.
     pub fn of(request: &Request) -> Result<Stretches, String> {
         let slot = request.slot;
         match request.memory {
@@ -47,7 +54,7 @@ impl Stretches {
         self.each().all(|(start, len)| start >= first && start + len <= first + size)
     }
 
-    /// Whether it shares a byte with other memory.
+    /// Whether the two share a byte.
     pub fn overlaps(&self, other: &Stretches) -> bool {
         overlap(&self.0, &other.0)
     }
@@ -72,7 +79,7 @@ impl Stretches {
     /// Copies bytes into the beginning of the memory.
     ///
     /// # Safety
-    /// The memory is writable and nobody else's.
+    /// The memory is writable, and no other code uses it.
     pub unsafe fn fill(&self, bytes: &[u8]) {
         let mut rest = bytes;
         for (start, stretch) in self.each() {

@@ -1,4 +1,4 @@
-//! The simulated machine as iomill sees it.
+//! The platform of the simulated machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,19 @@ use crate::fs::SimFs;
 use crate::state::CLOCK_NS;
 use crate::world::World;
 
-/// A view of a [`World`] during one boot (or process): what is left over from an earlier one must not act in the next.
+/// A view of a [`World`] during one boot (or process). A view of an earlier boot must not act in the next.
 #[derive(Debug)]
 pub(crate) struct SimPlatform {
     pub world: World,
     pub boot: u64,
+}
+
+impl World {
+    /// The machine's platform, valid until the machine crashes or reboots, or the process is killed. Then take a new
+    /// one.
+    pub fn platform(&self) -> Arc<dyn Platform> {
+        Arc::new(SimPlatform { world: self.clone(), boot: self.state().boot })
+    }
 }
 
 impl Platform for SimPlatform {
@@ -87,7 +95,7 @@ fn unsupported(kind: EngineKind) -> io::Error {
     )
 }
 
-/// The virtual clock. Looking at it takes a moment, so that a loop around it ends.
+/// The virtual clock. Reading it takes a moment, so that a loop around it ends.
 #[derive(Debug)]
 struct SimClock {
     world: World,

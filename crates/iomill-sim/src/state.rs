@@ -1,8 +1,8 @@
 //! The state behind a [`crate::World`]: drives, open files, the clock, the queue of events, the dice.
 //!
-//! Goals: every step of time goes through `advance_to`, so that events happen in the order of their times whatever the
-//! caller does; every operation passes `enter`, which counts it and asks the faults. Non-goals: what single
-//! operations do; that is in `fs` and `engine`.
+//! Goals: every step of time goes through `advance_to`, so that events happen in the order of their times, whatever the
+//! caller does. Every operation passes `enter`, which counts it and asks the faults. Non-goals: the single operations,
+//! which are in `fs` and `engine`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -13,26 +13,27 @@ use std::path::PathBuf;
 use fastrand::Rng;
 use iomill::sys::fs::{Access, Alignment, Handle, Lock};
 
-use crate::disk::{Dice, Disk, File, Survival};
-use crate::engine::{Flight, Port};
+use crate::dice::{Dice, Survival};
+use crate::disk::{Disk, File};
 use crate::errno;
 use crate::fault::{Death, Faults, Kind, Operation, Verdict};
+use crate::flight::{Flight, Port};
 use crate::image::{PAGE_BYTES, SECTOR_BYTES};
 use crate::trace::Trace;
 
-/// What reading the clock costs, so that a loop that polls it ends.
+/// Virtual time of reading the clock, so that a loop that polls it ends.
 pub(crate) const CLOCK_NS: u64 = 25;
 
 /// What kind of drive to simulate.
 #[derive(Clone, Debug)]
 pub struct DriveModel {
-    /// How long a channel works on a read or write; each takes its own draw from the range.
+    /// How long a channel works on a read or write. Each request draws from the range.
     pub latency_ns: Range<u64>,
-    /// What each 4 KiB of a request add to that.
+    /// The time that each 4 KiB of a request add to that.
     pub page_ns: u64,
     /// How long a sync takes.
     pub sync_latency_ns: Range<u64>,
-    /// How many requests the drive works on at a time; more than these wait.
+    /// How many requests the drive works on at a time. More requests wait.
     pub channels: usize,
     /// Bytes the drive can hold; `None` for no limit.
     pub capacity_bytes: Option<u64>,
@@ -56,7 +57,7 @@ impl Default for DriveModel {
     }
 }
 
-/// What a drive's engines asked of it so far.
+/// The requests of a drive's engines so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriveStats {
     /// Reads started.
@@ -65,11 +66,11 @@ pub struct DriveStats {
     pub writes: u64,
     /// Syncs started.
     pub syncs: u64,
-    /// Bytes asked for by these reads.
+    /// Bytes of these reads.
     pub read_bytes: u64,
-    /// Bytes given by these writes.
+    /// Bytes of these writes.
     pub write_bytes: u64,
-    /// Most requests in flight at one time.
+    /// The largest number of requests in flight at one time.
     pub peak_in_flight: u64,
 }
 
@@ -78,7 +79,7 @@ pub(crate) struct Drive {
     pub path: PathBuf,
     pub model: DriveModel,
     pub disk: Disk,
-    /// Whether the drive's directory is there at all.
+    /// Whether the drive's directory exists.
     pub plugged: bool,
     /// When each channel will be free.
     pub channels_ns: Vec<u64>,
@@ -86,7 +87,7 @@ pub(crate) struct Drive {
     pub in_flight: u64,
 }
 
-/// An open file description: what handles, engines and requests in flight refer to.
+/// An open file description. Handles, engines and requests in flight refer to it.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub drive: usize,
@@ -95,7 +96,7 @@ pub(crate) struct Open {
     pub access: Access,
     pub alignment: Alignment,
     pub lock: Option<Lock>,
-    /// Handles, engines and requests that refer to it; at 0 it ends and its lock goes.
+    /// Handles, engines and requests that refer to it. At 0 it ends and its lock goes.
     refs: usize,
 }
 
@@ -107,7 +108,7 @@ pub(crate) enum Event {
     End(u64),
 }
 
-/// One stream of chance for each purpose, so that a fault more or less leaves the other choices alone.
+/// One stream of chance for each purpose, so that one fault more or less does not change the other choices.
 #[derive(Debug)]
 pub(crate) struct Chance {
     pub time: Rng,
@@ -120,9 +121,9 @@ pub(crate) struct Chance {
 #[derive(Debug)]
 pub(crate) struct State {
     pub now_ns: u64,
-    /// Numbers the boots (and processes) of the machine: what belongs to an earlier one is dead.
+    /// The number of the machine's present boot (or process). Objects of an earlier one are dead.
     pub boot: u64,
-    /// Crashed and not yet booted again.
+    /// Whether the machine has crashed and not yet booted again.
     pub down: bool,
     pub drives: Vec<Drive>,
     handles: Vec<Option<u64>>,
@@ -179,13 +180,13 @@ impl State {
         self.trace.add(self.now_ns, event);
     }
 
-    /// Whether something made under `boot` may still act.
+    /// Whether an object made under `boot` may still act.
     pub fn check_boot(&self, boot: u64) -> io::Result<()> {
         if self.down {
             return Err(io::Error::other("the simulated machine is down after a crash"));
         }
         if boot != self.boot {
-            return Err(io::Error::other("left over from before the simulated machine or process ended"));
+            return Err(io::Error::other("the simulated machine or process that this belongs to has ended"));
         }
         Ok(())
     }
@@ -215,7 +216,7 @@ impl State {
         true
     }
 
-    /// Lets time pass, with all that happens in it.
+    /// Lets time pass, and all events that are due.
     pub fn advance_to(&mut self, at_ns: u64) {
         while self.step(at_ns) {}
         self.now_ns = self.now_ns.max(at_ns);
@@ -229,7 +230,7 @@ impl State {
 
     // Operations.
 
-    /// How the drive answers when it is dead or gone.
+    /// How the drive answers if it is dead or unplugged.
     pub fn death(&self, drive: usize) -> Option<Death> {
         if !self.drives[drive].plugged {
             return Some(Death::Error);
@@ -237,7 +238,7 @@ impl State {
         self.faults.ailment(drive).death
     }
 
-    /// Counts an operation and decides about it; a crash that was planned for it happens here.
+    /// Counts an operation and decides its fate. A crash that was planned for it happens here.
     pub fn judge(&mut self, drive: usize, kind: Kind, path: &str, engine: bool) -> Verdict {
         self.operations += 1;
         let operation = Operation { number: self.operations, kind, drive, path, engine };
@@ -247,7 +248,7 @@ impl State {
         verdict
     }
 
-    /// Begins a `DriveFs` call: time passes, the drive may be dead, a fault may strike. `Fail` is left to the caller,
+    /// Begins a `DriveFs` call: time passes, the drive may be dead, a fault may strike. The caller handles `Fail`,
     /// since some operations leave traces when they fail.
     pub fn enter(&mut self, boot: u64, drive: usize, kind: Kind, path: &str) -> io::Result<Verdict> {
         self.check_boot(boot)?;
@@ -269,8 +270,7 @@ impl State {
         Ok(verdict)
     }
 
-    /// Counts a change of a drive that has just taken place (or, for a sync, is about to), and crashes if that was the
-    /// plan.
+    /// Counts a change of a drive that has just happened (a sync is about to happen). Crashes if that is planned.
     pub fn effect(&mut self) -> io::Result<()> {
         self.effects += 1;
         if self.faults.crash_at_effect == Some(self.effects) {
@@ -323,7 +323,7 @@ impl State {
             self.handles.len() - 1
         });
         self.handles[number] = Some(id);
-        // As on a real system, 0 to 2 are never files of ours.
+        // As on a real system, 0 to 2 never are descriptors of array files.
         Handle(number as i32 + 3)
     }
 
@@ -368,7 +368,7 @@ impl State {
         self.opens.values().filter(|open| open.drive == drive).map(|open| open.file).collect()
     }
 
-    // Ends.
+    // The end of processes and machines.
 
     /// The machine stops now.
     pub fn crash(&mut self, survival: Survival) {
@@ -384,8 +384,8 @@ impl State {
         self.note("crash");
     }
 
-    /// The process that uses the drives ends now. Writes in flight reach the drives by chance, or surely if
-    /// `all_writes` (so that a crash then decides about them).
+    /// The process that uses the drives ends now. Writes in flight reach the drives by chance. With `all_writes` they
+    /// surely do, so that a crash decides about them.
     pub fn end_process(&mut self, all_writes: bool) {
         let flights: Vec<u64> = self.flights.keys().copied().collect();
         for flight in flights {

@@ -1,4 +1,4 @@
-//! What happened: a hash over all events, which two runs of one seed share, and the last of them in words.
+//! A record of all events: a hash, which two runs of one seed share, and the last events in words.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Adds an event. `event` must hold nothing that differs between runs: no address, no real time.
+    /// Adds an event. `event` must be the same in every run: no address, no real time.
     pub fn add(&mut self, now_ns: u64, event: &str) {
         self.hash = xxh3_64_with_seed(event.as_bytes(), self.hash ^ now_ns);
         self.count += 1;
@@ -44,7 +44,7 @@ impl Trace {
     }
 }
 
-/// A digest of data, so that events tell contents apart.
+/// A digest of data, so that events with different contents differ.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }

@@ -1,24 +1,25 @@
-//! The directories of one drive: what a lookup sees now, and what a crash leaves of it.
+//! The directories of one drive: what a look-up sees now, and what a crash leaves.
 //!
-//! The model is a journalling file system, but a weak one. Rules:
-//! 1. The changes of one directory become durable in order: after a crash a prefix of them is there.
-//! 2. Changes of different directories are independent; a rename between two directories is in both, and is there
-//!    in both or in neither. So a rename's target holds the old file or the new one, never nothing.
-//! 3. `sync_dir` makes all earlier changes of that directory durable, with whatever they depend on by rules 1 and 2.
-//! 4. A directory that was made is itself a change of its parent.
+//! The model is a weak journalling file system. Rules:
+//! 1. The changes of one directory become durable in order: a prefix of them survives a crash.
+//! 2. Changes of different directories are independent. A rename between two directories survives in both or in
+//!    neither. So a rename's target holds the old file or the new one, never nothing.
+//! 3. `sync_dir` makes all earlier changes of that directory durable, and everything that they depend on by rules 1 and
+//!    2.
+//! 4. A new directory is itself a change of its parent.
 //!
 //! Non-goals: file contents (`disk`), renaming and removing directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use crate::disk::Dice;
+use crate::dice::Dice;
 use crate::errno;
 
 /// `<drive>/iomill` itself.
 const ROOT: u64 = 0;
 
-/// What a name stands for: the number of a file or of a directory.
+/// The meaning of a name: the number of a file or of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     File(u64),
@@ -100,9 +101,9 @@ impl Dirs {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tree {
     now: Dirs,
-    /// What surely survives a crash. May hold directories whose own entry is still in the journal.
+    /// The entries that survive every crash. It may contain directories with an own entry that is still in the journal.
     durable: Dirs,
-    /// What leads from `durable` to `now`, in order.
+    /// The changes that lead from `durable` to `now`, in order.
     journal: Vec<Change>,
     last_dir: u64,
 }
@@ -113,7 +114,7 @@ impl Tree {
         self.journal.push(change);
     }
 
-    /// Finds what a path stands for; `""` is the root.
+    /// Finds the entry of a path; `""` is the root.
     pub fn find(&self, path: &str) -> io::Result<Entry> {
         let mut found = Entry::Dir(ROOT);
         if path.is_empty() {
@@ -143,7 +144,7 @@ impl Tree {
         }
     }
 
-    /// The directory that holds `path`, and the last name of it.
+    /// The directory that holds `path`, and the path's last name.
     fn parent(&self, path: &str) -> io::Result<(u64, String)> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         if path.starts_with('/') || name.is_empty() || name == "." || name == ".." {
@@ -161,7 +162,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes one directory; `false` where there is one already.
+    /// Makes one directory; `false` if it exists already.
     pub fn make_dir(&mut self, path: &str) -> io::Result<bool> {
         let (dir, name) = self.parent(path)?;
         match self.now.entry(dir, &name) {
@@ -211,7 +212,7 @@ impl Tree {
         paths
     }
 
-    /// Makes the changes of a directory durable: rule 3.
+    /// Makes the changes of a directory durable (rule 3).
     pub fn sync_dir(&mut self, path: &str) -> io::Result<()> {
         let mut dirs = BTreeSet::from([self.find_dir(path)?]);
         let mut chosen = vec![false; self.journal.len()];
@@ -221,8 +222,8 @@ impl Tree {
                 dirs.extend(change.dirs());
             }
         }
-        // A change that stays in the journal shares no directory with a later one that leaves it, so their order
-        // does not matter.
+        // A change that stays in the journal shares no directory with a later one that leaves it. So their order does
+        // not matter.
         let mut chosen = chosen.into_iter();
         let durable = &mut self.durable;
         self.journal.retain(|change| {
@@ -235,13 +236,13 @@ impl Tree {
         Ok(())
     }
 
-    /// Everything becomes durable.
+    /// Makes everything durable.
     pub fn settle(&mut self) {
         self.journal.clear();
         self.durable = self.now.clone();
     }
 
-    /// Leaves what a crash leaves: rules 1 and 2.
+    /// Leaves what a crash leaves (rules 1 and 2).
     pub fn crash(&mut self, dice: &mut Dice<'_>) {
         let mut lost: BTreeSet<u64> = BTreeSet::new();
         for change in std::mem::take(&mut self.journal) {
@@ -252,7 +253,7 @@ impl Tree {
                 self.durable.apply(&change);
             }
         }
-        // What hangs on a directory whose own entry was lost is lost as well: rule 4.
+        // A directory that lost its own entry loses its contents, too (rule 4).
         let mut reached = BTreeSet::from([ROOT]);
         self.durable.walk(ROOT, "", &mut |_, entry| {
             if let Entry::Dir(dir) = entry {
@@ -282,7 +283,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::Survival;
+    use crate::dice::Survival;
 
     fn crashed(tree: &Tree, survival: Survival, seed: u64) -> Vec<String> {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -343,7 +344,7 @@ mod tests {
         let with = vec!["a/from".to_owned(), "b/to".to_owned()];
         let without = vec!["b/to".to_owned()];
         assert_eq!(seen, BTreeSet::from([with, without]));
-        // Syncing the target's directory brings along what the rename depends on.
+        // A sync of the target's directory also makes durable what the rename depends on.
         tree.sync_dir("b").unwrap();
         assert_eq!(crashed(&tree, Survival::Nothing, 0), ["b/to"]);
         assert_eq!(crashed(&tree, Survival::Everything, 0), ["b/to"]);

@@ -1,26 +1,24 @@
-//! The handle on a simulated machine that a test holds.
+//! A test's handle on a simulated machine.
 //!
-//! Goals: all a test wants to do to a machine and to see of it, in one call each. Non-goals: what the program under
-//! test sees; that goes through [`World::platform`].
+//! Goals: everything that a test wants to do to a machine, or to see of it, in one call each. Non-goals: what the
+//! program under test sees. That goes through [`World::platform`].
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use iomill::engine::platform::Platform;
-
-use crate::disk::{Disk, File, Survival};
+use crate::dice::Survival;
+use crate::disk::{Disk, File};
 use crate::errno;
 use crate::fault::Faults;
 use crate::image::Image;
-use crate::platform::SimPlatform;
 use crate::state::{Drive, DriveModel, DriveStats, State};
 
 /// A simulated machine. Clones are the same machine.
 ///
-/// Everything in it happens on the thread that calls it, while it calls; the lock inside only serves the traits that
-/// ask for it. A drive that does not exist, or a path that is taken, is a mistake of the test and panics.
+/// Everything in it happens on the calling thread, during a call. The lock inside only serves the traits that demand
+/// it. A drive that does not exist, or a path that is taken, is a mistake of the test and panics.
 #[derive(Clone)]
 pub struct World {
     state: Arc<Mutex<State>>,
@@ -41,7 +39,7 @@ impl fmt::Debug for World {
 }
 
 impl World {
-    /// A machine without drives, of which everything is decided by `seed`.
+    /// A machine without drives. `seed` decides everything that happens to it.
     pub fn new(seed: u64) -> World {
         World { state: Arc::new(Mutex::new(State::new(seed))) }
     }
@@ -59,14 +57,9 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine as iomill sees it until it crashes or reboots or the process is killed; then take a new one.
-    pub fn platform(&self) -> Arc<dyn Platform> {
-        Arc::new(SimPlatform { world: self.clone(), boot: self.state().boot })
-    }
-
     // Drives.
 
-    /// Adds an empty drive at a path of its own; returns its index.
+    /// Adds an empty drive at the given path. Returns its index.
     pub fn add_drive(&self, path: impl Into<PathBuf>, model: DriveModel) -> usize {
         let mut state = self.state();
         let path = path.into();
@@ -84,7 +77,7 @@ impl World {
         state.drives.len() - 1
     }
 
-    /// Number of drives, those unplugged included.
+    /// The number of drives, unplugged ones included.
     pub fn drives(&self) -> usize {
         self.state().drives.len()
     }
@@ -99,7 +92,7 @@ impl World {
         self.state().drives.iter().map(|drive| drive.path.clone()).collect()
     }
 
-    /// Mounts a drive elsewhere. Two drives may swap places through a third path.
+    /// Mounts a drive elsewhere. Two drives can swap places through a third path.
     pub fn move_drive(&self, drive: usize, to: impl Into<PathBuf>) {
         let to = to.into();
         let mut state = self.state();
@@ -108,7 +101,8 @@ impl World {
         state.drives[drive].path = to;
     }
 
-    /// Copies a drive, as `cp -a` to a new drive would: what can be read now is there, durably. Returns its index.
+    /// Copies a drive, like `cp -a` to a new drive. Everything that is readable now is durable in the copy. Returns its
+    /// index.
     pub fn duplicate_drive(&self, drive: usize, to: impl Into<PathBuf>) -> usize {
         let (model, mut disk) = {
             let state = self.state();
@@ -120,17 +114,17 @@ impl World {
         index
     }
 
-    /// Empties a drive, as a new one put in the place of the old would be. What was open on it is bad from now on.
+    /// Empties a drive, like a new drive in its place. Files that were open on it are invalid from now on.
     pub fn erase(&self, drive: usize) {
         self.state().drives[drive].disk = Disk::default();
     }
 
-    /// Takes a drive away: its directory is gone, what was open on it fails with EIO.
+    /// Removes a drive. Its directory is gone, and files that were open on it fail with EIO.
     pub fn unplug(&self, drive: usize) {
         self.state().drives[drive].plugged = false;
     }
 
-    /// Brings a drive back to where it was.
+    /// Brings a drive back to its place.
     pub fn plug(&self, drive: usize) {
         let mut state = self.state();
         let path = state.drives[drive].path.clone();
@@ -149,29 +143,29 @@ impl World {
         self.state().used_pages(drive) * crate::image::PAGE_BYTES
     }
 
-    /// What engines asked of a drive.
+    /// The requests of engines to a drive.
     pub fn stats(&self, drive: usize) -> DriveStats {
         self.state().drives[drive].stats
     }
 
-    // Faults and ends.
+    // Faults, crashes and reboots.
 
-    /// Looks at or changes what goes wrong.
+    /// Reads or changes the faults.
     pub fn faults<R>(&self, change: impl FnOnce(&mut Faults) -> R) -> R {
-        // The lock is not held meanwhile, so that the closure may use the world.
+        // The lock is free meanwhile, so that the closure may use the world.
         let mut faults = self.state().faults.clone();
         let result = change(&mut faults);
         self.state().faults = faults;
         result
     }
 
-    /// The machine loses power: all that is volatile survives as the seed decides. Everything fails until
-    /// [`World::reboot`]. Does nothing when it is down already.
+    /// The machine loses power. The seed decides what survives of the volatile state. Everything fails until
+    /// [`World::reboot`]. Does nothing if the machine is down already.
     pub fn crash(&self) {
         self.crash_with(Survival::Seeded);
     }
 
-    /// A crash of which the outcome is given.
+    /// A crash with a given outcome.
     pub fn crash_with(&self, survival: Survival) {
         self.state().crash(survival);
     }
@@ -181,8 +175,8 @@ impl World {
         self.state().down
     }
 
-    /// Boots again. After a crash with what it left; otherwise it is an orderly shutdown first, which makes everything
-    /// durable. All handles, locks and engines are gone.
+    /// Boots again, after a crash with what the crash left. Without a crash there is an orderly shutdown first, which
+    /// makes everything durable. All handles, locks and engines are gone.
     pub fn reboot(&self) {
         let mut state = self.state();
         if !state.down {
@@ -193,8 +187,8 @@ impl World {
         state.note("boot");
     }
 
-    /// Ends the process that uses the drives, as SIGKILL does: handles, locks and engines are gone; what was written
-    /// stays readable and is as volatile as it was; writes in flight have taken place or not.
+    /// Ends the process that uses the drives, like SIGKILL. Handles, locks and engines are gone. Bytes that were
+    /// written stay readable, and are as volatile as before. Each write in flight has happened or not.
     pub fn kill_process(&self) {
         let mut state = self.state();
         if !state.down {
@@ -210,12 +204,12 @@ impl World {
         self.state().operations
     }
 
-    /// Changes of drives so far (writes, syncs, names, lengths): the moments at which a crash may make a difference.
+    /// Changes of drives so far (writes, syncs, names, lengths). At each of them a crash may make a difference.
     pub fn effects(&self) -> u64 {
         self.state().effects
     }
 
-    /// Requests pushed to engines that have not ended.
+    /// Requests that were pushed to engines and have not ended.
     pub fn in_flight(&self) -> usize {
         self.state().flights.len()
     }
@@ -225,17 +219,17 @@ impl World {
         self.state().abandoned
     }
 
-    /// Breaches of the contracts of `Engine` and `DriveFs` so far; a test should find none.
+    /// Breaches of the contracts of `Engine` and `DriveFs` so far. A test should find none.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }
 
-    /// Open file descriptions: those of handles, engines and requests in flight. For finding leaks.
+    /// Open file descriptions, those of handles, engines and requests in flight. It helps to find leaks.
     pub fn open_files(&self) -> usize {
         self.state().opens.len()
     }
 
-    /// A hash over all that happened: equal for two runs of one seed.
+    /// A hash over all events. It is equal for two runs of one seed.
     pub fn trace_hash(&self) -> u64 {
         self.state().trace.hash()
     }
@@ -245,20 +239,20 @@ impl World {
         self.state().trace.tail()
     }
 
-    /// The virtual time. Unlike a look at the clock of the platform, this takes none.
+    /// The virtual time. Unlike a look at the platform's clock, this takes no time.
     pub fn now_ns(&self) -> u64 {
         self.state().now_ns
     }
 
-    // Files behind the program's back. Paths are relative to `<drive>/iomill`. A change makes durable, with itself, what
-    // was written to that file, or done in that directory, before.
+    // Changes of files without the program's knowledge. Paths are relative to `<drive>/iomill`. A change also makes
+    // durable what was written to that file, or done in that directory, before.
 
     /// The paths of all files of a drive, sorted.
     pub fn files(&self, drive: usize) -> Vec<String> {
         self.state().drives[drive].disk.tree.paths()
     }
 
-    /// All bytes of a file, as a read would see them now.
+    /// All bytes of a file, as a read would return them now.
     pub fn read(&self, drive: usize, path: &str) -> io::Result<Vec<u8>> {
         self.with_file(drive, path, |file| {
             let mut bytes = vec![0; file.now.len() as usize];
@@ -267,7 +261,7 @@ impl World {
         })
     }
 
-    /// Flips all bits of a range of a file, durably. Bytes past the end stay out.
+    /// Flips all bits of a range of a file, durably. Bytes past the end stay unchanged.
     pub fn corrupt(&self, drive: usize, path: &str, offset: u64, len: usize) -> io::Result<()> {
         self.tamper(drive, path, |image| {
             let mut bytes = vec![0; len];

@@ -1,6 +1,6 @@
-//! The simulated drive against a plain model of what may be read after a crash.
+//! The simulated drive against a plain model of the bytes that may be read after a crash.
 
-// Helpers of tests may unwrap as tests do.
+// Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,7 +14,7 @@ use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 const PAGES: usize = 8;
 
-/// For each page the stamps that a crash may leave, newest last. The first is what surely survives.
+/// For each page the stamps that a crash may leave, newest last. The first one survives every crash.
 struct Model {
     stamps: Vec<Vec<u8>>,
 }
@@ -35,8 +35,8 @@ impl Model {
     }
 }
 
-/// Writes and syncs at random, a few requests at a time, then ends somewhere in the middle; some of the last requests
-/// stay in flight.
+/// Random writes and syncs, a few requests at a time. It ends at some point, with some of the last requests still in
+/// flight.
 fn scribble(rig: &mut Rig, seed: u64) -> Model {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut model = Model { stamps: vec![vec![0]; PAGES] };
@@ -46,7 +46,7 @@ fn scribble(rig: &mut Rig, seed: u64) -> Model {
     assert_eq!(rig.sync().unwrap(), 0);
     let mut stamp = 0;
     for round in 0..rng.usize(1..8) {
-        // A batch writes each page once at most; a sync may go along with it.
+        // A batch writes each page at most once. It may contain a sync.
         let mut buffers: Vec<_> = (0..PAGES).map(|_| memory(1, 0)).collect();
         let mut requests = Vec::new();
         let completed = model.counts();
@@ -140,7 +140,7 @@ fn a_write_in_flight_at_a_crash_may_be_there_or_not() {
     assert_eq!(seen, BTreeSet::from([1, 2]));
 }
 
-/// A program that replaces a record as it should: the old or the new bytes, wherever the crash strikes.
+/// A program that replaces a record correctly. At every crash the record has the old or the new bytes.
 fn replace(world: &World) -> std::io::Result<()> {
     let fs = world.platform().attach(&world.path(0), true)?;
     fs.make_dir("files")?;
@@ -180,7 +180,7 @@ fn a_careful_replacement_is_atomic_at_every_crash_point() {
                 }
                 Err(error) => {
                     assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
-                    // Once a replacement was reported done, there is a record.
+                    // Once a replacement is reported as done, there is a record.
                     assert!(point <= 8, "point {point} seed {seed}\n{}", world.trace_tail());
                 }
             }
@@ -224,9 +224,9 @@ fn killing_the_process_loses_nothing_that_completed() {
         let mut rig = Rig::new(seed, DriveModel::default());
         rig.write(0, 3).unwrap();
         rig.world.kill_process();
-        assert_eq!(rig.sync().unwrap(), -libc::EIO, "what a dead process asks for fails");
+        assert_eq!(rig.sync().unwrap(), -libc::EIO, "a request of a dead process fails");
         assert_eq!(rig.world.read(0, "part").unwrap(), [3; PAGE]);
-        // It is as volatile as it was, and a sync by the next process covers it.
+        // The write is as volatile as before, and a sync by the next process covers it.
         let fs = rig.world.platform().attach(&rig.world.path(0), false).unwrap();
         let file = fs.open("part", Access::READ).unwrap();
         fs.sync_data(file).unwrap();
@@ -258,7 +258,7 @@ fn a_write_in_flight_when_the_process_is_killed_can_be_synced_by_the_next() {
     assert_eq!(seen, BTreeSet::from([1, 2]));
 }
 
-/// What is left on 30 worlds after one operation fails with EIO.
+/// The files that 30 worlds may have after one operation fails with EIO.
 fn left_after(kind: Kind, act: impl Fn(&mut Rig)) -> BTreeSet<Option<Vec<u8>>> {
     let left = (0..30).map(|seed| {
         let mut rig = Rig::new(seed, DriveModel { alignment: Alignment::NONE, ..DriveModel::default() });

@@ -1,6 +1,6 @@
 //! The simulated machine: determinism, the rules of direct I/O, space, depth, faults, locks, the contract of engines.
 
-// Helpers of tests may unwrap as tests do.
+// Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ use iomill::engine::{EngineConfig, EngineKind, Memory, Op, Request};
 use iomill::sys::fs::{Access, Alignment, Lock};
 use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
 
-/// Random work under faults; returns the trace's hash and what was read.
+/// Random work under faults. Returns the trace's hash and the bytes that were read.
 fn work(seed: u64) -> (u64, Vec<u8>) {
     let mut rig = Rig::new(seed, DriveModel { channels: 4, ..DriveModel::default() });
     let mut rng = fastrand::Rng::with_seed(99);
@@ -64,7 +64,7 @@ fn direct_files_demand_alignment() {
     }
     let error = rig.fs.write_at(rig.file, b"misaligned", 0).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
-    // Buffered files demand nothing, nor do those on a file system that refuses direct I/O.
+    // Buffered files have no demands. Files on a file system that refuses direct I/O have none either.
     let buffered = rig.fs.open("part", Access::WRITE).unwrap();
     rig.fs.write_at(buffered, b"anything", 3).unwrap();
     let model = DriveModel { alignment: Alignment::NONE, ..DriveModel::default() };
@@ -87,7 +87,7 @@ fn a_full_drive_says_so_and_space_comes_back() {
     assert_eq!(rig.write(41, 2).unwrap(), -libc::ENOSPC);
     assert_eq!(rig.fs.ground().unwrap().free_bytes, 0);
     assert_eq!(rig.world.used_bytes(0), 4 * PAGE as u64);
-    // Writing what has its space needs none.
+    // A write to pages that have space needs no more.
     assert_eq!(rig.write(10, 3).unwrap(), PAGE as i32);
     assert_eq!(rig.fs.allocate(rig.file, 0, 2 * PAGE as u64).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
     rig.fs.set_len(rig.file, PAGE as u64).unwrap();
@@ -158,7 +158,7 @@ fn targeted_faults_strike_what_they_aim_at() {
     assert!(short > 0 && short < PAGE as i32 && short % 512 == 0);
     assert!(buf[0].0[..short as usize].iter().all(|byte| *byte == 1));
     assert!(buf[0].0[short as usize..].iter().all(|byte| *byte == 0));
-    // Only requests of engines are cut short.
+    // Only requests of engines can be short.
     rig.world.faults(|faults| faults.inject(Injection::new(Kind::Write, Fault::Short)));
     rig.fs.write_at(rig.file, &buf[0].0, 0).unwrap();
     assert!(rig.write(0, 1).unwrap() < PAGE as i32);
@@ -199,7 +199,7 @@ fn each_rate_strikes_its_operations() {
     rig.world.faults(|faults| faults.rates = Rates { interrupted: all, ..none });
     let results: std::collections::BTreeSet<i32> = (0..20).map(|_| rig.write(0, 1).unwrap()).collect();
     assert_eq!(results, [-libc::EINTR, -libc::EAGAIN].into());
-    assert!((0..20).all(|_| rig.sync().unwrap() == -libc::EAGAIN), "a sync that was begun does not end so");
+    assert!((0..20).all(|_| rig.sync().unwrap() == -libc::EAGAIN), "a sync that has begun does not end with EINTR");
     rig.world.faults(|faults| faults.rates = Rates { short_read: all, short_write: all, ..none });
     assert!(rig.write(0, 1).unwrap() < page);
 }
@@ -230,7 +230,7 @@ fn what_would_wait_for_ever_is_an_error() {
     let mut rig = Rig::new(1, DriveModel::default());
     let error = rig.engine.wait(1, None, &mut Vec::new()).unwrap_err();
     assert!(error.to_string().contains("simulated deadlock"), "{error}");
-    // A timeout or a wake ends the wait instead; a wake that came early counts once.
+    // Instead a timeout or a wake ends the wait. An early wake counts once.
     let before_ns = rig.world.now_ns();
     rig.engine.wait(1, Some(Duration::from_millis(3)), &mut Vec::new()).unwrap();
     assert!(rig.world.now_ns() - before_ns >= 3_000_000);
@@ -238,7 +238,7 @@ fn what_would_wait_for_ever_is_an_error() {
     rig.engine.waker().wake();
     rig.engine.wait(1, None, &mut Vec::new()).unwrap();
     assert!(rig.engine.wait(1, None, &mut Vec::new()).is_err());
-    // Polling for completions and looking at the clock let time pass.
+    // Polling for completions and reading the clock let time pass.
     let mut buf = memory(1, 1);
     let request = rig.request(0, Op::Write, 0, &mut buf);
     // SAFETY: the buffer lives until the request has ended.
@@ -260,8 +260,8 @@ fn breaches_of_the_contract_are_found() {
         let mut rig = Rig::new(1, DriveModel::default());
         let mut buf = memory(2, 1);
         let requests = requests(&rig, &mut buf);
-        // SAFETY: the memory outlives the engine; the breaches are in the slots and the sharing, which the engine
-        // refuses to act on.
+        // SAFETY: the memory outlives the engine. Slots and sharing break the contract, and the engine refuses to act
+        // on such requests.
         unsafe { rig.engine.push(&requests) };
         let error = rig.engine.wait(1, None, &mut Vec::new()).unwrap_err().to_string();
         let violations = rig.world.violations();
@@ -287,7 +287,7 @@ fn a_key_that_outlives_its_file_is_found() {
     let mut rig = Rig::new(1, DriveModel::default());
     rig.write(0, 1).unwrap();
     rig.fs.close(rig.file);
-    // The lowest free handle is given out again, now for another file, under the old key.
+    // The lowest free handle is used again, now for another file, under the old key.
     assert_eq!(rig.fs.open("other", Access::CREATE.direct()).unwrap(), rig.file);
     assert_eq!(rig.write(0, 2).unwrap(), -libc::EBADF);
     assert_eq!(rig.world.violations().len(), 1);
@@ -331,7 +331,7 @@ fn locks_belong_to_open_files_and_to_engines_that_hold_them() {
     world.crash();
     world.reboot();
     let fs = world.platform().attach(&world.path(0), true).unwrap();
-    assert!(fs.list("").unwrap().is_empty(), "the lock file was never made durable");
+    assert!(fs.list("").unwrap().is_empty(), "the lock file was never durable");
     let third = fs.open("lock", Access::CREATE).unwrap();
     assert!(fs.lock(third, Lock::Exclusive).unwrap());
 }

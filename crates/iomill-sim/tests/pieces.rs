@@ -1,7 +1,7 @@
-//! Pieces with memory in one place and with scattered memory, through both drivers of the queue, on a simulated drive that
-//! transfers less than it is asked for, fails and crashes, against a plain byte vector.
+//! Pieces with memory in one place and with scattered memory, through both drivers of the queue, against a plain byte
+//! vector. The simulated drive transfers less than requested, fails and crashes.
 
-// Helpers of tests may unwrap as tests do.
+// Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -20,24 +20,25 @@ use iomill::sys::fs::Alignment;
 use iomill::sys::memory::PageBuf;
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Rates};
 
-/// The part is so many blocks, each of so many pages; a piece lies within a block of its own.
+/// The part has so many blocks, each of so many pages. Each piece lies within its own block.
 const BLOCKS: usize = 16;
 const BLOCK_PAGES: usize = 24;
 const BLOCK: usize = BLOCK_PAGES * PAGE;
-/// Pages of pieces that are close.
+/// Pages of pieces with `close`.
 const CLOSE_PAGES: usize = 3;
 /// A frame slab's chunks: more of them than the simulated engine can register.
 const CHUNK: usize = 4 * PAGE;
 
 type Ends = Vec<(u32, Result<(), Failure>)>;
 
-/// A batch, with its lists; piece `i` has tag `i` and lies in block `i`, its memory in the `i`th block of the slab.
+/// A batch, with its lists. Piece `i` has tag `i` and lies in block `i`. Its memory lies in the `i`th block of the
+/// slab.
 struct Batch {
     pieces: Vec<Piece>,
     lists: Vec<Vec<Segment>>,
 }
 
-/// With `close`, pieces fill their blocks and these follow each other, in any order.
+/// With `close`, pieces fill their blocks, and these follow each other, in any order.
 fn batch(rng: &mut Rng, file: FileRef, slab: &mut PageBuf, close: bool) -> Batch {
     let start = slab.as_mut_ptr();
     let mut batch = Batch { pieces: Vec::new(), lists: Vec::new() };
@@ -66,7 +67,7 @@ fn batch(rng: &mut Rng, file: FileRef, slab: &mut PageBuf, close: bool) -> Batch
             memory,
             ..Piece::sync(file)
         });
-        // A list moves with its vector's memory, not with the vector.
+        // A list moves with its vector's memory, not with the vector itself.
         batch.lists.push(list);
     }
     if close {
@@ -77,17 +78,17 @@ fn batch(rng: &mut Rng, file: FileRef, slab: &mut PageBuf, close: bool) -> Batch
 
 /// The bytes of a piece's memory, in order.
 fn bytes(list: &[Segment]) -> Vec<u8> {
-    // SAFETY: the memory is a test's, and nothing is in flight.
+    // SAFETY: the memory belongs to a test, and nothing is in flight.
     list.iter().flat_map(|at| unsafe { std::slice::from_raw_parts(at.buf, at.len) }.to_vec()).collect()
 }
 
-/// What runs pieces to their ends.
+/// Runs pieces to their ends.
 enum Driver {
     Inline(Context),
     Server(Box<Server>),
 }
 
-/// Notes what ends.
+/// Notes the ends of pieces and shares.
 #[derive(Default)]
 struct Notes {
     ends: Mutex<Ends>,
@@ -111,7 +112,7 @@ impl Driver {
             Driver::Inline(context) => {
                 let mut ends = Vec::new();
                 let source = pieces.iter().map(|piece| (0, *piece));
-                // SAFETY: the callers keep memory, lists and the file.
+                // SAFETY: the callers keep memory and lists valid, and the file open.
                 let ran =
                     unsafe { context.run(regions, span, source, || (), |done| ends.push((done.tag, done.result))) };
                 ran.unwrap();
@@ -159,7 +160,7 @@ fn stage(seed: u64, alignment: Alignment, inline: bool, batching: Batching) -> S
     Stage { rig, file, driver, regions }
 }
 
-/// Runs random batches; how many pieces failed.
+/// Runs random batches. Returns how many pieces failed.
 fn compare(seed: u64, alignment: Alignment, inline: bool, rates: Rates, close: bool) -> usize {
     let rng = &mut Rng::with_seed(seed);
     let mut stage = stage(seed, alignment, inline, Batching::default());
@@ -180,7 +181,7 @@ fn compare(seed: u64, alignment: Alignment, inline: bool, rates: Rates, close: b
             if let Err(failure) = result {
                 failures += 1;
                 assert!(range.contains(&(failure.offset as usize)), "{failure:?} of {piece:?}");
-                // What a failed write leaves is anybody's guess, so it is done again.
+                // A failed write may leave anything, so it is repeated.
                 stage.rig.world.faults(|faults| faults.rates = Rates::default());
                 assert_eq!(stage.driver.run(&stage.regions, std::slice::from_ref(piece)), [(tag, Ok(()))]);
             }
@@ -206,7 +207,7 @@ fn pieces_with_scattered_memory_read_and_write_whatever_goes_wrong() {
     for alignment in ALIGNMENTS {
         for inline in [true, false] {
             let failures: usize = (0..4).map(|seed| compare(seed, alignment, inline, rates, seed % 2 == 1)).sum();
-            assert!(failures > 0, "errors were to come through");
+            assert!(failures > 0, "no error reached the owner");
         }
     }
 }
@@ -222,7 +223,7 @@ fn without_errors_no_piece_fails() {
     }
 }
 
-/// A request for four pages whose frames lie apart and backwards.
+/// A request for four pages with frames that lie apart and backwards.
 fn scattered(rig: &Rig, op: Op, frames: &mut [common::PageBuf], list: &mut Vec<Segment>) -> Request {
     list.clear();
     list.extend([6, 4, 2, 0].map(|frame| Segment { buf: frames[frame..].as_mut_ptr().cast(), len: PAGE }));
@@ -259,7 +260,7 @@ fn a_crash_leaves_each_page_of_a_scattered_write_old_or_new() {
             }
         }
     }
-    assert_eq!(seen, [true; 2], "both the old and the new were to be seen");
+    assert_eq!(seen, [true; 2], "some crashes leave the old bytes and some the new");
 }
 
 #[test]
@@ -277,12 +278,12 @@ fn a_scattered_request_may_end_early_and_fail() {
     for (at, &byte) in found.iter().enumerate() {
         assert_eq!(byte, if at < short { 20 + (at / PAGE) as u8 } else { 9 }, "byte {at} of {short}");
     }
-    assert!([1, 3, 5].iter().all(|&frame: &usize| frames[frame].0 == [9; PAGE]), "between the segments");
+    assert!([1, 3, 5].iter().all(|&frame: &usize| frames[frame].0 == [9; PAGE]), "memory between the segments changed");
     rig.world.faults(|faults| faults.inject(Injection::new(Kind::Read, Fault::Errno(libc::EIO))));
     let request = scattered(&rig, Op::Read, &mut frames, &mut list);
     assert_eq!(rig.run(request).unwrap(), -libc::EIO);
     list[2].buf = list[2].buf.wrapping_add(8);
-    assert_eq!(rig.run(request).unwrap(), -libc::EINVAL, "a segment that is not aligned");
+    assert_eq!(rig.run(request).unwrap(), -libc::EINVAL, "a segment is not aligned");
 }
 
 #[test]
@@ -299,7 +300,7 @@ fn wrong_lists_are_found() {
         if let Memory::Scatter { list, .. } = &mut request.memory {
             *list = place;
         }
-        // SAFETY: memory and list outlive the engine, which refuses to act on what is wrong with them.
+        // SAFETY: memory and list outlive the engine, which refuses to act on a wrong list.
         unsafe { rig.engine.push(&[request]) };
         if slot == 5 {
             // SAFETY: the place is the second of the list.
@@ -347,15 +348,15 @@ fn a_read_does_not_wait_for_the_background() {
     };
     let (background, _) = send(&server, Class::Background, 0..100);
     server.turn(true);
-    assert_eq!(rig.world.stats(0).peak_in_flight, 2, "a quarter of eight");
+    assert_eq!(rig.world.stats(0).peak_in_flight, 2, "the background has a quarter of eight slots");
     let before = background.ends.lock().unwrap().len();
     let (foreground, wake) = send(&server, Class::Foreground, 100..101);
-    assert_eq!(wake, Some(true), "a server with slots to spare wants to be told");
+    assert_eq!(wake, Some(true), "a server with free slots asks for a wake");
     while foreground.failure.lock().unwrap().is_none() {
         server.turn(false);
     }
     let during = background.ends.lock().unwrap().len() - before;
-    assert!(during < 8, "{during} background reads went before");
+    assert!(during < 8, "{during} background reads ended before");
     while background.failure.lock().unwrap().is_none() {
         server.turn(false);
     }

@@ -1,6 +1,7 @@
-//! A slow drive among others: under an open-loop load of independent requests to single drives, the others must not notice it.
+//! A slow drive among others, under an open-loop load of independent requests to single drives. The other drives must
+//! not become slower.
 
-// Helpers of tests may unwrap as tests do.
+// Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -22,7 +23,8 @@ use iomill_sim::{DriveModel, World};
 const DRIVES: usize = 4;
 const SLOW: usize = 1;
 
-/// Requests to each drive come this often: two thirds of what a healthy one can do, and six times what the slow one can.
+/// The mean time between requests to each drive. That rate is two thirds of what a healthy drive can serve, and six
+/// times what the slow drive can.
 const EVERY_NS: u64 = 9_500;
 const SPAN_NS: u64 = 100_000_000;
 
@@ -46,7 +48,7 @@ impl Owner for Request {
     }
 }
 
-/// One drive, its server, and what became of the requests to it.
+/// One drive, its server, and the counts of its requests.
 struct Dock {
     server: Server,
     file: FileRef,
@@ -71,7 +73,7 @@ fn dock(world: &World, drive: usize, batching: Batching) -> Dock {
 }
 
 impl Dock {
-    /// A read of a page at random.
+    /// A read of a random page.
     fn message(&self, rng: &mut fastrand::Rng, class: Class, ended: &Arc<AtomicUsize>) -> Message {
         let mut memory = PageBuf::new(PAGE).unwrap();
         let piece = Piece {
@@ -86,7 +88,7 @@ impl Dock {
         Message::Share(Share { owner, pieces: vec![piece], span: (std::ptr::null(), 0), flush: false })
     }
 
-    /// Sends what is due; what finds no room is not sent later.
+    /// Sends the requests that are due. A request that finds no room is dropped.
     fn arrive(&mut self, now_ns: u64, rng: &mut fastrand::Rng) {
         while self.next_ns <= now_ns {
             self.next_ns += rng.u64(0..2 * EVERY_NS);
@@ -94,13 +96,13 @@ impl Dock {
             match self.server.inbox().send(message, 1) {
                 Ok(_) => self.sent += 1,
                 Err(Refused::Full(_)) => self.shed += 1,
-                Err(Refused::Closed(_)) => panic!("the server has ended"),
+                Err(Refused::Closed(_)) => panic!("the server has ended too early"),
             }
         }
     }
 }
 
-/// What each drive ended and shed, with a slow one or without.
+/// How many requests each drive served and dropped, with or without a slow drive.
 fn run(slowness: u64, batching: Batching) -> Vec<(usize, usize)> {
     let world = World::new(7).with_drives(DRIVES, DriveModel::default());
     let mut docks: Vec<Dock> = (0..DRIVES).map(|drive| dock(&world, drive, batching)).collect();
@@ -119,12 +121,12 @@ fn run(slowness: u64, batching: Batching) -> Vec<(usize, usize)> {
     }
     let ended = docks.iter().map(|dock| (dock.ended.load(Ordering::Relaxed), dock.shed)).collect();
     for mut dock in docks {
-        // What a drive may hold is its own and bounded: an inbox, and as much taken from it.
+        // Each drive may hold only a bounded number: an inbox, and as many pieces taken from it.
         assert!(dock.most_parked <= 2 * INBOX_PIECES, "{} parked", dock.most_parked);
         while dock.server.poll() {
             clock.sleep(TICK);
         }
-        assert_eq!(dock.ended.load(Ordering::Relaxed), dock.sent, "what was taken ends");
+        assert_eq!(dock.ended.load(Ordering::Relaxed), dock.sent, "each piece that was taken ends");
     }
     assert_eq!(world.violations(), Vec::<String>::new());
     ended
@@ -141,12 +143,13 @@ fn the_others_do_not_notice_a_slow_drive() {
             assert!(now * 100 >= before * 95, "{batching:?}: drive {drive} did {now} instead of {before}");
             assert_eq!(sick[drive].1, 0, "drive {drive} shed");
         }
-        // The slow one does all it can: 16 at a time, of a millisecond each.
+        // The slow drive does all it can: 16 at a time, one millisecond each.
         assert!(sick[SLOW].0 > 1_300, "{sick:?}");
     }
 }
 
-/// As much of the background as there may be: the foreground is taken and served as if there was none, and no more than that comes.
+/// The background sends as much as is allowed, and no more comes. The foreground is taken and served as if there were
+/// no background.
 #[test]
 fn the_foreground_does_not_wait_behind_the_background() {
     let world = World::new(8).with_drives(1, DriveModel::default());
@@ -169,7 +172,7 @@ fn the_foreground_does_not_wait_behind_the_background() {
         dock.server.poll();
         clock.sleep(TICK);
     }
-    assert!(behind.load(Ordering::Relaxed) < 300, "{behind:?} of the background went before");
+    assert!(behind.load(Ordering::Relaxed) < 300, "{behind:?} background reads ended before");
     while dock.server.poll() {
         clock.sleep(TICK);
     }

@@ -1,4 +1,4 @@
-//! Hit rates as a picture: a panel per trace, in it a line per policy and set size.
+//! A picture of hit rates: a panel per trace, with a line per policy and set size.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::simulate::Outcome;
 /// A panel's size in pixels.
 const PANEL: (u32, u32) = (760, 480);
 
-/// Most panels beside each other.
+/// The largest number of panels beside each other.
 const COLUMNS: usize = 2;
 
 type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -49,7 +49,7 @@ pub fn write(path: &Path, traces: &[Traced<'_>]) -> Result<()> {
 fn draw(panel: &Panel<'_>, (name, outcomes): Traced<'_>) -> DrawResult {
     let sizes = outcomes.iter().map(|outcome| outcome.case.pages_used() as f64);
     let (least, most) = sizes.fold((f64::INFINITY, 0.0f64), |(least, most), size| (least.min(size), most.max(size)));
-    // A single size would make an axis of no length.
+    // A single size would make an axis without length.
     let (least, most) = if most > 0.0 { (least / 1.1, most * 1.1) } else { (1.0, 10.0) };
     let mut chart = ChartBuilder::on(panel)
         .caption(name, ("sans-serif", 20))
@@ -139,7 +139,7 @@ mod tests {
         for said in ["oltp", "p&lt;6&gt;", "lru, sets of 4", "lru, sets of 12", "global-lru", "hit rate, %"] {
             assert!(text.contains(said), "{said}");
         }
-        // Three lines with two points each, and one with one, whose legend is a line too.
+        // Three lines with two points each, and one with one. The legend has a line for each, too.
         assert_eq!(text.matches("<circle").count(), 7);
     }
 

@@ -1,7 +1,7 @@
-//! Compressed streams as plain ones, known by their first bytes and not by their names.
+//! Compressed streams as plain ones. Their first bytes show the form, not their names.
 //!
-//! Goals: concatenated streams, as `cat a.gz b.gz` makes them, are read to the end; checksums are checked; what a stream may
-//! have us allocate is bounded. Non-goals: writing.
+//! Goals: concatenated streams (`cat a.gz b.gz`) are read to the end; checksums are checked; memory is bounded whatever
+//! a stream says. Non-goals: writing.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -14,16 +14,16 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 /// Buffer on either side of a decoder, in bytes.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Most memory for the dictionary of an xz stream, in KiB: `xz -9` takes 64 MiB.
+/// The largest dictionary of an xz stream, in KiB: `xz -9` takes 64 MiB.
 const XZ_LIMIT_KIB: u32 = 256 << 10;
 
-/// Largest window of a zstd stream, in bytes: what `zstd --long` makes and `zstd -d` takes by itself.
+/// The largest window of a zstd stream, in bytes: `zstd --long` makes it, and `zstd -d` accepts it by default.
 const ZSTD_WINDOW_BYTES: u64 = 128 << 20;
 
 /// A plain stream.
 pub(crate) type Plain = Box<dyn BufRead + Send>;
 
-/// Unpacks a stream if it is packed; and ` (gzip)` and so on, for messages, or nothing.
+/// Unpacks a stream if it is packed. Also returns ` (gzip)` and so on for messages, or an empty text.
 pub(crate) fn plain(source: impl Read + Send + 'static) -> io::Result<(Plain, &'static str)> {
     let mut source = BufReader::with_capacity(BUFFER_BYTES, source);
     let mut magic = Vec::new();
@@ -51,7 +51,7 @@ fn buffered(reader: impl Read + Send + 'static) -> Plain {
 struct ZstdReader<R> {
     source: R,
     decoder: FrameDecoder,
-    /// A frame has begun and not yet been checked.
+    /// A frame has begun and is not checked yet.
     in_frame: bool,
 }
 
@@ -62,7 +62,7 @@ impl<R: BufRead> ZstdReader<R> {
         ZstdReader { source, decoder, in_frame: false }
     }
 
-    /// Goes to the next frame; whether there is one.
+    /// Goes to the next frame. Says whether there is one.
     fn next_frame(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.source) {
@@ -73,7 +73,7 @@ impl<R: BufRead> ZstdReader<R> {
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
                     let length = u64::from(length);
                     if io::copy(&mut self.source.by_ref().take(length), &mut io::sink())? != length {
-                        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a frame to be skipped is cut off"));
+                        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a frame to skip is cut off"));
                     }
                 }
                 Err(error) => return Err(explained(error)),
@@ -93,7 +93,7 @@ impl<R: BufRead> ZstdReader<R> {
     }
 }
 
-/// What a person makes more of than the decoder's own words: where in it the data ended.
+/// An error with a text that helps more than the decoder's own: it says where the data ended.
 fn explained(error: FrameDecoderError) -> io::Error {
     let mut cause: Option<&dyn std::error::Error> = Some(&error);
     while let Some(one) = cause {

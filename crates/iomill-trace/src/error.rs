@@ -1,11 +1,11 @@
-//! What can go wrong with traces, in words that say what, where, and what to do.
+//! The errors of this crate. Their texts say what failed, where, and what to do.
 
 use std::io;
 
 /// A result of this crate.
 pub type Result<T, E = TraceError> = std::result::Result<T, E>;
 
-/// Every way in which a trace fails.
+/// All errors of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -16,10 +16,10 @@ pub enum TraceError {
         path: String,
         /// ` (gzip)` and so on, or nothing.
         packing: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A line is not what it should be.
+    /// A line is wrong.
     #[error("{path}, line {line}: {what}; expected {expected}")]
     Line {
         /// The trace.
@@ -28,18 +28,18 @@ pub enum TraceError {
         line: u64,
         /// What is wrong.
         what: String,
-        /// The form of a right line.
+        /// The form of a correct line.
         expected: &'static str,
     },
-    /// The file as a whole is not what it should be.
+    /// The file as a whole is wrong.
     #[error("{path}: {why}")]
     Whole {
-        /// The trace, or the file that goes with it.
+        /// The trace, or a file that belongs to it.
         path: String,
         /// What is wrong, and what to do.
         why: String,
     },
-    /// The array, or the machine.
+    /// An error of the array or the machine.
     #[error("{0}")]
     Array(#[from] iomill::Error),
 }

@@ -1,18 +1,18 @@
 //! The forms of traces: from a line to a request.
 //!
-//! Goals: what a line says is taken exactly or refused with a reason; nothing is guessed. Non-goals: times, because
-//! requests are done as fast as they can be.
+//! Goals: a line is taken exactly as it is, or refused with a reason; nothing is guessed. Non-goals: times, because
+//! requests are repeated as fast as possible.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Sectors in SPC and blkparse traces, in bytes, whatever the device's are.
+/// Sectors in SPC and blkparse traces, in bytes. The device's own sector size does not matter.
 const SECTOR_BYTES: u64 = 512;
 
-/// Requests end at this offset at most, in bytes (4 PiB): what the cache has room for in the names of pages.
+/// Requests end at this offset at most, in bytes (4 PiB). Names of pages in the cache have no room for more.
 pub(crate) const END_BYTES_MAX: u64 = 1 << 52;
 
-/// Longest request in bytes.
+/// The longest request in bytes.
 pub(crate) const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
 /// What a request does.
@@ -38,10 +38,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All forms.
     pub const ALL: [Format; 4] = [Format::Csv, Format::Spc, Format::Msr, Format::Blkparse];
 
-    /// The word for it.
+    /// The form's name.
     pub fn name(self) -> &'static str {
         match self {
             Format::Csv => "csv",
@@ -51,7 +51,7 @@ impl Format {
         }
     }
 
-    /// What a right line looks like.
+    /// The form of a correct line, with an example.
     pub(crate) fn expected(self) -> &'static str {
         match self {
             Format::Csv => "`op,offset,length`, such as `r,4096,512` (op r or w, the others in bytes)",
@@ -94,11 +94,11 @@ impl FromStr for Format {
     }
 }
 
-/// A request as its line has it.
+/// A request as it stands in its line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Parsed<'a> {
     pub(crate) op: Op,
-    /// The device's name in the trace; empty where there is only one.
+    /// The device's name in the trace. Empty if there is only one device.
     pub(crate) device: &'a [u8],
     pub(crate) offset: u64,
     pub(crate) len: u32,
@@ -107,11 +107,11 @@ pub(crate) struct Parsed<'a> {
 /// What is wrong with a line.
 pub(crate) type Bad = String;
 
-/// A parser of lines. It keeps what earlier lines mean for later ones.
+/// A parser of lines. Earlier lines can change the meaning of later ones.
 #[derive(Debug)]
 pub(crate) struct Parser {
     pub(crate) format: Format,
-    /// Between the totals that blkparse prints at its end.
+    /// Set within the totals that blkparse prints at its end.
     in_totals: bool,
 }
 
@@ -132,7 +132,7 @@ impl Parser {
         fields.map(<[u8]>::to_ascii_lowercase).eq(names.iter().map(|name| name.as_bytes()))
     }
 
-    /// The request of a line; `None` where a right line holds none.
+    /// The request of a line; `None` if a correct line holds none.
     pub(crate) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Parsed<'a>>, Bad> {
         match self.format {
             Format::Csv => csv(line).map(Some),
@@ -142,8 +142,8 @@ impl Parser {
         }
     }
 
-    /// Events other than Q (queued: what programs asked for, before merging) are passed over, and so are requests that
-    /// transfer nothing (discards, flushes) and the totals at the end.
+    /// Passes over events other than Q (queued: requests of programs, before merging). Also passes over requests that
+    /// transfer nothing (discards, flushes) and over the totals at the end.
     fn blkparse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Parsed<'a>>, Bad> {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let device = words.next().unwrap_or_default();
@@ -152,7 +152,7 @@ impl Parser {
             if self.in_totals || line.starts_with(b"Input file ") {
                 return Ok(None);
             }
-            return Err(format!("{} is no device's numbers", shown(device)));
+            return Err(format!("{} is not a device such as 8,0", shown(device)));
         }
         self.in_totals = false;
         // CPU, sequence number, time, process.
@@ -160,7 +160,7 @@ impl Parser {
         if action != b"Q" {
             return Ok(None);
         }
-        let kind = words.next().ok_or("nothing says whether it reads or writes")?;
+        let kind = words.next().ok_or("the line does not say whether it reads or writes")?;
         let op = match () {
             () if kind.contains(&b'D') => return Ok(None),
             () if kind.contains(&b'R') => Op::Read,
@@ -187,7 +187,7 @@ fn csv(line: &[u8]) -> Result<Parsed<'_>, Bad> {
 }
 
 fn spc(line: &[u8]) -> Result<Parsed<'_>, Bad> {
-    // Fields after the timestamp are the publisher's own.
+    // Fields after the timestamp belong to the publisher.
     let mut all = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let mut next = || all.next().ok_or_else(|| "the line has fewer than 5 fields".to_owned());
     let (unit, block, len, op, time) = (next()?, next()?, next()?, next()?, next()?);
@@ -208,14 +208,14 @@ fn msr(line: &[u8]) -> Result<Parsed<'_>, Bad> {
     if host.is_empty() {
         return Err("the host has no name".to_owned());
     }
-    // Host and disk together name the device; they stand side by side.
+    // Host and disk together name the device. They stand side by side.
     let start = line.iter().position(|byte| *byte == b',').map_or(0, |comma| comma + 1);
     let commas = line.iter().enumerate().filter(|(_, byte)| **byte == b',');
     let end = commas.map(|(at, _)| at).nth(2).unwrap_or(line.len());
     request(op, line[start..end].trim_ascii(), number(offset, "offset")?, number(len, "size")?)
 }
 
-/// Exactly so many fields between commas, without white space around them.
+/// Exactly so many fields between commas, each without white space around it.
 fn fields<const N: usize>(line: &[u8]) -> Result<[&[u8]; N], Bad> {
     let mut fields = [&line[..0]; N];
     let mut count = 0;
@@ -381,7 +381,7 @@ mod tests {
             (Format::Blkparse, "8,0 3 1 0.0 697 Q R [x]", "sector \"[x]\""),
             (Format::Blkparse, "8,0 3 1 0.0 697 Q R 8 8 [x]", "no `+`"),
             (Format::Blkparse, "8,0 3 1 0.0 697 Q R 8 +", "count of sectors is missing"),
-            (Format::Blkparse, "sda 3 1 0.0 697 Q R 8 + 8", "\"sda\" is no device"),
+            (Format::Blkparse, "sda 3 1 0.0 697 Q R 8 + 8", "\"sda\" is not a device"),
         ] {
             let bad = Parser::new(format).parse(line.as_bytes()).unwrap_err();
             assert!(bad.contains(said), "{line}: {bad}");

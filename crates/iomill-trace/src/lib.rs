@@ -1,9 +1,9 @@
-//! Recorded accesses to storage: read in the forms they are published in, run through caches without I/O, and repeated
+//! Recorded accesses to storage. They are read in their published forms, run through caches without I/O, and repeated
 //! on an array.
 //!
-//! A trace is read by a [`Reader`], one [`Request`] after the other, in bounded memory. [`Pages`] holds one as page
-//! accesses, which [`simulate`] runs through caches and [`mod@reference`] compares with known hit rates; [`replay`] does the
-//! requests on a file of an array.
+//! A [`Reader`] reads a trace, one [`Request`] after the other, in bounded memory. [`Pages`] holds a trace as page
+//! accesses. [`simulate`] runs these through caches, and [`mod@reference`] compares the result with known hit rates.
+//! [`replay`] does the requests on a file of an array.
 
 pub mod chart;
 mod decompress;
@@ -17,6 +17,7 @@ pub mod reference;
 pub mod replay;
 mod sets;
 pub mod simulate;
+mod simulated;
 
 pub use error::{Result, TraceError};
 pub use format::{Format, Op};

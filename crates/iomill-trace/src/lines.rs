@@ -4,13 +4,13 @@ use std::io::{self, BufRead, Read};
 
 use crate::decompress::Plain;
 
-/// Longest line, in bytes: whatever has longer ones is no trace.
+/// The longest line, in bytes. A file with longer lines is not a trace.
 pub(crate) const LINE_BYTES_MAX: usize = 4096;
 
 /// The lines of a text.
 pub(crate) struct Lines {
     source: Plain,
-    /// Number of the line read last, from 1.
+    /// Number of the last line that was read, from 1.
     pub(crate) number: u64,
 }
 
@@ -19,8 +19,8 @@ impl Lines {
         Lines { source, number: 0 }
     }
 
-    /// Reads the next line that is not blank into `line`, without white space at its ends; false at the end.
-    /// A line that is too long is cut, and longer than `LINE_BYTES_MAX`.
+    /// Reads the next line that is not blank into `line`, without white space at its ends. Returns `false` at the end.
+    /// A line that is too long is cut, but stays longer than `LINE_BYTES_MAX`.
     pub(crate) fn next(&mut self, line: &mut Vec<u8>) -> io::Result<bool> {
         loop {
             line.clear();

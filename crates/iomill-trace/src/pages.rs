@@ -1,4 +1,4 @@
-//! A trace in memory, as accesses to pages: what caches see of it.
+//! A trace in memory, as accesses to pages, which is all that caches see.
 //!
 //! Goals: a few bytes per access, and an error before memory runs out. Non-goals: lengths and offsets within pages.
 
@@ -13,23 +13,23 @@ use crate::error::{Result, TraceError};
 use crate::format::Op;
 use crate::reader::Reader;
 
-/// Unit of caching, in bytes.
+/// The unit of caching, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Each device has so many bits of page numbers to itself: offsets are below 2^52.
+/// Each device has so many bits for its page numbers: offsets are below 2^52.
 pub(crate) const DEVICE_SHIFT: u32 = 40;
 
 /// Marks writes among the accesses; the other bits are the page's index.
 const WRITE: u32 = 1 << 31;
 
-/// Memory per access in bytes, while the list of them grows.
+/// Memory per access in bytes, while the list of accesses grows.
 const ACCESS_COST_BYTES: usize = 3 * size_of::<u32>();
 
 /// Memory per page that occurs, in bytes: its number, its entry in a table that is half full, and the same again while
 /// these grow.
 const PAGE_COST_BYTES: usize = 3 * (8 + 2 * 16);
 
-/// Where memory cannot be asked about.
+/// The memory that is assumed if the system does not tell.
 const MEMORY_BYTES_DEFAULT: usize = 8 << 30;
 
 /// One access to one page.
@@ -37,9 +37,9 @@ const MEMORY_BYTES_DEFAULT: usize = 8 << 30;
 pub struct Access {
     /// The page's index among the pages of the trace, in the order of their first accesses.
     pub index: u32,
-    /// The page's number in the trace: that on its device, and from bit 40 on the device's.
+    /// The page's number in the trace: its number on its device, and from bit 40 on the device's number.
     pub page: u64,
-    /// Whether it is written.
+    /// Whether the access writes.
     pub write: bool,
 }
 
@@ -48,13 +48,13 @@ pub struct Access {
 pub struct Pages {
     /// Indices into `pages`, with `WRITE` set in those of writes.
     accesses: Vec<u32>,
-    /// The pages that occur. Each page stands here once.
+    /// The pages that occur, each once.
     pages: Vec<u64>,
 }
 
 impl Pages {
-    /// Loads the first `requests` of a trace. A request touches every page that it overlaps. More than `memory_bytes` of
-    /// memory is an error.
+    /// Loads the first `requests` of a trace. A request touches every page that it overlaps. It is an error if that
+    /// takes more than `memory_bytes` of memory.
     pub fn load(reader: &mut Reader, requests: u64, memory_bytes: usize) -> Result<Pages> {
         let mut loader = Loader::default();
         let mut left = requests;
@@ -80,13 +80,13 @@ impl Pages {
             }
         }
         if loader.loaded.accesses.is_empty() {
-            let why = "it has no requests that touch a page: there is nothing to simulate".to_owned();
+            let why = "it has no requests that touch a page, so there is nothing to simulate".to_owned();
             return Err(TraceError::Whole { path: reader.path().to_owned(), why });
         }
         Ok(loader.loaded)
     }
 
-    /// These pages, read.
+    /// One read of each of these pages, in order.
     pub fn of(pages: impl IntoIterator<Item = u64>) -> Pages {
         let mut loader = Loader::default();
         pages.into_iter().for_each(|page| loader.access(page, false));
@@ -122,13 +122,14 @@ impl Pages {
     }
 }
 
-/// Half of the memory that this process may take now, in bytes.
+/// Half of the memory that this process can take now, in bytes.
 pub fn memory_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<usize>().ok());
     let free = kib.map_or(MEMORY_BYTES_DEFAULT, |kib| kib << 10);
-    // A control group may allow less than the machine has. Where its limit cannot be read, what is free is all there is to go by.
+    // A control group may allow less than the machine has. If its limit is not readable, the machine's free memory is
+    // the only measure.
     let allowed = memory_limit_bytes(Path::new("/")).ok().and_then(|bytes| usize::try_from(bytes).ok());
     free.min(allowed.unwrap_or(usize::MAX)) / 2
 }
@@ -139,7 +140,7 @@ struct Loader {
     index_of: HashMap<u64, u32, BuildHasherDefault<PageHasher>>,
 }
 
-/// The cache's own hash of a page's number, which takes a fraction of the time of the standard one.
+/// The cache's own hash of a page's number. It takes a fraction of the time of the standard hash.
 #[derive(Default)]
 struct PageHasher(u64);
 
@@ -172,7 +173,8 @@ impl Loader {
         self.loaded.accesses.len() * ACCESS_COST_BYTES + self.loaded.pages.len() * PAGE_COST_BYTES
     }
 
-    /// Whether one more request might not find indices, or the simulations places for its accesses, below 2^31 and 2^32.
+    /// Whether the indices of one more request might not stay below 2^31, or the simulations' positions of its accesses
+    /// below 2^32.
     fn is_full(&self) -> bool {
         const ROOM: usize = 1 << 19;
         self.loaded.pages.len() > WRITE as usize - ROOM || self.loaded.accesses.len() > u32::MAX as usize - ROOM

@@ -1,7 +1,7 @@
 //! A trace as a stream of requests.
 //!
-//! Goals: memory that does not grow with the trace. Non-goals: where devices lie beside each other; that is up to whoever
-//! uses the requests.
+//! Goals: memory that does not grow with the trace. Non-goals: the arrangement of devices beside each other. The code
+//! that uses the requests decides that.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::error::{Result, TraceError};
 use crate::format::{Format, Op, Parser, shown};
 use crate::lines::{LINE_BYTES_MAX, Lines};
 
-/// Most devices in a trace.
+/// The largest number of devices in a trace.
 pub(crate) const DEVICES_MAX: usize = 1 << 16;
 
 /// One request of a trace.
@@ -21,9 +21,9 @@ pub(crate) const DEVICES_MAX: usize = 1 << 16;
 pub struct Request {
     /// What it does.
     pub op: Op,
-    /// Which device, counted from 0 in the order of their first requests: an index into [`Reader::devices`].
+    /// The device, counted from 0 in the order of the devices' first requests: an index into [`Reader::devices`].
     pub device: u32,
-    /// Offset on that device in bytes; with the length at most 2^52.
+    /// Offset on that device in bytes. Offset and length together are at most 2^52.
     pub offset: u64,
     /// Length in bytes, at most 2^30; may be 0.
     pub len: u32,
@@ -38,17 +38,17 @@ impl Request {
 
 /// Reads a trace from its beginning to its end; an iterator of requests.
 pub struct Reader {
-    /// What messages call the trace.
+    /// The trace's name in messages.
     path: String,
     packing: &'static str,
     lines: Lines,
     line: Vec<u8>,
-    /// `line` holds one that was looked at to know the form, and is still to be parsed.
+    /// Set while `line` holds a line that showed the form and is still to be parsed.
     is_line_pending: bool,
     parser: Parser,
     devices: Vec<String>,
     by_name: HashMap<Vec<u8>, u32>,
-    /// The device of the request before: mostly it stays the same.
+    /// The device of the request before, since it is mostly the same.
     latest: (Vec<u8>, u32),
     is_over: bool,
 }
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Opens a trace, plain or compressed. Without `format`, its first line shows which it is.
+    /// Opens a trace, plain or compressed. Without `format` the first line shows the form.
     pub fn open(path: &Path, format: Option<Format>) -> Result<Reader> {
         let name = path.display().to_string();
         let file = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
@@ -73,7 +73,7 @@ impl Reader {
         }
     }
 
-    /// Reads a trace from any stream, which messages call `path`.
+    /// Reads a trace from any stream. Messages call it `path`.
     pub fn new(source: impl Read + Send + 'static, path: String, format: Option<Format>) -> Result<Reader> {
         let (plain, packing) = match decompress::plain(source) {
             Ok(opened) => opened,
@@ -82,7 +82,9 @@ impl Reader {
         let (mut lines, mut line) = (Lines::new(plain), Vec::new());
         match lines.next(&mut line) {
             Ok(true) => {}
-            Ok(false) => return Err(TraceError::Whole { path, why: "it is empty: there is nothing to replay".into() }),
+            Ok(false) => {
+                return Err(TraceError::Whole { path, why: "it is empty, so there is nothing to replay".into() });
+            }
             Err(source) => return Err(TraceError::Read { path, packing, source }),
         }
         let Some(format) = format.or_else(|| Format::detect(&line)) else {
@@ -105,12 +107,12 @@ impl Reader {
         self.parser.format
     }
 
-    /// What messages call the trace.
+    /// The trace's name in messages.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Names of the devices met so far.
+    /// Names of the devices that occurred so far.
     pub fn devices(&self) -> &[String] {
         &self.devices
     }
@@ -168,7 +170,7 @@ impl Reader {
 impl Iterator for Reader {
     type Item = Result<Request>;
 
-    /// After an error there is nothing more.
+    /// After an error the iterator ends.
     fn next(&mut self) -> Option<Result<Request>> {
         if self.is_over {
             return None;

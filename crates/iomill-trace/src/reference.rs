@@ -1,7 +1,7 @@
-//! Hit rates that other tools found on the same traces, and how far ours are from them.
+//! Hit rates that other tools found on the same traces, and the distance of our rates from them.
 //!
-//! Goals: a table of cells (a trace and a cache's size), ours beside theirs, and one line per policy. Non-goals: other methods
-//! than `warm`.
+//! Goals: a table of cells (a trace and a cache's size), our rates beside theirs, and one line per policy. Non-goals:
+//! other methods than `warm`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -9,12 +9,12 @@ use std::path::Path;
 use crate::error::{Result, TraceError};
 use crate::simulate::{Outcome, PAGES_MIN, Policy};
 
-/// A least recently used cache without sets, as the reference calls it.
+/// The reference's name of a least recently used cache without sets.
 pub const LRU: &str = "LRU";
-/// Adaptive replacement likewise.
+/// The reference's name of adaptive replacement.
 pub const ARC: &str = "ARC";
 
-/// Where two tools have a policy, this one's word counts.
+/// If two tools have a rate for a policy, this tool's rate counts.
 const PREFERRED_TOOL: &str = "libCacheSim";
 
 /// The columns that are needed.
@@ -27,8 +27,8 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Reads a file with the columns trace, cache_pages, policy, method, hit_rate and tool; rows of other methods than `warm` are
-    /// passed over.
+    /// Reads a file with the columns trace, cache_pages, policy, method, hit_rate and tool. It passes over rows of
+    /// other methods than `warm`.
     pub fn open(path: &Path) -> Result<Reference> {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {
@@ -74,7 +74,7 @@ impl Reference {
         Ok(reference)
     }
 
-    /// The sizes of caches that it has for a trace, in pages, smallest first.
+    /// The sizes of caches that the reference has for a trace, in pages, smallest first.
     pub fn sizes(&self, trace: &str) -> Vec<u64> {
         self.cells.get(trace).map(|cells| cells.keys().copied().collect()).unwrap_or_default()
     }
@@ -84,33 +84,33 @@ impl Reference {
         self.cells.get(trace)?.get(&pages)?.get(policy).copied()
     }
 
-    /// All of a cell, by policy.
+    /// All rates of a cell, by policy.
     pub fn rates(&self, trace: &str, pages: u64) -> Option<&BTreeMap<String, f64>> {
         self.cells.get(trace)?.get(&pages)
     }
 }
 
-/// How far one of our policies is from the reference's over all cells that count. Rates are hits per access.
+/// The distance of one of our policies from the reference, over all cells that count. Rates are hits per access.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distance {
     /// The policy.
     pub policy: Policy,
-    /// Pages per set, where it has sets.
+    /// Pages per set, if the policy has sets.
     pub set_size: Option<u32>,
-    /// How many cells.
+    /// The number of cells.
     pub cells: usize,
     /// Mean hit rate.
     pub mean: f64,
-    /// Mean of ours less the reference's LRU.
+    /// The mean of our rate less the reference's LRU.
     pub over_lru: f64,
-    /// The least of ours less the reference's LRU, with its trace and size in pages.
+    /// The least difference of our rate and the reference's LRU, with its trace and size in pages.
     pub worst: (f64, String, u64),
-    /// Mean of ours less the reference's ARC.
+    /// The mean of our rate less the reference's ARC.
     pub over_arc: f64,
 }
 
-/// The distances of each policy and set size, in the order of their first outcomes. Cells count that have at least
-/// [`PAGES_MIN`] pages and an LRU and an ARC in the reference.
+/// The distances of each policy and set size, in the order of their first outcomes. A cell counts if it has at least
+/// [`PAGES_MIN`] pages, and an LRU and an ARC rate in the reference.
 pub fn distances(reference: &Reference, outcomes: &[(&str, Outcome)]) -> Vec<Distance> {
     let mut distances: Vec<Distance> = Vec::new();
     for (trace, outcome) in outcomes {

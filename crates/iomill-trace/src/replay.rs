@@ -1,8 +1,8 @@
 //! The requests of a trace on a file of an array, in their order, as fast as the array does them.
 //!
-//! Goals: a look at the whole trace first, so that nothing is found out half way; threads that take the requests in turn; what
-//! a call took, measured around it. Non-goals: the times between requests as they were recorded; the array and the file,
-//! which are the caller's.
+//! Goals: a survey of the whole trace first, so that errors do not come half way. Threads take the requests in turn.
+//! The time of each call is measured around it. Non-goals: the recorded times between requests; the array and the file,
+//! which belong to the caller.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -18,10 +18,10 @@ use crate::format::{END_BYTES_MAX, Op};
 use crate::pages::PAGE_BYTES;
 use crate::reader::{Reader, Request};
 
-/// Devices of a trace lie one after the other, each from a multiple of this on, in bytes.
+/// Devices of a trace lie one after the other in the file. Each begins at a multiple of this, in bytes.
 const DEVICE_UNIT_BYTES: u64 = 1 << 30;
 
-/// Requests that the reading thread hands over at a time, and how many times it may be ahead.
+/// Requests in a batch of the reading thread, and how many batches it may be ahead.
 const BATCH: usize = 4096;
 const BATCHES: usize = 4;
 
@@ -29,7 +29,7 @@ const BATCHES: usize = 4;
 const LATENCY_NS_MAX: u64 = 1_000_000_000_000;
 const DIGITS: u8 = 3;
 
-/// What a trace asks for in all.
+/// The sum of all requests of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// Reads.
@@ -42,18 +42,18 @@ pub struct Survey {
     pub write_bytes: u64,
     /// Page accesses of reads: a request touches every page that it overlaps.
     pub read_pages: u64,
-    /// Those of writes.
+    /// Page accesses of writes.
     pub write_pages: u64,
     /// The longest request, in bytes.
     pub longest_bytes: u32,
-    /// Where the last device ends when they are laid end to end, in bytes.
+    /// The end of the last device when the devices lie one after the other, in bytes.
     pub end_bytes: u64,
-    /// Where each device begins, in bytes.
+    /// The start of each device, in bytes.
     bases: Vec<u64>,
 }
 
 impl Survey {
-    /// Reads the first `limit` requests of a trace. `cancel` ends it soon, with what was read by then.
+    /// Reads the first `limit` requests of a trace. `cancel` ends it soon, with the requests that it has read by then.
     pub fn of(reader: &mut Reader, limit: u64, cancel: &AtomicBool) -> Result<Survey> {
         let (mut survey, mut ends) = (Survey::default(), Vec::<u64>::new());
         for _ in 0..limit {
@@ -85,7 +85,7 @@ impl Survey {
             }
         }
         if survey.requests() == 0 && !cancel.load(Ordering::Relaxed) {
-            let why = "it has no requests: there is nothing to replay".to_owned();
+            let why = "it has no requests, so there is nothing to replay".to_owned();
             return Err(TraceError::Whole { path: reader.path().to_owned(), why });
         }
         Ok(survey)
@@ -101,7 +101,8 @@ impl Survey {
         self.read_pages + if manner == Manner::ReadsOnly { 0 } else { self.write_pages }
     }
 
-    /// Where a request lies in the file, in bytes. A trace that is not the one that was looked at goes beyond it.
+    /// The offset of a request in the file, in bytes. An error if the trace is not the one that was surveyed, and goes
+    /// beyond it.
     pub fn place(&self, request: Request, path: &str) -> Result<u64> {
         let base = self.bases.get(request.device as usize);
         let end = base.and_then(|base| base.checked_add(request.end()));
@@ -115,7 +116,7 @@ impl Survey {
     }
 }
 
-/// Pages that a request overlaps. Devices begin at whole pages, so where they lie does not matter.
+/// Pages that a request overlaps. Devices begin at whole pages, so the start of the device does not matter.
 fn page_count(request: Request) -> u64 {
     match request.len {
         0 => 0,
@@ -123,29 +124,29 @@ fn page_count(request: Request) -> u64 {
     }
 }
 
-/// What to do with the requests.
+/// What a replay does with the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// As recorded.
     AsRecorded,
     /// Reads only; writes are left out.
     ReadsOnly,
-    /// Every page that a request touches is written: reads then find something on the drives.
+    /// Every page that a request touches is written, so that reads find data on the drives.
     Prepare,
 }
 
-/// How to go about it.
+/// The settings of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Threads that take requests in turn; at least 1.
     pub threads: usize,
-    /// What to do with them.
+    /// What the threads do with the requests.
     pub manner: Manner,
     /// How many requests of the trace.
     pub limit: u64,
 }
 
-/// What it came to.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// Reads that were done.
@@ -158,8 +159,8 @@ pub struct Figures {
     pub wall: Duration,
     /// What the array counted meanwhile.
     pub whole: Counters,
-    /// What it counted from the request on that half of the page accesses come before: the first half warms the cache. With several
-    /// threads it is a little more or less than half.
+    /// What it counted in the second half of the page accesses. The first half warms the cache. With several threads
+    /// the halves are only about equal.
     pub warm: Counters,
     latency_ns: Histogram<u64>,
 }
@@ -202,21 +203,21 @@ struct Course<'a> {
     survey: &'a Survey,
     settings: Settings,
     path: String,
-    /// Requests that were read and not yet taken: the rest of a batch, and the batches after it.
+    /// Requests that were read and that no thread has taken: the rest of a batch, and the batches after it.
     coming: Mutex<(std::vec::IntoIter<Request>, Receiver<Vec<Request>>)>,
-    /// Page accesses of the first half that are still to come; below 0 in the second.
+    /// Page accesses of the first half that are still to come. Below 0 in the second half.
     to_half: AtomicI64,
     /// The counters when the second half began.
     at_half: OnceLock<Counters>,
-    /// Bytes done, for who watches.
+    /// Bytes done so far, for a progress display.
     done_bytes: &'a AtomicU64,
     cancel: &'a AtomicBool,
-    /// A thread has failed: the others need not go on.
+    /// A thread has failed, so the others need not go on.
     stop: AtomicBool,
 }
 
-/// Does the requests of a trace that `survey` was made of, on a file at least as long as its end. `done_bytes` grows
-/// meanwhile; `cancel` ends it soon, with the figures of what was done.
+/// Does the requests of the trace of `survey`, on a file that is at least as long as the survey's end. `done_bytes`
+/// grows meanwhile. `cancel` ends it soon, with the figures so far.
 pub fn run(
     reader: Reader,
     (array, file): (&Array, &File),
@@ -254,20 +255,20 @@ pub fn run(
                 Ok(worker) => workers.push(worker),
                 Err(error) => {
                     course.stop.store(true, Ordering::Relaxed);
-                    result = Err(machine("a thread", &format!("{error}; ask for fewer with --threads")));
+                    result = Err(machine("a thread", &format!("{error}; give fewer with --threads")));
                     break;
                 }
             }
         }
         for worker in workers {
             let one = worker.join().unwrap_or_else(|_| Err(machine("a replaying thread", "it panicked")));
-            // No early return: the thread that reads is still to be let go.
+            // There is no early return here, because the reading thread is still to be ended.
             result = result.and_then(|()| one.and_then(|one| figures.add(&one)));
         }
-        // Nobody takes requests any more: whoever reads ahead must not wait for that.
+        // No thread takes requests any more, so the reading thread must not wait for that.
         course.coming.lock().unwrap_or_else(PoisonError::into_inner).1 = sync_channel(0).1;
         let read = read.join().unwrap_or_else(|_| Err(machine("the thread that reads the trace", "it panicked")));
-        // What the trace says comes first: it ends the others early.
+        // The trace's own error comes first, because it ends the other threads early.
         read.and(result)
     })?;
     figures.wall = started.elapsed();
@@ -277,7 +278,7 @@ pub fn run(
     Ok(figures)
 }
 
-/// Reads requests for others, until all are read or nobody wants them.
+/// Reads requests for the other threads, until all are read or all receivers are gone.
 fn read_ahead(mut reader: Reader, limit: u64, give: &SyncSender<Vec<Request>>) -> Result<()> {
     let mut left = limit;
     while left > 0 {
@@ -297,7 +298,7 @@ fn read_ahead(mut reader: Reader, limit: u64, give: &SyncSender<Vec<Request>>) -
 }
 
 impl Course<'_> {
-    /// Does a thread's work; its failure, or panic, stops the others.
+    /// Does a thread's work. Its failure, or panic, stops the others.
     fn guard<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
@@ -315,7 +316,7 @@ impl Course<'_> {
 
     fn work(&self) -> Result<Figures> {
         let len = (u64::from(self.survey.longest_bytes) + 2 * PAGE_BYTES).next_multiple_of(PAGE_BYTES);
-        // What is written is never what was read: zeroes of holes are something that drives may leave out.
+        // The bytes of writes never come from reads, because drives may skip the zeroes of holes.
         let (mut buffer, mut content) = (self.array.buffer(len as usize)?, self.array.buffer(len as usize)?);
         content.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8 | 1);
         let mut figures = Figures::new()?;
@@ -336,8 +337,8 @@ impl Course<'_> {
         }
     }
 
-    /// Before a request to so many pages: takes down the counters if the second half of all page accesses begins with it, or
-    /// within it.
+    /// Called before a request to so many pages. It stores the counters if the second half of all page accesses begins
+    /// with this request, or within it.
     fn look_for_half(&self, pages: u64) {
         let left = self.to_half.fetch_sub(pages as i64, Ordering::Relaxed);
         if left >= 0 && left < pages as i64 {
@@ -406,7 +407,7 @@ mod tests {
         (dir, array)
     }
 
-    /// Replays on a new file; the figures and the file.
+    /// Replays on a new file. Returns the figures and the file.
     fn replay(text: &str, array: &Array, name: &str, manner: Manner) -> Result<(Figures, File)> {
         let survey = Survey::of(&mut reader(TRACE), u64::MAX, &NEVER)?;
         let file = array.create_file(name, iomill::Layout::default())?;

@@ -7,15 +7,15 @@ use iomill::cache::key::{Hash, Key};
 
 use crate::error::Result;
 use crate::pages::{Access, DEVICE_SHIFT};
-use crate::simulate::Simulated;
+use crate::simulated::Simulated;
 
-/// What goes within a set.
+/// The policies within a set.
 pub use iomill::cache::policy::PolicyKind as SetPolicy;
 
-/// Accesses whose headers are fetched ahead at a time.
+/// Accesses with headers that are prefetched at a time.
 const AHEAD: usize = 16;
 
-/// A directory, and what its one thread has hit lately.
+/// A directory, and the last hits of its one thread.
 #[derive(Debug)]
 pub(crate) struct Sets {
     directory: Directory,
@@ -27,15 +27,15 @@ impl Sets {
     pub(crate) fn new(policy: SetPolicy, sets: u64, set_size: u32) -> Result<Sets> {
         let Ok(sets) = u32::try_from(sets) else {
             let what = format!("a cache of {sets} sets");
-            return Err(Error::invalid(what, "it has at most 2^32; ask for fewer pages").into());
+            return Err(Error::invalid(what, "a simulated cache has at most 2^32 sets; give fewer pages").into());
         };
-        // Not `Plan::fixed`, which rounds up: a cache of so many bytes has no more pages than they hold.
+        // This is not `Plan::fixed`, which rounds up: a cache of so many bytes has no more pages than they hold.
         let plan = Plan { sets, sets_max: sets, ways: set_size as usize, policy, hash_mask: u64::MAX };
         Ok(Sets { directory: Directory::new(plan)?, feeder: Feeder::default() })
     }
 }
 
-/// The name of the page that an access touches. Devices stand for files, whose numbers begin at 1.
+/// The name of the page of an access. Devices stand for files, and their numbers begin at 1.
 #[inline]
 fn key_of(access: Access) -> Option<Key> {
     let (device, page) = (access.page >> DEVICE_SHIFT, access.page & ((1 << DEVICE_SHIFT) - 1));
@@ -45,11 +45,11 @@ fn key_of(access: Access) -> Option<Key> {
 impl Simulated for Sets {
     #[inline]
     fn access(&mut self, access: Access) -> bool {
-        // What is too far out is never cached.
+        // A page that is too far out is never cached.
         key_of(access).is_some_and(|key| self.directory.touch(&mut self.feeder, key))
     }
 
-    /// What a trace asks for next is known: the headers of large caches are fetched from memory ahead of their use.
+    /// The next accesses of a trace are known, so the headers of large caches are prefetched.
     fn hits(&mut self, accesses: impl Iterator<Item = Access>) -> usize {
         let mut keys = accesses.filter_map(key_of).peekable();
         let (mut ahead, mut hits) = ([(Key::NOTHING, Hash(0)); AHEAD], 0);

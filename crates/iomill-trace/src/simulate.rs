@@ -1,7 +1,7 @@
 //! Caches over a trace without I/O: which accesses hit.
 //!
-//! Goals: the cache's own code decides, in every combination of policy, size and set size that is asked for, on all CPUs;
-//! beside it caches without sets, to measure it by. Non-goals: time; a fill takes none here.
+//! Goals: the cache's own code decides, in every requested combination of policy, size and set size, on all CPUs.
+//! Caches without sets run beside it for comparison. Non-goals: time; a fill takes none here.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -14,58 +14,45 @@ use std::time::Instant;
 
 use crate::error::Result;
 use crate::global;
-use crate::pages::{Access, Pages};
+use crate::pages::Pages;
 use crate::sets::Sets;
+use crate::simulated::Simulated;
 
-/// Shares of a trace's pages that caches have where their sizes are not given, in thousandths.
+/// Sizes of caches as shares of a trace's pages, in thousandths, if no sizes are given.
 pub const PER_MILLE: [u64; 6] = [1, 10, 50, 100, 200, 400];
 
-/// Smallest cache among those, in pages: in smaller ones accident rules.
+/// The smallest of these caches, in pages. In smaller ones results are too random.
 pub const PAGES_MIN: u64 = 64;
 
-/// Pages per set where it is not given.
+/// Pages per set, if not given.
 pub const SET_SIZE_DEFAULT: u32 = iomill::DEFAULT_SET_SIZE as u32;
 
-/// How often a simulation looks whether it is still wanted, in accesses.
+/// A simulation checks after so many accesses whether it was cancelled.
 const LOOK: usize = 1 << 20;
 
 pub use crate::sets::SetPolicy;
-
-/// A cache that takes accesses one by one.
-pub trait Simulated {
-    /// Takes an access; whether it hit. What missed is in the cache afterwards.
-    fn access(&mut self, access: Access) -> bool;
-
-    /// Takes some; how many hit.
-    fn hits(&mut self, accesses: impl Iterator<Item = Access>) -> usize
-    where
-        Self: Sized,
-    {
-        accesses.filter(|access| self.access(*access)).count()
-    }
-}
 
 /// Which page goes when another one comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// In page sets, by one of the cache's policies.
     Sets(SetPolicy),
-    /// Of all pages the one not used for longest.
+    /// The page that was not used for longest, of all pages.
     GlobalLru,
     /// Adaptive replacement over all pages.
     GlobalArc,
-    /// Of all pages the one whose next use is farthest away: no cache does better.
+    /// The page with the farthest next use, of all pages: no cache does better.
     Optimum,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub fn all() -> Vec<Policy> {
         let sets = SetPolicy::ALL.into_iter().map(Policy::Sets);
         sets.chain([Policy::GlobalLru, Policy::GlobalArc, Policy::Optimum]).collect()
     }
 
-    /// The word for it.
+    /// The policy's name.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Sets(policy) => policy.name(),
@@ -75,7 +62,7 @@ impl Policy {
         }
     }
 
-    /// Whether it works in page sets; others have no use for a set's size.
+    /// Whether it works in page sets. Other policies ignore a set's size.
     pub fn has_sets(self) -> bool {
         matches!(self, Policy::Sets(_))
     }
@@ -104,14 +91,14 @@ impl FromStr for Policy {
 pub struct Case {
     /// The policy.
     pub policy: Policy,
-    /// Size of the cache as it was asked for, in pages; at least 1.
+    /// The requested size of the cache, in pages; at least 1.
     pub cache_pages: u64,
-    /// Pages per set, at least 1; `None` where the policy has no sets.
+    /// Pages per set, at least 1; `None` if the policy has no sets.
     pub set_size: Option<u32>,
 }
 
 impl Case {
-    /// How many pages the cache has: whole sets, at least one, and otherwise never more than were asked for.
+    /// The number of pages that the cache has: whole sets, at least one, and otherwise never more than requested.
     pub fn pages_used(&self) -> u64 {
         match self.set_size {
             Some(size) => (self.cache_pages / u64::from(size)).max(1) * u64::from(size),
@@ -141,11 +128,11 @@ pub fn cases(policies: &[Policy], cache_pages: &[u64], set_sizes: &[u32]) -> Vec
 pub fn default_sizes(unique: usize) -> Vec<u64> {
     let sizes = PER_MILLE.iter().map(|share| (unique as u64 * share + 500) / 1000);
     let sizes: Vec<u64> = sizes.filter(|size| *size >= PAGES_MIN).collect();
-    // A tiny trace has one size nevertheless.
+    // A tiny trace still gets one size.
     if sizes.is_empty() { vec![(unique as u64).div_ceil(2)] } else { sizes }
 }
 
-/// What a combination came to.
+/// The result of a combination.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// The combination.
@@ -154,12 +141,12 @@ pub struct Outcome {
     pub hit_rate_warm: f64,
     /// Hits per access of the whole trace.
     pub hit_rate_whole: f64,
-    /// How fast the simulation of this combination was, on the one CPU that it had.
+    /// The speed of this simulation, on its one CPU.
     pub accesses_per_s: f64,
 }
 
-/// Runs combinations over a trace, as many at a time as there are CPUs. `done` hears how many are done. `None` if it was
-/// cancelled.
+/// Runs combinations over a trace, as many at a time as there are CPUs. It calls `done` with the number that is done.
+/// `None` if it was cancelled.
 pub fn run(
     pages: &Pages,
     cases: &[Case],
@@ -179,7 +166,7 @@ pub fn run(
         }
     };
     thread::scope(|scope| {
-        // Where no thread is to be had, this one does the work.
+        // If no thread can start, this thread does the work.
         let helpers =
             (1..threads).map(|_| thread::Builder::new().name("simulate".to_owned()).spawn_scoped(scope, work));
         let _helpers: Vec<_> = helpers.map_while(std::io::Result::ok).collect();
@@ -191,7 +178,7 @@ pub fn run(
 }
 
 fn one(pages: &Pages, case: Case, cancel: &AtomicBool) -> Result<Option<Outcome>> {
-    // More room than there are pages is of no use to caches without sets, and would be memory.
+    // Caches without sets do not need more room than there are pages, and it would cost memory.
     let capacity = usize::try_from(case.pages_used()).unwrap_or(usize::MAX);
     let most = capacity.min(pages.unique());
     Ok(match case.policy {

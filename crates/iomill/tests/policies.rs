@@ -109,7 +109,7 @@ fn hit_rate(keys: &[Key], pages: u64, ways: usize, kind: PolicyKind, feed: Feed)
         for &key in keys {
             hits += u64::from(directory.touch(&mut feeder, key));
             if feed == Feed::Direct {
-                feeder.drain(&directory);
+                directory.take_hits(&feeder);
             }
         }
         hits

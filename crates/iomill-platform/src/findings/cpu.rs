@@ -1,4 +1,4 @@
-//! CPUs: how fast they may run, and how near they are.
+//! CPUs: their speed, and their distance to drives.
 
 use super::MACHINE;
 use crate::cpus;
@@ -17,7 +17,7 @@ pub(super) fn governor(tree: &Tree, machine: &Machine) -> Option<Finding> {
     let mut settings = Vec::new();
     for cpu in &machine.online {
         let directory = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq");
-        // It may be a link to the policy of several CPUs.
+        // It may be a link to a policy that several CPUs share.
         let Some(path) = tree.resolve(&format!("{directory}/scaling_governor")) else { continue };
         let Some(now) = tree.get(&path) else { continue };
         let offered = tree.get(&format!("{directory}/scaling_available_governors")).unwrap_or_default();
@@ -43,7 +43,7 @@ pub(super) fn governor(tree: &Tree, machine: &Machine) -> Option<Finding> {
     }
     let why = format!(
         "CPUs {} look idle while they wait for drives, so the governor slows them down, and each completion is handled \
-         at the low speed first",
+         at a low speed at first",
         cpus::show(&slow)
     );
     let verdict = if finding.settings.is_empty() { Verdict::Advise } else { Verdict::Mend };
@@ -64,7 +64,7 @@ pub(super) fn binding(machine: &Machine, drive: &Drive) -> Finding {
     }
     if drive.node.is_none() {
         let why = "the firmware does not say which node the drive is on, so its thread runs anywhere, also across the link between nodes";
-        let should = "`cpu_map` in the library's options, if you know the drive's node";
+        let should = "`cpu_map` in the library's options, if the drive's node is known";
         return finding.verdict(Verdict::Advise, should, why);
     }
     if near.is_empty() {

@@ -1,4 +1,4 @@
-//! Where a drive's interrupts go, how often they come, and who moves them.
+//! A drive's interrupts: their CPUs, their rate, and the daemon that moves them.
 
 use super::{Coalescing, MACHINE, Wishes};
 use crate::cpus;
@@ -29,7 +29,7 @@ pub(super) fn spread(tree: &Tree, machine: &Machine, drive: &Drive) -> Finding {
     }
     let free: Vec<&Interrupt> = found.iter().filter(|interrupt| interrupt.mobility != Mobility::Managed).collect();
     let unsure = free.iter().any(|interrupt| interrupt.mobility == Mobility::Unknown);
-    let truth = if unsure { "; whether the kernel lets them be moved shows when it is tried" } else { "" };
+    let truth = if unsure { "; only a try shows whether the kernel lets them be moved" } else { "" };
     if is_even(&free, near) {
         return keep(finding, &free, near).verdict(
             Verdict::Good,
@@ -38,14 +38,14 @@ pub(super) fn spread(tree: &Tree, machine: &Machine, drive: &Drive) -> Finding {
         );
     }
     let why = format!(
-        "interrupts that come to one CPU, or to CPUs of another node, make that CPU the limit and its caches cold for who \
-         waits{truth}"
+        "interrupts that all go to one CPU make that CPU the limit; on another node's CPUs they end far from the caches of the \
+         threads that wait{truth}"
     );
     let should = format!("one after the other on CPUs {}", cpus::show(near));
     keep(finding, &free, near).verdict(Verdict::Mend, should, why)
 }
 
-/// Interrupt k goes to the k-th CPU near the drive, one that handles all to any of them.
+/// Interrupt k goes to the k-th CPU near the drive. A single interrupt goes to any of them.
 fn keep(mut finding: Finding, free: &[&Interrupt], near: &[usize]) -> Finding {
     for (index, interrupt) in free.iter().enumerate() {
         let target = if free.len() == 1 { cpus::show(near) } else { near[index % near.len()].to_string() };
@@ -54,12 +54,12 @@ fn keep(mut finding: Finding, free: &[&Interrupt], near: &[usize]) -> Finding {
     finding
 }
 
-/// Each on CPUs near the drive, and none of these with two more than another.
+/// Whether each interrupt goes to CPUs near the drive, and no CPU has two more than another.
 fn is_even(free: &[&Interrupt], near: &[usize]) -> bool {
     if !free.iter().all(|interrupt| interrupt.cpus().iter().all(|cpu| near.contains(cpu))) {
         return false;
     }
-    // One that may go to several is counted where it goes now, or not at all.
+    // An interrupt that may go to several CPUs counts where it goes now, or not at all.
     let count = |cpu: &usize| free.iter().filter(|interrupt| interrupt.cpus() == [*cpu]).count();
     let counts: Vec<usize> = near.iter().map(count).collect();
     counts.iter().max().zip(counts.iter().min()).is_none_or(|(most, least)| most - least <= 1)
@@ -78,7 +78,7 @@ fn describe(found: &[Interrupt]) -> String {
     format!("{} on CPUs {}{which}", found.len(), cpus::show(&used))
 }
 
-/// How many completions an interrupt tells of.
+/// How many completions one interrupt reports.
 pub(super) fn coalescing(tree: &Tree, drive: &Drive, wishes: &Wishes) -> Option<Finding> {
     match (drive.transport, &drive.controller, drive.driver.as_deref()) {
         (Transport::Nvme, Some(controller), _) => Some(of_nvme(tree, drive, controller, wishes.coalescing)),
@@ -93,7 +93,7 @@ fn of_nvme(tree: &Tree, drive: &Drive, controller: &str, wish: Option<Coalescing
         Ok(Some(text)) => parse_hex(&text),
         Ok(None) => None,
         Err(error) => {
-            let why = format!("/dev/{controller} does not tell its feature 08h: {error}; root may ask");
+            let why = format!("/dev/{controller} does not report its feature 08h: {error}; root may read it");
             return Finding::new(&drive.name, "coalescing", "not known", COALESCING).unknown(why);
         }
     };
@@ -124,7 +124,7 @@ fn show(coalescing: Coalescing) -> String {
     }
 }
 
-/// The driver decides it by a parameter, for newer adapters.
+/// A parameter of the driver decides it, for newer adapters.
 fn of_mpt3sas(tree: &Tree, drive: &Drive) -> Option<Finding> {
     let mode = tree.get("sys/module/mpt3sas/parameters/perf_mode")?;
     let finding = Finding::new(
@@ -141,7 +141,7 @@ fn of_mpt3sas(tree: &Tree, drive: &Drive) -> Option<Finding> {
     Some(finding.verdict(Verdict::Note, "for CPU time: the kernel parameter mpt3sas.perf_mode=1", why))
 }
 
-/// The daemon that moves interrupts about.
+/// The daemon that moves interrupts.
 pub(super) fn balancer(tree: &Tree) -> Finding {
     if !tree.exists("proc") {
         let why = "there is no /proc to look for it in";
@@ -152,7 +152,7 @@ pub(super) fn balancer(tree: &Tree) -> Finding {
     if !runs {
         return finding.good();
     }
-    let why = "it moves interrupts that can be moved every ten seconds, and so undoes what was set; managed ones it cannot touch";
+    let why = "every ten seconds it moves the interrupts that it can move, and so undoes settings; it cannot move managed interrupts";
     finding.verdict(
         Verdict::Advise,
         "stopped (`systemctl disable --now irqbalance`), or told with --banirq what to leave",

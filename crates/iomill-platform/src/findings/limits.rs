@@ -1,4 +1,4 @@
-//! What processes may have: locked memory, open files, requests of libaio, rings, huge pages.
+//! Limits of processes: locked memory, open files, requests of libaio, rings, huge pages.
 
 use super::MACHINE;
 use crate::finding::{Finding, Verdict};
@@ -10,18 +10,18 @@ const AIO: &str = "Linux: Documentation/admin-guide/sysctl/fs.rst, aio-nr and ai
 const URING: &str = "Linux: Documentation/admin-guide/sysctl/kernel.rst, io_uring_disabled";
 const HUGE: &str = "Linux: Documentation/admin-guide/mm/transhuge.rst";
 
-/// iomill's default cache; registered with a ring it counts as locked memory.
+/// iomill's default cache. When it is registered with a ring it counts as locked memory.
 const LOCKED_BYTES: u64 = 512 << 20;
 
 /// A part for each drive of each open file, and some rings.
 const OPEN_FILES_MIN: u64 = 4096;
 
-/// libaio's requests for sixteen threads on eight drives at depth 32, twice.
+/// The requests of libaio for sixteen threads on eight drives at depth 32, twice.
 const AIO_MIN: u64 = 65_536;
-/// What is set where it is less: a quarter of a million structures of under 200 bytes, taken when used.
+/// The value to set if it is less: a quarter of a million structures of under 200 bytes, allocated when used.
 const AIO_SHOULD: u64 = 1 << 20;
 
-/// All of them.
+/// All findings on limits.
 pub(super) fn findings(tree: &Tree) -> Vec<Finding> {
     let limits = tree.get("proc/self/limits").unwrap_or_default();
     let mut findings = Vec::new();
@@ -49,7 +49,7 @@ fn memlock(bytes: u64) -> Finding {
     if bytes >= LOCKED_BYTES {
         return finding.good();
     }
-    let why = "frames that are registered with io_uring count as locked memory; what does not fit is read into unregistered, at a few \
+    let why = "frames that are registered with io_uring count as locked memory; frames beyond the limit stay unregistered, at a few \
                percent more CPU time (root is exempt)";
     let should = format!(
         "{} KiB or more: `memlock` in /etc/security/limits.conf, `LimitMEMLOCK=` of a service",
@@ -83,12 +83,12 @@ fn aio(tree: &Tree) -> Option<Finding> {
         finding.settings.clear();
         return Some(finding);
     }
-    let why = "the whole machine shares these requests of libaio; without them threads fall back to slower engines where io_uring is not to be had";
+    let why = "the whole machine shares these requests of libaio; without them, and without io_uring, threads fall back to slower engines";
     Some(finding.verdict(Verdict::Mend, format!("at least {AIO_MIN} free: aio-max-nr {}", most.max(AIO_SHOULD)), why))
 }
 
 fn uring(tree: &Tree) -> Option<Finding> {
-    // The switch came with Linux 6.6.
+    // Kernels before Linux 6.6 do not have this setting.
     let path = "proc/sys/kernel/io_uring_disabled";
     let now = tree.get(path)?;
     let finding = Finding::new(MACHINE, "io_uring", if now == "0" { "allowed" } else { "refused" }, URING);
@@ -97,9 +97,9 @@ fn uring(tree: &Tree) -> Option<Finding> {
     }
     let why = match now.as_str() {
         "1" => {
-            "only root and the group kernel.io_uring_group may make rings; others get libaio, which costs more CPU time per I/O"
+            "only root and the group kernel.io_uring_group may make rings; other users get libaio, which costs more CPU time per I/O"
         }
-        _ => "nobody may make rings; iomill takes libaio, which costs more CPU time per I/O",
+        _ => "no user may make rings; iomill takes libaio, which costs more CPU time per I/O",
     };
     let should = "kernel.io_uring_disabled=0, or the user in kernel.io_uring_group: a question of security that iomill leaves to you";
     Some(finding.verdict(Verdict::Advise, should, why))
@@ -114,7 +114,7 @@ fn huge_pages(tree: &Tree) -> Option<Finding> {
         return Some(finding.good());
     }
     let why = "the cache's frames lie in small pages, so random hits miss the processor's translation buffer; `madvise` gives huge pages to \
-               who asks for them, and changes nothing for others";
+               programs that ask for them, and changes nothing for others";
     Some(finding.set(path, "madvise").verdict(Verdict::Mend, "madvise", why))
 }
 

@@ -1,7 +1,7 @@
-//! Everything that is looked at, judged.
+//! All checks and their verdicts.
 //!
-//! Goals: each judgement names its source, and can be read beside it. Non-goals: settings that help one load and hurt another: those
-//! are noted, and set only when asked for ([`Wishes`]).
+//! Goals: each verdict names its source, which stands beside it. Non-goals: settings that help one load and hurt
+//! another. These are only noted, and made only on demand ([`Wishes`]).
 
 mod cpu;
 mod interrupts;
@@ -17,7 +17,7 @@ use crate::tree::Tree;
 /// The subject of findings about the whole machine.
 pub const MACHINE: &str = "machine";
 
-/// What can be looked at, in the order of reports.
+/// The names of all checks, in the order of reports.
 pub const NAMES: [&str; 21] = [
     "scheduler",
     "nr_requests",
@@ -47,18 +47,18 @@ pub const NAMES: [&str; 21] = [
 pub struct Coalescing {
     /// Completions, 1 to 256.
     pub completions: u16,
-    /// Time in units of 100 µs, 0 to 255; 0 lets nothing wait.
+    /// Time in units of 100 µs, 0 to 255. With 0 no completion waits.
     pub time_100us: u8,
 }
 
-/// What a user wants beyond what is always good.
+/// The settings that a user wants besides those that are always good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Interrupt coalescing for NVMe drives; it trades latency for CPU time.
+    /// Interrupt coalescing for NVMe drives, which trades latency for CPU time.
     pub coalescing: Option<Coalescing>,
 }
 
-/// Judges drives, and the machine around them.
+/// Checks drives, and the machine around them.
 pub fn all(tree: &Tree, machine: &Machine, drives: &[Drive], wishes: &Wishes) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mounted = crate::mounts::all(tree);

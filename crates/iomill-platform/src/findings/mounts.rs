@@ -1,4 +1,4 @@
-//! File systems on a drive: their kind, their options, and where their partitions begin.
+//! File systems on a drive: their kind, their options, and the start of their partitions.
 
 use crate::drives::Drive;
 use crate::finding::{Finding, Verdict};
@@ -12,7 +12,7 @@ const ALIGNMENT: &str = "Linux: Documentation/ABI/stable/sysfs-block, alignment_
 /// iomill's unit of I/O.
 const PAGE_BYTES: u64 = 4096;
 
-/// What is mounted from a drive: its kind and its options.
+/// The file systems on a drive: their kinds and their options.
 pub(super) fn findings(tree: &Tree, drive: &Drive, mounts: &[Mount]) -> Vec<Finding> {
     let mut numbers: Vec<String> = tree.get(&format!("{}/dev", drive.directory)).into_iter().collect();
     let mut names = vec![drive.name.clone()];
@@ -40,12 +40,12 @@ fn kind(subject: &str, mount: &Mount) -> Finding {
         "btrfs" | "bcachefs" | "zfs" => finding.verdict(
             Verdict::Advise,
             "xfs or ext4",
-            "it copies on write and keeps checksums, so each small random write becomes several, and direct reads take longer ways",
+            "it copies on write and keeps checksums, so each small random write becomes several, and direct reads take longer paths",
         ),
         "ext2" | "ext3" | "vfat" | "exfat" | "ntfs" | "ntfs3" | "f2fs" => finding.verdict(
             Verdict::Advise,
             "xfs or ext4",
-            "its direct I/O takes locks, or punts to threads, where xfs and ext4 do not",
+            "its direct I/O takes locks, or goes through threads, while that of xfs and ext4 does not",
         ),
         _ => finding.verdict(Verdict::Note, "xfs or ext4", "iomill has not been measured on it"),
     }
@@ -58,17 +58,17 @@ fn options(subject: &str, mount: &Mount) -> Finding {
     if !mount.has("noatime") && !mount.has("ro") {
         wants.push("noatime");
         says.push("reads by other users than a file's owner write its access time (iomill's own do not)");
-        // With `relatime` that is once a day.
+        // With `relatime` it happens once a day.
         verdict = if mount.has("relatime") { Verdict::Note } else { Verdict::Advise };
     }
     if mount.has("discard") {
         wants.push("no discard, but a weekly fstrim");
-        says.push("deleting and shrinking files wait for the drive to forget their blocks");
+        says.push("deletes and cuts of files wait until the drive has dropped their blocks");
         verdict = Verdict::Advise;
     }
     if mount.has("data=journal") {
         wants.push("data=ordered");
-        says.push("all data is written twice, and direct I/O is not");
+        says.push("all data is written twice, and no I/O is direct");
         verdict = Verdict::Advise;
     }
     if mount.has("sync") || mount.has("dirsync") {
@@ -78,7 +78,7 @@ fn options(subject: &str, mount: &Mount) -> Finding {
     }
     if mount.has("nobarrier") || mount.has("barrier=0") {
         wants.push("barriers, unless the drive has power-loss protection");
-        says.push("`sync` does not reach the drive: what it promised may be gone after a power cut; iomill neither needs nor makes this setting");
+        says.push("`sync` does not reach the drive: synced data may be gone after a power cut; iomill neither needs nor makes this setting");
         verdict = Verdict::Advise;
     }
     let shown: Vec<&str> = mount.options.iter().map(String::as_str).collect();
@@ -109,7 +109,7 @@ pub(super) fn alignment(tree: &Tree, drive: &Drive) -> Option<Finding> {
         );
         return Some(Finding::new(&drive.name, "alignment", is, ALIGNMENT).good());
     }
-    let why = "each page of the file system lies on two of the drive's, so each read costs two and each write becomes a read, a change and a write";
+    let why = "each page of the file system lies on two pages of the drive, so each read costs two, and each write becomes a read, a change and a write";
     let should = format!("a multiple of {unit} bytes: make the partition anew (its data must be copied away first)");
     Some(Finding::new(&drive.name, "alignment", wrong.join(", "), ALIGNMENT).verdict(Verdict::Advise, should, why))
 }

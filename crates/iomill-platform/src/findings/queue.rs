@@ -12,13 +12,13 @@ const SCSI: &str = "Serial ATA: native command queueing; Linux: drivers/scsi/scs
 const POLLING: &str =
     "Yang, Minturn, Hady: When Poll Is Better than Interrupt (FAST'12); Linux: drivers/nvme/host/pci.c, poll_queues";
 
-/// Requests that the block layer should have room for: eight threads, or an array's files, at the default depth of 32.
+/// Requests for which the block layer should have room: eight threads, or an array's files, at the default depth of 32.
 const REQUESTS: u64 = 256;
 
 /// Tags of SATA's native command queueing that libata uses.
 const SATA_TAGS: u64 = 31;
 
-/// Everything about a drive's queue but its write cache.
+/// All checks of a drive's queue except its write cache.
 pub(super) fn findings(tree: &Tree, machine: &Machine, drive: &Drive) -> Vec<Finding> {
     let mut findings = Vec::new();
     for directory in &drive.queues {
@@ -34,7 +34,7 @@ pub(super) fn findings(tree: &Tree, machine: &Machine, drive: &Drive) -> Vec<Fin
     findings
 }
 
-/// The drive's own memory for writes, which is never switched off.
+/// The drive's own memory for writes. iomill never switches it off.
 pub(super) fn write_cache(tree: &Tree, drive: &Drive) -> Finding {
     let mode = tree.get(&format!("{}/queue/write_cache", drive.queues[0])).unwrap_or_else(|| "not told".into());
     let finding =
@@ -46,9 +46,9 @@ pub(super) fn write_cache(tree: &Tree, drive: &Drive) -> Finding {
         ),
         "write through" => (
             "as it is",
-            "nothing is left in the drive's cache, or it keeps it over a power cut: `sync` costs no flush of the drive",
+            "the drive has no write cache, or one that survives a power cut: `sync` costs no flush of the drive",
         ),
-        _ => ("as it is", "the kernel does not tell whether the drive keeps writes in a cache"),
+        _ => ("as it is", "the kernel does not say whether the drive keeps writes in a cache"),
     };
     finding.verdict(Verdict::Note, should, format!("{why}; iomill never changes this"))
 }
@@ -81,7 +81,7 @@ impl Queue<'_> {
             let why = "the drive turns, so the order of requests matters; iomill is made for drives that do not turn";
             return finding.verdict(Verdict::Note, "as it is", why);
         }
-        // Kernels before 5.0 call it so on single queues.
+        // Kernels before 5.0 have this name for single queues.
         let Some(best) = ["none", "noop"].into_iter().find(|name| offered.contains(name)) else {
             return finding.verdict(Verdict::Note, "as it is", "the kernel offers no other for this drive");
         };
@@ -103,8 +103,9 @@ impl Queue<'_> {
         if now >= REQUESTS {
             return Some(finding.good());
         }
-        let why = format!("with more than {now} requests at once, submitting sleeps, also in iomill's drive threads");
-        // Without a scheduler the device's own tags are the limit, and only NVMe has plenty.
+        let why =
+            format!("with more than {now} requests at once, submitting threads sleep, also iomill's drive threads");
+        // Without a scheduler the device's own tags are the limit, and only NVMe devices have many.
         if self.drive.transport == Transport::Nvme {
             let finding = finding.set(self.path("nr_requests"), REQUESTS.to_string());
             return Some(finding.verdict(Verdict::Mend, format!("{REQUESTS} or more"), why));
@@ -121,7 +122,8 @@ impl Queue<'_> {
         if queues >= machine.online.len() {
             let finding = set(finding, &now);
             return Some(if now == "0" {
-                let why = "completions end wherever the interrupt came, away from the caches of who waits for them";
+                let why =
+                    "completions end on the interrupt's CPU, away from the caches of the threads that wait for them";
                 let mut finding = finding.verdict(Verdict::Mend, "1", why);
                 finding.settings.clear();
                 set(finding, "1")
@@ -135,7 +137,7 @@ impl Queue<'_> {
         }
         let why = format!(
             "{} CPUs share {queues} hardware {}, so one CPU takes many completions; with 2 each ends on the CPU that \
-             submitted it, which spreads that work and finds its caches warm",
+             submitted it, which spreads the work and finds warm caches",
             machine.online.len(),
             if queues == 1 { "queue" } else { "queues" }
         );
@@ -152,8 +154,8 @@ impl Queue<'_> {
         if now == "2" {
             return Some(finding.good());
         }
-        let why = "the kernel looks for neighbours of each request to merge with; random pages have none, and iomill asks for adjacent \
-                   pages in one request (0 serves other programs better that read sequentially in small pieces)";
+        let why = "the kernel looks for neighbours of each request to merge with; random pages have none, and iomill puts adjacent \
+                   pages into one request (0 is better for other programs that read sequentially in small pieces)";
         Some(finding.verdict(Verdict::Mend, "2", why))
     }
 
@@ -184,7 +186,7 @@ impl Queue<'_> {
             return Some(finding.good());
         }
         let why = "`--poll` saves interrupts and wake-ups where latency counts, at the cost of CPUs that wait; the drive has no queues \
-                   for it until its driver is told to make some";
+                   for it until its driver makes some";
         let should =
             "for `--poll`: the kernel parameter nvme.poll_queues=N, a queue for each drive thread, and a restart";
         Some(finding.verdict(Verdict::Note, should, why))
@@ -194,7 +196,7 @@ impl Queue<'_> {
 /// How many requests a SCSI drive takes at once.
 fn queue_depth(tree: &Tree, drive: &Drive) -> Option<Finding> {
     let path = format!("{}/device/queue_depth", drive.directory);
-    // `device` is a link; what is written is kept by its true name.
+    // `device` is a link. A persistent setting needs the true path.
     let path = tree.resolve(&path)?;
     let now = tree.number(&path)?;
     let finding = Finding::new(&drive.name, "queue_depth", now.to_string(), SCSI);

@@ -1,6 +1,6 @@
-//! One simulated drive with one direct file and an engine: what the tests of the twin share.
+//! One simulated drive with one file for direct I/O and an engine. Tests of the simulator share it.
 
-// Each test file uses its own part of this.
+// Each test file uses a different part of this.
 #![allow(dead_code)]
 
 use std::io;
@@ -49,7 +49,7 @@ impl Rig {
     /// Runs one request to its end.
     pub fn run(&mut self, request: Request) -> io::Result<i32> {
         let mut done = Vec::new();
-        // SAFETY: the callers' memory outlives this call, which ends with the request, or with the world.
+        // SAFETY: the callers' memory outlives this call. The call ends with the request, or with the world.
         unsafe { self.engine.push(&[request]) };
         self.engine.wait(1, None, &mut done)?;
         assert_eq!(done.len(), 1);

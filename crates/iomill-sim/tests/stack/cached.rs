@@ -1,4 +1,4 @@
-//! The page cache between calls and drives that fail: what could not be read or written is an error, and nothing is lost by it.
+//! The page cache between calls and drives that fail. A read or write that failed is an error, and loses nothing.
 
 use fastrand::Rng;
 use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode};
@@ -21,7 +21,7 @@ fn eio(kind: Kind) -> Injection {
 
 const MODES: [Mode; 3] = [Mode::Inline, Mode::Auto, Mode::DriveThreads];
 
-/// A flush that fails is the sync's error; the pages stay dirty, and the next sync takes them to the drives.
+/// A failed flush is the sync's error. The pages stay dirty, and the next sync writes them to the drives.
 #[test]
 fn a_flush_that_failed_is_tried_again_by_the_next_sync() {
     for (seed, mode) in MODES.into_iter().enumerate() {
@@ -49,7 +49,8 @@ fn a_flush_that_failed_is_tried_again_by_the_next_sync() {
     }
 }
 
-/// One bad drive: all that belongs to the others gets there, by a sync and by the end of the file, also if it is more than one flush takes.
+/// One bad drive: a sync, and the end of the file, bring all pages of the other drives there. That holds also if they
+/// need more than one flush.
 #[test]
 fn a_bad_drive_keeps_nothing_from_the_others() {
     for (seed, ended) in ["synced", "closed", "dropped"].into_iter().enumerate() {
@@ -62,7 +63,7 @@ fn a_bad_drive_keeps_nothing_from_the_others() {
         if ended == "synced" {
             let error = file.sync().unwrap_err();
             assert!(is_write(&error), "{error}");
-            // Nothing is left for the healthy drive, which may fail now.
+            // The healthy drive has all its pages, so it may fail now.
             world.faults(|faults| faults.inject(eio(Kind::Write).drive(1).times(u64::MAX)));
         }
         if ended == "dropped" {
@@ -80,13 +81,13 @@ fn a_bad_drive_keeps_nothing_from_the_others() {
         let mut got = vec![0; content.len()];
         assert_eq!(array.open_file("file").unwrap().read_at(&mut got, 0).unwrap(), content.len(), "{ended}");
         let of_drive = |bytes: &[u8]| bytes.chunks(8192).skip(1).step_by(2).flatten().copied().collect::<Vec<u8>>();
-        assert_same(&of_drive(&got), &of_drive(&content), || format!("what is on the healthy drive, {ended}"));
+        assert_same(&of_drive(&got), &of_drive(&content), || format!("the blocks of the healthy drive, {ended}"));
         array.close().unwrap();
     }
 }
 
-/// A write that ended well, and whose page could not be written back later: nobody was waiting. Each handle that was open hears of it
-/// once, by whatever sync; who opens the file later does not; and nothing is lost by it.
+/// A write succeeded, and its page could not be written back later, when no call waited. Each handle that was open
+/// hears of the failure once, by its next sync. A handle that is opened later does not hear of it. Nothing is lost.
 #[test]
 fn a_flush_that_failed_late_is_told_once_to_each_handle() {
     for (seed, mode) in MODES.into_iter().enumerate() {
@@ -95,7 +96,8 @@ fn a_flush_that_failed_late_is_told_once_to_each_handle() {
         let (clone, other) = (file.clone(), array.open_file("file").unwrap());
         let content = bytes(&mut Rng::with_seed(9), 48 * PAGE);
         world.faults(|faults| faults.inject(eio(Kind::Write)));
-        // Sets get more than three dirty pages, so the writer flushes some of them, and its write is not to blame for what fails.
+        // Sets get more than three dirty pages, so the writer flushes some of them. Its write does not fail when that
+        // flush fails.
         for (page, bytes) in content.chunks(PAGE).enumerate() {
             file.write_at(bytes, (page * PAGE) as u64).unwrap();
         }
@@ -124,7 +126,8 @@ fn a_flush_that_failed_late_is_told_once_to_each_handle() {
     }
 }
 
-/// What no handle was told of is told when the file ends: by a notice when the last handle is dropped, by `Array::close` otherwise.
+/// A failure that no handle heard of is reported when the file ends. If the last handle is dropped, a notice reports
+/// it, otherwise `Array::close`.
 #[test]
 fn a_flush_that_failed_late_is_told_at_the_end() {
     for (seed, dropped) in [true, false].into_iter().enumerate() {
@@ -149,7 +152,8 @@ fn a_flush_that_failed_late_is_told_at_the_end() {
     }
 }
 
-/// A fill that fails is the error of who asked, by whatever call; the page is free to be asked for again.
+/// A failed fill is the error of the call that asked for the page, whatever the call. The next call can ask for the
+/// page again.
 #[test]
 fn a_fill_that_failed_is_tried_again_by_the_next_call() {
     for (seed, mode) in MODES.into_iter().enumerate() {
@@ -158,7 +162,7 @@ fn a_fill_that_failed_is_tried_again_by_the_next_call() {
         let content = bytes(&mut Rng::with_seed(8), 64 * PAGE);
         file.write_at(&content, 0).unwrap();
         file.sync().unwrap();
-        // So that every page is asked for by its own call.
+        // Without read-ahead each call asks for its own page.
         file.advise(.., Advice::Random).unwrap();
         let mut got = vec![0; PAGE];
         let mut failed = 0;
@@ -183,9 +187,9 @@ fn a_fill_that_failed_is_tried_again_by_the_next_call() {
     }
 }
 
-/// What was to be read before anybody asked and could not be is nobody's error: who asks, or waits for it, reads for himself.
+/// Read-ahead that fails is no call's error. A call that asks for the page, or waits for it, then reads it itself.
 #[test]
-fn reading_ahead_fails_for_nobody() {
+fn failed_read_ahead_fails_no_call() {
     for (seed, mode) in MODES.into_iter().enumerate() {
         let world = World::new(seed as u64).with_drives(2, DriveModel::default());
         let (array, file) = made(&world, mode, 64);
@@ -196,7 +200,7 @@ fn reading_ahead_fails_for_nobody() {
         let written = array.counters();
         let errors = || array.counters().drives.iter().map(|drive| drive.errors).sum::<u64>();
         for block in 0..50u64 {
-            // A block is two pages, read at once; the second one is asked for while they are on their way.
+            // A block is two pages, read at once. The second page is asked for while both are on their way.
             world.faults(|faults| faults.inject(eio(Kind::Read).times(1)));
             file.advise(block * 8192..(block + 1) * 8192, Advice::WillNeed).unwrap();
             let before = errors();
@@ -215,7 +219,7 @@ fn reading_ahead_fails_for_nobody() {
     }
 }
 
-/// What is asked for by advice comes in, though what may be on its way before it is asked for is used up by others at the moment.
+/// Pages that were advised come in, although other handles use up the share for pages on their way at the moment.
 #[test]
 fn advice_waits_for_its_share() {
     let world = World::new(50).with_drives(2, DriveModel::default());
@@ -227,7 +231,7 @@ fn advice_waits_for_its_share() {
     let other = array.open_file("file").unwrap();
     let reads = [(&file, 0), (&other, 100)].map(|(handle, page)| {
         handle.advise(.., Advice::Sequential).unwrap();
-        // Each has a window of a 16th of the cache read ahead of it, which is all that there may be.
+        // Each handle has a window of a 16th of the cache read ahead, which uses up the whole share.
         handle.read(page * PAGE as u64, PAGE)
     });
     file.advise(200 * PAGE as u64..230 * PAGE as u64, Advice::WillNeed).unwrap();
@@ -242,7 +246,7 @@ fn advice_waits_for_its_share() {
     assert_tidy(&world);
 }
 
-/// One seed, one run, also with read-ahead and advice: what happens on the drives is the same each time.
+/// One seed gives one run, also with read-ahead and advice: the events on the drives are the same each time.
 #[test]
 fn reading_ahead_is_reproducible() {
     let run = |seed: u64, mode: Mode| {
@@ -271,7 +275,8 @@ fn reading_ahead_is_reproducible() {
     }
 }
 
-/// The last handle goes while the file's only write is on its way: whoever ends the write closes the file, which flushes it.
+/// The last handle is dropped while the file's only write is on its way. The thread that ends the write closes the
+/// file, and flushes it.
 #[test]
 fn a_file_closed_by_its_last_write_is_flushed() {
     rounds("a_file_closed_by_its_last_write_is_flushed", 30, &[], |Round { rng, world }| {
@@ -282,7 +287,7 @@ fn a_file_closed_by_its_last_write_is_flushed() {
         let content = bytes(rng, 30_000);
         file.write_at(&content, 0).unwrap();
         file.sync().unwrap();
-        // Part of a page that is not in the cache, so that there is something to be read first.
+        // Each writes part of a page that is not in the cache, so the page must be read first.
         for _ in 0..200 {
             file.read_at(&mut [0; 1], rng.u64(0..30_000)).unwrap();
         }

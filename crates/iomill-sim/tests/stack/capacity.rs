@@ -1,4 +1,4 @@
-//! A drive that fills up: an error that says so, nothing lost, and space again once something is deleted.
+//! A drive that fills up: the error says so, nothing is lost, and there is space again after a delete.
 
 use fastrand::Rng;
 use iomill::{Array, Error, File, Layout, Mode};
@@ -13,7 +13,7 @@ fn layouts(block_bytes: u32) -> [Layout; 3] {
     [Layout::striping(), Layout::rotated(), Layout::hash()].map(|layout| layout.block_bytes(block_bytes))
 }
 
-/// An array whose second drive is the smallest.
+/// An array. Its second drive is the smallest.
 fn small(rng: &mut Rng, world: &World) -> Array {
     for (drive, factor) in [3, 1, 2].into_iter().enumerate() {
         let model = DriveModel { capacity_bytes: Some(factor * DRIVE_BYTES), ..DriveModel::default() };
@@ -22,7 +22,7 @@ fn small(rng: &mut Rng, world: &World) -> Array {
     options(rng, world).create(world.paths()).unwrap()
 }
 
-/// Writes on until there is no space; what was written by then, and the error.
+/// Writes until there is no space. Returns what was written, and the error.
 fn fill(rng: &mut Rng, array: &Array, file: &File) -> (Vec<u8>, Error) {
     let mut content = Vec::new();
     loop {

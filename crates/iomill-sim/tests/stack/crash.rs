@@ -1,5 +1,5 @@
-//! A crash at any change of any drive: what was acknowledged as durable is there, nothing is there that nobody wrote, and
-//! the array goes on.
+//! A crash at any change of any drive. Everything that was acknowledged as durable is there. Nothing is there that no
+//! call wrote. The array goes on.
 
 use fastrand::Rng;
 use iomill::catalog::{Record, check};
@@ -13,7 +13,7 @@ use crate::script::{Files, Script};
 /// Seeds that once showed a bug.
 const ONCE_FAILED: &[u64] = &[];
 
-/// Moments of each script at which the machine crashes, by chance.
+/// How many random moments of each script the machine crashes at.
 const CRASHES: usize = 8;
 
 #[test]
@@ -28,10 +28,10 @@ fn a_crash_loses_nothing_that_was_acknowledged() {
     });
 }
 
-/// Plays one script, with a crash when the drives have changed that often since the array was made. How often they change
-/// without.
+/// Plays one script, with a crash after so many changes of the drives since the array was made. Returns how many
+/// changes there are without a crash.
 fn play(world: &mut World, seed: u64, crash: Option<u64>) -> u64 {
-    // What fails is looked for in the world that the round tells of.
+    // The caller looks at the round's world after a failure, so this replaces that one.
     *world = World::new(seed);
     let mut round = Round { rng: Rng::with_seed(seed), world: world.clone() };
     let array = machine(&mut round);
@@ -57,7 +57,7 @@ fn play(world: &mut World, seed: u64, crash: Option<u64>) -> u64 {
     effects
 }
 
-/// Boots and looks at what is left; crashes now and then while doing so.
+/// Boots and checks what is left. Sometimes it crashes again meanwhile.
 fn survive(rng: &mut Rng, world: &World, outcomes: &[Files], granule: usize) {
     let mut crashes = rng.usize(0..3);
     let (array, found) = loop {
@@ -78,13 +78,13 @@ fn survive(rng: &mut Rng, world: &World, outcomes: &[Files], granule: usize) {
     };
     world.faults(|faults| faults.crash_at_effect = None);
     let wrong: Vec<String> = outcomes.iter().filter_map(|files| fits(files, &found, granule).err()).collect();
-    assert!(wrong.len() < outcomes.len(), "what is left is nothing that may be left:\n{}", wrong.join("\n"));
+    assert!(wrong.len() < outcomes.len(), "the crash left what no outcome allows:\n{}", wrong.join("\n"));
     assert_clean_beside(world, array);
     go_on(rng, world, &found);
     assert_eq!(world.violations(), Vec::<String>::new());
 }
 
-/// A file as it was found.
+/// A file after a crash.
 struct Found {
     name: String,
     bytes: Vec<u8>,
@@ -117,7 +117,7 @@ fn fits(files: &Files, found: &[Found], granule: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing is left for `check` to tell of.
+/// `check` finds nothing to report.
 pub fn assert_clean(world: &World) {
     let least = |record: &Record, len: u64, position: usize| {
         let map = Map::new(record.layout, &record.weights, record.key).unwrap();
@@ -127,13 +127,13 @@ pub fn assert_clean(world: &World) {
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
-/// The same for an array that is open; closes it.
+/// The same for an open array. Closes it.
 pub fn assert_clean_beside(world: &World, array: Array) {
     array.close().unwrap();
     assert_clean(world);
 }
 
-/// Works on what was found: growing a file reads zeroes, and one more crash keeps it so.
+/// Works on what the crash left: a file that grows reads as zeroes there, also after one more crash.
 fn go_on(rng: &mut Rng, world: &World, found: &[Found]) {
     let array = open(rng, world).unwrap();
     let mut grown = Vec::new();

@@ -1,11 +1,11 @@
-//! One seed, one run.
+//! One seed gives one run.
 
 use iomill_sim::{Rates, World};
 
 use crate::harness::{Round, machine};
 use crate::script::Script;
 
-/// A run with faults, futures, a crash and its recovery; a hash over all that happened.
+/// A run with faults, futures, a crash and its recovery. Returns a hash over all events.
 fn run(seed: u64) -> (u64, u64) {
     let mut round = Round { rng: fastrand::Rng::with_seed(seed), world: World::new(seed) };
     let array = machine(&mut round);
@@ -26,9 +26,9 @@ fn the_same_seed_gives_the_same_run() {
     let runs: Vec<(u64, u64)> = (0..15).map(run).collect();
     for (seed, first) in runs.iter().enumerate() {
         assert!(first.1 > 100);
-        // Not the same heap as before.
+        // The heap differs from that of the run before.
         let _ballast = vec![vec![0u8; 777]; 100 + seed];
         assert_eq!(run(seed as u64), *first, "seed {seed}");
     }
-    assert!(runs.windows(2).all(|pair| pair[0] != pair[1]), "seeds make a difference");
+    assert!(runs.windows(2).all(|pair| pair[0] != pair[1]), "different seeds give different runs");
 }

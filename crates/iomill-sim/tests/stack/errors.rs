@@ -1,4 +1,4 @@
-//! Errors of drives: typed, of the right place, and without harm to anything else.
+//! Errors of drives: they are typed, name the right place, and harm nothing else.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,15 @@ fn errors_harm_nothing_but_what_they_hit() {
     rounds("errors_harm_nothing_but_what_they_hit", 60, ONCE_FAILED, run);
 }
 
-/// A file, what it should hold, and what failed writes may have put there instead.
+/// A file, the bytes that it should hold, and the bytes that failed writes may have left instead.
 struct Twin {
     bytes: Vec<u8>,
-    /// Offset to the bytes that it may hold besides that of `bytes`. What failed writes left beyond the end is never shown.
+    /// By offset, the other bytes that the file may hold there instead of `bytes`. Bytes that a failed write left beyond the end never
+    /// come into view.
     doubtful: BTreeMap<usize, Vec<u8>>,
-    /// Lengths of which one is durable: that of the last sync that ended well, and those of later ones.
+    /// Lengths, one of which is durable: that of the last sync that succeeded, and those of later ones.
     durable: Vec<usize>,
-    /// What `bytes` was before a change of the length that failed.
+    /// `bytes` before a change of the length that failed.
     before: Vec<u8>,
     file: Option<File>,
     poisoned: bool,
@@ -67,12 +68,12 @@ fn run(round: &mut Round) {
     assert_tidy(world);
 }
 
-/// An error that came of the rates above says where, and is of a kind that fits.
+/// An error that the rates above cause names its place, and has a kind that fits.
 fn check(error: &Error) {
     let text = error.to_string();
     match error {
         Error::Io { action: "read" | "write", path, offset: None, .. } if path.iter().any(|name| name == "parts") => {
-            panic!("without an offset: {text}");
+            panic!("the error has no offset: {text}");
         }
         Error::Io { path, source, .. } => {
             assert!(path.starts_with("/sim"), "{text}");
@@ -81,7 +82,7 @@ fn check(error: &Error) {
         Error::OutcomeUnknown { source, .. } => check(source),
         Error::Poisoned { .. } | Error::ReadOnly { .. } => {}
         Error::Corrupt { .. } | Error::Drive { .. } => assert!(text.contains("/sim/"), "{text}"),
-        _ => panic!("an error that no drive can be the cause of: {text}"),
+        _ => panic!("no drive can cause this error: {text}"),
     }
 }
 
@@ -120,7 +121,7 @@ impl Model {
             Err(error) => {
                 drop(array);
                 self.after_naming(rng, world, &error);
-                // Its making was not taken back, or it could not be opened then.
+                // Either the creation was not undone, or the new file could not be opened.
                 if self.array().list("").contains(&name) {
                     self.files.insert(name, twin(None));
                 }
@@ -128,7 +129,7 @@ impl Model {
         }
     }
 
-    /// After an error whose outcome is unknown, an open array tells.
+    /// After an error with an unknown outcome, the open array shows the outcome.
     fn after_naming(&mut self, rng: &mut Rng, world: &World, error: &Error) {
         check(error);
         if matches!(error, Error::OutcomeUnknown { .. } | Error::ReadOnly { .. }) {
@@ -204,7 +205,7 @@ impl Model {
         world.faults(|faults| faults.rates = rates);
     }
 
-    /// Without errors any more, everything is as it should be.
+    /// Errors have stopped, so everything is as it should be.
     fn settle(&mut self, rng: &mut Rng, world: &World) {
         self.compare(rng);
         self.reopen_array(rng, world);
@@ -236,14 +237,14 @@ impl Model {
 }
 
 impl Twin {
-    /// Dropping a file syncs it, or only notes the error.
+    /// A drop of a file syncs it. An error is only noted.
     fn drop_file(&mut self) {
         if self.file.take().is_some() {
             self.durable.push(self.bytes.len());
         }
     }
 
-    /// A change of the length that failed, or whose sync failed, may have come about or not.
+    /// A change of the length may have happened or not, if it or its sync failed.
     fn opened(&mut self, file: &File) {
         let len = file.len() as usize;
         assert!(self.durable.contains(&len), "the length is {len}, not one of {:?}", self.durable);
@@ -258,7 +259,7 @@ impl Twin {
         self.poisoned = false;
     }
 
-    /// A byte of a failed write is the old or the new one; once read it stays what it was.
+    /// A byte of a failed write is the old or the new one. Once it was read it does not change.
     fn learn(&mut self, at: usize, found: &[u8]) {
         let doubtful: Vec<usize> = self.doubtful.range(at..at + found.len()).map(|(at, _)| *at).collect();
         for place in doubtful {
@@ -335,7 +336,7 @@ impl Twin {
             self.durable = vec![self.bytes.len()];
         }
         self.poisoned |= result.is_err();
-        assert!(result.is_err() || !self.poisoned, "a file that does not know what it holds says that it is synced");
+        assert!(result.is_err() || !self.poisoned, "a poisoned file reports a successful sync");
     }
 
     fn set_len(&mut self, rng: &mut Rng, file: &File) {
@@ -358,7 +359,7 @@ impl Twin {
                     self.before = self.bytes.clone();
                 }
                 self.bytes.resize(now, 0);
-                // Nothing may be written to a file of unknown length; one that only could not grow goes on.
+                // No write goes to a file of unknown length. A file that only could not grow goes on.
                 self.poisoned |= matches!(file.write_at(&[], 0), Err(Error::Poisoned { .. }));
                 assert!(self.poisoned || now == old, "{error}");
             }
@@ -408,7 +409,7 @@ fn an_error_names_the_part_and_the_offset() {
     }
 }
 
-/// The kernel reports the loss of a page once: what comes after an error means nothing.
+/// The kernel reports the loss of a page once, so a later success means nothing.
 #[test]
 fn a_sync_that_failed_is_not_tried_again_and_closing_the_array_tells() {
     for errno in [libc::EIO, libc::ENOMEM, libc::EINTR] {
@@ -440,14 +441,14 @@ fn a_dead_drive_is_an_error_and_the_others_go_on() {
         }
         assert!(file.write_at(&content, 0).is_err());
         assert!(file.sync().is_err());
-        assert_eq!(file.read_at(&mut all[..8192], 0).unwrap(), 8192, "a block of a drive that lives");
+        assert_eq!(file.read_at(&mut all[..8192], 0).unwrap(), 8192, "a block of a healthy drive");
         assert_same(&all[..8192], &content[..8192], || "block 0".into());
         other.write_at(&content[..5000], 100).unwrap();
         other.sync().unwrap();
         assert_eq!(other.read_at(&mut all, 0).unwrap(), content.len());
         assert_same(&all[100..5100], &content[..5000], || "the other file".into());
         drop((file, other));
-        assert!(array.close().is_ok() || world.drives() == 3, "closing ends");
+        assert!(array.close().is_ok() || world.drives() == 3, "closing fails only if the drive is still dead");
         world.faults(|faults| faults.revive(1));
         let array = open_with(&mut Rng::with_seed(3), &world, uncached_options).unwrap();
         let file = array.open_file("file").unwrap();
@@ -461,18 +462,18 @@ fn a_dead_drive_is_an_error_and_the_others_go_on() {
 fn handles_of_a_closed_array_say_so() {
     for mode in [Mode::Inline, Mode::DriveThreads] {
         let (world, array, file, content) = plain(4, 2, mode);
-        // Nobody steps an array that is closed.
+        // No thread steps an array that is closed.
         let (_, other, _, _) = plain(5, 1, mode);
         let (pending, late) = (file.read(0, content.len()), array.clone());
         array.close().unwrap();
-        assert_same(&block_on(&late, pending).unwrap(), &content, || "a read that began before".into());
+        assert_same(&block_on(&late, pending).unwrap(), &content, || "a read that began before the close".into());
         let closed = |result: iomill::Result<()>| assert!(matches!(result, Err(Error::Closed)), "{result:?}");
         closed(file.read_at(&mut [0], 0).map(drop));
         closed(file.write_at(&[0], 0));
         closed(block_on(&late, file.read(0, 1)).map(drop));
         closed(block_on(&late, file.write(0, vec![1])).map(drop));
         closed(block_on(&other, file.sync_async()));
-        closed(file.submit(Vec::new(), |_| panic!("it has not begun")));
+        closed(file.submit(Vec::new(), |_| panic!("the task has not begun")));
         closed(file.sync());
         closed(file.set_len(0));
         closed(file.preallocate(1));

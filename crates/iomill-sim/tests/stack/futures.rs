@@ -1,4 +1,4 @@
-//! Futures, callbacks and blocking calls at the same time on ranges of one file that do not overlap.
+//! Futures, callbacks and blocking calls at the same time, on ranges of one file that do not overlap.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -9,7 +9,7 @@ use iomill::{Array, Error, File, Reading, Syncing, Task, Writing};
 use crate::harness::{Memory, assert_same, block_on, bytes};
 use crate::model::{apart, put};
 
-/// What a callback was given.
+/// The result that a callback got.
 type Outcome = Arc<Mutex<Option<iomill::Result<Vec<Vec<u8>>>>>>;
 
 enum Pending {
@@ -19,12 +19,13 @@ enum Pending {
     Batch { outcome: Outcome, wanted: Vec<Vec<u8>> },
 }
 
-/// Starts one call for each of some ranges: asynchronous ones go on while blocking ones run; some futures are dropped.
+/// Starts one call for each of some ranges. Asynchronous calls go on while blocking ones run, and some futures are
+/// dropped.
 pub fn mixed(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
     mixed_with(rng, array, file, model, |_, _| {});
 }
 
-/// The same, with something else that happens now and then; it is told when all calls that are waited for have ended.
+/// The same, with `meanwhile` called now and then. Its flag says whether all awaited calls have ended.
 pub fn mixed_with(
     rng: &mut Rng,
     array: &Array,
@@ -36,7 +37,7 @@ pub fn mixed_with(
     let end = if rng.bool() { old_len } else { old_len + 60_000 };
     let mut pending = Vec::new();
     for (at, len) in apart(rng, end) {
-        // What grows the file meanwhile is not read.
+        // A range that grows the file is not read meanwhile.
         let write = at + len > old_len || rng.bool();
         match rng.u8(0..6) {
             0 => block(rng, file, model, at, len, write),
@@ -60,7 +61,7 @@ pub fn mixed_with(
     rng.shuffle(&mut pending);
     pending.into_iter().for_each(|pending| finish(array, pending));
     meanwhile(rng, true);
-    // A dropped write goes on; a change of the length waits for all there is.
+    // A dropped write goes on. A change of the length waits for all operations.
     file.set_len(model.len() as u64).unwrap();
     assert_eq!(file.len(), model.len() as u64);
 }
@@ -83,7 +84,7 @@ fn block(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize,
     }
 }
 
-/// Submits a range as several tasks. Its callback must not block, and may submit.
+/// Submits a range as several tasks. The callback must not block, and may submit.
 fn batch(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize, write: bool) -> Pending {
     let step = rng.usize(1..20_000);
     let (mut tasks, mut wanted) = (Vec::new(), Vec::new());
@@ -115,7 +116,7 @@ fn batch(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize,
     Pending::Batch { outcome, wanted }
 }
 
-/// Looks at one without waiting; takes it out when it has ended.
+/// Polls one call without waiting. Removes it when it has ended.
 fn poll_once(pending: &mut Vec<Pending>, index: usize) {
     let mut context = Context::from_waker(Waker::noop());
     let mut pin = |future: &mut dyn Any| future.poll(&mut context);
@@ -130,7 +131,7 @@ fn poll_once(pending: &mut Vec<Pending>, index: usize) {
     }
 }
 
-/// Both futures of bytes.
+/// A future of any kind that returns bytes.
 trait Any {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<iomill::Result<Vec<u8>>>;
 }
@@ -155,7 +156,7 @@ fn finish(array: &Array, pending: Pending) {
             while outcome.lock().unwrap().is_none() {
                 array.step();
                 steps += 1;
-                assert!(steps < 1_000_000, "a callback is not called");
+                assert!(steps < 1_000_000, "a callback was not called");
             }
             let got = outcome.lock().unwrap().take().unwrap().unwrap();
             assert_eq!(got, wanted);

@@ -1,4 +1,4 @@
-//! What the tests share: rounds by seed, machines and arrays by chance, memory of chosen alignment.
+//! Shared by the tests: rounds by seed, random machines and arrays, memory of chosen alignment.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,7 +15,7 @@ pub struct Round {
     pub world: World,
 }
 
-/// Runs a test by the environment's wishes: the seeds that once failed, then `count` more.
+/// Runs a test as the environment asks: first the seeds that once failed, then `count` more.
 pub fn rounds(test: &str, count: u64, once_failed: &[u64], body: impl Fn(&mut Round)) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     if let Some(seed) = number("IOMILL_SEED") {
@@ -31,7 +31,7 @@ pub fn rounds(test: &str, count: u64, once_failed: &[u64], body: impl Fn(&mut Ro
 fn round(test: &str, seed: u64, body: &impl Fn(&mut Round)) {
     let again = format!("IOMILL_SEED={seed} cargo test -p iomill-sim --test stack {test}");
     if std::env::var_os("IOMILL_SHOW").is_some() {
-        // Not by `eprintln!`, which the test harness would hold back.
+        // `eprintln!` is not used, because the test harness would hold its output back.
         std::io::stderr().write_all(format!("{again}\n").as_bytes()).unwrap();
     }
     let mut round = Round { rng: Rng::with_seed(seed), world: World::new(seed) };
@@ -41,7 +41,7 @@ fn round(test: &str, seed: u64, body: &impl Fn(&mut Round)) {
     }
 }
 
-/// Nothing broke the contracts of the machine, nothing was left in flight or open.
+/// Nothing broke the machine's contracts, and nothing is in flight or open any more.
 pub fn assert_tidy(world: &World) {
     assert_eq!(world.violations(), Vec::<String>::new());
     assert_eq!(world.abandoned(), 0, "requests were in flight when their engine was dropped");
@@ -62,7 +62,7 @@ pub fn drive(rng: &mut Rng) -> DriveModel {
     }
 }
 
-/// Options by chance, with a cache or without.
+/// Random options, with a cache or without.
 pub fn options(rng: &mut Rng, world: &World) -> ArrayOptions {
     let options = bare_options(rng, world);
     match rng.u8(0..5) {
@@ -72,9 +72,10 @@ pub fn options(rng: &mut Rng, world: &World) -> ArrayOptions {
     }
 }
 
-/// A cache of few sets, sometimes with a hash so bad that all pages of a node meet in one, so that pages come and go.
+/// A cache of few sets, so that pages come and go. Sometimes the hash is so bad that all pages of a node are in one
+/// set.
 pub fn tiny_cache(rng: &mut Rng, options: ArrayOptions) -> ArrayOptions {
-    // Nothing is drawn for it, so that seeds that once failed go on to mean what they meant.
+    // This draws nothing, so that seeds that once failed keep their meaning.
     let nodes = [1, 2, 1, 4][(rng.get_seed() >> 20) as usize % 4];
     let ways = [4, 8, 12, 32][rng.usize(0..4)];
     let sets = rng.usize(1..9);
@@ -84,7 +85,7 @@ pub fn tiny_cache(rng: &mut Rng, options: ArrayOptions) -> ArrayOptions {
     options.set_size(ways).cache_bytes((sets.max(nodes) * ways * PAGE) as u64)
 }
 
-/// Options by chance without a cache, for tests of what happens between calls and drives.
+/// Random options without a cache, for tests of the code between calls and drives.
 pub fn uncached_options(rng: &mut Rng, world: &World) -> ArrayOptions {
     bare_options(rng, world).cache_bytes(0)
 }
@@ -111,7 +112,7 @@ pub fn machine_with(round: &mut Round, options: fn(&mut Rng, &World) -> ArrayOpt
     options(&mut round.rng, &round.world).weights(weights).create(round.world.paths()).unwrap()
 }
 
-/// Opens the array by any of its drives.
+/// Opens the array by one of its drives.
 pub fn open(rng: &mut Rng, world: &World) -> iomill::Result<Array> {
     open_with(rng, world, options)
 }
@@ -123,7 +124,7 @@ pub fn open_with(rng: &mut Rng, world: &World, options: fn(&mut Rng, &World) -> 
 
 pub fn layout(rng: &mut Rng, drives: usize) -> Layout {
     let kind = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash][rng.usize(0..3)];
-    // A group of a hash layout is 64 blocks or more; with long blocks most of it is zeroes, which only take time.
+    // A group of a hash layout is 64 blocks or more. With long blocks most of it is zeroes, which only take time.
     let longest = if kind == LayoutKind::Hash { 16384 } else { 512 << 10 };
     let block_bytes = [4096, 4096, 8192, 12288, 65536, 512 << 10][rng.usize(0..6)].min(longest);
     let layout = Layout::new(kind).block_bytes(block_bytes);
@@ -136,7 +137,7 @@ pub fn layout(rng: &mut Rng, drives: usize) -> Layout {
     layout.drives(chosen)
 }
 
-/// Memory within a larger slab, so that its alignment is chosen and strays are seen.
+/// Memory within a larger slab, so that its alignment can be chosen and stray writes are seen.
 pub struct Memory {
     slab: Vec<u8>,
     start: usize,
@@ -147,7 +148,7 @@ const GUARD: u8 = 0xA5;
 const PAGE: usize = 4096;
 
 impl Memory {
-    /// `len` bytes at an address that is a page's, a sector's, or any.
+    /// `len` bytes at an address that is a page's, a sector's, or any other.
     pub fn new(rng: &mut Rng, len: usize) -> Memory {
         let slab = vec![GUARD; len + 3 * PAGE];
         let first = PAGE + (slab.as_ptr() as usize).wrapping_neg() % PAGE;
@@ -173,7 +174,7 @@ impl Memory {
         &mut self.slab[self.start..self.start + self.len]
     }
 
-    /// Nothing outside was touched.
+    /// Checks that nothing outside was touched.
     pub fn check(&self) {
         let (before, behind) = (&self.slab[..self.start], &self.slab[self.start + self.len..]);
         let untouched = |bytes: &[u8]| *bytes == [GUARD; 4 * PAGE][..bytes.len()];
@@ -199,13 +200,13 @@ pub fn length(rng: &mut Rng) -> usize {
     }
 }
 
-/// An offset of at most `end`, at a page's start every other time.
+/// An offset of at most `end`. Every other one is at a page's start.
 pub fn offset(rng: &mut Rng, end: usize) -> usize {
     let offset = rng.usize(0..=end);
     if rng.bool() { offset - offset % PAGE } else { offset }
 }
 
-/// Lets the array step until the future resolves. A simulation that does not end is a hang.
+/// Steps the array until the future resolves. A simulation that does not end has hung.
 pub fn block_on<F: Future + Unpin>(array: &Array, mut future: F) -> F::Output {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..1_000_000 {
@@ -217,10 +218,10 @@ pub fn block_on<F: Future + Unpin>(array: &Array, mut future: F) -> F::Output {
     panic!("a future does not resolve");
 }
 
-/// Tells the first difference, for a message of use.
+/// Fails with the first difference, so that the message helps.
 pub fn assert_same(got: &[u8], wanted: &[u8], what: impl FnOnce() -> String) {
     assert_eq!(got.len(), wanted.len(), "length of {}", what());
-    // Whole slices first: byte by byte is slow without optimisation.
+    // Compares whole slices first: byte by byte is slow without optimisation.
     if got != wanted
         && let Some(at) = got.iter().zip(wanted).position(|(got, wanted)| got != wanted)
     {

@@ -1,9 +1,9 @@
-//! An allocator that makes the alignment of memory a function of its size, so that what direct I/O takes straight and what it
-//! bounces, and with it the whole run, depends on the seed alone.
+//! An allocator that makes the alignment of memory a function of its size. Alignment decides whether direct I/O takes
+//! memory directly or bounces it. So the whole run depends only on the seed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Larger allocations begin this far behind a multiple of 512.
+/// Larger allocations begin at this distance behind a multiple of 512.
 const SHIFT: usize = 64;
 const UNIT: usize = 512;
 
@@ -12,7 +12,7 @@ struct Shifted;
 #[global_allocator]
 static HEAP: Shifted = Shifted;
 
-/// The layout to ask the system for; `None` where the caller gets the system's memory as it is.
+/// The layout to request from the system. `None` if the caller gets the system's memory unchanged.
 fn widened(layout: Layout) -> Option<Layout> {
     if layout.size() < UNIT || layout.align() > SHIFT {
         return None;
@@ -20,9 +20,10 @@ fn widened(layout: Layout) -> Option<Layout> {
     Layout::from_size_align(layout.size() + SHIFT, UNIT).ok()
 }
 
-// SAFETY: memory comes from `System` by `layout` itself, or by the widened layout, of which the part behind the first `SHIFT`
-// bytes is handed out: as long as `layout` asks, and aligned to `SHIFT`, which is at least its alignment. `dealloc` gets the same
-// layout, so it takes the same branch and gives back what was taken.
+// SAFETY: memory comes from `System` with `layout` itself, or with the widened layout. Of the widened memory the caller
+// gets the part behind the first `SHIFT` bytes. That part is as long as `layout` asks. It is aligned to `SHIFT`, which
+// is at least the alignment that `layout` asks. `dealloc` gets the same layout, so it takes the same branch and frees
+// what was allocated.
 unsafe impl GlobalAlloc for Shifted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match widened(layout) {

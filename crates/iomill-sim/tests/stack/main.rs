@@ -1,10 +1,10 @@
-//! The whole stack (interface, drive queues, catalog) on simulated machines, against plain models of what it should do.
+//! The whole stack (interface, drive queues, catalog) on simulated machines, against plain models.
 //!
-//! Every test is a number of rounds, each decided by one seed. A round that fails prints its seed, the last events of its
-//! machine, and the command that runs it again. `IOMILL_SEED=<seed>` runs one round, `IOMILL_ROUNDS=<n>` runs that many
-//! with new seeds, `IOMILL_SHOW=1` tells each seed before its round begins (for rounds that end the process).
+//! Every test is a number of rounds, and one seed decides each. A round that fails prints its seed, the last events of
+//! its machine, and the command that runs it again. `IOMILL_SEED=<seed>` runs one round. `IOMILL_ROUNDS=<n>` runs that
+//! many with new seeds. `IOMILL_SHOW=1` prints each seed before its round begins, for rounds that end the process.
 
-// Helpers of tests may unwrap as tests do.
+// Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod cached;

@@ -1,5 +1,5 @@
-//! Random calls of every kind against byte vectors, on drives that are slow, out of order, short and interrupted, but lose
-//! nothing: every result is exactly that of the vectors.
+//! Random calls of every kind against byte vectors. The drives are slow, out of order, short and interrupted, but lose
+//! nothing. Every result is exactly that of the vectors.
 
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 
@@ -9,7 +9,7 @@ use iomill_sim::{Rates, World};
 
 use crate::harness::{Memory, Round, assert_same, assert_tidy, bytes, layout, length, machine, offset, open, rounds};
 
-/// Files are kept below this length, for the sake of time.
+/// Files stay below this length, to save time.
 const LONGEST: usize = 3 << 20;
 
 /// Seeds that once showed a bug.
@@ -42,7 +42,7 @@ fn run(round: &mut Round) {
     assert_tidy(world);
 }
 
-/// One file and what it should hold.
+/// One file and the bytes that it should hold.
 pub struct Twin {
     pub name: String,
     pub bytes: Vec<u8>,
@@ -175,7 +175,7 @@ impl Model {
     }
 }
 
-/// Puts `new` at `offset` of a vector, as a write to a file does.
+/// Puts `new` at `offset` of a vector, like a write to a file.
 pub fn put(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
     if new.is_empty() {
         return;
@@ -203,7 +203,7 @@ fn call(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
     }
 }
 
-/// Where a write of `len` bytes may go.
+/// An offset for a write of `len` bytes.
 fn place(rng: &mut Rng, model: &[u8], len: usize) -> usize {
     let end = if rng.u8(0..4) == 0 { model.len() + 200_000 } else { model.len() };
     offset(rng, end.min(LONGEST - len))
@@ -257,7 +257,7 @@ fn write_vectored(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
     put(model, at, &all);
 }
 
-/// A record length and offsets; of records that do not overlap where `apart`.
+/// Offsets of records, and their length. With `apart` the records do not overlap.
 fn records(rng: &mut Rng, end: usize, apart: bool) -> (Vec<u64>, usize) {
     let len = [1, 37, 512, 768, 4096, 5000, 16384, 40_000][rng.usize(0..8)];
     if end < len {
@@ -310,7 +310,7 @@ fn read_ranges(rng: &mut Rng, file: &File, model: &[u8]) {
     memory.check();
 }
 
-/// Ranges one after the other with gaps between some, in any order.
+/// Ranges one after the other, with gaps between some of them, in random order.
 pub fn apart(rng: &mut Rng, end: usize) -> Vec<(usize, usize)> {
     let mut cuts: Vec<usize> = (0..rng.usize(2..16)).map(|_| offset(rng, end)).collect();
     cuts.sort_unstable();
@@ -372,7 +372,7 @@ fn cursor(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
     *model = theirs.into_inner();
 }
 
-/// Reads and writes in memory that the engines know.
+/// Reads and writes in memory that is registered with the engines.
 fn registered(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
     let mut buffer = array.buffer(64 << 10).unwrap();
     for _ in 0..rng.usize(1..4) {

@@ -1,4 +1,4 @@
-//! What once was broken, in the fewest calls that show it.
+//! Old bugs, each in the fewest calls that show it.
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind, Mode};
@@ -13,7 +13,7 @@ fn array(world: &World, mode: Mode) -> Array {
 }
 
 fn array_with(world: &World, mode: Mode, cache_bytes: u64) -> Array {
-    // Faults are aimed at requests by their number, so each piece is one.
+    // Faults hit requests by their number, so each piece must be one request.
     let options = ArrayOptions::new().platform(world.platform()).mode(mode).merge(false);
     let options = options.set_size(4).cache_bytes(cache_bytes);
     if world.files(0).is_empty() {
@@ -46,7 +46,7 @@ fn what_was_cut_stays_cut_after_growing_and_a_crash() {
     }
 }
 
-/// What a failed write left beyond the end came into view when the file grew.
+/// A failed write left bytes beyond the end. They came into view when the file grew.
 #[test]
 fn growing_shows_nothing_of_a_write_that_failed() {
     for kind in [LayoutKind::Striping, LayoutKind::Hash] {
@@ -63,7 +63,7 @@ fn growing_shows_nothing_of_a_write_that_failed() {
                 file.write_at(&[8; 20 * PAGE], 100)
             };
             if cache_pages == 64 {
-                // All of it fits, and nothing has reached a drive.
+                // All of it fits into the cache, and nothing has reached a drive.
                 failed.unwrap();
                 assert!(file.sync().is_err());
                 world.faults(|faults| faults.clear());
@@ -84,7 +84,7 @@ fn growing_shows_nothing_of_a_write_that_failed() {
     }
 }
 
-/// A file whose end could not be cut off grew over what was left of it.
+/// A file with an end that could not be cut off grew over the bytes that were left there.
 #[test]
 fn a_file_that_could_not_be_cut_does_not_grow() {
     for kind in [Kind::SetLen, Kind::Zero] {
@@ -109,9 +109,9 @@ fn a_file_that_could_not_be_cut_does_not_grow() {
     }
 }
 
-/// Tasks for a drive whose queue is full come back at once, and others are taken.
+/// Tasks for a drive with a full queue come back at once, and other tasks are taken.
 #[test]
-fn a_full_drive_holds_up_nobody_else() {
+fn a_full_drive_does_not_hold_up_the_others() {
     let world = World::new(8).with_drives(2, DriveModel::default());
     let options = ArrayOptions::new().platform(world.platform()).mode(Mode::DriveThreads).cache_bytes(0);
     let array = options.create(world.paths()).unwrap();
@@ -127,11 +127,11 @@ fn a_full_drive_holds_up_nobody_else() {
         };
         file.try_submit(vec![task.clone()], told).unwrap().inspect(|back| assert_eq!(*back, [task]))
     };
-    // Nobody steps the servers meanwhile.
+    // No thread steps the servers meanwhile.
     let mut taken = 0;
     while send(0).is_none() {
         taken += 1;
-        assert!(taken <= iomill::drive::serve::INBOX_PIECES, "the queue grows without end");
+        assert!(taken <= iomill::drive::serve::INBOX_PIECES, "the queue is not bounded");
     }
     assert!(taken > 1000, "{taken}");
     assert!(send(1).is_none() && send(3).is_none(), "the other drive has room");
@@ -171,7 +171,7 @@ fn a_senseless_read_is_refused_at_once() {
     }
 }
 
-/// A blocking write waited without end for the lock of a block that a future was writing to.
+/// A blocking write waited for ever for the lock of a block that a future was writing to.
 #[test]
 fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
     let world = World::new(5).with_drives(2, DriveModel::default());
@@ -191,7 +191,7 @@ fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
     assert_tidy(&world);
 }
 
-/// A change of the length that waited for a callback's write, in a simulation, while the callback waited for the change.
+/// In a simulation, a change of the length waited for a callback's write, while the callback waited for the change.
 #[test]
 fn a_callback_may_submit_while_the_length_changes() {
     let world = World::new(6).with_drives(1, DriveModel::default());

@@ -29,9 +29,9 @@ fn run(round: &mut Round) {
     let rates = Rates { short_read: 100, short_write: 100, interrupted: 100, ..Rates::default() };
     let rates = if rng.bool() { rates } else { Rates::default() };
     world.faults(|faults| faults.rates = rates);
-    // A bad hash fills sets, so that calls go past them, and have to wait.
+    // A bad hash fills sets, so that calls go past them and have to wait.
     let mask = [u64::MAX, u64::MAX, 0x7000_0000_0000_0007][rng.usize(0..3)];
-    // A node has one set at least.
+    // A node has at least one set.
     let nodes = [1, 2, 1, 4][(rng.get_seed() >> 20) as usize % 4];
     let sets_max = rng.u64(1..200).max(nodes);
     let sets = rng.u64(1..=sets_max).max(nodes);
@@ -49,8 +49,8 @@ fn run(round: &mut Round) {
     let mut model = Vec::new();
     for _ in 0..rng.usize(3..12) {
         mixed_with(rng, &array, &file, &mut model, |rng, ended| {
-            // What a dropped write could not do at once is done by a callback thread, that is by a step; nothing else runs it
-            // while the length changes.
+            // A callback thread does what a dropped write could not do at once. Here a step does that, and nothing else
+            // makes steps while the length changes.
             (0..if ended { 2000 } else { 0 }).for_each(|_| array.step());
             if rng.u8(0..3) == 0 {
                 let sets = rng.u64(1..=sets_max).max(nodes);
@@ -69,7 +69,7 @@ fn run(round: &mut Round) {
     let array = ArrayOptions::new().platform(world.platform()).cache_bytes(0).open(world.path(0)).unwrap();
     let file = array.open_file("file").unwrap();
     assert_eq!(file.read_at(&mut got, 0).unwrap(), model.len());
-    assert_same(&got, &model, || "what the drives have".to_owned());
+    assert_same(&got, &model, || "the file on the drives".to_owned());
     drop(file);
     array.close().unwrap();
     assert_tidy(world);

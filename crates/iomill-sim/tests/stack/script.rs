@@ -1,4 +1,4 @@
-//! A script of calls that may end at any moment, and all that may then be found.
+//! A script of calls that may end at any moment, and every state that may be found afterwards.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::versions::Versions;
 
 const PAGE: usize = 4096;
 
-/// A file as the catalog and its reader know it.
+/// What the catalog and a reader know of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     pub versions: Versions,
@@ -21,16 +21,16 @@ pub struct Known {
 /// All files by name.
 pub type Files = BTreeMap<String, Known>;
 
-/// The state of a script between two calls, and what the call that runs may leave.
+/// The state of a script between two calls, and the states that the running call may leave.
 pub struct Script {
     pub array: Option<Array>,
     handles: BTreeMap<String, File>,
     pub files: Files,
-    /// What may be found when the machine stops now: as one of these.
+    /// The states of which one is found if the machine stops now.
     pub outcomes: Vec<Files>,
     names: u32,
     flying: Option<String>,
-    /// What the array is opened with again.
+    /// The options with which the array is opened again.
     pub options: fn(&mut Rng, &World) -> ArrayOptions,
 }
 
@@ -40,7 +40,7 @@ impl Script {
         Script { array: Some(array), handles, files, outcomes, names: 0, flying: None, options }
     }
 
-    /// Runs some calls. An error is that of the call that failed.
+    /// Runs some calls. An error is the error of the call that failed.
     pub fn run(&mut self, rng: &mut Rng, world: &World, calls: usize) -> Result<()> {
         for _ in 0..calls {
             self.outcomes = vec![self.files.clone()];
@@ -50,7 +50,7 @@ impl Script {
         Ok(())
     }
 
-    /// Begins a write to the first file, at pages of its own, and does not wait for it.
+    /// Begins a write to pages of the first file that nothing else uses, and does not wait for it.
     pub fn begin_writes(&mut self, rng: &mut Rng) -> Option<Writing> {
         let name = self.files.keys().next()?.clone();
         let file = self.file(&name).unwrap();
@@ -60,7 +60,7 @@ impl Script {
         Some(file.write(0, new))
     }
 
-    /// Whether that went to this file.
+    /// Whether that write goes to this file.
     pub fn in_flight_on(&self, name: &str) -> bool {
         self.flying.as_deref() == Some(name)
     }
@@ -100,7 +100,7 @@ impl Script {
         self.files.get_mut(name).unwrap()
     }
 
-    /// `after` may be found from now on, as well as what was before.
+    /// From now on `after` may be found, as well as the earlier outcomes.
     fn or(&mut self, after: Files) {
         self.outcomes.push(after);
     }
@@ -172,7 +172,7 @@ impl Script {
         Ok(())
     }
 
-    /// Closes the array, which syncs the open files in any order, and opens it again.
+    /// Closes the array, which syncs the open files in any order. Then opens it again.
     fn reopen(&mut self, rng: &mut Rng, world: &World) -> Result<()> {
         let open_names: Vec<String> = self.handles.keys().cloned().collect();
         for name in &open_names {
@@ -218,7 +218,7 @@ impl Script {
             _ => rng.usize(0..=old),
         };
         let after = self.with(name, versions.resized(len));
-        // Shrinking makes the file durable as it is first.
+        // Before it shrinks, a file becomes durable as it is.
         self.or(self.with(name, versions.synced()));
         self.or(after.clone());
         file.set_len(len as u64)?;
@@ -240,7 +240,7 @@ impl Script {
         Ok(())
     }
 
-    /// Several writes at a time, each to pages of its own.
+    /// Several writes at a time, each to different pages.
     fn write_futures(&mut self, rng: &mut Rng, name: &str) -> Result<()> {
         let (file, array) = (self.file(name)?, self.array());
         let end = self.files[name].versions.now.len() + 40_000;

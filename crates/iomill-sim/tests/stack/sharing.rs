@@ -1,4 +1,4 @@
-//! Several processes, processes that are killed, and parts that somebody else changed.
+//! Several processes, processes that are killed, and parts that another program changed.
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind};
@@ -68,7 +68,7 @@ fn readers_share_and_a_writer_is_alone() {
 #[test]
 fn a_killed_writer_leaves_what_it_wrote_and_no_lock() {
     rounds("a_killed_writer_leaves_what_it_wrote_and_no_lock", 30, &[], |round| {
-        // A cache's dirty pages die with their process, so without one more is sure.
+        // A cache's dirty pages die with their process, so without a cache more is certain.
         let cached = round.rng.bool();
         let options = if cached { options_by_chance } else { uncached_options };
         let array = machine_with(round, options);
@@ -77,20 +77,20 @@ fn a_killed_writer_leaves_what_it_wrote_and_no_lock() {
         script.options = options;
         let calls = rng.usize(5..30);
         script.run(rng, world, calls).unwrap();
-        // Something is in flight at the end.
+        // A request is in flight at the end.
         let started = script.begin_writes(rng);
         world.kill_process();
         drop(started);
         let array = open_with(rng, world, options).unwrap();
         for (name, known) in &script.files {
             let file = array.open_file(name).unwrap();
-            // A length that was not synced was in the memory of the process alone.
+            // A length that was not synced was only in the process's memory.
             let mut got = vec![0; known.versions.now.len() + 1];
             let read = file.read_at(&mut got, 0).unwrap();
             let whole = &known.versions.now[..read];
             let wrong = got[..read].chunks(4096).zip(whole.chunks(4096)).filter(|(got, wanted)| got != wanted);
             let allowed = if cached || script.in_flight_on(name) { usize::MAX } else { 0 };
-            assert!(wrong.count() <= allowed, "{name} holds what nobody wrote");
+            assert!(wrong.count() <= allowed, "{name} holds bytes that no call wrote");
             known.versions.fits(&got[..read], 4096).unwrap();
         }
         script.array = None;
@@ -114,7 +114,7 @@ fn a_part_that_was_cut_is_found_out() {
             array.close().unwrap();
             world.put(drive, &part, &whole).unwrap();
         }
-        // While it is a part that is cut is an error where it is missing, and right elsewhere.
+        // While the file is open, a part that was cut gives errors for the missing bytes, and right bytes elsewhere.
         let array = options(&world, true).open(world.path(0)).unwrap();
         let file = array.open_file("file").unwrap();
         world.cut(1, &parts(1), 4096).unwrap();

@@ -1,25 +1,25 @@
-//! What a file may hold after a crash.
+//! The contents that a file may have after a crash.
 
 use crate::model::put;
 
-/// A file's durable bytes and what was written since. After a crash each granule of it (a page, or a sector where sectors
-/// tear) holds what it held after some number of those writes, none and all included; its length is the durable one.
+/// A file's durable bytes, and the writes since. A granule is a page, or a sector if sectors tear. After a crash each
+/// granule has the contents after none, some or all of those writes. The length is the durable one.
 #[derive(Clone, Debug, Default)]
 pub struct Versions {
     durable: Vec<u8>,
-    /// Offset and bytes, in the order in which they were asked for.
+    /// Offset and bytes, in the order of the calls.
     since: Vec<(usize, Vec<u8>)>,
     /// What a read returns.
     pub now: Vec<u8>,
 }
 
 impl Versions {
-    /// A write that is asked for: from now on it may be on the drives.
+    /// A write has begun: from now on it may be on the drives.
     pub fn begin(&mut self, at: usize, new: &[u8]) {
         self.since.push((at, new.to_vec()));
     }
 
-    /// A write that has ended well: from now on it is read.
+    /// A write has succeeded: from now on reads return it.
     pub fn end(&mut self, at: usize, new: &[u8]) {
         put(&mut self.now, at, new);
     }
@@ -36,7 +36,7 @@ impl Versions {
         after.synced()
     }
 
-    /// Whether a crash may leave `found`; the reason why not.
+    /// Whether a crash may leave `found`; if not, the reason.
     pub fn fits(&self, found: &[u8], granule: usize) -> Result<(), String> {
         if found.len() != self.durable.len() {
             return Err(format!("{} bytes, not {}", found.len(), self.durable.len()));

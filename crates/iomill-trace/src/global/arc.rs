@@ -1,21 +1,21 @@
-//! Adaptive replacement (Megiddo and Modha, FAST 2003): pages used once and pages used again share the cache, and the pages that
-//! each share gave up last decide how it is divided.
+//! Adaptive replacement (Megiddo and Modha, FAST 2003). Pages that were used once and pages that were used again share
+//! the cache. The pages that each group gave up last decide how it is divided.
 
 use super::lists::Lists;
 use crate::pages::Access;
-use crate::simulate::Simulated;
+use crate::simulated::Simulated;
 
-/// In the cache and used once since they came.
+/// Pages in the cache, used once since they came.
 const ONCE: usize = 0;
-/// In the cache and used again.
+/// Pages in the cache, used again.
 const AGAIN: usize = 1;
-/// Given up by `ONCE`: remembered, not kept.
+/// Pages that `ONCE` gave up: remembered, but not kept.
 const ONCE_GONE: usize = 2;
-/// Given up by `AGAIN`.
+/// Pages that `AGAIN` gave up.
 const AGAIN_GONE: usize = 3;
 
-/// The four lists, each with the page used last at its front. `ONCE` and `AGAIN` hold at most `capacity` pages together, `ONCE` and
-/// `ONCE_GONE` too, and all four twice as many.
+/// The four lists, each with the last used page at its front. `ONCE` and `AGAIN` together hold at most `capacity`
+/// pages, and so do `ONCE` and `ONCE_GONE`. All four hold at most twice as many.
 #[derive(Debug)]
 pub(crate) struct Arc {
     lists: Lists<4>,
@@ -29,7 +29,7 @@ impl Arc {
         Arc { lists: Lists::new(unique), capacity, target: 0 }
     }
 
-    /// Makes room for one page by giving up another.
+    /// Gives up one page to make room.
     fn replace(&mut self, wanted_again: bool) {
         let once = self.lists.len(ONCE);
         let from_once = once > 0 && (once > self.target || (wanted_again && once == self.target));
@@ -46,7 +46,7 @@ impl Arc {
         let all = once + len(AGAIN) + len(AGAIN_GONE);
         if once == self.capacity {
             if len(ONCE) == self.capacity {
-                // Not even remembered.
+                // The page is not even remembered.
                 self.lists.pop_back(ONCE);
                 return;
             }

@@ -1,12 +1,13 @@
-//! Doubly linked lists over indices, of which each is in one list at most.
+//! Doubly linked lists over indices. Each index is in at most one list.
 
-/// In no list.
+/// The mark of an index that is in no list.
 const NOWHERE: u8 = u8::MAX;
 
 /// `N` lists over the indices below a bound.
 #[derive(Debug)]
 pub(crate) struct Lists<const N: usize> {
-    /// (previous, next) of each index, then of each list's anchor, whose next is the first of the list and whose previous the last.
+    /// (previous, next) of each index, then of each list's anchor. An anchor's next is the first of the list, its
+    /// previous the last.
     links: Vec<(u32, u32)>,
     /// The list that each index is in.
     within: Vec<u8>,
@@ -42,7 +43,7 @@ impl<const N: usize> Lists<N> {
         self.lens[list] += 1;
     }
 
-    /// Takes an index out of the list it is in.
+    /// Removes an index from its list.
     pub(crate) fn remove(&mut self, index: u32) {
         let list = std::mem::replace(&mut self.within[index as usize], NOWHERE);
         let (previous, next) = self.links[index as usize];
@@ -51,7 +52,7 @@ impl<const N: usize> Lists<N> {
         self.lens[usize::from(list)] -= 1;
     }
 
-    /// Takes the last out of a list.
+    /// Removes the last index from a list.
     pub(crate) fn pop_back(&mut self, list: usize) -> Option<u32> {
         let last = self.links[self.within.len() + list].0;
         if last as usize >= self.within.len() {

@@ -2,7 +2,7 @@
 
 use super::lists::Lists;
 use crate::pages::Access;
-use crate::simulate::Simulated;
+use crate::simulated::Simulated;
 
 /// Its list begins with the page used last.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Caches that may keep any page anywhere: what others are measured by. They run over the indices of a trace's pages, so that
-//! their tables are plain arrays.
+//! Caches that may keep any page anywhere. The page sets are compared with them. They run over the indices of a trace's
+//! pages, so their tables are plain arrays.
 
 mod arc;
 mod lists;

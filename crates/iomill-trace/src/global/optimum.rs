@@ -1,15 +1,15 @@
-//! Belady's: the page whose next use is farthest away goes. Nobody can do it without knowing the future; nobody can do better
-//! when each page that is asked for is kept.
+//! Belady's policy: the page with the farthest next use goes. It needs to know the future. No policy that keeps each
+//! page that is asked for is better.
 
 use std::collections::BinaryHeap;
 
 use crate::pages::{Access, Pages};
-use crate::simulate::Simulated;
+use crate::simulated::Simulated;
 
 /// Not used again, or not kept.
 const NEVER: u32 = u32::MAX;
 
-/// Knows all accesses of a trace and must be given just these.
+/// Knows all accesses of a trace, and must get exactly these.
 #[derive(Debug)]
 pub(crate) struct Optimum {
     /// For each access the number of the next one to the same page.
@@ -18,9 +18,10 @@ pub(crate) struct Optimum {
     now: usize,
     capacity: usize,
     kept: usize,
-    /// For each page: kept, and its next use.
+    /// For each page: whether it is kept, and its next use.
     state: Vec<(bool, u32)>,
-    /// (next use, page) of all that is kept, the farthest on top; among them outdated ones, which differ from `state`.
+    /// (next use, page) of all pages that are kept, the farthest on top. Outdated entries are among them, and differ
+    /// from `state`.
     farthest: BinaryHeap<(u32, u32)>,
 }
 

@@ -1,14 +1,15 @@
-//! The one place where bytes are copied while others may be changing them (rule 1 of the cache).
+//! The only place where a thread copies bytes that other threads may be changing (rule 1 of the cache).
 
 // Models copy by words that loom watches (`frames`).
 #![cfg_attr(iomill_models, allow(dead_code))]
 
-/// Copies `len` bytes between memory that other threads may be reading or writing at the same time, by this function, on either side. What
-/// arrives may be a mixture, which the caller finds out by the set's version; there is no undefined behaviour in it.
+/// Copies `len` bytes between memory that other threads may read or write at the same time, on either side.
+/// The other threads use this function, too. The copy may be a mixture of old and new bytes. The caller finds that out
+/// by the set's version. A race is not undefined behaviour here.
 ///
 /// # Safety
-/// `len` bytes are readable at `from` and writable at `to`, and the two do not overlap. All accesses to them by other threads
-/// that may happen at the same time are made by this function or by the kernel.
+/// `len` bytes are readable at `from` and writable at `to`, and the two do not overlap. All accesses to them by other
+/// threads that may happen at the same time are made by this function or by the kernel.
 #[inline(always)]
 pub unsafe fn copy_racing(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -23,8 +24,9 @@ pub unsafe fn copy_racing(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// The instruction that moves 16 bytes. Where the compiler may use AVX it leaves the upper halves of registers in use, and the older
-/// form keeps them, that is it waits for whatever was loaded into the register before: reads would no longer overlap.
+/// The instruction that moves 16 bytes. Where the compiler may use AVX, it leaves the upper halves of registers in use.
+/// The older form of the instruction keeps those halves, so it waits for the last load into the register. Copies would
+/// no longer overlap.
 #[cfg(all(target_arch = "x86_64", not(miri), target_feature = "avx"))]
 macro_rules! move_16 {
     ($operands:literal) => {
@@ -38,8 +40,9 @@ macro_rules! move_16 {
     };
 }
 
-/// To the language, an assembly block is a piece of code that it cannot see, and which is allowed to do whatever some code could.
-/// These do what relaxed atomic loads and stores of single bytes would, in some order; on this architecture all accesses are at least that.
+/// To the language, an assembly block is opaque code, which may do whatever Rust code could do. These blocks do what
+/// relaxed atomic loads and stores of single bytes would do, in some order. On this architecture every access is at
+/// least that strong.
 ///
 /// # Safety
 /// As for [`copy_racing`].
@@ -47,11 +50,11 @@ macro_rules! move_16 {
 #[inline(always)]
 unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
     use core::arch::asm;
-    /// From here on the string instruction is the faster way.
+    /// From this length on the string instruction is faster.
     const STRING_FROM_BYTES: usize = 768;
 
     if len >= STRING_FROM_BYTES {
-        // SAFETY: reads and writes the caller's `len` bytes; the direction flag is clear on entry to any block.
+        // SAFETY: reads and writes the caller's `len` bytes. The direction flag is clear on entry to any block.
         unsafe {
             asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
                 options(nostack, preserves_flags));
@@ -80,7 +83,7 @@ unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// One load and one store of so many bytes, at an offset.
+/// One load and one store of the register's width, at an offset.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! copy_by {
     ($class:ident, $load:expr, $store:expr, $from:expr, $to:expr) => {
@@ -89,14 +92,15 @@ macro_rules! copy_by {
     };
 }
 
-/// By the largest pieces that fit; the last piece may overlap the one before it.
+/// Copies by the largest registers that fit. The last access may overlap the one before it.
 ///
 /// # Safety
 /// As for [`copy_racing`]; `len` is 1 to 63.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn copy_less_than_64(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: all pieces are within the caller's `len` bytes: they begin below `last`, or at it, one piece before the end.
+    // SAFETY: every access is within the caller's `len` bytes: it begins below `last`, or at `last`, one width before
+    // the end.
     unsafe {
         if len >= 16 {
             let (mut at, last) = (0, len - 16);
@@ -127,8 +131,8 @@ unsafe fn copy_less_than_64(from: *const u8, to: *mut u8, len: usize) {
 unsafe fn copy_by_atomics(from: *const u8, to: *mut u8, len: usize) {
     use std::sync::atomic::{AtomicU8, Ordering};
     for at in 0..len {
-        // SAFETY: both bytes are valid by the caller's promise, a byte is always aligned, and whoever else is at them goes by
-        // atomic accesses too, or by what counts as such.
+        // SAFETY: both bytes are valid by the caller's promise, and a byte is always aligned. Every other access to
+        // them is atomic, too, or counts as atomic.
         unsafe {
             let byte = (*from.add(at).cast::<AtomicU8>()).load(Ordering::Relaxed);
             (*to.add(at).cast::<AtomicU8>()).store(byte, Ordering::Relaxed);
@@ -146,7 +150,7 @@ mod tests {
         for len in (0..200).chain([255, 256, 767, 768, 769, 4096]) {
             for shift in [0, 1, 7, 16] {
                 let mut to = vec![0xEE; 6000];
-                // SAFETY: both vectors are longer than that, and nobody else has them.
+                // SAFETY: both vectors are longer than that, and no other code has them.
                 unsafe { copy_racing(from.as_ptr().add(shift), to.as_mut_ptr().add(3), len) };
                 assert_eq!(&to[3..3 + len], &from[shift..shift + len]);
                 assert!(to[..3].iter().chain(&to[3 + len..]).all(|&b| b == 0xEE));

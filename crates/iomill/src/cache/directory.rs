@@ -1,7 +1,7 @@
-//! The directory of the cache: which pages are in which frames. Sets, their policy, and their number, which may change while others
-//! look up.
+//! The directory of the cache: which page is in which frame. It owns the sets, their policy and their number, which may
+//! change during look-ups.
 //!
-//! It knows nothing of memory or I/O, so that a simulation runs the very same code ([`Directory::touch`]).
+//! It knows nothing of memory or I/O. So a simulation runs the same code ([`Directory::touch`]).
 
 use super::feeder::Feeder;
 use super::key::{self, Hash, Key};
@@ -22,7 +22,7 @@ pub struct Plan {
     pub ways: usize,
     /// The policy.
     pub policy: PolicyKind,
-    /// Bits of the hash that count: all of them, but for tests that want a bad hash.
+    /// Bits of the hash that count: all of them, except in tests that want a bad hash.
     pub hash_mask: u64,
 }
 
@@ -42,8 +42,11 @@ pub struct Directory {
     hash_mask: u64,
     first_sets: u32,
     sets_max: u32,
-    /// Sets now (32 bits), and by which bits all have been split (in the high half, whose highest bit says [`UNEVEN`]). Changed only by who holds the locks of the set
-    /// that is split or joined and of the other one, so whoever locks a set and still finds a page's place to be there is right.
+    /// Low 32 bits: the number of sets now. High half: the bits by which all sets have been split, with [`UNEVEN`] as
+    /// its highest bit.
+    ///
+    /// Only a thread that holds the locks of a set and of its origin splits or joins the set and changes this. So a
+    /// page's place is right if it is the same before and after its set is locked.
     size: AtomicU64,
     hit_rule: HitRule,
     wants_feed: bool,
@@ -58,7 +61,10 @@ impl Directory {
     /// An empty directory.
     pub fn new(plan: Plan) -> Result<Directory> {
         let Some(shape) = Shape::new(plan.ways) else {
-            return Err(Error::invalid(format!("set size {}", plan.ways), "it is a multiple of 4, from 4 to 32"));
+            return Err(Error::invalid(
+                format!("set size {}", plan.ways),
+                "a set size is a multiple of 4, from 4 to 32",
+            ));
         };
         let no_memory = |e: std::io::Error| Error::Machine {
             what: "the cache's directory".into(),
@@ -84,7 +90,7 @@ impl Directory {
         })
     }
 
-    /// Has the headers' memory, untouched so far, come from a node.
+    /// Binds the headers' memory, which is untouched so far, to a node.
     pub(super) fn bind(&self, node: u32, policy: crate::sys::memory::NodePolicy) -> std::io::Result<()> {
         self.words.bind(node, policy)
     }
@@ -97,15 +103,16 @@ impl Directory {
     /// Changes the number of sets by one. The caller holds the locks of the last set, which comes or goes, and of its origin.
     pub(super) fn set_sets(&self, sets: u32) {
         debug_assert!((1..=self.sets_max).contains(&sets) && sets.abs_diff(self.sets()) == 1);
+        // Release: pairs with the Acquire in `place`.
         self.size.store(size_word(self.first_sets, sets), Ordering::Release);
     }
 
-    /// The place that a page has when there are so many sets.
+    /// The place that a page has when the directory has `sets` sets.
     pub(super) fn place_of(&self, hash: Hash, sets: u32) -> Place {
         Place(hash.set(self.first_sets, sets, key::split_mask(self.first_sets, sets)))
     }
 
-    /// The set that another, which is not the first, is split from or joined with.
+    /// The set from which `set` is split, and with which it is joined. `set` is not set 0.
     pub(super) fn origin(&self, set: u32) -> Place {
         Place(key::origin(self.first_sets, set))
     }
@@ -135,7 +142,7 @@ impl Directory {
         &*self.policy
     }
 
-    /// Whether the policy wants to be fed with what is asked for.
+    /// Whether the policy wants to learn which pages are asked for.
     pub fn wants_feed(&self) -> bool {
         self.wants_feed
     }
@@ -146,9 +153,10 @@ impl Directory {
         key.hash().masked(self.hash_mask)
     }
 
-    /// A page's place as things are.
+    /// A page's place at this moment.
     #[inline(always)]
     pub fn place(&self, hash: Hash) -> Place {
+        // Acquire: pairs with the Release in `set_sets`.
         let size = self.size.load(Ordering::Acquire);
         if size & UNEVEN != 0 {
             return self.uneven_place(hash, size & !UNEVEN);
@@ -174,7 +182,7 @@ impl Directory {
         self.set_in(&self.shape, place)
     }
 
-    /// The same where the shape is known to be one, for the sake of the code that comes of it.
+    /// The same where the shape is known to be constant, so that the compiler makes shorter code.
     #[inline(always)]
     fn set_in<'a>(&'a self, shape: &'a Shape, place: Place) -> Set<'a> {
         debug_assert_eq!(*shape, self.shape);
@@ -183,19 +191,19 @@ impl Directory {
         Set::new(shape, unsafe { self.words.all().get_unchecked(start..start + shape.stride) })
     }
 
-    /// Whether its shape is [`Shape::DEFAULT`].
+    /// Whether the shape is [`Shape::DEFAULT`].
     #[inline(always)]
     pub fn is_default_shape(&self) -> bool {
         self.shape.ways == Shape::DEFAULT.ways
     }
 
-    /// The set of a place, for code that is made for sets of the default shape and for others.
+    /// The set of a place, for code that exists twice: for sets of the default shape, and for all others.
     #[inline(always)]
     pub fn set_as<const DEFAULT: bool>(&self, place: Place) -> Set<'_> {
         self.set_in(if DEFAULT { &Shape::DEFAULT } else { &self.shape }, place)
     }
 
-    /// The set of a page as things are.
+    /// The set of a page at this moment.
     #[inline(always)]
     pub fn set_of(&self, hash: Hash) -> Set<'_> {
         self.set(self.place(hash))
@@ -207,7 +215,7 @@ impl Directory {
         self.set_of(hash).find(key, hash)
     }
 
-    /// Tells the policy of a hit on a page, in that way of its set.
+    /// Notes a hit on a page, in that way of its set, by the policy's rule.
     #[inline]
     pub fn hit(&self, hash: Hash, way: usize) {
         self.set_of(hash).hit(way, self.hit_rule);
@@ -218,14 +226,14 @@ impl Directory {
         loop {
             let place = self.place(hash);
             let locked = self.set(place).lock();
-            // The set may have been split while we waited for its lock.
+            // The set may have been split while this thread waited for its lock.
             if self.place(hash) == place {
                 return (place, locked);
             }
         }
     }
 
-    /// Tells the policy of a page that is not there and about to come in.
+    /// Tells the policy of a page that is not there and is about to come in.
     pub fn missed(&self, Place(index): Place, set: &mut Locked<'_>, hash: Hash) {
         if self.wants_feed {
             self.policy.feed(&[hash]);
@@ -233,25 +241,39 @@ impl Directory {
         self.policy.missed(index, set, hash);
     }
 
-    /// One access of a simulation: whether the page was there; it is now. `feeder` is the thread's, as in the real cache.
+    /// Tells the policy of the hits that a thread has noted. A way may hold another page by now. Then the policy takes
+    /// that page to be younger than it is.
+    pub fn take_hits(&self, feeder: &Feeder) {
+        feeder.drain(
+            |hash, way| self.hit(hash, way),
+            |hashes| {
+                if self.wants_feed {
+                    self.policy.feed(hashes);
+                }
+            },
+        );
+    }
+
+    /// One access of a simulation. Says whether the page was there; afterwards it is there. `feeder` belongs to the
+    /// thread, as in the real cache.
     pub fn touch(&self, feeder: &mut Feeder, key: Key) -> bool {
         self.touch_hashed(feeder, key, self.hash(key))
     }
 
-    /// Fetches ahead all that an access to a page may touch of its set.
+    /// Prefetches the lines of a page's set that an access may touch.
     #[inline]
     pub fn prefetch(&self, hash: Hash) {
         let set = self.set(self.place(hash));
         (0..self.shape.stride / 8).for_each(|line| super::prefetch(set.line(line)));
     }
 
-    /// The same of a page whose hash is known.
+    /// [`Directory::touch`] with the hash that the caller has computed already.
     pub fn touch_hashed(&self, feeder: &mut Feeder, key: Key, hash: Hash) -> bool {
         if let Some(seen) = self.find(key, hash) {
             feeder.push(seen.way, hash);
             return true;
         }
-        feeder.drain(self);
+        self.take_hits(feeder);
         let (Place(index), mut set) = self.lock(hash);
         self.missed(Place(index), &mut set, hash);
         let way = match set.free() {
@@ -269,8 +291,9 @@ impl Directory {
     }
 }
 
-/// In a directory's size: not all sets have been split by the same bits, because there are more than the first ones doubled some times, or
-/// fewer than the first. Caches are made even (`key::even_sets`) and are uneven while they are resized, and after it.
+/// A bit in a directory's size: not all sets have been split by the same bits. Then the number of sets is not the
+/// number of first sets, doubled some times. A new cache is even (`key::even_sets`). A resize makes it uneven, and it
+/// may stay so afterwards.
 const UNEVEN: u64 = 1 << 63;
 
 fn size_word(first_sets: u32, sets: u32) -> u64 {
@@ -310,7 +333,7 @@ mod tests {
         }
     }
 
-    /// When everything fits, hits come to store nothing, under any policy.
+    /// When everything fits, hits soon store nothing, under any policy.
     #[test]
     fn a_warm_cache_is_only_read() {
         for kind in PolicyKind::ALL {
@@ -334,7 +357,8 @@ mod models {
     use crate::sys::sync::{Arc, model};
 
     impl Directory {
-        /// Splits the only set in two. As any split it holds the locks of both while the pages move and the size changes.
+        /// Splits the only set in two. Like any split, it holds the locks of both while the pages move and the size
+        /// changes.
         fn split(&self) {
             let (mut from, mut to) = (self.set(Place(0)).lock(), self.set(Place(1)).lock());
             for way in (0..from.ways()).filter(|&way| from.present() >> way & 1 == 1).collect::<Vec<_>>() {
@@ -349,8 +373,8 @@ mod models {
         }
     }
 
-    /// Whoever has locked a page's set finds the page in it, although the set was split meanwhile; and whoever finds it without a
-    /// lock finds its own frame.
+    /// A thread that has locked a page's set finds the page in it, although the set was split meanwhile. A reader that
+    /// finds the page without a lock finds the page's own frame.
     ///
     /// Seen to fail without the second look of `lock`.
     #[test]

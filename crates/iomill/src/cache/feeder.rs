@@ -1,18 +1,17 @@
-//! What a thread has hit lately, told to the policy when somebody needs room.
+//! The last hits of a thread. The policy learns of them when a page needs room.
 //!
-//! Hits must not store to anything that threads share. So each thread notes its hits in a ring of its own, and hands them over
-//! when it has to take a lock anyway: at a miss. What is overwritten between two misses is lost, which a policy that compares
-//! ages and frequencies hardly notices; a warm cache, which has no misses, notes nothing and loses nothing by it.
+//! Hits must not store to anything that threads share. So each thread notes its hits in a ring of its own. It hands
+//! them over at a miss, when it has to take a lock anyway. Hits that are overwritten between two misses are lost. A
+//! policy that compares ages and frequencies hardly notices that. A warm cache has no misses, so it loses nothing.
 
 use std::cell::Cell;
 
-use super::directory::Directory;
 use super::key::Hash;
 
 /// Hits that a feeder remembers.
 pub const FEEDER_LEN: usize = 64;
 
-/// Hits that are told to the policy at a time: a cache line of hashes. Between two misses there are mostly few.
+/// Hits that the policy learns of at a time: a cache line of hashes. Between two misses there are mostly few.
 const TOLD_LEN: usize = 8;
 
 /// See the head of this file.
@@ -21,7 +20,7 @@ pub struct Feeder {
     hashes: [Cell<Hash>; FEEDER_LEN],
     /// The way of each.
     ways: [Cell<u8>; FEEDER_LEN],
-    /// Hits since the last drain, also those that were overwritten since.
+    /// Hits since the last drain, overwritten ones included.
     count: Cell<usize>,
 }
 
@@ -36,7 +35,7 @@ impl Default for Feeder {
 }
 
 impl Feeder {
-    /// Takes note of a hit; `true` once in [`FEEDER_LEN`] of them.
+    /// Notes a hit. Returns `true` once in [`FEEDER_LEN`] hits.
     #[inline(always)]
     pub fn push(&self, way: u32, hash: Hash) -> bool {
         let count = self.count.get();
@@ -51,9 +50,9 @@ impl Feeder {
         self.count.get()
     }
 
-    /// Tells a directory's policy what is remembered, in its order, and forgets it. A way may hold another page by now: that one
-    /// is taken for younger than it is.
-    pub fn drain(&self, directory: &Directory) {
+    /// Hands out the hits that are remembered, in order, and forgets them. Each hit's hash and way go to `hit`. Then
+    /// the hashes of several hits go to `feed` together.
+    pub fn drain(&self, mut hit: impl FnMut(Hash, usize), mut feed: impl FnMut(&[Hash])) {
         let count = self.count.replace(0);
         let mut next = count - count.min(FEEDER_LEN);
         while next < count {
@@ -61,13 +60,11 @@ impl Feeder {
             let len = TOLD_LEN.min(count - next);
             for told in &mut hashes[..len] {
                 let (hash, way) = (self.hashes[next % FEEDER_LEN].get(), self.ways[next % FEEDER_LEN].get());
-                directory.hit(hash, way.into());
+                hit(hash, way.into());
                 *told = hash;
                 next += 1;
             }
-            if directory.wants_feed() {
-                directory.policy().feed(&hashes[..len]);
-            }
+            feed(&hashes[..len]);
         }
     }
 }

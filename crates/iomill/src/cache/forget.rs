@@ -1,4 +1,4 @@
-//! Letting pages go that nobody needs any more, or that nobody asked for.
+//! Dropping pages that are no longer needed, and ending read-ahead that failed.
 
 use std::ops::Range;
 
@@ -8,7 +8,8 @@ use super::set::Locked;
 use super::{Cache, Fill};
 
 impl Cache {
-    /// Lets clean pages of a file go; how many went. Those that are dirty, on their way to a drive or from it, or pinned, stay.
+    /// Drops clean pages of a file and returns how many. Pages stay that are dirty, pinned, being filled or being
+    /// flushed.
     pub fn forget(&self, file: u32, pages: Range<u64>) -> u64 {
         if pages.end.saturating_sub(pages.start) < self.directory().pages() {
             return pages.filter(|&page| self.forget_page(file, page)).count() as u64;
@@ -31,8 +32,8 @@ impl Cache {
         gone
     }
 
-    /// Ends a fill that nobody asked for and that failed: who waits for it is told to look again, and to hear what is wrong with the page
-    /// from a read of his own. What failed may have been a neighbour.
+    /// Ends a failed fill that no call asked for. A waiter is told to look again, and its own read then tells it what
+    /// is wrong with the page. The failure may have been a neighbour's.
     pub fn abandon_fill(&self, fill: Fill) {
         let hash = self.directory().hash(fill.key);
         let (_, mut set) = self.directory().lock(hash);
@@ -55,7 +56,7 @@ impl Cache {
         if Locked::has(set.dirty() | set.flushing(), way) {
             return false;
         }
-        // What is pinned keeps its frame, and its page (rule 2).
+        // A pinned page keeps its frame and stays in the cache (rule 2).
         if Locked::has(set.marked(), way) && self.unmark(set, 1 << way) == 0 {
             return false;
         }

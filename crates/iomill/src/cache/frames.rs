@@ -1,4 +1,4 @@
-//! The memory of the pages: a slab of frames, those that are free, and those that wait for a pin to end.
+//! The memory of the pages: a slab of frames. Some are free, and some wait until a pin ends.
 
 use std::io;
 use std::ops::Range;
@@ -14,28 +14,28 @@ use memory::Memory;
 pub struct Frames {
     memory: Memory,
     state: Mutex<State>,
-    /// Frames there may ever be.
+    /// The largest number of frames that there may ever be.
     most: u32,
     pub pins: Pins,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Frames that may be taken: those below it.
+    /// Only frames below this number may be taken.
     limit: u32,
-    /// Frames that were not in use since their memory was given back, if they ever were, begin here; so that memory which is not
-    /// needed is not touched.
+    /// Frames from here on have never been used, or their memory was given back since. So memory that is not needed is
+    /// not touched.
     fresh: u32,
-    /// Frames below `fresh` that are free. All are below `limit`.
+    /// Free frames below `fresh`. All are below `limit`.
     free: Vec<u32>,
-    /// The same at or above `limit`, which are not taken.
+    /// Free frames at or above `limit`, which are not taken.
     retired: Vec<u32>,
-    /// Frames that left their set while they may have been pinned.
+    /// Frames that left their set while a pin may have held them.
     limbo: Vec<u32>,
 }
 
 impl Frames {
-    /// Room for `limit` frames now and `most` ever; `pins_max` of them may be pinned at a time.
+    /// Room for `limit` frames now and `most` ever. Up to `pins_max` of them may be pinned at a time.
     pub fn new(limit: u32, most: u32, pins_max: u32) -> io::Result<Frames> {
         Ok(Frames::over(Memory::new(most)?, limit, most, pins_max))
     }
@@ -50,7 +50,7 @@ impl Frames {
         (self.memory.at(0), self.most as usize * PAGE_BYTES)
     }
 
-    /// Has memory that was not touched yet come from a node.
+    /// Binds memory that is untouched so far to a node.
     pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
         self.memory.bind(node, policy)
     }
@@ -84,7 +84,7 @@ impl Frames {
         state.free.pop()
     }
 
-    /// Frees the frames in limbo that nobody pins any more.
+    /// Frees the frames in limbo that no pin holds any more.
     fn end_limbo(&self, state: &mut State) {
         let mut waiting = std::mem::take(&mut state.limbo);
         let pinned = self.pins.pinned();
@@ -111,7 +111,7 @@ impl Frames {
         lock(&self.state).limit
     }
 
-    /// Changes that. Frames at or above it stay with whoever has them, and are not taken again when they come back.
+    /// Changes that. A frame at or above it stays where it is in use, and is not taken again once it is free.
     pub fn set_limit(&self, limit: u32) {
         debug_assert!(limit <= self.most);
         let mut state = lock(&self.state);
@@ -121,8 +121,10 @@ impl Frames {
         (state.free, state.retired) = all.into_iter().partition(|frame| *frame < limit);
     }
 
-    /// Gives memory of frames above the limit back to the system, in whole chunks that have no other frames; how many bytes. `let_go` is
-    /// told of each range first, in bytes, and sees to it that no ring begins to use it any more. The limit is not changed meanwhile.
+    /// Gives the memory of frames above the limit back to the system. It releases whole chunks in which all frames are
+    /// above the limit, and returns the number of bytes.
+    /// It calls `let_go` with each range, in bytes, before it releases the range. `let_go` ensures that no ring begins
+    /// to use the range any more. The limit does not change meanwhile.
     pub fn release(&self, chunk_bytes: usize, let_go: impl Fn(Range<usize>)) -> io::Result<u64> {
         let ranges = self.idle_chunks((chunk_bytes / PAGE_BYTES) as u32);
         let mut released = 0;
@@ -130,17 +132,17 @@ impl Frames {
             let bytes = range.start as usize * PAGE_BYTES..range.end as usize * PAGE_BYTES;
             let_go(bytes.clone());
             released += bytes.len() as u64;
-            // SAFETY: the frames are above the limit and free, so they are in no set and not pinned, nobody fills them and nobody
-            // takes them. Readers that looked at a set before it changed copy by `copy_racing`, and do not believe what they
-            // copied. No ring uses its registration of the range for anything that begins from now on (`let_go`), and what began
-            // in these frames has ended.
+            // SAFETY: the frames are above the limit and free. So they are in no set, not pinned, not being filled, and
+            // no thread takes them. A reader that looked at a set before it changed copies by `copy_racing`, and does
+            // not believe what it copied. No ring uses its registration of the range for an I/O that begins from now on
+            // (`let_go`). Every I/O that began in these frames has ended.
             unsafe { self.memory.release(bytes) }?;
         }
         Ok(released)
     }
 
-    /// Ends what limbo there is, and finds the chunks, next to each other in one range, whose frames are all retired. The last frames
-    /// count as fresh from now on if they are retired.
+    /// Ends what limbo it can. Then it finds the chunks with only retired frames, and joins chunks that are next to
+    /// each other into one range. The last frames count as fresh from now on if they are retired.
     fn idle_chunks(&self, chunk: u32) -> Vec<Range<u32>> {
         let mut state = lock(&self.state);
         self.end_limbo(&mut state);
@@ -166,7 +168,7 @@ impl Frames {
         ranges
     }
 
-    /// Takes back a frame that nobody can reach any more.
+    /// Takes back a frame that no thread can reach any more.
     pub fn give(&self, frame: u32) {
         let mut state = lock(&self.state);
         self.put(&mut state, frame);
@@ -180,7 +182,7 @@ impl Frames {
     /// Copies out of a frame that may be changing (see [`copy_racing`]).
     ///
     /// # Safety
-    /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
+    /// `within + len` is at most a page. `to` is writable for `len` bytes, and no other thread uses it.
     #[inline(always)]
     pub unsafe fn copy_out(&self, frame: u32, within: usize, to: *mut u8, len: usize) {
         debug_assert!(frame < self.most && within + len <= PAGE_BYTES);
@@ -188,10 +190,10 @@ impl Frames {
         unsafe { self.memory.copy_out(frame, within, to, len) };
     }
 
-    /// Copies into a frame that others may be reading.
+    /// Copies into a frame that other threads may be reading.
     ///
     /// # Safety
-    /// `within + len` is at most a page, `from` is readable for `len` bytes, and nobody else writes to the frame.
+    /// `within + len` is at most a page, `from` is readable for `len` bytes, and no other thread writes to the frame.
     pub unsafe fn copy_in(&self, frame: u32, within: usize, from: *const u8, len: usize) {
         debug_assert!(frame < self.most && within + len <= PAGE_BYTES);
         // SAFETY: as above.
@@ -201,19 +203,19 @@ impl Frames {
     /// Copies a whole frame into another.
     ///
     /// # Safety
-    /// Nobody else writes to either.
+    /// No other thread writes to either frame.
     pub unsafe fn copy_frame(&self, from: u32, to: u32) {
         // SAFETY: both are frames, and the caller's promise.
         unsafe { self.memory.copy(from, to) };
     }
 
-    /// Zeroes part of a frame that others may be reading.
+    /// Zeroes part of a frame that other threads may be reading.
     ///
     /// # Safety
-    /// `within + len` is at most a page, and nobody else writes to the frame.
+    /// `within + len` is at most a page, and no other thread writes to the frame.
     pub unsafe fn zero(&self, frame: u32, within: usize, len: usize) {
         static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
-        // SAFETY: the caller's promise, and there are enough zeroes.
+        // SAFETY: the caller's promise, and `ZEROES` is long enough.
         unsafe { self.copy_in(frame, within, ZEROES.as_ptr(), len) };
     }
 }
@@ -246,7 +248,7 @@ mod memory {
         }
 
         /// # Safety
-        /// Nobody uses frames in this range of bytes, nor a ring's registration of it.
+        /// No thread uses frames in this range of bytes, and no ring uses its registration of the range.
         pub unsafe fn release(&self, bytes: Range<usize>) -> io::Result<()> {
             // SAFETY: the caller's promise.
             unsafe { self.0.release(bytes) }
@@ -276,7 +278,8 @@ mod memory {
     }
 }
 
-/// For models: of each page its first two words, copied one by one, which loom watches. A frame's address is its number.
+/// For models: the first two words of each page, copied one by one, which loom watches. A frame's address is its
+/// number.
 #[cfg(iomill_models)]
 mod memory {
     use super::{NodePolicy, io};
@@ -326,7 +329,7 @@ mod memory {
             (0..2).for_each(|index| self.0[to as usize][index].store(self.word(from, index), Relaxed));
         }
 
-        /// The words that lie in a range whole.
+        /// The words that lie in a range completely.
         fn words(within: usize, len: usize) -> impl Iterator<Item = usize> {
             (0..2).filter(move |index| within <= index * 8 && index * 8 + 8 <= within + len)
         }

@@ -21,7 +21,7 @@ unsafe impl Send for Held<'_> {}
 // SAFETY: as above; a shared reference gives read access only.
 unsafe impl Sync for Held<'_> {}
 
-/// A [`Held`] in parts: its slot and its page.
+/// A [`Held`] taken apart: its slot and its page.
 pub type HeldParts<'a> = (&'a AtomicU32, *const u8);
 
 /// The block of slots was taken away from its thread, which needs another one.
@@ -29,24 +29,25 @@ pub type HeldParts<'a> = (&'a AtomicU32, *const u8);
 pub struct Gone;
 
 impl<'a> Held<'a> {
-    /// In parts, of which the pin must be put together again to end.
+    /// Takes the pin apart. It ends only after [`Held::from_parts`] has put it together again.
     #[inline(always)]
     pub fn into_parts(self) -> HeldParts<'a> {
         let held = ManuallyDrop::new(self);
         (held.slot, held.page)
     }
 
-    /// The pin that was taken apart.
+    /// Puts a pin together that was taken apart.
     #[inline(always)]
     pub fn from_parts((slot, page): HeldParts<'a>) -> Held<'a> {
         Held { slot, page }
     }
 
-    /// The page's bytes; they never change while this lives.
+    /// The page's bytes, which never change while this value lives.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: a whole frame in the slab, which outlives the slot. It is pinned, and pinned frames are neither written to nor
-        // reused (rule 2), so it is immutable for as long as the slot holds its number, which is as long as `self` lives.
+        // SAFETY: a whole frame in the slab, which outlives the slot. The frame is pinned, and pinned frames are
+        // neither written to nor reused (rule 2). So it is immutable while the slot holds its number, and the slot
+        // holds it while `self` lives.
         unsafe { std::slice::from_raw_parts(self.page, PAGE_BYTES) }
     }
 }
@@ -59,7 +60,7 @@ impl Drop for Held<'_> {
 }
 
 impl Cache {
-    /// A block of pin slots for the calling thread, unless as many pages are pinned as may be.
+    /// A block of pin slots for the calling thread. `None` if the most pages that may be pinned are pinned.
     pub fn pin_block(&self) -> Option<Arc<PinBlock>> {
         self.frames.pins.block()
     }
@@ -74,8 +75,8 @@ impl Cache {
         self.frames.pins.max()
     }
 
-    /// Pins a page, if it is there, in an empty slot of a block of the calling thread (rules of `pins`), and says where it was. An error
-    /// where the block was taken away.
+    /// Pins a page, if it is there, in an empty slot of a block of the calling thread (rules of `pins`). Says where the page was. An
+    /// error means that the block was taken away.
     ///
     /// # Safety
     /// This cache gave the block to the calling thread ([`Cache::pin_block`]), and the slot is in it.

@@ -5,11 +5,11 @@ use std::hint::select_unpredictable;
 /// Bits of a key that hold the page's number; the rest hold the file's.
 const PAGE_BITS: u32 = 40;
 
-/// Pages, as a power of two, that are next to each other and on one node: 64 KiB, so that neighbours are still read and written by one
-/// I/O, and a call that spans a few of them is a matter of few nodes.
+/// Pages that are next to each other and on one node, as a power of two: 64 KiB. So neighbours are still read and
+/// written by one I/O, and a call that spans a few pages involves few nodes.
 const GROUP_BITS: u32 = 4;
 
-/// The first sets are at least two to this power, if there are as many.
+/// There are at least two to this power first sets, if the cache has as many sets.
 const FIRST_BITS: u32 = 8;
 
 /// The highest number that a file may have in the cache. File numbers begin at 1, so that no key is 0.
@@ -20,10 +20,10 @@ pub const FILE_MAX: u32 = (1 << (u64::BITS - PAGE_BITS)) - 1;
 pub struct Key(u64);
 
 impl Key {
-    /// No page's key.
+    /// The key of no page.
     pub const NOTHING: Key = Key(0);
 
-    /// The key of a page. `None` beyond 2^40 pages (4 PiB) of a file, which are never cached.
+    /// The key of a page. `None` for pages from number 2^40 (4 PiB) on, which are never cached.
     #[inline]
     pub fn new(file: u32, page: u64) -> Option<Key> {
         Key::first(file).page_after(page)
@@ -64,15 +64,15 @@ impl Key {
         self.0 & ((1 << PAGE_BITS) - 1)
     }
 
-    /// Which of so many nodes the page belongs to. It depends on nothing else, so neither resizing nor the sets' number changes it, and it
-    /// shares nothing with the page's own hash, so each node's pages are spread evenly over its sets.
+    /// The node to which the page belongs, of so many nodes. It depends on nothing else, so a resize does not change
+    /// it. It shares nothing with the page's own hash, so each node's pages spread evenly over its sets.
     #[inline]
     pub fn node(self, nodes: usize) -> usize {
         (((Key(self.0 >> GROUP_BITS).hash().0 >> 32) * nodes as u64) >> 32) as usize
     }
 
-    /// The key's hash: a multiplication folded on itself, twice, so that neighbouring pages and files part in all bits that
-    /// are used (runs of pages that met in one set cost 11 points of hit rate in a simulation).
+    /// The key's hash: a multiplication folded on itself, twice. Neighbouring pages and files then differ in all bits
+    /// that are used. When runs of pages met in one set, a simulation lost 11 points of hit rate.
     #[inline(always)]
     pub fn hash(self) -> Hash {
         let fold = |word: u64, by: u64| {
@@ -83,8 +83,8 @@ impl Key {
     }
 }
 
-/// A key's hash, whose bits serve several ends: the high half chooses the base set, bits 0 to 23 the split set, bits 24 to 31
-/// are the tag. The sketch mixes the low half once more.
+/// A key's hash. The high half chooses the base set, bits 0 to 23 choose the split set, and bits 24 to 31 are the tag.
+/// The sketch mixes the low half once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hash(pub u64);
 
@@ -101,15 +101,17 @@ impl Hash {
         ((self.0 >> 24) as u8).max(1)
     }
 
-    /// The set of a directory of `sets` sets, of which the first `first_sets` are spread over evenly: linear hashing (Litwin 1980).
-    /// Sets beyond the first come from splitting sets 0, 1, 2... in order, again and again, by one more bit of the hash each time
-    /// round. `mask` are the bits by which all of them have been split ([`split_mask`]). Where there are fewer than the first, each
-    /// that is missing is joined with the one whose number has one bit less, the highest.
+    /// The set of the page in a directory of `sets` sets, by linear hashing (Litwin 1980). Hashes spread evenly over
+    /// the first `first_sets` sets.
+    /// More sets come from splitting sets 0, 1, 2... in order. Each round of splits uses one more bit of the hash.
+    /// `mask` has the bits by which all sets have been split ([`split_mask`]).
+    /// Where there are fewer sets than the first, each missing set is joined with another. That set's number is the
+    /// missing set's without its highest bit.
     #[inline(always)]
     pub fn set(self, first_sets: u32, sets: u32, mask: u32) -> u32 {
         let not_yet = self.even_set(first_sets, mask);
         let split_already = not_yet + first_sets * (self.0 as u32 & (mask + 1));
-        // Which of the two is as good as random: a branch would be guessed wrong half of the time.
+        // Either is equally likely, so a branch would be guessed wrong half of the time.
         let mut set = select_unpredictable(split_already < sets, split_already, not_yet);
         while set >= sets {
             set ^= (1 << 31) >> set.leading_zeros();
@@ -117,15 +119,15 @@ impl Hash {
         set
     }
 
-    /// [`Hash::set`] where all sets have been split by the bits of `mask` and none by one more.
+    /// [`Hash::set`] where all sets have been split by the bits of `mask`, and none by one more.
     #[inline(always)]
     pub fn even_set(self, first_sets: u32, mask: u32) -> u32 {
         let base = (((self.0 >> 32) * u64::from(first_sets)) >> 32) as u32;
         base + first_sets * (self.0 as u32 & mask)
     }
 
-    /// Where the hash lies from 0 to 2^32, such that the hashes of every set there may be are an interval. `inverse` is
-    /// [`inverse_of`] the first sets: who asks often spares a division.
+    /// The hash's position from 0 to 2^32. The hashes of any set form an interval of positions, whatever the number of
+    /// sets. `inverse` is [`inverse_of`] the first sets, which saves a division per call.
     #[inline]
     pub fn position(self, first_sets: u32, inverse: u64) -> u32 {
         let base = ((self.0 >> 32) * u64::from(first_sets)) >> 32;
@@ -134,29 +136,30 @@ impl Hash {
     }
 }
 
-/// How many of so many sets are the first ones: few, so that the directory may shrink far by halves; and such that the sets are at
-/// most a 256th more than the first ones doubled some times, so that all are about as full.
+/// How many of so many sets are the first ones. They are few, so that the directory can shrink far by halving. `sets`
+/// is at most a 256th more than this number doubled some times, so that all sets are about equally full.
 pub fn first_sets(sets: u32) -> u32 {
     sets >> sets.max(1).ilog2().saturating_sub(FIRST_BITS)
 }
 
-/// As many sets, or up to a 256th fewer if they are then the first ones doubled some times: places are found sooner.
+/// The number of sets, or up to a 256th fewer if that is `first_sets` doubled some times. Then a page's place is found
+/// sooner.
 pub fn even_sets(first_sets: u32, sets: u32) -> u32 {
     let even = first_sets.saturating_mul(split_mask(first_sets, sets) + 1);
     if even <= sets && sets - even <= sets / 256 { even } else { sets }
 }
 
-/// What a number is multiplied with to be divided by the first sets, in units of 2^-64; never too much.
+/// The factor that replaces a division by the first sets, in units of 2^-64. It is rounded down.
 pub fn inverse_of(first_sets: u32) -> u64 {
     u64::MAX / u64::from(first_sets.max(1))
 }
 
-/// The bits of a hash by which all sets have been split when there are so many.
+/// The bits of a hash by which all sets have been split when there are `sets` sets.
 pub fn split_mask(first_sets: u32, sets: u32) -> u32 {
     (1 << (sets / first_sets).max(1).ilog2()) - 1
 }
 
-/// The set that a set, not the first, is split from, and joined with when it goes.
+/// The set from which a set is split, and with which it is joined again. `set` is not 0.
 pub fn origin(first_sets: u32, set: u32) -> u32 {
     if set < first_sets { set - (1 << set.ilog2()) } else { set - (first_sets << (set / first_sets).ilog2()) }
 }
@@ -228,7 +231,8 @@ mod tests {
         }
     }
 
-    /// Where the first sets were doubled some times, all are about as full, and each has an interval of positions.
+    /// Where the first sets were doubled some times, all sets are about equally full, and each has an interval of
+    /// positions.
     #[test]
     fn all_sets_are_as_full() {
         for (sets, pages) in [(300, 60_000), (1000, 200_000), (4096, 800_000)] {
@@ -244,7 +248,7 @@ mod tests {
             }
             let width = u64::from(u32::MAX) / u64::from(even) + 1;
             assert!(in_set.iter().all(|(_, low, high)| u64::from(high - low) <= width), "{sets}");
-            // 200 and more in the mean, so the deviation is 14 and more.
+            // The mean is 200 or more, so the deviation is 14 or more.
             assert!(in_set.iter().all(|(count, ..)| (100..310).contains(count)), "{sets}");
         }
     }

@@ -1,6 +1,7 @@
-//! Many ways of a set at a time: a miss asks several times which of a set's bytes is the lowest.
+//! Work on many ways of a set at a time. A miss asks several times which of a set's bytes is the lowest.
 
-/// The lowest of those of 16 bytes that are `among`, a mask; 255 of none. Byte 0 is the lowest of `low`.
+/// The lowest of those of 16 bytes that the mask `among` selects; 255 if it selects none. Byte 0 is the lowest byte of
+/// `low`.
 #[inline(always)]
 pub(super) fn lowest_byte(low: u64, high: u64, among: u32) -> u8 {
     #[cfg(target_arch = "x86_64")]
@@ -9,7 +10,7 @@ pub(super) fn lowest_byte(low: u64, high: u64, among: u32) -> u8 {
         use core::arch::x86_64::*;
         const EACH: u64 = 0x0101_0101_0101_0101;
         const BITS: i64 = 0x8040_2010_0804_0201_u64 as i64;
-        // Lane i of `spread` has the eight bits of the mask among which is its own.
+        // Each byte of `spread` has eight bits of the mask, of which `own` selects the byte's own bit.
         let (of_low, of_high) = (u64::from(among & 0xFF) * EACH, u64::from(among >> 8 & 0xFF) * EACH);
         let (spread, own) = (_mm_set_epi64x(of_high as i64, of_low as i64), _mm_set1_epi64x(BITS));
         let is_among = _mm_cmpeq_epi8(_mm_and_si128(spread, own), own);
@@ -18,7 +19,7 @@ pub(super) fn lowest_byte(low: u64, high: u64, among: u32) -> u8 {
         let least = _mm_min_epu8(least, _mm_srli_si128::<8>(least));
         let least = _mm_min_epu8(least, _mm_srli_si128::<4>(least));
         let least = _mm_min_epu8(least, _mm_srli_si128::<2>(least));
-        // The bytes that shifts have brought in are zero, and above the lowest half that is left.
+        // The shifts brought in zero bytes. They lie above the bytes that are still compared.
         let least = _mm_cvtsi128_si32(least) as u32;
         (least as u8).min((least >> 8) as u8)
     }
@@ -50,7 +51,7 @@ pub(super) fn lane_of(word: u64, lane: u16) -> Option<usize> {
     const ONES: u64 = 0x0001_0001_0001_0001;
     const TOPS: u64 = ONES << 15;
     let apart = word ^ (ONES * u64::from(lane));
-    // The lowest 16 bits that are zero show so; above them the borrow may tell lies.
+    // The lowest lane that is zero has its top bit set here. In the lanes above it the borrow may set wrong bits.
     let found = apart.wrapping_sub(ONES) & !apart & TOPS;
     (found != 0).then(|| found.trailing_zeros() as usize / 16)
 }

@@ -1,24 +1,28 @@
 //! The page cache: many small page sets over one slab of frames, in a fixed amount of memory.
 //!
-//! Goals: a hit costs about what a memory access costs and stores nothing that other processors read; one I/O per missing page
-//! however many ask; nothing that was written is lost. Non-goals: doing I/O and knowing files and drives (`api` does, with what is
-//! here), and deciding what goes (`policy` does).
+//! Goals: a hit costs about as much as a memory access, and stores nothing that other processors read. A missing page
+//! costs one I/O, however many threads ask for it. Nothing that was written is lost. Non-goals: I/O, files and drives
+//! (`api` adds them), and the choice of the page that goes (`policy`).
 //!
-//! This room is a passive structure: whoever misses is given the page to fill ([`Cache::begin_fill`]), reads it by whatever way, and
-//! says how it ended ([`Cache::end_fill`]). So the same code serves blocking calls, drive threads and a simulation.
+//! This room is a passive structure. A thread that misses gets the page to fill ([`Cache::begin_fill`]), reads it in
+//! any way, and reports the end ([`Cache::end_fill`]). So the same code serves blocking calls, drive threads and a
+//! simulation.
 //!
-//! Rules, cited by number where they are kept:
-//! 1. No `&[u8]` is formed over a frame that may change. Copies that race with changes go through `copy::copy_racing` and are
-//!    believed under the set's version. Reads never tear within a page.
-//! 2. Pinned frames are immutable: a write to such a page takes a new frame, and the pin keeps its snapshot. A page is copied
-//!    before its flush. A writer never waits for a pin.
-//! 3. Per page at most one of fill, flush and bypassing read is in flight, by its way's state or, when its set is full, in the
-//!    transit table (`wait`). A page stays findable until its flush has ended.
-//! 4. A thread that owns unfinished fills issues and reaps all of them before it waits for another's page or for room, or runs a user's code.
-//! 5. Nobody waits for a frame while holding fills: it bypasses, or splits its request. Pins may be held, also by who waits, and may fill a
-//!    set. So nobody waits for a pin to end: calls bypass a set full of pins, a range in place gets copies of what cannot be pinned, a
-//!    single pin an error after a while; and a page that finds no other frame to be written to leaves the cache (`Cache::write`).
-//! 6. A fill belongs to the cache, not to the future or call that caused it: dropping, cancelling or panicking completes it.
+//! Rules, which code cites by number:
+//! 1. No `&[u8]` is formed over a frame that may change. Copies that race with changes go through `copy::copy_racing`.
+//!    A reader believes them only under the set's version. Reads never tear within a page.
+//! 2. Pinned frames are immutable. A write to a pinned page takes a new frame, and the pin keeps its snapshot. A page
+//!    is copied before its flush. A writer never waits for a pin.
+//! 3. Per page at most one of fill, flush and bypassing read is in flight. The state of the page's way ensures that,
+//!    or, when the set is full, the transit table (`wait`). A page stays findable until its flush has ended.
+//! 4. A thread that owns unfinished fills issues and reaps all of them first. Only then may it wait for another
+//!    thread's page, wait for room, or run a user's code.
+//! 5. A thread that holds fills never waits for a frame: it bypasses the cache, or splits its request. A thread may
+//!    hold pins even while it waits, and pins may fill a set. So no thread waits for a pin to end. Calls bypass a set
+//!    that is full of pins. A range in place gets copies of the pages that cannot be pinned. A single pin gets an error
+//!    after a while. A page that is to be written to, and finds no other frame, leaves the cache (`Cache::write`).
+//! 6. A fill belongs to the cache, not to the future or call that caused it. A drop, a cancellation or a panic
+//!    completes the fill.
 //! 7. A blocking call from inside a callback or a waker is an error, not a deadlock (`api::callbacks`).
 
 mod copy;
@@ -59,10 +63,10 @@ use policy::PolicyKind;
 use set::{Locked, Seen};
 use wait::Waiters;
 
-/// One frame in so many is more than the sets have ways: what pages are written to that are pinned.
+/// For each so many pages there is one frame more than the sets have ways. A write to a pinned page takes such a frame.
 const SPARE_SHARE: u32 = 128;
 
-/// Dirty pages that should go are written when there are this share of a set's ways of them, so that a write takes several.
+/// Dirty pages that should go are written once they are this share of a set's ways, so that one write takes several.
 const BATCH_SHARE: usize = 4;
 
 /// One frame in so many may be pinned.
@@ -73,23 +77,23 @@ const PIN_SHARE: u32 = 8;
 pub struct Plan {
     /// Memory for pages in bytes.
     pub bytes: u64,
-    /// Memory that it may be resized to, in bytes.
+    /// The largest size to which it may be resized, in bytes.
     pub bytes_max: u64,
     /// Ways of a set: a multiple of 4 from 4 to 32.
     pub set_size: usize,
-    /// What decides which page goes.
+    /// Decides which page goes.
     pub policy: PolicyKind,
-    /// Bits of the hash that count; all but in tests.
+    /// Bits of the hash that count; all of them, except in tests.
     pub hash_mask: u64,
 }
 
-/// A page that the caller is to fill. Every one ends in [`Cache::end_fill`].
-#[must_use = "a fill that is not ended keeps its page from everybody"]
+/// A page that the caller is to fill. Every fill ends in [`Cache::end_fill`].
+#[must_use = "a fill that does not end blocks its page for all threads"]
 #[derive(Clone, Copy, Debug)]
 pub struct Fill {
     /// The page.
     pub key: Key,
-    /// Its frame, which is the owner's until the end.
+    /// Its frame, which belongs to the owner until the end.
     pub frame: u32,
     /// How it came in.
     pub came: Came,
@@ -100,17 +104,17 @@ pub struct Fill {
 pub struct Came {
     /// Whether another page had to go for it.
     pub evicted: bool,
-    /// The policy would have had a dirty page go, in whose place a clean one went, and it is not the only dirty one: the set
-    /// wants to be flushed.
+    /// The policy chose a dirty page, and a clean page went in its place. The dirty page is not the only one: the set
+    /// wants a flush.
     pub is_pressed: bool,
 }
 
-/// What became of asking for a page.
+/// The result of asking for a page.
 #[derive(Debug)]
 pub enum Begun {
     /// It is there.
     Present,
-    /// Somebody else is at it: [`Cache::waiter`].
+    /// Another thread works on it: [`Cache::waiter`].
     Busy,
     /// It is the caller's to fill.
     Yours(Fill),
@@ -118,18 +122,18 @@ pub enum Begun {
     Full,
 }
 
-/// What became of taking a dirty page to be flushed.
+/// The result of taking a dirty page for a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// It is the caller's to write, and to end by [`Cache::end_flush`].
+    /// The caller writes it, and ends the flush by [`Cache::end_flush`].
     Begun,
-    /// There is nothing to be flushed.
+    /// There is nothing to flush.
     Clean,
-    /// Somebody else is flushing it, as it is or as it was.
+    /// Another thread is flushing it, with its present bytes or with earlier ones.
     Busy,
 }
 
-/// What became of a write to a page.
+/// The result of a write to a page.
 #[derive(Debug)]
 pub enum Wrote {
     /// It is in the cache.
@@ -139,9 +143,9 @@ pub enum Wrote {
         /// The way where it was, or how it has just come in.
         was: std::result::Result<u32, Came>,
     },
-    /// Somebody else is at the page.
+    /// Another thread works on the page.
     Busy,
-    /// The page has to be filled first, by the caller.
+    /// The caller has to fill the page first.
     Yours(Fill),
     /// Its set is full of pages that cannot go now.
     Full,
@@ -153,11 +157,13 @@ pub struct Cache {
     directory: Directory,
     frames: Frames,
     waiters: Waiters,
-    /// Pages that are dirty or flushing. Counted down with Release, after what tells a sync of the flush.
+    /// Pages that are dirty or flushing. `end_flush` counts down with Release, after it has noted the flush for a sync;
+    /// pairs with the Acquire in `dirty`.
     dirty: AtomicU64,
-    /// Held by who resizes.
+    /// A resize holds this.
     resizing: Mutex<()>,
-    /// Written to by who moves pages between sets; read by who goes through all sets, so that no page moves past it.
+    /// A thread that moves pages between sets holds this for writing. A thread that goes through all sets holds it for
+    /// reading, so that no page moves past it.
     moves: RwLock<()>,
     /// See [`Cache::number`].
     number: usize,
@@ -180,7 +186,7 @@ impl Cache {
         let (limit, most) = (with_spare(u64::from(now) * ways), with_spare(most * ways));
         let frames = Frames::new(limit, most, limit / PIN_SHARE).map_err(|e| Error::Machine {
             what: format!("address space for a cache of {} bytes", u64::from(most) * page),
-            why: format!("{e}; ask for a smaller one"),
+            why: format!("{e}; ask for a smaller cache"),
         })?;
         Ok(Cache {
             directory,
@@ -193,18 +199,18 @@ impl Cache {
         })
     }
 
-    /// The same as the cache of one of several nodes, counted from 0.
+    /// The same cache as that of one of several nodes, counted from 0.
     pub fn numbered(self, number: usize) -> Cache {
         Cache { number, ..self }
     }
 
-    /// Which it is of the caches that pages are divided among; 0 where it is the only one.
+    /// The number of this cache among those that pages are divided among. It is 0 for the only one.
     #[inline(always)]
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Has its memory, of which nothing was used yet, come from a node. An error costs speed only.
+    /// Binds its memory, which is unused so far, to a node. An error costs only speed.
     pub fn bind(&self, node: u32, policy: crate::sys::memory::NodePolicy) -> std::io::Result<()> {
         self.frames.bind(node, policy)?;
         self.directory.bind(node, policy)
@@ -220,15 +226,17 @@ impl Cache {
         self.frames.span()
     }
 
-    /// Pages that are dirty or on their way to a drive. Whoever reads 0 sees what those saw who cleaned them.
+    /// Pages that are dirty or on their way to a drive. A thread that reads 0 sees everything that the flushing threads
+    /// had seen.
     pub fn dirty(&self) -> u64 {
+        // Acquire: pairs with the Release in `end_flush` and `drop_page`.
         self.dirty.load(Ordering::Acquire)
     }
 
     /// Copies bytes of a page out, if it is there, and says where it was.
     ///
     /// # Safety
-    /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
+    /// `within + len` is at most a page. `to` is writable for `len` bytes, and no other thread uses it.
     #[inline(always)]
     pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> Option<Seen<'_>> {
         for _ in 0..4 {
@@ -262,7 +270,7 @@ impl Cache {
         Fill { key, frame: set.frame(room.way), came: room.came }
     }
 
-    /// A way for a page that comes in, with a frame. The set is locked, and the page neither in it nor in transit.
+    /// A way, with a frame, for a page that comes in. The set is locked. The page is neither in the set nor in transit.
     fn room(&self, place: Place, set: &mut Locked<'_>, incoming: Hash) -> Option<Room> {
         self.directory.missed(place, set, incoming);
         let free = set.free();
@@ -277,10 +285,11 @@ impl Cache {
         Some(Room { way, came: Came { evicted: true, is_pressed } })
     }
 
-    /// Makes one of the ways `among` free that holds a clean page, and leaves it its frame, which is nobody else's then. Also says
-    /// whether the policy would have had a dirty page go.
+    /// Frees one of the ways `among`, which holds a clean page. The way keeps its frame, which the caller owns then.
+    /// Also says whether the policy chose a dirty page.
     ///
-    /// The policy is asked about dirty pages too: they would stay for ever where few are written to, in the place of others.
+    /// The policy is asked about dirty pages, too. Otherwise, where few pages are written to, dirty ones would stay for
+    /// ever in the place of others.
     fn evict(&self, Place(index): Place, set: &mut Locked<'_>, among: u32, incoming: Hash) -> Option<(usize, bool)> {
         let dirty = set.dirty() | set.flushing();
         let settled = among & set.present() & !dirty;
@@ -303,7 +312,7 @@ impl Cache {
         Some((way, is_pressed))
     }
 
-    /// Unmarks those of the marked ways that nobody pins, and returns them (rule 2 of `pins`).
+    /// Unmarks those of the marked ways that no pin holds, and returns them (rule 2 of `pins`).
     fn unmark(&self, set: &mut Locked<'_>, among: u32) -> u32 {
         let marked = among & set.marked();
         if marked == 0 {
@@ -320,7 +329,8 @@ impl Cache {
         unmarked
     }
 
-    /// Ends a fill: the page is there for everybody, or, after a failure, it is not, and whoever waits is told why.
+    /// Ends a fill. After a success the page is there for all threads. After a failure it is not, and the waiters are
+    /// told why.
     pub fn end_fill(&self, fill: Fill, outcome: Outcome, dirty: bool) -> u32 {
         let hash = self.directory.hash(fill.key);
         let (_, mut set) = self.directory.lock(hash);
@@ -342,8 +352,8 @@ impl Cache {
         set.dirty().count_ones()
     }
 
-    /// The memory of a frame that is being filled, for the kernel to write to, and the owner to read. Others may be reading what
-    /// it held before, so the owner writes by [`Cache::put`].
+    /// The memory of a frame that is being filled, for the kernel to write to and for the owner to read. Other threads
+    /// may still read the frame's earlier bytes. So the owner writes by [`Cache::put`].
     pub fn filling(&self, fill: &Fill) -> *mut u8 {
         self.frames.at(fill.frame)
     }
@@ -353,7 +363,7 @@ impl Cache {
     /// # Safety
     /// `within + len` is at most a page, and `from` is readable for `len` bytes.
     pub unsafe fn put(&self, fill: &Fill, within: usize, from: *const u8, len: usize) {
-        // SAFETY: the caller's promise, and nobody else writes to the frame until the fill ends.
+        // SAFETY: the caller's promise, and no other thread writes to the frame until the fill ends.
         unsafe { self.frames.copy_in(fill.frame, within, from, len) };
     }
 
@@ -364,8 +374,8 @@ impl Cache {
         unsafe { self.frames.zero(fill.frame, from, PAGE_BYTES - from) };
     }
 
-    /// What to wait on while somebody is at a page; `None` if nobody is. A page that is being flushed is busy only to those
-    /// who want to flush it.
+    /// What to wait on while another thread works on a page; `None` if no thread does. A page that is being flushed is
+    /// busy only for a caller that wants to flush it.
     pub fn waiter(&self, key: Key, hash: Hash, to_flush: bool) -> Option<Arc<Waiter>> {
         let (_, mut set) = self.directory.lock(hash);
         let busy = match set.find(key, hash) {
@@ -375,7 +385,8 @@ impl Cache {
         busy.then(|| self.waiters.enter(&mut set, key))
     }
 
-    /// Begins to read a page past its full set; not if it is there by now, or somebody is at it.
+    /// Begins to read a page past its full set. Returns `false` if the page is there by now, or another thread works on
+    /// it.
     pub fn begin_bypass(&self, key: Key, hash: Hash) -> bool {
         let (_, mut set) = self.directory.lock(hash);
         set.find(key, hash).is_none()
@@ -383,7 +394,7 @@ impl Cache {
             && self.waiters.begin_transit(&mut set, key)
     }
 
-    /// Ends that.
+    /// Ends such a read.
     pub fn end_bypass(&self, key: Key, hash: Hash, outcome: Outcome) {
         let (_, mut set) = self.directory.lock(hash);
         self.waiters.end_transit(&mut set, key, outcome);
@@ -396,7 +407,7 @@ struct Room {
     came: Came,
 }
 
-/// Sets in so much memory.
+/// The number of sets that fit in so much memory.
 fn sets_of(bytes: u64, ways: u64) -> u64 {
     (bytes / PAGE_BYTES as u64 / ways).max(1)
 }
@@ -418,9 +429,10 @@ fn with_spare(pages: u64) -> u32 {
     pages + (pages / SPARE_SHARE).max(4)
 }
 
-/// Looking ahead, and copying what was found.
+/// Prefetching, and copying a page that was found.
 impl Cache {
-    /// Fetches ahead what a look-up of the page will wait for, the line with the tags and frames, and says where that is.
+    /// Prefetches the line with the tags and frames, for which the look-up of the page will wait. Says where the set
+    /// is.
     #[inline(always)]
     pub fn prefetch<const DEFAULT: bool>(&self, hash: Hash) -> Place {
         let place = self.directory.place(hash);
@@ -428,7 +440,7 @@ impl Cache {
         place
     }
 
-    /// Fetches ahead what filling the page will read and write.
+    /// Prefetches what filling the page will read and write.
     #[inline]
     pub fn prefetch_to_fill(&self, hash: Hash) {
         let set = self.directory.set(self.directory.place(hash));
@@ -437,20 +449,20 @@ impl Cache {
         }
     }
 
-    /// Fetches ahead the bytes of a page that was found by its tag, and its key.
+    /// Prefetches the bytes of a page that was found by its tag, and its key.
     #[inline(always)]
     pub fn prefetch_seen(&self, key: *const u8, seen: Seen<'_>, within: usize, len: usize) {
         prefetch(key);
         let start = self.frames.at(seen.frame()).wrapping_add(within);
         let mut line = start.wrapping_sub(start as usize % 64);
-        // Of a long range the processor fetches the rest by itself.
+        // The processor itself prefetches the rest of a long range.
         while line < start.wrapping_add(len.min(256)) {
             prefetch(line);
             line = line.wrapping_add(64);
         }
     }
 
-    /// Copies what was found; whether it was still there.
+    /// Copies what was found. Says whether the page was still there.
     ///
     /// # Safety
     /// As for [`Cache::read`].

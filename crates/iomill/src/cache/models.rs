@@ -1,8 +1,8 @@
-//! Models of the cache's protocols: loom runs every interleaving (up to a number of preemptions), and every value that a relaxed load
-//! may see.
+//! Models of the cache's protocols. Loom runs every interleaving, up to a number of preemptions, and tries every value
+//! that a relaxed load may see.
 //!
-//! A frame holds two words here, whose copies loom takes apart, so a mixture shows. Each model names the rules it is about, and
-//! what was broken on purpose to see it fail.
+//! A frame has only two words here. Loom may separate their copies, so a test sees a mixture. Each model names its
+//! rules, and the change that made it fail.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::engine::Op;
 use crate::sys::sync::Ordering::Relaxed;
 use crate::sys::sync::{AtomicU32, AtomicU64};
 
-/// Explores with up to three preemptions, with room for calls to the cache, each of some hundred steps.
+/// Explores up to three preemptions, with room for calls to the cache, each of some hundred steps.
 fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -36,7 +36,7 @@ fn page(number: u64) -> (Key, Hash) {
     (key, key.hash())
 }
 
-/// A page whose words are both `value`.
+/// A page with `value` in both words.
 struct Words([u64; 2]);
 
 impl Words {
@@ -58,7 +58,7 @@ impl Words {
 impl Cache {
     fn m_write(&self, number: u64, value: u64) -> Wrote {
         let (key, hash) = page(number);
-        // SAFETY: two words are all that a model's frame has, and all that is copied.
+        // SAFETY: a model's frame has two words, and only they are copied.
         unsafe { self.write(key, hash, 0, Words::of(value).bytes(), PAGE_BYTES, || true) }
     }
 
@@ -83,7 +83,7 @@ impl Cache {
         self.end_fill(fill, Ok(()), false);
     }
 
-    /// Begins a flush; what was copied, if it did.
+    /// Begins a flush. Returns what was copied, if a flush began.
     fn m_begin_flush(&self, number: u64) -> Option<u64> {
         let mut words = Words::of(u64::MAX);
         // SAFETY: as above.
@@ -109,8 +109,8 @@ fn failure() -> Failure {
     Failure { op: Op::Read, key: 0, offset: 0, fault: Fault::Errno(5) }
 }
 
-/// Rule 1 of `set`, rule 1 of the cache: a reader that believes what it copied has a page's own bytes, whole, while the page's way
-/// is given to another page and filled by somebody who holds no lock.
+/// Rule 1 of `set`, rule 1 of the cache. A reader that believes what it copied has a page's own bytes, whole. Meanwhile
+/// the page's way is given to another page, and a thread without a lock fills it.
 ///
 /// Seen to fail without the fence of `is_still`, and without that of `try_lock`.
 #[test]
@@ -132,7 +132,8 @@ fn loom_cache_look_up_against_refill() {
     });
 }
 
-/// The same against a write to the page: its bytes before or after, never some of each. Seen to fail as above.
+/// The same against a write to the page: the reader gets its bytes before or after, never some of each. Seen to fail as
+/// above.
 #[test]
 fn loom_cache_look_up_against_write() {
     model(|| {
@@ -149,10 +150,10 @@ fn loom_cache_look_up_against_write() {
     });
 }
 
-/// Rules 1 and 2 of `wait`, rule 3 of the cache: of two who ask for a page one fills it; the other is told, also of a failure, and
-/// none hangs (loom reports it).
+/// Rules 1 and 2 of `wait`, rule 3 of the cache. Of two threads that ask for a page, one fills it. The other is told
+/// the outcome, also a failure, and none hangs (loom reports it).
 ///
-/// Seen to fail when a waiter was entered under another hold of the set's lock than the one that found the page busy.
+/// Seen to fail when one hold of the set's lock found the page busy and a later hold entered the waiter.
 #[test]
 fn loom_cache_fill_and_follower() {
     for outcome in [Ok(()), Err(failure())] {
@@ -187,7 +188,8 @@ fn loom_cache_fill_and_follower() {
     }
 }
 
-/// Rule 4 of `wait`: a page that is read past its set is in nobody else's hands meanwhile. Seen to fail as above.
+/// Rule 4 of `wait`: while a thread reads a page past its set, no other thread works on the page. Seen to fail as
+/// above.
 #[test]
 fn loom_cache_bypass_and_follower() {
     model(|| {
@@ -210,14 +212,14 @@ fn loom_cache_bypass_and_follower() {
         ask(Arc::clone(&cache), at_it);
         other.join().unwrap();
         let (key, hash) = page(7);
-        assert!(matches!(cache.begin_fill(key, hash), Begun::Yours(_)), "in transit for ever");
+        assert!(matches!(cache.begin_fill(key, hash), Begun::Yours(_)), "the page is in transit for ever");
     });
 }
 
-/// Rule 2 of the cache: a page that is written to while it is flushed stays dirty, and what the drive gets and the dirty page
-/// together are all that was written.
+/// Rule 2 of the cache. A page that is written to during its flush stays dirty. The drive's bytes and the dirty page
+/// together are everything that was written.
 ///
-/// Seen to fail when dirty was cleared at the end of the flush.
+/// Seen to fail when the end of the flush cleared the dirty bit.
 #[test]
 fn loom_cache_write_against_flush() {
     for outcome in [Ok(()), Err(failure())] {
@@ -242,9 +244,10 @@ fn loom_cache_write_against_flush() {
     }
 }
 
-/// A sync that finds nothing dirty sees what the flusher noted before: that there is something to be made durable.
+/// A sync that finds nothing dirty sees what the flusher noted before: that the drives must make something durable.
 ///
-/// Seen to fail when the count of dirty pages was read with Relaxed, and when a set's masks were read without regard to its version.
+/// Seen to fail when the count of dirty pages was read with Relaxed, and when a set's masks were read without its
+/// version.
 #[test]
 fn loom_cache_sync_sees_the_flush() {
     model(|| {
@@ -266,9 +269,10 @@ fn loom_cache_sync_sees_the_flush() {
     });
 }
 
-/// Two who sync: each finds at its end that the drive has the page, whoever flushed it. Seen to fail as the two above it.
+/// Two threads sync. Each finds at its end that the drive has the page, whichever of them flushed it. Seen to fail as
+/// the two tests above.
 #[test]
-fn loom_cache_two_who_flush() {
+fn loom_cache_two_flushers() {
     model(|| {
         let cache = cache();
         let drive = Arc::new(AtomicU64::new(0));
@@ -305,8 +309,8 @@ fn loom_cache_two_who_flush() {
     });
 }
 
-/// A page of which two write the two words, and which was never on its drive: what leaves the cache between the two is not taken for
-/// zeroes by the second.
+/// A page that was never on its drive, and two threads that each write one of its words. The page leaves the cache
+/// between the two writes. The second thread does not take it for zeroes.
 ///
 /// Seen to fail when `fresh` was asked before the lock.
 #[test]
@@ -364,15 +368,17 @@ fn loom_cache_fresh_page_of_two_writers() {
     });
 }
 
-/// Rules 1 and 2 of `pins`: what is pinned stays as it is when it is written to.
+/// Rules 1 and 2 of `pins`: a pinned page's bytes stay as they are when the page is written to.
 ///
-/// Seen to fail without the light fence, without the heavy one, and when ways were unmarked without a look at the slots.
+/// Seen to fail without the light fence, without the heavy one, and when ways were unmarked without a look at the
+/// slots.
 #[test]
 fn loom_cache_pin_against_write() {
     pin_against(|cache| assert!(matches!(cache.m_write(0, 2), Wrote::Done { dirty: 4, .. })));
 }
 
-/// The same when room is needed; the set's other ways are dirty, so that only the page that may be pinned can go. Seen to fail as above.
+/// The same when room is needed. The set's other ways are dirty, so only the page that may be pinned can go. Seen to
+/// fail as above.
 #[test]
 fn loom_cache_pin_against_eviction() {
     pin_against(|cache| {
@@ -441,15 +447,15 @@ fn loom_cache_pin_against_taking_away() {
             let frame = held.page.addr() as u32;
             let words = [0, 1].map(|index| cache.frames.word(frame, index));
             assert!(words == [1, 1] || words == [2, 2], "{words:?}");
-            assert_eq!([0, 1].map(|index| cache.frames.word(frame, index)), words, "it changed");
+            assert_eq!([0, 1].map(|index| cache.frames.word(frame, index)), words, "a pinned page changed");
         }
         other.join().unwrap();
     });
 }
 
-/// A page is written to while its pin ends, when no frame is free: its own frame is not taken for another's.
+/// A page is written to while its pin ends, and no frame is free. Its own frame is not taken for another page's.
 ///
-/// Seen to fail while `evict_for_frame` looked among all ways.
+/// Seen to fail when `evict_for_frame` looked among all ways.
 #[test]
 fn loom_cache_write_while_a_pin_ends() {
     model(|| {
@@ -469,7 +475,8 @@ fn loom_cache_write_while_a_pin_ends() {
         });
         super::pins::end(slot);
         let wrote = writer.join().unwrap();
-        // Where the pin had its frame, the page went, to be written to past the cache; and its frame comes back once.
+        // If the pin had its frame, the page left the cache, so the write goes past the cache. The frame comes back
+        // once.
         assert_eq!(cache.m_read(0), wrote.then_some(2));
         assert_eq!(cache.frames.take().is_some(), !wrote, "a frame is in a set and free");
         assert_eq!(cache.frames.take(), None, "a frame is in a set and free");

@@ -1,16 +1,19 @@
-//! Resizing: sets are split and joined one at a time, while others read and write, and pages leave the frames that are to go.
+//! Resizing: sets are split and joined one at a time, while other threads read and write. Pages leave the frames that
+//! are to go.
 //!
-//! Goals: every page stays findable with its bytes and its state, dirty or being filled; steps so small that nobody notices them. Non-goals:
-//! I/O (a step that meets dirty pages in its way names them, for the caller to flush), and registrations of memory.
+//! Goals: every page stays findable with its bytes and its state, dirty or being filled. Steps are so small that no
+//! call waits noticeably. Non-goals: I/O (a step that meets dirty pages names them, and the caller flushes them), and
+//! registrations of memory.
 //!
 //! Rules:
-//! 1. A set is split or joined with its lock and its origin's held, the origin's first. The number of sets changes before either is
-//!    given up. Who looked without a lock finds the version changed, or does not find the page; who then locks finds the page's
-//!    place changed and looks there (`Directory::lock`).
-//! 2. Who works on a page (a fill, a flush) finds it again by its key; a frame being filled stays the page's frame.
-//! 3. The limit of frames is raised before sets come and lowered after sets have gone, so there are always more frames below it than
-//!    pages. A frame above it that a page has is exchanged under the lock of the page's set; one that may be pinned stays as
-//!    it is until its pins end, and the page goes on without it (rule 2 of the cache).
+//! 1. A set is split or joined under its own lock and its origin's lock, the origin's first. The number of sets changes
+//!    before either lock is given up. A reader that looked without a lock finds the version changed, or does not find
+//!    the page. When it then takes the lock, it finds the page's place changed, and looks there (`Directory::lock`).
+//! 2. A thread that works on a page (a fill, a flush) finds it again by its key. A frame that is being filled stays the
+//!    page's frame.
+//! 3. The limit of frames goes up before sets come, and down after sets have gone. So there are always more frames
+//!    below the limit than pages. A page's frame above the limit is exchanged under the lock of the page's set. A frame
+//!    that may be pinned stays as it is until its pins end. The page goes on without it (rule 2 of the cache).
 
 use super::directory::Place;
 use super::key::Key;
@@ -23,28 +26,29 @@ use crate::sys::sync::{MutexGuard, lock, write};
 /// How far a resize has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To its end.
+    /// The resize is done.
     Done,
     /// There is more to do.
     More,
-    /// Something is in the way: dirty pages that the caller is to flush, or work that somebody else is to end.
+    /// Something is in the way: dirty pages, which the caller is to flush, or work that another thread is to end.
     Blocked,
 }
 
-/// A resize under way. There is one at a time. Dropping it leaves the cache at the size that it has reached.
+/// A resize under way. There is one at a time. A drop leaves the cache at the size that it has reached.
 #[derive(Debug)]
 pub struct Resize<'a> {
     cache: &'a Cache,
     target: u32,
-    /// The set whose frames are looked at next, once there are as many sets as wanted.
+    /// The set to look through next for frames above the limit, once the number of sets is right.
     cursor: u32,
-    /// Whether this round over all sets has left something.
+    /// Whether this round over all sets has left a frame above the limit.
     left: bool,
     _one: MutexGuard<'a, ()>,
 }
 
 impl Cache {
-    /// Begins to resize to so many bytes, after those who are at it. More than the cache was planned for is taken for that.
+    /// Begins to resize to so many bytes, after resizes that began earlier have ended. At most the size that the cache
+    /// was planned for.
     pub fn begin_resize(&self, bytes: u64) -> Resize<'_> {
         let one = lock(&self.resizing);
         let ways = self.directory.ways() as u64;
@@ -56,7 +60,7 @@ impl Cache {
         Resize { cache: self, target, cursor: 0, left: false, _one: one }
     }
 
-    /// Bytes of frames from the first to the last that may be in use.
+    /// Bytes from the first to the last frame that may be in use.
     pub fn used_bytes(&self) -> usize {
         self.frames.limit() as usize * PAGE_BYTES
     }
@@ -68,7 +72,7 @@ impl Cache {
 }
 
 impl Resize<'_> {
-    /// Goes on by at most so many sets. Dirty pages that are in the way are appended to `dirty`.
+    /// Goes on by at most so many sets. It appends dirty pages that are in the way to `dirty`.
     pub fn go_on(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Step {
         let cache = self.cache;
         for _ in 0..sets {
@@ -109,8 +113,8 @@ impl Resize<'_> {
         }
     }
 
-    /// Gives back the memory of chunks that have no frame in use: see `Frames::release`. What pins keep in use stays, until another
-    /// resize ends.
+    /// Gives back the memory of chunks that have no frame in use (`Frames::release`). Memory that pins keep in use
+    /// stays until another resize ends.
     pub fn release(&self, chunk_bytes: usize, let_go: impl Fn(std::ops::Range<usize>)) -> std::io::Result<u64> {
         self.cache.frames.release(chunk_bytes, let_go)
     }
@@ -129,7 +133,7 @@ fn taken(set: &Locked<'_>) -> u32 {
 }
 
 impl Cache {
-    /// Adds a set: takes over the pages from its origin that belong there.
+    /// Adds a set. The pages of its origin that belong there move there.
     fn split(&self, new: u32) {
         let _moves = write(&self.moves);
         let directory = &self.directory;
@@ -137,7 +141,7 @@ impl Cache {
         let mut from = directory.set(origin).lock();
         let mut to = directory.set(Place(new)).lock();
         debug_assert!(taken(&to) == 0 && to.waiters() == 0 && to.transit() == 0);
-        // It may have been a set before, of other pages.
+        // It may have been a set before, with other pages.
         to.set_clock(0);
         to.set_hand(0);
         to.set_scratch(0);
@@ -156,7 +160,8 @@ impl Cache {
         directory.set_sets(new + 1);
     }
 
-    /// Takes the last set away: its pages go to its origin, and what does not fit there goes. Not if too few can go.
+    /// Takes the last set away. Its pages go to its origin, and pages that do not fit there leave the cache. Returns
+    /// `false` and changes no set if too few pages can go; `dirty` gets the pages to flush first.
     fn join(&self, last: u32, dirty: &mut Vec<Key>) -> bool {
         let _moves = write(&self.moves);
         let origin = self.directory.origin(last);
@@ -195,7 +200,7 @@ impl Cache {
         true
     }
 
-    /// Drops one of the candidates, which are clean, as the policy chooses; rather one that cannot be pinned.
+    /// Drops one of the candidates, which are clean, as the policy chooses. It prefers a page that no pin can hold.
     fn let_go(&self, Place(index): Place, set: &mut Locked<'_>, candidates: u32) {
         let unmarked = candidates & !set.marked();
         let candidates = if unmarked != 0 { unmarked } else { candidates };
@@ -222,7 +227,7 @@ impl Cache {
         from.set_free(way);
     }
 
-    /// Gives the pages of a set frames below the limit (rule 3); whether all have such now.
+    /// Gives the pages of a set frames below the limit (rule 3). Says whether all pages have such frames now.
     fn vacate(&self, place: Place, dirty: &mut Vec<Key>) -> bool {
         let mut set = self.directory.set(place).lock();
         let limit = self.frames.limit();
@@ -237,14 +242,15 @@ impl Cache {
                 continue;
             }
             if let Some(new) = self.frames.take() {
-                // SAFETY: both are frames; the set is locked, so nobody writes to the old one, and the new one is ours.
+                // SAFETY: both are frames. The set is locked, so no other thread writes to the old one. The new one is
+                // ours.
                 unsafe { self.frames.copy_frame(old, new) };
                 let marked = Locked::has(set.marked(), way);
                 set.set_marked(way, false);
                 set.set_frame(way, new);
                 if marked { self.frames.give_marked(old) } else { self.frames.give(old) }
             } else if !Locked::has(set.dirty() | set.flushing(), way) {
-                // Pins have the frames that were to spare.
+                // Pins hold all spare frames.
                 self.let_go(place, &mut set, 1 << way);
             } else {
                 all = false;

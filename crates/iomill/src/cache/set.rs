@@ -1,6 +1,6 @@
-//! One page set: its header in memory, found without a lock, changed under one.
+//! One page set: a header in memory, which readers search without a lock, and which changes under a lock.
 //!
-//! A header is some words, of which the first cache line serves hits. For sets of 12 it is four lines in all:
+//! A header is an array of words. Its first cache line serves hits. For sets of 12 it is four lines in all:
 //!
 //! ```text
 //! line 0    version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      what a hit reads,
@@ -9,12 +9,13 @@
 //! ```
 //!
 //! Rules:
-//! 1. The version is odd while the set is locked and changes with every unlock. Whoever reads without the lock notes the
-//!    version, reads, and believes what it read only if the version is still the same and even.
-//! 2. Under the lock only its holder writes, except the policy's hit metadata (`META`), which hits change by compare-and-exchange
-//!    without the lock, and which the holder stores to over them; it is advice and never decides what is correct.
-//! 3. A way is free (no tag, not filling), filling (no tag, its key set and its bit in `filling`) or present (tag and key set).
-//!    Look-ups go by tags, so they find present ways only.
+//! 1. The version is odd while the set is locked, and changes with every unlock. A reader without the lock notes the
+//!    version, then reads. It believes what it read only if the version is still the same and even.
+//! 2. Under the lock only the lock's holder writes. The exception is the policy's hit metadata (`META`). Hits change it
+//!    by compare-and-exchange without the lock, and the holder's stores overwrite it. It is advice and never decides
+//!    what is correct.
+//! 3. A way is free (no tag, not filling), filling (no tag, its key set and its bit in `filling`) or present (tag and
+//!    key set). Look-ups go by tags, so they find only present ways.
 //! 4. Dirty, flushing and marked ways are present.
 
 use crate::cache::key::{Hash, Key};
@@ -27,13 +28,13 @@ pub use super::shape::{Shape, WAYS_DEFAULT, WAYS_MAX, WAYS_MIN};
 
 pub(super) const LOCKED: u64 = 1;
 
-/// In a way's frame: the way is marked. It repeats the mask, so that a pin need not look at one more line.
+/// A bit in a way's frame: the way is marked. It repeats the mask, so that a pin need not look at one more line.
 const MARK: u32 = 1 << 31;
 
 /// How many frames there may be: their numbers are below the mark.
 pub const FRAMES_MAX: u64 = MARK as u64;
 
-/// Adding this to a locked word unlocks it and counts the version up, within the low 32 bits.
+/// Adding this to a locked word unlocks it and increments the version, within the low 32 bits.
 const VERSION: u64 = 0xFFFF_FFFF;
 
 /// What a look-up without the lock has seen.
@@ -49,19 +50,20 @@ pub struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// The way's frame.
+    /// The way's frame, without its mark.
     #[inline(always)]
     pub fn frame(&self) -> u32 {
         self.word & !MARK
     }
 
-    /// Whether it may be pinned.
+    /// Whether a pin may take it.
     #[inline(always)]
     pub fn is_marked(&self) -> bool {
         self.word & MARK != 0
     }
 
-    /// Whether nothing in the set has changed since (rule 1). What was read between the two may be believed then.
+    /// Whether nothing in the set has changed since (rule 1). If so, a reader may believe what it read between the two
+    /// looks. The fence pairs with the Release fence in `Set::try_lock`.
     #[inline(always)]
     pub fn is_still(&self) -> bool {
         fence(Ordering::Acquire);
@@ -81,7 +83,7 @@ pub struct Set<'a> {
 pub enum HitRule {
     /// Nothing.
     Nothing,
-    /// Notes the set's clock, and that there was a hit, in the lowest bit: recency, as coarse as the clock.
+    /// Notes the set's clock (recency, as coarse as the clock), and in the lowest bit that there was a hit.
     Stamp,
     /// Counts up to this.
     Count(u8),
@@ -101,13 +103,14 @@ impl<'a> Set<'a> {
         unsafe { self.words.get_unchecked(index) }
     }
 
-    /// A way's frame with its mark. Frames are accessed by 32 bits, here only, so that no access overlaps one of another size.
+    /// A way's frame with its mark. Only this function accesses frames, by 32 bits, so that no access overlaps one of
+    /// another size.
     #[cfg(not(iomill_models))]
     #[inline(always)]
     fn frame_word(&self, way: usize) -> &'a AtomicU32 {
         debug_assert!(way < self.shape.ways);
-        // SAFETY: from word `frames` on there are two frames a word for all ways (`Shape::new`), in memory that is borrowed for 'a;
-        // they are aligned, because words are.
+        // SAFETY: from word `frames` on there are two frames a word for all ways (`Shape::new`), in memory that is
+        // borrowed for 'a. The frames are aligned, because words are.
         unsafe { &*self.words.as_ptr().add(self.shape.frames).cast::<AtomicU32>().add(way) }
     }
 
@@ -123,7 +126,7 @@ impl<'a> Set<'a> {
         self.frame_word(way).store(to, Ordering::Relaxed);
     }
 
-    /// In models a header's words cannot be cut.
+    /// Models cannot cut a header's words in two.
     #[cfg(iomill_models)]
     fn frame(&self, way: usize) -> u32 {
         (self.word(self.shape.frames + way / 2).load(Ordering::Relaxed) >> (way % 2 * 32)) as u32
@@ -136,10 +139,11 @@ impl<'a> Set<'a> {
         word.store(before & !(0xFFFF_FFFF << shift) | u64::from(to) << shift, Ordering::Relaxed);
     }
 
-    /// Looks a page up without the lock. `None`: it is not present, or the set is being changed.
+    /// Looks a page up without the lock. `None` if it is not present, or if the set is being changed.
     #[inline(always)]
     pub fn find(&self, key: Key, hash: Hash) -> Option<Seen<'a>> {
         let first = self.word(0);
+        // Acquire: pairs with the Release in the drop of `Locked`.
         let head = first.load(Ordering::Acquire);
         if head & LOCKED != 0 {
             return None;
@@ -155,11 +159,12 @@ impl<'a> Set<'a> {
         None
     }
 
-    /// The first way that may be a page's, by its tag. Whoever takes what is there for that page looks first whether
-    /// [`Set::has_key`], and believes neither before it has seen that the set is still as it was (rule 1).
+    /// The first way that may hold a page, by its tag. The caller then asks [`Set::has_key`]. It believes neither
+    /// answer before it has seen that the set has not changed (rule 1).
     #[inline(always)]
     pub fn guess(&self, hash: Hash) -> Option<Seen<'a>> {
         let first = self.word(0);
+        // Acquire: pairs with the Release in the drop of `Locked`.
         let head = first.load(Ordering::Acquire);
         let matches = self.tag_matches(hash.tag());
         if head & LOCKED != 0 || matches == 0 {
@@ -175,16 +180,16 @@ impl<'a> Set<'a> {
         self.word(self.shape.keys + way as usize).load(Ordering::Relaxed) == key.word()
     }
 
-    /// The address of a way's key, to be fetched ahead of use.
+    /// The address of a way's key, for a prefetch.
     #[inline(always)]
     pub fn key_address(&self, way: u32) -> *const u8 {
         self.words.as_ptr().wrapping_add(self.shape.keys + way as usize).cast()
     }
 
-    /// The ways whose tag is `tag`.
+    /// The ways that have the tag `tag`.
     #[inline(always)]
     fn tag_matches(&self, tag: u8) -> u32 {
-        // Sets of up to 12 ways have their tags in two words; of fewer, what follows is masked away.
+        // Sets of up to 12 ways have their tags in two words. In smaller sets a mask removes the bits beyond the tags.
         let mut matches = self.equal_bytes(0, tag) >> 4;
         if self.shape.frames > 2 {
             for index in 2..self.shape.frames {
@@ -194,17 +199,18 @@ impl<'a> Set<'a> {
         matches & self.shape.all()
     }
 
-    /// Bit i: byte i of two words is `byte`. They are read one by one, which rule 1 is for.
+    /// Bit i says that byte i of two words is `byte`. The words are read one by one, which rule 1 allows.
     #[inline(always)]
     fn equal_bytes(&self, index: usize, byte: u8) -> u32 {
         debug_assert!(index + 1 < self.shape.stride);
         #[cfg(all(target_arch = "x86_64", not(any(miri, iomill_models))))]
-        // SAFETY: SSE2 is part of x86-64, and AVX is taken only where the build demands it of the processor. The assembly reads two words
-        // of the header: to the language it is code that it cannot see, which does what two relaxed loads would.
+        // SAFETY: SSE2 is part of x86-64, and AVX is used only where the build demands it of the processor. The
+        // assembly reads two words of the header. To the language it is opaque code that does what two relaxed loads
+        // would do.
         unsafe {
             use core::arch::x86_64::*;
             let mut equal = _mm_set1_epi8(byte as i8);
-            // As for `copy`: the older instructions would wait for what was in the register before.
+            // As in `copy`: the older instructions would wait for the last load into the register.
             #[cfg(target_feature = "avx")]
             core::arch::asm!("vpcmpeqb {equal}, {equal}, [{at}]",
                 at = in(reg) self.words.as_ptr().add(index), equal = inout(xmm_reg) equal,
@@ -222,7 +228,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Takes note of a hit on a way (rule 2): nothing is stored unless the byte changes.
+    /// Notes a hit on a way (rule 2). It stores nothing unless the byte changes.
     #[inline]
     pub fn hit(&self, way: usize, rule: HitRule) {
         let HitRule::Stamp = rule else { return self.count(way, rule) };
@@ -246,12 +252,12 @@ impl<'a> Set<'a> {
         let shift = way % 8 * 8;
         let after = before & !(0xFF << shift) | u64::from(to) << shift;
         if before != after {
-            // Whoever else changes the word at this moment wins: it is advice.
+            // Another change of the word at this moment wins: the byte is advice.
             let _ = word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Locks the set, or not if it is locked.
+    /// Locks the set; `None` if it is locked. Acquire: pairs with the Release in the drop of `Locked`.
     pub fn try_lock(&self) -> Option<Locked<'a>> {
         let head = self.word(0).load(Ordering::Relaxed);
         if head & LOCKED != 0 {
@@ -259,12 +265,13 @@ impl<'a> Set<'a> {
         }
         let taken = self.word(0).compare_exchange(head, head | LOCKED, Ordering::Acquire, Ordering::Relaxed);
         taken.ok()?;
-        // What is written under the lock is not to be seen before the odd version is (rule 1).
+        // A reader must not see a write under the lock before it sees the odd version (rule 1). Release: pairs with the
+        // Acquire fence in `Seen::is_still`.
         fence(Ordering::Release);
         Some(Locked { set: *self })
     }
 
-    /// Locks the set. Locks are held for less than a microsecond, except while a caller's memory is paged in.
+    /// Locks the set. A thread holds a lock for less than a microsecond, except while a caller's memory is paged in.
     pub fn lock(&self) -> Locked<'a> {
         let mut tries = 0;
         loop {
@@ -275,14 +282,14 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// The address of a line of the header, to be fetched ahead of use.
+    /// The address of a line of the header, for a prefetch.
     #[inline]
     pub fn line(&self, index: usize) -> *const u8 {
         self.words.as_ptr().wrapping_add(index * 8).cast()
     }
 }
 
-/// A locked set. Dropping it unlocks.
+/// A locked set. A drop unlocks it.
 pub struct Locked<'a> {
     set: Set<'a>,
 }
@@ -293,6 +300,7 @@ impl Drop for Locked<'_> {
         let word = self.set.word(0);
         let head = word.load(Ordering::Relaxed);
         let version = (head & VERSION).wrapping_add(1) & VERSION;
+        // Release: pairs with the Acquire in `Set::try_lock`, `Set::find` and `Set::guess`.
         word.store(head & !VERSION | version, Ordering::Release);
     }
 }
@@ -383,7 +391,7 @@ impl<'a> Locked<'a> {
         self.set.set_frame(way, frame);
     }
 
-    /// Marks a way: its frame may be pinned, so it is not written to and not used again before pins were looked for.
+    /// Marks a way: its frame may be pinned. It is not written to and not reused before a look at the pins.
     pub fn set_marked(&mut self, way: usize, on: bool) {
         let frame = self.frame(way) | if on { MARK } else { 0 };
         self.set.set_frame(way, frame);
@@ -402,7 +410,7 @@ impl<'a> Locked<'a> {
         self.set_tag(way, hash.tag());
     }
 
-    /// Makes a free way filling: whoever looks for the page under the lock finds it, and waits.
+    /// Makes a free way filling. A thread that looks for the page under the lock finds it, and waits.
     pub fn begin_filling(&mut self, way: usize, key: Key) {
         self.put(self.set.shape.keys + way, key.word());
         self.set_filling(way, true);
@@ -438,12 +446,12 @@ impl<'a> Locked<'a> {
         self.put_byte(self.set.shape.state + 2, 1, hand);
     }
 
-    /// Pages of this set that are waited for.
+    /// How many pages of this set threads wait for.
     pub fn waiters(&self) -> u16 {
         (self.get(self.set.shape.state + 2) >> 16) as u16
     }
 
-    /// Notes how many.
+    /// Stores their number.
     pub fn set_waiters(&mut self, count: u16) {
         let word = self.get(self.set.shape.state + 2) & !0xFFFF_0000;
         self.put(self.set.shape.state + 2, word | u64::from(count) << 16);
@@ -454,7 +462,7 @@ impl<'a> Locked<'a> {
         self.byte(self.set.shape.state + 2, 4)
     }
 
-    /// Notes how many there are.
+    /// Stores their number.
     pub fn set_transit(&mut self, count: u8) {
         self.put_byte(self.set.shape.state + 2, 4, count);
     }
@@ -482,9 +490,9 @@ impl<'a> Locked<'a> {
         self.byte(self.set.shape.meta, way)
     }
 
-    /// Sets it, for sure: a hit at the same moment loses.
+    /// Sets it. A hit at the same moment loses.
     pub fn set_meta(&mut self, way: usize, to: u8) {
-        // A hit that is noted between the two, of any way in the word, is lost: it is advice (rule 2).
+        // A hit on any way of the word, between the load and the store, is lost: it is advice (rule 2).
         self.put_byte(self.set.shape.meta, way, to);
     }
 
@@ -511,18 +519,18 @@ impl<'a> Locked<'a> {
         self.byte(self.set.shape.aux, way)
     }
 
-    /// Sets it.
+    /// Sets this byte.
     pub fn set_aux(&mut self, way: usize, to: u8) {
         self.put_byte(self.set.shape.aux, way, to);
     }
 
-    /// Where a ghost is: there are as many as ways, 16 bits each.
+    /// The index of a ghost. There are as many ghosts as ways, of 16 bits each.
     pub fn find_ghost(&self, ghost: u16) -> Option<usize> {
         let words = 0..self.ways() / 4;
         words.into_iter().find_map(|at| Some(4 * at + lane_of(self.get(self.set.shape.ghosts + at), ghost)?))
     }
 
-    /// Sets one.
+    /// Sets a ghost.
     pub fn set_ghost(&mut self, index: usize, to: u16) {
         let shift = index % 4 * 16;
         let at = self.set.shape.ghosts + index / 4;
@@ -531,7 +539,7 @@ impl<'a> Locked<'a> {
     }
 }
 
-/// The masks of states: a getter of the whole mask and a setter of one way's bit each.
+/// The masks of states: for each, a getter of the whole mask and a setter of one way's bit.
 macro_rules! mask {
     ($(#[$doc:meta])* $get:ident, $set:ident, $word:expr, $high:expr) => {
         impl Locked<'_> {
@@ -541,7 +549,7 @@ macro_rules! mask {
                 self.half(self.set.shape.state + $word, $high)
             }
 
-            /// Puts a way in or out.
+            /// Adds a way to the mask, or removes it.
             #[inline]
             pub fn $set(&mut self, way: usize, on: bool) {
                 let mask = self.$get() & !(1 << way) | u32::from(on) << way;
@@ -552,18 +560,18 @@ macro_rules! mask {
 }
 
 mask! {
-    /// The ways that are being filled: their frames belong to whoever fills them.
+    /// The ways that are being filled. Their frames belong to the threads that fill them.
     filling, set_filling, 0, 0
 }
 mask! {
-    /// The ways whose pages differ from what the drives hold.
+    /// The ways with pages that differ from what the drives hold.
     dirty, set_dirty, 0, 1
 }
 mask! {
-    /// The ways of which a copy is on its way to a drive: they stay findable until it has arrived.
+    /// The ways with a copy on its way to a drive. They stay findable until it has arrived.
     flushing, set_flushing, 1, 0
 }
 mask! {
-    /// The ways whose frames may be pinned: they are not written to and not used again before pins were looked for.
+    /// The ways with frames that may be pinned. They are not written to and not reused before a look at the pins.
     marked, set_mark, 1, 1
 }

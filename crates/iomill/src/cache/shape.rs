@@ -1,10 +1,11 @@
-//! Where things are in the headers of page sets; `set` says what they are.
+//! Where things are in the headers of page sets; `set` explains them.
 
 /// The fewest and the most ways of a set; a multiple of 4.
 pub const WAYS_MIN: usize = 4;
 /// See [`WAYS_MIN`].
 pub const WAYS_MAX: usize = 32;
-/// Ways of a set unless told otherwise: four whole cache lines, the first of which serves hits. `docs/cache.md` has the figures.
+/// Default number of ways of a set: headers are then four whole cache lines, the first of which serves hits.
+/// `docs/cache.md` has the figures.
 pub const WAYS_DEFAULT: usize = 12;
 
 /// Where things are in a header, in words from its start.
@@ -30,7 +31,7 @@ impl Shape {
         (ways.is_multiple_of(4) && (WAYS_MIN..=WAYS_MAX).contains(&ways)).then(|| Shape::of(ways))
     }
 
-    /// The shape unless told otherwise, as constants: look-ups in it take fewer instructions.
+    /// The default shape, as constants: look-ups in it take fewer instructions.
     pub const DEFAULT: Shape = Shape::of(WAYS_DEFAULT);
 
     const fn of(ways: usize) -> Shape {

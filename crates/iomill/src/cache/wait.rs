@@ -1,13 +1,15 @@
-//! Waiting for a page that somebody else is working on, and the pages that are read past a full set.
+//! Waiting for a page that another thread works on, and the table of the pages that are read past a full set.
 //!
 //! Rules:
-//! 1. A waiter is entered while its page's set is locked and the page is seen to be worked on; whoever ends the work looks for waiters
-//!    under the same lock. So none is missed.
-//! 2. A waiter is told of the outcome, and a failure is its own too: it does not try again what has just failed for another. What
-//!    failed before anybody had asked for it is nobody's failure: who waits tries for himself.
-//! 3. All that wait for a page share one waiter. So a set has at most as many waiters as it has ways and pages in transit, however many
-//!    threads wait, and its count never overflows.
-//! 4. While a page is in transit it has no way in its set; a fill or a new page of that name waits until it is not.
+//! 1. A waiter is entered while its page's set is locked and the page is seen to be worked on. The thread that ends the
+//!    work looks for waiters under the same lock. So it misses no waiter.
+//! 2. A waiter is told the outcome, and a failure is the waiter's failure, too: it does not repeat what has just failed
+//!    for another thread. A fill that failed before any call had asked for its page fails no call. A waiter for it
+//!    tries by itself.
+//! 3. All threads that wait for a page share one waiter. So a set has at most as many waiters as it has ways and pages
+//!    in transit, however many threads wait, and its count never overflows.
+//! 4. While a page is in transit it has no way in its set. A fill or a new page of that name waits until the transit
+//!    has ended.
 
 use std::sync::Arc;
 
@@ -21,13 +23,13 @@ const STRIPES: usize = 64;
 #[cfg(iomill_models)]
 const STRIPES: usize = 1;
 
-/// Pages in transit at a time, at most, per stripe.
+/// The largest number of pages in transit at a time, per stripe.
 const TRANSIT_MAX: usize = 64;
 
 /// How the work on a page ended.
 pub type Outcome = std::result::Result<(), Failure>;
 
-/// What all that wait for a page share.
+/// What all threads that wait for a page share.
 #[derive(Debug, Default)]
 pub struct Waiter {
     outcome: Mutex<Option<Outcome>>,
@@ -35,12 +37,12 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// How it ended, if it has.
+    /// How the work ended, if it has ended.
     pub fn outcome(&self) -> Option<Outcome> {
         *lock(&self.outcome)
     }
 
-    /// Blocks until it has ended.
+    /// Blocks until the work has ended.
     pub fn wait(&self) -> Outcome {
         let mut outcome = lock(&self.outcome);
         loop {
@@ -76,12 +78,12 @@ impl Default for Waiters {
 }
 
 impl Waiters {
-    /// By key and not by set, so that a set may be split meanwhile.
+    /// The stripe depends on the key, not on the set, so that a set may be split meanwhile.
     fn stripe(&self, key: Key) -> &Mutex<Stripe> {
         &self.stripes[(key.hash().0 >> 16) as usize % STRIPES]
     }
 
-    /// The waiter of a page that is being worked on (rules 1 and 3).
+    /// The waiter for a page that another thread works on (rules 1 and 3).
     pub fn enter(&self, set: &mut Locked<'_>, key: Key) -> Arc<Waiter> {
         let mut stripe = lock(self.stripe(key));
         if set.waiters() > 0
@@ -113,7 +115,7 @@ impl Waiters {
         set.transit() > 0 && lock(self.stripe(key)).transit.contains(&key)
     }
 
-    /// Tells how many waiters and pages in transit there are of pages that `chosen` picks. It picks pages of locked sets only.
+    /// Counts the waiters, and the pages in transit, of pages that `chosen` picks. It picks only pages of locked sets.
     pub fn count(&self, chosen: impl Fn(Key) -> bool) -> (u16, u8) {
         let (mut waiters, mut transit) = (0, 0);
         for stripe in &self.stripes {
@@ -121,11 +123,12 @@ impl Waiters {
             waiters += stripe.waiters.iter().filter(|(key, _)| chosen(*key)).count();
             transit += stripe.transit.iter().filter(|key| chosen(**key)).count();
         }
-        // Of one set there are not more (rule 3).
+        // One set has no more than that (rule 3).
         (waiters as u16, transit as u8)
     }
 
-    /// Begins a transit of a page that is neither in the set nor in transit; not if there are too many.
+    /// Begins a transit of a page that is neither in the set nor in transit. Returns `false` if there are too many
+    /// transits.
     pub fn begin_transit(&self, set: &mut Locked<'_>, key: Key) -> bool {
         let mut stripe = lock(self.stripe(key));
         if stripe.transit.len() >= TRANSIT_MAX || set.transit() == u8::MAX {
@@ -136,7 +139,7 @@ impl Waiters {
         true
     }
 
-    /// Ends it.
+    /// Ends a transit.
     pub fn end_transit(&self, set: &mut Locked<'_>, key: Key, outcome: Outcome) {
         lock(self.stripe(key)).transit.retain(|theirs| *theirs != key);
         set.set_transit(set.transit() - 1);

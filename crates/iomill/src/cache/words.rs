@@ -1,4 +1,5 @@
-//! The memory of all headers: zeroed words, for as many sets as there may ever be. What is never touched takes no memory.
+//! The memory of all headers: zeroed words, for as many sets as there may ever be. Words that are never touched take no
+//! memory.
 
 use std::io;
 
@@ -13,7 +14,7 @@ mod memory {
     /// Zeroed words.
     #[derive(Debug)]
     pub struct Words {
-        /// Never looked at but through `all`.
+        /// Only `all` looks at it.
         memory: PageBuf,
         start: *const AtomicU64,
         len: usize,
@@ -33,7 +34,7 @@ mod memory {
             Ok(Words { memory, start, len })
         }
 
-        /// Has what was not touched yet come from a node.
+        /// Binds memory that is untouched so far to a node.
         pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
             self.memory.bind(node, policy)
         }
@@ -41,8 +42,8 @@ mod memory {
         /// The words.
         #[inline]
         pub fn all(&self) -> &[AtomicU64] {
-            // SAFETY: `len` words from `start` are mapped, zeroed and page-aligned as long as `memory` lives, which is as
-            // long as `self`; nobody reaches them but as atomics, because `memory` is never looked at again.
+            // SAFETY: `len` words from `start` are mapped, zeroed and page-aligned while `memory` lives, which is as
+            // long as `self`. All accesses are atomic, because no code looks at `memory` itself.
             unsafe { std::slice::from_raw_parts(self.start, self.len) }
         }
     }
@@ -52,7 +53,7 @@ mod memory {
 mod memory {
     use super::*;
 
-    /// Words that a model watches.
+    /// Words that loom watches in a model.
     #[derive(Debug)]
     pub struct Words(Vec<AtomicU64>);
 

@@ -1,4 +1,4 @@
-//! Writing to cached pages, and what becomes of those that were written to (rules 2 and 3 of the cache).
+//! Writing to cached pages, and the later life of the pages that were written to (rules 2 and 3 of the cache).
 
 use super::key::{Hash, Key};
 use super::lanes::ways_of;
@@ -8,8 +8,10 @@ use crate::drive::PAGE_BYTES;
 use crate::sys::sync::{Ordering, fence, read};
 
 impl Cache {
-    /// Writes to a page. `fresh` says whether the page's drive holds nothing of it yet but zeroes, so that it need not be read. It is
-    /// asked under the set's lock when the page is not here: what was written to it earlier is on its drive then, or it is not fresh.
+    /// Writes to a page. `fresh` says whether the drive holds nothing of the page yet but zeroes. Then the page need
+    /// not be read first.
+    /// It is asked under the set's lock when the page is not here. So it knows of every earlier write: that write's
+    /// bytes are on the drive, or `fresh` says `false`.
     ///
     /// # Safety
     /// `within + len` is at most a page, and `from` is readable for `len` bytes.
@@ -28,13 +30,14 @@ impl Cache {
                 return Wrote::Busy;
             }
             let Some(frame) = self.writable(place, &mut set, way, hash) else {
-                // Pins have all frames. The page goes, once it is clean, and the write past the cache (rule 2).
+                // Pins hold all frames. Once the page is clean it leaves the cache, and the write goes past the cache
+                // (rule 2).
                 if !Locked::has(set.dirty() | set.flushing(), way) {
                     self.drop_page(&mut set, way);
                 }
                 return Wrote::Full;
             };
-            // SAFETY: the caller's promise; the set is locked, so nobody else writes to its frames.
+            // SAFETY: the caller's promise. The set is locked, so no other thread writes to its frames.
             unsafe { self.frames.copy_in(frame, within, from, len) };
             self.soil(&mut set, way);
             return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok(way as u32) };
@@ -47,7 +50,7 @@ impl Cache {
             return Wrote::Yours(self.fill(place, &mut set, key, hash, room));
         }
         let (way, frame) = (room.way, set.frame(room.way));
-        // SAFETY: as above; the frame of a way that is not present is the locker's.
+        // SAFETY: as above. The frame of a way that is not present belongs to the lock's holder.
         unsafe {
             self.frames.zero(frame, 0, within);
             self.frames.copy_in(frame, within, from, len);
@@ -59,14 +62,14 @@ impl Cache {
         Wrote::Done { dirty: set.dirty().count_ones(), was: Err(room.came) }
     }
 
-    /// The frame of a present way, to be written to: another one if it is pinned (rule 2).
+    /// The frame of a present way, for a write. A pinned page gets another frame (rule 2).
     fn writable(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
         let old = set.frame(way);
         if !Locked::has(set.marked(), way) || self.unmark(set, 1 << way) != 0 {
             return Some(old);
         }
         let new = self.frames.take().or_else(|| self.evict_for_frame(place, set, way, hash))?;
-        // SAFETY: both are frames, the old one is pinned, so nobody writes to it, and the new one is ours.
+        // SAFETY: both are frames. The old one is pinned, so no thread writes to it, and the new one is ours.
         unsafe { self.frames.copy_frame(old, new) };
         set.set_marked(way, false);
         set.set_frame(way, new);
@@ -74,7 +77,8 @@ impl Cache {
         Some(new)
     }
 
-    /// A frame of another page of the set, or of any set. Not of `way` itself, whose pin may have ended by now.
+    /// A frame of another page, of this set or of any set. Never the frame of `way` itself, because its pin may have
+    /// ended by now.
     fn evict_for_frame(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
         if let Some((victim, _)) = self.evict(place, set, set.all() & !(1 << way), hash) {
             return Some(set.frame(victim));
@@ -82,7 +86,7 @@ impl Cache {
         let sets = self.directory.sets();
         (1..sets).find_map(|step| {
             let other = Place((place.0 + step) % sets);
-            // Trying only: we hold a lock.
+            // Only tries to lock, because this thread holds a lock already.
             let mut other_set = self.directory.set(other).try_lock()?;
             let all = other_set.all();
             let (victim, _) = self.evict(other, &mut other_set, all, hash)?;
@@ -98,11 +102,11 @@ impl Cache {
         set.set_dirty(way, true);
     }
 
-    /// Copies a dirty page, to be flushed by the caller; not if it is clean, or on its way already (rules 2 and 3). Dirty ends
-    /// here and not with the flush: what is written meanwhile is not in the copy.
+    /// Copies a dirty page, for the caller to flush. Copies nothing if the page is clean, or on its way already (rules
+    /// 2 and 3). The page stops being dirty here, not at the end of the flush: a later write is not in the copy.
     ///
     /// # Safety
-    /// `to` is writable for a page and nobody else's.
+    /// `to` is writable for a page, and no other thread uses it.
     pub unsafe fn begin_flush(&self, key: Key, to: *mut u8) -> Flush {
         let hash = self.directory.hash(key);
         let (_, mut set) = self.directory.lock(hash);
@@ -120,7 +124,7 @@ impl Cache {
         Flush::Begun
     }
 
-    /// Ends a flush. A page that was written to meanwhile, or whose flush failed, is dirty still.
+    /// Ends a flush. If the page was written to meanwhile, or the flush failed, it is still dirty.
     pub fn end_flush(&self, key: Key, outcome: Outcome) {
         let hash = self.directory.hash(key);
         let (_, mut set) = self.directory.lock(hash);
@@ -130,19 +134,20 @@ impl Cache {
             set.set_dirty(way, true);
         }
         if !Locked::has(set.dirty(), way) {
+            // Release: pairs with the Acquire in `dirty`.
             self.dirty.fetch_sub(1, Ordering::Release);
         }
         self.waiters.tell(&mut set, key, outcome);
     }
 
-    /// Whether a page is dirty and not being flushed, as far as can be told without a lock.
+    /// Whether a page is dirty and not being flushed. Looks without a lock, so the answer may be old.
     pub fn is_dirty(&self, key: Key) -> bool {
         let hash = self.directory.hash(key);
         let set = self.directory.set_of(hash);
         set.find(key, hash).is_some_and(|seen| set.is_dirty(seen))
     }
 
-    /// The dirty pages of one set, or those being flushed too.
+    /// Appends the dirty pages of one set; with `flushing_too` also those that are being flushed.
     pub fn dirty_in(&self, place: Place, flushing_too: bool, keys: &mut Vec<Key>) {
         let set = self.directory.set(place);
         if !set.is_any_dirty() {
@@ -153,7 +158,7 @@ impl Cache {
         keys.extend(ways_of(mask).map(|way| set.key(way)));
     }
 
-    /// All pages of a file that are dirty or being flushed, in their order.
+    /// All pages of a file that are dirty or being flushed, in the file's order.
     pub fn dirty_of(&self, file: u32) -> Vec<Key> {
         let (mut keys, mut set) = (Vec::new(), Vec::new());
         if self.dirty() == 0 {
@@ -168,12 +173,13 @@ impl Cache {
         keys
     }
 
-    /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
+    /// Forgets the pages of a file from `page` on, also dirty ones. No other thread works on them.
     pub fn discard(&self, file: u32, page: u64) {
         let _all = read(&self.moves);
         for index in 0..self.directory.sets() {
             let set = self.directory.set(Place(index));
-            // Since nobody is at them, what is there was there before, so a look without the lock finds it.
+            // No other thread works on these pages, so every page that is here was here before. A look without the lock
+            // finds it.
             if !set.may_hold(file) {
                 continue;
             }
@@ -189,6 +195,7 @@ impl Cache {
 
     pub(super) fn drop_page(&self, set: &mut Locked<'_>, way: usize) {
         if Locked::has(set.dirty() | set.flushing(), way) {
+            // Release: pairs with the Acquire in `dirty`.
             self.dirty.fetch_sub(1, Ordering::Release);
         }
         let (frame, marked) = (set.frame(way), Locked::has(set.marked(), way));
@@ -197,25 +204,28 @@ impl Cache {
     }
 }
 
-/// What can be told of dirty pages without the lock.
+/// What a look without the lock can tell of dirty pages.
 impl Set<'_> {
-    /// Whether a way that was seen is dirty: read without the lock, so to be believed only while `is_still`.
+    /// Whether a way that was seen is dirty. It is read without the lock, so believe it only if `is_still` holds
+    /// afterwards.
     pub fn is_dirty(&self, seen: Seen<'_>) -> bool {
         self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
     }
 
-    /// Whether any way may be dirty or flushing. Where none is, whoever asks sees what those saw who cleaned them, because it is
-    /// believed as by rule 1; a set that is being changed may have one.
+    /// Whether any way may be dirty or flushing. It reads as rule 1 says, so after `false` the caller sees everything
+    /// that the cleaning threads had seen. For a set that is being changed it says `true`. Acquire: pairs with the
+    /// Release in the drop of `Locked`.
     pub fn is_any_dirty(&self) -> bool {
         let head = self.word(0).load(Ordering::Acquire);
         let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
+        // Acquire: pairs with the Release fence in `Set::try_lock`.
         fence(Ordering::Acquire);
         let now = self.word(0).load(Ordering::Relaxed);
         states >> 32 != 0 || more as u32 != 0 || head & LOCKED != 0 || now as u32 != head as u32
     }
 
-    /// Whether there may be a page of a file here: read without the lock, so it misses those that come at this moment, and tells of
-    /// some that have gone.
+    /// Whether there may be a page of a file here. It reads without the lock. So it may miss a page that comes in at
+    /// this moment, and may see a page that has gone.
     pub fn may_hold(&self, file: u32) -> bool {
         let keys = self.shape.keys..self.shape.keys + self.shape.ways;
         keys.into_iter().any(|index| Key::from_word(self.word(index).load(Ordering::Relaxed)).file() == file)
@@ -223,7 +233,7 @@ impl Set<'_> {
 }
 
 #[cfg(all(test, not(iomill_models)))]
-// Helpers of tests may unwrap as tests do.
+// Helpers of tests may unwrap, as tests do.
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
@@ -256,7 +266,8 @@ mod tests {
         cache.directory.find(key, hash).is_some()
     }
 
-    /// Where all frames are pinned or dirty, a page that is pinned is written to past the cache, and its pins keep what they have.
+    /// When all frames are pinned or dirty, a write to a pinned page goes past the cache, and its pins keep their
+    /// bytes.
     #[test]
     fn a_write_never_waits_for_pins() {
         let bytes = 64 * PAGE_BYTES as u64;
@@ -275,7 +286,7 @@ mod tests {
                 held.push(unsafe { cache.pin(key, hash, (block, block.empty().unwrap())) }.unwrap().unwrap().0);
             }
         }
-        // All others are dirty.
+        // All other pages are dirty.
         (0..1000).filter(|&number| set_of(number) != set_of(0)).for_each(|number| _ = write(&cache, number));
         let number = full[0];
         let (key, hash) = page(number);
@@ -290,7 +301,7 @@ mod tests {
         assert!(held.iter().all(|held| held.bytes() == BYTES));
     }
 
-    /// A dirty page that should go lets a clean one go in its place, and asks for a flush; after it, it goes.
+    /// A dirty page that should go lets a clean one go in its place, and asks for a flush. After the flush it goes.
     #[test]
     fn dirty_pages_stay_until_they_are_flushed_and_no_longer() {
         let bytes = 4 * PAGE_BYTES as u64;
@@ -309,7 +320,7 @@ mod tests {
         // SAFETY: a whole page, and ours.
         assert_eq!(unsafe { cache.begin_flush(page(0).0, copy.as_mut_ptr()) }, Flush::Begun);
         assert_eq!(copy, BYTES);
-        // On its way it neither goes nor asks for another flush.
+        // On its way to the drive it neither goes nor asks for another flush.
         assert_eq!(fill(&cache, 5), Came { evicted: true, is_pressed: false });
         assert!(is_there(&cache, 0) && !is_there(&cache, 2));
         cache.end_flush(page(0).0, Ok(()));

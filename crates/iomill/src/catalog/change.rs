@@ -19,7 +19,7 @@ enum Failure {
     Unchanged(Error),
     /// The old content rules again, by this record of a later generation.
     TakenBack(Error, Box<Record>),
-    /// Nobody knows; the catalog takes no more changes.
+    /// The outcome is unknown, so the catalog takes no more changes.
     Unknown(Error),
 }
 
@@ -67,7 +67,7 @@ impl Catalog {
         }
     }
 
-    /// Deletes a file, which nobody may have open. When this returns it is deleted durably.
+    /// Deletes a file, which must not be open. When this returns, the deletion is durable.
     pub fn delete(&self, name: &str) -> Result<()> {
         let mut changes = self.begin()?;
         let mut result = self.bury(&mut changes, name);
@@ -91,7 +91,7 @@ impl Catalog {
         Ok(tombstone)
     }
 
-    /// Gives a file another name. A file that has that name already is replaced; nobody may have it open.
+    /// Gives a file another name. It replaces a file that has that name already. That file must not be open.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         let mut changes = self.begin()?;
         check_name(to)?;

@@ -1,4 +1,5 @@
-//! `iomill check`: everything that the catalog can know about what lies on the drives, told and, on demand, put right.
+//! `iomill check`: everything that the catalog can know about the files on the drives. It reports it, and repairs it on
+//! demand.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::sys::fs::{Access, OpenFile};
 /// What a check found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// All that is not as it should be, as far as it could be seen.
+    /// Everything that is wrong, as far as the check could see it.
     pub problems: Vec<Problem>,
     /// How many drives were looked at; 0 when the array could not be put together.
     pub drives: usize,
@@ -30,7 +31,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing is left that a person should do something about.
+    /// Whether nothing is left that needs a person's attention.
     pub fn is_clean(&self) -> bool {
         self.problems.iter().all(|problem| problem.repaired)
     }
@@ -46,7 +47,7 @@ impl Report {
                       `drive` and `index` to those of this drive, end it with `# checksum none`, and run `iomill check \
                       --repair`";
         let of_label = path.ends_with(LABEL);
-        // Who is checking needs not be sent here.
+        // The user runs `check` already, so the advice to run it is left out.
         let what = what.strip_suffix(discovery::LABEL_ADVICE).unwrap_or(&what).to_owned();
         let advice = if of_label { advice } else { "until then the array does not open" }.to_owned();
         self.problems.push(Problem { path, what, severity: Severity::Error, repaired: false, advice });
@@ -131,7 +132,7 @@ fn check_files(
     report: &mut Report,
 ) -> Result<()> {
     let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, Extent::All, signature)?)?;
-    // Where something cannot be decided, nothing is touched.
+    // While something cannot be decided, nothing is changed.
     let repair = catalog.is_writer() && plan.faults.is_empty();
     report.problems.extend(plan.faults.iter().chain(&plan.remarks).cloned());
     let advice = match (repair, catalog.is_writer()) {
@@ -188,7 +189,7 @@ fn check_file(
     let length = match length {
         Ok(length) => length,
         Err(error) => {
-            report.lost(error, "without it nobody knows how long the file is; its parts are untouched")?;
+            report.lost(error, "without it the file's length is not known; its parts are untouched")?;
             return Ok(());
         }
     };

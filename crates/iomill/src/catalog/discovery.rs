@@ -24,7 +24,7 @@ pub(super) const LABEL_ADVICE: &str = "; `iomill check` tells how to mend it fro
 pub(super) struct Member {
     pub(super) fs: Arc<dyn DriveFs>,
     pub(super) label: Label,
-    /// False where a person mended the label and nobody signed it yet.
+    /// False if a person mended the label and no repair has signed it yet.
     pub(super) signed: bool,
     /// Whether it is elsewhere than the newest label says. Another path to the same directory is not elsewhere.
     pub(super) moved: bool,
@@ -164,8 +164,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Searches until every drive of the newest label is there; returns that label. A found drive may bring a newer
-    /// label, so this goes round until nothing changes.
+    /// Searches until every drive of the newest label is there, and returns that label. A found drive may bring a newer
+    /// label, so this repeats until nothing changes.
     fn complete(&mut self, array: Id) -> Result<Label> {
         loop {
             let newest = self.found.values().max_by_key(|member| (member.label.epoch, member.signed));
@@ -209,7 +209,7 @@ impl Search<'_> {
         matches.pop().map_or_else(|| Err(missing(listed, found_at_hint)), Ok)
     }
 
-    /// What is in a directory: a drive, nothing, or something that cannot be used.
+    /// The contents of a directory: a drive, nothing, or something unusable.
     fn look_at(&self, path: &Path) -> Result<Option<Member>> {
         let fs = match self.platform.attach(path, false) {
             Ok(fs) => fs,
@@ -235,7 +235,7 @@ impl Search<'_> {
         places
     }
 
-    /// Drives of the array near the starts. What cannot be read there is none of ours to complain about.
+    /// Drives of the array near the starts. Directories there that cannot be read are ignored.
     fn neighbours(&mut self, array: Id) -> &[Member] {
         if self.neighbours.is_none() {
             let mut places: Vec<PathBuf> = Vec::new();
@@ -250,8 +250,8 @@ impl Search<'_> {
         self.neighbours.as_deref().unwrap_or_default()
     }
 
-    /// Tells which drives have moved. One that has may be a copy of one that still is in the old place; using both a
-    /// copy and originals would let them drift apart, so neither is used.
+    /// Finds the drives that have moved. Such a drive may be a copy of a drive that is still in the old place. A copy
+    /// and its original would drift apart, so neither is used.
     fn settle_places(&mut self, best: &Label) -> Result<()> {
         for listed in &best.drives {
             let old = Path::new(&listed.path);
@@ -331,7 +331,7 @@ fn no_drives(starts: &[PathBuf]) -> Error {
     Error::invalid(format!("drives {starts:?}"), "name at least one drive of the array")
 }
 
-/// What stands in a missing drive's place decides the words.
+/// The words depend on what is in a missing drive's place.
 fn missing(listed: &LabelDrive, at_hint: Result<Option<Member>>) -> Error {
     let instead = match at_hint {
         Err(error @ (Error::Corrupt { .. } | Error::Drive { .. })) => return error,

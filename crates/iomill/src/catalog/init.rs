@@ -117,8 +117,8 @@ fn make_lock(fs: &Arc<dyn DriveFs>) -> Result<()> {
     }
 }
 
-/// A drive with a label is taken only when the label is of an array whose making was interrupted: its own epoch is 0,
-/// or another of these drives shows that (rule 9).
+/// Refuses drives with a label, with one exception: an array that was not finished. A drive's own epoch of 0 shows
+/// that, or another of these drives shows it (rule 9).
 fn refuse_drives_in_use(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
     let mut labels = Vec::new();
     for fs in fses {

@@ -269,7 +269,7 @@ impl Catalog {
         Ok(LengthFile { id: record.id, name: record.name.clone(), copies, state: Mutex::new(state) })
     }
 
-    /// The length of a file as its copies say, changing none of them, whoever else may be at work on the file.
+    /// The length of a file by its copies. It changes none of them, also while another process works on the file.
     pub fn length(&self, record: &Record) -> Result<u64> {
         Ok(find(self, record, Access::READ)?.best.length)
     }

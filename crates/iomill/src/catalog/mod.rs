@@ -197,7 +197,7 @@ impl Catalog {
     }
 }
 
-/// Takes a lock whose data is whole even if a thread panicked while it held it: each is changed in single steps.
+/// Takes a lock. Each holder changes its data in single steps, so the data is whole even after a panic of a holder.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

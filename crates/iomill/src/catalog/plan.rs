@@ -27,7 +27,7 @@ pub enum Severity {
 /// What to do about what a writer puts right.
 pub(super) const REPAIR_ADVICE: &str = "run `iomill check --repair`; opening the array for writing puts it right too";
 /// The same where a repair was refused.
-pub(super) const LATER_ADVICE: &str = "a repair puts it right once the errors that nobody but you can decide are gone";
+pub(super) const LATER_ADVICE: &str = "a repair puts it right once the errors are gone that only you can decide";
 
 /// Something that is not as it should be.
 #[derive(Clone, Debug)]
@@ -59,9 +59,9 @@ pub(super) enum Act {
     Rewrite { drive: usize, path: String, bytes: Vec<u8> },
     /// Write this tombstone of a file that another replaced.
     Bury(Record),
-    /// Finish the deletion of a file whose tombstone is on every drive by now.
+    /// Finish the deletion of a file with a tombstone on every drive.
     Finish(Record),
-    /// Remove the empty parts and the lengths of a file whose making was cut off.
+    /// Remove the empty parts and the lengths of a file that was not finished.
     RemoveOrphan(Id),
 }
 

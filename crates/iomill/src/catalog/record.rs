@@ -56,7 +56,7 @@ pub struct Record {
     pub key: u64,
     /// The drives that keep its length: one to three of `drives`.
     pub length_drives: Vec<u16>,
-    /// The file whose name this one took over, which is dead whatever its own record says (rule 5).
+    /// The file that had this name before. It is dead, whatever its own record says (rule 5).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub replaces: Option<Id>,
     /// What users noted with the file.

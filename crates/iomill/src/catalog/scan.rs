@@ -124,7 +124,7 @@ impl Scan {
         let fs = &*drives[index].fs;
         let copies = self.records.entry(id).or_insert_with(|| Copies::none(drives.len()));
         copies.places[index] = match read_small(fs, &path, buf) {
-            // Removed since it was listed, which only those see who read without a lock.
+            // Removed since it was listed. Only a reader without a lock sees that.
             Ok(None) => Place::Missing,
             Ok(Some(bytes)) => Place::Holds(copies.version(bytes, id, drives.len(), signature)),
             Err(error) if is_media_error(&error) => Place::Unreadable(format!("cannot be read ({error})")),

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use super::Catalog;
-use super::store::failed;
+use super::store::{SPARE, failed};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFs, OpenFile};
-
-/// Path of the spare on each drive.
-pub(super) const SPARE: &str = "spare";
 
 /// Enough for one record of the largest size and the directory entries.
 const SPARE_BYTES: u64 = 128 << 10;

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::id::{Id, fill_random};
-use super::spare::SPARE;
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFs, Lock, OpenFile};
@@ -19,6 +18,8 @@ pub(super) const LABEL: &str = "label";
 pub(super) const FILES: &str = "files";
 /// Directory of parts.
 pub(super) const PARTS: &str = "parts";
+/// Path of the space set aside on each drive.
+pub(super) const SPARE: &str = "spare";
 /// How names of temporary files begin.
 pub(super) const TEMPORARY: &str = "tmp-";
 
@@ -184,7 +185,7 @@ impl Locks {
             let opened = absent_is_none(OpenFile::open(fs, LOCK, access)).map_err(failed("open", &**fs, LOCK))?;
             let file = opened.ok_or_else(|| Error::Corrupt {
                 path: full_path(&**fs, LOCK),
-                why: "the lock is missing; make sure that nobody uses the array, then run `iomill check --repair`"
+                why: "the lock is missing; make sure that no process uses the array, then run `iomill check --repair`"
                     .to_owned(),
             })?;
             if !fs.lock(file.handle(), lock).map_err(failed("lock", &**fs, LOCK))? {
@@ -212,7 +213,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // Closing the descriptors unlocks as well, unless a ring holds them; nobody is left to hear of more.
+        // Closing the descriptors unlocks, too, unless a ring holds them. No caller is left that could get an error.
         let _ = self.release();
     }
 }

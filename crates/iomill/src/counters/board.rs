@@ -1,4 +1,4 @@
-//! The board: all rows of one array, in memory that other processes can read where there is such.
+//! The board: all rows of one array, in memory that other processes can read, if there is such memory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,14 +16,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::published::{CACHE_WORD, USED_WORD, encode, header_bytes};
 use super::runtime::{self, OwnFile};
 use super::snapshot::{Counters, load};
-use super::{DriveTally, KIND_DRIVE, KIND_THREAD, KIND_WORD, Owned, ROW_BYTES, ROW_WORDS, Row, Tally};
+use super::{DriveTally, KIND_DRIVE, KIND_THREAD, KIND_WORD, Owned, ROW_BYTES, ROW_WORDS, ROWS_MAX, Row, Tally};
 use crate::sys::memory::Slab;
 use crate::sys::process::Home;
 
-/// Most rows on a board; owners that come later count in plain memory.
-pub(super) const ROWS_MAX: usize = 1 << 14;
-
-/// Memory of the board is made ready in steps of so many bytes: a page.
+/// The board's memory is made ready in steps of so many bytes: a page.
 const STEP_BYTES: usize = 4096;
 
 /// Tells boards of this process apart in the threads' tables.
@@ -34,7 +31,7 @@ thread_local! {
     static TALLIES: RefCell<Vec<(u64, Rc<Tally>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a board is about.
+/// What a board describes.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The array's id.
@@ -50,7 +47,7 @@ pub struct Board {
     drives: u16,
     area: Area,
     pool: Mutex<Pool>,
-    /// Nobody needs to find it any more.
+    /// Set when no other process needs to find it any more.
     closed: AtomicBool,
 }
 
@@ -58,13 +55,13 @@ pub struct Board {
 struct Pool {
     /// The file behind the area, until the board is closed.
     file: Option<OwnFile>,
-    /// Rows of the area that have a kind: the first so many.
+    /// How many rows of the area have a kind. They come first.
     used: usize,
-    /// Rows of the area that may be touched: the first so many (`runtime`, rule 3).
+    /// How many rows of the area may be touched (`runtime`, rule 3). They come first.
     ready: usize,
     /// Rows without an owner, by kind (rule 2).
     free: BTreeMap<u64, Vec<NonNull<Row>>>,
-    /// Rows beyond the area. Each is a leaked box that the board gets back when it ends.
+    /// Rows beyond the area. Each is a leaked box that the board frees when it ends.
     extra: Vec<NonNull<Row>>,
 }
 
@@ -85,27 +82,27 @@ impl Area {
 
 /// A shared mapping of a file.
 struct Mapping {
-    /// Start of a mapping of `len` bytes that this value alone owns.
+    /// Start of a mapping of `len` bytes that only this value owns.
     start: NonNull<u8>,
     len: usize,
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no owner lives any more: each holds the board.
+        // SAFETY: the mapping is ours, and no owner lives any more, since each holds the board.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "unmapping one's own memory cannot fail");
+        debug_assert!(unmapped.is_ok(), "unmapping own memory cannot fail");
     }
 }
 
-// SAFETY: what the pointers lead to is atomics that live as long as the board and belong to no thread; the pool is locked.
+// SAFETY: the pointers lead to atomics that live as long as the board and belong to no thread. The pool is locked.
 unsafe impl Send for Board {}
 // SAFETY: as above.
 unsafe impl Sync for Board {}
 
 impl Board {
-    /// A board in the first of `directories` that can be used, or in plain memory. Where there are directories and none can be
-    /// used, a notice says why. `salt` makes the file's name hard to guess.
+    /// A board in the first of `directories` that works, or in plain memory. If there are directories and none works, a
+    /// notice says why. `salt` makes the file's name hard to guess.
     pub fn new(
         subject: &Subject,
         directories: &[PathBuf],
@@ -132,7 +129,7 @@ impl Board {
             Some((mapping, file)) => (Area::Shared(mapping), Some(file)),
             None => {
                 let slab = Slab::new(len)?;
-                // SAFETY: the slab is longer than the header and nobody else has it.
+                // SAFETY: the slab is longer than the header, and no other code has it.
                 unsafe { slab.base().copy_from_nonoverlapping(header.as_ptr(), header.len()) };
                 (Area::Plain(slab), None)
             }
@@ -149,8 +146,8 @@ impl Board {
         }))
     }
 
-    /// The calling thread's counters. The thread keeps them, so that this is a look at a short list; whoever counts much in
-    /// one call asks once.
+    /// The calling thread's counters. The thread keeps them, so this only searches a short list. A caller that counts
+    /// much in one call asks once.
     #[inline]
     pub fn tally(self: &Arc<Self>) -> Rc<Tally> {
         let found = TALLIES.try_with(|tallies| {
@@ -158,7 +155,7 @@ impl Board {
                 tallies.borrow().iter().find(|(instance, _)| *instance == self.instance).map(|(_, t)| Rc::clone(t));
             found.unwrap_or_else(|| self.enter(&mut tallies.borrow_mut()))
         });
-        // A thread that is ending has no table any more: its last calls take a row for each.
+        // A thread that is ending has no table any more. Each of its last calls takes a row.
         found.unwrap_or_else(|_| Rc::new(self.take_thread()))
     }
 
@@ -170,7 +167,7 @@ impl Board {
         tally
     }
 
-    /// Counters for an owner of its own, such as a worker that serves many threads.
+    /// Counters for another owner, such as a worker that serves many threads.
     pub fn take_thread(self: &Arc<Self>) -> Tally {
         Tally(self.take(KIND_THREAD))
     }
@@ -188,12 +185,12 @@ impl Board {
         Owned { board: Arc::clone(self), row, not_sync: PhantomData }
     }
 
-    /// A row that nobody has had.
+    /// A row that had no owner before.
     fn begin(&self, pool: &mut Pool, kind: u64) -> NonNull<Row> {
         if pool.used == pool.ready && pool.used < ROWS_MAX {
             let offset = header_bytes(self.drives) + pool.ready * ROW_BYTES;
             let allocated = pool.file.as_ref().map(|file| file.allocate(offset as u64, STEP_BYTES as u64));
-            // Where there is no memory for more, or the file has been closed, this process at least counts on.
+            // If there is no memory for more rows, or the file has been closed, at least this process goes on counting.
             if matches!(allocated, Some(Ok(()))) {
                 pool.ready += STEP_BYTES / ROW_BYTES;
             }
@@ -201,9 +198,9 @@ impl Board {
         if pool.used < pool.ready {
             let row = self.row(pool.used);
             pool.used += 1;
-            // SAFETY: the row lies within the area and may be touched.
+            // SAFETY: the row lies within the area, and may be touched.
             unsafe { row.as_ref() }.0[KIND_WORD].store(kind, Ordering::Relaxed);
-            // After the kind, which a reader needs.
+            // Release: pairs with a reader in another process, which must see the kind of every row in use.
             self.header(USED_WORD).store(pool.used as u64, Ordering::Release);
             return row;
         }
@@ -239,12 +236,12 @@ impl Board {
         for row in rows {
             // SAFETY: rows in use may be touched and live as long as the board.
             let known = counters.add_row(&load(unsafe { row.as_ref() }));
-            debug_assert!(known, "rows are given out for drives of the board only");
+            debug_assert!(known, "the board has rows only for its own drives");
         }
         counters
     }
 
-    /// Takes the board away from other processes; counting goes on.
+    /// Hides the board from other processes. Counting goes on.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.pool().file = None;
@@ -263,8 +260,8 @@ impl Board {
     }
 
     fn header(&self, word: usize) -> &AtomicU64 {
-        // SAFETY: the header lies at the start of the area, aligned, and is made ready before the board is. Its words that change
-        // are reached as atomics only.
+        // SAFETY: the header lies at the start of the area, aligned, and is ready before the board is. Words of it that
+        // change are accessed only as atomics.
         unsafe { AtomicU64::from_ptr(self.area.base().cast::<u64>().add(word)) }
     }
 
@@ -279,7 +276,7 @@ impl Drop for Board {
     fn drop(&mut self) {
         let pool = self.pool.get_mut().unwrap_or_else(PoisonError::into_inner);
         for row in pool.extra.drain(..) {
-            // SAFETY: it is a box that `begin` leaked, and no owner lives any more: each holds the board.
+            // SAFETY: it is a box that `begin` leaked. No owner lives any more, since each holds the board.
             drop(unsafe { Box::from_raw(row.as_ptr()) });
         }
     }
@@ -291,10 +288,10 @@ impl fmt::Debug for Board {
     }
 }
 
-/// Makes the file, maps it, fills in the header, and lets it be found.
+/// Makes the file, maps it, fills in the header, and gives the file its name.
 fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) -> io::Result<(Mapping, OwnFile)> {
     let directory = runtime::open_directory(path, true)?;
-    // Dead processes cannot remove their files.
+    // Dead processes cannot remove their files, so this call does.
     runtime::living(&directory)?;
     let name = runtime::file_name(&subject.array, std::process::id(), salt);
     let file = runtime::create(directory, name, len as u64)?;
@@ -304,7 +301,7 @@ fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) ->
     let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, flags, &file.file, 0) }?;
     let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
     let mapping = Mapping { start, len };
-    // SAFETY: the mapping is longer than the header, which has memory behind it; nobody else knows the file yet.
+    // SAFETY: the mapping is longer than the header, which has memory behind it. No other process knows the file yet.
     unsafe { start.as_ptr().copy_from_nonoverlapping(header.as_ptr(), header.len()) };
     file.show()?;
     Ok((mapping, file))

@@ -53,8 +53,8 @@ impl Latency {
         self.counts.iter().fold(0, |sum, count| sum.wrapping_add(*count))
     }
 
-    /// The latency that a share of the requests (0 to 1) did not exceed, in microseconds; `None` if none was timed. Within
-    /// a bucket latencies are taken to be spread evenly.
+    /// The latency that a share of the requests (0 to 1) did not exceed, in microseconds; `None` if none was timed. It
+    /// assumes that latencies spread evenly within a bucket.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         let wanted = share.clamp(0.0, 1.0) * self.count() as f64;
         let mut below = 0.0;
@@ -71,7 +71,7 @@ impl Latency {
         last
     }
 
-    /// What was timed after `earlier`.
+    /// The latencies that were timed after `earlier`.
     pub fn since(&self, earlier: &Latency) -> Latency {
         let counts = std::array::from_fn(|bucket| self.counts[bucket].saturating_sub(earlier.counts[bucket]));
         Latency { counts, sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns) }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::latency::{BUCKETS, end_ns};
 use super::snapshot::{Counters, DriveCounters};
 
-/// Prometheus gets the ends of whole powers of two only: a bucket is a time series, and there are many drives.
+/// Prometheus gets only the ends of whole powers of two: a bucket is a time series, and there are many drives.
 const BUCKETS_PER_LINE: usize = 4;
 
 type OfArray = (&'static str, &'static str, &'static str, fn(&Counters) -> u64);
@@ -21,7 +21,7 @@ const ARRAY: [OfArray; 12] = [
     ("cache_bypasses_total", "counter", "Pages read or written past the cache.", |c| c.bypasses),
     ("cache_waits_total", "counter", "Waits for a page that another call was working on.", |c| c.waits),
     ("cache_pins_total", "counter", "Pins taken.", |c| c.pins),
-    ("cache_read_ahead_total", "counter", "Pages read into the cache before anybody asked.", |c| c.read_ahead),
+    ("cache_read_ahead_total", "counter", "Pages read into the cache before a call asked for them.", |c| c.read_ahead),
     ("read_bytes_total", "counter", "Bytes that calls have read, or have begun to.", |c| c.bytes_read),
     ("written_bytes_total", "counter", "Bytes that calls have written, or have begun to.", |c| c.bytes_written),
 ];
@@ -57,12 +57,12 @@ impl Counters {
             }
         }
         let name = "drive_latency_seconds";
-        head(text, name, "histogram", "Time from the start to the end of reads and writes, of a sample of them.")?;
+        head(text, name, "histogram", "Time from the start to the end of a sample of the reads and writes.")?;
         for (index, drive) in self.drives.iter().enumerate() {
             let mut sum = 0u64;
             for (bucket, count) in drive.latency.counts.iter().enumerate() {
                 sum = sum.wrapping_add(*count);
-                // The last bucket has no end but the line below.
+                // The last bucket has no end. The line below writes it.
                 if bucket % BUCKETS_PER_LINE == BUCKETS_PER_LINE - 1 && bucket + 1 < BUCKETS {
                     let end = end_ns(bucket) as f64 / 1e9;
                     writeln!(text, "iomill_{name}_bucket{{drive=\"{index}\",le=\"{end}\"}} {sum}")?;

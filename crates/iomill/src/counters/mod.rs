@@ -1,15 +1,16 @@
-//! Counters: what an array has done, cheap to count and always there.
+//! Counters: what an array has done. They are cheap, and always on.
 //!
-//! Goals: counting costs the hot path a plain load, add and store; sums never go back; another process can watch
-//! (`iomill top`). Non-goals: an instant at which all counters agree: each is right by itself.
+//! Goals: counting costs the hot path a plain load, add and store. Sums never go back. Another process can watch
+//! (`iomill top`). Non-goals: one moment at which all counters agree. Each is right by itself.
 //!
 //! Rules:
-//! 1. A row is some words in memory that belongs to the array's [`Board`]. One owner at a time writes to it, a
-//!    [`Tally`] of a thread or a [`DriveTally`] of a drive queue, so that adding needs no locked instruction. Anybody reads.
-//! 2. A row is never cleared. When its owner ends, the next owner of the same kind goes on where it stopped; so the sum
-//!    over all rows never goes back.
-//! 3. The words are std's atomics also under models: they lie in memory that other processes map, and no protocol hangs
-//!    on them.
+//! 1. A row is an array of words in memory that belongs to the array's [`Board`]. One owner at a time writes to it: a
+//!    [`Tally`] of a thread, or a [`DriveTally`] of a drive queue. So an addition needs no locked instruction. Every
+//!    thread and process may read it.
+//! 2. A row is never cleared. When its owner ends, the next owner of the same kind goes on from the row's values. So
+//!    the sum over all rows never goes back.
+//! 3. The words are std's atomics, also under models. They lie in memory that other processes map, and no protocol
+//!    depends on them.
 
 mod board;
 mod latency;
@@ -33,19 +34,22 @@ pub use published::{Published, find};
 pub use runtime::directories;
 pub use snapshot::{Counters, DriveCounters};
 
-/// Words of a row. With them a row is eight pairs of cache lines, and no two rows share one.
+/// Words of a row. A row is then eight pairs of cache lines, and no two rows share one.
 const ROW_WORDS: usize = 128;
 const ROW_BYTES: usize = ROW_WORDS * 8;
+/// The largest number of rows on a board. Later owners count in plain memory.
+const ROWS_MAX: usize = 1 << 14;
 
-/// In every row, what it counts for: 0 is nothing yet.
+/// The word of every row that says what it counts for: 0 is nothing yet.
 const KIND_WORD: usize = 0;
 const KIND_THREAD: u64 = 1;
-/// The kind of drive 0's rows; drive 1's is one more, and so on.
+/// The kind of drive 0's rows. Drive 1's is one more, and so on.
 const KIND_DRIVE: u64 = 2;
 /// The first word of the histogram in a drive's row.
 const LATENCY_WORD: usize = 16;
 
-/// One request in so many is timed. It is odd so as not to keep step with batches, whose sizes are powers of two.
+/// One request in so many is timed. The number is odd, because batch sizes are powers of two and would fall into step
+/// with it.
 pub const TIMED_ONE_IN: u32 = 17;
 
 #[repr(C, align(1024))]
@@ -67,7 +71,7 @@ pub enum Id {
     Flushes = 5,
     /// Pages read or written past the cache.
     Bypasses = 6,
-    /// Times that a call waited for a page that another was working on.
+    /// Times that a call waited for a page that another call worked on.
     Waits = 7,
     /// Pins taken.
     Pins = 8,
@@ -75,12 +79,12 @@ pub enum Id {
     BytesRead = 9,
     /// Bytes that calls have written, or have begun to.
     BytesWritten = 10,
-    /// Pages read into frames before anybody asked for them.
+    /// Pages read into frames before a call asked for them.
     ReadAhead = 11,
 }
 
 impl Id {
-    /// All of them.
+    /// All ids.
     pub const ALL: [Id; 11] = [
         Id::Hits,
         Id::Misses,
@@ -110,7 +114,7 @@ enum DriveId {
     LatencySumNs = 8,
 }
 
-/// One owner's row. `Send` and not `Sync`: whoever holds it is the only one to write (rule 1).
+/// One owner's row. It is `Send` and not `Sync`, because only the thread that holds it writes (rule 1).
 struct Owned {
     board: Arc<Board>,
     /// Lives as long as the board.
@@ -119,8 +123,8 @@ struct Owned {
     not_sync: PhantomData<Cell<u64>>,
 }
 
-// SAFETY: the row is atomics in memory that the board keeps and that belongs to no thread. Ownership moves with its owner, and
-// handing it to another thread orders its old owner's stores before the new one's.
+// SAFETY: the row is atomics in memory that the board keeps and that belongs to no thread. A move to another thread
+// orders the old owner's stores before the new owner's.
 unsafe impl Send for Owned {}
 
 impl Owned {
@@ -132,7 +136,7 @@ impl Owned {
     #[inline(always)]
     fn add(&self, word: usize, amount: u64) {
         let word = &self.words()[word];
-        // Nobody else writes (rule 1), so nothing is lost between the two.
+        // Only this owner writes (rule 1), so nothing is lost between the load and the store.
         word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
@@ -161,13 +165,13 @@ impl fmt::Debug for Owned {
 pub struct Tally(Owned);
 
 impl Tally {
-    /// Counts.
+    /// Adds to a counter.
     #[inline(always)]
     pub fn add(&self, id: Id, amount: u64) {
         self.0.add(id as usize, amount);
     }
 
-    /// Counts a hit, and by how much it adds to another counter: the same as adding twice, in fewer instructions.
+    /// Counts a hit, and adds to another counter: the same as two calls of `add`, in fewer instructions.
     #[inline(always)]
     pub fn hit(&self, other: Id, amount: u64) {
         let words = self.0.words();
@@ -183,38 +187,38 @@ impl Tally {
 pub struct DriveTally(Owned);
 
 impl DriveTally {
-    /// A read has ended well.
+    /// Counts a read that succeeded.
     #[inline]
     pub fn read(&self, bytes: u64) {
         self.0.add(DriveId::Reads as usize, 1);
         self.0.add(DriveId::ReadBytes as usize, bytes);
     }
 
-    /// A write has ended well.
+    /// Counts a write that succeeded.
     #[inline]
     pub fn wrote(&self, bytes: u64) {
         self.0.add(DriveId::Writes as usize, 1);
         self.0.add(DriveId::WriteBytes as usize, bytes);
     }
 
-    /// A sync has ended well.
+    /// Counts a sync that succeeded.
     pub fn synced(&self) {
         self.0.add(DriveId::Syncs as usize, 1);
     }
 
-    /// A read, write or sync has failed for good.
+    /// Counts a read, write or sync that failed finally.
     #[cold]
     pub fn failed(&self) {
         self.0.add(DriveId::Errors as usize, 1);
     }
 
-    /// So many are in flight now.
+    /// Stores how many are in flight now.
     #[inline]
     pub fn set_in_flight(&self, count: usize) {
         self.0.set(DriveId::InFlight as usize, count as u64);
     }
 
-    /// A timed read or write took so long.
+    /// Adds the latency of a timed read or write.
     pub fn took(&self, latency_ns: u64) {
         self.0.add(LATENCY_WORD + latency::bucket(latency_ns), 1);
         self.0.add(DriveId::LatencySumNs as usize, latency_ns);
@@ -223,14 +227,14 @@ impl DriveTally {
 
 impl Drop for DriveTally {
     fn drop(&mut self) {
-        // A queue ends with nothing in flight, but its row goes on; in a child it is the parent's.
+        // A queue ends with nothing in flight, but its row stays in use. In a forked child the row is the parent's.
         if self.0.board.is_here() {
             self.set_in_flight(0);
         }
     }
 }
 
-/// Where the queues of one drive count.
+/// The counters' place for the queues of one drive.
 #[derive(Clone, Debug)]
 pub struct Meter {
     board: Arc<Board>,
@@ -239,19 +243,19 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter of one drive; times are the clock's.
+    /// A meter of one drive. Times come from the clock.
     pub fn new(board: &Arc<Board>, drive: u16, clock: &Arc<dyn Clock>) -> Meter {
         Meter { board: Arc::clone(board), drive, clock: Arc::clone(clock) }
     }
 
-    /// What one queue counts with.
+    /// The counters and the stopwatch of one queue.
     pub fn probe(&self) -> Probe {
         let tally = self.board.take_drive(self.drive);
         Probe { tally, clock: Arc::clone(&self.clock), until_timed: TIMED_ONE_IN }
     }
 }
 
-/// What one queue counts with: its counters, and a stopwatch for some of its requests.
+/// The counters of one queue, and a stopwatch for some of its requests.
 #[derive(Debug)]
 pub struct Probe {
     /// The counters.
@@ -261,7 +265,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// When a request starts: a stamp for [`Probe::stop`], 0 if it is not timed.
+    /// Called when a request starts. Returns a stamp for [`Probe::stop`], or 0 if the request is not timed.
     #[inline]
     pub fn start(&mut self) -> u64 {
         self.until_timed -= 1;
@@ -273,7 +277,7 @@ impl Probe {
         self.clock.now_ns().max(1)
     }
 
-    /// When a request has ended well.
+    /// Called when a request has succeeded.
     #[inline]
     pub fn stop(&self, stamp: u64) {
         if stamp != 0 {

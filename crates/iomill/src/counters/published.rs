@@ -1,7 +1,7 @@
-//! The published form of a board: its header, and the reader of other processes' boards.
+//! The published form of a board: its header, and the reader for boards of other processes.
 //!
-//! Goals: a reader believes nothing, whatever the file holds; it never maps a file, which another could cut short under it. A
-//! word that is read while it is written is seen as it was before or after, as the kernel copies whole words.
+//! Goals: a reader trusts nothing that the file holds. It never maps a file, because another process could cut the file
+//! short. A word that is read during a write has its old or its new value, because the kernel copies whole words.
 //!
 //! ```text
 //! words 0..9   magic, version, header bytes, drives, array id (2), pid, cache bytes, rows in use, row bytes
@@ -16,13 +16,12 @@ use std::path::PathBuf;
 
 use rustix::fs as sys;
 
-use super::board::ROWS_MAX;
 use super::runtime;
 use super::snapshot::{Counters, Words};
-use super::{ROW_BYTES, ROW_WORDS};
+use super::{ROW_BYTES, ROW_WORDS, ROWS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"iomillCT");
-/// Goes up with every change of the header, of rows, or of what a word means.
+/// Goes up with every change of the header, of rows, or of the meaning of a word.
 const VERSION: u64 = 1;
 const PAGE: usize = 4096;
 const NAME_BYTES: usize = 256;
@@ -59,7 +58,7 @@ pub(super) fn encode(array: &[u8; 16], pid: u32, drives: &[String]) -> Vec<u8> {
         place.copy_from_slice(&word.to_ne_bytes());
     }
     for (place, name) in bytes[PAGE..].chunks_exact_mut(NAME_BYTES).zip(drives) {
-        // Of a long path the end tells more.
+        // The end of a long path says more.
         let start =
             (name.len().saturating_sub(NAME_BYTES - 2)..=name.len()).find(|start| name.is_char_boundary(*start));
         let text = &name[start.unwrap_or(name.len())..];
@@ -73,7 +72,7 @@ pub(super) fn encode(array: &[u8; 16], pid: u32, drives: &[String]) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Published {
     file: OwnedFd,
-    /// Its number in its file system, and that file system's.
+    /// Its inode number, and its file system's number.
     key: (u64, u64),
     array: [u8; 16],
     pid: u32,
@@ -81,8 +80,8 @@ pub struct Published {
     drives: Vec<String>,
 }
 
-/// The boards that this user's processes show in `directories` (see [`directories`](super::directories)), by process. A file of a
-/// dead process is removed; why others cannot be read is told beside them.
+/// The boards that this user's processes show in `directories` (see [`directories`](super::directories)), by process.
+/// It removes the file of a dead process. The second list says why other files could not be read.
 pub fn find(directories: &[PathBuf]) -> (Vec<Published>, Vec<String>) {
     let (mut found, mut notices) = (Vec::new(), Vec::new());
     for path in directories {
@@ -114,7 +113,10 @@ impl Published {
             return Err(damaged("it holds no counters"));
         }
         if word(1) != VERSION {
-            return Err(damaged(&format!("its counters have format {}, and this program knows {VERSION}", word(1))));
+            return Err(damaged(&format!(
+                "its counters have format {}, and this program reads only {VERSION}",
+                word(1)
+            )));
         }
         let drives = u16::try_from(word(3)).map_err(|_| damaged("its header has too many drives"))?;
         let pid = u32::try_from(word(6)).map_err(|_| damaged("its header names no process"))?;
@@ -133,7 +135,7 @@ impl Published {
         Ok(Published { file, key, array, pid, header_bytes, drives })
     }
 
-    /// Tells it from all others that are found while this value lives.
+    /// Distinguishes it from all others that are found while this value lives.
     pub fn key(&self) -> (u64, u64) {
         self.key
     }
@@ -143,23 +145,23 @@ impl Published {
         self.array
     }
 
-    /// The array's id as `ArrayInfo` has it.
+    /// The array's id in the form of `ArrayInfo`.
     pub fn array_id(&self) -> String {
         format!("{:032x}", u128::from_be_bytes(self.array))
     }
 
-    /// The process, as it is numbered where it runs.
+    /// The process, by its number in its own namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The drives' directories, by index; of a long one the end. They are what the process says, with control characters
-    /// replaced.
+    /// The drives' directories, by index; only the end of a long one. The process wrote them, and control characters
+    /// are replaced.
     pub fn drives(&self) -> &[String] {
         &self.drives
     }
 
-    /// The counters now; `None` when the process has closed the array, or has ended.
+    /// The counters now; `None` if the process has closed the array, or has ended.
     pub fn read(&self) -> io::Result<Option<Counters>> {
         if !runtime::is_alive(&self.file)? {
             return Ok(None);
@@ -186,7 +188,7 @@ impl Published {
     }
 }
 
-/// A word of bytes that hold it.
+/// A word of a byte array that is long enough.
 fn word(bytes: &[u8], index: usize) -> u64 {
     let bytes = bytes.get(index * 8..index * 8 + 8).and_then(|bytes| bytes.try_into().ok());
     u64::from_ne_bytes(bytes.unwrap_or_default())
@@ -196,7 +198,7 @@ fn name(place: &[u8]) -> io::Result<String> {
     let len = usize::from(u16::from_ne_bytes([place[0], place[1]]));
     let text = place.get(2..2 + len).ok_or_else(|| damaged("a drive's name is too long"))?;
     let text = String::from_utf8_lossy(text);
-    // What is shown on a terminal must not steer it.
+    // Text that goes to a terminal must not control it.
     Ok(text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect())
 }
 

@@ -1,11 +1,12 @@
 //! Files in memory through which processes show their counters.
 //!
 //! Rules:
-//! 1. Files lie in a directory that nobody else can reach: of this user, mode 0700, no symlink. Another directory is not used.
-//! 2. A file appears whole and with its owner's lock: it gets its name after that. The lock goes when the owner ends, however
-//!    it ends. So a file whose lock can be had is stale, and whoever finds it removes it.
-//! 3. Its memory is allocated before it is touched through a mapping: a file system in memory that is full would end
-//!    the process.
+//! 1. Files lie in a directory that no other user can reach: it belongs to this user, has mode 0700, and is not a
+//!    symlink. Any other directory is not used.
+//! 2. A file gets its name only when it is whole and its owner has locked it. The lock goes when the owner ends,
+//!    however it ends. So a file with a free lock is stale, and the process that finds it removes it.
+//! 3. The file's memory is allocated before a mapping touches it. Otherwise a full file system in memory would end the
+//!    process.
 
 use std::ffi::CStr;
 use std::io;
@@ -16,14 +17,15 @@ use rustix::fs::{self as sys, AtFlags, CWD, Dir, FallocateFlags, FileType, Flock
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Where this user's processes show their counters, the preferred place first: in `$XDG_RUNTIME_DIR`, in `/dev/shm`.
+/// The directories in which this user's processes show their counters, the preferred one first: in `$XDG_RUNTIME_DIR`,
+/// then in `/dev/shm`.
 pub fn directories() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let shared = format!("/dev/shm/iomill-{}", geteuid().as_raw());
     runtime.map(|path| path.join("iomill")).into_iter().chain([PathBuf::from(shared)]).collect()
 }
 
-/// A directory of rule 1. `create` makes it if it is missing.
+/// Opens a directory as rule 1 demands. `create` makes it if it is missing.
 pub(super) fn open_directory(path: &Path, create: bool) -> io::Result<OwnedFd> {
     if create {
         match sys::mkdir(path, Mode::RWXU) {
@@ -38,7 +40,7 @@ pub(super) fn open_directory(path: &Path, create: bool) -> io::Result<OwnedFd> {
         return Err(refused("it belongs to another user"));
     }
     if stat.st_mode & 0o077 != 0 {
-        return Err(refused("others than its owner may enter it: its mode must be 0700"));
+        return Err(refused("other users may enter it: its mode must be 0700"));
     }
     Ok(directory)
 }
@@ -62,12 +64,12 @@ pub(super) fn create(directory: OwnedFd, name: String, len: u64) -> io::Result<O
 }
 
 impl OwnFile {
-    /// Rule 3.
+    /// Allocates memory, as rule 3 demands.
     pub fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         Ok(rustix::io::retry_on_intr(|| sys::fallocate(&self.file, FallocateFlags::empty(), offset, len))?)
     }
 
-    /// Gives it its name (rule 2).
+    /// Gives the file its name (rule 2).
     pub fn show(&self) -> io::Result<()> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         Ok(sys::linkat(CWD, path, &self.directory, &self.name, AtFlags::SYMLINK_FOLLOW)?)
@@ -76,19 +78,19 @@ impl OwnFile {
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        // One that never got its name, or whose name somebody has removed, is gone already. Any other that stays is stale once
-        // its lock goes, which happens now, also if a process that was forked from this one has the file too.
+        // A file without a name is gone already. Any other file that stays is stale once its lock goes. That happens
+        // now, also if a process that was forked from this one has the file, too.
         let _gone = sys::unlinkat(&self.directory, &self.name, AtFlags::empty());
         let _unlocked = sys::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// The name of a file: the array's id, the process, and something that nobody can guess.
+/// The name of a file: the array's id, the process, and a part that no other user can guess.
 pub(super) fn file_name(array: &[u8; 16], pid: u32, salt: u64) -> String {
     format!("{:032x}-{pid}-{salt:016x}", u128::from_be_bytes(*array))
 }
 
-/// Whether a file is named as ours are: nothing else is ever opened or removed.
+/// Whether a file is named like ours. No other file is ever opened or removed.
 fn is_ours(name: &str) -> bool {
     let hex = |text: &str, len| text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let mut fields = name.split('-');
@@ -99,17 +101,17 @@ fn is_ours(name: &str) -> bool {
     hex(array, 32) && hex(salt, 16) && pid.parse::<u32>().is_ok()
 }
 
-/// The files of living processes, with their names. Removes those of dead ones.
+/// The files of living processes, with their names. Removes the files of dead processes.
 pub(super) fn living(directory: &OwnedFd) -> io::Result<Vec<(String, OwnedFd)>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let Some(name) = CStr::to_str(entry.file_name()).ok().filter(|name| is_ours(name)) else { continue };
-        // NONBLOCK: opening a pipe that somebody has put there would wait.
+        // NONBLOCK, because opening a pipe would wait.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match sys::openat(directory, name, flags, Mode::empty()) {
             Ok(file) => file,
-            // Its owner has just closed it, or it is a symlink, which none of ours is.
+            // Its owner has just closed it, or it is a symlink, and so not ours.
             Err(Errno::NOENT | Errno::LOOP) => continue,
             Err(error) => return Err(error.into()),
         };

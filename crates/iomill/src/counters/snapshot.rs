@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::latency::{BUCKETS, Latency};
 use super::{DriveId, Id, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD, ROW_WORDS, Row};
 
-/// What an array has done since it was opened, summed over all threads. None but the gauges ever goes back.
+/// What an array has done since it was opened, summed over all threads. Only the gauges ever go back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Memory for cached pages, in bytes; 0 without a cache. A gauge.
@@ -22,7 +22,7 @@ pub struct Counters {
     pub flushes: u64,
     /// Pages read or written past the cache.
     pub bypasses: u64,
-    /// Times that a call waited for a page that another was working on.
+    /// Times that a call waited for a page that another call worked on.
     pub waits: u64,
     /// Pins taken.
     pub pins: u64,
@@ -30,35 +30,35 @@ pub struct Counters {
     pub bytes_read: u64,
     /// Bytes that calls have written, or have begun to.
     pub bytes_written: u64,
-    /// Pages read into frames before anybody asked for them: read-ahead and advice. They are among the fills, not the misses.
+    /// Pages read into frames before a call asked for them: read-ahead and advice. They count as fills, not as misses.
     pub read_ahead: u64,
     /// By drive index.
     pub drives: Vec<DriveCounters>,
 }
 
-/// What the queues of one drive have done. A request is what the layout cut a call into; pages that are read only to be changed
-/// are not counted.
+/// What the queues of one drive have done. A request is a piece of a call, as the layout cuts it. Pages that are read
+/// only for a change within them are not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriveCounters {
-    /// Reads that ended well.
+    /// Reads that succeeded.
     pub reads: u64,
-    /// Writes that ended well.
+    /// Writes that succeeded.
     pub writes: u64,
-    /// Syncs of parts that ended well.
+    /// Syncs of parts that succeeded.
     pub syncs: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Reads, writes and syncs that failed for good.
+    /// Reads, writes and syncs that failed finally.
     pub errors: u64,
     /// Requests that the drive has now. A gauge.
     pub in_flight: u64,
-    /// How long reads and writes took from their start to their end, of one in [`TIMED_ONE_IN`](super::TIMED_ONE_IN).
+    /// How long reads and writes took from start to end, of one in [`TIMED_ONE_IN`](super::TIMED_ONE_IN).
     pub latency: Latency,
 }
 
-/// A row as it was at some moment.
+/// The words of a row at one moment.
 pub(super) type Words = [u64; ROW_WORDS];
 
 pub(super) fn load(row: &Row) -> Words {
@@ -66,12 +66,12 @@ pub(super) fn load(row: &Row) -> Words {
 }
 
 impl Counters {
-    /// All zero.
+    /// Counters that are all zero.
     pub(super) fn new(drives: u16) -> Counters {
         Counters { drives: vec![DriveCounters::default(); usize::from(drives)], ..Counters::default() }
     }
 
-    /// Adds a row; `false` if it makes no sense.
+    /// Adds a row; `false` if the row is invalid.
     pub(super) fn add_row(&mut self, words: &Words) -> bool {
         match words[KIND_WORD] {
             KIND_THREAD => self.add_thread(words),
@@ -108,7 +108,7 @@ impl Counters {
         }
     }
 
-    /// What was counted after `earlier`, with the gauges as they are now.
+    /// What was counted after `earlier`. The gauges have their present values.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let mut passed = self.clone();
         let mut earlier = earlier.clone();

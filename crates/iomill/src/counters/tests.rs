@@ -26,7 +26,7 @@ fn shown(directory: &Path, drives: usize, salt: u64) -> Arc<Board> {
     board
 }
 
-/// What can be found in the directory, all of it readable.
+/// All boards in the directory. All must be readable.
 fn all(directory: &Path) -> Vec<Published> {
     let (found, notices) = find(&[directory.join("iomill")]);
     assert_eq!(notices, [""; 0]);
@@ -57,7 +57,7 @@ fn threads_add_up_and_never_go_back() {
         let counters = board.counters();
         assert_eq!((counters.hits, counters.bytes_read, counters.misses), (round * 4000, round * 16384, 0));
     }
-    // A thread that ends leaves its row to the next.
+    // A thread that ends leaves its row to the next thread.
     assert!(board.counters().hits > 0 && format!("{board:?}").contains("drives: 1"));
     for _ in 0..100 {
         std::thread::scope(|scope| scope.spawn(|| board.tally().add(Id::Pins, 1)).join().unwrap());
@@ -121,11 +121,11 @@ fn queues_of_a_drive_add_up() {
 #[test]
 fn rows_beyond_the_board_count_too() {
     let board = plain(1);
-    let owners: Vec<Tally> = (0..board::ROWS_MAX + 3).map(|_| board.take_thread()).collect();
+    let owners: Vec<Tally> = (0..ROWS_MAX + 3).map(|_| board.take_thread()).collect();
     owners.iter().for_each(|owner| owner.add(Id::Waits, 1));
-    assert_eq!(board.counters().waits, board::ROWS_MAX as u64 + 3);
+    assert_eq!(board.counters().waits, ROWS_MAX as u64 + 3);
     drop(owners);
-    assert_eq!(board.counters().waits, board::ROWS_MAX as u64 + 3);
+    assert_eq!(board.counters().waits, ROWS_MAX as u64 + 3);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn others_can_watch_until_it_is_closed() {
     assert!(!file.exists());
     assert_eq!(found[0].read().unwrap(), None);
     assert!(all(dir.path()).is_empty());
-    // Whoever still works on the array counts on, in memory that nobody sees.
+    // Owners that still work on the array go on counting, in memory that no other process sees.
     let owners: Vec<Tally> = (0..10).map(|_| board.take_thread()).collect();
     owners.iter().for_each(|owner| owner.add(Id::Hits, 1));
     assert_eq!(board.counters().hits, 15);
@@ -162,7 +162,7 @@ fn files_of_the_dead_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let board = shown(dir.path(), 1, 1);
     let mine = only_file(dir.path());
-    // A copy has no lock, as that of a process that was killed.
+    // A copy has no lock, like the file of a process that was killed.
     let stale = mine.with_file_name(runtime::file_name(b"0123456789abcdef", 1, 2));
     let other = mine.with_file_name("notes");
     fs::copy(&mine, &stale).unwrap();
@@ -206,7 +206,7 @@ fn directories_that_others_can_reach_are_not_used() {
     assert_eq!((notices.len(), all(dir.path()).len()), (0, 1));
 }
 
-/// A file with a lock and any content, as a hostile or newer program may leave.
+/// A file with a lock and any content, as a hostile or newer program may leave it.
 #[test]
 fn whatever_a_file_holds_is_no_trouble() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +215,7 @@ fn whatever_a_file_holds_is_no_trouble() {
     let good = fs::read(only_file(dir.path())).unwrap();
     let _drive = board.take_drive(0);
     let word = |index: u64, value: u64| file.write_all_at(&value.to_ne_bytes(), index * 8).unwrap();
-    // Word, value, and what is said of it.
+    // Word, value, and the expected words of the notice.
     let headers = [
         (0, 7, "no counters"),
         (1, 2, "format 2"),
@@ -242,7 +242,7 @@ fn whatever_a_file_holds_is_no_trouble() {
         assert!(error.to_string().contains(words), "{error}");
         file.write_all_at(&before, index * 8).unwrap();
     }
-    // Sums of nonsense are nonsense, and no panic.
+    // Sums of invalid rows are invalid, but there is no panic.
     (1025..1152).for_each(|index| word(index, u64::MAX));
     let counters = published.read().unwrap().unwrap();
     assert_eq!(counters.drives[0].reads, u64::MAX);

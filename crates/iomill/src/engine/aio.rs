@@ -1,8 +1,8 @@
 //! The libaio engine: `io_submit` and `io_getevents`, by their system calls.
 //!
 //! Goals: asynchronous direct I/O where io_uring is forbidden or would hand its work to threads. Non-goals: buffered
-//! files, on which `io_submit` waits for each request; completion polling and registered memory, which it has not.
-//! Nothing need be held for it either: a killed process's requests end before its descriptors close.
+//! files, on which `io_submit` waits for each request; completion polling and registered memory, which libaio does not
+//! have. The engine ignores `hold`: a killed process's requests end before its descriptors close.
 
 use std::io;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ const CMD_PWRITEV: u16 = 8;
 /// The data of the wake's poll; slots are 32 bits.
 const WAKE: u64 = u64::MAX;
 
-/// How often a waiter looks for a wake on kernels before 4.18, which cannot watch a descriptor for us.
+/// How often a waiter looks for a wake on kernels before 4.18. They cannot watch a descriptor for the engine.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// The kernel's `struct iocb`. Its key and flags, whose order depends on the machine, both stay zero.
+/// The kernel's `struct iocb`. The order of its key and flags depends on the machine, but both stay zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Control {
@@ -55,25 +55,25 @@ struct Event {
 #[derive(Debug)]
 pub struct AioEngine {
     context: libc::c_ulong,
-    /// One control block per slot, and a last one for the wake's poll. The length never changes, so that blocks do
-    /// not move while `queue` points to them.
+    /// One control block per slot, and a last one for the wake's poll. The length never changes, so blocks do not move
+    /// while `queue` points to them.
     controls: Vec<Control>,
-    /// Numbers of the control blocks to submit, from `submitted` on.
+    /// Pointers to the control blocks to submit, from index `submitted` on.
     queue: Vec<*mut Control>,
     submitted: usize,
     events: Vec<Event>,
-    /// Ended before they reached the kernel.
+    /// Completions of requests that ended before they reached the kernel.
     ended: Vec<Completion>,
     /// Requests in the kernel, without the wake's poll.
     in_kernel: usize,
     wake: Arc<EventWake>,
-    /// Whether the kernel watches the wake's descriptor for us.
+    /// Whether the kernel watches the wake's descriptor at the moment.
     armed: bool,
-    /// Whether the kernel can.
+    /// Whether the kernel can watch it.
     watches: bool,
 }
 
-// SAFETY: the pointers in `queue` point into `controls`, which the engine owns; a context belongs to the process.
+// SAFETY: the pointers in `queue` point into `controls`, which the engine owns. A context belongs to the process.
 unsafe impl Send for AioEngine {}
 
 impl AioEngine {
@@ -81,7 +81,7 @@ impl AioEngine {
     pub fn new(config: &EngineConfig) -> io::Result<AioEngine> {
         let capacity = config.capacity as usize;
         if config.capacity == 0 || config.capacity > i32::MAX as u32 / 2 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a capacity of {capacity} requests")));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("libaio cannot hold {capacity} requests")));
         }
         let wake = EventWake::new()?;
         let mut context: libc::c_ulong = 0;
@@ -101,24 +101,25 @@ impl AioEngine {
         })
     }
 
-    /// Submits everything queued.
+    /// Submits all queued requests.
     fn submit(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         while self.submitted < self.queue.len() {
             let rest = &mut self.queue[self.submitted..];
-            // SAFETY: the pointers name control blocks of ours, filled in by `push` under its caller's promise.
+            // SAFETY: the pointers name control blocks of this engine, which `push` filled in under its caller's
+            // promise.
             let taken =
                 check(unsafe { libc::syscall(libc::SYS_io_submit, self.context, rest.len(), rest.as_mut_ptr()) });
             match taken {
-                Ok(0) => return Err(io::Error::other("io_submit took nothing and said nothing")),
+                Ok(0) => return Err(io::Error::other("io_submit took no request and returned no error")),
                 Ok(taken) => {
                     let taken = &self.queue[self.submitted..self.submitted + taken];
-                    // SAFETY: the pointers name control blocks of ours.
+                    // SAFETY: the pointers name control blocks of this engine.
                     self.in_kernel += taken.iter().filter(|control| unsafe { (***control).data } != WAKE).count();
                     self.submitted += taken.len();
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    // No place in the kernel: completions must be taken first.
+                    // The kernel has no room: take completions first.
                     Some(libc::EAGAIN) if self.in_kernel > 0 => self.collect(1, None, done)?,
                     Some(errno) => self.refused(errno, done),
                     None => return Err(error),
@@ -130,9 +131,9 @@ impl AioEngine {
         Ok(())
     }
 
-    /// The kernel refuses the first control block that waits, and has not looked at the others.
+    /// The kernel refuses the first control block that waits. It has not looked at the others.
     fn refused(&mut self, errno: i32, done: &mut Vec<Completion>) {
-        // SAFETY: the pointer names a control block of ours.
+        // SAFETY: the pointer names a control block of this engine.
         let control = unsafe { *self.queue[self.submitted] };
         self.submitted += 1;
         if control.data == WAKE {
@@ -142,7 +143,8 @@ impl AioEngine {
         }
         let mut result = -errno;
         if control.opcode == CMD_FDSYNC && errno == libc::EINVAL {
-            // A kernel before 4.18, or a file that knows no sync: then this call says so too.
+            // A kernel before 4.18, or a file that supports no sync. In the second case this call returns the same
+            // error.
             // SAFETY: a system call on a number touches no memory.
             result = match check(unsafe { libc::syscall(libc::SYS_fdatasync, control.fd) }) {
                 Ok(_) => 0,
@@ -152,7 +154,7 @@ impl AioEngine {
         done.push(Completion { slot: control.data as u32, result });
     }
 
-    /// Takes completions: waits until there are `min` or the time is over, or a signal comes.
+    /// Takes completions: waits until there are `min`, the time is over, or a signal comes.
     fn collect(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
         let min = min.min(self.events.len());
         let time = timeout.map(|timeout| libc::timespec {
@@ -161,7 +163,7 @@ impl AioEngine {
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let events = self.events.as_mut_ptr();
-        // SAFETY: the kernel writes at most as many events as the vector has, and reads a time that lives here.
+        // SAFETY: the kernel writes at most as many events as the vector holds, and reads a time that lives here.
         let taken =
             check(unsafe { libc::syscall(libc::SYS_io_getevents, self.context, min, self.events.len(), events, time) });
         let taken = match taken {
@@ -186,7 +188,7 @@ impl AioEngine {
         Ok(())
     }
 
-    /// Has the kernel watch the wake's descriptor, once.
+    /// Asks the kernel to watch the wake's descriptor, once.
     fn arm(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         self.armed = true;
         let poll = Control {
@@ -203,7 +205,7 @@ impl AioEngine {
     /// Queues a control block at place `index`.
     fn enqueue(&mut self, index: usize, control: Control) {
         assert!(index < self.controls.len(), "callers check their slots");
-        // SAFETY: the place is within the vector, as just checked, and the kernel copied what was there when it took it.
+        // SAFETY: the place is within the vector, as just checked. The kernel copied the earlier block when it took it.
         let place = unsafe {
             let place = self.controls.as_mut_ptr().add(index);
             place.write(control);
@@ -236,7 +238,7 @@ impl Engine for AioEngine {
             let control = match request.op {
                 Op::Read => Control { opcode: read, ..transfer },
                 Op::Write => Control { opcode: write, ..transfer },
-                // The kernel insists on zeroes elsewhere.
+                // The kernel requires zeroes in the other fields.
                 Op::Sync => Control { opcode: CMD_FDSYNC, ..control },
             };
             self.enqueue(index, control);
@@ -262,12 +264,12 @@ impl Engine for AioEngine {
             let shared = EventWake::is_shared(&self.wake);
             if shared && self.watches && !self.armed {
                 self.arm(done)?;
-                // It may have been refused, or have made room by taking completions.
+                // The kernel may have refused, or completions were taken to make room. Look again.
                 continue;
             }
             let sleep_for =
                 if shared && !self.watches { Some(left.map_or(GLANCE, |left| left.min(GLANCE))) } else { left };
-            // Where a wake is all that may come, one must end the wait, and the kernel would go on counting.
+            // If only a wake can come, one event must end the wait. Otherwise the kernel would wait for more.
             let want = if shared && missing > self.in_kernel { 1 } else { missing };
             self.collect(want, sleep_for, done)?;
             looked = true;
@@ -288,11 +290,11 @@ impl Engine for AioEngine {
 }
 
 impl Drop for AioEngine {
-    /// The kernel ends or awaits what is in flight.
+    /// The kernel ends the requests in flight, or waits for them.
     fn drop(&mut self) {
         // SAFETY: the context is ours and not used again.
         let destroyed = check(unsafe { libc::syscall(libc::SYS_io_destroy, self.context) });
-        debug_assert!(destroyed.is_ok(), "io_destroy of one's own context: {destroyed:?}");
+        debug_assert!(destroyed.is_ok(), "io_destroy of the engine's own context: {destroyed:?}");
     }
 }
 
@@ -317,7 +319,7 @@ mod tests {
     #[test]
     fn wakes_without_the_kernels_watching() {
         let config = EngineConfig { capacity: 4, poll: false, hold: Vec::new() };
-        // A machine whose limit is used up has nothing to test here.
+        // There is nothing to test where the machine's limit is used up.
         let Ok(mut engine) = AioEngine::new(&config) else { return };
         engine.watches = false;
         let waker = engine.waker();

@@ -1,14 +1,19 @@
-//! The mmap engine: parts are mapped, reads and writes are copies.
+//! The mmap engine: parts are mapped, and reads and writes are copies.
 //!
-//! Goals: no system call for bytes that are in memory, or on a device that is memory; errors of the device as errors of
-//! single requests. Non-goals: being the best for data that has to come from a drive. What is not in memory is asked for ahead
-//! (`ahead`), but goes by way of the page cache and is copied from there.
+//! Goals: no system call for bytes that are in memory, or on a device that is memory. An error of the device fails only
+//! the requests that meet it. Non-goals: the best speed for data that comes from a drive. Such data is requested ahead
+//! (`ahead`), but it goes by way of the page cache and is copied from there.
 //!
-//! What cannot be copied goes by system calls, through a posix engine of its own: syncs, and requests beyond the mapping or the end of the
-//! file, on a part that cannot be mapped or is being mapped anew, or whose copy has met a page that is not to be had. So a
-//! request's error is always the kernel's own answer to a system call. Rules are in `epochs`, `parts`, `copy` and `ahead`.
+//! Requests that cannot be copied go by system calls, through a posix engine inside this one:
+//! - syncs,
+//! - requests beyond the mapping or the end of the file,
+//! - requests on a part that cannot be mapped, or is being mapped anew,
+//! - requests with a copy that met a missing page.
 //!
-//! Parts are to be open without direct I/O: the ways beside the mapping must see what it holds.
+//! So a request's error is always the kernel's own answer to a system call. Rules are in `epochs`, `parts`, `copy` and
+//! `ahead`.
+//!
+//! Parts must be open without direct I/O: system calls must see what the mapping holds.
 
 mod ahead;
 mod copy;
@@ -41,18 +46,18 @@ pub struct MmapEngine {
     /// The parts that this engine has used.
     known: HashMap<u64, Known>,
     ahead: Ahead,
-    /// Pushed, not begun.
+    /// Pushed, but not begun.
     pending: Vec<Request>,
-    /// Copied, not handed out.
+    /// Copied, but not handed out.
     ended: Vec<Completion>,
-    /// Goes by system calls.
+    /// Requests that go by system calls.
     rest: Vec<Request>,
     below: PosixEngine,
     /// Requests that `below` has not completed.
     below_in_flight: usize,
-    /// Parts that are written to, or (on DAX) synced, below, by slot.
+    /// The parts that `below` is writing to, or (on DAX) syncing, by slot.
     changing: HashMap<u32, (Op, Arc<Part>)>,
-    /// Copy nothing.
+    /// Copies nothing: all requests go by system calls.
     only_system_calls: bool,
 }
 
@@ -64,8 +69,8 @@ struct Known {
 }
 
 impl MmapEngine {
-    /// An engine that maps parts together with all others that were given the same `parts`. An error where the processor, or
-    /// a rule of the machine, allows no copy that survives a failing drive.
+    /// An engine that shares its mappings with all engines that got the same `parts`. An error if the processor or a
+    /// rule of the machine allows no copy that survives a failing drive.
     pub fn new(config: &EngineConfig, parts: Arc<MappedParts>) -> io::Result<MmapEngine> {
         copy::install()?;
         let capacity = config.capacity as usize;
@@ -84,14 +89,14 @@ impl MmapEngine {
         })
     }
 
-    /// The same engine, on the way that it goes while a part cannot be mapped: for measurements and tests.
+    /// The same engine without copies, as on a part that cannot be mapped: for measurements and tests.
     pub fn by_system_calls(config: &EngineConfig, parts: Arc<MappedParts>) -> io::Result<MmapEngine> {
         let mut engine = MmapEngine::new(config, parts)?;
         engine.only_system_calls = true;
         Ok(engine)
     }
 
-    /// Copies all that can be copied, and hands on the rest. Whether that was a batch of a cold engine ([`Ahead`]).
+    /// Copies all requests that can be copied, and hands on the rest. Says whether the engine was cold ([`Ahead`]).
     fn begin(&mut self) -> bool {
         if self.pending.is_empty() {
             return false;
@@ -131,20 +136,21 @@ impl MmapEngine {
         if !is_cold {
             ahead.end_warm(reads, read_bytes);
         }
-        // Before any completion is handed out: a sync may follow from another thread, whose fence would not count.
+        // This precedes the return of any completion: a sync may follow on another thread, and that thread's fence
+        // would not count.
         if let Some(flush) = fence {
             flush.fence();
         }
         if !rest.is_empty() {
             self.below_in_flight += rest.len();
-            // SAFETY: the promises of whoever pushed them here hold until they come out of `wait`.
+            // SAFETY: the callers of `push` keep their promises until the requests come out of `wait`.
             unsafe { self.below.push(rest) };
             rest.clear();
         }
         is_cold
     }
 
-    /// Takes note of what came from below.
+    /// Notes the requests that `below` has completed.
     fn came_up(&mut self, done: &[Completion]) {
         self.below_in_flight -= done.len();
         if self.changing.is_empty() {
@@ -152,7 +158,7 @@ impl MmapEngine {
         }
         for completion in done {
             match self.changing.remove(&completion.slot) {
-                // A sync that began before the write's end may not have covered it.
+                // A sync that began before the write ended may not have covered the write.
                 Some((Op::Write, part)) => part.bypass(),
                 Some((_, part)) => part.end_sync(completion.result >= 0),
                 None => {}
@@ -161,8 +167,8 @@ impl MmapEngine {
     }
 }
 
-/// Sees to it that the reads of a cold engine's batch do not wait one after the other ([`ahead`], rules 2 and 3): announces them, or has the only
-/// one go by a system call.
+/// Ensures that the reads of a cold engine's batch do not wait one after the other ([`ahead`], rules 2 and 3). It
+/// announces them, or sends a single read by a system call.
 fn ask_ahead(
     inside: &Inside<'_, Mapping>,
     known: &mut HashMap<u64, Known>,
@@ -172,7 +178,7 @@ fn ask_ahead(
     let is_alone = pending.len() == 1;
     let mut goes_below = false;
     for request in pending.iter().filter(|request| request.op == Op::Read) {
-        // A part that was not used yet has no mapping that was waited for.
+        // A part that was not used yet has no mapping for which a copy could have waited.
         let Some(Known { part, stream }) = known.get_mut(&request.file.key) else { continue };
         let is_memory = inside.current(&part.mapping).is_some_and(|mapping| mapping.flush.is_some());
         if stream.goes_on(request) || is_memory {
@@ -188,10 +194,10 @@ fn ask_ahead(
     }
 }
 
-/// The result of a sync that has nothing to do: every write was written back when it ended.
+/// The result of a sync that has nothing to do, because every write was written back before it ended.
 ///
-/// All others are an `fdatasync` of the file and no `msync`: that is the same call of the file system on Linux, restricted to the
-/// range that is mapped, and would leave out what went by system calls beyond it.
+/// All other syncs are an `fdatasync` of the file, not an `msync`. On Linux `msync` is the same call of the file system
+/// for the mapped range. It would leave out what system calls wrote beyond that range.
 fn sync(
     inside: &Inside<'_, Mapping>,
     part: &Arc<Part>,
@@ -238,9 +244,9 @@ fn transfer(
     let mut offset = request.offset;
     for &Segment { buf, len } in segments {
         let here = mapping.at(offset);
-        // SAFETY: the handler is installed (`new`). The segments add up to the request's length, and its end lies within the mapping,
-        // which stays while we are inside; the other memory is valid for the request (contract of `push`). No Rust reference to
-        // bytes of a mapping is ever made.
+        // SAFETY: the handler is installed (`new`). The segments add up to the request's length. The request ends
+        // within the mapping, which stays while this reader is inside. The other memory is valid for the request
+        // (contract of `push`). No Rust reference to bytes of a mapping is ever made.
         let missing = unsafe {
             match request.op {
                 Op::Write => copy::copy(here, buf, len),
@@ -248,7 +254,7 @@ fn transfer(
             }
         };
         if missing > 0 {
-            // The file was cut, or its drive fails: the system call, which does all of it again, tells which.
+            // The file was cut, or its drive fails. The system call repeats the whole request and tells which.
             mapping.distrust();
             return None;
         }
@@ -265,12 +271,15 @@ fn transfer(
     Some(i32::try_from(request.len).unwrap_or(i32::MAX))
 }
 
-/// What mapping the drive's files comes to; an error where it cannot be done. `probe` is a file on it with at least one byte.
+/// Describes how the drive's files are mapped. An error if they cannot be mapped. `probe` is a file on the drive with
+/// at least one byte.
 pub(super) fn examine(probe: Handle) -> io::Result<&'static str> {
     copy::install()?;
     let mapping = Mapping::new(probe, 1)?;
     Ok(match (mapping.is_writable, mapping.flush) {
-        (_, Some(_)) => "mapped parts were asked for: this file system is memory (DAX), and lines are written back",
+        (_, Some(_)) => {
+            "mapped parts were asked for: this file system is memory (DAX), and cache lines are written back"
+        }
         _ => "mapped parts were asked for: reads and writes are copies to and from the kernel's page cache",
     })
 }
@@ -317,7 +326,7 @@ impl Engine for MmapEngine {
 }
 
 impl Drop for MmapEngine {
-    /// Mappings that no other engine uses go with it.
+    /// Unmaps the parts that no other engine uses.
     fn drop(&mut self) {
         for (key, known) in self.known.drain() {
             self.parts.leave(key, known.part);

@@ -1,8 +1,8 @@
-//! Engines: how requests reach the kernel. One short trait that takes batches; behind it io_uring, libaio, posix,
-//! mmap and null engines here, and a simulated one in `iomill-sim`.
+//! Engines: how requests reach the kernel. One short trait takes batches. The io_uring, libaio, posix, mmap and null
+//! engines here implement it, and a simulated one in `iomill-sim`.
 //!
 //! Goals: no allocation, no lock and no copy per request; every result handed up as the kernel gave it. Non-goals:
-//! retries, short transfers, depth, order: those belong to the drive queue above, once for all engines.
+//! retries, short transfers, depth and order. The drive queue above does these once for all engines.
 
 pub mod aio;
 pub mod mmap;
@@ -36,7 +36,8 @@ pub enum Op {
 pub struct FileRef {
     /// The open file.
     pub handle: Handle,
-    /// Never used again for another file, unlike `handle`: engines key their tables of registered files by it.
+    /// Never used again for another file, unlike `handle`. Engines use it as the key of their tables of registered
+    /// files.
     pub key: u64,
 }
 
@@ -62,11 +63,11 @@ const _: () = assert!(
         && std::mem::offset_of!(Segment, len) == std::mem::offset_of!(libc::iovec, iov_len)
 );
 
-// SAFETY: a segment is a description; the memory it names is governed by the contract of `Engine::push`, which does not
+// SAFETY: a segment is a description. The contract of `Engine::push` governs the memory that it names, and does not
 // depend on the thread.
 unsafe impl Send for Segment {}
 
-// SAFETY: as above; nothing is changed through a shared segment.
+// SAFETY: as above. Nothing changes through a shared segment.
 unsafe impl Sync for Segment {}
 
 /// Where the bytes of a request are.
@@ -76,12 +77,13 @@ pub enum Memory {
     One {
         /// Where it begins.
         buf: *mut u8,
-        /// Registered memory that holds all of it, as [`Engine::register`] numbered it, or [`NO_REGION`].
+        /// The registered memory that holds all of it, by the number that [`Engine::register`] returned, or
+        /// [`NO_REGION`].
         region: u16,
     },
     /// In several places, in the order of the list.
     Scatter {
-        /// The list, which stays where it is and as it is for as long as the memory must.
+        /// The list. It stays where it is, and unchanged, for as long as the memory must stay.
         list: *const Segment,
         /// Its length, from 1 to [`MAX_SEGMENTS`]; the segments' lengths add up to the request's.
         count: u16,
@@ -89,7 +91,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// For requests that have none.
+    /// For requests that have no memory.
     pub const NONE: Memory = Memory::One { buf: std::ptr::null_mut(), region: NO_REGION };
 
     /// Memory in one place that is not registered.
@@ -102,7 +104,11 @@ impl Memory {
     /// # Panics
     /// When the list is empty or longer than [`MAX_SEGMENTS`].
     pub fn scatter(list: &[Segment]) -> Memory {
-        assert!((1..=MAX_SEGMENTS).contains(&list.len()), "a list of {} segments", list.len());
+        assert!(
+            (1..=MAX_SEGMENTS).contains(&list.len()),
+            "a list has 1 to {MAX_SEGMENTS} segments, this one {}",
+            list.len()
+        );
         Memory::Scatter { list: list.as_ptr(), count: list.len() as u16 }
     }
 }
@@ -110,7 +116,7 @@ impl Memory {
 /// One I/O on one part; plain data.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Comes back in the completion. Below the engine's capacity; at most one request per slot is in flight.
+    /// Comes back in the completion. It is below the engine's capacity. At most one request per slot is in flight.
     pub slot: u32,
     /// What to do.
     pub op: Op,
@@ -124,8 +130,8 @@ pub struct Request {
     pub memory: Memory,
 }
 
-// SAFETY: a request is a description; the memory that it names is governed by the contract of `Engine::push`, which
-// does not depend on the thread.
+// SAFETY: a request is a description. The contract of `Engine::push` governs the memory that it names, and does not
+// depend on the thread.
 unsafe impl Send for Request {}
 
 /// The end of one request.
@@ -139,22 +145,22 @@ pub struct Completion {
 
 /// Wakes an engine's [`Engine::wait`] from any thread.
 pub trait Wake: Send + Sync {
-    /// Makes the present or the next `wait` return early. Wakes may be merged, never lost.
+    /// Makes the present or the next `wait` return early. Several wakes may become one, but none is lost.
     fn wake(&self);
 }
 
 /// Which engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EngineKind {
-    /// io_uring: first choice.
+    /// io_uring: the first choice.
     Uring,
     /// libaio, `io_submit`.
     Aio,
     /// `pread` and `pwrite` on a few threads.
     Posix,
-    /// Copies to and from parts that are mapped: for data in memory, and devices that are memory.
+    /// Copies to and from parts that are mapped: for data in memory, and for devices that are memory.
     Mmap,
-    /// Completes at once without doing anything: measures our own overhead. Reads leave the buffer as it was.
+    /// Completes at once and does nothing: measures the cost of iomill itself. Reads leave the buffer as it was.
     Null,
     /// Simulated drives.
     Simulated,
@@ -176,49 +182,53 @@ impl fmt::Display for EngineKind {
 /// What an engine is made for.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Most requests in flight; slots are below it.
+    /// The largest number of requests in flight; slots are below it.
     pub capacity: u32,
     /// Poll for completions instead of taking interrupts, where the device supports it.
     pub poll: bool,
-    /// Files to hold open as long as the kernel may still work for this engine (the array's lock, so that it
-    /// outlives I/O in flight after a kill).
+    /// Files to hold open as long as the kernel may still work for this engine. One is the array's lock, which must
+    /// outlive I/O in flight after a kill.
     pub hold: Vec<Handle>,
 }
 
-/// Starts requests and reports their ends. Owned by one thread at a time, and the requests of an engine that is made
-/// by one thread must all be pushed and waited for by that thread (io_uring's single-issuer rule).
+/// Starts requests and reports their ends. One thread at a time owns it. The thread that makes an engine must push all
+/// its requests and wait for all of them (io_uring's single-issuer rule).
 pub trait Engine: Send {
     /// Which engine this is.
     fn kind(&self) -> EngineKind;
 
-    /// Takes a batch of requests. They may start now, and have started when `wait` has been called.
+    /// Takes a batch of requests. They may start now. When `wait` has been called, they have started.
     ///
     /// # Safety
-    /// The memory of every request stays valid and (for reads) is touched by nobody else, its list (if it has one) stays
-    /// as it is, and its file stays open, until its completion has come out of [`Engine::wait`]. No more than the capacity are in flight.
+    /// Until a request's completion has come out of [`Engine::wait`]:
+    /// - its memory stays valid, and for reads no other thread touches it,
+    /// - its list (if it has one) stays as it is,
+    /// - its file stays open.
+    ///
+    /// No more requests than the capacity are in flight.
     unsafe fn push(&mut self, requests: &[Request]);
 
-    /// Starts what was pushed, then waits until `min` completions are there, a wake comes, or `timeout` passes
-    /// (`None` waits for ever), and appends all that are there to `done`. With `min` 0 it does not wait. While at least
-    /// `min` requests are in flight, a wake may be heard only when that many have ended: they will, and one system call for
-    /// a batch is worth more.
+    /// Starts what was pushed. Then it waits until `min` completions are there, a wake comes, or `timeout` passes
+    /// (`None` waits for ever). It appends all completions that are there to `done`. With `min` 0 it does not wait.
+    /// While at least `min` requests are in flight, it may notice a wake only when that many have ended. They will end,
+    /// and one system call for a batch is worth more.
     ///
-    /// An error means that nothing more can be learnt from this engine; requests in flight may still be running.
+    /// An error means that this engine can report nothing more. Requests in flight may still be running.
     fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()>;
 
-    /// Something that wakes `wait` from other threads.
+    /// An object that wakes `wait` from other threads.
     fn waker(&self) -> Arc<dyn Wake>;
 
-    /// Lets go of a file that is about to be closed for good; it has no requests in flight.
+    /// Drops the engine's hold on a file that is about to be closed for good. It has no requests in flight.
     fn forget(&mut self, key: u64);
 
-    /// Makes memory known to the kernel, so that requests within it skip the pinning of pages. `None` where the engine
-    /// has no such thing or a limit forbids it.
+    /// Makes memory known to the kernel, so that requests within it skip the pinning of pages. `None` if the engine has
+    /// no such function or a limit forbids it.
     ///
     /// # Safety
     /// The memory stays mapped until `unregister`, or until the engine is dropped.
     unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16>;
 
-    /// Takes that back.
+    /// Takes a registration back.
     fn unregister(&mut self, region: u16);
 }

@@ -1,6 +1,6 @@
-//! The null engine: completes every request at once, touches neither memory nor files.
+//! The null engine: completes every request at once, and touches neither memory nor files.
 //!
-//! Goals: measuring what everything above an engine costs. Non-goals: data; reads leave the buffer as it was.
+//! Goals: measuring the cost of everything above an engine. Non-goals: data; reads leave the buffer as it was.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -55,7 +55,7 @@ impl Engine for NullEngine {
         if enough {
             return Ok(());
         }
-        // Nothing is ever in flight: only a wake or the time can end this.
+        // Nothing is ever in flight: only a wake or the timeout can end this.
         let mut deadline = Deadline::new(timeout);
         let mut pending = self.wake.pending.lock().unwrap_or_else(PoisonError::into_inner);
         while !*pending {

@@ -1,7 +1,7 @@
-//! The posix engine: `pread`, `pwrite`, their kin for scattered memory and `fdatasync` on a few threads.
+//! The posix engine: `pread`, `pwrite`, `preadv` and `pwritev` for scattered memory, and `fdatasync`, on a few threads.
 //!
-//! Goals: works everywhere, on every file. A caller that waits serves requests itself rather than sleep, so that one
-//! request at a time costs no change of threads; a wake or timeout then waits for the end of that one request.
+//! Goals: works everywhere, on every file. A caller that waits serves requests itself instead of sleeping, so one
+//! request at a time costs no change of threads. A wake or timeout then waits for the end of that one request.
 //! Non-goals: the lowest cost per request; the threads share a lock.
 
 use std::collections::VecDeque;
@@ -22,19 +22,19 @@ pub const DEFAULT_THREADS: usize = 4;
 pub struct PosixEngine {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// How many workers are wanted; they start with the first request that the caller does not serve itself. None where
-    /// not even one could be started: then the caller serves all.
+    /// How many workers are wanted. They start with the first request that the caller does not serve itself. 0 if not
+    /// even one could start: then the caller serves all requests.
     threads: usize,
 }
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// For workers: there is something to serve, or it is time to stop.
+    /// Tells workers that there is a request to serve, or that it is time to stop.
     work: Condvar,
-    /// For the waiter: enough has ended, or somebody wakes it.
+    /// Tells the waiter that enough requests have ended, or that a wake came.
     ended: Condvar,
-    /// Whether to ask the device rather than wait for its interrupt.
+    /// Whether to poll the device instead of waiting for its interrupt.
     poll: bool,
 }
 
@@ -42,7 +42,7 @@ struct Shared {
 struct State {
     pending: VecDeque<Request>,
     ended: Vec<Completion>,
-    /// The waiter sleeps until `ended` is that long.
+    /// The waiter sleeps until `ended` is this long.
     wanted: usize,
     /// Workers asleep.
     idle: usize,
@@ -72,7 +72,7 @@ impl PosixEngine {
         PosixEngine { shared: Arc::new(shared), workers: Vec::new(), threads: threads.max(1) }
     }
 
-    /// Sees to it that workers serve what is pending, all but `own` requests, which the caller serves.
+    /// Ensures that workers serve all pending requests except `own` ones, which the caller serves.
     fn call_workers(&mut self, own: usize) {
         let (pending, idle) = {
             let state = self.shared.lock();
@@ -84,14 +84,14 @@ impl PosixEngine {
         for _ in 0..pending.min(idle) {
             self.shared.work.notify_one();
         }
-        // Busy workers come back for more by themselves; new ones start only as long as too few exist.
+        // Busy workers come back for more by themselves. New ones start only while there are too few.
         let missing = pending.saturating_sub(idle).min(self.threads - self.workers.len());
         for _ in 0..missing {
             let shared = Arc::clone(&self.shared);
             let started = std::thread::Builder::new().name("iomill-posix".to_owned()).spawn(move || shared.serve());
             match started {
                 Ok(worker) => self.workers.push(worker),
-                // Fewer will do.
+                // Fewer workers are enough.
                 Err(_) => {
                     self.threads = self.workers.len();
                     break;
@@ -100,8 +100,8 @@ impl PosixEngine {
         }
     }
 
-    /// Takes the next request that the caller is to serve itself. Syncs take long, and would keep wakes waiting: they are
-    /// for the workers, where there are any.
+    /// Takes the next request that the caller is to serve itself. Syncs take long and would delay wakes, so workers do
+    /// them, if there are workers.
     fn take_own(&self, state: &mut State) -> Option<Request> {
         let mine = state.pending.front().is_some_and(|request| request.op != Op::Sync || self.threads == 0);
         if mine { state.pending.pop_front() } else { None }
@@ -113,7 +113,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker's life.
+    /// The loop of a worker.
     fn serve(&self) {
         let mut state = self.lock();
         loop {
@@ -135,9 +135,9 @@ impl Shared {
         }
     }
 
-    /// Does one request.
+    /// Executes one request.
     fn execute(&self, request: &Request) -> Completion {
-        // SAFETY: whoever pushed the request promised that file and memory are good until it is done.
+        // SAFETY: the caller of `push` promised that file and memory stay valid until the request is done.
         let result = unsafe { transfer(request, self.poll) };
         let result = result.unwrap_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO));
         Completion { slot: request.slot, result }
@@ -159,11 +159,11 @@ unsafe fn transfer(request: &Request, poll: bool) -> io::Result<i32> {
             one = libc::iovec { iov_base: buf.cast(), iov_len: request.len as usize };
             (&raw const one, 1)
         }
-        // A segment is laid out as the kernel's vector.
+        // A segment has the layout of the kernel's vector.
         Memory::Scatter { list, count } => (list.cast(), libc::c_int::from(count)),
     };
     if poll && request.op != Op::Sync {
-        // SAFETY: the vectors describe the request's memory, which the caller vouches for.
+        // SAFETY: the vectors describe the request's memory, which is valid by the caller's promise.
         let polled = check(unsafe {
             match request.op {
                 Op::Write => libc::pwritev2(fd, list, count, offset, libc::RWF_HIPRI),
@@ -247,12 +247,12 @@ impl Engine for PosixEngine {
         }
         let left_over = !state.pending.is_empty();
         drop(state);
-        // What this call leaves must not wait for the next one.
+        // The next call must not wait for the requests that this call leaves.
         if left_over {
             self.call_workers(0);
         }
         if self.threads == 0 {
-            // Not one could be started.
+            // No worker could start.
             let rest = std::mem::take(&mut shared.lock().pending);
             done.extend(rest.iter().map(|request| shared.execute(request)));
         }
@@ -273,7 +273,7 @@ impl Engine for PosixEngine {
 }
 
 impl Drop for PosixEngine {
-    /// Waits for what the threads are doing; what nobody has begun is dropped.
+    /// Waits for the requests that the threads are serving. Requests that no thread has begun are dropped.
     fn drop(&mut self) {
         {
             let mut state = self.shared.lock();
@@ -283,7 +283,7 @@ impl Drop for PosixEngine {
         self.shared.work.notify_all();
         for worker in self.workers.drain(..) {
             let ended = worker.join();
-            debug_assert!(ended.is_ok(), "a worker does system calls only");
+            debug_assert!(ended.is_ok(), "a worker only makes system calls, and so never panics");
         }
     }
 }
@@ -297,7 +297,7 @@ mod tests {
     use crate::engine::FileRef;
     use crate::sys::fs::Handle;
 
-    /// What is left where the system lets no thread start.
+    /// What the engine does if the system lets no thread start.
     #[test]
     fn without_a_thread_the_caller_serves_all() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();

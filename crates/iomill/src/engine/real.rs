@@ -1,7 +1,7 @@
 //! The real platform: this machine's drives, engines, clock and randomness.
 //!
-//! Goals: the fastest engine that a drive and the machine's rules allow, and a plain line where it is not the first
-//! choice. Non-goals: measuring which is faster.
+//! Goals: the fastest engine that a drive and the machine's rules allow, and a plain line if it is not the first
+//! choice. Non-goals: measuring which engine is faster.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use crate::sys::memory::{PageBuf, page_bytes};
 use crate::sys::mounts;
 use crate::sys::real_fs::RealFs;
 
-/// Requests of the engines that are made only to see whether they can be.
+/// Capacity of the engines that are made only to see whether it works.
 const PROBE_CAPACITY: u32 = 64;
 
 /// `f_type` of tmpfs and of ramfs.
@@ -33,7 +33,8 @@ const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 #[derive(Debug, Default)]
 pub struct RealPlatform {
     clock: Arc<MonotonicClock>,
-    /// The parts that mmap engines have mapped, made with the first such engine: keys of parts are the process's own.
+    /// The parts that mmap engines have mapped, made with the first such engine. They belong to the platform, because
+    /// keys of parts are unique in the process.
     mapped: OnceLock<Arc<MappedParts>>,
 }
 
@@ -43,7 +44,7 @@ impl Platform for RealPlatform {
     }
 
     fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
-        // Without /proc there are the siblings still.
+        // Without /proc the siblings are still known.
         mounts::neighbours(near, &mounts::read_mountinfo().unwrap_or_default())
     }
 
@@ -100,7 +101,7 @@ fn choose(probe: Handle, direct: bool) -> io::Result<Choice> {
             Err(error) => why_no_uring(&error),
         },
     };
-    // On buffered files, and in memory, `io_submit` does each request before it takes the next.
+    // On buffered files, and in memory, `io_submit` finishes each request before it takes the next.
     if !direct || is_in_memory(probe)? {
         return Ok(Choice { kind: EngineKind::Posix, why: Some(format!("{no_uring}, using posix")) });
     }
@@ -113,7 +114,7 @@ fn choose(probe: Handle, direct: bool) -> io::Result<Choice> {
     }
 }
 
-/// The engine that was asked for, or an error that says why it cannot be had.
+/// The engine that was asked for, or an error that says why it is not available.
 fn grant(kind: EngineKind, probe: Handle, direct: bool) -> io::Result<Choice> {
     let why = match kind {
         EngineKind::Uring => {
@@ -146,7 +147,7 @@ fn no_simulation() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "the simulated engine drives simulated drives only, not this machine's")
 }
 
-/// Where io_uring cannot serve a file without blocking, and so would use threads; `None` where it can.
+/// Where io_uring cannot serve a file without blocking, and so would use threads; `None` if it can.
 fn hands_to_threads(probe: Handle) -> io::Result<Option<&'static str>> {
     if is_in_memory(probe)? {
         return Ok(Some("on a file system in memory"));
@@ -160,10 +161,12 @@ fn hands_to_threads(probe: Handle) -> io::Result<Option<&'static str>> {
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => Ok(Some("on this file system, which knows no reads that do not wait")),
-        // It would have had to wait; or the kernel knows no such flag, and its io_uring speaks for itself.
+        Some(libc::EOPNOTSUPP) => Ok(Some("on this file system, which has no reads that do not wait")),
+        // The read would have had to wait, or the kernel does not know the flag. In the second case its io_uring is
+        // tried.
         Some(libc::EAGAIN | libc::EINTR | libc::ENOSYS | libc::EPERM) => Ok(None),
-        // Where blocks are larger than pages a page is too little to read; the flag was accepted before that was seen.
+        // Where blocks are larger than pages, one page is too little to read. But the kernel accepted the flag before
+        // it saw that.
         Some(libc::EINVAL) => Ok(None),
         _ => Err(error),
     }
@@ -178,7 +181,7 @@ fn is_in_memory(probe: Handle) -> io::Result<bool> {
     Ok(MEMORY_FILE_SYSTEMS.contains(&(rustix::fs::fstatfs(fd)?.f_type as u32)))
 }
 
-/// The error with its reason in words, of the same kind.
+/// An error of the same kind that has the reason in words.
 fn explained(error: &io::Error, why: fn(&io::Error) -> String) -> io::Error {
     io::Error::new(error.kind(), why(error))
 }
@@ -222,7 +225,7 @@ fn why_no_mmap(error: &io::Error) -> String {
     }
 }
 
-/// The value of a kernel setting, where it can be read.
+/// The value of a kernel setting, if it is readable.
 fn setting(name: &str) -> Option<String> {
     Some(fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().to_owned())
 }

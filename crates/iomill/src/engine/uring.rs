@@ -1,12 +1,12 @@
 //! The io_uring engine.
 //!
-//! Goals: one system call that submits and waits, none when completions are there already; registered files and
-//! memory; nothing allocated per request. Non-goals: worker threads of the kernel; where it would hand every request
-//! to them, the platform chooses another engine.
+//! Goals: one system call that submits and waits, and none when completions are there already; registered files and
+//! memory; nothing allocated per request. Non-goals: worker threads of the kernel. Where it would hand every request to
+//! them, the platform chooses another engine.
 //!
-//! With `poll` there are two rings: one that polls the device for reads and writes, and a plain one for syncs, for
-//! wakes, and for the reads and writes of files whose device cannot be polled. The thread spins only while the polling
-//! ring has requests in flight, which is what polling means.
+//! With `poll` there are two rings. One polls the device for reads and writes. The other is a plain ring for syncs, for
+//! wakes, and for files on a device that cannot be polled. The thread spins only while the polling ring has requests in
+//! flight. That is the price of polling.
 
 mod files;
 mod ring;
@@ -30,34 +30,34 @@ pub struct UringEngine {
     main: Ring,
     polled: Option<Polled>,
     wake: Arc<EventWake>,
-    /// Whether the kernel watches the wake's descriptor for us.
+    /// Whether the kernel watches the wake's descriptor at the moment.
     armed: bool,
     /// Whether one poll may report many wakes (5.13).
     multishot: bool,
-    /// Why requests could not be handed to the kernel: the answer of every further `wait`.
+    /// Why requests could not be handed to the kernel. Every further `wait` answers this.
     broken: Option<io::Error>,
 }
 
 /// The polling ring.
 struct Polled {
     ring: Ring,
-    /// The requests by slot, for those that must be done by the plain ring after all.
+    /// The requests by slot, for those that the plain ring must do after all.
     requests: Vec<Option<Request>>,
-    /// Those that must: their device cannot be polled. Within one call only.
+    /// Those requests: their device cannot be polled. Used only within one call.
     unpolled: Vec<Request>,
-    /// Keys of the files whose device cannot be polled.
+    /// Keys of the files on a device that cannot be polled.
     refused: HashSet<u64>,
 }
 
 impl UringEngine {
-    /// Makes the engine. It may be moved to another thread before it is used first, not after.
+    /// Makes the engine. It may move to another thread before its first use, but not after.
     pub fn new(config: &EngineConfig) -> io::Result<UringEngine> {
         UringEngine::with_kinds(config, &Kind::ALL)
     }
 
     fn with_kinds(config: &EngineConfig, kinds: &[Kind]) -> io::Result<UringEngine> {
         if config.capacity == 0 || config.capacity > MAX_CAPACITY {
-            let why = format!("a capacity of {} requests; io_uring takes 1 to {MAX_CAPACITY}", config.capacity);
+            let why = format!("io_uring cannot hold {} requests, only 1 to {MAX_CAPACITY}", config.capacity);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let polled = if config.poll { Some(Polled::new(config, kinds)?) } else { None };
@@ -123,14 +123,14 @@ impl UringEngine {
             if shared && !self.armed {
                 self.arm()?;
             }
-            // Where a wake is all that may come, one must end the wait, and the kernel would go on counting.
+            // If only a wake can come, one event must end the wait. Otherwise the kernel would wait for more.
             let want = if shared && missing > self.main.in_flight as usize { 1 } else { missing };
             let want = u32::try_from(want).unwrap_or(u32::MAX);
             self.main.submit_and_wait(want, left)?;
         }
     }
 
-    /// One round of the polling ring: submits, asks the device, reaps, and gives the plain ring what is refused.
+    /// One round of the polling ring: submits, polls the device, reaps, and gives refused requests to the plain ring.
     fn poll_once(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         let Some(polled) = &mut self.polled else { return Ok(()) };
         polled.ring.submit()?;
@@ -162,10 +162,10 @@ impl UringEngine {
         Err(io::Error::from_raw_os_error(-result))
     }
 
-    /// Has the kernel watch the wake's descriptor.
+    /// Asks the kernel to watch the wake's descriptor.
     fn arm(&mut self) -> io::Result<()> {
         let poll = opcode::PollAdd::new(types::Fd(self.wake.raw_fd()), libc::POLLIN as u32).multi(self.multishot);
-        // SAFETY: a poll uses no memory of ours.
+        // SAFETY: a poll uses no memory of this process.
         unsafe { self.main.push_entry(&poll.build().user_data(WAKE)) }?;
         self.armed = true;
         Ok(())
@@ -182,7 +182,7 @@ impl Polled {
         })
     }
 
-    /// Whether a request goes to the polling ring; remembers it if so.
+    /// Whether a request goes to the polling ring. If so, the ring remembers it.
     fn takes(&mut self, request: &Request) -> bool {
         if request.op == Op::Sync || self.refused.contains(&request.file.key) {
             return false;
@@ -192,7 +192,7 @@ impl Polled {
         true
     }
 
-    /// Takes the completions there are; those of files that cannot be polled become `unpolled`.
+    /// Takes the completions that are there. Requests on files that cannot be polled become `unpolled`.
     fn reap(&mut self, done: &mut Vec<Completion>) {
         let Polled { ring, requests, unpolled, refused } = self;
         let mut ended = 0;
@@ -247,7 +247,7 @@ impl Engine for UringEngine {
         // SAFETY: the caller's promise.
         let region = unsafe { self.main.register(start, len) }?;
         let Some(polled) = &mut self.polled else { return Some(region) };
-        // SAFETY: the caller's promise. Both tables take and give up places together, so that the numbers agree.
+        // SAFETY: the caller's promise. Both tables take and give up places together, so their numbers agree.
         match unsafe { polled.ring.register(start, len) } {
             Some(same) if same == region => Some(region),
             other => {
@@ -267,7 +267,8 @@ impl Engine for UringEngine {
 }
 
 impl Drop for UringEngine {
-    /// Waits for what is in flight: closing a ring would leave the kernel writing to memory that may be freed next.
+    /// Waits for the requests in flight. If the ring closed at once, the kernel would go on writing to memory that may
+    /// be freed next.
     fn drop(&mut self) {
         let mut done = Vec::new();
         while self.in_flight() > 0 && self.broken.is_none() {
@@ -277,7 +278,7 @@ impl Drop for UringEngine {
     }
 }
 
-/// An error is not `Clone`; number or words are kept.
+/// `io::Error` is not `Clone`, so this keeps the number, or else the words.
 fn copy(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }
@@ -293,12 +294,12 @@ mod tests {
     use crate::sys::fs::Handle;
     use crate::sys::memory::PageBuf;
 
-    /// Engines as older kernels have them, by name.
+    /// Engines as on older kernels, by name.
     fn lesser_engines(poll: bool) -> Vec<(&'static str, UringEngine)> {
         let config = EngineConfig { capacity: 8, poll, hold: Vec::new() };
         let mut engines = Vec::new();
         for (name, kind) in [("cooperative", Kind::Cooperative), ("interrupting", Kind::Interrupting)] {
-            // Machines that forbid io_uring have nothing to test here.
+            // There is nothing to test on machines that forbid io_uring.
             let Ok(engine) = UringEngine::with_kinds(&config, &[kind]) else { continue };
             engines.push((name, engine));
         }
@@ -324,7 +325,7 @@ mod tests {
                         let buf = memory.as_mut_slice()[slot as usize * 4096..].as_mut_ptr();
                         let (op, memory) = (Op::Read, Memory::one(buf));
                         let request = Request { slot, op, len: 4096, file, offset: 0, memory };
-                        // SAFETY: memory and file stay until everything has completed.
+                        // SAFETY: memory and file stay until all requests have completed.
                         unsafe { engine.push(&[request]) };
                     }
                     while done.len() < 8 {
@@ -356,7 +357,7 @@ mod tests {
         std::thread::spawn(move || {
             let refused = engine.wait(1, Some(Duration::from_secs(1)), &mut Vec::new()).unwrap_err();
             assert!(refused.to_string().contains("another thread"), "{refused}");
-            assert!(engine.wait(0, None, &mut Vec::new()).is_err(), "an engine that failed stays so");
+            assert!(engine.wait(0, None, &mut Vec::new()).is_err(), "an engine that failed stays failed");
         })
         .join()
         .unwrap();

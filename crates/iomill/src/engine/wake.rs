@@ -1,12 +1,12 @@
 //! Waking an engine that sleeps in the kernel, and counting down how long it may sleep.
 //!
-//! The rules of a wake, kept by `EventWake` and the engines that use it:
-//! 1. A waker sets `pending` first; only the one that found it unset writes to the event descriptor.
-//! 2. The engine takes `pending` before it sleeps, and does not sleep when it was set.
-//! 3. When the descriptor's event arrives, the engine drains the descriptor and then takes `pending` again; unset means
-//!    that an earlier `wait` already returned for it, and it goes on sleeping.
+//! The rules of a wake, which `EventWake` and the engines that use it keep:
+//! 1. A waker sets `pending` first. Only the waker that found it unset writes to the event descriptor.
+//! 2. The engine takes `pending` before it sleeps, and does not sleep if it was set.
+//! 3. When the descriptor's event arrives, the engine drains the descriptor and then takes `pending` again. If it is
+//!    unset, an earlier `wait` has already returned for this wake, and the engine goes on sleeping.
 //!
-//! So a wake is never lost: it is seen by 2, or its write comes after 2 and ends the sleep.
+//! So no wake is lost: either rule 2 sees it, or its write comes after rule 2 and ends the sleep.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,9 +22,9 @@ use super::Wake;
 /// A wake by an event descriptor, for engines that wait inside the kernel.
 #[derive(Debug)]
 pub(super) struct EventWake {
-    /// Non-blocking. Readable from the write of rule 1 to the drain of rule 3.
+    /// Non-blocking. It is readable from the write of rule 1 to the drain of rule 3.
     fd: OwnedFd,
-    /// Somebody wants the engine's `wait` to return.
+    /// Set while a waker wants the engine's `wait` to return.
     pending: AtomicBool,
 }
 
@@ -38,8 +38,9 @@ impl EventWake {
         self.fd.as_raw_fd()
     }
 
-    /// Rules 2 and 3: whether somebody wanted a wake; it counts as delivered now.
+    /// Rules 2 and 3: whether a waker wanted a wake. The wake counts as delivered now.
     pub(super) fn take(&self) -> bool {
+        // AcqRel: pairs with the same in `wake`.
         self.pending.swap(false, Ordering::AcqRel)
     }
 
@@ -52,11 +53,12 @@ impl EventWake {
         }
     }
 
-    /// Whether anybody but the engine itself holds `wake`. Without such a one no wake can come while the engine sleeps,
-    /// so that it may sleep until several completions are there.
+    /// Whether anything but the engine itself holds `wake`. If not, no wake can come while the engine sleeps, so it may
+    /// sleep until several completions are there.
     pub(super) fn is_shared(wake: &Arc<EventWake>) -> bool {
         let shared = Arc::strong_count(wake) > 1;
-        // Pairs with the release of the last other holder, whose wake came before: `take` then sees it.
+        // Acquire: pairs with the Release in the drop of the last other `Arc`. That holder's wake came before its drop,
+        // so `take` sees it.
         fence(Ordering::Acquire);
         shared
     }
@@ -64,16 +66,17 @@ impl EventWake {
 
 impl Wake for EventWake {
     fn wake(&self) {
+        // AcqRel: pairs with the same in `take`.
         if self.pending.swap(true, Ordering::AcqRel) {
             return;
         }
         let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, &1u64.to_ne_bytes()));
-        // EAGAIN: the counter is full, so the descriptor is readable, which is all that is wanted.
+        // EAGAIN means that the counter is full. Then the descriptor is readable, which is enough.
         debug_assert!(matches!(written, Ok(8) | Err(Errno::AGAIN)), "writing to an event descriptor: {written:?}");
     }
 }
 
-/// The end of a wait. The clock is read only when somebody asks how much is left.
+/// The end of a wait. It reads the clock only when `left` is called.
 #[derive(Debug)]
 pub(super) struct Deadline {
     timeout: Option<Duration>,
@@ -94,7 +97,7 @@ impl Deadline {
         match self.end {
             Some(end) => Some(end.saturating_duration_since(Instant::now())),
             None => {
-                // A time beyond the clock's reach is for ever.
+                // A time beyond the clock's range counts as for ever.
                 let Some(end) = Instant::now().checked_add(timeout) else {
                     self.timeout = None;
                     return None;

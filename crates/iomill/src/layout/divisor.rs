@@ -1,6 +1,6 @@
-//! Division of any `u64` by a number fixed beforehand, by two multiplications in place of a division.
+//! Division of any `u64` by a fixed number, by two multiplications instead of a division.
 //!
-//! The method is in Lemire, Kaser, Kurz, "Faster remainder by direct computation" (2019), section 3: with F = 128 bits
+//! The method is in Lemire, Kaser, Kurz, "Faster remainder by direct computation" (2019), section 3. With F = 128 bits
 //! of fraction, `q = floor(x * ceil(2^F / d) / 2^F)` is exact for every x below 2^64 and d up to 2^64.
 
 /// A divisor and its reciprocal.

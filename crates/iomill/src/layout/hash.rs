@@ -1,16 +1,16 @@
 //! The hash layout: groups of blocks, each permuted by its own key, dealt to drives in proportion to their weights.
 //!
-//! A group is as many blocks as the weights, divided by their greatest common divisor and repeated a few times, add up
-//! to. Within a group, block x goes to slot `permute(x)`; slots `first[d]..first[d + 1]` are drive d's, in this order
-//! its blocks of this group. So every drive gets exactly its share of every group, and a group's blocks lie in the
-//! same range of its part on every drive.
+//! The size of a group is the sum of the weights, divided by their greatest common divisor and repeated a few times.
+//! Within a group, block x goes to slot `permute(x)`. Slots `first[d]..first[d + 1]` are drive d's blocks of this
+//! group, in this order. So every drive gets exactly its share of every group, and a group's blocks lie in the same
+//! range of its part on every drive.
 //!
-//! Goals: in proportion, dense, invertible, the same for ever (it is part of the format), no table that grows with the
-//! file. Non-goals: secrecy, and keeping the order of a group's blocks within a part.
+//! Goals: blocks in proportion, dense, invertible, and the same for ever, since they are part of the format. No table
+//! grows with the file. Non-goals: secrecy, and keeping the order of a group's blocks within a part.
 //!
-//! What it costs: a file that ends within a group may need the whole group's range in each part, so a part is at most
-//! one group longer than its blocks. Hence groups are kept small: 64 to 256 blocks unless the weights alone add up to
-//! more. Weights such as 10 and 11 give groups of a few MiB; 997 and 1000 give 1,997 blocks.
+//! The cost: a file that ends within a group may need the whole group's range in each part. So a part is at most one
+//! group longer than its blocks. Therefore groups are small: 64 to 256 blocks, unless the sum of the weights is larger.
+//! Weights such as 10 and 11 give groups of a few MiB; 997 and 1000 give 1,997 blocks.
 
 use super::Placement;
 use super::divisor::Divisor;
@@ -30,7 +30,8 @@ pub(super) struct Hash {
     /// Blocks in a group.
     group: Divisor,
     permutation: Permutation,
-    /// Drive d has the slots `first[d]..first[d + 1]` of each group; one more entry than drives; strictly rising.
+    /// Drive d has the slots `first[d]..first[d + 1]` of each group. There is one more entry than drives, and entries
+    /// rise strictly.
     first: Box<[u32]>,
     /// Blocks of each drive in a group, as divisors: `first[d + 1] - first[d]`.
     share: Box<[Divisor]>,
@@ -90,7 +91,7 @@ impl Hash {
         Placement { drive: drive as u16, block: group * blocks + u64::from(slot - self.first[drive]) }
     }
 
-    /// `None` for a drive the file does not have, and where no `u64` names the block.
+    /// `None` if the file does not have the drive, or if no `u64` names the block.
     #[inline]
     pub(super) fn block(&self, drive: u16, block_in_part: u64) -> Option<u64> {
         let (group, rank) = self.share.get(usize::from(drive))?.div_rem(block_in_part);
@@ -99,10 +100,10 @@ impl Hash {
         group.checked_mul(self.group.get())?.checked_add(u64::from(x))
     }
 
-    /// Exact, and cheap without a table: of the last group it looks either at the blocks that are in the file, if they
-    /// are few, or at the drive's slots from the last one down. The permutation spreads a group's first r blocks evenly
-    /// over its G slots, so the second way stops after about G / r slots, and both together after about sqrt(G): 16
-    /// steps for a group of 256, 500 for the largest there can be.
+    /// Exact, and cheap without a table. In the last group it looks at the blocks that are in the file, if they are
+    /// few. Otherwise it looks at the drive's slots from the last one down. The permutation spreads a group's first r
+    /// blocks evenly over its G slots, so the second way stops after about G / r slots. The cheaper way takes about
+    /// sqrt(G) steps at most: 16 for a group of 256, 500 for the largest possible group.
     pub(super) fn part_blocks(&self, drive: u16, blocks: u64) -> u64 {
         let Some(share) = self.share.get(usize::from(drive)) else { return 0 };
         let (group, rest) = self.group.div_rem(blocks);
@@ -123,9 +124,9 @@ impl Hash {
     }
 }
 
-/// How often the reduced weights are repeated in a group: the fewest times for which the group is at least
-/// [`GROUP_MIN`] and fills 7/8 of a power of two, so that the permutation seldom walks; else the times up to
-/// [`GROUP_MAX`] that fill most of one.
+/// How often the reduced weights are repeated in a group. The group is at least [`GROUP_MIN`] and should fill 7/8 of a
+/// power of two, so that the permutation seldom walks. The result is the smallest such number. If there is none, it is
+/// the number, with groups up to [`GROUP_MAX`], that fills most of a power of two.
 fn repeats(sum: u64) -> u64 {
     let fill = |times: u64| ((sum * times) << 32) >> bits_for(sum * times);
     let least = GROUP_MIN.div_ceil(sum);
@@ -150,7 +151,7 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea, Flood 2014; constants of Stafford's variant 13): every bit of the result
+/// The finalizer of SplitMix64 (Steele, Lea, Flood 2014; constants of Stafford's variant 13). Every bit of the result
 /// depends on every bit of `x`.
 #[inline]
 fn mix(x: u64) -> u64 {
@@ -159,18 +160,18 @@ fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A keyed permutation of `0..n`: rounds of adding or exclusive-oring key bits, multiplication by an odd number and a
-/// shift to the right, all of which are bijections of the b-bit words, then "cycle walking" (Black, Rogaway, "Ciphers
-/// with arbitrary finite domains", 2002): a result that is not below n goes through again. The form is that of
-/// `permute` in Kensler, "Correlated multi-jittered sampling" (Pixar 2013), with key bits in every round.
+/// A keyed permutation of `0..n`. A round adds or exclusive-ors key bits, multiplies by an odd number, and shifts to
+/// the right. All of these are bijections of the b-bit words. Then comes "cycle walking" (Black, Rogaway, "Ciphers with
+/// arbitrary finite domains", 2002): a result that is not below n goes through again. The form is that of `permute` in
+/// Kensler, "Correlated multi-jittered sampling" (Pixar 2013), with key bits in every round.
 ///
-/// Five rounds, since with three or four, or with keys that are only exclusive-ored, blocks at some distances share a
-/// drive up to a quarter more or less often than by chance (`permutes_evenly` sees it); the fifth costs half a
-/// nanosecond.
+/// There are five rounds. With three or four, blocks at some distances share a drive up to a quarter more or less often
+/// than by chance. So they do with keys that are only exclusive-ored (`permutes_evenly` detects it). The fifth round
+/// costs half a nanosecond.
 #[derive(Clone, Copy, Debug)]
 struct Permutation {
     n: u32,
-    /// `2^b - 1`, b the least with `2^b >= n`; b is at most [`BITS_MAX`].
+    /// `2^b - 1`, for the least b with `2^b >= n`. b is at most [`BITS_MAX`].
     mask: u32,
     /// Half of b, rounded up: then `x ^= x >> shift` is its own inverse.
     shift: u32,
@@ -182,12 +183,14 @@ const FACTORS: [u32; ROUNDS] = [0xcc9e_2d53, 0x85eb_ca6b, 0x27d4_eb2d, 0x9e37_79
 /// Inverses of `FACTORS` modulo 2^32, hence modulo every smaller power of two.
 const INVERSES: [u32; ROUNDS] =
     [inverse(FACTORS[0]), inverse(FACTORS[1]), inverse(FACTORS[2]), inverse(FACTORS[3]), inverse(FACTORS[4])];
-/// Round r takes its key from bit `KEY_BITS * r` of the group's key on; in large domains neighbours overlap.
+/// Round r takes its key from bit `KEY_BITS * r` of the group's key on. In large domains the bits of neighbouring
+/// rounds overlap.
 const KEY_BITS: u32 = 11;
-/// What the last round finds of a 64-bit key.
+/// The bits of a 64-bit key that are left for the last round.
 const BITS_MAX: u32 = 64 - KEY_BITS * (ROUNDS as u32 - 1);
 
-/// The inverse of an odd number modulo 2^32 by Newton's iteration: each step doubles the correct low bits, from 3.
+/// The inverse of an odd number modulo 2^32, by Newton's iteration. Each step doubles the number of correct low bits,
+/// which begins with 3.
 const fn inverse(odd: u32) -> u32 {
     let mut y = odd;
     let mut step = 0;
@@ -204,7 +207,7 @@ fn round_key(key: u64, round: usize) -> u32 {
 }
 
 impl Permutation {
-    /// `n` is at most 2^[`BITS_MAX`], which 256 drives of weight 1000 stay below.
+    /// `n` is at most 2^[`BITS_MAX`]. 256 drives of weight 1000 stay below that.
     fn new(n: u64) -> Permutation {
         let bits = bits_for(n);
         debug_assert!(bits <= BITS_MAX, "the last round lacks key bits");
@@ -267,14 +270,14 @@ mod tests {
         }
     }
 
-    /// How many standard deviations chi squared is off what even counts have.
+    /// By how many standard deviations chi squared differs from that of even counts.
     fn deviations(hits: &[f64], expected: f64) -> f64 {
         let freedom = hits.len() as f64 - 1.0;
         (hits.iter().map(|h| (h - expected).powi(2) / expected).sum::<f64>() - freedom) / (2.0 * freedom).sqrt()
     }
 
-    /// Over many keys each x goes to each y about equally often, and two x at any usual distance meet in a quarter of
-    /// the slots (a drive's share, say) as often as by chance.
+    /// Over many keys each x goes to each y about equally often. Two x at any usual distance meet in a quarter of the
+    /// slots (a drive's share, for example) as often as by chance.
     #[test]
     fn permutes_evenly() {
         const KEYS: u64 = 1_500;

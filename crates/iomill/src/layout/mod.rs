@@ -1,7 +1,8 @@
 //! Layouts: pure functions from a block of a virtual file to a drive and a block in its part, and back.
 //!
-//! No I/O, no `unsafe`, no state but what is computed once when a file is opened. Where a block goes is part of the
-//! format on the drives: what is computed here must never change (`places_never_change` guards it).
+//! There is no I/O, no `unsafe`, and no state except tables that are computed once when a file is opened. The place of
+//! a block is part of the format on the drives, so these functions must never give other results (`places_never_change`
+//! guards that).
 
 mod divisor;
 mod hash;
@@ -25,7 +26,7 @@ pub const WEIGHT_MAX: u32 = 1000;
 pub enum LayoutKind {
     /// Block b on drive b mod n.
     Striping,
-    /// Striping whose first drive moves by one from stripe to stripe.
+    /// Striping. The drive of a stripe's first block moves by one from stripe to stripe.
     Rotated,
     /// A keyed permutation in proportion to the drives' weights.
     Hash,
@@ -40,7 +41,7 @@ pub struct Placement {
     pub block: u64,
 }
 
-/// A layout compiled for one file's drives. A clone is cheap and shares what is computed.
+/// A layout compiled for one file's drives. A clone is cheap and shares the tables.
 #[derive(Clone, Debug)]
 pub struct Map(Shape);
 
@@ -50,16 +51,16 @@ enum Shape {
     Striping(Divisor),
     /// Divides by the number of drives.
     Rotated(Divisor),
-    /// Never of one drive: there the order of blocks is kept, as striping does.
+    /// Never used for one drive: there the order of blocks is kept, as striping does.
     Hash(Arc<Hash>),
 }
 
 impl Map {
-    /// Compiles a layout for as many drives as there are weights. Striping and rotated do not look at the weights
-    /// themselves, nor at the key.
+    /// Compiles a layout for as many drives as there are weights. Striping and rotated ignore the key and the values of
+    /// the weights.
     ///
-    /// [`Error::Invalid`] when there are no drives or more than [`DRIVES_MAX`], or when a hash layout has a weight
-    /// that is not in 1..=[`WEIGHT_MAX`].
+    /// [`Error::Invalid`] if there are no drives or more than [`DRIVES_MAX`], or if a hash layout has a weight that is
+    /// not in 1..=[`WEIGHT_MAX`].
     pub fn new(kind: LayoutKind, weights: &[u32], key: u64) -> Result<Map> {
         let n = weights.len();
         if !(1..=DRIVES_MAX).contains(&n) {
@@ -79,7 +80,7 @@ impl Map {
         }))
     }
 
-    /// How many drives.
+    /// The number of drives.
     pub fn drives(&self) -> u16 {
         match &self.0 {
             Shape::Striping(n) | Shape::Rotated(n) => n.get() as u16,
@@ -87,7 +88,7 @@ impl Map {
         }
     }
 
-    /// After every multiple of this many blocks, each part is filled without a gap.
+    /// After every multiple of this many blocks, each part has no gap.
     pub fn group_blocks(&self) -> u64 {
         match &self.0 {
             Shape::Striping(n) | Shape::Rotated(n) => n.get(),
@@ -113,8 +114,8 @@ impl Map {
         }
     }
 
-    /// The inverse of [`Map::place`]. `u64::MAX` for a drive the file does not have, and for a block in a part so far
-    /// out that no `u64` names the file's block.
+    /// The inverse of [`Map::place`]. `u64::MAX` for a drive that the file does not have. Also `u64::MAX` for a block
+    /// so far out in a part that no `u64` names the file's block.
     #[inline]
     pub fn block(&self, drive: u16, block_in_part: u64) -> u64 {
         let block = match &self.0 {
@@ -128,11 +129,11 @@ impl Map {
         block.unwrap_or(u64::MAX)
     }
 
-    /// The shortest length, in blocks, of the part on `drive` that holds all of the file's first `blocks` blocks that
-    /// are on it; 0 for a drive the file does not have.
+    /// The shortest length, in blocks, of the part on `drive` that holds this drive's share of the file's first
+    /// `blocks` blocks. 0 for a drive that the file does not have.
     ///
-    /// Exact for every layout. Striping and rotated compute it; hash looks at some of the last group's blocks, well
-    /// under a microsecond for the groups that usual weights make and a few for the largest.
+    /// Exact for every layout. Striping and rotated compute it. Hash looks at some of the last group's blocks. That
+    /// takes well under a microsecond for groups of usual weights, and a few microseconds for the largest.
     pub fn part_blocks(&self, drive: u16, blocks: u64) -> u64 {
         match &self.0 {
             Shape::Striping(n) if u64::from(drive) < n.get() => {
@@ -148,8 +149,8 @@ impl Map {
         }
     }
 
-    /// [`Map::part_blocks`] in bytes: what the part on `drive` must be at least for a file of `len_bytes`, whose last
-    /// block may be partial. `block_bytes` is not zero (a zero counts as one).
+    /// [`Map::part_blocks`] in bytes: the least length of the part on `drive` for a file of `len_bytes`. The file's
+    /// last block may be partial. `block_bytes` is not zero (a zero counts as one).
     pub fn part_bytes(&self, drive: u16, len_bytes: u64, block_bytes: u32) -> u64 {
         let block_bytes = u64::from(block_bytes).max(1);
         let part_blocks = self.part_blocks(drive, len_bytes.div_ceil(block_bytes));
@@ -169,7 +170,7 @@ fn in_stripe(n: Divisor, stripe: u64, position: u64) -> Option<u64> {
     stripe.checked_mul(n.get())?.checked_add(position)
 }
 
-/// The position in a stripe of the rotated layout that falls on `drive`, which is below `n`.
+/// The position, in a stripe of the rotated layout, of the block on `drive`, which is below `n`.
 fn unrotated(n: Divisor, stripe: u64, drive: u16) -> u64 {
     let moved = n.div_rem(stripe).1;
     let drive = u64::from(drive);

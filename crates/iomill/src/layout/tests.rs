@@ -1,4 +1,4 @@
-//! Layouts as bijections, in proportion, with parts no longer than they must be.
+//! Layouts as bijections, in proportion, with parts as short as possible.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn map(kind: LayoutKind, weights: &[u32], key: u64) -> Map {
     Map::new(kind, weights, key).unwrap()
 }
 
-/// Blocks anywhere, at the edges of groups and stripes, and at the end of what a `u64` names.
+/// Blocks anywhere, at the edges of groups and stripes, and at the end of what a `u64` can name.
 fn blocks(unit: u64) -> impl Strategy<Value = u64> {
     prop_oneof![
         0..1u64 << 40,
@@ -62,7 +62,7 @@ proptest! {
         }
     }
 
-    /// Whatever the arguments, an answer and no panic.
+    /// Any arguments give an answer and no panic.
     #[test]
     fn nothing_panics(kind in kinds(), weights in weights(), key: u64, drive: u16, x in blocks(64), block_bytes: u32) {
         let map = map(kind, &weights, key);
@@ -74,7 +74,7 @@ proptest! {
         }
     }
 
-    /// A part holds every block of the file that is on its drive, and ends with one.
+    /// A part holds every block of the file that is on its drive, and ends with such a block.
     #[test]
     fn parts_are_as_short_as_they_can_be(
         kind in kinds(), weights in prop::collection::vec(1..=12u32, 1..=9), key: u64, start in 0..1u64 << 40, more in 0..700u64,
@@ -160,7 +160,7 @@ fn parts_are_dense() {
     }
 }
 
-/// What striping is bad at: a stride over the file that meets only some of the drives.
+/// The weakness of striping: a stride over the file that meets only some of the drives.
 #[test]
 fn hash_breaks_strides() {
     let (drives, blocks) = (8, 8000);
@@ -222,7 +222,7 @@ fn bad_arguments_are_refused() {
     assert!(Map::new(LayoutKind::Striping, &[0; 256], 0).is_ok(), "striping does not look at weights");
 }
 
-/// Part of the format: drives written by an earlier version are read by this one.
+/// Part of the format: this version reads drives that an earlier version wrote.
 #[test]
 fn places_never_change() {
     let places = |weights: &[u32], key, from: u64| {
@@ -247,7 +247,8 @@ fn places_never_change() {
     );
 }
 
-/// Not a measurement, a guard against an accident such as a table built per call; run by hand with `--nocapture`.
+/// Not a measurement, but a guard against an accident such as a table built per call. Run it by hand with
+/// `--nocapture`.
 #[test]
 fn place_is_quick() {
     for (kind, weights) in [

@@ -1,23 +1,25 @@
-//! Fences of unequal weight, for protocols in which one side runs all the time and the other hardly ever.
+//! Fences of unequal cost, for protocols in which one side runs all the time and the other hardly ever.
 //!
-//! Such a protocol has both sides write one word and then read the other's: a reader announces what it uses and looks
-//! whether it may, a writer forbids and looks who uses. At least one of the two must see the other's write, and processors
-//! let a read overtake an earlier write, so each side needs a full fence between the two. A full fence costs the frequent
-//! side tens of cycles each time. The kernel can instead make every running thread of the process execute one
-//! (`membarrier`), so that the rare side pays for both.
+//! In such a protocol each side writes one word and then reads the other's. A reader announces what it uses, and then
+//! looks whether it may use it. A writer forbids the use, and then looks for users. At least one of the two must see
+//! the other's write. Processors let a read overtake an earlier write, so each side needs a full fence between the two.
+//! A full fence costs the frequent side tens of cycles each time. Instead the kernel can make every running thread of
+//! the process execute one (`membarrier`), so that the rare side pays for both.
 //!
 //! Rules:
-//! 1. Either both sides fence fully, or the frequent side has [`light`] and the rare side [`heavy`]. Two light fences order nothing.
-//! 2. Whether `membarrier` is used is decided once per process, before the first heavy fence, and never changes: a light
-//!    fence that was nothing but a compiler's is only made up for by a heavy one of the kernel. Until it is decided light fences are full.
-//! 3. For every pair of a light and a heavy fence, either what came before the light one is seen by what comes after the heavy
-//!    one, or what came before the heavy one is seen by what comes after the light one. The kernel gives this: a thread that
-//!    runs at some moment within `membarrier` executes a full fence then, and one that does not passes through the scheduler,
-//!    which is one. The compiler's fence keeps the compiler from moving accesses over that point.
-//! 4. It holds within one process only: memory shared with another needs full fences on both sides.
+//! 1. Either both sides use full fences, or the frequent side uses [`light`] and the rare side [`heavy`]. Two light
+//!    fences order nothing.
+//! 2. The process decides once whether it uses `membarrier`, before the first heavy fence, and never changes that. A
+//!    light fence may be a fence for the compiler only, and only the kernel's heavy fence makes up for that. Until the
+//!    decision light fences are full.
+//! 3. For every pair of a light and a heavy fence one of two things holds. What came before the light fence is seen by
+//!    what comes after the heavy one, or the reverse. The kernel ensures that. A thread that runs at some moment within
+//!    `membarrier` executes a full fence then. A thread that does not run passes through the scheduler, which is a full
+//!    fence. The compiler's fence keeps the compiler from moving accesses past that point.
+//! 4. It holds within one process only. Memory that is shared with another process needs full fences on both sides.
 //!
-//! Under models (`--cfg iomill_models`) both are full fences, which loom knows; so a model checks that fences are where they must
-//! be, and rule 1 is for readers to check.
+//! Under models (`--cfg iomill_models`) both are full fences, which loom knows. So a model checks that fences are where
+//! they must be, and readers check rule 1.
 
 pub use imp::{available, heavy, light};
 
@@ -29,12 +31,12 @@ mod imp {
     use rustix::io::Errno;
     use rustix::thread::{MembarrierCommand, membarrier};
 
-    /// Rule 2.
+    /// Whether `membarrier` is used, once it is decided (rule 2).
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    /// Set once `AVAILABLE` is true: the same, for who has no instruction to spare.
+    /// Set once `AVAILABLE` is true. `light` reads this copy, because it has no instruction to spare.
     static KERNEL_FENCES: AtomicBool = AtomicBool::new(false);
 
-    /// Whether the kernel's barrier is used. The first call asks the kernel, and registers the process with it; until then light
+    /// Whether the kernel's barrier is used. The first call asks the kernel and registers the process. Until then light
     /// fences cost more.
     pub fn available() -> bool {
         *AVAILABLE.get_or_init(|| {
@@ -44,8 +46,9 @@ mod imp {
         })
     }
 
-    /// Registration makes the expedited barrier an interrupt on the CPUs that run this process, microseconds, instead of a wait
-    /// for all CPUs to pass through their schedulers. Kernels before 4.14, and sandboxes, refuse.
+    /// For a registered process the barrier is an interrupt on the CPUs that run it, which takes microseconds.
+    /// Otherwise the kernel would wait until all CPUs have passed through their schedulers. Kernels before 4.14, and
+    /// sandboxes, refuse.
     #[cold]
     fn register() -> bool {
         membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok() && barrier().is_ok()
@@ -61,7 +64,7 @@ mod imp {
         }
     }
 
-    /// The frequent side's fence: as good as free where the kernel does the work, else a full fence.
+    /// The frequent side's fence. It is almost free if the kernel does the work, else it is a full fence.
     #[inline(always)]
     pub fn light() {
         if KERNEL_FENCES.load(Ordering::Relaxed) {
@@ -71,16 +74,20 @@ mod imp {
         }
     }
 
-    /// The rare side's fence, microseconds long: pairs with every [`light`] of every thread of the process, and with full fences.
+    /// The rare side's fence, which takes microseconds. It pairs with every [`light`] of every thread of the process,
+    /// and with full fences.
     pub fn heavy() {
-        // The kernel interrupts the other CPUs only; its own path is a full fence for this one, and the compiler sees a call
-        // that it cannot look into. Said all the same, for whoever reads, and free beside a system call.
+        // The kernel interrupts only the other CPUs. Its own path is a full fence for this CPU, and the compiler cannot
+        // look into the call. This fence says so explicitly, and costs nothing beside a system call.
         fence(Ordering::SeqCst);
         if available() {
             let done = barrier();
-            // Light fences have been relied on: there is no other way to go on. The known cause is a filter of system
-            // calls that was put up after the first barrier.
-            assert!(done.is_ok(), "iomill: membarrier worked before and now fails: {done:?}");
+            // Other threads have relied on light fences, so there is no other way to go on. The known cause is a filter
+            // of system calls that was installed after the first barrier.
+            assert!(
+                done.is_ok(),
+                "iomill: membarrier worked before and now fails (was a seccomp filter installed meanwhile?): {done:?}"
+            );
             fence(Ordering::SeqCst);
         }
     }
@@ -120,7 +127,8 @@ mod tests {
         assert!((0..3).all(|_| available() == first));
     }
 
-    /// Waits until both sides have come `times` times. It spins, as sides that slept would not leave at the same moment.
+    /// Waits until both sides have come `times` times. It spins, because sides that sleep would not leave at the same
+    /// moment.
     fn meet(arrived: &AtomicU32, times: u32) {
         arrived.fetch_add(1, AcqRel);
         let mut spins = 0;
@@ -133,7 +141,8 @@ mod tests {
         }
     }
 
-    /// Both sides write their word and read the other's; not both may read what was there before. Returns how often both did.
+    /// Both sides write their word and read the other's. At least one must read the other's new word. Returns how often
+    /// neither did.
     fn misses(rounds: u32, left: fn(), right: fn()) -> u32 {
         let arrived = AtomicU32::new(0);
         let words = [AtomicU32::new(0), AtomicU32::new(0)];

@@ -1,7 +1,8 @@
-//! What sysfs tells of a block device: its name, its NUMA node, the CPUs near it.
+//! What sysfs says about a block device: its name, its NUMA node, and the CPUs near it.
 //!
-//! Goals: answers for partitions, device-mapper and md devices, and NVMe namespaces with several paths too; rooted at a path, so
-//! that a test can bring its own tree. Non-goals: being certain. Everything here only guides placement, so what cannot be read is left out.
+//! Goals: answers also for partitions, device-mapper and md devices, and NVMe namespaces with several paths. The path
+//! of sysfs is an argument, so that a test can bring its own tree. Non-goals: certainty. All of this only guides
+//! placement, so values that cannot be read are left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,19 +12,19 @@ use std::path::{Path, PathBuf};
 pub struct BlockDevice {
     /// Name of the whole device, such as `nvme0n1`.
     pub name: String,
-    /// `major:minor` of the whole device, where it can be read.
+    /// `major:minor` of the whole device, if it is readable.
     pub number: Option<(u32, u32)>,
-    /// NUMA node, where it has one.
+    /// Its NUMA node, if it has one.
     pub node: Option<u32>,
     /// CPUs near it; empty means any.
     pub cpus: Vec<usize>,
 }
 
-/// How deep to follow devices that are made of devices (a volume on a RAID on partitions).
+/// How many levels to follow in devices that are made of devices (a volume on a RAID on partitions).
 const STACK_MAX: usize = 8;
 
-/// Looks up the block device `major:minor` in the sysfs mounted at `sys` (`/sys`). `None` where there is none, as for a
-/// file system in memory.
+/// Looks up the block device `major:minor` in the sysfs mounted at `sys` (`/sys`). `None` if there is no such device,
+/// as for a file system in memory.
 pub fn find(sys: &Path, major: u32, minor: u32) -> Option<BlockDevice> {
     let directory = fs::canonicalize(sys.join(format!("dev/block/{major}:{minor}"))).ok()?;
     let whole = whole_device(directory);
@@ -33,7 +34,7 @@ pub fn find(sys: &Path, major: u32, minor: u32) -> Option<BlockDevice> {
     Some(BlockDevice { name, number, node, cpus: cpus_of(sys, &whole, node) })
 }
 
-/// Whether a whole device completes requests for those who poll; `None` where the kernel does not say.
+/// Whether a whole device supports polling for completions; `None` if the kernel does not say.
 pub fn can_poll(sys: &Path, name: &str) -> Option<bool> {
     if name.is_empty() {
         return None;
@@ -49,7 +50,7 @@ pub fn logical_block_bytes(sys: &Path, name: &str) -> Option<u32> {
     read_line(&sys.join("block").join(name).join("queue/logical_block_size"))?.parse().ok()
 }
 
-/// A partition's directory lies within its device's and says so by a file `partition`.
+/// A partition's directory lies within its device's directory, and contains a file `partition`.
 fn whole_device(directory: PathBuf) -> PathBuf {
     match directory.parent() {
         Some(parent) if directory.join("partition").exists() => parent.to_owned(),
@@ -57,8 +58,8 @@ fn whole_device(directory: PathBuf) -> PathBuf {
     }
 }
 
-/// The node is written at the nearest ancestor that has one (the PCI function of an NVMe drive). A device that is made of
-/// others, or reached by others, has a node when all of them have the same.
+/// The nearest ancestor that has a node gives it (the PCI function of an NVMe drive). A device that is made of others,
+/// or reached by others, has a node if all of them have the same.
 fn node_of(sys: &Path, device: &Path, depth: usize) -> Option<u32> {
     if depth == 0 {
         return None;
@@ -81,15 +82,15 @@ fn cpus_of(sys: &Path, device: &Path, node: Option<u32>) -> Vec<usize> {
             let mut lists = grounds
                 .iter()
                 .filter_map(|ground| ancestors(sys, ground).find_map(|dir| read_line(&dir.join("local_cpulist"))));
-            // Controllers near different CPUs: none of these is nearer than the others.
+            // The controllers are near different CPUs, so none of these is nearer than the others.
             lists.next().filter(|first| lists.all(|other| other == *first))
         }
     };
     list.and_then(|list| parse_cpu_list(&list)).unwrap_or_default()
 }
 
-/// The controllers of an NVMe namespace that the multipath layer shows: it lies in its subsystem's directory, which is nobody's child and
-/// has a link to each controller.
+/// The controllers of an NVMe namespace that the multipath layer shows. It lies in its subsystem's directory. That
+/// directory has no parent device, and has a link to each controller.
 fn controllers(device: &Path) -> Vec<PathBuf> {
     let Some(subsystem) = device.parent() else { return Vec::new() };
     if subsystem.parent().and_then(Path::file_name).is_none_or(|name| name != "nvme-subsystem") {
@@ -122,7 +123,7 @@ fn parse_number(line: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Reads `0-3,8`. `None` where it is not such a list, or an absurd one.
+/// Reads `0-3,8`. `None` if it is not such a list, or an absurd one.
 fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
     const CPU_MAX: usize = 1 << 16;
     let mut cpus = Vec::new();
@@ -154,7 +155,7 @@ mod tests {
     }
     use std::os::unix::fs::symlink;
 
-    /// Builds a tree like that of a machine with two NVMe drives, the first partitioned, and a volume over both.
+    /// Builds a tree like that of a machine with two NVMe drives, the first with a partition, and a volume over both.
     fn tree(second_node: &str) -> tempfile::TempDir {
         let dir = crate::sys::real_fs::tests::scratch();
         let sys = dir.path();
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(find(differ.path(), 253, 0).unwrap().node, None);
     }
 
-    /// `nvme1n1` is reached by the controllers nvme0 and nvme1, as the multipath layer shows it.
+    /// The controllers nvme0 and nvme1 reach `nvme1n1`, as the multipath layer shows it.
     #[test]
     fn a_namespace_of_several_paths_has_the_node_of_its_controllers() {
         for (second_node, expected) in [("1\n", (Some(1), vec![2, 3, 8])), ("0\n", (None, vec![]))] {

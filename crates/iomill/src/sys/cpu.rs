@@ -1,6 +1,6 @@
-//! CPUs and the nodes they belong to.
+//! CPUs and the nodes that they belong to.
 //!
-//! Goals: binding the calling thread, and knowing which CPUs there are. Non-goals: deciding which thread goes where.
+//! Goals: binding the calling thread, and listing the CPUs. Non-goals: deciding which thread runs where.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ pub const NODE_ROOT: &str = "/sys/devices/system/node";
 pub struct Node {
     /// The kernel's number.
     pub id: u32,
-    /// Its CPUs in rising order; a node of memory alone has none.
+    /// Its CPUs in rising order. A node that is only memory has none.
     pub cpus: Vec<usize>,
 }
 
@@ -25,12 +25,12 @@ pub fn bind_current_thread(cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
         if cpu >= CpuSet::MAX_CPU {
-            return Err(invalid(format!("CPU {cpu} cannot be bound to: the highest is {}", CpuSet::MAX_CPU - 1)));
+            return Err(invalid(format!("cannot bind a thread to CPU {cpu}: the highest is {}", CpuSet::MAX_CPU - 1)));
         }
         set.set(cpu);
     }
     if cpus.is_empty() {
-        return Err(invalid("no CPU given to bind a thread to".to_owned()));
+        return Err(invalid("cannot bind a thread to no CPU: give one at least".to_owned()));
     }
     sched_setaffinity(None, &set).map_err(|error| {
         let source = io::Error::from(error);
@@ -44,7 +44,7 @@ pub fn allowed() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// The nodes listed under `root` (see [`NODE_ROOT`]) by their number. Empty where the kernel knows of none.
+/// The nodes listed under `root` (see [`NODE_ROOT`]), in order of number. Empty if the kernel knows of none.
 pub fn nodes(root: &Path) -> io::Result<Vec<Node>> {
     let entries = match fs::read_dir(root) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -63,17 +63,17 @@ pub fn nodes(root: &Path) -> io::Result<Vec<Node>> {
     Ok(nodes)
 }
 
-/// Reads a list as the kernel writes it: `0-3,8,10-11`. An empty text is an empty list.
+/// Reads a list in the kernel's form: `0-3,8,10-11`. An empty text is an empty list.
 pub fn parse_list(text: &str) -> io::Result<Vec<usize>> {
     let mut cpus = Vec::new();
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (Ok(first), Ok(last)) = (first.trim().parse::<usize>(), last.trim().parse::<usize>()) else {
-            return Err(invalid(format!("{range:?} is no range of CPUs, which look like 0-3 or 5")));
+            return Err(invalid(format!("{range:?} is not a range of CPUs such as 0-3 or 5")));
         };
-        // The bound keeps a damaged text from filling the memory.
+        // The bound prevents a damaged text from filling the memory.
         if first > last || last >= 1 << 16 {
-            return Err(invalid(format!("{range:?} is no range of CPUs")));
+            return Err(invalid(format!("{range:?} is not a range of CPUs")));
         }
         cpus.extend(first..=last);
     }
@@ -118,7 +118,7 @@ mod tests {
     fn binding_holds_and_refuses() {
         let before = allowed().unwrap();
         let wanted = before[before.len() - 1];
-        // A thread of its own, so that the test's thread stays free.
+        // The test uses another thread, so that its own is not bound.
         let after = std::thread::spawn(move || {
             bind_current_thread(&[wanted]).unwrap();
             allowed().unwrap()

@@ -1,23 +1,24 @@
-//! What an errno of an I/O means for whoever must act on it.
+//! What an errno of an I/O means for the code that must act on it.
 //!
-//! Goals: one table, so that every engine's results are judged alike. Non-goals: retrying; the drive queue does that.
+//! Goals: one table, so that the results of all engines are judged alike. Non-goals: retrying; the drive queue does
+//! that.
 
 /// What to do about a failed I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Passing: the same request may succeed at once or soon.
+    /// Temporary: the same request may succeed at once or soon.
     Retry,
-    /// The caller's to mend: no space, a quota, a file system mounted read-only.
+    /// The caller must act: no space, a quota, a file system mounted read-only.
     Caller,
-    /// The drive, or the way to it, failed; trying again will not help.
+    /// The drive, or the path to it, failed. Another try does not help.
     Drive,
-    /// This program asked for something senseless: a bad descriptor, address or alignment.
+    /// iomill asked for something invalid: a bad descriptor, address or alignment.
     Bug,
     /// Not known to come from reads, writes and syncs.
     Unexpected,
 }
 
-/// Classifies an errno (a positive number) that a read, a write or an `fdatasync` ended with.
+/// Classifies the errno (a positive number) of a read, a write or an `fdatasync`.
 pub fn classify(errno: i32) -> Class {
     match errno {
         libc::EINTR | libc::EAGAIN => Class::Retry,

@@ -1,27 +1,27 @@
-//! The file operations that the catalog and the parts need of one drive, as a trait, so that a simulated drive
-//! (`iomill-sim`) can stand in for a real one.
+//! The file operations that the catalog and the parts need of one drive, as a trait. So a simulated drive
+//! (`iomill-sim`) can replace a real one.
 //!
-//! Goals: few operations, each with the meaning of its system call; every path is relative to `<drive>/iomill` and
-//! never leaves it. Non-goals: the data path. Reads and writes of parts go through an engine; `read_at` and
-//! `write_at` here serve labels, records and lengths.
+//! Goals: few operations, each with the meaning of its system call. Every path is relative to `<drive>/iomill` and
+//! never leaves it. Non-goals: the data path. Reads and writes of parts go through an engine. `read_at` and `write_at`
+//! here serve labels, records and lengths.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An open file of a drive: a descriptor number, or the number a simulated drive made up for it.
+/// An open file of a drive: a descriptor number, or a number that a simulated drive chose for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub i32);
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Access {
-    /// Create the file (mode 0600); it is an error if it exists.
+    /// Create the file (mode 0600). It is an error if it exists.
     pub create: bool,
-    /// Open for writing too.
+    /// Open for writing, too.
     pub write: bool,
-    /// Ask for direct I/O; where the file system refuses, the file opens buffered and `alignment` says so.
+    /// Ask for direct I/O. If the file system refuses, the file opens buffered, and `alignment` says so.
     pub direct: bool,
 }
 
@@ -39,7 +39,7 @@ impl Access {
     }
 }
 
-/// What direct I/O on a file demands, in bytes. `1` and `1` where the file is open buffered.
+/// What direct I/O on a file demands, in bytes. `1` and `1` if the file is open buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
     /// Offsets and lengths are multiples of this.
@@ -67,7 +67,7 @@ pub enum Lock {
     Exclusive,
 }
 
-/// Tells directories apart. Drives without inode numbers are told apart by their location.
+/// Tells directories apart. For drives without inode numbers the location does that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Number of the file system's device.
@@ -82,11 +82,11 @@ pub struct Ground {
     /// File system type, such as `ext4`. Where the table of mounts does not show it, what the file system says of itself, such as
     /// `ext2/3/4`.
     pub file_system: String,
-    /// Block device, such as `nvme0n1`; empty where it is not known.
+    /// Block device, such as `nvme0n1`; empty if it is not known.
     pub device: String,
-    /// Identity of the device: directories with equal ids share its limits.
+    /// Identity of the device. Directories with equal ids share its limits.
     pub device_id: u64,
-    /// NUMA node of the device, where it has one.
+    /// NUMA node of the device, if it has one.
     pub node: Option<u32>,
     /// CPUs near the device; empty means any.
     pub cpus: Vec<usize>,
@@ -98,25 +98,25 @@ pub struct Ground {
 
 /// One drive's directory `<drive>/iomill`.
 ///
-/// Errors are plain `io::Error`; callers add the drive and the path. Nothing follows a symbolic link.
+/// Errors are plain `io::Error`; callers add the drive and the path. No operation follows a symbolic link.
 pub trait DriveFs: Send + Sync + fmt::Debug {
-    /// The drive as its user named it (made absolute), without `/iomill`.
+    /// The drive as its user named it, as an absolute path, without `/iomill`.
     fn location(&self) -> &Path;
-    /// Which directory this is, whatever its path: the same directory reached in two ways (a bind mount, a symbolic
-    /// link) has one identity, a copy of it has another.
+    /// Identifies the directory, whatever its path. The same directory reached in two ways (a bind mount, a symbolic
+    /// link) has one identity. A copy of it has another.
     fn identity(&self) -> io::Result<Identity> {
         let inode = xxhash_rust::xxh3::xxh3_64(self.location().as_os_str().as_encoded_bytes());
         Ok(Identity { device: u64::MAX, inode })
     }
-    /// Makes one directory (mode 0700); one that exists already is no error.
+    /// Makes one directory (mode 0700). If it exists already, that is not an error.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
     /// The names in a directory, without `.` and `..`, in no order.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
     /// Opens a file.
     fn open(&self, path: &str, access: Access) -> io::Result<Handle>;
-    /// Closes a file. I/O in flight on it goes on unharmed.
+    /// Closes a file. I/O in flight on it continues unharmed.
     fn close(&self, handle: Handle);
-    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    /// Reads at an offset. It returns fewer bytes than asked for only at the end of the file.
     fn read_at(&self, handle: Handle, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all bytes at an offset.
     fn write_at(&self, handle: Handle, bytes: &[u8], offset: u64) -> io::Result<()>;
@@ -124,11 +124,11 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn len(&self, handle: Handle) -> io::Result<u64>;
     /// Cuts or extends (with a hole) an open file.
     fn set_len(&self, handle: Handle, len: u64) -> io::Result<()>;
-    /// Gives the range real space and makes the file at least that long; what was not written reads as zero.
-    /// Where the file system cannot, it extends with a hole.
+    /// Gives the range real space, and makes the file at least that long. Bytes that were never written read as zero.
+    /// If the file system cannot do that, it extends the file with a hole.
     fn allocate(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// Makes a range within the file read as zero, whatever its alignment; the length stays. Nothing else may write to its pages
-    /// meanwhile.
+    /// Makes a range within the file read as zero, whatever its alignment. The length stays. Nothing else may write to its
+    /// pages meanwhile.
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
     /// Makes a file's data and length durable.
     fn sync_data(&self, handle: Handle) -> io::Result<()>;
@@ -138,9 +138,9 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Unlinks a file.
     fn unlink(&self, path: &str) -> io::Result<()>;
-    /// Takes a lock without waiting; `false` when another process or handle holds it.
+    /// Takes a lock without waiting. Returns `false` if another process or handle holds it.
     fn lock(&self, handle: Handle, lock: Lock) -> io::Result<bool>;
-    /// Gives a lock back, also where a ring still refers to the file.
+    /// Gives a lock back, also if a ring still refers to the file.
     fn unlock(&self, handle: Handle) -> io::Result<()>;
     /// What I/O on this open file demands.
     fn alignment(&self, handle: Handle) -> io::Result<Alignment>;

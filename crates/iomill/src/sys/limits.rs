@@ -1,7 +1,8 @@
 //! How much memory this process may use.
 //!
-//! Goals: the machine's memory and every limit of the control groups that the process is in, whichever is least; rooted
-//! at a path, so that a test can bring its own tree; the limit on address space. Non-goals: how much of it is free now.
+//! Goals: the least of the machine's memory and every limit of the control groups that the process is in; the limit on
+//! address space. The root path is an argument, so that a test can bring its own tree. Non-goals: how much of the
+//! memory is free now.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,28 +12,28 @@ use std::path::{Component, Path, PathBuf};
 
 use super::mounts::unescape;
 
-/// The cache's size unless told otherwise, where there is memory enough, in bytes.
+/// The default size of the cache, if there is memory enough, in bytes.
 pub const DEFAULT_CACHE_BYTES: u64 = 512 << 20;
 
 /// The default cache takes at most one part in this many of the memory limit.
 const DEFAULT_CACHE_SHARE: u64 = 4;
 
-/// A control group's files that limit memory, of version 2. `memory.high` is one too: above it the group's processes are
-/// held up until they have given memory back.
+/// The files of a control group of version 2 that limit memory. `memory.high` is one, too: above it the kernel delays
+/// the group's processes until they have given memory back.
 const V2_FILES: [&str; 2] = ["memory.max", "memory.high"];
 /// The same of version 1.
 const V1_FILES: [&str; 1] = ["memory.limit_in_bytes"];
 
-/// The size of a cache whose user named none, in bytes: 512 MiB, and at most a quarter of `limit_bytes`.
+/// The default size of a cache, in bytes: 512 MiB, and at most a quarter of `limit_bytes`.
 pub fn default_cache_bytes(limit_bytes: u64) -> u64 {
     DEFAULT_CACHE_BYTES.min(limit_bytes / DEFAULT_CACHE_SHARE)
 }
 
-/// The least of the machine's memory and the limits of this process's control groups (both versions, its own and those above
-/// it), in bytes. `root` is where `/proc` and `/sys` are found: `/`.
+/// The least of the machine's memory and the limits of this process's control groups, in bytes. It includes groups of
+/// both versions, its own and those above. `/proc` and `/sys` are below `root`, which is `/`.
 ///
-/// Where control groups cannot be seen, the machine's memory alone is the answer. A limit that is there but cannot be
-/// read or understood is an error.
+/// If control groups cannot be seen, the answer is the machine's memory. A limit that exists but cannot be read or
+/// understood is an error.
 pub fn memory_limit_bytes(root: &Path) -> io::Result<u64> {
     let mut least = physical_bytes(root)?;
     let (Some(groups), Some(mounts)) =
@@ -54,12 +55,12 @@ pub fn memory_limit_bytes(root: &Path) -> io::Result<u64> {
     Ok(least)
 }
 
-/// How much address space this process may have, in bytes (`ulimit -v`); the highest number where that is not limited.
+/// How much address space this process may have, in bytes (`ulimit -v`). The highest number if there is no limit.
 pub fn address_space_bytes() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::As).current.unwrap_or(u64::MAX)
 }
 
-/// What `/proc/meminfo` says: `MemTotal:       24684084 kB`. Where `/proc` is not mounted, what the kernel says of this machine.
+/// The memory that `/proc/meminfo` gives: `MemTotal:       24684084 kB`. Without `/proc`, the memory that the kernel reports.
 fn physical_bytes(root: &Path) -> io::Result<u64> {
     let path = root.join("proc/meminfo");
     let text = match fs::read_to_string(&path) {
@@ -71,16 +72,16 @@ fn physical_bytes(root: &Path) -> io::Result<u64> {
     kib.and_then(|kib| kib.checked_mul(1024)).ok_or_else(|| senseless(&path, &text))
 }
 
-/// The kernel's own word for the machine's memory.
+/// The machine's memory as `sysinfo` reports it.
 fn machine_bytes() -> u64 {
     let told = rustix::system::sysinfo();
     (told.totalram as u64).saturating_mul(told.mem_unit.into())
 }
 
-/// A group that limits memory, as the process is in it.
+/// A group that limits memory, as seen by this process.
 struct Group {
     v2: bool,
-    /// From the root of its hierarchy, as far as this process can see up.
+    /// The path from the root of its hierarchy, as far up as this process can see.
     path: PathBuf,
 }
 
@@ -93,10 +94,10 @@ fn parse_group(line: &str) -> Option<Group> {
     limits_memory.then(|| Group { v2, path: PathBuf::from(path) })
 }
 
-/// Where a hierarchy of groups that limits memory is mounted.
+/// The mount point of a hierarchy of groups that limits memory.
 struct Mount {
     v2: bool,
-    /// The group that is seen at `point`.
+    /// The group that is visible at `point`.
     top: PathBuf,
     point: PathBuf,
 }
@@ -115,17 +116,17 @@ fn parse_mount(line: &str) -> Option<Mount> {
     Some(Mount { v2, top: path()?, point: path()? })
 }
 
-/// The directories of a group and all groups above it, up to where the hierarchy is mounted.
+/// The directories of a group and of all groups above it, up to the mount point of the hierarchy.
 fn directories(root: &Path, mount: &Mount, group: &Path) -> Vec<PathBuf> {
     let point = root.join(mount.point.strip_prefix("/").unwrap_or(&mount.point));
-    // A container may see its own group as the mount's top, and its name as one that cannot be reached from there: then what
-    // is mounted is its group, or one above it.
+    // A container may see its own group as the mount's top, and have a group name that is not below it. Then the mount
+    // shows its group, or one above it.
     let below = group.strip_prefix(&mount.top).unwrap_or(Path::new(""));
     let below = if below.components().all(|part| matches!(part, Component::Normal(_))) { below } else { Path::new("") };
     below.ancestors().map(|path| point.join(path)).collect()
 }
 
-/// A limit, or the highest number where there is none: no such file (as at the root of a hierarchy) or `max`.
+/// A limit. The highest number if there is none: no such file (as at the root of a hierarchy) or `max`.
 fn limit_in(path: &Path) -> io::Result<u64> {
     match read_if_there(path)?.as_deref().map(str::trim) {
         None | Some("max") => Ok(u64::MAX),
@@ -148,7 +149,10 @@ fn at(path: &Path, error: io::Error) -> io::Error {
 
 fn senseless(path: &Path, text: &str) -> io::Error {
     let start: String = text.chars().take(60).collect();
-    io::Error::new(io::ErrorKind::InvalidData, format!("{} holds no amount of memory but {start:?}", path.display()))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("{} should hold an amount of memory, but holds {start:?}", path.display()),
+    )
 }
 
 #[cfg(test)]
@@ -222,13 +226,13 @@ mod tests {
     #[test]
     fn containers() {
         let group = |text| ("proc/self/cgroup", text);
-        // The group's own name is the top of what is mounted.
+        // The group's own name is the top of the mount.
         let mount = ("proc/self/mountinfo", "35 31 0:32 /docker/abc /cg ro - cgroup cgroup rw,memory\n");
         let limits = [("cg/memory.limit_in_bytes", "2147483648\n"), ("cg/in/memory.limit_in_bytes", "1073741824\n")];
         limit(&[mount, group("4:memory:/docker/abc\n"), limits[0], limits[1]], 2 * GIB);
         limit(&[mount, group("4:memory:/docker/abc/in\n"), limits[0], limits[1]], GIB);
         limit(&[mount, group("4:memory:/elsewhere/in\n"), limits[0], limits[1]], 2 * GIB);
-        // A name that climbs out of what is visible never leaves the mount.
+        // A name that leads above the visible groups never leaves the mount.
         let climbing = [V2_MOUNT, group("0::/../../proc\n"), ("proc/memory.max", "1\n"), ("memory.max", "1\n")];
         limit(&climbing, 16 * GIB);
     }
@@ -239,7 +243,7 @@ mod tests {
         let root = tree(&[V2_MOUNT, group, ("sys/fs/cgroup/memory.max", "much\n")]);
         let error = memory_limit_bytes(root.path()).unwrap_err();
         assert!(
-            error.to_string().ends_with("sys/fs/cgroup/memory.max holds no amount of memory but \"much\""),
+            error.to_string().ends_with("sys/fs/cgroup/memory.max should hold an amount of memory, but holds \"much\""),
             "{error}"
         );
         let empty = tempfile::tempdir().unwrap();

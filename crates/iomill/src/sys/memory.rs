@@ -1,7 +1,7 @@
 //! Page-aligned memory.
 //!
-//! Goals: memory that direct I/O accepts, zeroed, errors instead of aborts when there is none: a [`PageBuf`] of fixed size, a
-//! [`Slab`] that grows and shrinks within a reservation. Non-goals: pooling.
+//! Goals: zeroed memory that direct I/O accepts, and errors instead of aborts if there is no memory. A [`PageBuf`] has
+//! a fixed size, and a [`Slab`] grows and shrinks within a reservation. Non-goals: pooling.
 
 mod slab;
 
@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 pub use slab::{NodePolicy, SLAB_ALIGN_BYTES, Slab};
 
-/// From this size on the kernel is asked for huge pages: two of the usual ones, so that one is surely aligned.
+/// From this size on memory uses huge pages. It is the size of two of the usual ones, so that at least one is aligned.
 const HUGE_FROM_BYTES: usize = 4 << 20;
 
 /// Bytes of a page. The C library knows them; rustix reads the kernel's own vector, and what that says of the process is not so under
@@ -27,7 +27,7 @@ pub fn page_bytes() -> usize {
 
 /// An anonymous mapping: page-aligned, zeroed, unmapped on drop.
 pub struct PageBuf {
-    /// Start of a mapping of `mapped` bytes that this value alone owns.
+    /// Start of a mapping of `mapped` bytes that only this value owns.
     start: NonNull<u8>,
     /// Bytes asked for; at most `mapped`.
     len: usize,
@@ -35,13 +35,14 @@ pub struct PageBuf {
     mapped: usize,
 }
 
-// SAFETY: the mapping is owned by this value alone, and a shared reference gives read access only.
+// SAFETY: only this value owns the mapping, and a shared reference gives only read access.
 unsafe impl Send for PageBuf {}
 // SAFETY: as above.
 unsafe impl Sync for PageBuf {}
 
 impl PageBuf {
-    /// Maps `len` bytes of zeroes. A length of 0 or one that no address space holds is an error, as is a lack of memory.
+    /// Maps `len` bytes of zeroes. An error if `len` is 0, if no address space holds so many bytes, or if there is no
+    /// memory.
     pub fn new(len: usize) -> io::Result<PageBuf> {
         let page = page_bytes();
         let mapped = len.checked_next_multiple_of(page).filter(|bytes| *bytes > 0 && *bytes <= isize::MAX as usize);
@@ -58,20 +59,20 @@ impl PageBuf {
             )
         }?;
         if mapped >= HUGE_FROM_BYTES {
-            // SAFETY: the range is the mapping just made. Advice only: a kernel built without huge pages answers
-            // EINVAL, and the memory is as good with small ones.
+            // SAFETY: the range is the mapping just made. This is only advice: a kernel built without huge pages
+            // answers EINVAL, and small pages work as well.
             let _advised = unsafe { rustix::mm::madvise(start, mapped, Advice::LinuxHugepage) };
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(PageBuf { start, len, mapped })
     }
 
-    /// Has memory that was not touched yet come from a node.
+    /// Binds memory that is untouched so far to a node.
     pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
         slab::bind(self.start.as_ptr(), self.mapped, node, policy)
     }
 
-    /// Length in bytes, as asked for; never 0.
+    /// Length in bytes, as requested; never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
@@ -79,17 +80,17 @@ impl PageBuf {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `len` bytes from `start` are mapped and initialised (to zero) for as long as `self` lives.
+        // SAFETY: `len` bytes from `start` are mapped and initialised (to zero) while `self` lives.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// The bytes, to be changed.
+    /// The bytes, for changes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as for `as_slice`, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// The address, for engines. It stays the same and valid while `self` lives.
+    /// The address, for engines. It stays valid and the same while `self` lives.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -97,9 +98,9 @@ impl PageBuf {
 
 impl Drop for PageBuf {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nothing borrows from it any more.
+        // SAFETY: the mapping is ours, and nothing borrows from it any more.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped) };
-        debug_assert!(unmapped.is_ok(), "unmapping one's own memory cannot fail");
+        debug_assert!(unmapped.is_ok(), "unmapping own memory cannot fail");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The kernel's edge: memory, files, devices, CPUs. Nearly all `unsafe` code that is not an engine's lives here.
+//! The kernel's edge: memory, files, devices, CPUs. Nearly all `unsafe` code outside engines is here.
 
 pub mod barrier;
 pub mod block;

@@ -1,6 +1,7 @@
-//! Where the other drives of an array may be, when they are not where its label says.
+//! Where the other drives of an array may be, if they are not where its label says.
 //!
-//! Goals: the likely directories first, never a long search, never a hanging one. Non-goals: looking into what is found.
+//! Goals: the likely directories first; no long search, and no look that hangs. Non-goals: looking into the
+//! directories.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -9,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The kernel's list of what is mounted where this process can see it.
+/// The kernel's list of mounts that this process can see.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// File systems by the number that `statfs` tells of them. Ones that share a number share a name.
@@ -40,7 +41,7 @@ const KINDS: [(u32, &str); 24] = [
     (0x6265_6572, "sysfs"),
 ];
 
-/// The most directories worth a look.
+/// The largest number of directories to look at.
 const MAX_NEIGHBOURS: usize = 4096;
 
 /// File systems that hold no drive: the kernel's own, and those on which a look may hang when a server is away.
@@ -89,8 +90,8 @@ pub fn kind(number: u32) -> String {
     known.map_or_else(|| format!("file system {number:#x}"), |(_, name)| (*name).to_owned())
 }
 
-/// The siblings of `near`, the roots of mounted file systems, and the directories in those, in this order, each once
-/// and without `near` itself. `mountinfo` is the text of [`MOUNTINFO`].
+/// The siblings of `near`, the roots of mounted file systems, and the directories in those roots, in this order. Each
+/// comes once, and `near` itself is left out. `mountinfo` is the text of [`MOUNTINFO`].
 pub fn neighbours(near: &Path, mountinfo: &str) -> Vec<PathBuf> {
     let mut roots = Vec::new();
     let mut skipped = HashSet::new();
@@ -128,7 +129,7 @@ pub fn read_mountinfo() -> io::Result<String> {
 }
 
 struct Found {
-    /// Everything in `paths`, and what is not to get there.
+    /// Everything in `paths`, and the paths that must not get there.
     seen: HashSet<PathBuf>,
     paths: Vec<PathBuf>,
 }
@@ -140,11 +141,11 @@ impl Found {
         }
     }
 
-    /// Adds the directories in `dir`. One that cannot be read has no drives for this user.
+    /// Adds the directories in `dir`. A directory that this user cannot read has no drives for this user.
     fn add_children(&mut self, dir: &Path, skipped: &HashSet<PathBuf>) {
         let Ok(entries) = fs::read_dir(dir) else { return };
         let mut children = Vec::new();
-        // Bounded here too: a directory of millions of files must not be walked.
+        // The number is bounded here, too: a directory of millions of files must not be walked.
         for entry in entries.take(MAX_NEIGHBOURS).flatten() {
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let path = entry.path();
@@ -165,7 +166,7 @@ fn parse_mount(line: &str) -> Option<(PathBuf, &str)> {
     Some((PathBuf::from(OsString::from_vec(unescape(root.as_bytes()))), kind))
 }
 
-/// Turns the kernel's `\040` back into the byte it stands for.
+/// Turns the kernel's `\040` back into the byte that it stands for.
 pub(super) fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,8 +1,8 @@
 //! A drive's file operations on a real file system.
 //!
-//! Goals: every path stays below `<drive>/iomill` and no symbolic link is followed there; files are 0600 and
-//! directories 0700 whatever the umask; descriptors are not inherited. Non-goals: the data path (engines), and caching
-//! of anything: each call is its system calls.
+//! Goals: every path stays below `<drive>/iomill`, and no symbolic link is followed there. Files have mode 0600 and
+//! directories 0700, whatever the umask. Descriptors are not inherited. Non-goals: the data path (engines), and
+//! caching: each call is its system calls.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -32,10 +32,10 @@ const PAGE_BYTES: u32 = 4096;
 /// What [`write_zeroes`] writes at once.
 const ZEROES_BYTES: usize = 64 << 10;
 
-/// How often `openat2` is tried again when a rename elsewhere disturbs its walk.
+/// How often `openat2` is repeated when a rename elsewhere disturbs its walk.
 const OPEN_TRIES: usize = 16;
 
-/// One drive: a descriptor of `<drive>/iomill`, so that renaming or remounting above it changes nothing here.
+/// One drive: a descriptor of `<drive>/iomill`, so that a rename or mount above it changes nothing here.
 #[derive(Debug)]
 pub struct RealFs {
     location: PathBuf,
@@ -45,12 +45,12 @@ pub struct RealFs {
 }
 
 impl RealFs {
-    /// Attaches to the drive in the directory `path`, which must exist; with `create`, makes `<path>/iomill` first.
+    /// Attaches to the drive in the directory `path`, which must exist. With `create` it makes `<path>/iomill` first.
     pub fn attach(path: &Path, create: bool) -> io::Result<RealFs> {
-        // Components leave out a slash at the end, so that one place has one spelling.
+        // Components drop a slash at the end, so that one place has one spelling.
         let location: PathBuf = std::path::absolute(path)?.components().collect();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // Symbolic links up to here are the user's own choice.
+        // The user chose the symbolic links up to here.
         let parent = sys::openat(CWD, &location, flags, Mode::empty())?;
         if create {
             make_dir_at(&parent, DIRECTORY)?;
@@ -60,7 +60,7 @@ impl RealFs {
         Ok(RealFs { location, directory, has_openat2: AtomicBool::new(true) })
     }
 
-    /// Opens below the drive's directory, following no symbolic link at any step.
+    /// Opens a path below the drive's directory. It follows no symbolic link at any step.
     fn open_below(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let names = components(path)?;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -76,7 +76,8 @@ impl RealFs {
                         self.has_openat2.store(false, Ordering::Relaxed);
                         break;
                     }
-                    // Old seccomp filters answer so to calls they do not know; where it is meant, openat says it again.
+                    // Old seccomp filters answer this to calls that they do not know. If the error is real, openat
+                    // returns it again.
                     Err(Errno::PERM) => break,
                     result => return Ok(result?),
                 }
@@ -85,19 +86,19 @@ impl RealFs {
         self.open_by_steps(&names, flags, mode)
     }
 
-    /// Opens a regular file, and refuses all else: opening a pipe would wait for its other end.
+    /// Opens a regular file, and refuses everything else: opening a pipe would wait for its other end.
     fn open_file(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let file = self.open_below(path, flags | OFlags::NONBLOCK, mode)?;
         if FileType::from_raw_mode(sys::fstat(&file)?.st_mode) != FileType::RegularFile {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
         }
-        // With the flag io_uring would fail what it cannot do at once.
+        // With the flag O_NONBLOCK io_uring would fail requests that it cannot do at once.
         let flags = sys::fcntl_getfl(&file)?;
         sys::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
         Ok(file)
     }
 
-    /// What `openat2` does, one component at a time.
+    /// Does what `openat2` does, one component at a time.
     fn open_by_steps(&self, names: &[&str], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let Some((last, above)) = names.split_last() else {
             return Ok(retry(|| sys::openat(&self.directory, ".", flags, mode))?);
@@ -106,14 +107,14 @@ impl RealFs {
         let mut here: Option<OwnedFd> = None;
         for name in above {
             let at = here.as_ref().unwrap_or(&self.directory).as_fd();
-            // A symbolic link opens by O_PATH|O_NOFOLLOW, but is no directory: ENOTDIR.
+            // A symbolic link opens with O_PATH|O_NOFOLLOW, but is not a directory: ENOTDIR.
             here = Some(retry(|| sys::openat(at, *name, walk, Mode::empty()))?);
         }
         let at = here.as_ref().unwrap_or(&self.directory).as_fd();
         Ok(retry(|| sys::openat(at, *last, flags, mode))?)
     }
 
-    /// The directory that holds `path`, and the name in it: for calls that take no `openat2` flags.
+    /// The directory that holds `path`, and the name in it, for calls that take no `openat2` flags.
     fn parent<'a>(&self, path: &'a str) -> io::Result<(OwnedFd, &'a str)> {
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         if name.is_empty() {
@@ -123,7 +124,7 @@ impl RealFs {
         Ok((self.open_below(directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, name))
     }
 
-    /// Opens an existing file for direct I/O; `None` where the file system or device cannot do it by pages.
+    /// Opens an existing file for direct I/O; `None` if the file system or device cannot do it by pages.
     fn open_direct(&self, path: &str, flags: OFlags) -> io::Result<Option<OwnedFd>> {
         let file = match self.open_file(path, flags | OFlags::DIRECT, Mode::empty()) {
             Ok(file) => file,
@@ -131,7 +132,8 @@ impl RealFs {
             Err(error) => return Err(error),
         };
         match direct_demands(file.as_fd())? {
-            // Zero means that this file cannot (it is encrypted, say); a unit larger than a page does not fit ours.
+            // Zero means that this file cannot do direct I/O (it may be encrypted). A unit larger than a page does not
+            // fit ours.
             Some((offset, _)) if offset == 0 || offset > PAGE_BYTES => Ok(None),
             _ => Ok(Some(file)),
         }
@@ -171,7 +173,7 @@ impl DriveFs for RealFs {
         if access.create {
             let file = self.open_file(path, write | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)?;
             retry(|| sys::fchmod(&file, Mode::RUSR | Mode::WUSR))?;
-            // A second step, since O_CREAT with O_DIRECT leaves the file behind where direct I/O is refused.
+            // A second step, since O_CREAT with O_DIRECT leaves the file behind if direct I/O is refused.
             let direct = if access.direct { self.open_direct(path, write)? } else { None };
             return Ok(into_handle(direct.unwrap_or(file)));
         }
@@ -183,8 +185,8 @@ impl DriveFs for RealFs {
     }
 
     fn close(&self, handle: Handle) {
-        // SAFETY: `open` gave the descriptor away as a plain number, and a handle is closed once, by its owner
-        // (`OpenFile`); so this is the only owner now.
+        // SAFETY: `open` gave the descriptor away as a plain number, and its owner (`OpenFile`) closes a handle once.
+        // So this is the only owner now.
         drop(unsafe { OwnedFd::from_raw_fd(handle.0) });
     }
 
@@ -219,7 +221,7 @@ impl DriveFs for RealFs {
         if len == 0 {
             return Ok(());
         }
-        // Punching returns the space too, and zeroes what it touches only in part.
+        // Punching also returns the space, and zeroes pages that it covers only in part.
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match retry(|| sys::fallocate(borrow(handle), punch, offset, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeroes(handle, offset, len),
@@ -228,7 +230,7 @@ impl DriveFs for RealFs {
     }
 
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
-        // Not retried on EINTR: a second fdatasync may report success for pages that the first one lost.
+        // Not repeated after EINTR: a second fdatasync may report success for pages that the first one lost.
         Ok(sys::fdatasync(borrow(handle))?)
     }
 
@@ -282,7 +284,7 @@ impl DriveFs for RealFs {
         let mount = mount_id(self.directory.as_fd()).and_then(|id| find_mount(&table, id)).unwrap_or_default();
         let mut number = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
         if number.0 == 0 {
-            // btrfs and others put files on devices of their own making; what is mounted is the real one.
+            // btrfs and others put files on virtual devices. The mount's source is the real device.
             if let Ok(source) = fs::metadata(&mount.source) {
                 number = (sys::major(source.rdev()), sys::minor(source.rdev()));
             }
@@ -306,7 +308,7 @@ impl DriveFs for RealFs {
     }
 }
 
-/// Makes a directory of mode 0700, whatever the umask; one that exists keeps its mode.
+/// Makes a directory of mode 0700, whatever the umask. A directory that exists keeps its mode.
 fn make_dir_at(parent: &OwnedFd, name: &str) -> io::Result<()> {
     match sys::mkdirat(parent, name, Mode::RWXU) {
         Ok(()) => Ok(sys::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?),
@@ -336,9 +338,9 @@ fn into_handle(file: OwnedFd) -> Handle {
 }
 
 fn borrow<'a>(handle: Handle) -> BorrowedFd<'a> {
-    // SAFETY: the handle came out of `open` and is not closed before its owner is dropped, which the callers here
-    // outlive. A handle that is not open would give EBADF, as the descriptor is used for system calls alone; it is
-    // never -1, since `open` hands out what the kernel opened.
+    // SAFETY: the handle came out of `open`, and stays open until its owner is dropped, which the callers here outlive.
+    // Only system calls use the descriptor, so one that is not open would only give EBADF. It is never -1, since `open`
+    // hands out descriptors that the kernel opened.
     unsafe { BorrowedFd::borrow_raw(handle.0) }
 }
 
@@ -352,7 +354,7 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-/// What direct I/O on an open file demands: alignment of offsets and of memory; `None` where the kernel does not say.
+/// What direct I/O on an open file demands: the alignment of offsets and of memory. `None` if the kernel does not say.
 fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
     match retry(|| sys::statx(file, "", AtFlags::EMPTY_PATH, sys::StatxFlags::DIOALIGN)) {
         Ok(stat) if stat.stx_mask & sys::StatxFlags::DIOALIGN.bits() != 0 => {
@@ -363,9 +365,11 @@ fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
     }
 }
 
-/// The alignment of memory that direct I/O on a device needs. Where the kernel does not say (before Linux 6.1) it is the device's logical
-/// block: Linux before 6.0 demands that much, and none demands more. A page does where the device does not show, as under btrfs. zram fills whole pages of memory, from the page's begin: with memory
-/// that begins within a page it overwrites what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18).
+/// The alignment of memory that direct I/O on a device needs. If the kernel does not say (before Linux 6.1), it is the
+/// device's logical block: Linux before 6.0 demands that much, and no version demands more. If the device does not show
+/// its block, as under btrfs, it is a page. zram fills whole pages of memory, from the page's start. If the memory starts
+/// within a page, zram overwrites what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on
+/// 6.18).
 fn memory_demand(sys: &Path, (major, minor): (u32, u32), told: Option<u32>) -> u32 {
     let device = block::find(sys, major, minor).unwrap_or_default();
     let block = || block::logical_block_bytes(sys, &device.name).filter(|bytes| bytes.is_power_of_two());
@@ -398,8 +402,8 @@ fn find_mount(table: &[u8], id: u64) -> Option<Mount> {
     Some(Mount { file_system, source })
 }
 
-/// Writes zeroes by whole pages from whole pages of memory, since the file may be open for direct I/O. What else lies in the first and
-/// the last page is read before.
+/// Writes zeroes by whole pages from whole pages of memory, because the file may be open for direct I/O. First it reads
+/// the other bytes of the first and the last page.
 fn write_zeroes(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
     let (file, page) = (borrow(handle), u64::from(PAGE_BYTES));
     let file_len = u64::try_from(sys::fstat(file)?.st_size).map_err(|_| io::Error::from(Errno::OVERFLOW))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::sys::fs::OpenFile;
 
-/// A directory on a real drive: where the build goes, since `/tmp` may be memory.
+/// A directory on a real drive: the build directory, since `/tmp` may be memory.
 pub(crate) fn scratch() -> tempfile::TempDir {
     let here = std::env::current_exe().unwrap();
     tempfile::tempdir_in(here.parent().unwrap()).unwrap()
@@ -56,7 +56,7 @@ fn files_are_made_written_renamed_and_removed() {
     });
 }
 
-/// Opening a pipe would wait for ever; with the flag that keeps it from that, direct I/O by io_uring would fail now and then.
+/// Opening a pipe would wait for ever. The flag that prevents that would make direct I/O by io_uring fail now and then.
 #[test]
 fn only_regular_files_are_opened() {
     both(|dir, fs| {
@@ -174,7 +174,7 @@ fn locks_exclude_and_are_given_back() {
         fs.unlock(other).unwrap();
         assert!(fs.lock(one, Lock::Exclusive).unwrap());
         assert!(!fs.lock(other, Lock::Shared).unwrap());
-        // Closing the last descriptor gives it back too.
+        // Closing the last descriptor gives the lock back, too.
         fs.close(one);
         assert!(fs.lock(other, Lock::Shared).unwrap());
         fs.close(other);

@@ -1,5 +1,5 @@
-//! The synchronisation types that the lock-free and latched protocols use: std's, or loom's when a model runs
-//! (`RUSTFLAGS="--cfg iomill_models"`; not `--cfg loom`, by which other crates change too).
+//! The synchronisation types of the lock-free and latched protocols: std's, or loom's when a model runs
+//! (`RUSTFLAGS="--cfg iomill_models"`). It is not `--cfg loom`, because that changes other crates, too.
 
 #[cfg(not(iomill_models))]
 pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -11,7 +11,7 @@ pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU
 #[cfg(iomill_models)]
 pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Locks a mutex whose data is valid at every moment (each holder changes it by whole steps), so that a panic of an
+/// Locks a mutex. Each holder changes its data in whole steps, so the data is valid at every moment. So a panic of an
 /// earlier holder is no reason to stop.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
@@ -36,7 +36,7 @@ pub fn write<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     }
 }
 
-/// Waits to be told, without the lock, as [`lock`] takes it. It may end without anybody having told.
+/// Waits on `told` without the lock, and locks as [`lock`] does. It may return without a notification.
 pub fn wait<'a, T>(told: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     match told.wait(guard) {
         Ok(guard) => guard,
@@ -44,7 +44,8 @@ pub fn wait<'a, T>(told: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T
     }
 }
 
-/// Lets time pass for whoever spins on something that is held for less than a microsecond; `tries` counts.
+/// Waits a moment, for a thread that spins on something that is held for less than a microsecond. `tries` counts the
+/// calls.
 #[inline]
 pub fn spin_wait(tries: &mut u32) {
     #[cfg(iomill_models)]
@@ -54,13 +55,14 @@ pub fn spin_wait(tries: &mut u32) {
         0..100 => std::hint::spin_loop(),
         // The holder may have lost its CPU.
         100..104 => std::thread::yield_now(),
-        // Who only yields comes back before the holder does: 16 threads on 2 CPUs yielded tens of thousands of times a second.
+        // Yielding alone is not enough: a thread that yields comes back before the holder runs. With yields only, 16
+        // threads on 2 CPUs yielded tens of thousands of times a second.
         _ => std::thread::sleep(std::time::Duration::from_micros(50)),
     }
     *tries = tries.saturating_add(1);
 }
 
-/// Explores a model with up to three preemptions, which finds nearly all that more would, in seconds.
+/// Explores a model with up to three preemptions. That takes seconds, and finds nearly all that more would find.
 #[cfg(all(test, iomill_models))]
 pub fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

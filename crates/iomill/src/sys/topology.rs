@@ -1,7 +1,7 @@
 //! The nodes of the machine, or of one that is emulated on it.
 //!
-//! Goals: one list of nodes for whoever places memory and threads, the same whether the nodes are real or not. Non-goals: deciding
-//! what goes where.
+//! Goals: one list of nodes for all code that places memory and threads, the same whether the nodes are real or
+//! emulated. Non-goals: deciding what goes where.
 
 use std::fmt;
 use std::io;
@@ -11,19 +11,19 @@ use std::str::FromStr;
 use super::cpu;
 use super::memory::NodePolicy;
 
-/// The most nodes that are emulated.
+/// The largest number of nodes that can be emulated.
 pub const EMULATED_MAX: usize = 64;
 
-/// How the machine is looked at.
+/// Which nodes an array sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Topology {
-    /// As the kernel describes it.
+    /// The nodes that the kernel describes.
     #[default]
     Machine,
-    /// As one node, whatever it has.
+    /// One node, whatever the machine has.
     One,
-    /// As so many nodes, from 1 to [`EMULATED_MAX`], among which the CPUs are divided; where there are fewer CPUs, nodes share them.
-    /// Memory is where it comes to be.
+    /// So many nodes, from 1 to [`EMULATED_MAX`], with the CPUs divided among them. If there are fewer CPUs, nodes
+    /// share them. Memory is not bound.
     Emulate(usize),
 }
 
@@ -56,21 +56,22 @@ impl FromStr for Topology {
 /// A node of the machine, or of an emulated one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The kernel's number, or one from 0 on.
+    /// The kernel's number, or for emulated nodes a number from 0 on.
     pub id: usize,
-    /// The CPUs of it that this process may use, in rising order; empty means any.
+    /// Its CPUs that this process may use, in rising order; empty means any.
     pub cpus: Vec<usize>,
-    /// Where its memory is to come from, in the kernel's numbers; `None` for anywhere.
+    /// The node that its memory is to come from, in the kernel's numbers; `None` for any.
     pub memory: Option<u32>,
 }
 
-/// The only node of a machine that has one, or is taken for it.
+/// The only node of a machine that has one, or that is treated as one node.
 fn only() -> Vec<Node> {
     vec![Node { id: 0, cpus: Vec::new(), memory: None }]
 }
 
-/// The nodes in rising order of their numbers; one at least. `root` is where the kernel lists them ([`cpu::NODE_ROOT`]). Nodes that this
-/// process may not use a CPU of do not count. An error where too few or too many are to be emulated, or the CPUs cannot be told.
+/// The nodes in rising order of their numbers; there is at least one. The kernel lists them below `root`
+/// ([`cpu::NODE_ROOT`]). Nodes without a CPU that this process may use are left out. An error if the number of emulated
+/// nodes is out of range, or if the CPUs cannot be determined.
 pub fn nodes(topology: Topology, root: &Path) -> io::Result<Vec<Node>> {
     match topology {
         Topology::One | Topology::Emulate(1) => Ok(only()),
@@ -87,13 +88,13 @@ pub fn nodes(topology: Topology, root: &Path) -> io::Result<Vec<Node>> {
         }
         Topology::Emulate(count) if (2..=EMULATED_MAX).contains(&count) => Ok(emulated(count, &cpu::allowed()?)),
         Topology::Emulate(count) => {
-            let why = format!("{count} nodes cannot be emulated; it is 1 to {EMULATED_MAX}");
+            let why = format!("{count} nodes cannot be emulated: give 1 to {EMULATED_MAX}");
             Err(io::Error::new(io::ErrorKind::InvalidInput, why))
         }
     }
 }
 
-/// CPUs divided among nodes, as evenly as can be; a node has one at least.
+/// Divides CPUs among nodes as evenly as possible. A node has at least one.
 fn emulated(count: usize, cpus: &[usize]) -> Vec<Node> {
     let share = |id: usize| {
         let start = id * cpus.len() / count;
@@ -103,10 +104,10 @@ fn emulated(count: usize, cpus: &[usize]) -> Vec<Node> {
     (0..count).map(share).collect()
 }
 
-/// Finds the node that a thread is on, by the CPU that it runs on.
+/// Finds a thread's node by the CPU that the thread runs on.
 #[derive(Clone, Debug)]
 pub struct Finder {
-    /// For each CPU the nodes that have it, by their place in the list that this was made from.
+    /// For each CPU the nodes that have it, as indices into the list from which this was made.
     nodes_of: Vec<Vec<usize>>,
 }
 
@@ -118,8 +119,8 @@ impl Finder {
         Finder { nodes_of: (0..cpus).map(with).collect() }
     }
 
-    /// The place in the list of the calling thread's node now; `None` where its CPU is in none. Of emulated nodes that share the CPU
-    /// it is the one that `turn`, a number of the thread's own, falls on.
+    /// The index of the calling thread's node at this moment; `None` if no node has its CPU. If several emulated nodes
+    /// share the CPU, `turn` chooses one. `turn` is a number that belongs to the thread.
     pub fn here(&self, turn: usize) -> Option<usize> {
         self.at(rustix::thread::sched_getcpu(), turn)
     }
@@ -130,8 +131,8 @@ impl Finder {
     }
 }
 
-/// How strictly a node's memory keeps to it: pages that spill over to another node are slower, and a process that is ended for
-/// want of memory on one node, while others have some, is worse.
+/// How strictly a node's memory stays on it. Pages that spill over to another node are slower. It would be worse to end
+/// a process for lack of memory on one node, while others have some.
 pub const MEMORY_POLICY: NodePolicy = NodePolicy::Preferred;
 
 #[cfg(test)]

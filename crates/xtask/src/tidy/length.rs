@@ -15,7 +15,6 @@ const FUNCTION_MAX: usize = 70;
 
 /// What may be longer: its length as it is.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Exceptions {
     /// By path.
     #[serde(default)]

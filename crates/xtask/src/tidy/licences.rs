@@ -1,5 +1,5 @@
-//! The licences of what the workspace depends on. `fuzz/`, which nobody ships, is a workspace of its own and not looked
-//! at.
+//! The licences of the workspace's dependencies. `fuzz/` is a separate workspace that is never released, so it is not
+//! checked.
 
 use spdx::{Expression, ParseMode};
 

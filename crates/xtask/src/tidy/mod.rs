@@ -2,13 +2,16 @@
 //! that shows that it bites.
 //!
 //! Rust files are looked at as tokens: that sees into macros, needs no grammar that ages, and is not fooled by words in
-//! strings and comments. Non-goals: formatting (rustfmt), correctness (clippy).
+//! strings and comments. Only `prose` looks at comments, and scans the text. Non-goals: formatting (rustfmt), correctness
+//! (clippy).
 
+mod circles;
 mod crates;
 mod docs;
 mod length;
 mod licences;
 mod modules;
+mod prose;
 mod rooms;
 mod source;
 mod words;
@@ -16,13 +19,26 @@ mod words;
 use std::fmt;
 use std::fs;
 
+use serde::Deserialize;
 use walkdir::WalkDir;
 
 use crate::workspace::{Result, Workspace};
+use prose::Prose;
 use source::Source;
 
-/// The exceptions of [`length`].
+/// What is not tidy yet.
 const EXCEPTIONS: &str = "crates/xtask/tidy.toml";
+
+/// What [`EXCEPTIONS`] holds.
+#[derive(Deserialize)]
+struct Exceptions {
+    #[serde(flatten)]
+    lengths: length::Exceptions,
+    #[serde(default)]
+    circles: circles::Exceptions,
+    #[serde(default)]
+    prose: prose::Exceptions,
+}
 
 /// Something that is not tidy.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +69,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut sources = Vec::new();
     for path in files(workspace, "rs")? {
-        let text = fs::read_to_string(workspace.root.join(&path)).map_err(|e| format!("{path}: {e}"))?;
+        let text = read(workspace, &path)?;
         match Source::parse(&path, &text) {
             Ok(source) => sources.push(source),
             Err(error) => findings.push(Finding::new(path, 0, format!("not Rust: {error}"))),
@@ -62,13 +78,30 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     findings.extend(modules::check(&mut sources, &modules::roots(workspace)?));
     findings.extend(rooms::check(&sources));
     findings.extend(words::check(&sources));
-    let exceptions = fs::read_to_string(workspace.root.join(EXCEPTIONS)).map_err(|e| format!("{EXCEPTIONS}: {e}"))?;
-    findings.extend(length::check(&sources, &toml::from_str(&exceptions).map_err(|e| format!("{EXCEPTIONS}: {e}"))?));
+    let exceptions: Exceptions =
+        toml::from_str(&read(workspace, EXCEPTIONS)?).map_err(|e| format!("{EXCEPTIONS}: {e}"))?;
+    findings.extend(length::check(&sources, &exceptions.lengths));
+    findings.extend(circles::check(&sources, &exceptions.circles));
+    findings.extend(prose::check(&prose(workspace)?, &exceptions.prose));
     findings.extend(crates::check()?);
     findings.extend(licences::check(workspace.dependencies()));
     findings.extend(docs::check(workspace, &files(workspace, "md")?)?);
     findings.sort();
     Ok(findings)
+}
+
+/// The exceptions for prose that the files need as they are, in the form that [`EXCEPTIONS`] has.
+pub fn prose_exceptions(workspace: &Workspace) -> Result<String> {
+    Ok(prose::exceptions(&prose(workspace)?))
+}
+
+fn prose(workspace: &Workspace) -> Result<Vec<Prose>> {
+    let paths = [files(workspace, "md")?, files(workspace, "rs")?].concat();
+    paths.iter().map(|path| Ok(Prose::read(path, &read(workspace, path)?))).collect()
+}
+
+fn read(workspace: &Workspace, path: &str) -> Result<String> {
+    Ok(fs::read_to_string(workspace.root.join(path)).map_err(|e| format!("{path}: {e}"))?)
 }
 
 /// The repository's files of one kind, relative to its root, in order. What git would ignore (build directories) and

@@ -68,7 +68,7 @@ pub fn inner(group: &Group) -> Vec<TokenTree> {
     group.stream().into_iter().collect()
 }
 
-/// Whether the attribute whose `#` is at `at` limits what follows to tests: `#[test]`, `#[cfg(test)]`,
+/// Whether the attribute with its `#` at `at` limits what follows to tests: `#[test]`, `#[cfg(test)]`,
 /// `#[cfg(all(test, loom))]`, also with `!`.
 pub fn is_test_attribute(tokens: &[TokenTree], at: usize) -> bool {
     let bang = usize::from(punct(tokens.get(at + 1), '!'));

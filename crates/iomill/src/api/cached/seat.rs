@@ -251,7 +251,7 @@ impl Seat {
     /// Tells the policy of the hits there were, before it has to choose.
     pub fn tell(&self, cached: &Cached) {
         for cache in cached.caches() {
-            self.part(cache).feeder.drain(cache.directory());
+            cache.directory().take_hits(&self.part(cache).feeder);
         }
     }
 

@@ -1,14 +1,14 @@
-//! CLOCK (Corbató 1968) and GCLOCK (Smith 1978): a hand goes round the ways, takes the first page without a hit, and takes a hit off
-//! the others. CLOCK notes one hit, GCLOCK some.
+//! CLOCK (Corbató 1968) and GCLOCK (Smith 1978). A hand goes round the ways. It takes the first page without a hit, and
+//! takes one hit off each page that it passes. CLOCK notes one hit, GCLOCK several.
 
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
 use crate::cache::lanes::ways_of;
 
-/// The hits' byte counts; the hand is the way that is looked at next.
+/// The hits' byte counts. The hand is the way that is looked at next.
 #[derive(Debug)]
 pub struct Clock {
-    /// The most hits that are noted.
+    /// The largest number of hits that is noted.
     pub most: u8,
 }
 
@@ -20,7 +20,7 @@ impl Policy for Clock {
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
         let ways = set.ways();
         let mut way = usize::from(set.hand()) % ways;
-        // So many turns take all hits off everybody, unless new ones come in meanwhile.
+        // After so many turns no page has a hit left, unless new hits come in meanwhile.
         for _ in 0..=ways * usize::from(self.most) + ways {
             let next = (way + 1) % ways;
             if candidates >> way & 1 == 1 {

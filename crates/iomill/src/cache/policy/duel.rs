@@ -1,7 +1,8 @@
-//! Set duelling (Qureshi, Jaleel, Patt, Steely, Emer, ISCA 2007) between LRU and W-TinyLFU: some sets always follow the one, as many
-//! the other, and a counter of which of them misses more tells all other sets whom to follow.
+//! Set duelling (Qureshi, Jaleel, Patt, Steely, Emer, ISCA 2007) between LRU and W-TinyLFU. Some sets always follow
+//! LRU, and as many always follow W-TinyLFU. A counter tells which of the two misses more, and all other sets follow
+//! the better one.
 //!
-//! Both note the same of a page, its stamp and its segment, so a set can change its mind at any moment.
+//! Both policies note the same of a page: its stamp and its segment. So a set can change its policy at any moment.
 
 use std::io;
 
@@ -13,11 +14,11 @@ use crate::sys::sync::{AtomicU32, Ordering};
 
 /// One set in so many leads for LRU, and one for W-TinyLFU, in a large cache.
 const STRIDE_MAX: u32 = 32;
-/// The same in a small one, where fewer leaders would tell more of the pages that happen to be theirs than of the policies.
+/// The same in a small cache. There fewer leaders would say more about their own pages than about the policies.
 const STRIDE_MIN: u32 = 8;
-/// Leaders of each that are enough.
+/// So many leaders of each policy are enough.
 const LEADERS: u32 = 8;
-/// The score that W-TinyLFU has to be above; the score is 0 to twice as much.
+/// W-TinyLFU leads while the score is above this, per leader. The score goes from 0 to twice as much.
 const MIDDLE_PER_LEADER: u32 = 32;
 const MIDDLE_MIN: u32 = 128;
 const MIDDLE_MAX: u32 = 512;
@@ -26,11 +27,11 @@ const MIDDLE_MAX: u32 = 512;
 #[derive(Debug)]
 pub struct Duel {
     tiny: WTinyLfu,
-    /// One set in so many leads for each.
+    /// One set in so many leads for each policy.
     stride: AtomicU32,
     middle: AtomicU32,
-    /// Goes up when a set misses that leads for LRU, down when one does that leads for W-TinyLFU. Misses that meet here at one
-    /// moment may count as one.
+    /// Goes up when a set misses that leads for LRU, and down when a set misses that leads for W-TinyLFU. Two misses at
+    /// the same moment may count as one.
     score: AtomicU32,
 }
 
@@ -57,7 +58,7 @@ impl Duel {
     }
 
     fn share_roles(&self, sets: u32) {
-        // A set on its own leads for LRU: there is nothing to compare, and LRU is the safer one when so few pages fit.
+        // A single set leads for LRU: there is nothing to compare, and LRU is safer when so few pages fit.
         let stride = (sets / LEADERS).clamp(STRIDE_MIN, STRIDE_MAX).min(sets.max(1));
         let middle = (sets / stride * MIDDLE_PER_LEADER).clamp(MIDDLE_MIN, MIDDLE_MAX);
         self.stride.store(stride, Ordering::Relaxed);
@@ -134,7 +135,8 @@ impl Policy for Duel {
 mod tests {
     use super::*;
 
-    /// Few sets or many: both have leaders, as many of each within one, and in a large cache a 32nd of the sets.
+    /// Both policies have leaders, with few sets and with many, and their numbers differ by at most one. In a large
+    /// cache a 32nd of the sets lead.
     #[test]
     fn both_have_leaders() {
         for sets in (2..1000).chain([50_000]) {

@@ -1,17 +1,17 @@
-//! Least frequently used, with ageing (as in LFU-Aging, Arlitt, Friedrich, Jin 1999, but by halving): pages count their hits, and
-//! all counts of a set are halved whenever a few sets full of pages have come in. Without that, pages that were popular once would
-//! never go.
+//! Least frequently used, with ageing as in LFU-Aging (Arlitt, Friedrich, Jin 1999), but by halving. Pages count their
+//! hits. All counts of a set are halved whenever a few sets full of pages have come in. Otherwise pages that were
+//! popular once would never go.
 
 use super::stamps::Field;
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
 use crate::cache::lanes::ways_of;
 
-/// Sets full of pages that come in from one halving to the next.
+/// So many sets full of pages come in from one halving to the next.
 const PERIOD: u32 = 4;
 
-/// The hits' byte counts; `aux` says when the page came in, which decides between equal counts; the scratch counts the pages that
-/// have come in since the counts were halved.
+/// The hits' byte counts. `aux` says when the page came in, which decides between equal counts. The scratch counts the
+/// pages that have come in since the last halving.
 #[derive(Debug)]
 pub struct Lfu;
 

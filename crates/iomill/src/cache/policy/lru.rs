@@ -1,6 +1,6 @@
-//! Least recently used, as coarse as the set's clock: the clock ticks with every page that comes in, and a hit notes the clock
-//! only where it differs. So a page that is hit again and again is stored to once between two misses of its set, and not at all when
-//! everything fits.
+//! Least recently used, as coarse as the set's clock. The clock ticks with every page that comes in. A hit notes the
+//! clock only if the page's stamp differs. So a page is stored to at most once between two misses of its set, however
+//! often it is hit. When everything fits, hits store nothing.
 
 use super::stamps::Field;
 use super::{HitRule, Locked, Policy};

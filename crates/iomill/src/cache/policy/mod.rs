@@ -1,8 +1,9 @@
 //! Eviction policies: which page of a set makes room for another.
 //!
-//! A policy is a small type that reads and writes a locked set's metadata: per way one byte that hits change without the lock
-//! ([`HitRule`]) and one that it alone changes (`aux`), a clock, a hand, 32 bits of scratch and the ghosts. It decides among
-//! candidates only; that clean pages go before dirty ones, and that pages in use stay, is the caller's business.
+//! A policy is a small type that reads and writes a locked set's metadata. Each way has one byte that hits change
+//! without the lock ([`HitRule`]), and one that only the policy changes (`aux`). Each set has a clock, a hand, 32 bits
+//! of scratch, and the ghosts. Non-goals: the caller chooses the candidates. It lets clean pages go before dirty ones,
+//! and keeps pages in use.
 
 mod clock;
 mod duel;
@@ -42,13 +43,13 @@ pub enum PolicyKind {
     S3Fifo,
     /// W-TinyLFU.
     WTinyLfu,
-    /// LRU or W-TinyLFU, whichever misses less in the sets that always follow it.
+    /// LRU or W-TinyLFU: the one that misses less in the sets that always follow it.
     #[default]
     Duel,
 }
 
 impl PolicyKind {
-    /// All there are.
+    /// All policies.
     pub const ALL: [PolicyKind; 8] = [
         PolicyKind::Lru,
         PolicyKind::Lfu,
@@ -98,49 +99,49 @@ impl FromStr for PolicyKind {
 pub struct Scale {
     /// Sets at the beginning.
     pub sets: u32,
-    /// How many of them are the first of linear hashing (`key::first_sets`).
+    /// How many of them are the first sets of linear hashing (`key::first_sets`).
     pub first_sets: u32,
     /// Ways of a set.
     pub ways: usize,
-    /// The most pages there may ever be.
+    /// The largest number of pages that there may ever be.
     pub pages_max: u64,
     /// Bits of hashes that count, as in the directory's plan.
     pub hash_mask: u64,
 }
 
-/// Decides what goes. All calls are made with the set locked, so a policy needs synchronisation of its own only for what sets
-/// share.
+/// Decides which page goes. All calls are made with the set locked. So a policy synchronises only what sets share.
 pub trait Policy: fmt::Debug + Send + Sync {
-    /// What hits note on their way.
+    /// What a hit notes.
     fn on_hit(&self) -> HitRule;
 
-    /// Whether hits and misses are to be told to `feed`.
+    /// Whether the policy wants the hits and misses by `feed`.
     fn wants_feed(&self) -> bool {
         false
     }
 
-    /// Takes in the hashes of some of the pages that were asked for, hits and misses, in their order.
+    /// Takes in the hashes of some pages that were asked for, hits and misses, in their order.
     fn feed(&self, _hashes: &[Hash]) {}
 
-    /// There are so many sets now (the directory was resized; this need not be told at once).
+    /// The directory was resized and has so many sets now. The call may come late.
     fn resized(&self, _sets: u32, _ways: usize) {}
 
-    /// A page that is not in the set is asked for and about to be filled: called once per miss, before `victim` and `insert`.
+    /// A page that is not in the set is asked for and about to be filled. Called once per miss, before `victim` and
+    /// `insert`.
     fn missed(&self, _index: u32, _set: &mut Locked<'_>, _incoming: Hash) {}
 
-    /// The way that goes, among `candidates`: a mask, not empty, of ways that are present. Asking changes what is noted of others
-    /// (a hand moves on), so it is asked when one is to go, once for each that does.
+    /// The way that goes, among `candidates`: a mask, not empty, of ways that are present. A call changes what is noted
+    /// of other pages, for example because a hand moves on. So the cache calls it once for each page that goes.
     fn victim(&self, index: u32, set: &mut Locked<'_>, candidates: u32, incoming: Hash) -> usize;
 
-    /// The page of a way goes to make room (it is still there). Pages that are dropped otherwise, because their file is cut off or
-    /// removed, are not told.
+    /// The page of a way goes to make room (it is still there). The policy does not learn of pages that are dropped
+    /// because their file is cut off or removed.
     fn evicted(&self, _index: u32, _set: &mut Locked<'_>, _way: usize) {}
 
-    /// A page has come into a way; what the metadata of the way says is of the one before.
+    /// A page has come into a way. The way's metadata still describes the page before it.
     fn inserted(&self, index: u32, set: &mut Locked<'_>, way: usize, incoming: Hash);
 
-    /// A page moves from a way of one set to a way of another (the directory is resized): what is noted of it goes along. It is
-    /// called in any order with the move itself; ghosts stay where they are.
+    /// A page moves from a way of one set to a way of another, because the directory is resized. What is noted of the
+    /// page moves along. The call comes before or after the move itself. Ghosts stay where they are.
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         let (meta, aux) = (from.meta(from_way), from.aux(from_way));
         to.set_meta(to_way, meta);
@@ -148,7 +149,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
     }
 }
 
-/// Makes a policy. An error is the system's, that it has no memory.
+/// Makes a policy. The only error is that the system has no memory.
 pub fn new(kind: PolicyKind, scale: Scale) -> io::Result<Box<dyn Policy>> {
     Ok(match kind {
         PolicyKind::Lru => Box::new(lru::Lru),

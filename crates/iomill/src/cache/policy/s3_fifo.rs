@@ -1,29 +1,29 @@
-//! S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi, SOSP 2023), within a set: a small queue that new pages pass through, from which only pages
-//! that were hit reach the main one, and ghosts of pages that left the small one: who comes back in time goes to the main queue at
-//! once.
+//! S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi, SOSP 2023), within a set. New pages pass through a small queue, and only
+//! pages that were hit go on to the main queue. Ghosts remember pages that left the small queue. A page that comes back
+//! in time goes to the main queue at once.
 
 use super::stamps::{Field, lowest, ways_flagged};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
 
-/// Hits that are noted.
+/// The largest number of hits that is noted.
 const HITS_MAX: u8 = 3;
 /// The flag of `aux`, its lowest bit: the page is in the main queue.
 const MAIN: u8 = 1;
 
-/// The hits' byte counts; `aux` has the place in the queue, and which; the scratch is where the next ghost goes.
+/// The hits' byte counts. `aux` has the queue and the place in it. The scratch says where the next ghost goes.
 #[derive(Debug)]
 pub struct S3Fifo {
     /// See [`super::Scale::hash_mask`].
     pub hash_mask: u64,
 }
 
-/// What a ghost remembers of a page: never 0.
+/// What a ghost remembers of a page. It is never 0.
 fn ghost_of(hash: Hash) -> u16 {
     ((hash.0 >> 8) as u16).max(1)
 }
 
-/// Ways for the small queue: a fifth. The paper's tenth loses more to pages that are used again soon.
+/// Ways for the small queue: a fifth. The paper's tenth loses more on pages that are used again soon.
 fn small_ways(ways: usize) -> u32 {
     (ways / 5).max(1) as u32
 }
@@ -34,7 +34,7 @@ fn remember(set: &mut Locked<'_>, hash: Hash) {
     set.set_scratch(next as u32 + 1);
 }
 
-/// Whether there is a ghost of a page; it is gone then.
+/// Removes the ghost of a page. Says whether there was one.
 fn recall(set: &mut Locked<'_>, hash: Hash) -> bool {
     let found = set.find_ghost(ghost_of(hash));
     if let Some(index) = found {
@@ -43,7 +43,7 @@ fn recall(set: &mut Locked<'_>, hash: Hash) -> bool {
     found.is_some()
 }
 
-/// Puts a way at the end of a queue, with some hits.
+/// Puts a way at the end of a queue, with a number of hits.
 fn enqueue(set: &mut Locked<'_>, way: usize, queue: u8, hits: u8) {
     let clock = Field::Aux.tick(set);
     set.set_aux(way, clock << 1 | queue);
@@ -56,7 +56,8 @@ impl Policy for S3Fifo {
     }
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
-        // Each turn brings a page to the main queue or takes a hit off one there; so many do, unless new ones come in meanwhile.
+        // Each turn moves a page to the main queue, or takes a hit off a page there. So this number of turns is enough,
+        // unless new hits come in meanwhile.
         for _ in 0..set.ways() * usize::from(HITS_MAX + 1) {
             let stamps = set.auxes();
             let small = set.present() & !ways_flagged(&stamps);

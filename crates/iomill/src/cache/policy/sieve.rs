@@ -1,12 +1,13 @@
-//! SIEVE (Zhang, Yang, Yue, Vigfusson, Rashmi, NSDI 2024): pages stand in the order in which they came. A hand goes from the oldest
-//! to the newest, takes the first page that has not been visited, and makes the others unvisited, where they stand. Unlike CLOCK's,
-//! its hand does not come by new pages soon, so that pages of one use go quickly and visited ones stay.
+//! SIEVE (Zhang, Yang, Yue, Vigfusson, Rashmi, NSDI 2024). Pages stand in the order in which they came. A hand goes
+//! from the oldest to the newest. It takes the first page that was not visited, and makes the visited pages that it
+//! passes unvisited. Unlike CLOCK's hand it reaches new pages late. So pages of one use go quickly, and visited pages
+//! stay.
 
 use super::stamps::{Field, lowest};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::Hash;
 
-/// The hits' byte says "visited"; `aux` says when the page came in; the hand is the stamp that it looks at next.
+/// The hits' byte says "visited". `aux` says when the page came in. The hand is the stamp that it looks at next.
 #[derive(Debug)]
 pub struct Sieve;
 
@@ -17,11 +18,11 @@ impl Policy for Sieve {
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
         let stamps = set.auxes();
-        // Two rounds do: the first leaves nobody visited.
+        // Two rounds are enough: the first leaves no page visited.
         let mut left = candidates;
         for _ in 0..=2 * set.ways() {
             let hand = set.hand() << 1;
-            // The first from the hand on; those before the hand come after all others.
+            // The first page from the hand on. The pages before the hand come after all others.
             let way = lowest(&stamps.map(|stamp| stamp.wrapping_sub(hand)), left);
             if left == 0 || stamps[way] < hand {
                 set.set_hand(0);

@@ -1,10 +1,12 @@
-//! How often pages were asked for lately: a count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that grows old.
+//! How often pages were asked for lately: a count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that age.
 //!
-//! A block of the sketch is one cache line, chosen by the hash's position ([`Hash::position`]), so that the pages of
-//! a set are counted side by side and grow old together: only their counts are ever compared. A block halves its counts after so
-//! many accesses of its own, which its first row tells. So there is no lock, no count that all threads share and no moment at which
-//! the whole sketch is gone through. Counting is relaxed loads and stores, of which some are lost when two threads meet in a word:
-//! counts are advice. A page whose counts are saturated is left alone.
+//! A block of the sketch is one cache line, chosen by the hash's position ([`Hash::position`]). So the pages of a set
+//! are counted in the same block and age together, and only their counts are ever compared. A block halves its counts
+//! after so many accesses of its own, which its first row tells.
+//!
+//! So there is no lock and no count that all threads share. At no moment a thread goes through the whole sketch.
+//! Counting is relaxed loads and stores, and some counts are lost when two threads meet in a word: counts are advice. A
+//! page with saturated counts is not counted further.
 
 use std::io;
 
@@ -12,15 +14,15 @@ use crate::cache::key::{self, Hash};
 use crate::cache::words::Words;
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// Words of a block; two are a row, of 32 counters.
+/// Words of a block. Two words are a row of 32 counters.
 const BLOCK_WORDS: usize = 8;
 const ROWS: usize = 4;
-/// Pages of the cache to a block, when it is as large as it may become; up to twice as many while it is smaller.
+/// Pages of the cache per block, when the cache is as large as it may become. A smaller cache has up to twice as many.
 const BLOCK_PAGES: u64 = 8;
-/// Accesses per page of the cache from nothing to the first halving; from one halving to the next it is half of that.
+/// Accesses per page of the cache before the first halving. Later halvings come after half as many.
 const PERIOD: u64 = 10;
 const COUNT_MAX: u8 = 15;
-/// Where half a counter's upper bit would go to its neighbour.
+/// Clears the upper bit of each counter after a shift, which would otherwise come from its neighbour.
 const HALVES: u64 = 0x7777_7777_7777_7777;
 
 /// See the head of this file.
@@ -29,17 +31,17 @@ pub struct Sketch {
     words: Words,
     /// Blocks when the cache is as large as it may become.
     blocks: u64,
-    /// The directory's first sets, and what stands for a division by them.
+    /// The directory's first sets, and the factor that replaces a division by them.
     first_sets: u32,
     inverse: u64,
-    /// So many bits of a block's number are left out as the cache is smaller than it may become (low 8 bits), and the sum of a
-    /// block's first row that has it halved.
+    /// Low 8 bits: how many bits of a block's number are left out, because the cache is smaller than it may become. The
+    /// bits above: the sum of a block's first row at which the block is halved.
     now: AtomicU64,
 }
 
 impl Sketch {
-    /// A sketch for at most so many pages of a directory with so many first sets. It has 8 bytes for each page; those that are not
-    /// used yet take no memory.
+    /// A sketch for at most `pages_max` pages of a directory with so many first sets. It has 8 bytes for each page.
+    /// Memory that is not used yet is not taken.
     pub fn new(pages_max: u64, first_sets: u32) -> io::Result<Sketch> {
         let blocks = pages_max.div_ceil(BLOCK_PAGES).max(1);
         let words = Words::new(blocks as usize * BLOCK_WORDS)?;
@@ -49,8 +51,8 @@ impl Sketch {
         Ok(sketch)
     }
 
-    /// The cache has so many pages now. Where that has a block share with a neighbour, or part from it, counts are not moved: they
-    /// come anew soon.
+    /// The cache has so many pages now. Blocks may now share counters, or part. Counts are not moved: new ones come
+    /// soon.
     pub fn resize(&self, pages: u64) {
         let needed = pages.div_ceil(BLOCK_PAGES).clamp(1, self.blocks);
         let shift = (self.blocks / needed).ilog2();
@@ -64,9 +66,9 @@ impl Sketch {
         self.words.all()[start..].first_chunk().expect("there are words for all blocks")
     }
 
-    /// The counter of a page in each row: which word of the block, and how far from its lowest bit.
+    /// The counter of a page in each row: the word of the block, and the distance from the word's lowest bit.
     fn counters(hash: Hash) -> [(usize, u32); ROWS] {
-        // Bits of both halves chose the block; so all are mixed.
+        // Bits of both halves chose the block, so all bits are mixed.
         let mixed = hash.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         std::array::from_fn(|row| {
             let bits = (mixed >> (44 + 5 * row)) as u32;
@@ -96,7 +98,7 @@ impl Sketch {
         }
     }
 
-    /// How often a page was asked for lately: 0 to 15, more often too high than too low.
+    /// How often a page was asked for lately: 0 to 15. It is more often too high than too low.
     pub fn count(&self, hash: Hash) -> u8 {
         least(self.block(hash, self.now.load(Ordering::Relaxed)), Sketch::counters(hash))
     }
@@ -114,7 +116,7 @@ fn sum_of(word: u64) -> u64 {
 }
 
 #[cfg(all(test, not(iomill_models)))]
-// Helpers of tests may unwrap as tests do.
+// Helpers of tests may unwrap, as tests do.
 #[allow(clippy::unwrap_used)]
 mod tests {
 
@@ -125,7 +127,7 @@ mod tests {
         Key::new(1, page).expect("small pages have keys").hash()
     }
 
-    /// `sum_of` adds sums of pairs up in a byte: 16 full counters make 240.
+    /// `sum_of` adds pairs up in a byte: 16 full counters make 240.
     #[test]
     fn sums_do_not_overflow() {
         assert_eq!(sum_of(u64::MAX), 240);
@@ -148,7 +150,7 @@ mod tests {
         assert!(never < 500, "{never}");
     }
 
-    /// What is not asked for any more is forgotten as other pages of its block are asked for.
+    /// A page that is not asked for any more is forgotten as other pages of its block are asked for.
     #[test]
     fn counts_grow_old() {
         let sketch = Sketch::new(BLOCK_PAGES, 7).unwrap();
@@ -179,7 +181,7 @@ mod tests {
         assert_eq!(words(&sketch), before);
     }
 
-    /// A cache that may grow far is counted in as many blocks as it needs now, each of which lasts for some accesses per page.
+    /// A cache that may grow far uses only as many blocks as it needs now. Each lasts for some accesses per page.
     #[test]
     fn a_small_cache_uses_few_blocks() {
         let sketch = Sketch::new(1 << 20, 7).unwrap();

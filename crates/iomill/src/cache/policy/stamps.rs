@@ -1,21 +1,21 @@
-//! Order within a set, as 7-bit stamps from the set's clock, each in a byte with a flag in its lowest bit.
+//! Order within a set, as 7-bit stamps from the set's clock. Each stamp is in a byte, with a flag in its lowest bit.
 //!
-//! The stamps of pages that were used or came in later are higher. Stamp 0 is no page's.
-//! Two ways may have the same stamp; nothing depends on that.
+//! The stamps of pages that were used or came in later are higher. No page has stamp 0. Two ways may have the same
+//! stamp, and nothing depends on that.
 
 use super::Locked;
 use crate::cache::lanes::{equal_bytes, lowest_byte};
 use crate::cache::set::WAYS_MAX;
 
-/// The clock's last value; then all stamps are pressed together.
+/// The clock's last value. After it all stamps are renumbered from 1.
 const CLOCK_LAST: u8 = 127;
 
 /// Which byte of a way holds its stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// The byte that hits change: the stamp says when the page was used, the flag that it was hit.
+    /// The byte that hits change. The stamp says when the page was used, and the flag says that it was hit.
     Meta,
-    /// The byte that is the policy's own: the stamp says when the page came in.
+    /// The byte that only the policy changes. The stamp says when the page came in.
     Aux,
 }
 
@@ -44,8 +44,8 @@ impl Field {
         }
     }
 
-    /// Moves the clock on and returns it: 1 to 127. At its end all stamps are pressed together, their order kept, and the hand
-    /// with them.
+    /// Moves the clock on and returns it: 1 to 127. After 127 all stamps and the hand are renumbered from 1, in the
+    /// same order.
     pub fn tick(self, set: &mut Locked<'_>) -> u8 {
         let clock = set.clock();
         if clock < CLOCK_LAST {
@@ -66,7 +66,8 @@ impl Field {
         clock
     }
 
-    /// The lowest byte among `candidates`, a mask that is not empty: the oldest stamp, and of equal ones one without the flag.
+    /// The way with the lowest byte among `candidates`, a mask that is not empty: the oldest stamp. Of equal stamps,
+    /// one without the flag comes first.
     pub fn oldest(self, set: &Locked<'_>, candidates: u32) -> usize {
         lowest(&self.all(set), candidates)
     }
@@ -79,8 +80,8 @@ impl Field {
         }
     }
 
-    /// Gives a page that has moved the age that it had where it was, and its other byte as it is. A clock that has not ticked as
-    /// often is moved on for that.
+    /// Gives a page that has moved the age that it had in its old set, and its other byte unchanged. If the new set's
+    /// clock has ticked less often, it moves on for that.
     pub fn carry(self, from: &Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         self.other().set(to, to_way, self.other().get(from, from_way));
         let byte = self.get(from, from_way);
@@ -104,9 +105,9 @@ impl Field {
     }
 }
 
-/// The way with the lowest byte among `candidates`, a mask that is not empty; of equal ones the first.
+/// The way with the lowest byte among `candidates`, a mask that is not empty. Of equal ones the first.
 ///
-/// This is most of what a miss costs, so 16 are looked at at a time.
+/// This is most of the cost of a miss, so it compares 16 bytes at a time.
 #[inline]
 pub fn lowest(bytes: &[u8; WAYS_MAX], candidates: u32) -> usize {
     let words = words_of(bytes);
@@ -117,15 +118,15 @@ pub fn lowest(bytes: &[u8; WAYS_MAX], candidates: u32) -> usize {
     (ways_with(bytes, least) & candidates).trailing_zeros() as usize % WAYS_MAX
 }
 
-/// The ways whose byte is `byte`.
+/// The ways that have the byte `byte`.
 pub fn ways_with(bytes: &[u8; WAYS_MAX], byte: u8) -> u32 {
     let words = words_of(bytes);
     equal_bytes(words[0], words[1], byte) | equal_bytes(words[2], words[3], byte) << 16
 }
 
-/// The ways whose byte has the lowest bit set.
+/// The ways that have the lowest bit of their byte set.
 pub fn ways_flagged(bytes: &[u8; WAYS_MAX]) -> u32 {
-    // The product brings the lowest bit of byte i to bit 56 + i, and nothing else there.
+    // The product brings the lowest bit of byte i to bit 56 + i, and no other bit there.
     let flags = |word: u64| (word & 0x0101_0101_0101_0101).wrapping_mul(0x0102_0408_1020_4080) >> 56;
     words_of(bytes).into_iter().rev().fold(0, |mask, word| mask << 8 | flags(word) as u32)
 }
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
     use crate::cache::lanes::ways_of;
 
-    /// The quick ways say what the plain ones do.
+    /// The quick functions give the same results as plain ones.
     #[test]
     fn many_ways_at_once_are_as_one_by_one() {
         let mut random = fastrand::Rng::with_seed(4);

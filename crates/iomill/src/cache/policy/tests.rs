@@ -1,6 +1,6 @@
-//! What policies are known for, and what all of them owe their caller.
+//! What policies are known for, and what all of them must guarantee.
 
-// Helpers of tests may unwrap as tests do.
+// Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ impl Cache {
         self.directory.touch(&mut self.feeder, Key::new(1, page).unwrap())
     }
 
-    /// The share of hits of some accesses.
+    /// The share of hits among some accesses.
     fn hit_rate(&mut self, pages: impl Iterator<Item = u64>) -> f64 {
         let (mut hits, mut all) = (0, 0);
         for page in pages {
@@ -39,7 +39,8 @@ impl Cache {
     }
 }
 
-/// The share of hits on 300 hot pages while pages that are asked for once go by, four for each of them, in a cache of 600.
+/// The share of hits on 300 hot pages, in a cache of 600. Meanwhile four times as many accesses go to pages that are
+/// asked for once.
 fn hits_beside_a_scan(kind: PolicyKind) -> f64 {
     let mut cache = Cache::new(50, 12, kind);
     let mut random = fastrand::Rng::with_seed(1);
@@ -68,8 +69,9 @@ fn a_scan_does_not_flush_hot_pages() {
     assert!(hits_beside_a_scan(PolicyKind::Gclock) > lru + 0.05);
 }
 
-/// In a set of four: pages 0 to 3 come in and are hit so often; the next page that comes in takes the place of one.
-fn who_goes(kind: PolicyKind, hits: [usize; 4]) -> u64 {
+/// A set of four: pages 0 to 3 come in and get so many hits each. Then another page comes in. Returns the page that
+/// gives up its place.
+fn page_that_goes(kind: PolicyKind, hits: [usize; 4]) -> u64 {
     let mut cache = Cache::new(1, 4, kind);
     (0..4).for_each(|page| assert!(!cache.touch(page)));
     for (page, &hits) in hits.iter().enumerate() {
@@ -87,25 +89,26 @@ fn key(page: u64) -> Key {
 
 #[test]
 fn each_takes_the_page_that_it_should() {
-    // In the order of hits: all four pages are used in the same tick, so only who was not is known.
-    assert_eq!(who_goes(PolicyKind::Lru, [1, 1, 0, 1]), 2);
-    assert_eq!(who_goes(PolicyKind::Lfu, [9, 3, 4, 8]), 1);
-    assert_eq!(who_goes(PolicyKind::Lfu, [3, 2, 2, 2]), 1, "the oldest of equals");
-    assert_eq!(who_goes(PolicyKind::Clock, [5, 1, 0, 0]), 2);
-    assert_eq!(who_goes(PolicyKind::Clock, [5, 1, 1, 1]), 0, "all had one chance");
-    assert_eq!(who_goes(PolicyKind::Gclock, [5, 1, 2, 3]), 1);
-    assert_eq!(who_goes(PolicyKind::Sieve, [1, 0, 1, 0]), 1);
-    assert_eq!(who_goes(PolicyKind::S3Fifo, [1, 0, 1, 1]), 1);
+    // All four pages are used in the same tick, so LRU knows only which page had no hit.
+    assert_eq!(page_that_goes(PolicyKind::Lru, [1, 1, 0, 1]), 2);
+    assert_eq!(page_that_goes(PolicyKind::Lfu, [9, 3, 4, 8]), 1);
+    assert_eq!(page_that_goes(PolicyKind::Lfu, [3, 2, 2, 2]), 1, "the oldest of equals");
+    assert_eq!(page_that_goes(PolicyKind::Clock, [5, 1, 0, 0]), 2);
+    assert_eq!(page_that_goes(PolicyKind::Clock, [5, 1, 1, 1]), 0, "all had one chance");
+    assert_eq!(page_that_goes(PolicyKind::Gclock, [5, 1, 2, 3]), 1);
+    assert_eq!(page_that_goes(PolicyKind::Sieve, [1, 0, 1, 0]), 1);
+    assert_eq!(page_that_goes(PolicyKind::S3Fifo, [1, 0, 1, 1]), 1);
 }
 
-/// SIEVE's hand stays where it was: who is new is looked at only after all who are older. CLOCK's replaces in place, so that its
-/// hand comes to new pages a round later as well, but to old ones that were hit once more too.
+/// SIEVE's hand stays where it was, so it comes to new pages only after all older ones. CLOCK puts a new page where the
+/// old one was. Its hand comes to new pages a round later, too, but also to old pages that were hit once more.
 #[test]
 fn sieve_looks_at_new_pages_last() {
     let mut cache = Cache::new(1, 4, PolicyKind::Sieve);
     (0..4).for_each(|page| assert!(!cache.touch(page)));
     assert!(cache.touch(0) && cache.touch(1));
-    // 0 and 1 are made unvisited, 2 goes; then 3, then 10, the next in order, though 0 and 1 are older and unvisited.
+    // Pages 0 and 1 become unvisited, and 2 goes. Then 3 goes, then 10, the next in order, though 0 and 1 are older and
+    // unvisited.
     for (incoming, gone) in [(10, 2), (11, 3), (12, 10), (13, 11)] {
         cache.touch(incoming);
         assert!(cache.directory.find(key(gone), key(gone).hash()).is_none(), "{gone} stays");
@@ -114,22 +117,22 @@ fn sieve_looks_at_new_pages_last() {
 }
 
 #[test]
-fn s3_fifo_remembers_who_left() {
+fn s3_fifo_remembers_pages_that_left() {
     let mut cache = Cache::new(1, 12, PolicyKind::S3Fifo);
     (0..13).for_each(|page| assert!(!cache.touch(page)));
-    // Page 0 left, comes back to the main queue and outlives pages of one use.
+    // Page 0 leaves, comes back to the main queue, and outlives pages of one use.
     assert!(!cache.touch(0));
     (100..150).for_each(|page| assert!(!cache.touch(page)));
     assert!(cache.touch(0));
     assert!(!cache.touch(5));
 }
 
-/// Pages that are asked for again a few times soon, and then never.
+/// Pages that are asked for again a few times soon, and then never more.
 fn recent(random: &mut fastrand::Rng, at: u64, span: u64) -> u64 {
     at / 4 + random.u64(..span)
 }
 
-/// The duel comes close to the better of the two wherever one is much better, with two sets and with many.
+/// The duel comes close to the better policy wherever one is much better, with two sets and with many.
 #[test]
 fn the_duel_follows_the_better() {
     for sets in [2, 3, 6, 20, 100] {
@@ -142,7 +145,7 @@ fn the_duel_follows_the_better() {
             cache.hit_rate((0..len / 2).map(&mut access));
             cache.hit_rate((len / 2..len).map(&mut access))
         };
-        // With few sets the leaders of the other are a good part of all.
+        // With few sets, the leaders of the other policy are a large share of all sets.
         let share = 1.0 - 1.0 / sets.min(8) as f64;
         for is_loop in [true, false] {
             let (lru, tiny) = (rate(PolicyKind::Lru, is_loop), rate(PolicyKind::WTinyLfu, is_loop));
@@ -246,7 +249,7 @@ proptest! {
     }
 }
 
-/// Pages that move to an empty set go in the order in which they would have gone.
+/// Pages that move to an empty set leave it in the order in which they would have left the old one.
 #[test]
 fn order_survives_a_move() {
     for kind in [PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::Sieve, PolicyKind::WTinyLfu, PolicyKind::Duel] {

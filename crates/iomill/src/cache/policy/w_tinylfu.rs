@@ -1,8 +1,9 @@
-//! W-TinyLFU (Einziger, Friedman, Manes, ACM Transactions on Storage 2017), within a set: new pages come into a window; who leaves
-//! the window takes the place of a page of the main part only if it was asked for more often lately, as a sketch tells that all sets
-//! share. The main part is a segmented LRU: pages that were hit on probation become protected.
+//! W-TinyLFU (Einziger, Friedman, Manes, ACM Transactions on Storage 2017), within a set. New pages come into a window.
+//! A page that leaves the window competes with a page of the main part. It takes that page's place only if it was asked
+//! for more often lately. A sketch that all sets share counts that. The main part is a segmented LRU: pages that were
+//! hit on probation become protected.
 //!
-//! Hits leave a stamp and a flag. What follows from them, protection, is made up for when a page has to go.
+//! Hits leave only a stamp and a flag. Pages become protected later, when a page has to go.
 
 use std::io;
 
@@ -17,7 +18,7 @@ const WINDOW: u8 = 0;
 const PROBATION: u8 = 1;
 const PROTECTED: u8 = 2;
 
-/// The hits' byte has the stamp and whether there was a hit; `aux` has the segment.
+/// The hits' byte has the stamp and whether there was a hit. `aux` has the segment.
 #[derive(Debug)]
 pub struct WTinyLfu {
     sketch: Sketch,
@@ -39,7 +40,7 @@ fn segments(set: &Locked<'_>) -> Segments {
     Segments { window, probation, protected: present & !window & !probation }
 }
 
-/// Forgets that a page was hit, not when.
+/// Clears the note that a page was hit, but not its stamp.
 fn forget_hit(set: &mut Locked<'_>, way: usize) {
     let meta = set.meta(way);
     set.set_meta(way, meta & !1);
@@ -48,8 +49,8 @@ fn forget_hit(set: &mut Locked<'_>, way: usize) {
 impl WTinyLfu {
     /// The policy, with a sketch of its own.
     pub fn new(scale: Scale) -> io::Result<WTinyLfu> {
-        // A window of a hundredth, as in the paper, is less than a page of a set. A quarter loses less to pages that are used again
-        // soon than it gives up otherwise.
+        // The paper's window of a hundredth is less than one page of a set. A quarter gains more on pages that are used
+        // again soon than it loses elsewhere.
         let window_ways = (scale.ways as u32 / 4).max(1);
         let sketch = Sketch::new(scale.pages_max, scale.first_sets)?;
         sketch.resize(u64::from(scale.sets) * scale.ways as u64);
@@ -61,7 +62,8 @@ impl WTinyLfu {
         self.sketch.count(set.key(way).hash().masked(self.hash_mask))
     }
 
-    /// Protects the pages that were hit on probation; the least recently used of too many go back there.
+    /// Protects the pages that were hit on probation. If too many are protected, the least recently used ones go back
+    /// to probation.
     fn protect(&self, set: &mut Locked<'_>) -> Segments {
         let mut masks = segments(set);
         let were_hit = masks.probation & ways_flagged(&set.metas());
@@ -129,7 +131,7 @@ impl Policy for WTinyLfu {
         let clock = Field::Meta.tick(set);
         set.set_meta(way, clock << 1);
         set.set_aux(way, WINDOW);
-        // While a set fills up, nobody has to win against anybody to leave the window.
+        // While a set fills up, a page need not win against another to leave the window.
         let before = segments(set).window & !(1 << way);
         if before.count_ones() >= self.window_ways {
             let oldest = Field::Meta.oldest(set, before);

@@ -1,4 +1,4 @@
-//! Pages through splits and joins, and frames that are vacated.
+//! Pages through splits and joins, and frames that pages leave.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use crate::cache::{Begun, Flush, Plan, Wrote};
 
 const SET_BYTES: u64 = 4 * PAGE_BYTES as u64;
 
-/// A cache of sets of 4, that may have 200.
+/// A cache of sets of 4. It may have up to 200 sets.
 fn cache(sets: u64, policy: PolicyKind) -> Cache {
     let plan = Plan { bytes: sets * SET_BYTES, bytes_max: 200 * SET_BYTES, set_size: 4, policy, hash_mask: u64::MAX };
     Cache::new(plan).unwrap()
@@ -47,7 +47,7 @@ fn write_clean(cache: &Cache, page: u64) {
     flush(cache, key(page).0);
 }
 
-/// Whether a page is there; its bytes are right then.
+/// Whether a page is there. Checks its bytes if it is.
 fn is_there(cache: &Cache, page: u64) -> bool {
     let (key, hash) = key(page);
     let mut to = [0; PAGE_BYTES];
@@ -64,7 +64,7 @@ fn resize(cache: &Cache, sets: u64) {
             Step::Done => break,
             Step::More => assert!(dirty.is_empty()),
             Step::Blocked => {
-                assert!(!dirty.is_empty(), "nobody else is here");
+                assert!(!dirty.is_empty(), "no other thread is here");
                 dirty.drain(..).for_each(|key| flush(cache, key));
             }
         }
@@ -72,7 +72,7 @@ fn resize(cache: &Cache, sets: u64) {
     assert_eq!(u64::from(cache.directory.sets()), sets);
 }
 
-/// Every page that is there has a frame below the limit, no two have the same, and is in its place.
+/// Every page that is there has a frame below the limit and lies in its place. No two have the same frame.
 fn check_frames(cache: &Cache) -> usize {
     let mut frames = Vec::new();
     for index in 0..cache.directory.sets_max() {
@@ -103,7 +103,7 @@ fn pages_stay_through_growing_and_shrinking() {
                 assert_eq!(there(&cache), before, "{policy}: {sets} -> {to}");
                 check_frames(&cache);
             }
-            // The new sets are used.
+            // Pages go to the new sets, too.
             (1000..2000).for_each(|page| write_clean(&cache, page));
             assert!(check_frames(&cache) > 500, "{policy}");
             let mut before = there(&cache);
@@ -119,7 +119,7 @@ fn pages_stay_through_growing_and_shrinking() {
     }
 }
 
-/// What is dirty stays dirty, or is named, to be flushed.
+/// Dirty pages stay dirty, or are named as ones to flush.
 #[test]
 fn dirty_pages_are_not_lost() {
     let cache = cache(50, PolicyKind::Lru);
@@ -145,7 +145,7 @@ fn dirty_pages_are_not_lost() {
     assert_eq!((cache.dirty(), check_frames(&cache)), (0, 0));
 }
 
-/// Fills, flushes and bypasses go on through a resize, and whoever waits is told.
+/// Fills, flushes and bypasses go on through a resize, and every waiter is told.
 #[test]
 fn work_under_way_ends_well() {
     for (from, to) in [(1, 150), (150, 9), (5, 90), (90, 5)] {
@@ -198,7 +198,7 @@ fn work_under_way_ends_well() {
     }
 }
 
-/// A pin keeps its bytes, where the page's frame goes too; the frame comes back when the pin has ended.
+/// A pin keeps its bytes, also when the page's frame goes. The frame comes back when the pin has ended.
 #[test]
 fn pinned_pages_leave_their_frames() {
     const CHUNK: usize = 16 * PAGE_BYTES;
@@ -222,7 +222,7 @@ fn pinned_pages_leave_their_frames() {
     }
     drop(pins);
     let after = resizing.release(CHUNK, let_go).unwrap();
-    assert!(before > 0 && after > before, "{before} {after}: what was pinned is free now");
+    assert!(before > 0 && after > before, "{before} {after}: the chunk that was pinned is free now");
     assert_eq!(resizing.release(CHUNK, let_go).unwrap(), 0, "it is free once");
     drop(resizing);
     resize(&cache, 100);

@@ -108,7 +108,7 @@ fn a_label_mended_by_hand_is_signed_by_a_repair_only() {
     let report = checked(&world, true).unwrap();
     assert_eq!(report.problems.len(), 1);
     assert!(report.problems[0].advice.contains("# checksum none"), "{report:?}");
-    assert!(!report.problems[0].what.contains("iomill check"), "who is checking is not told to: {report:?}");
+    assert!(!report.problems[0].what.contains("iomill check"), "a check does not advise a check: {report:?}");
     let Err(error) = open(&world, Mode::Writer) else { panic!("opened") };
     assert!(error.to_string().contains("`iomill check` tells"), "{error}");
     let first = parse_label(template.as_bytes()).unwrap().drive;

@@ -182,7 +182,7 @@ fn recovery_may_crash_too() {
                     world.arm(|at| Fault::Crash { at }, j);
                     let opened = open(&world, Mode::Writer);
                     let struck = world.disarm();
-                    // Once somebody has seen the outcome, it must not change any more.
+                    // Once a reader has seen the outcome, it must not change any more.
                     let seen = opened.as_ref().ok().map(view);
                     world.crash(second);
                     drop(opened);

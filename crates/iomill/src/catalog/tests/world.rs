@@ -104,7 +104,7 @@ impl World {
         world
     }
 
-    /// Another world that is just like this one, but that nobody has opened anything in.
+    /// Another world just like this one, but with nothing open.
     pub fn fork(&self) -> World {
         let mut inner = self.inner().clone();
         inner.open.clear();

@@ -1,18 +1,21 @@
 //! What to do about copies that would wait for pages which are not in memory.
 //!
-//! Goals: what is not in memory comes in as many I/Os as it was asked for in, those of a batch at the same time; what is in memory costs no system
-//! call. Non-goals: read-ahead of our own. For reads that go on where the last one ended the kernel's is as good as can be.
+//! Goals: bytes that are not in memory come in by as many I/Os as there were requests. Those of a batch come at the
+//! same time. Bytes that are in memory cost no system call. Non-goals: read-ahead of our own. For reads in a row the
+//! kernel's read-ahead is as good as any.
 //!
-//! Left to itself the kernel reads around each page that a copy lacks, as much as the device's `read_ahead_kb` says, and waits for one page after
-//! the other. Rules:
-//! 1. A thread's copies are seen to wait by its count of major faults. That is a system call, so it is looked at once in `LOOK_PAGES` pages, and
-//!    sooner in the beginning. Then the engine is cold for `COLD_BATCHES` batches.
-//! 2. While it is cold, a read that has its batch to itself goes by a system call, which reads what it was asked for. Of several, the ranges
-//!    are announced to the kernel before the first of them is copied.
-//! 3. Reads that go on where the last one in their part ended, `STREAK` times and more, are a stream: they are copied and not announced, so that the
-//!    kernel reads ahead of them.
-//! 4. A cold engine's batch in which the thread waited begins that time anew.
-//! 5. Announcements are advice: what fails about one, the copy or the system call after it meets too. On memory (DAX) nothing is to be waited for.
+//! By itself the kernel reads around each page that a copy lacks, by the device's `read_ahead_kb`, and waits for one
+//! page after the other. Rules:
+//! 1. The thread's count of major faults shows that its copies wait. Reading it is a system call, so the engine reads
+//!    it once in `LOOK_PAGES` pages, and more often at first. After a fault the engine is cold for `COLD_BATCHES`
+//!    batches.
+//! 2. While it is cold, a read that is alone in its batch goes by a system call, which reads exactly what was asked
+//!    for. The ranges of several reads are announced to the kernel before the first of them is copied.
+//! 3. Reads that begin where the last read of their part ended, `STREAK` times and more, are a stream. They are copied
+//!    and not announced, so that the kernel reads ahead of them.
+//! 4. When the thread waited in a batch of a cold engine, the engine is cold for `COLD_BATCHES` batches again.
+//! 5. Announcements are advice. If one fails, the copy or the system call after it meets the same error. Memory (DAX)
+//!    needs none.
 
 use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
@@ -21,24 +24,25 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::engine::Request;
 
-/// Pages that are copied between two looks at the count of faults, at first and later. A look costs what copying three of them does.
+/// Pages that are copied between two looks at the count of faults, at first and later. A look costs as much as copying
+/// three pages.
 const LOOK_PAGES_FIRST: u64 = 1;
 const LOOK_PAGES: u64 = 256;
 
-/// So many batches after the last one that waited, an engine is no longer cold.
+/// An engine is no longer cold after so many batches since the last one that waited.
 const COLD_BATCHES: u32 = 256;
 
-/// So many reads in a row, each going on where the one before it ended, are a stream.
+/// So many reads in a row, each beginning where the one before it ended, are a stream.
 const STREAK: u32 = 8;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// What one engine knows of how its copies wait. An engine belongs to one thread at a time.
+/// What one engine knows of the waits of its copies. An engine belongs to one thread at a time.
 #[derive(Debug)]
 pub(super) struct Ahead {
     /// Batches for which it is still cold.
     cold: u32,
-    /// Pages copied since the last look, and how many call for the next one.
+    /// Pages copied since the last look, and the number at which the next look comes.
     pages: u64,
     look_pages: u64,
     /// The thread's counts at the last look.
@@ -50,15 +54,15 @@ pub(super) struct Ahead {
 pub(super) struct Stream {
     /// Where the last read ended.
     end: u64,
-    /// How many reads in a row have gone on where the one before ended.
+    /// How many reads in a row began where the one before ended.
     streak: u32,
 }
 
-/// How often a thread has had to wait, ever.
+/// How often a thread has had to wait since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Waits {
     major_faults: i64,
-    /// Times that it slept: for a page that is on its way already, too.
+    /// Times that the thread slept, also for a page that was on its way already.
     sleeps: i64,
 }
 
@@ -68,10 +72,10 @@ impl Waits {
         // SAFETY: the pointer is valid for one `rusage`, which the call fills.
         let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
         if result != 0 {
-            // A kernel that does not count: then nobody is seen to wait.
+            // This kernel does not count faults, so no wait is ever seen.
             return Waits::default();
         }
-        // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
+        // SAFETY: zeroes are a valid value of this plain struct, and the call has filled it.
         let usage = unsafe { usage.assume_init() };
         Waits { major_faults: usage.ru_majflt, sleeps: usage.ru_nvcsw }
     }
@@ -84,7 +88,7 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    /// Whether the engine is cold: asked once, before a batch.
+    /// Whether the engine is cold. Called once, before a batch.
     pub(super) fn begin(&mut self) -> bool {
         if self.cold == 0 {
             // The engine may have come to this thread since the last look.
@@ -101,13 +105,13 @@ impl Ahead {
         true
     }
 
-    /// As after copies that waited.
+    /// Makes the engine cold, as a fault does.
     #[cfg(test)]
     pub(super) fn make_cold(&mut self) {
         self.cold = COLD_BATCHES;
     }
 
-    /// After a batch of an engine that is cold (rule 4).
+    /// Called after a batch of a cold engine (rule 4).
     pub(super) fn end_cold(&mut self) {
         if Waits::now() != self.last {
             self.cold = COLD_BATCHES;
@@ -115,14 +119,15 @@ impl Ahead {
         self.pages = 0;
     }
 
-    /// After a batch of one that is not: in how many reads it copied how many bytes (rule 1).
+    /// Called after a batch of an engine that is not cold, with the number of reads and of bytes that it copied (rule
+    /// 1).
     pub(super) fn end_warm(&mut self, reads: u64, bytes: u64) {
         self.pages += reads.max(bytes / PAGE_BYTES);
         if self.pages < self.look_pages {
             return;
         }
         let now = Waits::now();
-        // Whatever else the thread slept for is none of this.
+        // The thread may have slept for other reasons, so only faults count here.
         if now.major_faults != self.last.major_faults {
             self.cold = COLD_BATCHES;
         }
@@ -132,7 +137,7 @@ impl Ahead {
 }
 
 impl Stream {
-    /// Takes note of a read; whether it belongs to a stream (rule 3).
+    /// Notes a read. Says whether it belongs to a stream (rule 3).
     pub(super) fn goes_on(&mut self, request: &Request) -> bool {
         self.streak = if request.offset == self.end { self.streak.saturating_add(1) } else { 0 };
         self.end = request.offset.saturating_add(request.len.into());
@@ -179,11 +184,11 @@ mod tests {
         let mut ahead = Ahead::default();
         for _ in 0..5 * LOOK_PAGES {
             assert!(!ahead.begin());
-            // Whatever this test itself waited for.
+            // Leaves out the waits of this test itself.
             ahead.last = Waits::now();
             ahead.end_warm(1, 512);
         }
-        // As if there had been a fault: seen after so many pages, not before.
+        // Pretends that there was a fault. The engine sees it after so many pages, not before.
         ahead.pages = 0;
         for pages in [LOOK_PAGES - 1, 1] {
             assert!(!ahead.begin());
@@ -201,6 +206,6 @@ mod tests {
             assert!(ahead.begin());
         }
         assert!(!ahead.begin());
-        assert_eq!(ahead.look_pages, LOOK_PAGES_FIRST, "soon looked at again");
+        assert_eq!(ahead.look_pages, LOOK_PAGES_FIRST, "the next look comes soon");
     }
 }

@@ -1,14 +1,15 @@
 //! A copy that survives the loss of the memory it copies.
 //!
-//! Where a file is shorter than its mapping, or its device fails, access to the mapping raises SIGBUS. The copy here is one
-//! routine in assembly; the handler looks whether the signal interrupted just that routine, and if so has it return how many
-//! bytes it had still to copy. Goals: nothing per copy but the copy. Non-goals: copies of a few bytes at their fastest.
+//! Where a file is shorter than its mapping, or its device fails, access to the mapping raises SIGBUS. The copy here is
+//! one routine in assembly. The signal handler checks whether the signal interrupted that routine. If so, it makes the
+//! routine return how many bytes it had still to copy. Goals: a copy costs nothing besides the copying. Non-goals:
+//! copies of a few bytes at their fastest.
 //!
 //! Rules:
-//! 1. The routine calls nothing and has no stack frame, so it can be left at any instruction. At each instruction that touches
-//!    memory one register holds the number of bytes that are not copied yet.
-//! 2. The handler looks at the interrupted instruction alone: it needs no lock, no memory, and nothing of the thread's own.
-//! 3. A signal that is not ours goes to the handler that was there before, as if ours were not.
+//! 1. The routine calls nothing and has no stack frame, so it can be left at any instruction. At each instruction that
+//!    touches memory, one register holds the number of bytes that are not copied yet.
+//! 2. The handler looks only at the interrupted instruction: it needs no lock, no memory, and no data of the thread.
+//! 3. A signal that has another cause goes to the handler that was there before, as if this one did not exist.
 //! 4. A thread that blocks SIGBUS would be killed by one, so a thread unblocks it before its first copy.
 
 use std::cell::Cell;
@@ -16,13 +17,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
-/// What SIGBUS did before; set before the handler can run, and never changed.
+/// What SIGBUS did before. It is set before the handler can run, and never changes.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
-/// Whether the handler is there: the errno that the kernel refused it with, if not.
+/// Whether the handler is installed, or the errno with which the kernel refused it.
 static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
 
 thread_local! {
-    /// Rule 4 is kept for this thread.
+    /// Whether this thread has done what rule 4 demands.
     static READY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -94,18 +95,19 @@ mod routine {
         /// The first instruction that touches memory.
         #[link_name = "iomill_mmap_copy_begin"]
         static BEGIN: u8;
-        /// The first one after them, from where it returns.
+        /// The first instruction after them. From there the routine returns.
         #[link_name = "iomill_mmap_copy_end"]
         static END: u8;
     }
 
-    /// Sends an interrupted copy to its end; false where something else was interrupted.
+    /// Sends an interrupted copy to its end. Returns `false` if the signal interrupted another instruction.
     ///
     /// # Safety
     /// `context` is what the kernel gave to a signal handler.
     pub unsafe fn leave(context: *mut libc::c_void) -> bool {
         let context = context.cast::<libc::ucontext_t>();
-        // SAFETY: the caller's promise. The instruction is a register of the interrupted thread, which the kernel restores.
+        // SAFETY: the caller's promise. The instruction pointer is a register of the interrupted thread, which the
+        // kernel restores.
         let at = unsafe {
             #[cfg(target_arch = "x86_64")]
             let at = &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
@@ -116,7 +118,7 @@ mod routine {
         let (begin, end) = ((&raw const BEGIN).addr(), (&raw const END).addr());
         let here = *at as usize;
         let out = if (begin..end).contains(&here) { Some(end) } else { super::super::flush::way_out(here) };
-        // Rule 1: the register with the count is what the end of the routine returns.
+        // Rule 1: the end of the routine returns the register with the count.
         if let Some(out) = out {
             *at = out as _;
         }
@@ -126,18 +128,19 @@ mod routine {
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod routine {
-    /// Never called: `install` refuses.
+    /// Never called, because `install` refuses this processor.
     pub unsafe fn copy(_to: *mut u8, _from: *const u8, len: usize) -> usize {
         len
     }
 
-    /// Nothing can be interrupted.
+    /// There is no routine that a signal could interrupt.
     pub unsafe fn leave(_context: *mut libc::c_void) -> bool {
         false
     }
 }
 
-/// Makes SIGBUS within a copy the end of that copy, for the whole process, once. An error where this cannot be had.
+/// From now on a SIGBUS within a copy ends only that copy, in the whole process. An error if the system does not allow
+/// that.
 pub(super) fn install() -> io::Result<()> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         let why =
@@ -150,17 +153,17 @@ pub(super) fn install() -> io::Result<()> {
 fn install_once() -> Result<(), i32> {
     let refusal = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks only, into a structure that is there.
+    // SAFETY: only reads the action, into a structure that lives here.
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) } != 0 {
         return Err(refusal());
     }
     // SAFETY: the kernel filled it, and zeroes are a valid value of it anyway.
     let before = BEFORE.get_or_init(|| unsafe { before.assume_init() });
-    // What the earlier handler was to be called with holds for ours, which may call it.
+    // The flags and mask of the earlier handler hold for this one, which may call it.
     let mut action = *before;
     action.sa_sigaction = on_bus_error as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | (before.sa_flags & libc::SA_NODEFER);
-    // SAFETY: the handler does what handlers may (rule 2), and the structures live until the call returns.
+    // SAFETY: the handler does only what handlers may do (rule 2), and the structures live until the call returns.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } != 0 {
         return Err(refusal());
     }
@@ -168,7 +171,7 @@ fn install_once() -> Result<(), i32> {
 }
 
 extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's own arguments. What another process sent is no fault of the copy.
+    // SAFETY: the kernel's own arguments. A signal that another process sent is not a fault of the copy.
     if unsafe { (*info).si_code > 0 && routine::leave(context) } {
         return;
     }
@@ -178,11 +181,11 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     let sent = unsafe { (*info).si_code <= 0 };
     match before.sa_sigaction {
         libc::SIG_IGN if sent => {}
-        // The kernel lets nobody ignore a fault.
+        // The kernel does not let a process ignore a fault.
         libc::SIG_DFL | libc::SIG_IGN => {
             let mut default = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: zeroes are the default action without flags. Both calls may be made in handlers. The signal that is raised
-            // comes when this handler returns, as the one that was interrupted does.
+            // SAFETY: zeroes are the default action without flags. Handlers may make both calls. The signal that is
+            // raised arrives when this handler returns, like the one that was interrupted.
             unsafe {
                 (*default.as_mut_ptr()).sa_sigaction = libc::SIG_DFL;
                 libc::sigaction(signal, default.as_ptr(), std::ptr::null_mut());
@@ -192,7 +195,7 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
             }
         }
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: it was installed as a function of this type, and gets what the kernel gave.
+            // SAFETY: the handler was installed as a function of this type, and gets the kernel's arguments.
             let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
@@ -205,25 +208,26 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     }
 }
 
-/// Copies between memory and a mapping of a file, and returns how many bytes at the end could not be copied: 0 when all is well.
-/// Others may change the bytes meanwhile; then any mixture comes out, as with system calls.
+/// Copies between memory and a mapping of a file. Returns how many bytes at the end it could not copy: 0 if it copied
+/// all. Other threads may change the bytes meanwhile. The copy is then any mixture, as with system calls.
 ///
 /// # Safety
-/// [`install`] has succeeded. The ranges do not overlap; both are in mappings that stay during the call (their pages may fail),
-/// and nobody holds a reference to bytes that are written.
+/// [`install`] has succeeded. The ranges do not overlap. Both are in mappings that stay during the call (their pages
+/// may fail). There is no reference to bytes that are written.
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> usize {
     if !READY.get() {
         unblock();
     }
-    // SAFETY: the caller's promise; pages that fail end the copy (rule 1).
+    // SAFETY: the caller's promise. Pages that fail end the copy (rule 1).
     unsafe { routine::copy(to, from, len) }
 }
 
-/// Rule 4.
+/// Does what rule 4 demands.
 #[cold]
 fn unblock() {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the set lives until the calls return, and the first one makes it whole. They fail only for senseless arguments.
+    // SAFETY: the set lives until the calls return, and the first one initialises it. The calls fail only for invalid
+    // arguments.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGBUS);
@@ -248,7 +252,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(len).unwrap();
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses; tests leave it to the end of the process.
+        // SAFETY: a new mapping at an address that the kernel chooses. Tests keep it until the process ends.
         let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file.as_fd(), 0) };
         (file, start.unwrap().cast())
     }
@@ -273,14 +277,18 @@ mod tests {
         install().unwrap();
         let (file, start) = mapped(2 * PAGE as u64, 4 * PAGE);
         let mut to = vec![9u8; 4 * PAGE];
-        // SAFETY: the vector and the mapping are as long; pages of the mapping fail, which is what `copy` is for.
+        // SAFETY: the vector and the mapping are long enough. Pages of the mapping fail, which `copy` survives.
         let read = |to: &mut Vec<u8>, at: usize, len: usize| unsafe { copy(to.as_mut_ptr(), start.add(at), len) };
         assert_eq!(read(&mut to, 0, 4 * PAGE), 2 * PAGE);
         assert!(to[..2 * PAGE].iter().all(|&byte| byte == 0) && to[2 * PAGE..].iter().all(|&byte| byte == 9));
         file.set_len(PAGE as u64).unwrap();
-        assert_eq!(read(&mut to, 100, 2 * PAGE), PAGE + 100, "cut under the mapping");
+        assert_eq!(read(&mut to, 100, 2 * PAGE), PAGE + 100, "the file was cut under the mapping");
         // SAFETY: as above, the other way round.
-        assert_eq!(unsafe { copy(start.add(PAGE - 10), [5u8; 20].as_ptr(), 20) }, 10, "writing beyond the end");
+        assert_eq!(
+            unsafe { copy(start.add(PAGE - 10), [5u8; 20].as_ptr(), 20) },
+            10,
+            "writing ended at the end of the file"
+        );
         file.set_len(4 * PAGE as u64).unwrap();
         assert_eq!(read(&mut to, 0, 4 * PAGE), 0, "the file has grown into the mapping");
         assert_eq!(to[PAGE - 11..PAGE + 1], [0, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 0]);
@@ -292,12 +300,15 @@ mod tests {
         install().unwrap();
         let Some(flush) = LineFlush::of_this_processor() else { return };
         let (file, start) = mapped(2 * PAGE as u64, 4 * PAGE);
-        // SAFETY: the range is mapped, and this thread copies first; pages that fail are what this is about.
+        // SAFETY: the range is mapped, and this thread copies first. Pages that fail are the subject of this test.
         unsafe {
             assert_eq!(copy(start, [5u8; 20].as_ptr(), 20), 0);
             assert!(flush.write_back(start, PAGE));
             assert!(flush.write_back(start.add(PAGE - 1), 2));
-            assert!(!flush.write_back(start.add(2 * PAGE - 1), 2), "cut between the copy and its write-back");
+            assert!(
+                !flush.write_back(start.add(2 * PAGE - 1), 2),
+                "the file was cut between the copy and its write-back"
+            );
             assert!(flush.write_back(start.add(2 * PAGE), 0));
         }
         file.set_len(3 * PAGE as u64).unwrap();
@@ -310,14 +321,14 @@ mod tests {
         install().unwrap();
         std::thread::spawn(|| {
             let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-            // SAFETY: changes the mask of this thread alone.
+            // SAFETY: changes only this thread's mask.
             unsafe {
                 libc::sigfillset(set.as_mut_ptr());
                 libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
             }
             let (_file, start) = mapped(0, PAGE);
             let mut to = [0u8; 16];
-            // SAFETY: the mapping is longer than what is copied.
+            // SAFETY: the mapping is longer than the copy.
             assert_eq!(unsafe { copy(to.as_mut_ptr(), start, 16) }, 16);
         })
         .join()

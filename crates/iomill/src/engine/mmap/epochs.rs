@@ -1,22 +1,23 @@
-//! Replacing what others are using, without making anybody wait.
+//! Replacing a value that other threads use, without making any thread wait.
 //!
-//! WiredTiger's published protocol for the same purpose (a flag, a count of users, a way round) decided on the flag before it had
-//! counted itself in, and did not look again afterwards. Here who uses announces itself first and looks afterwards, and nobody
-//! counts.
+//! WiredTiger published a protocol for the same purpose: a flag, a count of users, and a second path. Its users looked
+//! at the flag before they counted themselves in, and did not look again. Here a reader announces itself first and
+//! looks afterwards, and there is no count.
 //!
 //! Rules:
-//! 1. A reader announces the epoch that it came in (`at`) before it looks which value is current; between the two there is a fence.
-//!    It takes that back (0) after its last use of any value.
-//! 2. Whoever replaces a value first takes it out of its place, and then retires it with the number of the epoch that ends
-//!    by that.
-//! 3. A retired value is dropped when every reader is outside, or came in in a later epoch than the value's. Readers are looked at
-//!    after a fence that comes after rule 2.
-//! 4. A reader that has left looks whether anything is retired, with a fence before it, and tries rule 3 itself. So the last
+//! 1. A reader announces the epoch in which it came in (`at`), and only then looks for the current value. Between the
+//!    two there is a fence. It withdraws the announcement (0) after its last use of any value.
+//! 2. A thread that replaces a value first takes it out of its place. Then it retires the value with the number of the
+//!    epoch that this ends.
+//! 3. A retired value is dropped when every reader is outside, or came in in a later epoch than the value's. The thread
+//!    looks at the readers after a fence that comes after rule 2.
+//! 4. A reader that has left looks, after a fence, whether anything is retired, and tries rule 3 itself. So the last
 //!    reader of a value drops it, however long all others stay away.
-//! 5. A reader is listed before it first comes in. One that is listed after rule 3 looked finds the new value.
+//! 5. A reader is listed before it first comes in. A reader that is listed after rule 3 looked finds the new value.
 //!
-//! By the fences of 1 and 3 either the reader sees that the value is no longer in its place, or whoever replaced it sees the reader. By
-//! those of 4 and 3, either the reader sees what was retired, or whoever retired it sees that the reader has left.
+//! By the fences of 1 and 3, either the reader sees that the value is no longer in its place, or the replacing thread
+//! sees the reader. By the fences of 4 and 3, either the reader sees what was retired, or the retiring thread sees that
+//! the reader has left.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use crate::sys::barrier;
 use crate::sys::sync::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 
-/// Outside.
+/// The announcement of a reader that is outside.
 const OUTSIDE: u64 = 0;
 
 /// All readers of values of one kind, and the values that wait for them.
@@ -34,20 +35,20 @@ pub(super) struct Epochs<T> {
     now: AtomicU64,
     /// The readers that exist.
     readers: Mutex<Vec<Arc<Seat>>>,
-    /// Values that were replaced, with the last epoch in which they could be found.
+    /// Values that were replaced, each with the last epoch in which a reader could find it.
     retired: Mutex<Vec<(u64, Box<T>)>>,
-    /// How many those are, or were a moment ago: changed with `retired` locked.
+    /// The length of `retired`, or its length a moment ago. It changes while `retired` is locked.
     waiting: AtomicUsize,
 }
 
-/// Where a reader announces itself; on a cache line of its own, since it changes all the time.
+/// Where a reader announces itself. It has its own cache line, because it changes all the time.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Seat {
     at: AtomicU64,
 }
 
-/// Where the current value is found.
+/// The place where readers find the current value.
 #[derive(Debug)]
 pub(super) struct Current<T> {
     /// From `Box::into_raw`, or null. Owned by this place.
@@ -55,14 +56,14 @@ pub(super) struct Current<T> {
     owns: PhantomData<Box<T>>,
 }
 
-/// Somebody who uses values, on one thread at a time.
+/// A user of values, on one thread at a time.
 #[derive(Debug)]
 pub(super) struct Reader<T> {
     epochs: Arc<Epochs<T>>,
     seat: Arc<Seat>,
 }
 
-/// While it lives, what was found stays.
+/// While it lives, no value that its reader found is dropped.
 #[derive(Debug)]
 pub(super) struct Inside<'a, T> {
     reader: &'a Reader<T>,
@@ -87,19 +88,20 @@ impl<T> Epochs<T> {
         Reader { epochs: Arc::clone(epochs), seat }
     }
 
-    /// Puts another value in a place, or none, and drops the old one as soon as nobody uses it.
+    /// Puts another value in a place, or none. Drops the old value as soon as no reader uses it.
     pub(super) fn replace(&self, place: &Current<T>, new: Option<Box<T>>) {
         let new = new.map_or(std::ptr::null_mut(), Box::into_raw);
-        // Rule 2. Release: who finds the new value finds it whole.
+        // Rule 2. Release: pairs with the Acquire in `Inside::current`, so that a reader finds a new value whole.
         let old = place.value.swap(new, Ordering::AcqRel);
         if old.is_null() {
             return;
         }
-        // SAFETY: the pointer came from a box that the place owned, and this swap alone took it out.
+        // SAFETY: the pointer came from a box that the place owned, and only this swap took it out.
         let old = unsafe { Box::from_raw(old) };
         {
             let mut retired = lock(&self.retired);
-            // Release: a reader of a later epoch sees that the value is gone.
+            // Release: pairs with the Acquire in `Reader::enter`, so that a reader of a later epoch sees that the value
+            // is gone.
             let epoch = self.now.fetch_add(1, Ordering::AcqRel);
             retired.push((epoch, old));
             self.waiting.store(retired.len(), Ordering::Relaxed);
@@ -107,7 +109,7 @@ impl<T> Epochs<T> {
         self.reclaim();
     }
 
-    /// Rule 3.
+    /// Does what rule 3 says.
     #[cold]
     fn reclaim(&self) {
         let mut droppable = Vec::new();
@@ -119,7 +121,8 @@ impl<T> Epochs<T> {
             barrier::heavy();
             let oldest = {
                 let readers = lock(&self.readers);
-                // Acquire: what a reader that has left did comes before the value goes.
+                // Acquire: pairs with the Release in the drop of `Inside`. All uses by a reader that has left precede
+                // the drop of the value.
                 let inside = readers.iter().map(|seat| seat.at.load(Ordering::Acquire)).filter(|at| *at != OUTSIDE);
                 inside.min().unwrap_or(u64::MAX)
             };
@@ -133,15 +136,15 @@ impl<T> Epochs<T> {
             }
             self.waiting.store(retired.len(), Ordering::Relaxed);
         }
-        // Outside of the locks: unmapping takes its time.
+        // Without the locks, because unmapping takes long.
         drop(droppable);
     }
 }
 
 impl<T> Reader<T> {
-    /// Comes in.
+    /// Announces the reader.
     pub(super) fn enter(&mut self) -> Inside<'_, T> {
-        // Acquire: see `replace`.
+        // Acquire: pairs with the Release of `now` in `replace`.
         let now = self.epochs.now.load(Ordering::Acquire);
         // Rule 1.
         self.seat.at.store(now, Ordering::Relaxed);
@@ -153,8 +156,9 @@ impl<T> Reader<T> {
 impl<T> Inside<'_, T> {
     /// What is in a place now.
     pub(super) fn current<'b>(&'b self, place: &'b Current<T>) -> Option<&'b T> {
-        // SAFETY: a value that was in a place after this reader had announced itself is not dropped while it is inside (rule 3); and
-        // the place is borrowed, so that it does not drop it either. Places are used with one `Epochs` only.
+        // SAFETY: a value that was in a place after this reader had announced itself is not dropped while the reader is
+        // inside (rule 3). The place itself is borrowed, so it does not drop the value either. Places are used with one
+        // `Epochs` only. Acquire: pairs with the Release in `replace`.
         unsafe { place.value.load(Ordering::Acquire).as_ref() }
     }
 }
@@ -162,6 +166,7 @@ impl<T> Inside<'_, T> {
 impl<T> Drop for Inside<'_, T> {
     fn drop(&mut self) {
         let Reader { epochs, seat } = self.reader;
+        // Release: pairs with the Acquire in `reclaim`.
         seat.at.store(OUTSIDE, Ordering::Release);
         // Rule 4.
         barrier::light();
@@ -185,9 +190,11 @@ impl<T> Default for Current<T> {
 
 impl<T> Drop for Current<T> {
     fn drop(&mut self) {
+        // Acquire: pairs with the Release in `replace`.
         let value = self.value.load(Ordering::Acquire);
         if !value.is_null() {
-            // SAFETY: the place owns it, and goes: nobody can be using it through `Inside::current`, which borrows the place.
+            // SAFETY: the place owns the value. No reader uses it through `Inside::current`, which would borrow the
+            // place.
             drop(unsafe { Box::from_raw(value) });
         }
     }
@@ -200,7 +207,7 @@ mod models {
     use super::*;
     use crate::sys::sync::model;
 
-    /// A mapping that notices when it is used after its end.
+    /// A mapping that notices a use after its end.
     struct Mapping {
         number: u64,
         /// 1 while it is mapped.
@@ -220,19 +227,20 @@ mod models {
         }
     }
 
-    /// Uses what is current, twice, as two requests of a batch do; its number.
+    /// Uses the current value twice, as two requests of a batch do. Returns its number.
     fn read(reader: &mut Reader<Mapping>, place: &Current<Mapping>, mapped: &[Arc<AtomicU64>]) -> Option<u64> {
         let inside = reader.enter();
         let number = inside.current(place)?.number;
-        // Not by the mapping itself, which would be a wild read in a model that is broken on purpose.
+        // It does not ask the mapping itself. In a model that is broken on purpose that would be a read of freed
+        // memory.
         for _ in 0..2 {
             assert_eq!(mapped[number as usize].load(Ordering::Relaxed), 1, "used after it was unmapped");
         }
         Some(number)
     }
 
-    /// Rules 1 to 3 and 5: a mapping is replaced while another thread reads. Fails without the fence of rule 1, with `current` looked up before
-    /// the announcement, without the comparison of rule 3, and with a relaxed `now`.
+    /// Rules 1 to 3 and 5: a mapping is replaced while another thread reads. Fails without the fence of rule 1, with
+    /// `current` looked up before the announcement, without the comparison of rule 3, and with a relaxed `now`.
     #[test]
     fn loom_what_is_used_stays_mapped() {
         model(|| {
@@ -251,13 +259,13 @@ mod models {
             };
             epochs.replace(&place, Some(second));
             reading.join().unwrap();
-            assert_eq!(first_mapped.load(Ordering::Relaxed), 0, "nobody reads, and it is still mapped");
+            assert_eq!(first_mapped.load(Ordering::Relaxed), 0, "no reader is inside, and it is still mapped");
             assert_eq!(second_mapped.load(Ordering::Relaxed), 1);
         });
     }
 
-    /// Rule 4: of two readers that stay for different times, the last one drops what was replaced meanwhile, and nobody else needs to
-    /// come. Fails without the fence of rule 4 and without its look.
+    /// Rule 4: two readers stay for different times, and the last one drops what was replaced meanwhile. No other
+    /// thread needs to come. Fails without the fence of rule 4 and without its look.
     #[test]
     fn loom_the_last_reader_unmaps() {
         model(|| {
@@ -279,11 +287,11 @@ mod models {
                 let found = thread.join().unwrap();
                 assert!(matches!(found, None | Some(0)));
             }
-            assert_eq!(mapped.load(Ordering::Relaxed), 0, "nobody reads, and it is still mapped");
+            assert_eq!(mapped.load(Ordering::Relaxed), 0, "no reader is inside, and it is still mapped");
         });
     }
 
-    /// A file is forgotten by one thread while another replaces its mapping: each value goes once, and none is left.
+    /// One thread forgets a file while another replaces its mapping. Each value is dropped once, and none is left.
     #[test]
     fn loom_forgotten_and_replaced() {
         model(|| {

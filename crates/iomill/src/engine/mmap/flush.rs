@@ -1,16 +1,16 @@
 //! Writing cache lines back to memory that keeps its bytes without power.
 //!
-//! A line may be lost between the copy to it and its write-back, so that is done by routines of the same kind as the copy, under the
-//! same rules (`super::copy`, rules 1 and 2).
+//! A line may be lost between the copy to it and its write-back. So routines of the same kind as the copy write lines
+//! back, under the same rules (`super::copy`, rules 1 and 2).
 //!
-//! Goals: what was stored is durable when `fence` returns, on a file that is mapped with `MAP_SYNC`. Non-goals: memory that
-//! needs none of this (caches that power failures do not lose): it costs little there.
+//! Goals: what was stored is durable when `fence` returns, on a file that is mapped with `MAP_SYNC`. Non-goals: memory
+//! that needs none of this, because power failures do not empty its caches. There it costs little.
 
-/// The shortest line of the processors that we know; lines that are longer are written back more than once.
+/// The shortest line of the processors that we know. Longer lines are written back more than once.
 const LINE_BYTES: usize = 64;
 
-/// A routine that writes lines back by one instruction, and the places of its first instruction that touches memory and of the first
-/// one after them, from where it returns how many lines it has not written back.
+/// A routine that writes lines back by one instruction. It has two symbols: its first instruction that touches memory,
+/// and the first instruction after those. From the second it returns how many lines it has not written back.
 macro_rules! routine {
     ($name:ident, $begin:literal, $body:literal, $end:literal) => {
         mod $name {
@@ -39,7 +39,7 @@ macro_rules! routine {
                 static END: u8;
             }
 
-            /// Where it may be interrupted, and where it then goes on.
+            /// Where it may be interrupted, and where it goes on afterwards.
             pub fn range() -> std::ops::Range<usize> {
                 (run as *const () as usize)..(&raw const END).addr()
             }
@@ -57,11 +57,11 @@ routine!(
     "clflushopt [rdi]\nadd rdi, 64\nsub rsi, 1\njmp 2b\n3:",
     "mov rax, rsi"
 );
-// `dc cvap`, spelt so that every assembler takes it.
+// `dc cvap`, written so that every assembler accepts it.
 #[cfg(target_arch = "aarch64")]
 routine!(cvap, "2: cbz x1, 3f", "sys #3, c7, c12, #1, x0\nadd x0, x0, #64\nsub x1, x1, #1\nb 2b\n3:", "mov x0, x1");
 
-/// Where a write-back goes on that was interrupted at an instruction; `None` if that is in none.
+/// Where a write-back goes on that was interrupted at instruction `at`; `None` if no write-back has that instruction.
 pub(super) fn way_out(at: usize) -> Option<usize> {
     #[cfg(target_arch = "x86_64")]
     let ranges = [clwb::range(), clflushopt::range()];
@@ -78,7 +78,7 @@ pub(super) enum LineFlush {
     /// `clwb`: the line stays in the cache.
     #[cfg(target_arch = "x86_64")]
     Clwb,
-    /// `clflushopt`: it does not.
+    /// `clflushopt`: the line leaves the cache.
     #[cfg(target_arch = "x86_64")]
     ClflushOpt,
     /// `dc cvap`, to the point of persistence.
@@ -87,7 +87,7 @@ pub(super) enum LineFlush {
 }
 
 impl LineFlush {
-    /// The best of this processor; none where it has nothing of the kind, so that parts must be made durable by the kernel.
+    /// The best way of this processor. `None` if it has no such instruction; then the kernel must make parts durable.
     pub(super) fn of_this_processor() -> Option<LineFlush> {
         #[cfg(target_arch = "x86_64")]
         {
@@ -118,15 +118,17 @@ impl LineFlush {
         None
     }
 
-    /// Begins to write back all lines of a range; [`LineFlush::fence`] waits for it. `false` if some of them are not there any more.
+    /// Begins to write back all lines of a range; [`LineFlush::fence`] waits for it. Returns `false` if some of the
+    /// lines are no longer there.
     ///
     /// # Safety
-    /// The range is mapped; its pages may fail, if [`super::copy::install`] has succeeded and this thread has copied before.
+    /// The range is mapped. Its pages may fail if [`super::copy::install`] has succeeded and this thread has copied
+    /// before.
     pub(super) unsafe fn write_back(self, start: *const u8, len: usize) -> bool {
         let line = start.wrapping_sub(start.addr() % LINE_BYTES);
         let lines = (start.addr() + len - line.addr()).div_ceil(LINE_BYTES) * usize::from(len > 0);
-        // SAFETY: the processor has the instruction (`of_this_processor`), which changes no byte. The lines touch the range, so they are
-        // mapped; pages that fail end it.
+        // SAFETY: the processor has the instruction (`of_this_processor`), which changes no byte. The lines touch the
+        // range, so they are mapped. Pages that fail end the routine.
         let left = unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
@@ -140,7 +142,7 @@ impl LineFlush {
         left == 0
     }
 
-    /// Waits until what this thread wrote back is durable.
+    /// Waits until all lines that this thread wrote back are durable.
     pub(super) fn fence(self) {
         // SAFETY: fences change nothing.
         unsafe {

@@ -1,9 +1,11 @@
-//! A part that is mapped: address space far beyond its end, so that it can grow without being mapped anew.
+//! A part that is mapped, with address space far beyond its end, so that it can grow without a new mapping.
 //!
-//! Goals: an address that stays for as long as the part fits. Non-goals: who may use it and when ([`super::epochs`]).
+//! Goals: an address that stays while the part fits. Non-goals: which threads may use the mapping, and when
+//! ([`super::epochs`]).
 //!
-//! Linux lets a mapping reach beyond the end of its file. Pages there raise SIGBUS until the file has grown over them, and again
-//! when it has been cut. So neither growth nor a cut changes the mapping, and its length is a hint that may be wrong at any time.
+//! Linux lets a mapping reach beyond the end of its file. Pages there raise SIGBUS until the file has grown over them,
+//! and again when it has been cut. So neither growth nor a cut changes the mapping. Its length is a hint that may be
+//! wrong at any time.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,32 +18,33 @@ use crate::sys::fs::Handle;
 use crate::sys::memory::page_bytes;
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// Address space for a part, at least, and for how many times its present size; half of that and so on where there is less.
+/// The least address space for a part, and how many times the part's present size. Half of that, and so on, where the
+/// system has less.
 const RESERVE_LEAST_BYTES: u64 = 16 << 30;
 const RESERVE_TIMES: u64 = 4;
 
-/// One mapping of a part; unmapped when it is dropped.
+/// One mapping of a part. A drop unmaps it.
 #[derive(Debug)]
 pub(super) struct Mapping {
-    /// Start of `reserved` bytes of address space that this value alone owns, all of them the file's.
+    /// Start of `reserved` bytes of address space that only this value owns. The file is mapped to all of them.
     base: *mut u8,
     /// Whole pages; never 0.
     reserved: u64,
-    /// Bytes from the start that the file was last seen to have, in whole pages; at most `reserved`.
+    /// Bytes that the file had when it was last asked, in whole pages; at most `reserved`.
     len: AtomicU64,
     /// Whether it may be written to: the part is open for writing.
     pub(super) is_writable: bool,
-    /// The file is memory itself (DAX with `MAP_SYNC`), so that lines that were written back are durable.
+    /// Set if the file is memory itself (DAX with `MAP_SYNC`). Then lines that were written back are durable.
     pub(super) flush: Option<LineFlush>,
 }
 
-// SAFETY: the mapping belongs to no thread; its bytes are only touched by copies that do not mind others (`super::copy`).
+// SAFETY: the mapping belongs to no thread. Only copies that tolerate other accesses touch its bytes (`super::copy`).
 unsafe impl Send for Mapping {}
-// SAFETY: as above; the fields do not change, but for an atomic one.
+// SAFETY: as above. The fields do not change, except an atomic one.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a part that has so many bytes, with room to grow where there is some.
+    /// Maps a part that has so many bytes, with room to grow if there is address space for it.
     pub(super) fn new(file: Handle, size: u64) -> io::Result<Mapping> {
         let page = page_bytes() as u64;
         let least = size.checked_next_multiple_of(page).filter(|least| *least > 0).ok_or(Errno::INVAL)?;
@@ -61,30 +64,30 @@ impl Mapping {
         }
     }
 
-    /// The address of a byte that [`Mapping::len`] covers, or did a moment ago.
+    /// The address of a byte that [`Mapping::len`] covers, or covered a moment ago.
     pub(super) fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset <= self.reserved);
         self.base.wrapping_add(offset as usize)
     }
 
-    /// Bytes that are there as far as is known. Whole pages: what lies in the last, partial page of a file would read as zero
-    /// beyond its end, where a system call says that it has ended.
+    /// Bytes that are known to be there, in whole pages. A file's last, partial page would read as zeroes beyond the
+    /// file's end, while a system call reports the end.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Bytes that it can have without being mapped anew.
+    /// Bytes that the part can have without a new mapping.
     pub(super) fn reserved(&self) -> u64 {
         self.reserved
     }
 
-    /// Takes note of the file's size.
+    /// Notes the file's size.
     pub(super) fn measured(&self, size: u64) {
         let page = page_bytes() as u64;
         self.len.store(size.min(self.reserved) / page * page, Ordering::Relaxed);
     }
 
-    /// A page was not there: the next request looks how long the file is.
+    /// A page was missing: the next request asks for the file's length.
     pub(super) fn distrust(&self) {
         self.len.store(0, Ordering::Relaxed);
     }
@@ -92,13 +95,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever used it has left (`super::epochs`, rule 3).
+        // SAFETY: the mapping is ours, and its readers have left (`super::epochs`, rule 3).
         let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.reserved as usize) };
-        debug_assert!(unmapped.is_ok(), "unmapping one's own mapping cannot fail");
+        debug_assert!(unmapped.is_ok(), "unmapping an own mapping cannot fail");
     }
 }
 
-/// Maps so many bytes: for writing if the file is open for it, with `MAP_SYNC` if it can be, which tells memory from drives for readers too.
+/// Maps so many bytes, for writing if the file is open for writing. It uses `MAP_SYNC` where that works, also for
+/// reading, because that tells memory from drives.
 fn map(file: Handle, len: usize) -> Result<(*mut u8, bool, Option<LineFlush>), Errno> {
     if file.0 < 0 {
         return Err(Errno::BADF);
@@ -110,7 +114,7 @@ fn map(file: Handle, len: usize) -> Result<(*mut u8, bool, Option<LineFlush>), E
     let both = ProtFlags::READ | ProtFlags::WRITE;
     let flush = LineFlush::of_this_processor();
     if flush.is_some() {
-        // Everything that is no such file refuses this, in one way or another; what is truly wrong shows below.
+        // Every other kind of file refuses this flag, in one way or another. Real errors show below.
         let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         match try_map(both, synchronous) {
             Ok(base) => return Ok((base.cast(), true, flush)),
@@ -124,7 +128,7 @@ fn map(file: Handle, len: usize) -> Result<(*mut u8, bool, Option<LineFlush>), E
     }
     match try_map(both, MapFlags::SHARED) {
         Ok(base) => Ok((base.cast(), true, None)),
-        // Open for reading only; or sealed.
+        // The file is open for reading only, or sealed.
         Err(Errno::ACCESS | Errno::PERM) => Ok((try_map(ProtFlags::READ, MapFlags::SHARED)?.cast(), false, None)),
         Err(error) => Err(error),
     }

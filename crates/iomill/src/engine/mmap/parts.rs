@@ -1,15 +1,17 @@
 //! The parts that a platform's engines have mapped, for all of them together.
 //!
-//! Goals: one mapping per part, however many threads use it; nobody waits for a part that is being mapped. Non-goals: copying.
+//! Goals: one mapping per part, however many threads use it. No thread waits for a part that is being mapped.
+//! Non-goals: copying.
 //!
-//! Rules, beside those of [`super::epochs`], by which a mapping that is in use stays:
-//! 1. What changes which mapping a part has is done by one thread at a time (`change`). Others do not wait: they go by system calls.
-//! 2. A request is copied only if the mapping's length covers it. The length is what the file was seen to have, and may be wrong a
-//!    moment later; then the copy is cut short, and a system call says what is the matter.
-//! 3. So nothing is decided outside that must still hold inside: the length saves faults, and is never relied on.
+//! Rules, beside those of [`super::epochs`], which keep a mapping that is in use:
+//! 1. Only one thread at a time changes which mapping a part has (`change`). Other threads do not wait: they use system
+//!    calls.
+//! 2. A request is copied only if the mapping's length covers it. The length is the file's length when it was last
+//!    asked, and may be wrong a moment later. Then the copy is cut short, and a system call tells why.
+//! 3. So no decision outside relies on a length that must still hold inside. The length only saves faults.
 //! 4. A part that was forgotten is not mapped again.
-//! 5. A write that went by a system call, or a file whose size or allocation is not what it was at the last sync, makes the next
-//!    sync one of the kernel's. On all but DAX each sync is.
+//! 5. After a write by a system call, the next sync must be one of the kernel. The same holds if the file's size or
+//!    allocation differs from that at the last sync. On everything but DAX each sync is one of the kernel.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,15 +25,15 @@ use crate::sys::barrier;
 use crate::sys::fs::Handle;
 use crate::sys::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
-/// After a mapping was refused, so many requests go by system calls before it is tried again.
+/// After a refused mapping, so many requests go by system calls before the next try.
 const RETRY_REQUESTS: u32 = 4096;
 
-/// The mapped parts; engines that share them map each part once.
+/// The mapped parts. Engines that share them map each part once.
 #[derive(Debug, Default)]
 pub struct MappedParts {
     epochs: Arc<Epochs<Mapping>>,
     parts: Mutex<HashMap<u64, Arc<Part>>>,
-    /// How often a file was asked for its length or mapped.
+    /// How often a file was asked for its length, or mapped.
     calls: AtomicU64,
 }
 
@@ -40,19 +42,19 @@ pub struct MappedParts {
 pub(super) struct Part {
     pub(super) mapping: Current<Mapping>,
     change: Mutex<Change>,
-    /// Rule 5: something was being written past the mapping since the last sync began.
+    /// Rule 5: since the last sync began, a write went past the mapping.
     bypassed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Change {
-    /// Rule 4.
+    /// Rule 4: the part is forgotten.
     is_gone: bool,
-    /// Requests to let pass before mapping is tried again.
+    /// Requests that go by system calls before the next try to map.
     refused: u32,
     /// Size in bytes and blocks of the file when the last sync began.
     synced: Option<(i64, i64)>,
-    /// Syncs that the kernel has not ended: until then what they cover is not durable for others either.
+    /// Syncs that the kernel has not ended. Until then what they cover is not durable for other callers either.
     syncing: u32,
 }
 
@@ -64,17 +66,18 @@ impl MappedParts {
         Arc::default()
     }
 
-    /// How often the kernel was asked for a file's length or for a mapping: what growth costs beside the growing itself.
+    /// How often the kernel was asked for a file's length or for a mapping. This is the cost of growth beside the
+    /// growing itself.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Somebody who uses mappings.
+    /// A new user of mappings.
     pub(super) fn reader(&self) -> Reader<Mapping> {
         Epochs::reader(&self.epochs)
     }
 
-    /// The part of that key.
+    /// The part of a key.
     pub(super) fn part(&self, key: u64) -> Arc<Part> {
         Arc::clone(lock(&self.parts).entry(key).or_default())
     }
@@ -87,11 +90,12 @@ impl MappedParts {
         }
     }
 
-    /// Gives up what one engine knows of a part, and unmaps it if no other knows it.
+    /// Gives up one engine's knowledge of a part, and unmaps the part if no other engine knows it.
     pub(super) fn leave(&self, key: u64, known: Arc<Part>) {
         let last = {
             let mut parts = lock(&self.parts);
-            // The table's share and the caller's; shares are only made with the table locked.
+            // With a count of 2 only the table and the caller share the part. New shares are made only with the table
+            // locked.
             let ours = parts.get(&key).is_some_and(|part| Arc::ptr_eq(part, &known));
             if ours && Arc::strong_count(&known) == 2 { parts.remove(&key) } else { None }
         };
@@ -107,7 +111,7 @@ impl MappedParts {
         self.epochs.replace(&part.mapping, None);
     }
 
-    /// Has the mapping cover a file's bytes up to `end`, if they are there and it can be done without waiting.
+    /// Makes the mapping cover a file's bytes up to `end`, if they exist and no wait is needed.
     #[cold]
     pub(super) fn cover(&self, inside: &Inside<'_, Mapping>, part: &Part, file: FileRef, end: u64) {
         // Rule 1.
@@ -119,7 +123,7 @@ impl MappedParts {
         if change.is_gone {
             return;
         }
-        // Whatever is wrong, the system call says it.
+        // If this fails, the system call after it reports the error.
         self.calls.fetch_add(1, Ordering::Relaxed);
         let Ok(stat) = status(file.handle) else { return };
         let Ok(size) = u64::try_from(stat.st_size) else { return };
@@ -140,21 +144,24 @@ impl MappedParts {
         self.calls.fetch_add(1, Ordering::Relaxed);
         match Mapping::new(file.handle, size) {
             Ok(mapping) => self.epochs.replace(&part.mapping, Some(Box::new(mapping))),
-            // No address space, or a file that cannot be mapped: there are system calls.
+            // There is no address space, or the file cannot be mapped: system calls serve it.
             Err(_) => change.refused = RETRY_REQUESTS,
         }
     }
 }
 
 impl Part {
-    /// Rule 5: before something is written by a system call, and after it, before anybody is told of its end.
+    /// Rule 5: called before a system call writes, and after it, before its end is reported. Release: pairs with the
+    /// Acquire in `begin_sync`.
     pub(super) fn bypass(&self) {
         self.bypassed.store(true, Ordering::Release);
     }
 
-    /// Rule 5: whether a sync has anything to do beyond what write-backs of lines have done. If so, [`Part::end_sync`] follows.
+    /// Rule 5: whether a sync has more to do than the write-backs of lines have done. If so, [`Part::end_sync`]
+    /// follows.
     pub(super) fn begin_sync(&self, file: Handle) -> bool {
         let mut change = lock(&self.change);
+        // Acquire: pairs with the Release in `bypass`.
         let bypassed = self.bypassed.swap(false, Ordering::AcqRel);
         let size = status(file).ok().map(|stat| (stat.st_size, stat.st_blocks));
         let same = size.is_some() && change.synced == size;
@@ -164,7 +171,7 @@ impl Part {
         is_needed
     }
 
-    /// The end of a sync that was needed. One that failed is needed again.
+    /// Ends a sync that was needed. After a failure the next sync is needed, too.
     pub(super) fn end_sync(&self, is_well: bool) {
         let mut change = lock(&self.change);
         change.syncing -= 1;

@@ -20,7 +20,7 @@ fn file_of(dir: &TempDir, pages: usize, byte: u8) -> File {
 }
 
 fn scratch() -> TempDir {
-    // Beside the executable: that is no file system in memory.
+    // The file lies beside the executable, because that file system is not in memory.
     let executable = std::env::current_exe().unwrap();
     tempfile::tempdir_in(executable.parent().unwrap()).unwrap()
 }
@@ -50,7 +50,7 @@ fn mappings(dir: &TempDir) -> usize {
 }
 
 #[test]
-fn a_part_is_mapped_once_and_as_long_as_somebody_uses_it() {
+fn a_part_is_mapped_once_and_while_an_engine_uses_it() {
     let dir = scratch();
     let file = file_of(&dir, 4, 7);
     let parts = MappedParts::new();
@@ -62,12 +62,12 @@ fn a_part_is_mapped_once_and_as_long_as_somebody_uses_it() {
         assert_eq!(engine.below_in_flight, 0);
         assert_eq!(mappings(&dir), 1);
     }
-    // An engine that goes leaves what another uses, and takes what none does.
+    // An engine that is dropped leaves mapped what another engine uses, and unmaps what no other uses.
     drop(first);
     assert_eq!(mappings(&dir), 1);
     drop(second);
     assert_eq!(mappings(&dir), 0);
-    // Who forgets first unmaps for all, who comes later maps nothing.
+    // The first engine that forgets a part unmaps it for all. An engine that comes later maps nothing.
     let (mut first, mut second) = (engine(&parts), engine(&parts));
     for engine in [&mut first, &mut second] {
         assert_eq!(one(engine, Op::Read, &file, 0, &mut memory), 3 * PAGE as i32);
@@ -92,14 +92,14 @@ fn a_cut_under_the_mapping_is_the_end_of_the_file() {
         assert_eq!(one(&mut engine, Op::Read, &file, 3 * PAGE as u64, &mut memory), 0);
     }
     assert_eq!(one(&mut engine, Op::Read, &file, PAGE as u64, &mut memory), 2 * PAGE as i32);
-    // A write there lengthens the file, as a system call does.
+    // A write there lengthens the file, as with a system call.
     memory.fill(5);
     assert_eq!(one(&mut engine, Op::Write, &file, 5 * PAGE as u64, &mut memory), 2 * PAGE as i32);
     assert_eq!(file.metadata().unwrap().len(), 7 * PAGE as u64);
     let mut read = vec![0; 2 * PAGE];
     assert_eq!(one(&mut engine, Op::Read, &file, 5 * PAGE as u64, &mut read), 2 * PAGE as i32);
     assert_eq!(read, memory);
-    // The end within a page is told as such.
+    // The end within a page is reported as the end.
     file.set_len(5 * PAGE as u64 + 10).unwrap();
     engine.reader.enter().current(&engine.known[&1].part.mapping).unwrap().distrust();
     assert_eq!(one(&mut engine, Op::Read, &file, 5 * PAGE as u64, &mut read), 10);
@@ -124,7 +124,7 @@ fn a_part_that_outgrows_its_reservation_is_mapped_anew_while_others_read() {
         }
         let mut engine = engine(&parts);
         let mut memory = vec![3; PAGE];
-        // Holes: each length is beyond the address space of the one before.
+        // Files with holes. Each length is beyond the address space of the one before.
         for size in [1u64 << 20, 20 << 30, 100 << 30, 500 << 30] {
             file.set_len(size).unwrap();
             let last = size - PAGE as u64;
@@ -141,7 +141,7 @@ fn a_part_that_outgrows_its_reservation_is_mapped_anew_while_others_read() {
     assert_eq!(mappings(&dir), 0);
 }
 
-/// Bytes of the file's mapping that were written to and not to the drive.
+/// Bytes of the file's mapping that were written to but are not on the drive.
 fn dirty_kib(path: &Path) -> u64 {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let own = smaps.split(&*path.to_string_lossy()).nth(1).expect("the file is mapped");
@@ -158,10 +158,10 @@ fn a_sync_covers_what_was_copied() {
     let mut memory = vec![9; 8 * PAGE];
     assert_eq!(one(&mut engine, Op::Write, &file, PAGE as u64, &mut memory), 8 * PAGE as i32);
     let path = dir.path().join("part");
-    // The kernel may count more, by its own larger units.
+    // The kernel may count more, in larger units.
     assert!(dirty_kib(&path) >= 32);
     assert_eq!(one(&mut engine, Op::Sync, &file, 0, &mut []), 0);
-    assert_eq!(dirty_kib(&path), 0, "pages that are not on the drive");
+    assert_eq!(dirty_kib(&path), 0, "some pages are not on the drive");
     let mut read = vec![0; 8 * PAGE];
     file.read_exact_at(&mut read, PAGE as u64).unwrap();
     assert!(read == memory);
@@ -191,11 +191,11 @@ fn memory_that_is_lost_is_an_error_too() {
     let mut engine = engine(&MappedParts::new());
     let mut memory = PageBuf::new(PAGE).unwrap();
     assert_eq!(one(&mut engine, Op::Read, &file, 0, memory.as_mut_slice()), PAGE as i32);
-    // The caller's own memory may be a file that was cut: what a system call says of it.
+    // The caller's own memory may be a file that was cut. The result is that of a system call.
     let lost = tempfile::tempfile().unwrap();
     lost.set_len(PAGE as u64).unwrap();
     let access = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-    // SAFETY: a new mapping, which stays to the end of the process.
+    // SAFETY: a new mapping, which stays until the process ends.
     let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAGE, access, rustix::mm::MapFlags::SHARED, &lost, 0) };
     let memory = Memory::one(start.unwrap().cast());
     lost.set_len(0).unwrap();
@@ -211,7 +211,8 @@ fn memory_that_is_lost_is_an_error_too() {
 fn resident(file: &File, pages: usize) -> usize {
     let access = rustix::mm::ProtFlags::READ;
     let flags = rustix::mm::MapFlags::SHARED;
-    // SAFETY: a new mapping at an address that the kernel chooses, unmapped below; `states` has a byte for each of its pages.
+    // SAFETY: a new mapping at an address that the kernel chooses, unmapped below. `states` has a byte for each of its
+    // pages.
     unsafe {
         let start = rustix::mm::mmap(std::ptr::null_mut(), pages * PAGE, access, flags, file, 0).unwrap();
         let mut states = vec![0_u8; pages];
@@ -221,7 +222,8 @@ fn resident(file: &File, pages: usize) -> usize {
     }
 }
 
-/// Cold, a read brings in what it asks for and nothing around it, alone and in a batch; and it is not waited for one by one.
+/// In a cold engine a read brings in what it asks for and nothing around it, alone and in a batch. The reads of a batch
+/// do not wait for each other.
 #[test]
 fn a_cold_engine_fetches_what_is_read_and_nothing_around_it() {
     const PAGES: usize = 4096;
@@ -234,7 +236,7 @@ fn a_cold_engine_fetches_what_is_read_and_nothing_around_it() {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     };
     drop_cached();
-    // This one is mapped, with what the kernel reads around it.
+    // This part is mapped, together with what the kernel reads around it.
     assert_eq!(one(&mut engine, Op::Read, &file, 0, &mut memory), PAGE as i32);
     drop_cached();
     let before = resident(&file, PAGES);
@@ -271,24 +273,24 @@ fn a_sync_on_memory_is_the_kernels_only_when_it_must_be() {
     let file = file_of(&dir, 4, 7);
     let handle = Handle(file.as_raw_fd());
     let part = Part::default();
-    assert!(part.begin_sync(handle), "never synced");
-    assert!(part.begin_sync(handle), "the other one has not ended");
+    assert!(part.begin_sync(handle), "the file was never synced");
+    assert!(part.begin_sync(handle), "the other sync has not ended");
     part.end_sync(true);
     part.end_sync(true);
     assert!(!part.begin_sync(handle));
     part.bypass();
-    assert!(part.begin_sync(handle), "written past the mapping");
+    assert!(part.begin_sync(handle), "a write went past the mapping");
     part.end_sync(false);
-    assert!(part.begin_sync(handle), "the last one failed");
+    assert!(part.begin_sync(handle), "the last sync failed");
     part.end_sync(true);
     file.set_len(5 * PAGE as u64).unwrap();
     assert!(part.begin_sync(handle), "longer");
     part.end_sync(true);
     assert!(!part.begin_sync(handle));
-    assert!(part.begin_sync(Handle(-1)), "not known");
+    assert!(part.begin_sync(Handle(-1)), "the size is not known");
 }
 
-/// A sync that begins while a write past the mapping is on its way may not cover it: so the next one must.
+/// A sync that begins during a write past the mapping may not cover the write. So the next sync must cover it.
 #[test]
 fn a_write_beside_a_sync_is_left_to_the_next_one() {
     let dir = scratch();
@@ -313,7 +315,7 @@ fn a_write_beside_a_sync_is_left_to_the_next_one() {
     while done.is_empty() {
         engine.wait(1, None, &mut done).unwrap();
     }
-    assert!(part.begin_sync(handle), "it has ended since");
+    assert!(part.begin_sync(handle), "the write has ended since");
     part.end_sync(true);
     assert!(!part.begin_sync(handle));
 }

@@ -1,4 +1,4 @@
-//! Tests of the real platform. Those that forbid system calls run in a process of their own.
+//! Tests of the real platform. Tests that forbid system calls run in their own process.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -7,11 +7,11 @@ use std::process::Command;
 
 use super::*;
 
-/// Tells the test binary, started again by itself, which errno the kernel shall answer.
+/// Tells the test binary, which the test starts again, the errno that the kernel is to answer.
 const CHILD: &str = "IOMILL_TEST_FORBIDDEN";
 
 fn direct_file() -> (tempfile::TempDir, File) {
-    // Beside the test binary, since /tmp may be in memory.
+    // The directory lies beside the test binary, since /tmp may be in memory.
     let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
     let path = dir.path().join("probe");
     fs::write(&path, vec![1u8; 8192]).unwrap();
@@ -22,7 +22,7 @@ fn direct_file() -> (tempfile::TempDir, File) {
 /// From now on this process's `forbidden` system calls fail with `errno`.
 fn forbid(forbidden: &[libc::c_long], errno: i32) {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // The number of the system call is the first word of what a filter sees.
+    // A filter sees the number of the system call as its first word.
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
     for number in forbidden {
         let equal = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *number as u32);
@@ -141,7 +141,7 @@ fn files_in_memory_are_for_posix() {
 
 #[test]
 fn a_file_system_without_reads_that_do_not_wait_is_not_for_io_uring() {
-    // Files of /proc are such: a stand-in for network and user file systems.
+    // Files of /proc stand in for network and user file systems, which behave in the same way.
     let file = File::open("/proc/self/maps").unwrap();
     let Choice { kind, why } = choose(Handle(file.as_raw_fd()), false).unwrap();
     assert_eq!(kind, EngineKind::Posix);

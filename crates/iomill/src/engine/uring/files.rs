@@ -1,7 +1,7 @@
-//! The table of files that a ring has registered, so that a request need not look its descriptor up.
+//! The table of files that a ring has registered, so that the kernel need not look up each request's descriptor.
 //!
-//! Goals: at most one cheap look-up per request, however many files there are. Non-goals: keeping every file
-//! registered; one that finds no place goes by its plain descriptor, which is always right and a little slower.
+//! Goals: at most one cheap look-up per request, however many files there are. Non-goals: registering every file. A
+//! file without a place uses its plain descriptor, which always works and is a little slower.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,11 +15,11 @@ use crate::sys::fs::Handle;
 /// Places in the table.
 pub(super) const TABLE_FILES: u32 = 256;
 
-/// A file keeps its place for at least this many requests after its last use. So working on more files than there are
-/// places does not mean a change of the table, a system call, per request.
+/// A file keeps its place for at least this many requests after its last use. So work on more files than places does
+/// not change the table, by a system call, for every request.
 const KEEP_REQUESTS: u64 = 4096;
 
-/// What a request names its file by.
+/// How a request names its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// A place in the table.
@@ -31,7 +31,7 @@ pub(super) enum Target {
 /// What is at one place of the table.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// The file, or `None` for a free place. Equal to the one key that `by_key` maps to this place.
+    /// The file, or `None` for a free place. `by_key` maps exactly this key to this place.
     key: Option<u64>,
     /// The number of the request that used it last.
     used: u64,
@@ -41,23 +41,23 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct FileTable {
     by_key: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
-    /// The places behind those that hold the `hold` handles, which are never given up.
+    /// The places behind those of the `hold` handles, which are never given up.
     places: Vec<Place>,
     /// Places with nothing in them, as indices into `places`.
     free: Vec<u32>,
-    /// How many places are held.
+    /// The number of places for `hold` handles.
     held: u32,
-    /// The file looked up last: batches mostly stay with one.
+    /// The file of the last look-up: most batches stay with one file.
     last: Option<(u64, u32)>,
     /// Requests so far.
     requests: u64,
-    /// Before this request no further change is tried, since the last one was refused.
+    /// No further change is tried before this request, since the kernel refused the last change.
     retry_at: u64,
 }
 
 impl FileTable {
-    /// Registers an empty table, and `hold` in its first places. Where the limits allow no table at all there is none,
-    /// which is an error only when something is to be held.
+    /// Registers an empty table, and `hold` in its first places. If the limits allow no table, there is none. That is
+    /// an error only if `hold` is not empty.
     pub(super) fn new(submitter: &Submitter<'_>, hold: &[Handle]) -> io::Result<FileTable> {
         let held = u32::try_from(hold.len()).ok().filter(|held| *held <= TABLE_FILES);
         let held = held.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "too many files to hold"))?;
@@ -89,8 +89,8 @@ impl FileTable {
         })
     }
 
-    /// How a request for `file` is to name it; `None` when the queued requests must reach the kernel first, since one
-    /// of them may use the place that is to be given up.
+    /// How a request for `file` names it. `None` if the queued requests must reach the kernel first, since one of them
+    /// may use the place that is to be given up.
     pub(super) fn resolve(&mut self, submitter: &Submitter<'_>, file: FileRef, queued: bool) -> Option<Target> {
         self.requests += 1;
         let known = match self.last {
@@ -108,7 +108,7 @@ impl FileTable {
         self.admit(submitter, file, queued)
     }
 
-    /// Finds a place for a file that has none.
+    /// Finds a place for a file that has no place.
     fn admit(&mut self, submitter: &Submitter<'_>, file: FileRef, queued: bool) -> Option<Target> {
         let plain = Some(Target::Plain(file.handle.0));
         let place = match self.free.last() {
@@ -127,11 +127,11 @@ impl FileTable {
                 place
             }
         };
-        // Requests in flight on the old file keep it: the kernel counts its users.
+        // Requests in flight on the old file keep it open: the kernel counts its users.
         match submitter.register_files_update(self.held + place, &[file.handle.0]) {
             Ok(_) => {}
             Err(_) => {
-                // Whatever the reason, the plain descriptor gives the request its true result.
+                // Whatever the reason, the request gets its true result by the plain descriptor.
                 self.retry_at = self.requests + KEEP_REQUESTS;
                 return plain;
             }
@@ -152,14 +152,14 @@ impl FileTable {
         let Some(place) = self.by_key.remove(&key) else { return };
         self.last = self.last.filter(|(last, _)| *last != key);
         self.places[place as usize] = Place { key: None, used: u64::MAX };
-        // A place that the kernel will not clear is never used again: `u64::MAX` keeps it from being the oldest.
+        // A place that the kernel does not clear is never used again: `u64::MAX` keeps it from being the oldest.
         if submitter.register_files_update(self.held + place, &[-1]).is_ok() {
             self.free.push(place);
         }
     }
 }
 
-/// Makes a table without files; kernels before 5.19 want the emptiness spelt out.
+/// Makes a table without files. Kernels before 5.19 need a list of empty places.
 fn register_empty(submitter: &Submitter<'_>, count: u32) -> io::Result<()> {
     match submitter.register_files_sparse(count) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => submitter.register_files(&vec![-1; count as usize]),
@@ -167,7 +167,7 @@ fn register_empty(submitter: &Submitter<'_>, count: u32) -> io::Result<()> {
     }
 }
 
-/// Keys are small unique numbers; one multiplication spreads them.
+/// Keys are small unique numbers, so one multiplication spreads them.
 #[derive(Debug, Default)]
 struct KeyHasher(u64);
 
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_full_table_keeps_what_is_in_use_and_gives_up_what_is_idle() {
-        // Machines that forbid io_uring have nothing to test here; the fallback has tests of its own.
+        // There is nothing to test on machines that forbid io_uring; the fallback has its own tests.
         let Ok(ring) = IoUring::new(8) else { return };
         let submitter = ring.submitter();
         let file = File::open("/proc/self/exe").unwrap();
@@ -234,6 +234,6 @@ mod tests {
         let mut table = FileTable::new(&submitter, &[]).unwrap();
         let file = FileRef { handle: Handle(987_654), key: 5 };
         assert_eq!(table.resolve(&submitter, file, false), Some(Target::Plain(987_654)));
-        assert!(FileTable::new(&submitter, &[Handle(987_654)]).is_err(), "what cannot be held is an error");
+        assert!(FileTable::new(&submitter, &[Handle(987_654)]).is_err(), "a handle that cannot be held is an error");
     }
 }

@@ -1,7 +1,7 @@
 //! One ring with its registered files and memory.
 //!
-//! Goals: the fewest system calls, kernels old and new, both behind a handful of functions. Non-goals: knowing about
-//! wakes, deadlines or a second ring; the engine does.
+//! Goals: the fewest system calls, and a handful of functions for both old and new kernels. Non-goals: wakes, deadlines
+//! and a second ring, which are the engine's.
 
 use std::io;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use super::files::{FileTable, Target};
 use crate::engine::{Memory, NO_REGION, Op, Request};
 use crate::sys::fs::Handle;
 
-/// The submission queue's most entries: a larger one would only walk through more memory.
+/// The largest number of entries in the submission queue. A larger queue would only touch more memory.
 const MAX_QUEUED: u32 = 4096;
 
-/// The kernel's own bound on completions, and room for wakes.
+/// The kernel's own bound on completions, less some room for wakes.
 pub(super) const MAX_CAPACITY: u32 = 65_536 - 8;
 
-/// Places for registered memory: enough for 256 GiB of frames in chunks of 64 MiB. The kernel allows 16,384; an empty place
-/// costs it 8 to 16 bytes.
+/// Places for registered memory: enough for 256 GiB of frames in chunks of 64 MiB. The kernel allows 16,384. An empty
+/// place costs it 8 to 16 bytes.
 const TABLE_REGIONS: u32 = 4096;
 
-/// How often a passing refusal (no memory for a request) is tried again, 100 us apart: ten seconds.
+/// How often a call is repeated after a temporary refusal (no memory for a request), 100 us apart: ten seconds.
 const MAX_REFUSALS: u32 = 100_000;
 
 /// See the module.
@@ -33,23 +33,23 @@ pub(super) struct Ring {
     ring: IoUring,
     files: FileTable,
     regions: Regions,
-    /// Whether the kernel still has to be told that the thread that calls now is the one to serve. Until then any
-    /// thread may own the ring; from then on only that one may submit.
+    /// Whether the kernel does not know yet which thread serves the ring. Until then any thread may own the ring.
+    /// Afterwards only that thread may submit.
     asleep: bool,
-    /// Whether completions show up only when this thread asks the kernel for them.
+    /// Whether completions become visible only when this thread asks the kernel for them.
     deferred: bool,
     /// Whether a wait takes a timeout (5.11).
     pub(super) timed: bool,
-    /// Passing refusals since the last call that went through.
+    /// Temporary refusals since the last call that succeeded.
     refusals: u32,
-    /// Requests pushed, with their completions not yet reaped.
+    /// Requests that were pushed and not yet reaped.
     pub(super) in_flight: u32,
 }
 
-/// Which places for registered memory are taken.
+/// Which places for registered memory are free.
 #[derive(Debug)]
 enum Regions {
-    /// No table has been asked for yet.
+    /// No table has been requested yet.
     Unasked,
     /// Free places.
     Free(Vec<u16>),
@@ -82,7 +82,7 @@ impl Ring {
         })
     }
 
-    /// Makes the calling thread the one that serves the ring. Before every other use.
+    /// Makes the calling thread the one that serves the ring. Called before every other use.
     pub(super) fn awaken(&mut self) -> io::Result<()> {
         if self.asleep {
             self.ring.submitter().register_enable_rings()?;
@@ -91,7 +91,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Queues requests, submitting in the midst when the queue is full.
+    /// Queues requests. It submits in between when the queue is full.
     ///
     /// # Safety
     /// As for [`crate::engine::Engine::push`].
@@ -119,10 +119,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Queues an entry that is no request.
+    /// Queues an entry that is not a request.
     ///
     /// # Safety
-    /// What the entry points to stays valid until its completion.
+    /// Everything that the entry points to stays valid until its completion.
     pub(super) unsafe fn push_entry(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         // SAFETY: the caller's promise.
         if unsafe { self.ring.submission().push(entry) }.is_err() {
@@ -133,31 +133,31 @@ impl Ring {
         Ok(())
     }
 
-    /// Hands every completion that is there to `each`.
+    /// Passes every completion that is there to `each`.
     pub(super) fn reap(&mut self, mut each: impl FnMut(cqueue::Entry)) {
         for completion in self.ring.completion() {
             each(completion);
         }
     }
 
-    /// Whether anything waits for the next system call: requests to submit, or completions that the kernel has ready
-    /// but could not show.
+    /// Whether the next system call has anything to do: requests to submit, or completions that the kernel could not
+    /// show yet.
     pub(super) fn has_business(&mut self) -> bool {
         let queue = self.ring.submission();
         !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Submits everything that is queued and lets the kernel show what is complete, without waiting.
+    /// Submits all queued entries, and lets the kernel show what is complete, without waiting.
     pub(super) fn submit(&mut self) -> io::Result<()> {
         loop {
             let queued = self.ring.submission().len() as u32;
-            // A polled ring looks at the device only when asked for events; a deferred one does its work only then.
+            // A polled ring looks at the device only when asked for events. A deferred ring does its work only then.
             let flags = if self.deferred || self.ring.params().is_setup_iopoll() || self.has_overflow() {
                 EnterFlags::GETEVENTS
             } else {
                 EnterFlags::empty()
             };
-            // SAFETY: no argument is passed, and the entries were vouched for when they were pushed.
+            // SAFETY: no argument is passed, and the entries are valid by the promise of `push`.
             let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, flags.bits(), None) };
             match entered {
                 Ok(count) => {
@@ -171,7 +171,7 @@ impl Ring {
         }
     }
 
-    /// Submits, then waits for `want` completions or until the time is over, and returns then or earlier.
+    /// Submits. Then waits for `want` completions or until the time is over. It may return earlier.
     pub(super) fn submit_and_wait(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
         let queued = self.ring.submission().len() as u32;
         let submitter = self.ring.submitter();
@@ -183,8 +183,8 @@ impl Ring {
                 let time = Timespec::from(timeout);
                 let args = SubmitArgs::new().timespec(&time);
                 let flags = flags | EnterFlags::EXT_ARG;
-                // SAFETY: the arguments live until the call returns and are what the flag announces; `SubmitArgs` is
-                // laid out as the kernel's own structure.
+                // SAFETY: the arguments live until the call returns, and are what the flag announces. `SubmitArgs` has
+                // the layout of the kernel's own structure.
                 unsafe { submitter.enter(queued, want, flags.bits(), Some(&args)) }
             }
             Some(timeout) => return self.submit_and_poll(timeout),
@@ -210,24 +210,24 @@ impl Ring {
         }
     }
 
-    /// Whether the kernel holds completions back because their queue was full.
+    /// Whether the kernel holds completions back because their queue is full.
     fn has_overflow(&mut self) -> bool {
         self.ring.submission().cq_overflow()
     }
 
-    /// Errors after which the call is made again return `Ok`.
+    /// Returns `Ok` for errors after which the caller repeats the call.
     fn judge(&mut self, error: io::Error) -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::EINTR) => Ok(()),
-            // Short of memory, or completions must be reaped first.
+            // The kernel is short of memory, or completions must be reaped first.
             Some(libc::EAGAIN | libc::EBUSY) if self.refusals < MAX_REFUSALS => {
                 self.refusals += 1;
                 std::thread::sleep(Duration::from_micros(100));
                 Ok(())
             }
-            Some(libc::EEXIST) => {
-                Err(io::Error::other("an io_uring engine was used by another thread than the one that used it first"))
-            }
+            Some(libc::EEXIST) => Err(io::Error::other(
+                "an io_uring engine was used by another thread than the thread that used it first",
+            )),
             _ => Err(error),
         }
     }
@@ -236,7 +236,7 @@ impl Ring {
         self.files.forget(&self.ring.submitter(), key);
     }
 
-    /// Registers memory; `None` where that is refused.
+    /// Registers memory. `None` if the kernel or a limit refuses.
     ///
     /// # Safety
     /// As for [`crate::engine::Engine::register`].
@@ -259,26 +259,26 @@ impl Ring {
         let Regions::Free(free) = &mut self.regions else { return };
         // SAFETY: an empty place points to no memory.
         let cleared = unsafe { update_region(&self.ring.submitter(), region, std::ptr::null_mut(), 0) };
-        // A place that could not be cleared is not used again, so that no request reaches the old memory.
+        // A place that could not be cleared is not used again, so no request reaches the old memory.
         if cleared.is_ok() {
             free.push(region);
         }
     }
 }
 
-/// What kind of ring the kernel could make.
+/// Kinds of rings, by the kernel's age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One thread submits, and does the ring's work when it asks for completions (6.1).
+    /// One thread submits. It does the ring's work when it asks for completions (6.1).
     Deferred,
-    /// The work is done whenever the thread next enters the kernel (5.19).
+    /// The thread does the ring's work whenever it next enters the kernel (5.19).
     Cooperative,
-    /// The work interrupts the thread.
+    /// The ring's work interrupts the thread.
     Interrupting,
 }
 
 impl Kind {
-    /// All, the best first.
+    /// All kinds, the best first.
     pub(super) const ALL: [Kind; 3] = [Kind::Deferred, Kind::Cooperative, Kind::Interrupting];
 }
 
@@ -296,7 +296,7 @@ fn build(capacity: u32, poll: bool, kinds: &[Kind]) -> io::Result<(IoUring, Kind
         match kind {
             Kind::Deferred => {
                 builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
-                // Whoever calls `awaken` becomes the single issuer.
+                // The thread that calls `awaken` becomes the single issuer.
                 builder.setup_r_disabled();
             }
             Kind::Cooperative => {
@@ -314,13 +314,13 @@ fn build(capacity: u32, poll: bool, kinds: &[Kind]) -> io::Result<(IoUring, Kind
 }
 
 fn too_old() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is too old, 5.6 is the first that will do")
+    io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is too old, iomill needs 5.6 or newer")
 }
 
 /// Puts memory at a place of the table of registered memory.
 ///
 /// # Safety
-/// The memory stays mapped until the place is changed again or the ring is gone.
+/// The memory stays mapped until the place changes again or the ring is gone.
 unsafe fn update_region(submitter: &Submitter<'_>, region: u16, start: *mut u8, len: usize) -> io::Result<()> {
     let memory = [libc::iovec { iov_base: start.cast(), iov_len: len }];
     // SAFETY: the caller's promise.
@@ -345,7 +345,8 @@ fn entry(request: &Request, target: Target) -> squeue::Entry {
                 (Op::Write, Memory::One { buf, region }) => {
                     opcode::WriteFixed::new($file, buf, len, region).offset(offset).build()
                 }
-                // Segments are laid out as the kernel's vectors. Their fixed kin (6.15) wants all of them in one region.
+                // Segments have the layout of the kernel's vectors. The fixed form (6.15) needs all of them in one
+                // region.
                 (Op::Read, Memory::Scatter { list, count }) => {
                     opcode::Readv::new($file, list.cast(), u32::from(count)).offset(offset).build()
                 }

@@ -1,7 +1,7 @@
-//! A large reservation of address space whose memory comes as it is touched and goes as it is released.
+//! A large reservation of address space. It takes memory when it is touched, and gives memory back when it is released.
 //!
-//! Goals: an address that never moves for memory that grows and shrinks; errors instead of aborts. Non-goals: who uses
-//! which part of it, and references to it: the slab hands out a raw address only, since its bytes may be changing.
+//! Goals: an address that never moves, for memory that grows and shrinks; errors instead of aborts. Non-goals: which
+//! thread uses which part, and references. The slab hands out only a raw address, since its bytes may be changing.
 
 use std::fmt;
 use std::io;
@@ -15,24 +15,25 @@ use super::page_bytes;
 /// The slab starts at a multiple of this, the size of a huge page of x86-64 and of arm64 with small pages of 4 KiB.
 pub const SLAB_ALIGN_BYTES: usize = 2 << 20;
 
-/// The most nodes that the kernel numbers.
+/// The largest number of nodes that the kernel supports.
 const NODES_MAX: u32 = 1024;
 
 /// How strictly memory keeps to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePolicy {
-    /// From the node while it has memory, then from any other.
+    /// From the node while it has memory, then from any other node.
     Preferred,
-    /// From the node alone: what it cannot give ends the process, as any lack of memory does.
+    /// Only from the node. If it has no memory left, the process ends, as after any lack of memory.
     Bind,
 }
 
 /// Reserved address space, readable and writable from end to end. Pages that were never touched, or were released, read
 /// as zero and cost nothing.
 ///
-/// Nothing is unmapped while the slab lives: access to any part of it never faults (it may still run the machine out of memory).
+/// Nothing is unmapped while the slab lives. So access to any part of it never faults, but it may use up the machine's
+/// memory.
 pub struct Slab {
-    /// Start of a mapping of `len` bytes that this value alone owns, a multiple of `SLAB_ALIGN_BYTES`.
+    /// Start of a mapping of `len` bytes that only this value owns, a multiple of `SLAB_ALIGN_BYTES`.
     start: NonNull<u8>,
     /// Bytes mapped: whole pages, not zero.
     len: usize,
@@ -44,13 +45,15 @@ pub struct Slab {
 
 // SAFETY: the mapping belongs to no thread, and any thread may unmap it.
 unsafe impl Send for Slab {}
-// SAFETY: methods on `&Slab` read two fields that never change, and call the kernel, which takes calls on one mapping from many
-// threads. Access to the memory is through the raw address, and whoever does it answers for it.
+// SAFETY: methods on `&Slab` read two fields that never change, and call the kernel. The kernel takes calls on one
+// mapping from many threads. Access to the memory goes through the raw address, and the code that does it must prove it
+// safe.
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    /// Reserves `max_bytes`, rounded up to whole pages. Memory is not set aside for it: a slab may be larger than the
-    /// memory there is, unless the system forbids that (`vm.overcommit_memory` 2) or limits the process's address space.
+    /// Reserves `max_bytes`, rounded up to whole pages. The system sets no memory aside, so a slab may be larger than
+    /// the memory there is. It fails if the system forbids that (`vm.overcommit_memory` 2) or limits the process's
+    /// address space.
     pub fn new(max_bytes: usize) -> io::Result<Slab> {
         Slab::of_pages(max_bytes, page_bytes())
     }
@@ -68,11 +71,11 @@ impl Slab {
         let raw = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, access, flags) }?;
         let before = raw.addr().next_multiple_of(SLAB_ALIGN_BYTES) - raw.addr();
         let start = raw.cast::<u8>().wrapping_add(before);
-        // What lies before and after is given back. Should the kernel refuse (it has run out of mappings), the address
-        // space stays taken, which hurts nobody.
+        // Gives back what lies before and after the slab. If the kernel refuses (it has run out of mappings), the
+        // address space stays taken, which does no harm.
         for (edge, bytes) in [(raw.cast(), before), (start.wrapping_add(len), mapped - before - len)] {
             if bytes > 0 {
-                // SAFETY: the range is whole pages of the mapping just made, outside of what the slab will hold.
+                // SAFETY: the range is whole pages of the mapping just made, outside the slab.
                 let _trimmed = unsafe { rustix::mm::munmap(edge.cast(), bytes) };
             }
         }
@@ -80,18 +83,19 @@ impl Slab {
         Ok(Slab { start, len, asked: max_bytes, page })
     }
 
-    /// The address of the first byte, a multiple of [`SLAB_ALIGN_BYTES`]. It stays the same and valid while `self` lives.
+    /// The address of the first byte, a multiple of [`SLAB_ALIGN_BYTES`]. It stays valid and the same while `self`
+    /// lives.
     pub fn base(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Bytes reserved: what was asked for, rounded up to whole pages. Never 0.
+    /// Bytes reserved: the number requested, rounded up to whole pages. Never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Asks for huge pages in all of it. An error (a kernel without them answers `InvalidInput`) costs speed only.
+    /// Asks for huge pages in the whole slab. An error (a kernel without them answers `InvalidInput`) costs only speed.
     pub fn advise_huge(&self) -> io::Result<()> {
         // SAFETY: the range is the whole mapping, and the advice changes no byte of it.
         Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxHugepage) }?)
@@ -103,24 +107,25 @@ impl Slab {
         Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxNoHugepage) }?)
     }
 
-    /// Gives the memory behind a range of whole pages, of which the slab may end in the midst of the last, back to the system; it reads as zero afterwards. A part of a huge page
-    /// gives nothing back until the kernel splits the page, which it does when it needs memory.
+    /// Gives the memory behind a range of whole pages back to the system. The slab may end within the last page. The range
+    /// reads as zero afterwards. A part of a huge page gives nothing back until the kernel splits the page, which it does when it
+    /// needs memory.
     ///
     /// # Safety
-    /// While this runs nobody holds a reference to bytes in `range`, reads or writes them other than by atomic operations, or
-    /// has the kernel read or write them. No ring has the range registered: a ring holds the old pages and would go on
-    /// using them, while this process sees new ones.
+    /// While this runs there is no reference to bytes in `range`. No thread reads or writes them except by atomic
+    /// operations, and no system call reads or writes them. No ring has the range registered: a ring holds the old
+    /// pages and would go on using them, while this process sees new ones.
     pub unsafe fn release(&self, range: Range<usize>) -> io::Result<()> {
         let (start, len) = self.pages(&range)?;
-        // SAFETY: the range lies in the mapping, and the caller promises that nobody counts on its bytes.
+        // SAFETY: the range lies in the mapping, and by the caller's promise no code relies on its bytes.
         unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) }.map_err(|error| {
             let error = io::Error::from(error);
-            io::Error::new(error.kind(), format!("cannot give {len} bytes of memory back: {error}"))
+            io::Error::new(error.kind(), format!("cannot give {len} bytes of memory back to the system: {error}"))
         })
     }
 
-    /// Has the memory of a range of whole pages come from a node from now on; pages that are there already stay where
-    /// they are. Call it before the range is touched.
+    /// Takes the memory of a range of whole pages from a node from now on. Pages that are there already stay where they
+    /// are. Call it before the range is touched.
     pub fn bind(&self, range: Range<usize>, node: u32, policy: NodePolicy) -> io::Result<()> {
         let (start, len) = self.pages(&range)?;
         bind(start, len, node, policy)
@@ -133,13 +138,13 @@ impl Slab {
         let whole = range.start.is_multiple_of(page) && end.is_multiple_of(page);
         if !whole || range.start > range.end || end > self.len {
             let len = self.len;
-            return Err(invalid(format!("{range:?} is no range of whole pages of {page} bytes within {len} bytes")));
+            return Err(invalid(format!("{range:?} is not a range of whole pages of {page} bytes within {len} bytes")));
         }
         Ok((self.base().wrapping_add(range.start), end - range.start))
     }
 }
 
-/// Has whole pages from `start` on, of a mapping of the caller's, come from a node from now on.
+/// Takes memory for whole pages from `start` on, in a mapping of the caller, from a node from now on.
 pub(super) fn bind(start: *mut u8, len: usize, node: u32, policy: NodePolicy) -> io::Result<()> {
     if node >= NODES_MAX {
         return Err(invalid(format!("node {node} does not exist: the highest is {}", NODES_MAX - 1)));
@@ -150,10 +155,10 @@ pub(super) fn bind(start: *mut u8, len: usize, node: u32, policy: NodePolicy) ->
         NodePolicy::Preferred => libc::MPOL_PREFERRED,
         NodePolicy::Bind => libc::MPOL_BIND,
     };
-    // The kernel takes a count of bits that is one too large, and reads one bit less.
+    // The kernel takes a count of bits that is one too large, and reads one bit fewer.
     let bits = libc::c_ulong::from(NODES_MAX) + 1;
-    // SAFETY: where the range is mapped no byte of it changes, and where it is not the kernel says so; the mask holds as many
-    // bits as the kernel reads.
+    // SAFETY: no byte of the range changes if it is mapped, and the kernel returns an error if it is not. The mask
+    // holds as many bits as the kernel reads.
     let result = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0 as libc::c_uint) };
     if result == 0 {
         return Ok(());
@@ -164,9 +169,9 @@ pub(super) fn bind(start: *mut u8, len: usize, node: u32, policy: NodePolicy) ->
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever uses its address promised to do so only while the slab lives.
+        // SAFETY: the mapping is ours, and every user of its address promised to use it only while the slab lives.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "unmapping one's own memory cannot fail");
+        debug_assert!(unmapped.is_ok(), "unmapping own memory cannot fail");
     }
 }
 
@@ -203,19 +208,19 @@ mod tests {
     }
 
     fn fill(slab: &Slab, range: Range<usize>, byte: u8) {
-        // SAFETY: the range lies in the slab, which the test alone uses.
+        // SAFETY: the range lies in the slab, which only the test uses.
         unsafe { slab.base().add(range.start).write_bytes(byte, range.len()) };
     }
 
     fn at(slab: &Slab, offset: usize) -> u8 {
         assert!(offset < slab.len());
-        // SAFETY: the byte lies in the slab, which the test alone uses.
+        // SAFETY: the byte lies in the slab, which only the test uses.
         unsafe { slab.base().add(offset).read() }
     }
 
     #[test]
     fn aligned_zeroed_and_free_until_touched() {
-        // More than any machine has: the reservation costs nothing.
+        // The size is beyond any machine's memory: the reservation costs nothing.
         let slab = Slab::new(16 << 40).unwrap();
         assert_eq!(slab.base().addr() % SLAB_ALIGN_BYTES, 0);
         assert_eq!(slab.len(), 16 << 40);
@@ -234,10 +239,10 @@ mod tests {
         fill(&slab, 0..64 * MIB, 0xa5);
         assert_eq!(resident_bytes(&slab), 64 * MIB);
         let before = rss_bytes();
-        // SAFETY: the test alone uses the slab.
+        // SAFETY: only the test uses the slab.
         unsafe { slab.release(8 * MIB..64 * MIB) }.unwrap();
         assert_eq!(resident_bytes(&slab), 8 * MIB);
-        // Other tests of this process take memory meanwhile, but not that much.
+        // Other tests of this process take memory meanwhile, but less than that.
         assert!(rss_bytes() + 16 * MIB < before, "{} -> {}", before, rss_bytes());
         for (offset, byte) in [(0, 0xa5), (8 * MIB - 1, 0xa5), (8 * MIB, 0), (64 * MIB - 1, 0)] {
             assert_eq!(at(&slab, offset), byte, "{offset}");
@@ -254,7 +259,7 @@ mod tests {
         fill(&slab, 0..MIB, 3);
         #[allow(clippy::reversed_empty_ranges)]
         for range in [1..4096, 0..100, 0..2 * MIB, MIB..2 * MIB, 8192..4096, 0..usize::MAX] {
-            // SAFETY: the test alone uses the slab.
+            // SAFETY: only the test uses the slab.
             let error = unsafe { slab.release(range.clone()) }.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{range:?}");
             assert_eq!(slab.bind(range, 0, NodePolicy::Bind).unwrap_err().kind(), io::ErrorKind::InvalidInput);
@@ -273,7 +278,7 @@ mod tests {
         }
         match slab.bind(0..MIB, 0, NodePolicy::Preferred) {
             Ok(()) => slab.bind(MIB..2 * MIB, 0, NodePolicy::Bind).unwrap(),
-            // A sandbox may forbid it, and a kernel be built without.
+            // A sandbox may forbid it, and some kernels are built without it.
             Err(error) => {
                 assert!(matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported), "{error}")
             }
