@@ -18,7 +18,8 @@
 //! 5. Nobody waits for a frame while holding fills: it bypasses, or splits its request. Pins may be held, also by who waits, and may fill a
 //!    set. So nobody waits for a pin to end: calls bypass a set full of pins, a range in place gets copies of what cannot be pinned, a
 //!    single pin an error after a while; and a page that finds no other frame to be written to leaves the cache (`Cache::write`).
-//! 6. A fill belongs to the cache, not to the future or call that caused it: dropping, cancelling or panicking completes it.
+//! 6. A fill belongs to the cache, not to the future or call that caused it: dropping, cancelling or panicking completes it, and so it is with a
+//!    flush and with a bypass (`api::cached`: `Fills`, `Runs` and `Transit` end what is left in them when they are dropped).
 //! 7. A blocking call from inside a callback or a waker is an error, not a deadlock (`api::callbacks`).
 
 mod copy;
