@@ -10,6 +10,7 @@ mod hangs {
 }
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -409,5 +410,130 @@ fn a_slow_close_holds_up_no_operation() {
         rig.hooks.writes.open();
         drop(other);
         ends("closing", move || rig.array.close().unwrap());
+    }
+}
+
+/// Rule 6 of the cache: whatever panics on the way, what it has begun ends, and others get on.
+#[test]
+fn a_panic_leaves_no_page_filling_or_flushing() {
+    for mode in [Mode::Auto, Mode::Inline] {
+        let rig = rig(2, mode, 64);
+        let file = rig.file("x", 64);
+        let mut page = [0; PAGE as usize];
+        for round in 0..4 {
+            rig.hooks.panics.store(1, Ordering::SeqCst);
+            let read = catch_unwind(AssertUnwindSafe(|| match round {
+                0 => file.read_at(&mut page, 5 * PAGE).map(drop),
+                1 => file.read_many(&[6 * PAGE, 7 * PAGE, 9 * PAGE], 10, &mut [0; 30]),
+                2 => file.write_at(&[1; 10], 10 * PAGE + 7),
+                _ => file.read_with(12 * PAGE, 3 * PAGE as usize, |_| ()),
+            }));
+            assert!(read.is_err(), "{mode:?}, {round}: the engine did not panic");
+        }
+        file.write_at(&[7; PAGE as usize], 20 * PAGE).unwrap();
+        rig.hooks.panics.store(1, Ordering::SeqCst);
+        assert!(catch_unwind(AssertUnwindSafe(|| file.sync())).is_err(), "{mode:?}: the engine did not panic");
+        let again = file.clone();
+        ends("what comes after a panic", move || {
+            for number in [5, 6, 7, 9, 10, 12, 13, 14] {
+                let mut page = [0; PAGE as usize];
+                assert_eq!(again.read_at(&mut page, number * PAGE).unwrap(), page.len());
+                assert!(page.iter().all(|&byte| byte == number as u8), "page {number}");
+            }
+            again.sync().unwrap();
+            again.set_len(30 * PAGE).unwrap();
+        });
+        let mut page = [0; PAGE as usize];
+        file.read_at(&mut page, 20 * PAGE).unwrap();
+        assert_eq!(page, [7; PAGE as usize]);
+        file.close().unwrap();
+        ends("closing", move || rig.array.close().unwrap());
+    }
+}
+
+/// A user's task that panics over pages in place.
+#[test]
+fn a_task_that_panics_lets_go_of_its_pages() {
+    let rig = rig(1, Mode::Auto, 64);
+    let file = rig.file("x", 64);
+    for _ in 0..100 {
+        let task = catch_unwind(AssertUnwindSafe(|| file.read_with(0, 16 * PAGE as usize, |_| panic!("a task's own"))));
+        assert!(task.is_err());
+        file.submit_with(0, 16 * PAGE as usize, |_| panic!("a task's own")).unwrap();
+    }
+    ends("what comes after a task that panicked", move || {
+        let mut all = vec![0; 64 * PAGE as usize];
+        file.read_at(&mut all, 0).unwrap();
+        file.write_at(&all, 0).unwrap();
+        file.read_with(0, 16 * PAGE as usize, |pages| assert_eq!(pages.len(), 16 * PAGE as usize)).unwrap();
+        file.set_len(PAGE).unwrap();
+        file.close().unwrap();
+        rig.array.close().unwrap();
+    });
+}
+
+/// A call on the drive threads that panics when its first drive works already: it returns only when that is done with its memory.
+#[test]
+fn a_panic_waits_for_what_drives_have_begun() {
+    for cache_pages in [0, 64] {
+        let rig = rig(2, Mode::DriveThreads, cache_pages);
+        let file = rig.file("x", 64);
+        let open = Arc::new(AtomicBool::new(false));
+        let panicked = (0..60).any(|round| {
+            // The drives' threads are asleep, as a rule, and are to be woken.
+            thread::sleep(Duration::from_millis(5));
+            rig.hooks.reads.shut();
+            open.store(false, Ordering::SeqCst);
+            rig.hooks.wake_panics.store(2, Ordering::SeqCst);
+            let opener = thread::spawn({
+                let (hooks, open) = (Arc::clone(&rig.hooks), Arc::clone(&open));
+                move || {
+                    hooks.reads.wait_for(1);
+                    thread::sleep(Duration::from_millis(100));
+                    open.store(true, Ordering::SeqCst);
+                    hooks.reads.open();
+                }
+            });
+            let mut memory = vec![0; 2 * PAGE as usize];
+            let offset = (round % 30) * 2 * PAGE;
+            let read = catch_unwind(AssertUnwindSafe(|| file.read_at(&mut memory, offset)));
+            assert!(open.load(Ordering::SeqCst), "it returned while a drive was at its memory");
+            opener.join().unwrap();
+            rig.hooks.wake_panics.store(0, Ordering::SeqCst);
+            read.is_err()
+        });
+        assert!(panicked, "no wake panicked");
+        ends("what comes after a panic", move || {
+            let mut all = vec![0; 64 * PAGE as usize];
+            file.read_at(&mut all, 0).unwrap();
+            assert!(all.iter().enumerate().all(|(at, &byte)| byte == (at / PAGE as usize) as u8));
+            file.set_len(PAGE).unwrap();
+            file.close().unwrap();
+            rig.array.close().unwrap();
+        });
+    }
+}
+
+/// A future that could not be made because of a panic leaves neither the gate nor a page to wait for.
+#[test]
+fn a_panic_while_an_operation_is_begun_ends_it() {
+    for cache_pages in [0, 64] {
+        let rig = rig(2, Mode::Auto, cache_pages);
+        let file = rig.file("x", 64);
+        let panicked = (0..30).any(|round| {
+            thread::sleep(Duration::from_millis(5));
+            rig.hooks.wake_panics.store(1, Ordering::SeqCst);
+            let begun = catch_unwind(AssertUnwindSafe(|| drop(file.read(round * 2 * PAGE, 2 * PAGE as usize))));
+            rig.hooks.wake_panics.store(0, Ordering::SeqCst);
+            begun.is_err()
+        });
+        assert!(panicked, "no wake panicked");
+        ends("what comes after a panic", move || {
+            let mut all = vec![0; 64 * PAGE as usize];
+            file.read_at(&mut all, 0).unwrap();
+            file.set_len(PAGE).unwrap();
+            file.close().unwrap();
+            rig.array.close().unwrap();
+        });
     }
 }

@@ -23,8 +23,7 @@ use crate::counters::{self, Board, Meter};
 use crate::drive::inline::Service;
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
-use crate::drive::serve::{self, Message, Owner, Share};
-use crate::drive::{Failure, Fault, Piece};
+use crate::drive::serve::{self, Message, Share};
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
@@ -454,20 +453,13 @@ impl ArrayInner {
         }
     }
 
-    /// Hands a share to a drive's server; with `flush` it does not wait there for company.
-    pub fn send_share(
-        &self,
-        drive: usize,
-        owner: Arc<dyn Owner>,
-        pieces: Vec<Piece>,
-        span: (*const u8, usize),
-        flush: bool,
-    ) -> std::result::Result<(), Failure> {
-        let cancelled = Failure { op: Op::Read, key: 0, offset: 0, fault: Fault::Errno(libc::ECANCELED) };
-        let fleet = self.fleet().map_err(|_| cancelled)?;
-        let weight = pieces.len();
-        let message = Message::Share(Share { owner, pieces, span, flush });
-        fleet.send(drive, message, weight).map_err(|_| cancelled)
+    /// Hands a share to a drive's server. Where there is none, the share's owner is told.
+    pub fn send_share(&self, drive: usize, share: Share) {
+        if let Ok(fleet) = self.fleet() {
+            let weight = share.pieces.len();
+            // What comes back is dropped, which tells its owner.
+            let _ = fleet.send(drive, Message::Share(share), weight);
+        }
     }
 
     /// The drive threads, started if they are not running.

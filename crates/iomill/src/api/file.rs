@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::array::ArrayInner;
 use super::cached::{Ahead, CHUNK_PAGES, Paged, Seat, Want};
 use super::callbacks;
 use super::hold::Hold;
@@ -496,12 +497,25 @@ impl File {
         while pieces.peek().is_some() {
             self.state.gate.enter_again();
             let operation = Operation::new(Arc::clone(&self.state), Vec::new(), None, None);
-            // SAFETY: the memory is the caller's, who is held here until the operation has ended.
+            let ends = WaitForEnd { operation: &operation, array };
+            // SAFETY: the memory is the caller's, who is held here until the operation has ended, also by a panic.
             unsafe { operation.start(array, pieces.by_ref().take(WAVE_PIECES), span, true) };
-            operation.wait(array);
+            drop(ends);
             operation.take()?;
         }
         Ok(())
+    }
+}
+
+/// Waits for an operation's end when it is dropped, by a panic too: the operation's memory is the caller's.
+struct WaitForEnd<'a> {
+    operation: &'a Operation,
+    array: &'a ArrayInner,
+}
+
+impl Drop for WaitForEnd<'_> {
+    fn drop(&mut self) {
+        self.operation.wait(self.array);
     }
 }
 

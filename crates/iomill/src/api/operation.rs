@@ -6,6 +6,7 @@
 //!    go of the file before anybody is told of the end: whoever is told may close the file and delete it.
 //! 2. `remaining` counts shares still out, plus one while they are being handed out. Whoever brings it to zero ends the
 //!    operation, once.
+//!    That holds for a panic as well: what was not handed out then has failed, and what was is waited for.
 //! 3. The buffers are touched by the kernel until then, and by the one that takes the result after.
 
 use std::cell::UnsafeCell;
@@ -16,7 +17,7 @@ use super::array::ArrayInner;
 use super::cached::Work;
 use super::callbacks;
 use super::state::{FileState, Part};
-use crate::drive::serve::Owner;
+use crate::drive::serve::{CANCELLED, Owner, Share};
 use crate::drive::{Done, Failure, Piece};
 use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock, wait};
@@ -98,31 +99,30 @@ impl Operation {
         span: (*const u8, usize),
         flush: bool,
     ) {
+        let mut handing = Handing { operation: self, failure: Some(CANCELLED) };
         if array.runs_inline() {
             // SAFETY: the caller's promise holds until the operation has ended, which is after this.
             let ran = unsafe { self.run_here(array, pieces, span) };
-            let failure = ran.unwrap_or_else(|error| {
+            handing.failure = ran.unwrap_or_else(|error| {
                 // No piece was begun, so the error is of no place: a blocking call would have returned it as it is.
-                self.work.iter().for_each(Work::abandon);
                 lock(&self.progress).error = Some(error);
                 None
             });
-            return self.end_share(failure);
+            return;
         }
         let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); array.catalog.drives().len()];
         for (drive, piece) in pieces {
             shares[usize::from(drive)].push(piece);
         }
-        for (drive, pieces) in shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty()) {
+        let share = |pieces| {
             self.remaining.fetch_add(1, Ordering::Relaxed);
-            let tags: Vec<u32> = self.work.iter().flat_map(|_| pieces.iter().map(|piece| piece.tag)).collect();
-            let owner = Arc::clone(self) as Arc<dyn Owner>;
-            if let Err(failure) = array.send_share(drive, owner, pieces, span, flush) {
-                tags.into_iter().for_each(|tag| self.piece_done(tag, Err(failure)));
-                self.end_share(Some(failure));
-            }
-        }
-        self.end_share(None);
+            Share { owner: Arc::clone(self) as Arc<dyn Owner>, pieces, span, flush }
+        };
+        let shares = shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty());
+        // All of them before the first is sent: those that a panic keeps from being sent fail when they are dropped.
+        let shares: Vec<(usize, Share)> = shares.map(|(drive, pieces)| (drive, share(pieces))).collect();
+        shares.into_iter().for_each(|(drive, share)| array.send_share(drive, share));
+        handing.failure = None;
     }
 
     /// `start` for what goes through the cache.
@@ -209,6 +209,8 @@ impl Operation {
 
     /// All shares have ended.
     fn end(self: Arc<Self>) {
+        // What a panic kept from being begun or ended.
+        self.work.iter().for_each(Work::abandon);
         let (file, failure, error) = {
             let mut progress = lock(&self.progress);
             (progress.file.take(), progress.failure, progress.error.take())
@@ -269,6 +271,18 @@ impl Operation {
         if self.count_down(failure) {
             Arc::clone(self).end();
         }
+    }
+}
+
+/// An operation whose shares are being handed out. When it is dropped, by a panic too, that is over (rule 2).
+struct Handing<'a> {
+    operation: &'a Arc<Operation>,
+    failure: Option<Failure>,
+}
+
+impl Drop for Handing<'_> {
+    fn drop(&mut self) {
+        self.operation.end_share(self.failure.take());
     }
 }
 

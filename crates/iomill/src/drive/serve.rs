@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use super::inbox::Inbox;
 use super::inline::{BLOCKED_PAUSE, Lane, Service, give_up_after};
 use super::locks::BlockLocks;
 use super::regions::Regions;
-use super::{Class, Failure, Piece};
-use crate::engine::Wake;
+use super::{Class, Failure, Fault, Piece};
 use crate::engine::platform::Platform;
+use crate::engine::{Op, Wake};
 use crate::sys::clock::Clock;
 use crate::sys::fs::Handle;
 
@@ -49,12 +50,26 @@ pub struct Share {
 // SAFETY: `span` is an address range to look up, never read through; the pieces are `Send`.
 unsafe impl Send for Share {}
 
+impl Drop for Share {
+    /// Nobody serves what is left in it, because the server has ended, or the sender panics: its owner is told so.
+    fn drop(&mut self) {
+        if self.pieces.is_empty() {
+            return;
+        }
+        self.pieces.drain(..).for_each(|piece| self.owner.piece_done(piece.tag, Err(CANCELLED)));
+        Arc::clone(&self.owner).share_done(Some(CANCELLED));
+    }
+}
+
 impl Share {
     /// Whether it is of the background: all pieces of a share are of one class.
     fn is_background(&self) -> bool {
         self.pieces.first().is_some_and(|piece| piece.class == Class::Background)
     }
 }
+
+/// The failure of pieces that no server takes.
+pub const CANCELLED: Failure = Failure { op: Op::Read, key: 0, offset: 0, fault: Fault::Errno(libc::ECANCELED) };
 
 /// What goes through an inbox.
 pub enum Message {
@@ -214,7 +229,7 @@ impl Server {
                 unreachable!("a token is free only after all its pieces have ended")
             };
             share.left -= 1;
-            share.owner.piece_done(done.tag, done.result);
+            told(|| share.owner.piece_done(done.tag, done.result));
             if let Err(failure) = done.result {
                 share.failure.get_or_insert(failure);
             }
@@ -225,7 +240,7 @@ impl Server {
                 if share.behind > 0 {
                     inbox.ended_behind(share.behind);
                 }
-                share.owner.share_done(share.failure);
+                told(|| share.owner.share_done(share.failure));
             }
         });
         match result {
@@ -245,17 +260,19 @@ impl Server {
         self.fetched = fetched;
     }
 
-    fn accept_share(&mut self, share: Share) {
+    fn accept_share(&mut self, mut share: Share) {
         let Lane { engine, queues, known, .. } = &mut self.lane;
         known.begin(&self.regions, &mut **engine, share.span);
-        let left = share.pieces.len();
-        let behind = if share.is_background() { left } else { 0 };
+        let behind = if share.is_background() { share.pieces.len() } else { 0 };
+        // From here on its ends are told piece by piece.
+        let pieces = std::mem::take(&mut share.pieces);
+        let left = pieces.len();
         let token = self.free.pop().unwrap_or_else(|| {
             self.active.push(None);
             self.active.len() as u32 - 1
         });
-        self.active[token as usize] = Some(Active { owner: share.owner, left, failure: None, behind });
-        for mut piece in share.pieces {
+        self.active[token as usize] = Some(Active { owner: Arc::clone(&share.owner), left, failure: None, behind });
+        for mut piece in pieces {
             piece.token = token;
             known.fill_in(&self.regions, &mut **engine, &mut piece);
             // SAFETY: the share's owner keeps memory and files alive until it is told that the share has ended,
@@ -266,6 +283,11 @@ impl Server {
             queues[0].flush();
         }
     }
+}
+
+/// Tells an owner. If that panics, the others are told all the same; its message is out.
+fn told(tell: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(tell));
 }
 
 thread_local! {

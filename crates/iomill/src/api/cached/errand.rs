@@ -20,7 +20,7 @@ use super::{Fills, Paged, Span, Want};
 use crate::api::array::ArrayInner;
 use crate::api::hold::Hold;
 use crate::cache::Outcome;
-use crate::drive::serve::Owner;
+use crate::drive::serve::{Owner, Share};
 use crate::drive::{Class, Failure, Piece};
 use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
@@ -134,7 +134,7 @@ impl Errand {
     pub fn begin(mut self) -> Option<Begun> {
         let file = self.file.clone()?;
         let paged = file.paged.clone()?;
-        let mut fills = Fills::new(self.want);
+        let mut fills = Fills::new(self.want, Arc::clone(&paged));
         let spans = std::mem::take(&mut self.spans);
         // SAFETY: the caller keeps the spans' memory until the errand has ended (rule 3), which is after `fills`.
         let left = unsafe { file.begin_wave(&paged, &spans, &mut fills) };
@@ -144,10 +144,10 @@ impl Errand {
             return None;
         }
         if let Some(file) = &self.file {
-            fills.plan(file, &paged);
+            fills.plan(file);
         }
         let (runs, tail) = (fills.runs(), Mutex::new(Tail { errand: self, left, failure: None }));
-        Some(Begun { fills, paged, runs_left: AtomicUsize::new(runs), tail })
+        Some(Begun { fills, runs_left: AtomicUsize::new(runs), tail })
     }
 }
 
@@ -161,8 +161,8 @@ impl Drop for Errand {
 /// An errand with pages to fill.
 #[derive(Debug)]
 pub struct Begun {
-    fills: Fills,
-    paged: Arc<Paged>,
+    /// Before the errand: where a panic leaves some of them, the caller hears of it after they have ended.
+    fills: Fills<Arc<Paged>>,
     runs_left: AtomicUsize,
     tail: Mutex<Tail>,
 }
@@ -180,7 +180,7 @@ impl Begun {
     pub fn pieces(&self) -> Vec<(u16, Piece)> {
         let tail = lock(&self.tail);
         let Some(file) = &tail.errand.file else { return Vec::new() };
-        self.fills.pieces(file, &self.paged, tail.errand.class).collect()
+        self.fills.pieces(file, tail.errand.class).collect()
     }
 
     /// How many pages it fills.
@@ -191,7 +191,7 @@ impl Begun {
     /// Takes in the end of a piece, by its tag; whether it was the last, with which the errand ends.
     pub fn run_done(&self, tag: u32, outcome: Outcome) -> bool {
         let mut many = Vec::new();
-        self.fills.end_run(&self.paged, tag, outcome, &mut many);
+        self.fills.end_run(tag, outcome, &mut many);
         if outcome.is_err() || !many.is_empty() {
             let mut tail = lock(&self.tail);
             tail.left.over.many.extend(many);
@@ -210,7 +210,7 @@ impl Begun {
 
     /// Ends it with an error, before any of its pieces was begun.
     pub fn fail(&self, error: &Error) {
-        self.fills.abandon(&self.paged);
+        self.fills.abandon();
         self.end(Some(Error::Machine { what: "the thread of a node".into(), why: error.to_string() }));
     }
 
@@ -233,13 +233,8 @@ impl Begun {
         }
         let this = Arc::new(self);
         for (drive, pieces) in shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty()) {
-            let tags: Vec<u32> = pieces.iter().map(|piece| piece.tag).collect();
             let owner = Arc::clone(&this) as Arc<dyn Owner>;
-            if let Err(failure) = array.send_share(drive, owner, pieces, (std::ptr::null(), 0), true) {
-                tags.into_iter().for_each(|tag| {
-                    this.run_done(tag, Err(failure));
-                });
-            }
+            array.send_share(drive, Share { owner, pieces, span: (std::ptr::null(), 0), flush: true });
         }
         drop(array);
         this.count_down();

@@ -1,5 +1,7 @@
 //! A wave of fills: pages that one call is to fill, read by as few I/Os as they take.
 
+use std::ops::{Deref, Range};
+
 use super::flush::Over;
 use super::read::FETCH_AHEAD;
 use super::{Paged, Span, Want};
@@ -12,9 +14,11 @@ use crate::sys::sync::{AtomicU32, Ordering};
 
 /// Pages that belong to one call to fill, each with what the call wants of it.
 ///
-/// Every fill in it ends exactly once: by [`Fills::end_run`] for each run of `pieces`, or by [`Fills::abandon`].
+/// Every fill in it ends exactly once: by [`Fills::end_run`] for each run of `pieces`, by [`Fills::abandon`], or, where a panic comes
+/// between, when this is dropped (rule 6 of the cache). It is dropped after its pieces have ended.
 #[derive(Debug)]
-pub struct Fills {
+pub struct Fills<P: Deref<Target = Paged>> {
+    paged: P,
     /// What is to be done with the pages once they are there.
     want: Want,
     /// In the order of pages once it is planned.
@@ -33,19 +37,19 @@ struct Run {
     listed: usize,
     /// Bytes to read; the last page of a part that is only read may be short.
     len: usize,
-    /// 1 once its fills have ended. One thread ends a run, so there is nothing to order.
+    /// So many of its fills have ended. One thread ends a run, so there is nothing to order.
     ended: AtomicU32,
 }
 
 // SAFETY: the pointers are frames', which a fill owns, and the memory of spans, for which the call vouches until its end.
-unsafe impl Send for Fills {}
+unsafe impl<P: Deref<Target = Paged> + Send> Send for Fills<P> {}
 // SAFETY: what is reached by `&self` does not change once it is planned, but for `ended`.
-unsafe impl Sync for Fills {}
+unsafe impl<P: Deref<Target = Paged> + Sync> Sync for Fills<P> {}
 
-impl Fills {
+impl<P: Deref<Target = Paged>> Fills<P> {
     /// No pages yet.
-    pub fn new(want: Want) -> Fills {
-        Fills { want, entries: Vec::new(), runs: Vec::new(), list: Vec::new() }
+    pub fn new(want: Want, paged: P) -> Fills<P> {
+        Fills { paged, want, entries: Vec::new(), runs: Vec::new(), list: Vec::new() }
     }
 
     /// What is to be done with the pages.
@@ -74,7 +78,8 @@ impl Fills {
     }
 
     /// Joins adjacent pages of a block into runs. Nothing is added after this.
-    pub fn plan(&mut self, file: &FileState, paged: &Paged) {
+    pub fn plan(&mut self, file: &FileState) {
+        let paged = &*self.paged;
         if !self.entries.is_sorted_by_key(page_of) {
             self.entries.sort_unstable_by_key(page_of);
         }
@@ -109,12 +114,8 @@ impl Fills {
     }
 
     /// One piece for each run, with the run's number for a tag.
-    pub fn pieces<'a>(
-        &'a self,
-        file: &'a FileState,
-        paged: &'a Paged,
-        class: Class,
-    ) -> impl Iterator<Item = (u16, Piece)> + 'a {
+    pub fn pieces<'a>(&'a self, file: &'a FileState, class: Class) -> impl Iterator<Item = (u16, Piece)> + 'a {
+        let paged = &*self.paged;
         self.runs.iter().enumerate().map(move |(tag, run)| {
             let (fill, _) = &self.entries[run.first];
             let memory = match run.count {
@@ -128,29 +129,35 @@ impl Fills {
 
     /// Ends the fills of a run: does with the pages what the call wants, and shows them to everybody. Those whose sets want to be
     /// flushed now are appended to `over`.
-    pub fn end_run(&self, paged: &Paged, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
+    pub fn end_run(&self, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
         let Run { first, count, ended, .. } = &self.runs[run as usize];
         // Runs mostly end in the order in which they began.
         if let Some((later, _)) = self.entries.get(first + count + FETCH_AHEAD) {
-            paged.prefetch(later.key.page());
+            self.paged.prefetch(later.key.page());
         }
-        if ended.load(Ordering::Relaxed) == 0 {
-            ended.store(1, Ordering::Relaxed);
-            let entries = self.entries[*first..first + count].iter();
-            over.extend(entries.filter_map(|entry| self.end(paged, entry, outcome)));
+        for index in ended.load(Ordering::Relaxed) as usize..*count {
+            // Before it ends: if that panics, it is not ended again, and those after it are.
+            ended.store(index as u32 + 1, Ordering::Relaxed);
+            over.extend(self.end(&self.entries[first + index], outcome));
         }
     }
 
     /// Ends all fills that have not ended, because they could not be begun. That is the caller's failure: others try for themselves.
-    pub fn abandon(&self, paged: &Paged) {
-        for run in self.runs.iter().filter(|run| run.ended.swap(1, Ordering::Relaxed) == 0) {
-            let entries = &self.entries[run.first..run.first + run.count];
-            entries.iter().for_each(|(fill, _)| paged.cached.cache_of(fill.key).abandon_fill(*fill));
+    pub fn abandon(&self) {
+        for run in &self.runs {
+            let ended = run.ended.swap(run.count as u32, Ordering::Relaxed) as usize;
+            self.abandon_entries(run.first + ended..run.first + run.count);
         }
     }
 
+    fn abandon_entries(&self, entries: Range<usize>) {
+        let fills = self.entries[entries].iter().map(|(fill, _)| fill);
+        fills.for_each(|fill| self.paged.cached.cache_of(fill.key).abandon_fill(*fill));
+    }
+
     /// Ends a fill; its page, if its set wants to be flushed now.
-    fn end(&self, paged: &Paged, (fill, span): &(Fill, Span), outcome: Outcome) -> Option<u64> {
+    fn end(&self, (fill, span): &(Fill, Span), outcome: Outcome) -> Option<u64> {
+        let paged = &*self.paged;
         let cache = paged.cached.cache_of(fill.key);
         let (within, len) = (usize::from(span.within), usize::from(span.len));
         if outcome.is_ok() {
@@ -172,6 +179,15 @@ impl Fills {
         }
         let dirty = cache.end_fill(*fill, outcome, outcome.is_ok() && self.want == Want::Write);
         (self.want == Want::Write && dirty > paged.cached.limits().set_dirty).then_some(span.page)
+    }
+}
+
+impl<P: Deref<Target = Paged>> Drop for Fills<P> {
+    fn drop(&mut self) {
+        self.abandon();
+        // Those that were not planned yet.
+        let planned = self.runs.last().map_or(0, |run| run.first + run.count);
+        self.abandon_entries(planned..self.entries.len());
     }
 }
 
@@ -210,28 +226,23 @@ impl FileState {
     ///
     /// # Safety
     /// The memory of all spans is valid until this returns, and (for reads) nobody else's.
-    pub(super) unsafe fn run_fills(
-        &self,
-        paged: &Paged,
-        mut fills: Fills,
-        class: Class,
-        over: &mut Over,
-    ) -> Result<()> {
+    pub(super) unsafe fn run_fills(&self, mut fills: Fills<&Paged>, class: Class, over: &mut Over) -> Result<()> {
         if fills.is_empty() {
             return Ok(());
         }
-        fills.plan(self, paged);
+        fills.plan(self);
         let mut first = Ok(());
         let done = |tag: u32, outcome: Outcome| {
-            fills.end_run(paged, tag, outcome, &mut over.many);
+            fills.end_run(tag, outcome, &mut over.many);
             if first.is_ok() {
                 first = outcome;
             }
         };
         let nowhere = (std::ptr::null(), 0);
         // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`, which lives until then.
-        let begun = unsafe { self.array().run_each(nowhere, fills.pieces(self, paged, class), done) };
-        begun.inspect_err(|_| fills.abandon(paged))?;
+        let begun = unsafe { self.array().run_each(nowhere, fills.pieces(self, class), done) };
+        // If none was begun, `fills` abandons them.
+        begun?;
         first.map_err(|failure| self.error(failure))
     }
 }

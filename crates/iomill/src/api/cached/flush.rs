@@ -7,7 +7,9 @@
 //! A flush that fails leaves its pages dirty, and the file's handles are told of it once each (`api::late`). One in the background is
 //! not tried again until somebody syncs, or more is written to the pages' sets.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -61,6 +63,20 @@ struct Run {
     count: usize,
     /// Where they are in the copy, in bytes.
     at: usize,
+    ended: Cell<bool>,
+}
+
+/// Pages that are being flushed. When it is dropped, by a panic too, those whose flush has not ended are dirty again, as they were.
+struct Runs<'a> {
+    paged: &'a Paged,
+    all: Vec<Run>,
+}
+
+impl Drop for Runs<'_> {
+    fn drop(&mut self) {
+        let outcome = Err(super::run::failure(Op::Write, libc::ECANCELED));
+        self.all.iter().for_each(|run| FileState::end_pages(self.paged, run, outcome));
+    }
 }
 
 /// What became of pages that were to be flushed.
@@ -151,11 +167,11 @@ impl FileState {
     pub(in crate::api) fn flush_page(&self, paged: &Paged, page: u64) -> Result<bool> {
         let Some((key, ..)) = paged.key(page) else { return Ok(false) };
         let mut copy = paged.cached.take_copy(1)?;
-        let mut runs = Vec::new();
+        let mut runs = Runs { paged, all: Vec::new() };
         // There is no room for its neighbours.
         let at = copy.len() - PAGE_BYTES;
-        let (asked, _) = self.copy_run(paged, key, &mut copy, at, &mut runs);
-        let (_, result) = self.write_runs(paged, &runs, &mut copy, Class::Foreground);
+        let (asked, _) = self.copy_run(paged, key, &mut copy, at, &mut runs.all);
+        let (_, result) = self.write_runs(&runs, &mut copy, Class::Foreground);
         paged.cached.give_copy(copy);
         result.map(|()| matches!(asked, Some(Flush::Begun | Flush::Busy)))
     }
@@ -187,13 +203,13 @@ impl FileState {
         };
         let mut keys = keys.iter().copied().peekable();
         while keys.peek().is_some() {
-            let mut runs = Vec::new();
+            let mut runs = Runs { paged, all: Vec::new() };
             let mut used = 0;
             while let Some(&key) = keys.peek()
                 && used < copy.len()
             {
                 // A neighbour that was cleaned meanwhile may end a run before the page: then it is looked at again.
-                let (asked, copied) = self.copy_run(paged, key, &mut copy, used, &mut runs);
+                let (asked, copied) = self.copy_run(paged, key, &mut copy, used, &mut runs.all);
                 used += copied;
                 match asked {
                     Some(Flush::Busy) => flushed.busy.push(key),
@@ -202,7 +218,7 @@ impl FileState {
                 }
                 keys.next();
             }
-            let (cleaned, result) = self.write_runs(paged, &runs, &mut copy, class);
+            let (cleaned, result) = self.write_runs(&runs, &mut copy, class);
             flushed.cleaned += cleaned;
             flushed.result = flushed.result.and(result);
         }
@@ -251,14 +267,15 @@ impl FileState {
         if copied > 0
             && let Some((first, _)) = name(first)
         {
-            runs.push(Run { first, count: copied as usize, at });
+            runs.push(Run { first, count: copied as usize, at, ended: Cell::new(false) });
             paged.on_its_way(first.page() + copied - 1);
         }
         (asked, copied as usize * PAGE_BYTES)
     }
 
-    /// Writes copies of pages to their drives: how many are there now, and the first error.
-    fn write_runs(&self, paged: &Paged, runs: &[Run], copy: &mut PageBuf, class: Class) -> (u64, Result<()>) {
+    /// Writes copies of pages to their drives: how many are there now, and the first error. With an error of which no page is the cause
+    /// none was begun, and whoever flushes them next may have better luck.
+    fn write_runs(&self, Runs { paged, all: runs }: &Runs<'_>, copy: &mut PageBuf, class: Class) -> (u64, Result<()>) {
         let start = copy.as_mut_ptr();
         let pieces = runs.iter().enumerate().map(|(tag, run)| {
             let (memory, len) = (Memory::one(start.wrapping_add(run.at)), run.count * PAGE_BYTES);
@@ -285,9 +302,6 @@ impl FileState {
             }
         };
         if let Err(error) = begun {
-            // None was begun: the pages are as they were, and whoever flushes them next may have better luck.
-            let outcome = Err(super::run::failure(Op::Write, libc::ECANCELED));
-            runs.iter().for_each(|run| Self::end_pages(paged, run, outcome));
             return (0, Err(error));
         }
         paged.cached.with_seat(|seat| seat.tally.add(Id::Flushes, flushed));
@@ -305,6 +319,9 @@ impl FileState {
     }
 
     fn end_pages(paged: &Paged, run: &Run, outcome: Outcome) {
+        if run.ended.replace(true) {
+            return;
+        }
         for page in run.first.page()..run.first.page() + run.count as u64 {
             if let Some((key, _, cache)) = paged.key(page) {
                 cache.end_flush(key, outcome);
@@ -421,7 +438,7 @@ impl Flusher {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // Should it have panicked, its message is out, and what it held is dirty or flushing still.
+            // It cannot have panicked: its rounds are caught.
             let _ = thread.join();
         }
     }
@@ -437,7 +454,8 @@ fn start(array: &Arc<ArrayInner>) -> Option<JoinHandle<()>> {
             // Held only while there is work, and while asleep through the flusher's own end: `stop` comes first.
             let Some(cached) = cached.upgrade() else { return };
             let Some(pages) = cached.flusher.next() else { return };
-            cached.flush_sets(&pages);
+            // A panic must not take those along that are flushed after it. Its message is out.
+            let _ = catch_unwind(AssertUnwindSafe(|| cached.flush_sets(&pages)));
         }
     });
     if let Err(error) = &thread {

@@ -1,6 +1,7 @@
 //! Reading through the cache.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 
 use super::flush::Over;
 use super::{Fills, Paged, Seat, Span, Want};
@@ -9,7 +10,7 @@ use crate::api::split::{Extent, Splitter};
 use crate::api::state::FileState;
 use crate::cache::key::{Hash, Key};
 use crate::cache::set::Seen;
-use crate::cache::{Begun, Came, Fill, Outcome, Place, Waiter, Wrote};
+use crate::cache::{Begun, Cache, Came, Fill, Outcome, Place, Waiter, Wrote};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::engine::Op;
@@ -386,6 +387,20 @@ impl Sorted {
     }
 }
 
+/// A page on its way past its full set. When it is dropped, by a panic too, who waits is told of the outcome: without one, to look again.
+struct Transit<'a> {
+    key: Option<(Key, Hash, &'a Cache)>,
+    outcome: Outcome,
+}
+
+impl Drop for Transit<'_> {
+    fn drop(&mut self) {
+        if let Some((key, hash, cache)) = self.key {
+            cache.end_bypass(key, hash, self.outcome);
+        }
+    }
+}
+
 impl FileState {
     /// Does what could not be done from the cache alone, to the end: fills, waits, bypasses. The caller is inside the gate. How many
     /// pages that were to be touched found their set full.
@@ -396,14 +411,14 @@ impl FileState {
         let (mut todo, mut untouched) = (VecDeque::from(todo), 0);
         while !todo.is_empty() {
             let count = todo.len().min(paged.cached.limits().wave_pages);
-            let mut fills = Fills::new(want);
+            let mut fills = Fills::new(want, paged);
             let mut wave = todo.drain(..count).collect();
             // SAFETY: the caller's promise; `away` is waited for here, also when this unwinds.
             let away = unsafe { self.send_away(paged, want, &mut wave, class) };
             // SAFETY: the caller's promise.
             let mut sorted = unsafe { self.begin_wave(paged, &wave, &mut fills) };
             // SAFETY: the caller's promise.
-            let ran = unsafe { self.run_fills(paged, fills, class, &mut sorted.over) };
+            let ran = unsafe { self.run_fills(fills, class, &mut sorted.over) };
             if let Some(away) = away {
                 let (left, result) = away.wait();
                 sorted.extend(left);
@@ -444,7 +459,12 @@ impl FileState {
     ///
     /// # Safety
     /// As for `complete`, until the fills have ended.
-    pub(super) unsafe fn begin_wave(&self, paged: &Paged, spans: &[Span], fills: &mut Fills) -> Sorted {
+    pub(super) unsafe fn begin_wave<P: Deref<Target = Paged>>(
+        &self,
+        paged: &Paged,
+        spans: &[Span],
+        fills: &mut Fills<P>,
+    ) -> Sorted {
         let mut sorted = Sorted::default();
         let set_dirty = paged.cached.limits().set_dirty;
         paged.cached.with_seat(|seat| {
@@ -512,6 +532,7 @@ impl FileState {
             self.array().pause_for_io();
             return Ok(false);
         }
+        let mut transit = Transit { key, outcome: Ok(()) };
         paged.cached.with_seat(|seat| {
             seat.tally.add(Id::Misses, 1);
             seat.tally.add(Id::Bypasses, 1);
@@ -532,9 +553,8 @@ impl FileState {
         if op == Op::Write {
             self.note_written(span.page);
         }
-        if let Some((key, hash, cache)) = key {
-            cache.end_bypass(key, hash, outcome);
-        }
+        transit.outcome = outcome;
+        drop(transit);
         begun?;
         outcome.map_err(|failure| self.error(failure))?;
         Ok(true)

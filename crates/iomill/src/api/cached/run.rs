@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::array::ArrayInner;
 use crate::cache::Outcome;
-use crate::drive::serve::Owner;
+use crate::drive::serve::{Owner, Share};
 use crate::drive::{Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::Result;
@@ -95,15 +95,11 @@ impl ArrayInner {
             shares[usize::from(drive)].push(piece);
         }
         let ends = Arc::new(Ends::default());
+        let _out = Out { array: self, ends: &ends };
         for (drive, pieces) in shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty()) {
-            let tags: Vec<u32> = pieces.iter().map(|piece| piece.tag).collect();
-            lock(&ends.state).shares += 1;
             let owner = Arc::clone(&ends) as Arc<dyn Owner>;
-            if let Err(failure) = self.send_share(drive, owner, pieces, span, flush) {
-                let mut state = lock(&ends.state);
-                state.shares -= 1;
-                state.ends.extend(tags.into_iter().map(|tag| (tag, Err(failure))));
-            }
+            lock(&ends.state).shares += 1;
+            self.send_share(drive, Share { owner, pieces, span, flush });
         }
         loop {
             let (over, now) = {
@@ -118,6 +114,27 @@ impl ArrayInner {
             if none {
                 ends.pause(self);
             }
+        }
+    }
+}
+
+/// Shares that may be out. Dropping it, by a panic too, waits for their ends: their memory is the caller's.
+struct Out<'a> {
+    array: &'a ArrayInner,
+    ends: &'a Ends,
+}
+
+impl Drop for Out<'_> {
+    fn drop(&mut self) {
+        loop {
+            let mut state = lock(&self.ends.state);
+            if state.shares == 0 {
+                return;
+            }
+            // Nobody hears of them any more.
+            state.ends.clear();
+            drop(state);
+            self.ends.pause(self.array);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::error::Result;
 pub struct Work {
     paged: Arc<Paged>,
     /// Reads or what is only touched, and writes, each with fills of its own.
-    fills: [Fills; 2],
+    fills: [Fills<Arc<Paged>>; 2],
     /// What is left for later.
     rest: [Vec<Span>; 2],
     class: Class,
@@ -76,7 +76,7 @@ impl Work {
         class: Class,
         share: Option<Share>,
     ) -> Option<Work> {
-        let mut fills = [Fills::new(spans[0].0), Fills::new(spans[1].0)];
+        let mut fills = [Fills::new(spans[0].0, Arc::clone(paged)), Fills::new(spans[1].0, Arc::clone(paged))];
         let mut rest = [Vec::new(), Vec::new()];
         for ((fills, rest), (want, spans)) in fills.iter_mut().zip(&mut rest).zip(spans) {
             let first = spans.len().min(paged.cached.limits().wave_pages);
@@ -87,7 +87,7 @@ impl Work {
             if want != Want::Ahead {
                 *rest = [&busy[..], &full, &spans[first..]].concat();
             }
-            fills.plan(file, paged);
+            fills.plan(file);
         }
         let all = fills.iter().all(Fills::is_empty) && rest.iter().all(Vec::is_empty);
         (!all).then(|| Work { paged: Arc::clone(paged), fills, rest, class, _share: share })
@@ -96,9 +96,9 @@ impl Work {
     /// The pieces that fill its pages.
     pub fn pieces<'a>(&'a self, file: &'a FileState) -> impl Iterator<Item = (u16, Piece)> + 'a {
         let [reads, writes] = &self.fills;
-        let writes = writes.pieces(file, &self.paged, self.class);
+        let writes = writes.pieces(file, self.class);
         let writes = writes.map(|(drive, piece)| (drive, Piece { tag: piece.tag | WRITES, ..piece }));
-        reads.pieces(file, &self.paged, self.class).chain(writes)
+        reads.pieces(file, self.class).chain(writes)
     }
 
     /// Takes in the end of a piece.
@@ -107,15 +107,15 @@ impl Work {
         // Sets that want to be flushed now say so again when the next page comes: this may be a drive thread.
         let mut over = Vec::new();
         if tag & WRITES == 0 {
-            reads.end_run(&self.paged, tag, outcome, &mut over);
+            reads.end_run(tag, outcome, &mut over);
         } else {
-            writes.end_run(&self.paged, tag & !WRITES, outcome, &mut over);
+            writes.end_run(tag & !WRITES, outcome, &mut over);
         }
     }
 
-    /// Ends the fills, none of which could be begun.
+    /// Ends the fills that have not ended: none of their pieces is in flight.
     pub fn abandon(&self) {
-        self.fills.iter().for_each(|fills| fills.abandon(&self.paged));
+        self.fills.iter().for_each(Fills::abandon);
     }
 
     /// Whether something is left to be done by a blocking call.
