@@ -30,8 +30,11 @@ use crate::rounds::Progress;
 use slots::Slots;
 use worker::{Chores, Done, Worker};
 
-/// What the process may take beside the cache's size, in percent of it.
+/// What the process may take beside the cache's size, in percent of it: what there is to each page.
 pub const OVERHEAD_PERCENT: u64 = 3;
+
+/// What it may take beside that, in bytes, whatever the cache's size: threads, rings, copies that are being flushed, the allocator's arenas.
+pub const OVERHEAD_BYTES: u64 = 8 << 20;
 
 /// Stacks of the threads: too small for a huge page, which would count as iomill's memory.
 const STACK_BYTES: usize = 512 << 10;
@@ -78,7 +81,7 @@ pub struct Soaked {
     pub size_bytes: u64,
     /// Size of the cache in bytes.
     pub cache_bytes: u64,
-    /// That, and what it may take beside.
+    /// That, and what it may take beside ([`OVERHEAD_PERCENT`], [`OVERHEAD_BYTES`]).
     pub limit_bytes: u64,
     /// The most that the process took at any time more than before it opened the array, in bytes.
     pub used_max_bytes: u64,
@@ -157,8 +160,13 @@ fn soak(arena: &mut Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut
     })
 }
 
+/// What the process may take for a cache of that size.
+fn limit_bytes(cache_bytes: u64) -> u64 {
+    cache_bytes + cache_bytes * OVERHEAD_PERCENT / 100 + OVERHEAD_BYTES
+}
+
 fn outcome(settings: &Settings, done: &Done, counters: &Counters, watch: Watch) -> Soaked {
-    let limit_bytes = settings.cache_bytes + settings.cache_bytes * OVERHEAD_PERCENT / 100;
+    let limit_bytes = limit_bytes(settings.cache_bytes);
     Soaked {
         machine: Machine::default(),
         seconds: 0.0,
@@ -329,10 +337,36 @@ impl Soaked {
     pub fn fault(&self) -> Option<String> {
         (!self.is_within).then(|| {
             format!(
-                "the process took up to {} for a cache of {}, more than {OVERHEAD_PERCENT}% beside it",
+                "the process took up to {} for a cache of {}, more than {OVERHEAD_PERCENT}% and {} beside it",
                 human::size(self.used_max_bytes),
-                human::size(self.cache_bytes)
+                human::size(self.cache_bytes),
+                human::size(OVERHEAD_BYTES)
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is too much is told with the figures; a byte less is not.
+    #[test]
+    fn too_much_memory_is_a_fault() {
+        let settings = Settings {
+            size_bytes: 1 << 30,
+            cache_bytes: 100 << 20,
+            options: ArrayOptions::new(),
+            threads: 1,
+            length: Duration::from_secs(1),
+        };
+        let soaked = |max_bytes| {
+            let watch = Watch { before_bytes: 0, max_bytes, told: Vec::new() };
+            outcome(&settings, &Done::default(), &Counters::default(), watch)
+        };
+        assert_eq!(soaked(111 << 20).fault(), None);
+        let fault = soaked((111 << 20) + 1).fault().unwrap();
+        assert!(fault.contains("111 MiB for a cache of 100 MiB, more than 3% and 8 MiB beside it"), "{fault}");
+        assert_eq!(soaked(111 << 20).limit_bytes, 111 << 20);
     }
 }

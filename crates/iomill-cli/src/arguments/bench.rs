@@ -49,7 +49,7 @@ pub enum BenchWhat {
     MmapVsSyscall(BenchMapped),
     /// Everything at once for minutes or hours: every byte is checked, and that memory stays what was given
     #[command(
-        after_help = "Exit code 1 when a byte is wrong, or when the process takes more than the cache's size and 3%."
+        after_help = "Exit code 1 when a byte is wrong, or when the process takes more than the cache's size, 3% and 8 MiB."
     )]
     Soak(BenchSoak),
     /// Do what a measurement says on the standard input, in the memory that it gives

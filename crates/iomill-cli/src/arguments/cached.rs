@@ -196,7 +196,7 @@ pub struct BenchSoak {
     /// How long, 1 to 86400
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
-    /// Size of iomill's cache; of a small one, rings and stacks alone are more than 3%
+    /// Size of iomill's cache
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub cache: u64,
     /// Length of the file, which is removed afterwards [default: 4 times the cache]

@@ -1,0 +1,91 @@
+//! An array where the kernel's barrier, the placement of threads and memory, and the fast engines are forbidden, as in strict sandboxes.
+//! A test of its own process: a filter of system calls stays.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::thread;
+
+use iomill::{ArrayOptions, EngineKind, Layout, Mode, Topology};
+
+const FORBIDDEN: [libc::c_long; 7] = [
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_setup,
+    libc::SYS_membarrier,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_mbind,
+    libc::SYS_openat2,
+    libc::SYS_statx,
+];
+
+const PAGE: usize = 4096;
+const PAGES: usize = 256;
+
+/// From now on these calls of this thread, and of all that it starts, fail with EPERM.
+fn forbid(calls: &[libc::c_long]) {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    // The number of the call is the first word that a filter sees.
+    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
+    for &call in calls {
+        filter.push(libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32) });
+        filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
+    }
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and its statements live until the calls return.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn an_array_works_without_them_and_says_so() {
+    forbid(&FORBIDDEN);
+    assert!(!iomill::sys::barrier::available());
+    for engine in [None, Some(EngineKind::Mmap)] {
+        for mode in [Mode::Inline, Mode::DriveThreads] {
+            // Beside the build: `/tmp` may be in memory, which is not for libaio anyway.
+            let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let options =
+                ArrayOptions::new().mode(mode).topology(Topology::Emulate(2)).cache_bytes((PAGES / 4 * PAGE) as u64);
+            let options = options.cpu_map(vec![vec![0]]);
+            let options = if let Some(engine) = engine { options.engine(engine) } else { options };
+            let array = options.create([place.path()]).unwrap();
+            let file = array.create_file("file", Layout::default()).unwrap();
+            let page = |number: usize| vec![number as u8; PAGE];
+            // Writes to pages that are pinned, and pages that go for others: both fence.
+            thread::scope(|scope| {
+                for first in 0..2 {
+                    let file = &file;
+                    scope.spawn(move || {
+                        for number in (first..PAGES).step_by(2) {
+                            file.write_at(&page(number), (number * PAGE) as u64).unwrap();
+                            let pinned = file.pin(number as u64);
+                            file.write_at(&page(number + 1), (number * PAGE) as u64).unwrap();
+                            drop(pinned);
+                        }
+                    });
+                }
+            });
+            file.sync().unwrap();
+            let mut bytes = vec![0; PAGE];
+            for number in 0..PAGES {
+                file.read_at(&mut bytes, (number * PAGE) as u64).unwrap();
+                assert_eq!(bytes, page(number + 1), "{engine:?} {mode:?} {number}");
+            }
+            let notices = array.notices().join("\n");
+            let said =
+                |words: &str| assert!(notices.contains(words), "{engine:?} {mode:?}: {words:?} is not in {notices}");
+            if engine.is_none() {
+                said("io_uring is forbidden here");
+                said("libaio is forbidden here (by a seccomp filter), using posix");
+            }
+            if mode == Mode::DriveThreads {
+                said("the thread of drive 0 runs on any CPU");
+            }
+            drop(file);
+            array.close().unwrap();
+        }
+    }
+}
