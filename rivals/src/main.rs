@@ -4,6 +4,7 @@
 //! Non-goals: rivals that need no dependencies, which are in `iomill-bench`.
 
 mod caches;
+mod files;
 mod runtimes;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use iomill_bench::records::{Data, RecordReads};
 use iomill_bench::rivals::Bring;
 
 use caches::{Cached, Foyer, Moka, Pages, QuickCache};
+use files::TokioFs;
 
 /// The rivals of this crate.
 #[derive(Debug)]
@@ -29,6 +31,7 @@ impl Bring for Brought {
             Box::new(Cached::<QuickCache>::new(data.clone(), pages.clone())),
             Box::new(Cached::<Moka>::new(data.clone(), pages.clone())),
             Box::new(Cached::<Foyer>::new(data.clone(), pages)),
+            Box::new(TokioFs::new(data.clone())),
         ]
     }
 

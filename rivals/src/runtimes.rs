@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use iomill::{Error, Result};
-use iomill_bench::asynchronous::{Driver, Flights, Flyer, Way};
+use iomill_bench::asynchronous::{Driver, Flights, Flyer, Lane, Way};
 use tokio::runtime::{Builder, Runtime};
 
 /// Names of those that are brought: one, 64 and 512 in flight.
@@ -34,22 +34,26 @@ impl Tokio {
 }
 
 impl Way for Tokio {
-    fn driver(&self) -> Result<Box<dyn Driver>> {
-        Ok(Box::new(Tasks(self.runtime()?)))
+    fn driver(&self, flights: Flights) -> Result<Box<dyn Driver>> {
+        Ok(Box::new(Tasks { runtime: self.runtime()?, lanes: flights.futures() }))
     }
 }
 
-struct Tasks(Runtime);
+struct Tasks {
+    runtime: Runtime,
+    lanes: Vec<Lane>,
+}
 
 impl Driver for Tasks {
-    fn drive(&mut self, flights: Flights) -> Result<u64> {
-        let lanes: Vec<_> = flights.futures().into_iter().map(|lane| self.0.spawn(lane)).collect();
-        self.0.block_on(async {
+    fn drive(&mut self) -> Result<u64> {
+        let Tasks { runtime, lanes } = self;
+        let lanes: Vec<_> = std::mem::take(lanes).into_iter().map(|lane| runtime.spawn(lane)).collect();
+        runtime.block_on(async {
             let mut done = Ok(0);
             for lane in lanes {
-                let ended = lane.await.unwrap_or_else(|e| {
-                    Err(Error::Machine { what: "a task of tokio".into(), why: e.to_string() })
-                });
+                let ended = lane
+                    .await
+                    .unwrap_or_else(|e| Err(Error::Machine { what: "a task of tokio".into(), why: e.to_string() }));
                 done = done.and_then(|done| Ok(done + ended?));
             }
             done

@@ -40,7 +40,7 @@ fn each_reads_the_right_records() {
             assert_eq!(rival.prepare(&RecordReads { skew, batch: 100 }).unwrap(), None);
             for verify in [true, false] {
                 let sample = rival.run(&slice(verify)).unwrap();
-                assert!(sample.ops > 100 && sample.bytes == sample.ops * 128, "{}: {sample:?}", rival.name());
+                assert!(sample.ops >= 100 && sample.bytes == sample.ops * 128, "{}: {sample:?}", rival.name());
                 assert!(sample.cpu_us > 0.0, "{}", rival.name());
             }
         }

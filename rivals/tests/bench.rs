@@ -30,10 +30,11 @@ fn contenders(more: &[&str]) -> Vec<String> {
 #[test]
 fn rivals_take_part_beside_those_of_iomill() {
     let named = |way: &str| [1, 64, 512].map(|in_flight| format!("iomill-{way}-{in_flight}"));
-    let flying: Vec<String> = ["future", "callback", "tokio-current", "tokio-multi"].into_iter().flat_map(named).collect();
+    let flying: Vec<String> =
+        ["future", "callback", "tokio-current", "tokio-multi"].into_iter().flat_map(named).collect();
     let ours = ["iomill-read_at", "iomill-pin", "iomill-read_many"];
     let ours: Vec<&str> = ours.into_iter().chain(flying.iter().map(String::as_str)).collect();
-    let all = [&ours[..], &["mmap", "mmap-small-pages", "pread", "quick_cache", "moka", "foyer"]].concat();
+    let all = [&ours[..], &["mmap", "mmap-small-pages", "pread", "quick_cache", "moka", "foyer", "tokio-fs"]].concat();
     assert_eq!(contenders(&[]), all);
     assert_eq!(contenders(&["--rivals", "moka,mmap"]), [&ours[..], &["mmap", "moka"]].concat());
     assert_eq!(contenders(&["--rivals", "none"]), ours);
@@ -43,5 +44,5 @@ fn rivals_take_part_beside_those_of_iomill() {
 fn a_rival_of_another_measurement_is_refused() {
     let output = run(&["--rivals", "pwrite"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("quick_cache, moka, foyer"), "{said}");
+    assert!(output.status.code() == Some(2) && said.contains("quick_cache, moka, foyer, tokio-fs"), "{said}");
 }

@@ -23,14 +23,14 @@ pub use lane::{Flights, Lane, Op, Ops};
 
 /// Makes what drives operations, for each measuring thread and before the clock starts.
 pub trait Way: fmt::Debug + Send + Sync {
-    /// One for the calling thread.
-    fn driver(&self) -> Result<Box<dyn Driver>>;
+    /// One for the calling thread. It begins nothing yet.
+    fn driver(&self, flights: Flights) -> Result<Box<dyn Driver>>;
 }
 
 /// Drives operations to their ends.
 pub trait Driver {
     /// Keeps one operation of each lane in flight until the lanes end; says how many operations there were.
-    fn drive(&mut self, flights: Flights) -> Result<u64>;
+    fn drive(&mut self) -> Result<u64>;
 }
 
 /// One of iomill's asynchronous ways, with so many operations in flight.
@@ -103,14 +103,12 @@ impl Flyer {
             executor::block_on_all(vec![load.file.read(0, load.op_bytes)])
                 .into_iter()
                 .try_for_each(|read| read.map(drop))?;
-            Ok((self.way.driver()?, Some(flights), shared))
+            Ok((self.way.driver(flights)?, shared))
         };
-        threads::run_until(&stop, slice, set_up, |(driver, flights, shared), _| {
+        threads::run_until(&stop, slice, set_up, |(driver, shared), _| {
             begin();
             let mut count = Count::new()?;
-            if let Some(flights) = flights.take() {
-                count.ops = driver.drive(flights)?;
-            }
+            count.ops = driver.drive()?;
             count.bytes = count.ops * load.op_bytes as u64;
             shared.give_latencies(&mut count);
             Ok(count)

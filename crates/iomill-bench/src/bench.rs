@@ -11,7 +11,7 @@ use crate::contender::{
     AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, PWRITE,
 };
 use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
-use crate::contender::{QUICK_CACHE, URING_BY_HAND};
+use crate::contender::{QUICK_CACHE, TOKIO_FS, URING_BY_HAND};
 use crate::iomill::Iomill;
 use crate::machine::Machine;
 use crate::report::Report;
@@ -19,7 +19,7 @@ use crate::rivals::{self, BROUGHT_BY, Bring, Names};
 use crate::rounds::{self, Plan, Progress};
 
 /// Names that a choice of rivals may contain.
-pub const RIVALS: [&str; 11] = [
+pub const RIVALS: [&str; 12] = [
     URING_BY_HAND,
     AIO_BY_HAND,
     FIO_IO_URING,
@@ -30,6 +30,7 @@ pub const RIVALS: [&str; 11] = [
     QUICK_CACHE,
     MOKA,
     FOYER,
+    TOKIO_FS,
     PWRITE,
 ];
 

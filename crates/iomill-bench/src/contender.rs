@@ -69,6 +69,8 @@ pub const QUICK_CACHE: &str = "quick_cache";
 pub const MOKA: &str = "moka";
 /// The crate foyer as a cache of pages.
 pub const FOYER: &str = "foyer";
+/// The files of the crate tokio.
+pub const TOKIO_FS: &str = "tokio-fs";
 /// `pwrite` through the page cache.
 pub const PWRITE: &str = "pwrite";
 /// fio's io_uring engine with all that makes it cheaper: registered files and buffers, batches, no time stamps.

@@ -12,7 +12,7 @@ use crate::arena::{Arena, SEED};
 use crate::asynchronous::Flyer;
 use crate::bench::{Rivals, Stage};
 use crate::cached::{self, Whole};
-use crate::contender::{Contender, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, QUICK_CACHE};
+use crate::contender::{Contender, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, QUICK_CACHE, TOKIO_FS};
 use crate::machine;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{Data, RecordReads, Skew};
@@ -60,7 +60,8 @@ impl Settings {
 }
 
 /// Who may take part beside iomill.
-pub const RIVALS: Names = Names { own: &[MMAP, MMAP_SMALL_PAGES, PREAD], brought: &[QUICK_CACHE, MOKA, FOYER] };
+pub const RIVALS: Names =
+    Names { own: &[MMAP, MMAP_SMALL_PAGES, PREAD], brought: &[QUICK_CACHE, MOKA, FOYER, TOKIO_FS] };
 
 /// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
 pub fn run(

@@ -1,5 +1,7 @@
-//! Checks of the repository itself, `cargo xtask tidy`, and a place to run its tests in, `cargo xtask forbidden`.
+//! Checks of the repository itself, `cargo xtask tidy`, a place to run its tests in, `cargo xtask forbidden`, and what its code costs,
+//! `cargo xtask budget`.
 
+mod budget;
 mod forbidden;
 mod tidy;
 mod workspace;
@@ -7,7 +9,7 @@ mod workspace;
 use std::process::ExitCode;
 
 /// The subcommands, by which documentation that names one is checked.
-const COMMANDS: [&str; 2] = ["forbidden", "tidy"];
+const COMMANDS: [&str; 3] = ["forbidden", "tidy", "budget"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -19,8 +21,12 @@ fn main() -> ExitCode {
             ExitCode::from(126)
         }
         ["tidy", "--prose"] => prose(),
+        ["budget"] => budget(false),
+        ["budget", "--record"] => budget(true),
         _ => {
-            eprintln!("usage: cargo xtask tidy [--prose], or cargo xtask forbidden -- COMMAND...");
+            eprintln!(
+                "usage: cargo xtask tidy [--prose], cargo xtask budget [--record], or cargo xtask forbidden -- COMMAND..."
+            );
             ExitCode::from(2)
         }
     }
@@ -55,6 +61,18 @@ fn prose() -> ExitCode {
         }
         Err(error) => {
             eprintln!("tidy: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Exit code 0 when no operation is over its budget, or none can be counted here; 1 when one is, 2 when counting failed.
+fn budget(records: bool) -> ExitCode {
+    match workspace::Workspace::load().and_then(|workspace| budget::check(&workspace, records)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("budget: {error}");
             ExitCode::from(2)
         }
     }

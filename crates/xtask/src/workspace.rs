@@ -15,6 +15,9 @@ pub struct Workspace {
     /// Where the repository lies.
     #[serde(rename = "workspace_root")]
     pub root: PathBuf,
+    /// Where cargo builds.
+    #[serde(rename = "target_directory")]
+    pub target: PathBuf,
     /// Members and all they depend on.
     pub packages: Vec<Package>,
     /// The packages of this repository.

@@ -14,9 +14,20 @@ use super::{Driver, Flights, Op, Ops, Way};
 pub(super) struct Callbacks;
 
 impl Way for Callbacks {
-    fn driver(&self) -> Result<Box<dyn Driver>> {
-        Ok(Box::new(Callbacks))
+    fn driver(&self, flights: Flights) -> Result<Box<dyn Driver>> {
+        let (ops, shared) = flights.into_parts();
+        let lane = |(index, ops)| {
+            let (timer, bytes) = (Started::new(index), shared.bytes_to_write());
+            Lane { ops, timer, started: None, op: None, bytes }
+        };
+        let lanes = ops.into_iter().enumerate().map(lane).collect();
+        Ok(Box::new(Submitting { lanes, shared }))
     }
+}
+
+struct Submitting {
+    lanes: Vec<Lane>,
+    shared: Arc<Shared>,
 }
 
 /// The index of a lane, and what its operation yielded.
@@ -63,18 +74,13 @@ impl Lane {
     }
 }
 
-impl Driver for Callbacks {
-    fn drive(&mut self, flights: Flights) -> Result<u64> {
-        let (ops, shared) = flights.into_parts();
+impl Driver for Submitting {
+    fn drive(&mut self) -> Result<u64> {
+        let Submitting { lanes, shared } = self;
         let ended = Arc::new(Inbox::new(Vec::new()));
-        let lane = |(index, ops)| {
-            let (timer, bytes) = (Started::new(index), shared.bytes_to_write());
-            Lane { ops, timer, started: None, op: None, bytes }
-        };
-        let mut lanes: Vec<Lane> = ops.into_iter().enumerate().map(lane).collect();
         let (mut done, mut in_flight, mut failure) = (0, 0, None);
         for (index, lane) in lanes.iter_mut().enumerate() {
-            match lane.begin(index, &shared, &ended) {
+            match lane.begin(index, shared, &ended) {
                 Ok(begun) => in_flight += u64::from(begun),
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -85,10 +91,10 @@ impl Driver for Callbacks {
             for (index, outcome) in outcomes.drain(..) {
                 in_flight -= 1;
                 let lane = &mut lanes[index];
-                let begun = lane.end(outcome, &shared).and_then(|()| {
+                let begun = lane.end(outcome, shared).and_then(|()| {
                     done += 1;
                     // After a failure what is in flight is waited for.
-                    if failure.is_some() || shared.is_over() { Ok(false) } else { lane.begin(index, &shared, &ended) }
+                    if failure.is_some() || shared.is_over() { Ok(false) } else { lane.begin(index, shared, &ended) }
                 });
                 match begun {
                     Ok(begun) => in_flight += u64::from(begun),

@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 
 use iomill::Result;
 
-use super::{Driver, Flights, Way};
+use super::{Driver, Flights, Lane, Way};
 
 /// What other threads leave for one that waits for it.
 #[derive(Debug)]
@@ -102,13 +102,15 @@ pub(super) fn block_on_all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output>
 pub(super) struct BlockOn;
 
 impl Way for BlockOn {
-    fn driver(&self) -> Result<Box<dyn Driver>> {
-        Ok(Box::new(BlockOn))
+    fn driver(&self, flights: Flights) -> Result<Box<dyn Driver>> {
+        Ok(Box::new(Lanes(flights.futures())))
     }
 }
 
-impl Driver for BlockOn {
-    fn drive(&mut self, flights: Flights) -> Result<u64> {
-        block_on_all(flights.futures()).into_iter().sum()
+struct Lanes(Vec<Lane>);
+
+impl Driver for Lanes {
+    fn drive(&mut self) -> Result<u64> {
+        block_on_all(std::mem::take(&mut self.0)).into_iter().sum()
     }
 }

@@ -1,0 +1,201 @@
+//! Operations whose instructions are counted: `instructions KIND DIR`, under callgrind, by `cargo xtask budget`.
+//!
+//! Goals: the same instructions in every run: fixed places, one thread that does the work, no clock that decides anything. What is
+//! between begin and end of [`counted_work`] is counted, and how many operations that were is printed. Non-goals: time; what the
+//! kernel does is not counted.
+
+#![allow(clippy::unwrap_used)]
+
+use std::future::Future;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use iomill::engine::EngineKind;
+use iomill::{Array, ArrayOptions, File, Layout, Mode};
+
+const PAGE: usize = 4096;
+const RECORD: usize = 128;
+/// Drives of the array.
+const DRIVES: usize = 4;
+/// Records of a call that takes many.
+const BATCH: usize = 256;
+
+/// Does its work inside a function that callgrind knows by name.
+#[inline(never)]
+fn counted_work(work: &mut dyn FnMut()) {
+    work();
+    // Not the last thing, or it would be a jump and no call.
+    black_box(());
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let [kind, dir] = &arguments[..] else {
+        // `cargo bench` runs it without.
+        println!("usage: instructions hit|batched-hit|future-hit|miss|create DIR");
+        return;
+    };
+    let dir = tempfile::tempdir_in(dir).unwrap();
+    if let Err(error) = try_engine(&dir.path().join("tried")) {
+        println!("unavailable the operations that are counted take io_uring: {error}");
+        return;
+    }
+    let operations = match kind.as_str() {
+        "hit" => hits(dir.path()),
+        "batched-hit" => batched_hits(dir.path()),
+        "future-hit" => future_hits(dir.path()),
+        "miss" => misses(dir.path()),
+        "create" => creates(dir.path()),
+        other => panic!("no operation is called {other}"),
+    };
+    println!("operations {operations}");
+}
+
+/// An error where the engine that all counts are of is not to be had.
+fn try_engine(dir: &Path) -> iomill::Result<()> {
+    let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(0))?;
+    let file = array.create_file("f", Layout::default())?;
+    file.write_at(&[1; PAGE], 0)?;
+    file.close()?;
+    array.close()
+}
+
+fn drives(dir: &Path) -> Vec<PathBuf> {
+    (0..DRIVES).map(|drive| dir.join(format!("ssd{drive}"))).collect()
+}
+
+fn array(dir: &Path, options: ArrayOptions) -> iomill::Result<Array> {
+    let drives = drives(dir);
+    drives.iter().for_each(|drive| std::fs::create_dir_all(drive).unwrap());
+    options.engine(EngineKind::Uring).create(drives)
+}
+
+fn file(array: &Array, len: usize) -> File {
+    let file = array.create_file("f", Layout::default()).unwrap();
+    let bytes: Vec<u8> = (0..len).map(|at| (at / 64) as u8).collect();
+    file.write_at(&bytes, 0).unwrap();
+    file.sync().unwrap();
+    file
+}
+
+/// A file of which all is in the cache.
+fn warm(dir: &Path) -> (Array, File) {
+    let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(64 << 20)).unwrap();
+    let file = file(&array, 4 << 20);
+    // More than once: a page that was written may have left since, and policies learn.
+    let mut all = vec![0; 4 << 20];
+    (0..3).for_each(|_| assert_eq!(file.read_at(&mut all, 0).unwrap(), all.len()));
+    (array, file)
+}
+
+/// Places of records, in no order.
+fn places(file: &File, count: usize) -> Vec<u64> {
+    let records = file.len() / RECORD as u64;
+    (0..count as u64).map(|index| index * 7919 % records * RECORD as u64).collect()
+}
+
+fn hits(dir: &Path) -> usize {
+    let (_array, file) = warm(dir);
+    let places = places(&file, 100_000);
+    let read = |places: &[u64]| {
+        let mut record = [0; RECORD];
+        for &place in places {
+            file.read_at(&mut record, place).unwrap();
+            black_box(&record);
+        }
+    };
+    read(&places[..1000]);
+    counted_work(&mut || read(&places));
+    places.len()
+}
+
+fn batched_hits(dir: &Path) -> usize {
+    let (_array, file) = warm(dir);
+    let places = places(&file, 400 * BATCH);
+    let mut out = vec![0; BATCH * RECORD];
+    let mut read = |places: &[u64]| {
+        for places in places.chunks(BATCH) {
+            file.read_many(places, RECORD, &mut out).unwrap();
+            black_box(&out);
+        }
+    };
+    read(&places[..4 * BATCH]);
+    counted_work(&mut || read(&places));
+    places.len()
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Inline, as a thread that waits in io_uring stops all others under valgrind. A hit asks nothing of drive threads.
+fn future_hits(dir: &Path) -> usize {
+    let (_array, file) = warm(dir);
+    let places = places(&file, 20_000);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut read = |places: &[u64]| {
+        for &place in places {
+            let mut reading = pin!(file.read(place, RECORD));
+            let bytes = loop {
+                match reading.as_mut().poll(&mut context) {
+                    Poll::Ready(bytes) => break bytes.unwrap(),
+                    Poll::Pending => thread::park(),
+                }
+            };
+            black_box(&bytes);
+        }
+    };
+    read(&places[..1000]);
+    counted_work(&mut || read(&places));
+    places.len()
+}
+
+/// Pages that come once each, at places that read-ahead sees no order in.
+fn misses(dir: &Path) -> usize {
+    let options = ArrayOptions::new().mode(Mode::Inline);
+    // Written past the cache, so that none of it is there.
+    let written = array(dir, options.clone().cache_bytes(0)).unwrap();
+    file(&written, 16 << 20).close().unwrap();
+    written.close().unwrap();
+    let array = options.engine(EngineKind::Uring).cache_bytes(4 << 20).open_at(drives(dir)).unwrap();
+    let file = array.open_file("f").unwrap();
+    let pages = file.len() / PAGE as u64;
+    let places: Vec<u64> = (0..pages).map(|index| index * 7919 % pages * PAGE as u64).collect();
+    let mut page = vec![0; PAGE];
+    let mut read = |places: &[u64]| {
+        for &place in places {
+            assert_eq!(file.read_at(&mut page, place).unwrap(), PAGE);
+        }
+    };
+    // By then the cache is full of other pages than those that come.
+    let (before, counted) = places.split_at(places.len() / 2);
+    read(before);
+    let misses = array.counters().misses;
+    counted_work(&mut || read(counted));
+    assert_eq!(array.counters().misses - misses, counted.len() as u64, "some of them were there");
+    counted.len()
+}
+
+fn creates(dir: &Path) -> usize {
+    let array = array(dir, ArrayOptions::new().mode(Mode::Inline)).unwrap();
+    let page = vec![7; PAGE];
+    let create = |numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            let file = array.create_file(&format!("created/{number:06}"), Layout::default()).unwrap();
+            file.write_at(&page, 0).unwrap();
+            file.close().unwrap();
+        }
+    };
+    create(0..20);
+    counted_work(&mut || create(20..120));
+    100
+}
