@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::memory::page_bytes;
+
 /// Where the word is; null before the first question.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
@@ -82,7 +84,7 @@ fn find_word() -> &'static AtomicU64 {
 
 /// A word on a page that is zero in children (rule 2). It stays for as long as the process.
 fn wiped_page() -> rustix::io::Result<*mut AtomicU64> {
-    let len = rustix::param::page_size();
+    let len = page_bytes();
     // SAFETY: a new private mapping at an address that the kernel chooses touches no memory that exists.
     let page =
         unsafe { rustix::mm::mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
