@@ -189,6 +189,11 @@ fn io_pipe(command: &mut Command) -> io::PipeWriter {
 }
 
 fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64) {
+    let mut most = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure lives until the call returns.
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut most) }, 0);
+    // Only some may have more than their own limit.
+    let limit = limit.min(most.rlim_max);
     let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
     // SAFETY: both calls may be made between fork and exec; `setrlimit` reads a value of the closure's own.
     unsafe {

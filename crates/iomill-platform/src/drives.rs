@@ -154,6 +154,10 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
     };
     by_number.or_else(by_source).ok_or_else(|| {
         let ground = mount.map_or("a file system", |mount| &mount.kind);
+        if tree.list("sys/block").is_empty() {
+            let why = "/sys shows no block devices here; mount it, or look from outside the container";
+            return nowhere(format!("it lies on {ground}, and {why}"));
+        }
         nowhere(format!(
             "it lies on {ground}, which is on no block device of this machine; name a directory on a drive"
         ))

@@ -205,16 +205,19 @@ mod tests {
         let file = File::open("/proc/self/exe").unwrap();
         let handle = Handle(file.as_raw_fd());
         let mut table = FileTable::new(&submitter, &[handle]).unwrap();
+        // Less, where few files may be open.
+        let count = table.places.len();
+        assert!(count > 1 && count <= TABLE_FILES as usize);
         let mut resolve = |key, queued| table.resolve(&submitter, FileRef { handle, key }, queued);
         let mut places = Vec::new();
-        for key in 0..u64::from(TABLE_FILES) {
+        for key in 0..count as u64 {
             let Some(Target::Fixed(place)) = resolve(key, true) else { panic!("no place for {key}") };
             assert!(place > 0, "the first place is held");
             places.push(place);
         }
         places.sort_unstable();
         places.dedup();
-        assert_eq!(places.len(), TABLE_FILES as usize, "every file has a place of its own");
+        assert_eq!(places.len(), count, "every file has a place of its own");
         assert_eq!(resolve(1000, true), Some(Target::Plain(handle.0)), "all others were used a moment ago");
         for _ in 0..KEEP_REQUESTS {
             assert!(matches!(resolve(1, true), Some(Target::Fixed(_))));
