@@ -69,6 +69,63 @@ fn a_sync_that_could_not_be_begun_is_tried_again() {
     }
 }
 
+/// The real machine, on which locked memory lacks for every ring.
+#[derive(Debug, Default)]
+struct Unlocked(RealPlatform);
+
+impl Platform for Unlocked {
+    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
+        self.0.attach(path, create)
+    }
+    fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
+        self.0.neighbours(near)
+    }
+    fn choose(&self, _: &dyn DriveFs, _: Handle, _: Option<EngineKind>) -> io::Result<Choice> {
+        Ok(Choice { kind: EngineKind::Uring, why: None })
+    }
+    fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
+        match kind {
+            EngineKind::Uring => Err(io::Error::new(io::ErrorKind::OutOfMemory, "there is no ring")),
+            _ => self.0.engine(kind, config),
+        }
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock()
+    }
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.random(bytes)
+    }
+    fn threads(&self) -> bool {
+        self.0.threads()
+    }
+}
+
+/// Other processes of the user may have all of the locked memory at any time. What was asked for is not replaced.
+#[test]
+fn another_engine_serves_where_locked_memory_lacks() {
+    let _alone = ALONE.lock().unwrap();
+    for mode in [Mode::Inline, Mode::DriveThreads] {
+        let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let options = || ArrayOptions::new().mode(mode).platform(Arc::new(Unlocked::default()));
+        let array = options().create([place.path()]).unwrap();
+        let file = array.create_file("file", Layout::default()).unwrap();
+        file.write_at(&[7; 100_000], 5).unwrap();
+        file.sync().unwrap();
+        let notices = array.notices().join("\n");
+        assert!(notices.contains("some threads use ") && notices.contains(": there is no ring"), "{notices}");
+        drop(file);
+        array.close().unwrap();
+        let array = options().engine(EngineKind::Uring).cache_bytes(0).open(place.path()).unwrap();
+        let error = array.open_file("file").unwrap().read_at(&mut [0; 10], 5).unwrap_err();
+        assert!(error.to_string().contains("there is no ring"), "{error}");
+        array.close().unwrap();
+        let array = ArrayOptions::new().open(place.path()).unwrap();
+        let mut bytes = [0; 100_000];
+        assert_eq!(array.open_file("file").unwrap().read_at(&mut bytes, 5).unwrap(), bytes.len());
+        assert!(bytes == [7; 100_000]);
+    }
+}
+
 /// The real machine, which makes so many more engines.
 #[derive(Debug)]
 struct Few(RealPlatform, AtomicUsize);

@@ -475,6 +475,7 @@ impl ArrayInner {
         let plan = Plan {
             platform: &*self.options.platform,
             services: &self.services,
+            may_change: self.options.engine.is_none(),
             cpus: setup::cpus(&self.options, &self.catalog, &self.places)?,
             locks: &self.locks,
             regions: &self.regions,

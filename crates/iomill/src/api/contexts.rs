@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::array::{ArrayInner, PAUSE};
 use super::state::FileState;
-use crate::drive::inline::Context;
+use crate::drive::inline::{Context, Service, with_rings_or_without};
 use crate::drive::regions::Regions;
 use crate::drive::{Done, Failure, Piece};
 use crate::error::{Error, Result};
@@ -104,7 +104,9 @@ impl ArrayInner {
 
     pub(super) fn new_context(&self) -> Result<Context> {
         let hold = self.catalog.lock_handles();
-        let context = Context::new(&*self.options.platform, &self.services, &self.locks, &hold);
+        let make = |services: &[Service]| Context::new(&*self.options.platform, services, &self.locks, &hold);
+        let notice = |notice| self.notice(notice);
+        let context = with_rings_or_without(&self.services, self.options.engine.is_none(), &notice, make);
         context.map_err(|e| Error::Machine {
             what: format!("an engine for thread {:?}", std::thread::current().name().unwrap_or("unnamed")),
             why: format!("{e}; raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`)"),

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use super::callbacks;
 use crate::drive::Class;
 use crate::drive::inbox::{Inbox, Load};
-use crate::drive::inline::Service;
+use crate::drive::inline::{Service, with_rings_or_without};
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
 use crate::drive::serve::{Message, Server, Turn};
@@ -22,6 +22,8 @@ use crate::sys::sync::{Mutex, lock};
 pub struct Plan<'a> {
     pub platform: &'a dyn Platform,
     pub services: &'a [Service],
+    /// Whether engines may be others than the services say: nothing but this library chose them.
+    pub may_change: bool,
     /// CPUs of each drive's thread; empty means any.
     pub cpus: Vec<Vec<usize>>,
     pub locks: &'a Arc<BlockLocks>,
@@ -54,12 +56,13 @@ impl std::fmt::Debug for Fleet {
 }
 
 impl Fleet {
-    /// Makes the servers and starts their threads. Notices say where a thread could not be bound to its CPUs.
+    /// Makes the servers and starts their threads. Notices say where a thread could not be bound to its CPUs, or uses another engine.
     pub fn start(plan: Plan<'_>, notice: &dyn Fn(String)) -> Result<Fleet> {
         let mut docks = Vec::new();
         let mut servers = Vec::new();
         for service in plan.services {
-            let server = Server::new(plan.platform, service, plan.locks, plan.regions, plan.hold);
+            let make = |one: &[Service]| Server::new(plan.platform, &one[0], plan.locks, plan.regions, plan.hold);
+            let server = with_rings_or_without(std::slice::from_ref(service), plan.may_change, notice, make);
             let server = server.map_err(|e| Error::Machine {
                 what: format!("the {} engine of a drive thread", service.kind),
                 why: e.to_string(),

@@ -41,6 +41,37 @@ pub struct Service {
     pub meter: Option<Meter>,
 }
 
+/// Engines where there can be no ring, the best first.
+const INSTEAD_OF_RINGS: [EngineKind; 2] = [EngineKind::Aio, EngineKind::Posix];
+
+/// What `make` makes for services. Locked memory may lack for a ring: the kernel counts that of all rings of a user together, so other
+/// processes may have it. Where `may_change`, another engine serves in place of the ring then, and `notice` is told.
+pub fn with_rings_or_without<T>(
+    services: &[Service],
+    may_change: bool,
+    notice: &dyn Fn(String),
+    make: impl Fn(&[Service]) -> io::Result<T>,
+) -> io::Result<T> {
+    let has_rings = services.iter().any(|service| service.kind == EngineKind::Uring);
+    let error = match make(services) {
+        Err(error) if has_rings && may_change && error.kind() == io::ErrorKind::OutOfMemory => error,
+        made => return made,
+    };
+    for kind in INSTEAD_OF_RINGS {
+        let changed = |service: &Service| match service.kind {
+            // Without direct I/O `io_submit` does each request before it takes the next.
+            EngineKind::Uring if !service.align.is_direct() => Service { kind: EngineKind::Posix, ..service.clone() },
+            EngineKind::Uring => Service { kind, ..service.clone() },
+            _ => service.clone(),
+        };
+        if let Ok(made) = make(&services.iter().map(changed).collect::<Vec<_>>()) {
+            notice(format!("some threads use {kind}: {error}"));
+            return Ok(made);
+        }
+    }
+    Err(error)
+}
+
 /// One engine with the queues that it serves.
 ///
 /// Field order matters: the engine goes first when dropped, and its ring holds the queues' bounce memory no longer.

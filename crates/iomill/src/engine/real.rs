@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use super::aio::AioEngine;
 use super::mmap::{self, MappedParts, MmapEngine};
@@ -25,6 +27,9 @@ use crate::sys::real_fs::RealFs;
 
 /// Capacity of the engines that are made only to see whether it works.
 const PROBE_CAPACITY: u32 = 64;
+
+/// How long to wait for locked memory, again and again.
+const RING_PAUSES_MS: [u64; 6] = [1, 2, 5, 10, 30, 60];
 
 /// `f_type` of tmpfs and of ramfs.
 const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
@@ -58,7 +63,10 @@ impl Platform for RealPlatform {
 
     fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
         Ok(match kind {
-            EngineKind::Uring => Box::new(UringEngine::new(config).map_err(|error| explained(&error, why_no_uring))?),
+            EngineKind::Uring => {
+                let made = patiently(|| UringEngine::new(config));
+                Box::new(made.map_err(|error| explained(&error, why_no_uring))?)
+            }
             EngineKind::Aio => Box::new(AioEngine::new(config).map_err(|error| explained(&error, why_no_aio))?),
             EngineKind::Posix => Box::new(PosixEngine::new(config)),
             EngineKind::Mmap => {
@@ -133,6 +141,18 @@ fn grant(kind: EngineKind, probe: Handle, direct: bool) -> io::Result<Choice> {
         EngineKind::Simulated => return Err(no_simulation()),
     };
     Ok(Choice { kind, why })
+}
+
+/// Makes a ring, once more where locked memory lacks: what earlier rings of this user had, such as those of [`try_uring`], the kernel gives
+/// back a little after they were dropped.
+fn patiently<T>(make: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    for pause_ms in RING_PAUSES_MS {
+        match make() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => thread::sleep(Duration::from_millis(pause_ms)),
+            made => return made,
+        }
+    }
+    make()
 }
 
 fn try_uring() -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! Tests of the real platform. Tests that forbid system calls run in their own process.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -115,6 +116,26 @@ fn the_choice_here_can_be_made() {
     assert!(grant(EngineKind::Simulated, probe, true).is_err());
     assert!(platform.engine(EngineKind::Simulated, &config).is_err());
     assert!(choose(Handle(-1), true).is_err());
+}
+
+/// Four drives are tried with a ring each, and the fifth ring met the limit of locked memory while those were taken down.
+#[test]
+fn locked_memory_that_comes_back_is_waited_for() {
+    let error = |errno| io::Error::from_raw_os_error(errno);
+    let calls = Cell::new(0);
+    let lacks_thrice = || {
+        calls.set(calls.get() + 1);
+        if calls.get() < 4 { Err(error(libc::ENOMEM)) } else { Ok(calls.get()) }
+    };
+    assert_eq!(patiently(lacks_thrice).unwrap(), 4);
+    for (errno, expected) in [(libc::ENOMEM, RING_PAUSES_MS.len() + 1), (libc::EPERM, 1)] {
+        calls.set(0);
+        let fails = || -> io::Result<()> {
+            calls.set(calls.get() + 1);
+            Err(error(errno))
+        };
+        assert_eq!((patiently(fails).unwrap_err().raw_os_error(), calls.get()), (Some(errno), expected));
+    }
 }
 
 #[test]
