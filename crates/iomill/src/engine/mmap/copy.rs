@@ -284,11 +284,8 @@ mod tests {
         file.set_len(PAGE as u64).unwrap();
         assert_eq!(read(&mut to, 100, 2 * PAGE), PAGE + 100, "the file was cut under the mapping");
         // SAFETY: as above, the other way round.
-        assert_eq!(
-            unsafe { copy(start.add(PAGE - 10), [5u8; 20].as_ptr(), 20) },
-            10,
-            "writing ended at the end of the file"
-        );
+        let written = unsafe { copy(start.add(PAGE - 10), [5u8; 20].as_ptr(), 20) };
+        assert_eq!(written, 10, "writing ended at the end of the file");
         file.set_len(4 * PAGE as u64).unwrap();
         assert_eq!(read(&mut to, 0, 4 * PAGE), 0, "the file has grown into the mapping");
         assert_eq!(to[PAGE - 11..PAGE + 1], [0, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 0]);
