@@ -152,7 +152,7 @@ fn senseless_nodes_are_errors() {
         (two().cache_nodes(Vec::new()), "name at least one"),
         (two().cache_nodes([1, 1]), "named twice"),
         (ArrayOptions::new().topology(Topology::One).cache_nodes([1]), "there is one node, 0"),
-        (ArrayOptions::new().topology(Topology::Emulate(0)), "it is 1 to 64"),
+        (ArrayOptions::new().topology(Topology::Emulate(0)), "give 1 to 64"),
         (two().cache_nodes([0]).io_nodes([1]).mode(Mode::Inline), "inline mode"),
         (two().cache_bytes(12 * PAGE as u64), "for each of 2 nodes"),
     ] {
