@@ -50,7 +50,7 @@ pub struct Seen {
     pub fetched_bytes: Option<u64>,
 }
 
-/// Counts what the calling thread meets (rules 1 and 2). [`crate::threads`] has one for each thread; a contender that works
+/// Counts what the calling thread meets (rules 1 and 2). The module `threads` has one for each thread; a contender that works
 /// elsewhere brings its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch(Seen);

@@ -278,7 +278,7 @@ impl Array {
     }
 
     /// Changes the size of the page cache, in bytes, while it is used: step by step, each of which holds others up for microseconds.
-    /// [`Counters`] show how far it has come. It returns when the size is reached.
+    /// [`Counters`](crate::Counters) show how far it has come. It returns when the size is reached.
     ///
     /// It grows up to what [`ArrayOptions::cache_bytes_max`] said. When it shrinks, pages that do not fit go; dirty ones are
     /// written first, and an error in that leaves the cache at a size between. Memory goes back to the system in chunks of a
