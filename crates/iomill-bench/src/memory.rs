@@ -62,8 +62,8 @@ impl Region {
         unsafe { madvise(self.start.cast(), self.len, Advice::LinuxNoHugepage) }
     }
 
-    /// Maps all pages for reading now, and has this processor look at each. In a virtual machine the memory behind a page that a
-    /// drive has filled may be given to it at its first look only, which costs microseconds and is no fault that the guest sees.
+    /// Maps all pages for reading now, and has this processor look at each. A virtual machine may be given the memory
+    /// behind a page at the first look only, and sees no fault then.
     pub(crate) fn populate(&self) -> Result<(), Errno> {
         // SAFETY: the range is this region's own, and the advice changes no bytes.
         match unsafe { madvise(self.start.cast(), self.len, Advice::LinuxPopulateRead) } {
