@@ -207,7 +207,6 @@ mod models {
 
     /// Rules 4 and 5: a sharer, and a modifier that comes twice, keep trying: both get the lock, and neither a mark nor a turn stays behind.
     ///
-    /// Seen to fail (it does not end) when a sharer that gets in left `KEPT_OUT` standing: then a turn comes that no sharer takes.
     #[test]
     fn loom_locks_give_turns() {
         model(|| {
