@@ -206,7 +206,6 @@ mod models {
     }
 
     /// Rules 4 and 5: a sharer, and a modifier that comes twice, keep trying: both get the lock, and neither a mark nor a turn stays behind.
-    ///
     #[test]
     fn loom_locks_give_turns() {
         model(|| {
