@@ -1,6 +1,6 @@
 //! Accesses to bytes of which only a part fits in memory.
 //!
-//! Goals: one description for whoever works here and for whoever works in a process of its own.
+//! Goals: contenders in this process and contenders in a process of their own use the same description.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::human;
 use crate::pattern::PAGE_BYTES;
 use crate::state::Finds;
 
-/// Memory of a program that is held to so much, beside its cache, that the kernel may use for the cache.
+/// Memory beyond its cache that a contender with limited memory gets, and that the kernel may use for the cache.
 const BESIDES_BYTES: u64 = 6 << 20;
 
 /// What to do, the same for every contender.
@@ -25,13 +25,13 @@ pub struct Access {
     pub slot_bytes: u32,
     /// Bytes per operation, from the start of a slot.
     pub op_bytes: u32,
-    /// Share of reads among the operations; the others write.
+    /// Percentage of reads among the operations; the others write.
     pub read_percent: u8,
     /// Length of what is accessed, in bytes.
     pub len_bytes: u64,
-    /// Memory for what was read, in bytes.
+    /// Memory for the cache, in bytes.
     pub cache_bytes: u64,
-    /// Operations in one call of those contenders that take many.
+    /// Operations per call, for contenders that take many in a call.
     pub batch: u32,
 }
 
@@ -86,16 +86,16 @@ impl Task for Access {
 
     fn finds(&self) -> Option<Finds> {
         let held = self.cache_bytes as f64 / self.len_bytes.max(1) as f64;
-        // What a program takes for itself is in its share of memory too, and may make room for a few more pages.
+        // The memory limit includes this memory of the program itself. It may hold a few more pages.
         let most = (self.cache_bytes + BESIDES_BYTES) as f64 / self.len_bytes.max(1) as f64;
         let share = match self.choice {
-            // A page has one set to be in, and a few sets may be too small for theirs.
+            // A page can be in one set only, and a few sets may be too small for their pages.
             Choice::Uniform if held >= 1.0 => 0.95..=1.0,
             Choice::Uniform => 0.6 * held..=1.1 * most,
             // The popular slots are among those in memory.
             Choice::Zipf => 0.6 * held..=1.0,
             Choice::Hits(percent) => f64::from(percent) / 100.0 - 0.1..=f64::from(percent) / 100.0 + 0.1,
-            // More may be read ahead than is asked for in the end.
+            // Read-ahead may bring more pages than the slice asks for.
             Choice::Sequential => f64::NEG_INFINITY..=1.1 * most,
         };
         Some(Finds { miss_bytes: PAGE_BYTES as u64, share })

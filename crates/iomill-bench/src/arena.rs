@@ -1,7 +1,6 @@
 //! The array that is measured: a file of pattern in it, and the same bytes as rivals see them.
 //!
-//! Goals: nothing left behind: what was made here is removed on drop, also after an error or Ctrl-C. Non-goals: choosing
-//! drives.
+//! Goals: nothing is left behind. What was made here is removed on drop, also after an error or Ctrl-C. Non-goals: choosing drives.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use crate::machine::Machine;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::target::{Part, Target};
 
-/// The pattern's seed: fixed, so that a file that was kept can be measured again.
+/// The pattern's seed. It is fixed, so that a kept file can be measured again.
 pub const SEED: u64 = 0x696f_6d69_6c6c;
 
 /// An array with one file full of pattern.
@@ -25,7 +24,7 @@ pub struct Arena {
     /// Drives that name the array; not empty.
     drives: Vec<PathBuf>,
     file_name: String,
-    /// Removed with everything in them, when the array itself was made for the measurement.
+    /// Directories that were made for the measurement; removed with everything in them.
     remove_dirs: Vec<PathBuf>,
     /// Whether the file was made for the measurement.
     remove_file: bool,
@@ -41,12 +40,12 @@ pub struct Shape {
 }
 
 impl Arena {
-    /// Makes a new array of `drives` directories in `dir`, which must not exist yet. It is removed in the end.
+    /// Makes a new array of `drives` directories in `dir`, which must not exist yet. The array is removed at the end.
     pub fn fresh(dir: &Path, drives: usize) -> Result<Arena> {
         Arena::fresh_at(vec![dir.to_owned()], drives)
     }
 
-    /// Makes a new array of `drives` directories, in turn below `dirs`. It is removed in the end.
+    /// Makes a new array of `drives` directories, which are spread over `dirs` in turn. The array is removed at the end.
     pub fn fresh_over(dirs: &[PathBuf], drives: usize) -> Result<Arena> {
         let name = leftovers::name();
         Arena::fresh_at(dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(), drives)
@@ -61,7 +60,7 @@ impl Arena {
             remove_dirs: Vec::new(),
             remove_file: false,
         };
-        // A failure removes what was made by then.
+        // After a failure the drop removes what has been made so far.
         for dir in dirs {
             dir.parent().into_iter().for_each(leftovers::remove_in);
             fs::create_dir(&dir).map_err(|e| Error::io("create", &dir, e))?;
@@ -74,12 +73,12 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Measures within an array that exists; only the measured file is made and removed.
+    /// Measures in an existing array. Only the measured file is made and removed.
     pub fn existing(drives: &[PathBuf]) -> Arena {
         Arena { drives: drives.to_owned(), file_name: String::new(), remove_dirs: Vec::new(), remove_file: false }
     }
 
-    /// A measured file that somebody else makes and removes.
+    /// A measured file that the caller makes and removes.
     pub(crate) fn named(drives: &[PathBuf], file_name: &str) -> Arena {
         Arena {
             drives: drives.to_owned(),
@@ -89,13 +88,13 @@ impl Arena {
         }
     }
 
-    /// Writes the measured file. `progress` is told the bytes written so far and in all.
+    /// Writes the measured file. `progress` gets the bytes written so far and the total.
     pub fn fill(&mut self, shape: &Shape, cancel: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let len = shape.len_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
         if len == 0 {
             return Err(Error::invalid(format!("a file of {} bytes", shape.len_bytes), "give at least one page, 4KiB"));
         }
-        // Nothing is looked at twice.
+        // No cache: no page is used twice.
         let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
         for name in array.list(leftovers::PREFIX).into_iter().filter(|name| leftovers::is_abandoned(name)) {
             array.delete(&name)?;
@@ -107,7 +106,7 @@ impl Arena {
         write_pattern(array, file, len, cancel, progress)
     }
 
-    /// Writes the pattern into the measured file anew, after somebody has left other bytes in it.
+    /// Writes the pattern into the measured file again, after a contender has left other bytes in it.
     pub(crate) fn refill(&self, cancel: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
         let file = array.open_file(&self.file_name)?;
@@ -125,7 +124,7 @@ impl Arena {
         &self.file_name
     }
 
-    /// Where a plain file beside the array's own may be made for the measurement: on its first drive.
+    /// The path for a plain file for the measurement, on the array's first drive.
     fn flat_path(&self) -> Result<PathBuf> {
         let lacks = || Error::invalid("an array without drives", "name one of them");
         let drive = self.drives.first().ok_or_else(lacks)?;
@@ -139,7 +138,7 @@ impl Arena {
         let stat = peek.stat(&self.file_name)?;
         let map = Map::new(stat.layout, &stat.weights, stat.key)?;
         let block_pages = u64::from(stat.block_bytes) / PAGE_BYTES as u64;
-        // With the hash layout a part's last group has holes: rivals read what lies before it.
+        // With the hash layout the last group of a part has holes. Rivals read only what lies before that group.
         let group = map.group_blocks();
         let full = stat.len_bytes / u64::from(stat.block_bytes) / group * group;
         let mut parts = Vec::new();
@@ -155,7 +154,7 @@ impl Arena {
 
     fn remove(&self) -> Result<()> {
         let failed = |dir: &PathBuf| fs::remove_dir_all(dir).err().map(|e| Error::io("remove", dir, e));
-        // All of them, whatever becomes of some.
+        // A failure for one directory does not stop the removal of the others.
         let failures: Vec<Error> = self.remove_dirs.iter().filter_map(failed).collect();
         if let Some(first) = failures.into_iter().next() {
             return Err(first);
@@ -168,15 +167,15 @@ impl Arena {
         Ok(())
     }
 
-    /// Measures, and leaves nothing behind. A failure of the measurement says more than one of the removal after it.
+    /// Measures, and leaves nothing behind. An error of the measurement goes before an error of the removal.
     pub fn measured<R>(mut self, measure: impl FnOnce(&mut Arena) -> Result<R>) -> Result<R> {
         let result = measure(&mut self);
         let cleaned = self.clean_up();
         result.and_then(|result| cleaned.map(|()| result))
     }
 
-    /// Writes the measured file, and a plain one of the same length beside it that is removed when it is dropped; says what lies
-    /// under that.
+    /// Writes the measured file, and a plain file of the same length beside it. Dropping the plain file removes it. Also returns
+    /// the machine under that file.
     pub(crate) fn fill_with_flat(
         &mut self,
         len_bytes: u64,
@@ -190,7 +189,7 @@ impl Arena {
         Ok((flat, machine))
     }
 
-    /// Removes what was made for the measurement, and says if that failed.
+    /// Removes what was made for the measurement, and returns an error if that fails.
     pub fn clean_up(mut self) -> Result<()> {
         let result = self.remove();
         (self.remove_dirs, self.remove_file) = (Vec::new(), false);
@@ -199,13 +198,13 @@ impl Arena {
 }
 
 impl Drop for Arena {
-    /// After an error, which is what the user hears of; `clean_up` reports its own.
+    /// Removes after an error. The user sees that first error; `clean_up` reports errors of its own.
     fn drop(&mut self) {
         let _ = self.remove();
     }
 }
 
-/// Fills a file whose length is whole pages, and closes it and the array.
+/// Fills a file whose length is a whole number of pages. Then closes the file and the array.
 fn write_pattern(
     array: Array,
     file: iomill::File,
@@ -233,7 +232,7 @@ fn write_pattern(
 mod tests {
     use super::*;
 
-    /// For every layout the rivals find the pattern in the parts, page by page.
+    /// With every layout the rivals find the pattern in the parts, page by page.
     #[test]
     fn parts_hold_what_the_page_map_says() {
         let base = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

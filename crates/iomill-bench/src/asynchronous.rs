@@ -1,7 +1,7 @@
-//! iomill's asynchronous calls: futures and callbacks, so many in flight from one thread.
+//! iomill's asynchronous calls: futures and callbacks, with a number of operations in flight from each thread.
 //!
-//! Goals: the calls that a program without a runtime would write, over one loop that does nothing else; other runtimes drive the
-//! same operations by [`Driver`]. Non-goals: batches of tasks in one `submit`; each operation is a call.
+//! Goals: the calls that a program without a runtime would write, in one loop that does nothing else. Other runtimes drive the same
+//! operations through [`Driver`]. Non-goals: several tasks in one `submit`; each operation is a call.
 
 mod callbacks;
 mod executor;
@@ -21,19 +21,19 @@ use crate::pattern;
 use crate::threads::{self, Count};
 pub use lane::{Flights, Lane, Op, Ops};
 
-/// Makes what drives operations, for each measuring thread and before the clock starts.
+/// Makes the drivers of operations, for each measuring thread and before the clock starts.
 pub trait Way: fmt::Debug + Send + Sync {
-    /// One for the calling thread. It begins nothing yet.
+    /// A driver for the calling thread. It starts no operation yet.
     fn driver(&self, flights: Flights) -> Result<Box<dyn Driver>>;
 }
 
 /// Drives operations to their ends.
 pub trait Driver {
-    /// Keeps one operation of each lane in flight until the lanes end; says how many operations there were.
+    /// Keeps one operation of each lane in flight until the lanes end. Returns the number of operations.
     fn drive(&mut self) -> Result<u64>;
 }
 
-/// One of iomill's asynchronous ways, with so many operations in flight.
+/// One of iomill's asynchronous ways, with a fixed number of operations in flight.
 #[derive(Clone, Debug)]
 pub struct Flyer {
     name: &'static str,
@@ -45,14 +45,14 @@ pub struct Flyer {
 pub(crate) struct Load<'a> {
     pub(crate) file: &'a File,
     pub(crate) op_bytes: usize,
-    /// Of the pattern that the file holds.
+    /// The seed of the pattern that the file holds.
     pub(crate) seed: u64,
-    /// Whether only the stamps of pages are right: some operations write.
+    /// Some operations write, so only the stamps of pages can be checked.
     pub(crate) writes: bool,
 }
 
 impl Flyer {
-    /// A way of that name.
+    /// A way with that name.
     pub fn new(name: &'static str, way: Arc<dyn Way>, in_flight: usize) -> Flyer {
         Flyer { name, way, in_flight: in_flight.max(1) }
     }
@@ -81,8 +81,8 @@ impl Flyer {
         format!("{} in flight per thread, each a call of its own", self.in_flight)
     }
 
-    /// One slice. `set_up` is called by each thread before the clock starts, `ops` makes the operations of a lane out of so many, and
-    /// `begin` is called by each thread when it begins to work.
+    /// Runs one slice. Each thread calls `set_up` before the clock starts, and `begin` when it starts to work. `ops` makes the
+    /// operations of a lane, given its index and the number of lanes.
     pub(crate) fn run(
         &self,
         slice: &Slice<'_>,
@@ -99,7 +99,7 @@ impl Flyer {
             let ops = own.map(|lane| ops(lane, lanes)).collect::<Result<Vec<Ops>>>()?;
             let flights = Flights::new(load, ops, slice.verify, Arc::clone(&stop))?;
             let shared = flights.shared();
-            // What the first call starts is there before the clock is.
+            // The first call may start threads and rings. This read starts them before the clock starts.
             executor::block_on_all(vec![load.file.read(0, load.op_bytes)])
                 .into_iter()
                 .try_for_each(|read| read.map(drop))?;
@@ -116,7 +116,7 @@ impl Flyer {
     }
 }
 
-/// Whether all bytes that were read are the pattern; of pages that somebody writes only the stamps are.
+/// Whether all bytes read are the pattern. In pages that a contender writes only the stamps are checked.
 fn is_right(seed: u64, only_stamps: bool, offset: u64, bytes: &[u8]) -> bool {
     if !only_stamps {
         return pattern::holds(seed, offset, bytes);
@@ -128,7 +128,7 @@ fn is_right(seed: u64, only_stamps: bool, offset: u64, bytes: &[u8]) -> bool {
 #[cold]
 fn wrong(offset: u64) -> Error {
     let what = format!("the bytes at offset {offset} of the measured file");
-    Error::Machine { what, why: "what was read there is not what was written".into() }
+    Error::Machine { what, why: "what was read is not what was written; write the file anew and run again".into() }
 }
 
 #[cfg(test)]

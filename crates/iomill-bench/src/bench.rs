@@ -1,4 +1,4 @@
-//! A whole measurement: make the file, gather those who take part, measure in turns, remove the file, report.
+//! A whole measurement: make the file, collect the contenders, measure in turns, remove the file, report.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::report::Report;
 use crate::rivals::{self, BROUGHT_BY, Bring, Names};
 use crate::rounds::{self, Plan, Progress};
 
-/// Names that a choice of rivals may contain.
+/// The names that a choice of rivals may contain.
 pub const RIVALS: [&str; 12] = [
     URING_BY_HAND,
     AIO_BY_HAND,
@@ -34,23 +34,23 @@ pub const RIVALS: [&str; 12] = [
     PWRITE,
 ];
 
-/// Those of [`run`].
+/// The rivals of [`run`].
 pub const ACCESS_RIVALS: Names =
     Names::own(&[URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP]);
 
-/// Who takes part beside iomill.
+/// The contenders besides iomill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rivals {
-    /// Everybody.
+    /// All rivals.
     All,
-    /// Nobody.
+    /// No rivals.
     None,
     /// These, of [`RIVALS`].
     Some(Vec<String>),
 }
 
 impl Rivals {
-    /// Whether that contender takes part; iomill always does.
+    /// Whether that contender takes part. iomill always does.
     pub fn include(&self, name: &str) -> bool {
         match self {
             Rivals::All => true,
@@ -59,20 +59,20 @@ impl Rivals {
         }
     }
 
-    /// Refuses those that a measurement does not have, with `bring` or without.
+    /// Refuses rivals that a measurement does not have. `bring` adds the rivals of another program.
     pub(crate) fn check(&self, names: Names, bring: Option<&dyn Bring>) -> Result<()> {
         let Rivals::Some(chosen) = self else { return Ok(()) };
         for name in chosen {
             let is_brought = names.brought.contains(&name.as_str());
             let why = match bring {
                 None if is_brought => {
-                    format!("it needs other crates; `{BROUGHT_BY} ...` in iomill's repository has it")
+                    format!("it needs other crates; run `{BROUGHT_BY} ...` in iomill's repository")
                 }
                 _ if is_brought || names.own.contains(&name.as_str()) => continue,
                 _ => {
                     let brought = if bring.is_some() { names.brought } else { &[] };
                     let there = [names.own, brought].concat().join(", ");
-                    format!("it takes no part in this; give `all`, `none`, or some of {there}")
+                    format!("it takes no part in this measurement; give `all`, `none`, or some of {there}")
                 }
             };
             return Err(Error::invalid(format!("rival {name:?}"), why));
@@ -109,33 +109,33 @@ pub struct Settings {
     pub shape: Shape,
     /// The timed part.
     pub plan: Plan,
-    /// Which ways of iomill, of the contenders' names.
+    /// The ways of iomill that are measured, by their contenders' names.
     pub ways: Vec<&'static str>,
-    /// Which of its asynchronous ways.
+    /// Its asynchronous ways that are measured.
     pub flyers: Vec<Flyer>,
-    /// How iomill opens the array; mode, depth and access are the measurement's own.
+    /// How iomill opens the array. The measurement sets mode, depth and access itself.
     pub options: ArrayOptions,
-    /// Who else.
+    /// The other contenders.
     pub rivals: Rivals,
 }
 
 impl Settings {
-    /// All of iomill's ways that block.
+    /// All blocking ways of iomill.
     pub fn all_ways() -> Vec<&'static str> {
         vec![IOMILL_INLINE, IOMILL_DRIVE_THREADS, IOMILL_NULL]
     }
 }
 
-/// Where a whole measurement stands.
+/// The current step of a whole measurement.
 #[derive(Clone, Copy, Debug)]
 pub enum Stage {
-    /// Writing the file: bytes so far and in all.
+    /// Writing the file: bytes so far, and the total.
     Filling(u64, u64),
-    /// Taking turns.
+    /// The contenders take turns.
     Measuring(Progress),
 }
 
-/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
+/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has the complete rounds only.
 pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
     arena.measured(|arena| measure(arena, settings, cancel, stage))
 }
@@ -166,7 +166,7 @@ fn measure(
     Ok(Report::new(machine, &[measured]))
 }
 
-/// The plan of `bench quick`: random reads of single pages, everybody, well under two minutes.
+/// The plan of `bench quick`: random reads of single pages by all contenders, in well under two minutes.
 pub fn quick() -> Settings {
     Settings {
         shape: Shape { len_bytes: 1 << 30, layout: iomill::Layout::default() },

@@ -1,6 +1,6 @@
-//! iomill with its cache, beside others who have one: warm reads, accesses to more than fits, small writes.
+//! iomill with its cache, compared with other caches: warm reads, accesses to more than fits, small writes.
 //!
-//! Goals: the calls that a user would write. Non-goals: what goes past the cache ([`crate::iomill`]).
+//! Goals: the calls that a user would write. Non-goals: calls that bypass the cache ([`crate::iomill`]).
 
 mod accesses;
 mod warm;
@@ -29,12 +29,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// That of an arena that has been filled.
+    /// The file of an arena that has been filled.
     pub(crate) fn new(arena: &Arena, options: &ArrayOptions) -> Place {
         Place { drives: arena.drives().to_owned(), file_name: arena.file_name().to_owned(), options: options.clone() }
     }
 
-    /// Opens it with an empty cache of that size.
+    /// Opens the file with an empty cache of that size.
     fn open(&self, cache_bytes: u64, writes: bool) -> Result<Opened> {
         let options = self.options.clone().cache_bytes(cache_bytes).read_only(!writes);
         let array = options.open_at(&self.drives)?;
@@ -57,24 +57,24 @@ impl Opened {
     }
 }
 
-/// What was counted from the moment that the threads of a slice began to work.
+/// The counters at the moment when the threads of a slice started to work.
 #[derive(Debug, Default)]
 struct Since(OnceLock<Counters>);
 
 impl Since {
-    /// Called by each thread when it begins; the first one counts.
+    /// Each thread calls this when it starts. The first call takes the counters.
     fn begin(&self, array: &Array) {
         self.0.get_or_init(|| array.counters());
     }
 
-    /// The share of `room_bytes` that pages took when it began.
+    /// The share of `room_bytes` that cached pages took at the start.
     fn filled(&self, room_bytes: u64) -> Option<f64> {
         let before = self.0.get()?;
         let pages = before.fills.saturating_sub(before.evictions);
         Some((pages * PAGE_BYTES as u64) as f64 / room_bytes.max(1) as f64)
     }
 
-    /// What was counted since.
+    /// What was counted since the start.
     fn end(&self, array: &Array) -> Counters {
         let now = array.counters();
         self.0.get().map_or(now.clone(), |before| now.since(before))
@@ -101,14 +101,14 @@ impl Hits {
 }
 
 impl fmt::Display for Hits {
-    /// Never rounded up to 100%.
+    /// Rounds down, so that it never shows 100% after a miss.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = (self.hits + self.misses).max(1) as f64;
         write!(f, "{:.4}%", (self.hits as f64 / all * 1e6).floor() / 1e4)
     }
 }
 
-/// Bytes that drives gave.
+/// Bytes that the drives delivered.
 fn fetched_bytes(counted: &Counters) -> u64 {
     counted.drives.iter().map(|drive| drive.read_bytes).sum()
 }

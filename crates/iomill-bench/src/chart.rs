@@ -1,5 +1,5 @@
-//! `bench mixed` as a picture: operations per second against the share of hits, a line per contender, and beside it the key-value
-//! loads.
+//! `bench mixed` as a picture: operations per second over the share of hits, one line per contender. A second panel shows the
+//! key-value loads.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -11,7 +11,7 @@ use crate::report::{Report, Row};
 
 /// A panel's size in pixels.
 const PANEL: (u32, u32) = (760, 480);
-/// What stands between the share and the rest in the name of a workload with a share of hits.
+/// Separates the share of hits from the rest in a workload's name.
 const HITS: &str = "%hit-";
 
 type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -41,7 +41,7 @@ fn share(row: &Row) -> Option<f64> {
     row.workload.split_once(HITS)?.0.parse().ok()
 }
 
-/// The different words of some rows, in their order.
+/// The distinct words of some rows, in order of appearance.
 fn words<'a>(rows: &[&'a Row], word: impl Fn(&'a Row) -> &'a str) -> Vec<&'a str> {
     let mut words = Vec::new();
     for row in rows {
@@ -98,7 +98,7 @@ fn draw_loads(panel: &Panel<'_>, rows: &[&Row]) -> DrawResult {
         .disable_x_mesh()
         .light_line_style(BLACK.mix(0.05))
         .x_labels(2 * loads.len() + 1)
-        // A load's name stands in its middle.
+        // The label of a load stands in the middle of its bars.
         .x_label_formatter(&|x| match x.fract() {
             half if (half - 0.5).abs() < 0.01 => loads.get(*x as usize).copied().unwrap_or_default().to_owned(),
             _ => String::new(),

@@ -1,7 +1,7 @@
 //! What takes part in a measurement: iomill's ways of reading, and its rivals.
 //!
-//! Goals: one short trait, so that whoever reads and writes the target's bytes can be measured beside the others.
-//! Non-goals: order of turns and statistics ([`crate::rounds`]).
+//! Goals: one short trait, so that all readers and writers of the target's bytes can be compared. Non-goals: order of turns and
+//! statistics ([`crate::rounds`]).
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -13,29 +13,29 @@ use iomill::{Error, Result};
 use crate::state::{Finds, Own, Seen};
 use crate::workload::Workload;
 
-/// iomill, each calling thread driving its own ring.
+/// iomill: each calling thread drives its own ring.
 pub const IOMILL_INLINE: &str = "iomill-inline";
-/// iomill, one I/O thread per drive.
+/// iomill: one I/O thread per drive.
 pub const IOMILL_DRIVE_THREADS: &str = "iomill-drive-threads";
-/// iomill over an engine that does nothing: its own overhead.
+/// iomill over an engine that does nothing: the overhead of iomill alone.
 pub const IOMILL_NULL: &str = "iomill-null";
-/// iomill with its cache, a call for each read.
+/// iomill with its cache: one call per read.
 pub const IOMILL_READ_AT: &str = "iomill-read_at";
 /// The same without read-ahead.
 pub const IOMILL_READ_AT_NO_READ_AHEAD: &str = "iomill-read_at-no-read-ahead";
-/// iomill with its cache, a pin for each read.
+/// iomill with its cache: one pin per read.
 pub const IOMILL_PIN: &str = "iomill-pin";
-/// iomill with its cache, gathers.
+/// iomill with its cache: gathers.
 pub const IOMILL_READ_MANY: &str = "iomill-read_many";
-/// iomill with its cache, a call for each write.
+/// iomill with its cache: one call per write.
 pub const IOMILL_WRITE_AT: &str = "iomill-write_at";
-/// iomill's futures on a plain loop, one in flight from each thread.
+/// iomill's futures on a plain loop, with one in flight from each thread.
 pub const IOMILL_FUTURE_1: &str = "iomill-future-1";
 /// The same with 64 in flight.
 pub const IOMILL_FUTURE_64: &str = "iomill-future-64";
 /// The same with 512 in flight.
 pub const IOMILL_FUTURE_512: &str = "iomill-future-512";
-/// iomill's callbacks, one in flight from each thread.
+/// iomill's callbacks, with one in flight from each thread.
 pub const IOMILL_CALLBACK_1: &str = "iomill-callback-1";
 /// The same with 64 in flight.
 pub const IOMILL_CALLBACK_64: &str = "iomill-callback-64";
@@ -53,11 +53,11 @@ pub const AIO_BY_HAND: &str = "aio-by-hand";
 pub const PREAD: &str = "pread";
 /// Mapped files.
 pub const MMAP: &str = "mmap";
-/// The same with mappings of 4 KiB only, which is what a mapped file gets whose pages are scattered in memory.
+/// The same with mappings of 4 KiB only. A mapped file gets these when its pages are scattered in memory.
 pub const MMAP_SMALL_PAGES: &str = "mmap-small-pages";
-/// The engine that maps parts, on its own.
+/// The engine that maps parts, without the rest of iomill.
 pub const MMAP_ENGINE: &str = "mmap-engine";
-/// The same on the way that it goes while a part cannot be mapped.
+/// The same engine by system calls, as while a part cannot be mapped.
 pub const MMAP_ENGINE_AROUND: &str = "mmap-engine-by-system-calls";
 /// Copies that the kernel makes from a mapping.
 pub const PROCESS_VM_READV: &str = "process_vm_readv";
@@ -76,16 +76,16 @@ pub const PWRITE: &str = "pwrite";
 /// fio's io_uring engine with all that makes it cheaper: registered files and buffers, batches, no time stamps.
 pub const FIO_IO_URING_TUNED: &str = "fio-io_uring-tuned";
 
-/// What stands between a contender and the drives. Contenders are compared within `Warm` and within the rest.
+/// What lies between a contender and the drives. Comparisons are made among the `Warm` contenders and among all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
-    /// Direct I/O: nothing; there is no warm and no cold.
+    /// Direct I/O, without a cache: there is no warm and no cold.
     Direct,
-    /// A cache, emptied before each slice, and no block asked for twice in a slice.
+    /// A cache that is emptied before each slice. A slice asks for no block twice.
     Cold,
     /// A cache that holds all bytes before each slice.
     Warm,
-    /// A cache of a given size, full when a slice begins, that what is asked for does not fit in.
+    /// A cache of a given size, full when a slice starts, and too small for what the slice asks for.
     Held,
 }
 
@@ -106,11 +106,11 @@ impl Cache {
 pub struct Slice<'a> {
     /// Threads that work at the same time.
     pub threads: usize,
-    /// How long; a cold slice ends earlier when it has seen every block.
+    /// The length of the slice. A cold slice ends earlier when it has read every block.
     pub duration: Duration,
-    /// Check the bytes of every read. Not for timing.
+    /// Checks the bytes of every read. Not for timing.
     pub verify: bool,
-    /// Set from elsewhere to end the slice soon; its sample is then worthless.
+    /// When set, the slice ends soon and its sample is worthless.
     pub cancel: &'a AtomicBool,
 }
 
@@ -119,21 +119,21 @@ pub struct Slice<'a> {
 pub struct Sample {
     /// Operations completed.
     pub ops: u64,
-    /// Bytes moved by them.
+    /// Bytes that these operations moved.
     pub bytes: u64,
-    /// From the common start of the threads to the end of the last.
+    /// From the common start of the threads to the end of the last thread.
     pub wall: Duration,
-    /// User and system time of all threads that took part, in that time.
+    /// User and system time of all threads that took part, within `wall`.
     pub cpu_us: f64,
-    /// Bytes that came from drives for them; `None` where the kernel does not tell.
+    /// Bytes that came from drives for these operations; `None` where the kernel does not count them.
     pub fetched_bytes: Option<u64>,
     /// Latencies of a sample of the operations in nanoseconds.
     pub latency_ns: Histogram<u64>,
-    /// What its threads met; `None` where the contender does not tell.
+    /// What its threads saw; `None` where the contender does not report it.
     pub seen: Option<Seen>,
-    /// What the contender's own cache saw, where it has one that counts.
+    /// The counts of the contender's own cache, if it has one that counts.
     pub own: Option<Own>,
-    /// The share of the memory for its cache that was in use, 0 to 1, of those who have only so much.
+    /// For contenders with a limited cache: the share of its memory in use, 0 to 1.
     pub filled: Option<f64>,
 }
 
@@ -170,18 +170,18 @@ pub fn latencies() -> Result<Histogram<u64>> {
         .map_err(|e| Error::Machine { what: "a histogram of latencies".into(), why: e.to_string() })
 }
 
-/// What a measurement asks of everybody who takes part.
+/// The description of a measurement, the same for all contenders.
 pub trait Task: fmt::Display + Copy {
-    /// Checks the numbers. Its `Display` is the stable name in reports.
+    /// Checks the numbers. `Display` gives the stable name for reports.
     fn check(&self) -> Result<()>;
 
-    /// What it lets a contender find in its memory, where that depends on the memory.
+    /// What a contender may find in its memory, where that depends on the size of the memory.
     fn finds(&self) -> Option<Finds> {
         None
     }
 }
 
-/// One that takes part.
+/// A contender in a measurement.
 pub trait Contender<T = Workload> {
     /// Its name in reports; one of the constants of this module.
     fn name(&self) -> &'static str;
@@ -189,20 +189,21 @@ pub trait Contender<T = Workload> {
     /// What lies between it and the drives. Each slice is held to it: see [`crate::state`].
     fn cache(&self) -> Cache;
 
-    /// Gets ready for a workload; called once before its slices. `Ok(Some(why))` leaves the contender out: it cannot
-    /// do this, or not in a way that compares.
+    /// Prepares for a workload; called once before its slices. `Ok(Some(why))` leaves the contender out: it cannot run this
+    /// workload, or not in a comparable way.
     fn prepare(&mut self, workload: &T) -> Result<Option<String>>;
 
-    /// One slice of what was prepared, after [`crate::target::Target::drop_cached`] unless it is warm. An error is a failed or wrong I/O, and ends the measurement.
+    /// Runs one slice of the prepared workload, after [`crate::target::Target::drop_cached`] unless the contender is warm. An error
+    /// is a failed or wrong I/O, and ends the measurement.
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;
 
-    /// Why it can take no further part, where [`Contender::run`] has failed for that: the process that it worked in was killed, say.
-    /// It is left out then, and the others go on.
+    /// Why it can take no further part after [`Contender::run`] has failed, for example because its process was killed. The
+    /// measurement then leaves it out and goes on with the others.
     fn lost(&self) -> Option<String> {
         None
     }
 
-    /// Whether a slice leaves other bytes than the pattern behind. Such a contender runs when nobody verifies any more.
+    /// Whether a slice leaves other bytes than the pattern. Such a contender runs after all slices that verify.
     fn spoils(&self) -> bool {
         false
     }

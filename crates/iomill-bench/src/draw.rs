@@ -1,29 +1,29 @@
-//! Which of many equal slots is asked for next: uniformly, by a zipf law, so that a share of requests finds its slot
-//! in memory, or one after the other.
+//! Which of many equal slots is asked for next: at random, by a zipf law, with a given share of hits in memory, or one after the
+//! other.
 //!
-//! Goals: what is popular lies scattered over all slots, so that no two popular slots are neighbours by design.
-//! Non-goals: traces of real programs.
+//! Goals: popular slots are scattered over all slots, so that no two of them are neighbours by design. Non-goals: traces of real
+//! programs.
 
 use crate::pattern::{Rng, mix};
 use crate::workload::shuffled;
 
-/// Exponent of the zipf law, the one that key-value stores are usually measured with.
+/// Exponent of the zipf law. Measurements of key-value stores usually take this one.
 pub const ZIPF_EXPONENT: f64 = 0.99;
 
-/// Of the memory, the hot slots of a stream with share `h` of hits take `h` of this part. With a cache that forgets what was
-/// not used longest, a hot slot is then asked for 8 times on average before the cold ones have pushed it out: only
-/// one request in e^8 finds it gone.
+/// With a share `h` of hits, the hot slots take `h` of one part in `HOT_PART` of the memory. An LRU cache then sees a hot slot 8
+/// times on average before the cold slots have pushed it out. Only one request in e^8 misses its hot slot.
 const HOT_PART: u64 = 8;
 
-/// Ranks `1..=n` in proportion to `rank^-ZIPF_EXPONENT`, by rejection-inversion (Hörmann and Derflinger 1996): exact,
-/// without a table.
+/// Draws ranks `1..=n` in proportion to `rank^-ZIPF_EXPONENT`, by rejection-inversion (Hörmann and Derflinger 1996). It is exact
+/// and needs no table.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     n: f64,
-    /// The integral of the law at 1.5, less the mass of rank 1; and at n + 1/2. Uniform numbers between them are drawn.
+    /// The integral of the law at 1.5, less the mass of rank 1. `high` is the integral at n + 1/2. Uniform numbers are drawn
+    /// between them.
     low: f64,
     high: f64,
-    /// A rank that lies no further than this above its point is taken without another look.
+    /// A rank at most this far above its point is accepted without evaluating the density.
     margin: f64,
 }
 
@@ -51,7 +51,7 @@ fn density(x: f64) -> f64 {
     (-ZIPF_EXPONENT * x.ln()).exp()
 }
 
-/// The density's integral from 1 to x.
+/// The integral of the density from 1 to x.
 fn integral(x: f64) -> f64 {
     let power = 1.0 - ZIPF_EXPONENT;
     (power * x.ln()).exp_m1() / power
@@ -76,14 +76,14 @@ fn below(rng: &mut Rng, n: u64) -> u64 {
 /// How slots are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Choice {
-    /// All alike.
+    /// All slots with equal probability.
     Uniform,
     /// By a zipf law with exponent [`ZIPF_EXPONENT`].
     Zipf,
-    /// This share of requests, 0 to 100, goes to few slots that stay in memory; the others go round all the rest, so that none
-    /// of those comes back before memory has forgotten it.
+    /// This percentage of requests, 0 to 100, goes to a few slots that stay in memory. The other requests go round all other slots,
+    /// so that memory has forgotten each of them before it is asked for again.
     Hits(u8),
-    /// One after the other, each thread from a place of its own.
+    /// One after the other; each thread starts at its own slot.
     Sequential,
 }
 
@@ -93,7 +93,7 @@ pub struct Draws {
     rng: Rng,
     slots: u64,
     way: Way,
-    /// Slots that memory holds.
+    /// Number of slots that fit in memory.
     held: u64,
     thread: u64,
     threads: u64,
@@ -105,7 +105,7 @@ enum Way {
     Zipf(Zipf),
     Hits {
         percent: u64,
-        /// Slots `shuffled(0..hot)` are hot, the others cold.
+        /// Slots `shuffled(0..hot)` are hot, the others are cold.
         hot: u64,
         /// Counts this thread's cold requests.
         cold: u64,
@@ -116,7 +116,7 @@ enum Way {
 }
 
 impl Draws {
-    /// Of `slots` slots (at least two), of which memory holds `held`; thread `thread` of `threads`.
+    /// The sequence of thread `thread` of `threads`, over `slots` slots (at least two). Memory holds `held` of them.
     pub fn new(choice: Choice, slots: u64, held: u64, thread: usize, threads: usize) -> Draws {
         let slots = slots.max(2);
         let (thread, threads) = (thread as u64, threads.max(1) as u64);
@@ -162,7 +162,7 @@ impl Draws {
         let threads = self.threads;
         let share = |count: u64| count.div_ceil(threads);
         match self.way {
-            // All of them fit: at random some would be left out.
+            // All slots fit. Random draws would leave some out.
             Way::Uniform if self.held >= self.slots => {
                 (self.thread..self.slots).step_by(self.threads as usize).collect()
             }
@@ -171,7 +171,7 @@ impl Draws {
             Way::Hits { hot, .. } => {
                 let (first, step) = (self.thread, self.threads as usize);
                 let cold = (0..share(self.held)).map(|_| self.next_cold()).collect::<Vec<_>>();
-                // Twice, so that caches which count see that these come back.
+                // Twice: caches that count uses then see that these slots come back.
                 let hot = (0..2).flat_map(|_| (first..hot).step_by(step)).map(|index| shuffled(index, self.slots));
                 let hot: Vec<u64> = hot.collect();
                 let mix = (0..share(self.held / 8)).map(|_| self.draw()).collect::<Vec<_>>();
@@ -225,7 +225,7 @@ mod tests {
         assert!(top.len() > 55, "{} groups of 32 hold the 64 most popular", top.len());
     }
 
-    /// A cache that forgets what was not used longest, the simplest there is.
+    /// The share of hits in a simple LRU cache.
     fn hit_share(choice: Choice, slots: u64, held: u64) -> f64 {
         let mut draws = Draws::new(choice, slots, held, 0, 1);
         let (mut stamps, mut order, mut now) = (HashMap::new(), VecDeque::new(), 0u64);

@@ -1,8 +1,9 @@
-//! The parts of the drives' queues after Falcon (ATC'17), switched on one after the other: order, merging, gathering behind what is in
+//! The parts of the drives' queues after Falcon (ATC'17), switched on one after the other: order, merging, gathering behind I/O in
 //! flight, adaptive depth.
 //!
-//! Goals: throughput and CPU time per operation of requests in batches, for loads that can gain, one that cannot, and recorded ones, by
-//! number of drives, inline and by drive threads; each step on top of those before it. Non-goals: rivals; latency under open load.
+//! Goals: throughput and CPU time per operation of requests in batches, inline and by drive threads, for several numbers of drives.
+//! The loads are some that can gain, one that cannot, and recorded traces. Each step adds to the steps before it. Non-goals:
+//! rivals; latency under open load.
 
 mod loads;
 mod traces;
@@ -26,10 +27,10 @@ use crate::threads;
 pub use loads::Load;
 pub use traces::Trace;
 
-/// The steps, from a queue that passes on what comes.
+/// The steps. The first is a queue that passes on each request as it comes.
 pub const STEPS: [&str; 5] = ["plain", "sort", "merge", "plug", "adaptive"];
 
-/// The names of both ways' steps among the results.
+/// The names of the steps in the results, inline first, then by drive threads.
 pub const NAMES: [[&str; STEPS.len()]; 2] = [
     [
         "iomill-falcon-inline-plain",
@@ -47,7 +48,7 @@ pub const NAMES: [[&str; STEPS.len()]; 2] = [
     ],
 ];
 
-/// What is done in a measurement.
+/// The load or trace of one measurement.
 #[derive(Clone, Copy, Debug)]
 enum What<'a> {
     Load(Load),
@@ -78,45 +79,45 @@ impl Task for What<'_> {
     }
 }
 
-/// How long the first slice of each step is at most.
+/// Maximum length of the first slice of each step.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Numbers of drives, each an array of its own.
+    /// Numbers of drives. Each number gets an array of its own.
     pub drives: Vec<usize>,
-    /// Where they are made, in turn; what is made is removed.
+    /// Directories in which the drives are made, in turn. The drives are removed at the end.
     pub dirs: Vec<PathBuf>,
     /// Length of the measured file in bytes.
     pub len_bytes: u64,
     /// Reads of pages.
     pub loads: Vec<Load>,
-    /// Traces, after those; made for a file of `len_bytes`.
+    /// Traces, measured after the loads. They are made for a file of `len_bytes`.
     pub traces: Vec<Trace>,
     /// How turns are taken.
     pub turns: Turns,
-    /// How arrays are opened; the steps change the queues' part. The depth is that of all steps but the last.
+    /// How arrays are opened. The steps change the options of the queues.
     pub options: ArrayOptions,
-    /// I/Os in flight per drive.
+    /// I/Os in flight per drive, in all steps but the last.
     pub depth: u32,
 }
 
-/// What the ladder yielded.
+/// The results of the ladder.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ladder {
-    /// Whose steps.
+    /// The name of the ladder.
     pub of: &'static str,
     /// One for each number of drives.
     pub ladders: Vec<Rung>,
-    /// Numbers of drives for which there are none.
+    /// Numbers of drives without results.
     pub drives_left_out: Vec<DrivesLeftOut>,
 }
 
-/// The results of one array.
+/// The results for one array.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rung {
-    /// How many drives it had.
+    /// How many drives it has.
     pub drives: usize,
     /// What was measured.
     #[serde(flatten)]
@@ -128,7 +129,7 @@ pub struct Rung {
 pub struct DrivesLeftOut {
     /// How many drives it would have had.
     pub drives: usize,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -141,7 +142,7 @@ impl Ladder {
 }
 
 impl Settings {
-    /// What is measured, in this order; the names in reports.
+    /// The names of the measurements in reports, in order.
     pub fn workloads(&self) -> Vec<String> {
         self.whats().map(|what| what.to_string()).collect()
     }
@@ -196,7 +197,7 @@ fn measure(
     Ok(Report::new(Machine::look(&arena.target()?), &measured))
 }
 
-/// All steps of both ways.
+/// All steps, inline and by drive threads.
 fn steps<'a>(arena: &Arena, settings: &Settings, what: What<'a>) -> Result<Vec<Box<dyn Contender<What<'a>> + 'a>>> {
     let mut contenders: Vec<Box<dyn Contender<What<'a>> + 'a>> = Vec::new();
     for (names, mode) in NAMES.iter().zip([Mode::Inline, Mode::DriveThreads]) {
@@ -215,7 +216,7 @@ fn steps<'a>(arena: &Arena, settings: &Settings, what: What<'a>) -> Result<Vec<B
     Ok(contenders)
 }
 
-/// The options with the steps up to `level`.
+/// The options with all steps up to `level` switched on.
 fn switched(options: &ArrayOptions, level: usize, depth: u32) -> ArrayOptions {
     let options = options.clone().sort(level >= 1).merge(level >= 2);
     let options = if level >= 3 { options } else { options.plug(1) };
@@ -223,7 +224,7 @@ fn switched(options: &ArrayOptions, level: usize, depth: u32) -> ArrayOptions {
     options.depth(most).adaptive_depth(level >= 4)
 }
 
-/// iomill with some of the steps on.
+/// iomill with some of the steps switched on.
 #[derive(Debug)]
 struct Step<'a> {
     name: &'static str,
@@ -279,7 +280,7 @@ impl<'a> Contender<What<'a>> for Step<'a> {
     fn notes(&self) -> Vec<String> {
         vec![match self.what {
             What::Load(_) => format!("latency is that of a whole call, a batch of {} pages", loads::BATCH_PAGES),
-            What::Trace(_) => "latency is that of a batch of the trace's requests; each turn begins with the first of them, and a faster step comes further".to_owned(),
+            What::Trace(_) => "latency is that of a batch of the trace's requests; each turn starts at the first batch, and a faster step gets further".to_owned(),
         }]
     }
 }

@@ -1,4 +1,4 @@
-//! One plain file that holds the pattern from end to end: the measured bytes as a program without an array has them.
+//! One plain file that holds the pattern from start to end: the measured bytes for a program without an array.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,7 +11,7 @@ use rustix::fs::Advice;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::target::advise;
 
-/// The file; removed on drop.
+/// The file. It is removed on drop.
 #[derive(Debug)]
 pub struct FlatFile {
     path: PathBuf,
@@ -19,7 +19,7 @@ pub struct FlatFile {
 }
 
 impl FlatFile {
-    /// Writes the file, which must not exist, in whole pages. `progress` is told the bytes written so far and in all.
+    /// Writes the file, which must not exist, in whole pages. `progress` gets the bytes written so far and the total.
     pub fn write(
         path: PathBuf,
         len_bytes: u64,
@@ -54,7 +54,7 @@ impl FlatFile {
         Ok(flat)
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -66,7 +66,7 @@ impl FlatFile {
 }
 
 impl Drop for FlatFile {
-    /// Whoever removes the directory has removed the file too.
+    /// An error is ignored: the file is also gone if its directory was removed before.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }

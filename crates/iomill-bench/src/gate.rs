@@ -1,9 +1,9 @@
 //! The gate: a few ratios between contenders that later changes must not make worse, each with the noise that it was seen with.
 //!
-//! Goals: an answer within three minutes, and one that the neighbours of a machine do not change: contenders of a ratio take turns, each
-//! round yields a ratio of its own, and only what lies beyond the spread of these counts. Non-goals: absolute figures.
+//! Goals: an answer within three minutes that a busy machine does not change. The contenders of a ratio take turns, each round
+//! yields its own ratio, and only a difference beyond the spread of these ratios counts. Non-goals: absolute figures.
 //!
-//! `gate.toml` has the bounds, and what each ratio is.
+//! `gate.toml` has the bounds, and a description of each ratio.
 
 mod bounds;
 mod creates;
@@ -41,10 +41,10 @@ use crate::workload::Workload;
 pub use bounds::Bound;
 use creates::{Create, Creates};
 
-/// Of cold reads the file is so many times as long as the cache.
+/// For cold reads the file is this many times as long as the cache.
 const COLD_SIZE_OVER_CACHE: u64 = 8;
 
-/// Records or pages of a call that takes many.
+/// Records or pages per call, for calls that take many.
 const BATCH: u32 = 256;
 
 /// How to measure.
@@ -52,19 +52,19 @@ const BATCH: u32 = 256;
 pub struct Settings {
     /// Length of the measured files in bytes.
     pub size_bytes: u64,
-    /// How iomill opens the array; caches and access are the measurement's own.
+    /// How iomill opens the array. The measurement sets caches and access itself.
     pub options: ArrayOptions,
     /// Turns of one thread.
     pub turns: Turns,
 }
 
-/// What is divided by the same of another contender.
+/// The figure that is divided by the same figure of another contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// User and system time of an operation.
+    /// User and system time per operation.
     CpuPerOp,
-    /// Time of an operation, from outside.
+    /// Wall time per operation.
     TimePerOp,
 }
 
@@ -90,7 +90,7 @@ const fn pair(name: &'static str, figure: Figure, of: &'static str, over: &'stat
     Pair { name, figure, of, over }
 }
 
-/// Reads past the cache.
+/// Reads that bypass the cache.
 const DRIVES: [Pair; 2] = [
     pair("drives-by-hand", Figure::CpuPerOp, IOMILL_INLINE, URING_BY_HAND),
     pair("drives-by-hand-time", Figure::TimePerOp, IOMILL_INLINE, URING_BY_HAND),
@@ -111,13 +111,13 @@ const WARM: [Pair; 5] = [
 /// New files.
 const CREATES: [Pair; 1] = [pair("creates-plain", Figure::TimePerOp, IOMILL_CREATE, PLAIN_CREATE)];
 
-/// What became of a ratio.
+/// The verdict on a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Not worse than its bound by more than the noise.
     Within,
-    /// Worse.
+    /// Worse than its bound by more than the noise.
     Worse,
     /// A contender did not take part.
     NotMeasured,
@@ -138,42 +138,42 @@ impl Verdict {
 pub struct Ratio {
     /// Its name in `gate.toml`.
     pub name: String,
-    /// What it is.
+    /// Its description.
     pub what: String,
-    /// What is divided.
+    /// The figure that is divided.
     pub figure: Figure,
-    /// Whose figure.
+    /// The contender whose figure is divided.
     pub of: String,
-    /// By whose.
+    /// The contender whose figure divides.
     pub over: String,
-    /// The median of the rounds' ratios; null where there are none.
+    /// The median of the rounds' ratios; null if there are none.
     pub seen: Option<f64>,
-    /// How far the median may be off: half of the span of the rounds' ratios, the least and the largest left out.
+    /// The possible error of the median: half of the range of the rounds' ratios without the smallest and the largest.
     pub noise: Option<f64>,
-    /// The most that it may be.
+    /// The largest value that is allowed.
     pub bound: f64,
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
     /// Why it was not measured.
     pub why: Option<String>,
-    /// Each round's.
+    /// The ratio of each round.
     pub rounds: Vec<f64>,
 }
 
-/// What the gate says. Serialized, it is iomill's format of results: fields are added, never renamed.
+/// The result of the gate. Its JSON is iomill's format of results: fields may be added, never renamed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Gate {
-    /// What it was made on.
+    /// The machine of the measurement.
     pub machine: Machine,
-    /// All of them.
+    /// All ratios.
     pub results: Vec<Ratio>,
-    /// Whether none is worse.
+    /// True if no ratio is worse.
     pub passed: bool,
-    /// It was cancelled before all rounds were done.
+    /// True if the run was cancelled before all rounds were done.
     pub cancelled: bool,
 }
 
-/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the answer then has the ratios that were complete.
+/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the result then has the complete ratios only.
 pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Gate> {
     arena.measured(|arena| measure(arena, settings, cancel, stage))
 }
@@ -242,7 +242,7 @@ fn flyers() -> Vec<Flyer> {
     all.filter(|flyer| flyer.name() == IOMILL_FUTURE_64).collect()
 }
 
-/// One measurement after the other.
+/// The measurements of the gate, one after the other.
 struct Course<'a> {
     settings: &'a Settings,
     cancel: &'a AtomicBool,
@@ -253,7 +253,7 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// Lets contenders take turns, and makes ratios of what they did.
+    /// Lets contenders take turns, and computes ratios of their results.
     fn turns<T: Task>(
         &mut self,
         mut contenders: Vec<Box<dyn Contender<T> + '_>>,
@@ -268,7 +268,7 @@ impl Course<'_> {
         for one in rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), self.cancel)? {
             self.cancelled |= one.cancelled;
             for pair in pairs {
-                let missing = || Error::invalid(format!("the ratio {:?}", pair.name), "gate.toml has no bound for it");
+                let missing = || Error::invalid(format!("the ratio {:?}", pair.name), "add its bound to gate.toml");
                 let bound = self.bounds.iter().find(|bound| bound.name == pair.name).ok_or_else(missing)?;
                 self.results.push(ratio(pair, bound, &one));
             }
@@ -309,8 +309,8 @@ fn ratio<T: Task>(pair: &Pair, bound: &Bound, measured: &Measured<T>) -> Ratio {
     }
 }
 
-/// The median of some ratios, and how far it may be off: half of what lies between the second and the last but one, within which the
-/// median of the machine is in 96% of all cases with nine rounds. Of few ratios all count.
+/// The median of some ratios, and its possible error: half of the distance from the second to the last but one. With nine rounds
+/// this range contains the true median in 96% of all cases. With fewer than seven ratios all count.
 fn spread(ratios: &[f64]) -> Option<(f64, f64)> {
     let mut sorted = ratios.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -345,7 +345,7 @@ impl Gate {
         lines.join("\n")
     }
 
-    /// What is worse, in words; `None` where nothing is.
+    /// The ratios that are worse, in words; `None` if there are none.
     pub fn fault(&self) -> Option<String> {
         let worse = self.results.iter().filter(|ratio| ratio.verdict == Verdict::Worse);
         let told = worse.map(|ratio| {

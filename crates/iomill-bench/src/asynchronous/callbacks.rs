@@ -1,4 +1,4 @@
-//! Callbacks: each leaves its outcome for the thread that submits, which then submits the lane's next operation.
+//! Callbacks: each puts its outcome into the inbox of the submitting thread, which then submits the lane's next operation.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,18 +33,18 @@ struct Submitting {
 /// The index of a lane, and what its operation yielded.
 type Ended = (usize, Result<Vec<Vec<u8>>>);
 
-/// A lane's books.
+/// The state of a lane.
 struct Lane {
     ops: Ops,
     timer: Started,
     started: Option<Instant>,
-    /// In flight.
+    /// The operation in flight.
     op: Option<Op>,
     bytes: Vec<u8>,
 }
 
 impl Lane {
-    /// Begins the next operation; `false` where there is none.
+    /// Starts the next operation. Returns `false` if none is left.
     fn begin(&mut self, index: usize, shared: &Shared, ended: &Arc<Inbox<Ended>>) -> Result<bool> {
         self.op = self.ops.next();
         let Some(op) = self.op else { return Ok(false) };
@@ -61,7 +61,7 @@ impl Lane {
         Ok(true)
     }
 
-    /// Takes in the end of what was in flight.
+    /// Handles the end of the operation in flight.
     fn end(&mut self, outcome: Result<Vec<Vec<u8>>>, shared: &Shared) -> Result<()> {
         let lost = || Error::Machine { what: "a callback".into(), why: "it came without its operation's bytes".into() };
         let (op, bytes) = (self.op.take().ok_or_else(lost)?, outcome?.pop().ok_or_else(lost)?);
@@ -93,7 +93,7 @@ impl Driver for Submitting {
                 let lane = &mut lanes[index];
                 let begun = lane.end(outcome, shared).and_then(|()| {
                     done += 1;
-                    // After a failure what is in flight is waited for.
+                    // After a failure the loop only waits for the operations in flight.
                     if failure.is_some() || shared.is_over() { Ok(false) } else { lane.begin(index, shared, &ended) }
                 });
                 match begun {

@@ -1,4 +1,4 @@
-//! Futures on one thread: those that were woken are polled, and the thread sleeps when none was.
+//! Futures on one thread: it polls the futures that were woken, and sleeps when none was.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,16 +11,16 @@ use iomill::Result;
 
 use super::{Driver, Flights, Lane, Way};
 
-/// What other threads leave for one that waits for it.
+/// Items that other threads leave for one waiting thread.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     items: Mutex<Vec<T>>,
-    /// The one that waits.
+    /// The waiting thread.
     thread: Thread,
 }
 
 impl<T> Inbox<T> {
-    /// The calling thread's.
+    /// An inbox for the calling thread.
     pub(super) fn new(items: Vec<T>) -> Inbox<T> {
         Inbox { items: Mutex::new(items), thread: thread::current() }
     }
@@ -35,7 +35,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Waits for something, and takes all that there is by then. `into` is empty.
+    /// Waits until there is at least one item, and takes all items. `into` must be empty.
     pub(super) fn take(&self, into: &mut Vec<T>) {
         loop {
             let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,10 +48,11 @@ impl<T> Inbox<T> {
     }
 }
 
-/// A future's place.
+/// What a future's waker holds.
 struct Slot {
     index: usize,
-    /// Its index is in the inbox. The one that clears it polls afterwards, so that no wake is lost.
+    /// True while the index is in the inbox. `block_on_all` clears it before it polls, so that no wake is lost. AcqRel: the swaps
+    /// in `wake_by_ref` and `block_on_all` pair with each other.
     is_queued: AtomicBool,
     ready: Arc<Inbox<usize>>,
 }
@@ -68,7 +69,7 @@ impl Wake for Slot {
     }
 }
 
-/// Polls the futures on this thread until all have resolved.
+/// Polls the futures on this thread until all are ready.
 pub(super) fn block_on_all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     let ready = Arc::new(Inbox::new((0..futures.len()).collect()));
     let slot = |index| Arc::new(Slot { index, is_queued: AtomicBool::new(true), ready: Arc::clone(&ready) });
@@ -97,7 +98,7 @@ pub(super) fn block_on_all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output>
     outputs
 }
 
-/// Futures polled by the measuring thread.
+/// Futures that the measuring thread polls.
 #[derive(Debug)]
 pub(super) struct BlockOn;
 

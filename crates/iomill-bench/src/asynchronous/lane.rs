@@ -1,4 +1,4 @@
-//! A lane: operations one after the other, of which one is in flight at a time. Lanes run beside each other.
+//! A lane: operations one after the other, with one in flight at a time. Lanes run concurrently.
 
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
@@ -18,13 +18,13 @@ use crate::pattern::{self, PAGE_BYTES};
 use crate::slots::TIMED_EVERY;
 use crate::threads::Count;
 
-/// After so many operations a lane lets others go on, as tasks of a runtime do that never have to wait.
+/// After this many operations a lane yields to other lanes. Tasks of a runtime that never have to wait do the same.
 const TURN: u64 = 64;
 
 /// One operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
-    /// Where in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// Whether it writes.
     pub write: bool,
@@ -33,10 +33,10 @@ pub struct Op {
 /// The operations of a lane.
 pub type Ops = Box<dyn Iterator<Item = Op> + Send>;
 
-/// A lane as a future: it resolves to how many operations there were.
+/// A lane as a future. It resolves to its number of operations.
 pub type Lane = Pin<Box<dyn Future<Output = Result<u64>> + Send>>;
 
-/// What all lanes of a thread have in common.
+/// What all lanes of a thread share.
 #[derive(Debug)]
 pub struct Shared {
     file: File,
@@ -72,7 +72,7 @@ impl Flights {
         Arc::clone(&self.shared)
     }
 
-    /// The operations by lane, for those who begin them in another way than by futures.
+    /// The operations by lane, for drivers that do not use futures.
     pub(super) fn into_parts(self) -> (Vec<Ops>, Arc<Shared>) {
         (self.ops, self.shared)
     }
@@ -85,7 +85,7 @@ impl Flights {
     }
 }
 
-/// Where a lane fails, the others end too.
+/// When a lane fails, it ends the other lanes too.
 async fn lane(shared: Arc<Shared>, ops: Ops, index: usize) -> Result<u64> {
     let outcome = one_by_one(&shared, ops, index).await;
     if outcome.is_err() {
@@ -110,7 +110,8 @@ async fn one_by_one(shared: &Shared, ops: Ops, index: usize) -> Result<u64> {
         }
         shared.record(started);
         done += 1;
-        // Afterwards: also where the machine was so busy that the slice ended before the thread began, a lane has done something.
+        // Checked after the operation: on a busy machine the slice may end before the thread starts, and each lane must still do
+        // one.
         if shared.is_over() {
             break;
         }
@@ -141,7 +142,7 @@ pub(super) struct Started {
 }
 
 impl Started {
-    /// Lanes begin at different places, so that short slices time some operations too.
+    /// Lanes start at different counts, so that short slices also time some operations.
     pub(super) fn new(lane: usize) -> Started {
         Started { until_timed: 1 + lane as u32 % TIMED_EVERY }
     }
@@ -170,21 +171,21 @@ impl Shared {
         self.op_bytes
     }
 
-    /// What a lane writes from; empty where no lane writes.
+    /// The bytes that a lane writes; empty if no lane writes.
     pub(super) fn bytes_to_write(&self) -> Vec<u8> {
         let mut bytes = vec![0; if self.writes { self.op_bytes } else { 0 }];
         pattern::fill_to_write(&mut bytes);
         bytes
     }
 
-    /// Puts on the pages what makes them those of this place.
+    /// Puts on each page the stamp of its position.
     pub(super) fn stamp(&self, offset: u64, bytes: &mut [u8]) {
         for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
             bytes[..8].copy_from_slice(&pattern::stamp(SEED, page).to_le_bytes());
         }
     }
 
-    /// All of the bytes were read, and where the slice verifies they are right.
+    /// Checks that all bytes were read, and their content if the slice verifies.
     #[inline]
     pub(super) fn check(&self, offset: u64, read: &[u8]) -> Result<()> {
         let is_whole = read.len() == self.op_bytes;
@@ -202,7 +203,7 @@ impl Shared {
         }
     }
 
-    /// Adds what was timed to a count.
+    /// Adds the latencies of the timed operations to a count.
     pub(super) fn give_latencies(&self, count: &mut Count) {
         count.latency_ns += &*self.latency_ns.lock().unwrap_or_else(PoisonError::into_inner);
     }

@@ -18,7 +18,7 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// A future that another thread wakes some times, each time from within or after the poll that waits for it.
+/// A future that another thread wakes `times` times. Each wake comes during or after the poll that waits for it.
 fn woken_by_another_thread(times: usize) -> Boxed<usize> {
     let mut left = times;
     Box::pin(poll_fn(move |context| {
@@ -49,7 +49,7 @@ fn only_what_was_woken_is_polled_and_once_for_many_wakes() {
         Box::pin(poll_fn(move |context| {
             let polled = polls[index].fetch_add(1, Ordering::Relaxed);
             if index == 0 {
-                // The others are woken by the first, in its second poll, several times each.
+                // The first future wakes the others in its second poll, several times each.
                 let mut there = Vec::new();
                 if polled == 1 {
                     wakers.take(&mut there);
@@ -81,7 +81,7 @@ fn slice(verify: bool) -> Slice<'static> {
 #[test]
 fn every_flyer_reads_and_writes_what_is_right() {
     let (_dir, arena) = setting();
-    // Those that write leave other bytes behind, with the right stamps.
+    // Slices with writes leave other bytes behind, with the right stamps.
     for (read_percent, verify) in [(100, true), (100, false), (50, false), (50, true)] {
         for flyer in Flyer::all() {
             let mut contender = Iomill::flying(&flyer, &arena, &ArrayOptions::new()).unwrap();
@@ -108,7 +108,7 @@ fn every_flyer_ends_at_a_wrong_byte() {
     for flyer in Flyer::all() {
         let mut contender = Iomill::flying(&flyer, &arena, &ArrayOptions::new()).unwrap();
         contender.prepare(&Workload::RANDOM_READ).unwrap();
-        // It ends because of the error: the slice is longer than any test.
+        // The error must end it: the slice is longer than any test.
         let long = Slice { duration: Duration::from_secs(600), ..slice(true) };
         let error = contender.run(&long).unwrap_err().to_string();
         assert!(error.contains("not what was written"), "{}: {error}", flyer.name());

@@ -1,6 +1,6 @@
-//! Accesses to a file of which a part fits in iomill's cache: one call for each, or gathers and scatters.
+//! Accesses to a file of which a part fits in iomill's cache: one call for each operation, or gathers and scatters.
 //!
-//! A slice begins with a full cache, as it does for others: the array is opened anew, and each thread asks for what fills it.
+//! As for other contenders, a slice starts with a full cache: the array is opened again, and each thread reads what fills it.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,10 +21,10 @@ use crate::state::Own;
 use crate::target::Target;
 use crate::threads::{self, Count};
 
-/// Random bytes that writes are taken from.
+/// Random bytes that writes take their bytes from.
 const POOL_BYTES: usize = 1 << 16;
 
-/// Pages in one call of those that fill the cache.
+/// Pages per call while the cache is filled.
 const WARM_UP_BATCH: usize = 4096;
 
 /// Operations of a call.
@@ -41,11 +41,11 @@ enum Calls {
 pub(crate) struct Accesses {
     name: &'static str,
     place: Place,
-    /// What others may have in the page cache.
+    /// The plain files whose pages other contenders may have left in the page cache.
     target: Target,
     calls: Calls,
     access: Access,
-    /// Of the timed slices since the contender was prepared.
+    /// Hits and misses of the timed slices since the contender was prepared.
     hits: Hits,
 }
 
@@ -55,22 +55,22 @@ impl Accesses {
         Accesses::new(IOMILL_READ_AT, Calls::OneByOne, arena, options)
     }
 
-    /// The same without read-ahead, which only those compare with who read one page after the other.
+    /// The same without read-ahead. Only sequential readers compare with it.
     pub(crate) fn without_read_ahead(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(IOMILL_READ_AT_NO_READ_AHEAD, Calls::OneByOne, arena, &options.clone().read_ahead_bytes(0))
     }
 
-    /// Calls of a batch each.
+    /// Calls with a batch of operations each.
     pub(crate) fn in_batches(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(IOMILL_READ_MANY, Calls::InBatches, arena, options)
     }
 
-    /// One call for each operation, so many of them in flight.
+    /// One call for each operation, with many operations in flight.
     pub(crate) fn in_flight(flyer: &Flyer, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(flyer.name(), Calls::InFlight(flyer.clone()), arena, options)
     }
 
-    /// One or the other, as the batch is one operation or more.
+    /// One call for each operation if the batch is 1, else calls with a batch each.
     pub(crate) fn named(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(name, Calls::AsBatch, arena, options)
     }
@@ -90,7 +90,7 @@ impl Accesses {
         Ok(Accesses { name, place, target, calls, access, hits: Hits::default() })
     }
 
-    /// One slice of calls that block.
+    /// One slice of blocking calls.
     fn call(&self, opened: &Opened, since: &Since, slice: &Slice<'_>) -> Result<Sample> {
         threads::run(
             slice,
@@ -110,14 +110,15 @@ impl Accesses {
         )
     }
 
-    /// One slice of a flyer, whose lanes begin when the cache is full.
+    /// One slice of a flyer. Its lanes start when the cache is full.
     fn fly(&self, flyer: &Flyer, opened: &Opened, since: &Since, slice: &Slice<'_>) -> Result<Sample> {
         let (file, access) = (&opened.file, self.access);
         let slot_bytes = u64::from(access.slot_bytes);
         let slots = file.len() / slot_bytes;
         let load = Load { file, op_bytes: access.op_bytes as usize, seed: SEED, writes: access.writes() };
         let fill = |thread| Worker::new(opened, access, thread, slice.threads).fill_cache();
-        // The draws of those that filled the cache are the first: who repeats them finds what was just read.
+        // The threads that fill the cache use the first sequences of draws. Lanes with the same draws would find the pages just
+        // read.
         let fillers = slice.threads.max(1);
         let ops = |lane, lanes| {
             let mut draws = access.draws(slots, fillers + lane, fillers + lanes);
@@ -149,14 +150,14 @@ impl Contender<Access> for Accesses {
         access.check()?;
         (self.access, self.hits) = (*access, Hits::default());
         if matches!(self.calls, Calls::InFlight(_)) && (access.writes() || access.choice == Choice::Sequential) {
-            return Ok(Some("many in flight are measured by reads at random places".to_owned()));
+            return Ok(Some("operations in flight are measured with random reads only".to_owned()));
         }
         let compares = self.name != IOMILL_READ_AT_NO_READ_AHEAD || access.choice == Choice::Sequential;
-        Ok((!compares).then(|| "there is no read-ahead where nothing comes in order".to_owned()))
+        Ok((!compares).then(|| "without sequential reads there is no read-ahead to compare".to_owned()))
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
-        // What others left in the page cache would slow direct I/O down.
+        // Pages that other contenders left in the page cache would slow direct I/O down.
         self.target.drop_cached()?;
         let opened = self.place.open(self.access.cache_bytes, self.access.writes())?;
         let since = Since::default();
@@ -194,10 +195,10 @@ struct Worker<'a> {
     file: &'a File,
     access: Access,
     draws: Draws,
-    /// Chooses which operations write, and what.
+    /// Chooses which operations write, and which bytes.
     rng: Rng,
     pool: Vec<u8>,
-    /// A batch of operations.
+    /// The bytes of a batch of operations.
     buffer: Vec<u8>,
     reads: Vec<u64>,
     writes: Vec<u64>,
@@ -231,7 +232,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Where the next operation goes, and the number that says whether it writes.
+    /// The offset of the next operation, and the number that decides whether it writes.
     #[inline(always)]
     fn draw(&mut self) -> (u64, u64) {
         let offset = self.draws.draw() * u64::from(self.access.slot_bytes);
@@ -259,7 +260,7 @@ impl Worker<'_> {
                     return Err(wrong(offset));
                 }
             } else if VERIFY {
-                // Nobody could check anything else than the pattern.
+                // Other threads read while this one writes. Only the pattern stays right for their checks.
                 pattern::fill_bytes(SEED, offset, buffer);
                 file.write_at(buffer, offset)?;
             } else {
@@ -324,5 +325,5 @@ impl Worker<'_> {
 #[cold]
 fn wrong(offset: u64) -> Error {
     let what = format!("the bytes at offset {offset} of the measured file");
-    Error::Machine { what, why: "they are not what was written: a wrong read".into() }
+    Error::Machine { what, why: "what was read is not what was written; write the file anew and run again".into() }
 }

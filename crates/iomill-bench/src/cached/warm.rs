@@ -1,4 +1,4 @@
-//! Records out of a cache that holds all of the file: copied by one call each, out of a pin each, or gathered.
+//! Reads of records from a cache that holds all of the file: one call per record, one pin per record, or gathers.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +14,13 @@ use crate::pattern::PAGE_BYTES;
 use crate::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Reader, Record, RecordReads, Skew};
 use crate::state::Own;
 
-/// Bytes of one read when the cache is filled.
+/// Bytes per read while the cache is filled.
 const FILL_BYTES: usize = 1 << 20;
 
-/// A cache that keeps a smaller share of the pages than this does not hold the file: the time of misses would show.
+/// A cache that keeps a smaller share of the pages does not hold the file: the time of its misses would show in the results.
 const KEPT_MIN: f64 = 0.999;
 
-/// The measured file in a cache that holds all of it. It is opened and read once, for all who read from it.
+/// The measured file in a cache that holds all of it. It is opened and read once for all contenders that read from it.
 #[derive(Debug)]
 pub struct Whole {
     place: Place,
@@ -48,7 +48,7 @@ impl Whole {
         if kept < KEPT_MIN {
             let (cache, len) = (human::size(self.cache_bytes), human::size(opened.file.len()));
             let percent = 100.0 * kept;
-            let why = format!("a cache of {cache} keeps {percent:.2}% of the {len}, too little; give a larger --cache");
+            let why = format!("a cache of {cache} keeps only {percent:.2}% of {len}; give a larger --cache");
             opened.close()?;
             return Ok(Err(why));
         }
@@ -65,7 +65,7 @@ fn read_all(opened: &Opened) -> Result<()> {
     Ok(())
 }
 
-/// Everybody who reads from one cache.
+/// All contenders that read from one cache.
 pub fn warm(data: &Arc<Data>, whole: &Arc<Whole>, flyers: &[Flyer]) -> Vec<Box<dyn Contender<RecordReads>>> {
     let one = |name, calls| {
         let (data, whole) = (data.clone(), whole.clone());
@@ -93,9 +93,9 @@ struct Warm {
     data: Arc<Data>,
     whole: Arc<Whole>,
     reads: RecordReads,
-    /// Open, with all in the cache, once the contender is prepared.
+    /// The open array and file, with all bytes in the cache, once the contender is prepared.
     opened: Option<Opened>,
-    /// Of the timed slices since.
+    /// Hits and misses of the timed slices since then.
     hits: Hits,
 }
 
@@ -153,7 +153,7 @@ impl Contender<RecordReads> for Warm {
     }
 }
 
-/// Goes round the list of records from a place of the lane's own.
+/// Goes round the list of records. Each lane starts at its own position.
 fn listed(data: &Data, skew: Skew, lane: usize, lanes: usize) -> Ops {
     let list = data.list(skew);
     let first = list.len() / lanes * lane;
@@ -181,7 +181,7 @@ impl Copier for Called<'_> {
 #[cold]
 fn short(data: &Data, offset: u64, read: usize) -> Error {
     let path = data.path().to_owned();
-    Error::Corrupt { path, why: format!("of the record at offset {offset} there are {read} bytes in the array's file") }
+    Error::Corrupt { path, why: format!("the array's file has only {read} bytes of the record at offset {offset}") }
 }
 
 struct Pinned<'a>(&'a File);
@@ -190,7 +190,7 @@ impl Copier for Pinned<'_> {
     #[inline(always)]
     fn copy(&mut self, offset: u64, record: &mut Record) -> Result<()> {
         let pin = self.0.pin(offset / PAGE_BYTES as u64)?;
-        // The file has whole pages, and records do not cross them.
+        // The file has whole pages, and no record crosses a page.
         let start = offset as usize % PAGE_BYTES;
         record.copy_from_slice(&pin[start..start + RECORD_BYTES]);
         Ok(())

@@ -1,5 +1,5 @@
-//! Small writes to a file of an array, through iomill's cache. What flushes it in the background is in the CPU time: it works in
-//! this process.
+//! Small writes to a file of an array, through iomill's cache. The CPU time includes the background flush, because it runs in this
+//! process.
 
 use iomill::{Array, ArrayOptions, Error, File, Result};
 
@@ -41,7 +41,7 @@ impl Contender<SmallWrites> for WriteAt {
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
-        // What others left in the page cache would slow direct I/O down.
+        // Pages that other contenders left in the page cache would slow direct I/O down.
         self.target.drop_cached()?;
         let opened = self.place.open(self.writes.cache_bytes, true)?;
         let (array, file, since) = (&opened.array, &opened.file, &Since::default());
@@ -84,6 +84,6 @@ impl Writer for Called<'_> {
             return Ok(());
         }
         let what = format!("{} bytes at offset {offset} of the measured file", bytes.len());
-        Err(Error::Machine { what, why: format!("there are {read}: the file is shorter than it was made") })
+        Err(Error::Machine { what, why: format!("only {read} were read: the file is shorter than it was made") })
     }
 }

@@ -1,6 +1,6 @@
-//! Reads of single pages in batches: at random, strided, sequential, mixed.
+//! Reads of single pages in batches: random, strided, sequential, mixed.
 //!
-//! Goals: batches as large as merging needs, and nothing in the loop but the draw and the call. Non-goals: writes.
+//! Goals: batches large enough for merging, and nothing in the loop but the draw and the call. Non-goals: writes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,27 +12,27 @@ use crate::arena::SEED;
 use crate::pattern::{self, PAGE_BYTES, Rng, mix};
 use crate::threads::Count;
 
-/// Pages of a batch: 32 of the longest merged I/Os, so that merging does not empty the drives.
+/// Pages of a batch: 32 times the longest merged I/O, so that the drives stay busy when requests merge.
 pub(super) const BATCH_PAGES: usize = 2048;
 
-/// Steps of this many pages from one request to the next leave nothing to merge.
+/// With this distance in pages between requests there is nothing to merge.
 const STRIDE_PAGES: u64 = 2;
 
 /// What is read, a page at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Pages at random.
+    /// Random pages.
     Random,
     /// Every other page, ascending.
     Strided,
     /// Page after page.
     Sequential,
-    /// In turn a page of a sequential stream and one at random.
+    /// Alternately the next page of a sequential stream and a random page.
     Mixed,
 }
 
 impl Load {
-    /// All of them.
+    /// All loads.
     pub const ALL: [Load; 4] = [Load::Random, Load::Strided, Load::Sequential, Load::Mixed];
 }
 
@@ -47,12 +47,12 @@ impl fmt::Display for Load {
     }
 }
 
-/// The pages of a load, one after the other.
+/// Draws the pages of a load.
 struct Places {
     load: Load,
     pages: u64,
     next: u64,
-    /// In a mixed load, whether the next one is at random.
+    /// In a mixed load: whether the last page was random.
     at_random: bool,
     rng: Rng,
 }
@@ -82,7 +82,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// The `thread`th of so many. Rings are made before the clock starts.
+    /// Thread `thread` of `threads`. The first read makes the rings before the clock starts.
     pub(super) fn new(array: &Array, file: &File, load: Load, (thread, threads): (usize, usize)) -> Result<Worker> {
         let pages = file.len() / PAGE_BYTES as u64;
         let mut buffer = array.buffer(BATCH_PAGES * PAGE_BYTES)?;
@@ -109,7 +109,7 @@ impl Worker {
             for (&offset, page) in self.offsets.iter().zip(self.buffer.chunks(PAGE_BYTES)) {
                 if pattern::stamp_in(page) != Some(pattern::stamp(SEED, offset / PAGE_BYTES as u64)) {
                     let what = format!("page {} of the measured file", offset / PAGE_BYTES as u64);
-                    return Err(Error::Machine { what, why: "it does not begin with its stamp: a wrong read".into() });
+                    return Err(Error::Machine { what, why: "it does not begin with its stamp; write the file anew and run again".into() });
                 }
             }
         }

@@ -1,16 +1,16 @@
-//! Requests of a recorded block trace, in batches, as fast as the array does them.
+//! Requests of a recorded block trace, in batches, as fast as the array runs them.
 //!
-//! Goals: reads and writes where the trace has them, at the same places for every step. Non-goals: the times between requests as they were
-//! recorded; requests of bytes, and caches (`iomill replay` has both).
+//! Goals: reads and writes at the offsets of the trace, the same for every step. Non-goals: the recorded times between requests;
+//! requests that are not whole pages, and caches (`iomill replay` has both).
 //!
 //! Rules:
-//! 1. A request is of the whole pages that it touches, as a cache asks for them: pages are the unit of direct I/O, and what begins or ends
-//!    within one would measure how it is bounced. Devices lie end to end (`Survey`), and all of it is wrapped into the measured file: a place modulo
-//!    the file's length. What would cross its end goes to its beginning, and what is longer is as long as the file.
-//! 2. Requests that follow each other make a batch. What is in flight together has no order, so a batch's reads go in one call and its writes
-//!    in another.
-//! 3. While reads are checked, what is written is the pattern of its place, so that threads never see other bytes than that. Afterwards it is the
-//!    same incompressible bytes everywhere: making others for each write would be measured too.
+//! 1. A request covers all pages that it touches, as a cache asks for them. Pages are the unit of direct I/O; a request within a
+//!    page would measure bounce pages. Devices lie end to end (`Survey`). An offset is taken modulo the length of the measured
+//!    file. A request that would cross the end of the file moves to its start. A request longer than the file is cut to its length.
+//! 2. Consecutive requests make a batch. I/Os in flight together have no order, so one call does a batch's reads and another its
+//!    writes.
+//! 3. While reads are checked, writes write the pattern of their offset, so that no thread reads other bytes. Afterwards all writes
+//!    write the same incompressible bytes: new bytes for each write would be part of the measured time.
 
 use std::fmt;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::arena::SEED;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::threads::Count;
 
-/// A batch has so many requests at most, and no more bytes than these if it has more than one.
+/// A batch has at most this many requests. A batch of two or more has at most this many bytes.
 const BATCH_REQUESTS: usize = BATCH_PAGES;
 const BATCH_BYTES: usize = BATCH_PAGES * PAGE_BYTES;
 
@@ -34,13 +34,13 @@ const BATCH_BYTES: usize = BATCH_PAGES * PAGE_BYTES;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Trace {
     name: String,
-    /// Not empty; each has something to transfer.
+    /// Not empty. Each batch transfers some bytes.
     batches: Vec<Batch>,
-    /// Bytes of the longest reads and writes of a batch.
+    /// The most bytes that the reads or the writes of one batch have.
     most_bytes: usize,
 }
 
-/// Requests that are in flight together: (offset, length) in bytes each.
+/// Requests that are in flight together. Each is an (offset, length) in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Batch {
     reads: Vec<(u64, usize)>,
@@ -90,7 +90,7 @@ impl Trace {
         }
         trace.take(batch);
         if trace.batches.is_empty() {
-            let why = "its requests transfer nothing: there is nothing to replay".to_owned();
+            let why = "its requests transfer nothing; give a trace with reads or writes".to_owned();
             return Err(TraceError::Whole { path: reader.path().to_owned(), why });
         }
         Ok(trace)
@@ -114,7 +114,8 @@ impl Trace {
     }
 }
 
-/// Rule 1: the place in a file of so many bytes, which are whole pages and one at least, of a request that is not empty.
+/// Rule 1: the range of a request in a file of `len_bytes`. The file has at least one page, and whole pages only. The request is
+/// not empty.
 fn wrap(place: u64, len: u32, len_bytes: u64) -> (u64, usize) {
     let page = PAGE_BYTES as u64;
     let (first, end, pages) = (place / page, (place + u64::from(len)).div_ceil(page), len_bytes / page);
@@ -123,18 +124,18 @@ fn wrap(place: u64, len: u32, len_bytes: u64) -> (u64, usize) {
     (at * page, (count * page) as usize)
 }
 
-/// A thread that replays a trace together with others.
+/// A thread that replays a trace together with other threads.
 pub(super) struct Worker<'a> {
     file: File,
     trace: &'a Trace,
-    /// Which batch is the next, for all threads; after the last comes the first.
+    /// The number of the next batch, shared by all threads. After the last batch comes the first.
     next: &'a AtomicUsize,
     buffer: Buffer,
     content: Buffer,
 }
 
 impl<'a> Worker<'a> {
-    /// Rings are made before the clock starts.
+    /// The first read makes the rings before the clock starts.
     pub(super) fn new(array: &Array, file: &File, trace: &'a Trace, next: &'a AtomicUsize) -> iomill::Result<Self> {
         let pages = trace.most_bytes.max(1).div_ceil(PAGE_BYTES);
         let (mut buffer, mut content) = (array.buffer(pages * PAGE_BYTES)?, array.buffer(pages * PAGE_BYTES)?);
@@ -168,7 +169,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Rule 3: the pattern of all ranges, one after the other.
+/// Rule 3: fills in the pattern of all ranges, one after the other.
 fn fill(ranges: &[(u64, usize)], bytes: &mut [u8]) {
     let mut left = bytes;
     for &(offset, len) in ranges {
@@ -178,14 +179,14 @@ fn fill(ranges: &[(u64, usize)], bytes: &mut [u8]) {
     }
 }
 
-/// Whether ranges that were read one after the other hold the pattern.
+/// Checks that the bytes of the ranges, one after the other, are the pattern.
 fn check(ranges: &[(u64, usize)], bytes: &[u8]) -> iomill::Result<()> {
     let mut left = bytes;
     for &(offset, len) in ranges {
         let (now, rest) = left.split_at(len);
         if !pattern::holds(SEED, offset, now) {
             let what = format!("{len} bytes at {offset} of the measured file");
-            return Err(Error::Machine { what, why: "they are not what was written there: a wrong read".into() });
+            return Err(Error::Machine { what, why: "what was read is not what was written; write the file anew and run again".into() });
         }
         left = rest;
     }
@@ -227,7 +228,7 @@ mod tests {
             Batch { reads: vec![(0, one), (PAGE, one)], writes: vec![(PAGE, one)], read_bytes: two, write_bytes: one };
         assert_eq!((&trace.batches[..], trace.most_bytes), (&[expected][..], two));
         assert!(trace.writes() && !open("r,0,512\nw,0,1\n", 1).unwrap().writes());
-        // Full by their number, and by bytes: two of 16 KiB more than fit.
+        // A batch is full by its number of requests, and by its bytes: two requests of 16 KiB more than fit.
         let many = open(&"r,0,512\n".repeat(BATCH_REQUESTS + 1), u64::MAX).unwrap();
         assert_eq!(many.batches.iter().map(|batch| batch.reads.len()).collect::<Vec<_>>(), [BATCH_REQUESTS, 1]);
         let long = open(&"w,0,16384\n".repeat(BATCH_BYTES / 16_384 + 2), u64::MAX).unwrap();

@@ -3,13 +3,13 @@
 use iomill::{Error, Result};
 use serde::Deserialize;
 
-/// The most that a ratio may be. Less is better.
+/// The maximum of a ratio. Less is better.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
     /// The ratio's name.
     pub name: String,
-    /// What it is, in a line.
+    /// Its description, in one line.
     pub what: String,
     /// The bound.
     pub at_most: f64,
@@ -21,7 +21,7 @@ struct Recorded {
     ratio: Vec<Bound>,
 }
 
-/// Those of this version.
+/// The bounds of this version.
 pub(super) fn recorded() -> Result<Vec<Bound>> {
     let recorded: Recorded = toml::from_str(include_str!("../../gate.toml"))
         .map_err(|e| Error::invalid("the gate's bounds, gate.toml", e.to_string()))?;

@@ -1,7 +1,7 @@
-//! Small files that are made one after the other and are durable at once: in an array, and as plain files.
+//! Small files that are made one after the other, each durable at once: in an array, and as plain files.
 //!
-//! Goals: both promise the same, that file and name are there after a power failure; a plain file has an fsync, and its directory too.
-//! Non-goals: many files with one sync.
+//! Goals: both make the same promise, that file and name survive a power failure. A plain file gets an fsync, and so does its
+//! directory. Non-goals: many files with one sync.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -34,13 +34,13 @@ impl Task for Creates {
     }
 }
 
-/// What makes files, and removes them.
+/// Makes files, and removes them.
 trait Maker {
-    /// Makes a file of these bytes, durably.
+    /// Makes a file with these bytes, durably.
     fn create(&self, name: &str, bytes: &[u8]) -> Result<()>;
-    /// Its bytes.
+    /// Reads a file.
     fn read(&self, name: &str) -> Result<Vec<u8>>;
-    /// Removes it.
+    /// Removes a file.
     fn remove(&self, name: &str) -> Result<()>;
 }
 
@@ -95,12 +95,12 @@ pub(crate) struct Create {
 }
 
 impl Create {
-    /// In the arena's array.
+    /// Makes files in the arena's array.
     pub(crate) fn in_array(arena: &Arena, options: &ArrayOptions) -> Create {
         Create { name: IOMILL_CREATE, drives: arena.drives().to_owned(), options: options.clone() }
     }
 
-    /// In the directory of its first drive.
+    /// Makes plain files in the directory of the array's first drive.
     pub(crate) fn plain(arena: &Arena) -> Create {
         Create { name: PLAIN_CREATE, drives: arena.drives().to_owned(), options: ArrayOptions::new() }
     }

@@ -8,12 +8,12 @@ fn sample(cpu_us: f64) -> Sample {
     Sample { ops: 1, wall: Duration::from_micros(cpu_us as u64), cpu_us, ..Sample::empty().unwrap() }
 }
 
-/// What two contenders did, whose ratios by round are these.
+/// The results of two contenders with these ratios by round.
 fn measured(ratios: &[f64]) -> Measured {
     let time = Duration::from_secs(1);
     let plan = Plan { workload: Workload::RANDOM_READ, threads: 1, rounds: ratios.len(), slice: time, warm_up: time };
     let outcome = |contender, samples| Outcome { contender, cache: Cache::Direct, samples, notes: Vec::new() };
-    // The machine gets slower from round to round, which no ratio shows.
+    // The machine gets slower from round to round. No ratio shows that.
     let by_hand: Vec<f64> = (0..ratios.len()).map(|round| 1000.0 * (1 + round) as f64).collect();
     let ours = ratios.iter().zip(&by_hand).map(|(ratio, by_hand)| sample(ratio * by_hand)).collect();
     let theirs = by_hand.iter().map(|&by_hand| sample(by_hand)).collect();
@@ -25,7 +25,7 @@ fn bound(at_most: f64) -> Bound {
     Bound { name: "drives-by-hand".into(), what: "it".into(), at_most }
 }
 
-/// Nine rounds around 1.2, of which one is disturbed.
+/// Nine rounds around 1.2. One of them is disturbed.
 const ROUNDS: [f64; 9] = [1.2, 1.18, 1.22, 1.19, 9.0, 1.21, 1.2, 1.17, 1.23];
 
 #[test]
