@@ -1,25 +1,25 @@
-//! Numbers as people write and read them.
+//! Numbers in the form that people write and read.
 //!
-//! Goals: one way to print each kind of number, and a parser of sizes that is strict: what it does not know it refuses,
-//! it never guesses. Non-goals: localisation.
+//! Goals: one way to print each kind of number, and a strict parser of sizes, which refuses unknown units and never guesses.
+//! Non-goals: localisation.
 
 use iomill::{Error, Result};
 
-/// Units of sizes: `k`, `K`, `Ki` and `KiB` all mean 1,024, and so upwards.
+/// Units of sizes: `k`, `K`, `Ki` and `KiB` all mean 1,024 bytes. The larger units follow the same rule.
 const SIZE_UNITS: [(&str, u32); 5] = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50)];
 
-/// Parses a size in bytes: digits, then nothing, `B`, or one of `K`, `Ki`, `KiB` (also `k`), `M`, `G`, `T`, `P` alike.
-/// All of these are powers of 1,024. `KB` and `MB` are refused because nobody knows which of the two they mean.
+/// Parses a size in bytes: digits, then nothing, `B`, or one of `K`, `Ki`, `KiB` (also `k`); the same with `M`, `G`, `T`, `P`. All
+/// units are powers of 1,024. `KB` and `MB` are refused, because they are ambiguous.
 pub fn parse_size(text: &str) -> Result<u64> {
     let bad = |why: &str| Error::invalid(format!("size {text:?}"), why.to_owned());
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
-        return Err(bad("begin with digits, such as 4096, 64KiB, 1T"));
+        return Err(bad("start with digits, such as 4096, 64KiB, 1T"));
     }
     let number: u64 = number.parse().map_err(|_| bad("too large: a size is below 16 EiB"))?;
     let shift = unit_shift(unit).ok_or_else(|| {
-        bad("the unit is not known; give bytes, or K, Ki, KiB and so on with M, G, T, P (powers of 1024), without spaces")
+        bad("the unit is unknown; give bytes, or K, Ki, KiB, or the same with M, G, T, P (powers of 1024), without spaces")
     })?;
     number.checked_mul(1 << shift).ok_or_else(|| bad("too large: a size is below 16 EiB"))
 }
@@ -42,7 +42,7 @@ pub fn size(bytes: u64) -> String {
         return format!("{bytes} B");
     };
     let value = bytes as f64 / (1u64 << shift) as f64;
-    // 1023.96 KiB would print as 1024.0: the next unit says it better.
+    // 1023.96 KiB would print as 1024.0 KiB. Print it in the next unit.
     if (value * 10.0).round() >= 10_240.0 {
         let next = SIZE_UNITS.iter().position(|(l, _)| l == letter).and_then(|i| SIZE_UNITS.get(i + 1));
         if let Some((next, _)) = next {

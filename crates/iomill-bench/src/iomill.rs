@@ -1,9 +1,9 @@
-//! iomill itself past its cache: gathers and scatters in batches, inline, by drive threads, and over the null engine; futures and
-//! callbacks.
+//! iomill itself without its cache: gathers and scatters in batches, inline, by drive threads, and over the null engine; also
+//! futures and callbacks.
 //!
-//! Goals: the calls a user would write, in a loop. A batch is several times what is in flight, so that the drives do not
-//! run dry at its end. Non-goals: an array of its own; it opens the one that the target belongs to, for the length of
-//! a slice.
+//! Goals: the calls that a user would write, in a loop. A batch is several times the number of I/Os in flight, so that the drives
+//! have work until its end.
+//! Non-goals: an array of its own. It opens the target's array for the length of a slice.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +21,14 @@ use crate::target::Target;
 use crate::threads::{self, Count};
 use crate::workload::{Places, Workload};
 
-/// A batch holds this many times what is in flight over all drives.
+/// A batch holds this many times the number of I/Os in flight over all drives.
 const BATCH_TURNS: u32 = 16;
 
-/// With more threads than this, batches get shorter: together they keep the drives busy anyhow, and who ends a slice waits for those under way.
+/// With more threads than this, batches get shorter. Many threads keep the drives busy anyway, and the end of a slice waits for all
+/// batches in flight.
 const THREADS_OF_LONG_BATCHES: usize = 16;
 
-/// A batch is at most this long, in bytes of memory: larger ones fall out of the CPU's caches.
+/// A batch has at most this many bytes of memory. Larger ones do not fit in the CPU's caches.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// See the head of this file.
@@ -39,19 +40,19 @@ pub struct Iomill {
     target: Target,
     options: ArrayOptions,
     workload: Workload,
-    /// Makes the calls, where they are not batches.
+    /// Makes the calls if they are not batches.
     flyer: Option<Flyer>,
-    /// Of the last slice.
+    /// The number of threads of the last slice.
     threads: usize,
-    /// CPUs of the calling threads, one each in turn; empty for any.
+    /// CPUs for the calling threads, used in turn. Empty: threads are not bound.
     cpus: Vec<usize>,
 }
 
 impl Iomill {
-    /// Over the measured file of `arena`.
+    /// Uses the measured file of `arena`.
     pub fn new(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Iomill> {
         let mode = if name == IOMILL_DRIVE_THREADS { Mode::DriveThreads } else { Mode::Inline };
-        // What is measured is the way to the drives.
+        // Without a cache only the path to the drives is measured.
         let mut options = options.clone().mode(mode).cache_bytes(0);
         if name == IOMILL_NULL {
             options = options.engine(EngineKind::Null);
@@ -72,7 +73,7 @@ impl Iomill {
 }
 
 impl Iomill {
-    /// By asynchronous calls. Inline they would end within their call, so drive threads do them.
+    /// Uses asynchronous calls, by drive threads. Inline, each operation would end within its call.
     pub fn flying(flyer: &Flyer, arena: &Arena, options: &ArrayOptions) -> Result<Iomill> {
         let calls = Iomill::new(IOMILL_DRIVE_THREADS, arena, options)?;
         Ok(Iomill { name: flyer.name(), flyer: Some(flyer.clone()), ..calls })
@@ -97,12 +98,12 @@ impl Contender for Iomill {
     fn prepare(&mut self, workload: &Workload) -> Result<Option<String>> {
         workload.check()?;
         self.workload = *workload;
-        Ok((self.name == IOMILL_NULL && workload.writes()).then(|| "the null engine takes no writes".to_owned()))
+        Ok((self.name == IOMILL_NULL && workload.writes()).then(|| "the null engine does not write".to_owned()))
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
         self.threads = slice.threads;
-        // What others left in the page cache would slow direct I/O down.
+        // Pages that other contenders left in the page cache would slow direct I/O down.
         self.target.drop_cached()?;
         let options = self.options.clone().depth(self.workload.depth).read_only(!self.workload.writes());
         let array = options.open_at(&self.drives)?;
@@ -143,7 +144,7 @@ impl Iomill {
     }
 }
 
-/// Operations in one call.
+/// Operations per call.
 fn batch_len(workload: &Workload, drives: usize, threads: usize) -> usize {
     let turns = (BATCH_TURNS as usize * THREADS_OF_LONG_BATCHES / threads.max(1)).clamp(1, BATCH_TURNS as usize);
     let ops = workload.depth as usize * turns * drives;
@@ -178,7 +179,7 @@ impl Worker {
         if this.workload.writes() {
             pattern::fill_to_write(&mut worker.buffer);
         }
-        // Rings are made before the clock starts.
+        // The first read makes the rings before the clock starts.
         let first = worker.buffer.len().min(block_bytes);
         file.read_at(&mut worker.buffer[..first], 0)?;
         Ok(worker)
@@ -234,7 +235,10 @@ fn check_block(offset: u64, block: &[u8]) -> Result<()> {
     for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(block.chunks(PAGE_BYTES)) {
         if pattern::stamp_in(bytes) != Some(pattern::stamp(SEED, page)) {
             let what = format!("page {page} of the measured file");
-            return Err(Error::Machine { what, why: "it does not begin with its stamp: a wrong read".into() });
+            return Err(Error::Machine {
+                what,
+                why: "it does not begin with its stamp; write the file anew and run again".into(),
+            });
         }
     }
     Ok(())

@@ -1,10 +1,11 @@
-//! The four steps of the first paper (SC'13), switched on one after the other: interrupts spread evenly, threads bound to CPUs, the
+//! The four steps of the first paper (SC'13), switched on one after the other: evenly spread interrupts, threads bound to CPUs, the
 //! noop scheduler, and an I/O thread per drive.
 //!
-//! Goals: each step on top of those before it, in turns like contenders, so that what disturbs the machine disturbs all; the machine is
-//! left as it was, also after an error or a signal. Non-goals: judging whether a machine should be so; that is `iomill tune`.
+//! Goals: each step adds to the steps before it. The steps take turns as contenders, so that a disturbance of the machine affects
+//! all of them. The machine's settings are restored, also after an error or a signal.
+//! Non-goals: advice on how a machine should be set; `iomill tune` gives that.
 //!
-//! What was is durable before anything is switched. After a kill the next ladder puts it back first.
+//! The old settings are saved durably before any change. After a kill the next ladder restores them first.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -30,7 +31,7 @@ use crate::report::Report;
 use crate::rounds::{self, Plan};
 use crate::workload::Workload;
 
-/// The steps, from the plain machine up.
+/// The steps, starting with the plain machine.
 pub const STEPS: [&str; 5] = [
     "iomill-sc13-plain",
     "iomill-sc13-even-interrupts",
@@ -55,26 +56,26 @@ pub struct Settings {
     pub options: ArrayOptions,
 }
 
-/// What a step switches in the machine.
+/// The machine settings that a step switches.
 #[derive(Debug, Default)]
 struct Switch {
     off: Vec<Setting>,
     on: Vec<Setting>,
-    /// Why it switches nothing, where it does not.
+    /// Why the step switches nothing.
     why_not: Option<String>,
 }
 
-/// The machine's switches, and how far up they are. Puts everything back when it goes.
+/// The machine's switches, and the level up to which they are on. Restores all settings on drop.
 struct Rig<'a> {
     tree: &'a Tree,
     store: &'a Store,
-    /// By step; those that only concern iomill's own threads are empty.
+    /// The switches by step. Steps that only change iomill's own threads have none.
     switches: Vec<Switch>,
-    /// Steps below this one are on.
+    /// Steps up to this one are on.
     level: Cell<usize>,
 }
 
-/// Measures on `arena`, and leaves neither a file nor a setting behind.
+/// Measures on `arena`, and leaves neither a file nor a changed setting behind.
 pub fn run(
     arena: Arena,
     settings: &Settings,
@@ -84,7 +85,7 @@ pub fn run(
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
     let store = Store::open(state)?;
-    // What a killed one left.
+    // Restores settings that a killed ladder left.
     put_back(tree, &store)?;
     arena.measured(|arena| {
         let result = measure(arena, settings, tree, &store, cancel, stage);
@@ -97,11 +98,11 @@ fn put_back(tree: &Tree, store: &Store) -> Result<()> {
     match apply::undo(tree, store)? {
         Some(undone) if !undone.failed.is_empty() => {
             let why = format!(
-                "{}; `iomill tune --undo --state {}` tries again",
+                "{}; run `iomill tune --undo --state {}` to try again",
                 undone.failed.join("; "),
                 store.path().display()
             );
-            Err(Error::Machine { what: "putting the machine's settings back".into(), why })
+            Err(Error::Machine { what: "restoring the machine's settings".into(), why })
         }
         _ => Ok(()),
     }
@@ -139,7 +140,7 @@ fn measure(
 }
 
 impl<'a> Rig<'a> {
-    /// Switches everything off that can be switched, after what was is saved.
+    /// Switches off everything that can be switched, after saving the old settings.
     fn new(
         tree: &'a Tree,
         store: &'a Store,
@@ -155,7 +156,7 @@ impl<'a> Rig<'a> {
             let denied =
                 switch.off.iter().find_map(|setting| tree.check_writable(&setting.path).err().map(|e| (setting, e)));
             if let Some((setting, error)) = denied {
-                let why = format!("/{} cannot be set: {error}; this step takes root", setting.path);
+                let why = format!("/{} cannot be set: {error}; run as root", setting.path);
                 switch = Switch { why_not: Some(why), ..Switch::default() };
             }
             let changes = apply::apply(tree, &switch.off, store)?;
@@ -177,7 +178,7 @@ impl<'a> Rig<'a> {
         Ok(Rig { tree, store, switches, level: Cell::new(0) })
     }
 
-    /// Switches on what belongs to a step and those below it, and off what is above.
+    /// Switches on the settings of all steps up to `level`, and switches off those of the steps above it.
     fn climb(&self, level: usize) -> Result<()> {
         if self.level.get() == level {
             return Ok(());
@@ -196,12 +197,12 @@ impl<'a> Rig<'a> {
 
 impl Drop for Rig<'_> {
     fn drop(&mut self) {
-        // `run` puts back as well, and reports; this is for who unwinds.
+        // `run` also restores, and reports errors. This is for a panic.
         let _ = put_back(self.tree, self.store);
     }
 }
 
-/// All interrupts that can be moved on one CPU, or in turn on those near their drive.
+/// Switched off: all movable interrupts are on one CPU. Switched on: they are spread in turn over the CPUs near their drive.
 fn spread(tree: &Tree, platform: &Platform, drives: &[Drive]) -> Switch {
     let mut switch = Switch::default();
     let mut managed = 0;
@@ -221,18 +222,18 @@ fn spread(tree: &Tree, platform: &Platform, drives: &[Drive]) -> Switch {
     }
     if switch.off == switch.on {
         let why = match (managed, switch.off.len()) {
-            (0, 0) => "no interrupt of the drives is to be seen".to_owned(),
+            (0, 0) => "the drives have no visible interrupts".to_owned(),
             (managed, 0) => {
-                format!("all {managed} interrupts are managed: the kernel has spread them, and lets nobody move them")
+                format!("all {managed} interrupts are managed: the kernel has spread them and refuses to move them")
             }
-            (_, some) => format!("there is nothing to spread: {some} that can be moved"),
+            (_, some) => format!("there is nothing to spread: {some} movable interrupts, all for the same CPU"),
         };
         switch = Switch { why_not: Some(why), ..Switch::default() };
     }
     switch
 }
 
-/// A scheduler that orders requests, or none.
+/// Switched off: a scheduler that orders requests. Switched on: no scheduler.
 fn scheduler(tree: &Tree, drives: &[Drive]) -> Switch {
     let mut switch = Switch::default();
     for queue in drives.iter().flat_map(|drive| &drive.queues) {
@@ -245,7 +246,7 @@ fn scheduler(tree: &Tree, drives: &[Drive]) -> Switch {
             switch.off.push(Setting { path: path.clone(), value: some.to_owned() });
             switch.on.push(Setting { path, value: none.to_owned() });
         } else {
-            switch.why_not = Some(format!("the kernel has no choice of schedulers for it: {}", chosen(&text)));
+            switch.why_not = Some(format!("the kernel offers no choice of schedulers: {}", chosen(&text)));
         }
     }
     if switch.off.is_empty() && switch.why_not.is_none() {
@@ -257,7 +258,7 @@ fn scheduler(tree: &Tree, drives: &[Drive]) -> Switch {
     switch
 }
 
-/// iomill on a machine with some of the steps on.
+/// iomill on a machine with some of the steps switched on.
 struct Step<'a> {
     name: &'static str,
     level: usize,

@@ -1,9 +1,11 @@
-//! What killed measurements leave, and its removal by the next measurement in the same place.
+//! What killed measurements leave behind. The next measurement in the same place removes it.
 //!
-//! Whatever a measurement makes has a name with the id of its process, and with a word for where that id means something. Goals: nothing
-//! of a process that lives is touched, nor anything that only looks like it: results that somebody has called `iomill-bench-2026`, or what
-//! is being measured from another container, or another machine, in a directory that both see. Non-goals: telling of it; what is another
-//! user's stays, for that user's next measurement; what was left before the machine started anew stays, too.
+//! The name of everything that a measurement makes contains its process id and a word for the namespace in which that id is valid.
+//!
+//! Goals: files of a living process are never touched, nor files that only look alike. Such are results that a user has named
+//! `iomill-bench-2026`, or files of a running measurement in another container or on another machine, in a shared directory.
+//! Non-goals: reporting the removal; files of another user, which that user's next measurement removes; files from before the last
+//! start of the machine.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -15,13 +17,13 @@ use rustix::process::{Pid, test_kill_process};
 
 use crate::pattern::mix;
 
-/// So begin the names of what measurements make.
+/// Start of the names of what measurements make.
 pub(crate) const PREFIX: &str = "iomill-bench-";
 
-/// And of what probes make, which may stand beside it.
+/// Start of the names of what probes make. A probe may run in the same place.
 const PROBE_PREFIX: &str = "iomill-probe-";
 
-/// What may follow where a measurement makes more than one thing: these, or a number.
+/// Ends of the names, for measurements that make more than one thing: one of these, or a number.
 const ENDINGS: [&str; 4] = ["", ".flat", ".mapped", ".grown"];
 
 /// A name for what this process makes.
@@ -39,13 +41,13 @@ fn name_of(prefix: &str, process: u32) -> String {
     format!("{prefix}{process}-{}", here())
 }
 
-/// The same for a process that has ended, as tests need it.
+/// The same for a process that has ended, for tests.
 #[cfg(test)]
 pub(crate) fn name_of_ended(process: u32) -> String {
     name_of(PREFIX, process)
 }
 
-/// Where ids of processes mean what they mean to this one: this start of this machine, and this namespace of processes.
+/// Identifies where process ids have the same meaning as here: this boot of this machine, and this process namespace.
 fn here() -> &'static str {
     static HERE: OnceLock<String> = OnceLock::new();
     HERE.get_or_init(|| {
@@ -56,14 +58,14 @@ fn here() -> &'static str {
                 let place = format!("{boot}{}", names.display());
                 place.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)))
             }
-            // Where that is not to be known, nobody will know these names again.
+            // Without these no later process can recognise the names, so a random word does.
             _ => RandomState::new().hash_one(std::process::id()),
         };
         format!("{:012x}", hash >> 16)
     })
 }
 
-/// Whether this is the name of something that a process made which has ended.
+/// Whether a process that has ended made something with this name.
 pub(crate) fn is_abandoned(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(PROBE_PREFIX)) else { return false };
     let Some((process, rest)) = rest.split_once('-') else { return false };
@@ -74,14 +76,14 @@ pub(crate) fn is_abandoned(name: &str) -> bool {
     is_ours && process.is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH))
 }
 
-/// Removes what such processes left in a directory, as far as it may be removed.
+/// Removes what ended processes left in a directory, where permissions allow it.
 pub(crate) fn remove_in(directory: &Path) {
-    // A directory that cannot be listed cannot be measured in either, and whoever tries says why.
+    // Errors are ignored: a measurement in a directory that cannot be listed fails too, and reports why.
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(is_abandoned) {
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            // Where directories stand for something in the kernel, which an instance of tracing does, only they can be removed, and
-            // not what is in them.
+            // Some directories stand for a kernel object, such as an instance of tracing. Only the directory itself can be removed
+            // there, not its files.
             let _ = match is_directory {
                 true => fs::remove_dir(entry.path()).or_else(|_| fs::remove_dir_all(entry.path())),
                 false => fs::remove_file(entry.path()),
@@ -114,7 +116,7 @@ mod tests {
         assert!(!is_abandoned(&ended.replace(PREFIX, &format!("{PREFIX}+"))));
     }
 
-    /// People call their results so, and no process has such ids.
+    /// Users may give their results such names. No process has such ids.
     #[test]
     fn what_only_looks_like_it_stays() {
         let base = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Workloads, rivals and figures: what iomill costs beside fio, `pread`, `mmap`, io_uring and libaio by hand.
+//! Workloads, rivals and figures: what iomill costs compared with fio, `pread`, `mmap`, and io_uring and libaio by hand.
 //!
-//! A measurement goes through these rooms: a [`target::Target`] holds known bytes, a [`workload::Workload`] says what
-//! to do with them, several [`contender::Contender`]s do it in turns ([`rounds`]), and [`report`] makes figures of it.
+//! A measurement goes through these rooms. A [`target::Target`] holds known bytes. A [`workload::Workload`] says what to do with
+//! them. Several [`contender::Contender`]s do it in turns ([`rounds`]). [`report`] computes the figures.
 
 mod access;
 pub mod arena;

@@ -109,7 +109,10 @@ impl Worker {
             for (&offset, page) in self.offsets.iter().zip(self.buffer.chunks(PAGE_BYTES)) {
                 if pattern::stamp_in(page) != Some(pattern::stamp(SEED, offset / PAGE_BYTES as u64)) {
                     let what = format!("page {} of the measured file", offset / PAGE_BYTES as u64);
-                    return Err(Error::Machine { what, why: "it does not begin with its stamp; write the file anew and run again".into() });
+                    return Err(Error::Machine {
+                        what,
+                        why: "it does not begin with its stamp; write the file anew and run again".into(),
+                    });
                 }
             }
         }

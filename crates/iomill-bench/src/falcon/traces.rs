@@ -186,7 +186,10 @@ fn check(ranges: &[(u64, usize)], bytes: &[u8]) -> iomill::Result<()> {
         let (now, rest) = left.split_at(len);
         if !pattern::holds(SEED, offset, now) {
             let what = format!("{len} bytes at {offset} of the measured file");
-            return Err(Error::Machine { what, why: "what was read is not what was written; write the file anew and run again".into() });
+            return Err(Error::Machine {
+                what,
+                why: "what was read is not what was written; write the file anew and run again".into(),
+            });
         }
         left = rest;
     }

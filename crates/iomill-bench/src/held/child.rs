@@ -1,4 +1,4 @@
-//! The process that is held to its memory: does what its standard input asks for, until that ends.
+//! The process with limited memory. It does what its standard input asks for, until that ends.
 
 use std::io::{BufRead, Write};
 use std::sync::atomic::AtomicBool;
@@ -11,7 +11,8 @@ use super::reads::Buffered;
 use super::writes::Plain;
 use crate::contender::{Sample, Slice};
 
-/// Serves requests. What goes wrong is answered, since whoever asked has the user's ear; an error is a broken pipe.
+/// Serves requests. An error of a request goes back as an answer, because only the asking process can tell the user. A returned
+/// error is a broken pipe.
 pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<()> {
     let broken = |e| Error::io("talk through", "a pipe to the measurement", e);
     let mut work: Option<Box<dyn Work>> = None;
@@ -24,20 +25,21 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// What a process is for, made ready.
+/// A prepared job of a process.
 pub(super) trait Work {
-    /// One slice.
+    /// Runs one slice.
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;
 }
 
 fn answer(text: &str, work: &mut Option<Box<dyn Work>>) -> Result<Answer> {
-    // Whoever wants a slice to end soon ends this process.
+    // To end a slice early, the measurement ends this process.
     static NEVER: AtomicBool = AtomicBool::new(false);
     match Request::parse(text)? {
         Request::Prepare(job) => {
             match job {
                 Job::Access { mapped: true, access, .. } if access.writes() => {
-                    let why = "a store to a mapped file races with the loads of other threads: reads only";
+                    let why =
+                        "a store to a mapped file races with the loads of other threads; measure it with reads only";
                     return Ok(Answer::LeftOut(why.to_owned()));
                 }
                 Job::Access { mapped, drives, file_name, access } => {

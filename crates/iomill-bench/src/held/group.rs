@@ -1,7 +1,8 @@
-//! A memory cgroup: what a process and the page cache that it fills may take together.
+//! A memory cgroup: a limit for a process together with the page cache that it fills.
 //!
-//! Goals: both versions of cgroups, found where they are mounted; removed on drop. Non-goals: any other controller;
-//! changing what the system has set up (a v2 hierarchy whose root does not hand the memory controller down is left so).
+//! Goals: both versions of cgroups, found by their mounts; removed on drop.
+//! Non-goals: any other controller; changes to the system's setup. If the root of a v2 hierarchy does not delegate the memory
+//! controller, it stays so.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,30 +14,32 @@ use iomill::{Error, Result};
 
 use crate::leftovers;
 
-/// How often, and how long apart, removal is tried: a process that has just ended leaves its group a moment later.
+/// Number of attempts to remove a group, and the pause between them. A process that has just ended leaves its group a moment later.
 const REMOVALS: u32 = 100;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// Which kind of group.
+/// The version of cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     V1,
     V2,
 }
 
-/// A group of its own.
+/// A group for one process.
 #[derive(Debug)]
 pub(crate) struct MemoryGroup {
-    /// Made here, and empty of groups.
+    /// The group's directory. This process made it, and it has no groups below it.
     dir: PathBuf,
     version: Version,
 }
 
 impl MemoryGroup {
-    /// Makes a group without a limit; or why there cannot be one here.
+    /// Makes a group without a limit, or returns why this is not possible here.
     pub(crate) fn make() -> std::result::Result<MemoryGroup, String> {
         // A kernel without groups has no such file, and a chroot may have no `/proc`.
-        let read = |path: &str| fs::read_to_string(path).map_err(|e| format!("{path}, which tells of cgroups: {e}"));
+        let read = |path: &str| {
+            fs::read_to_string(path).map_err(|e| format!("cannot read {path}, which lists the cgroups: {e}"))
+        };
         let (mounts, own) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
         let mut whys = Vec::new();
         for (version, parent) in parents(&mounts, &own) {
@@ -53,23 +56,22 @@ impl MemoryGroup {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-            // One that holds a process yet cannot be removed, and goes another time.
+            // A group that still holds a process cannot be removed. A later measurement removes it.
             if entry.file_name().to_str().is_some_and(leftovers::is_abandoned) {
                 let _ = fs::remove_dir(entry.path());
             }
         }
         let dir = parent.join(format!("{}-{number}", leftovers::name()));
-        fs::create_dir(&dir)
-            .map_err(|e| format!("cannot make a group in {} ({e}); it takes root", parent.display()))?;
+        fs::create_dir(&dir).map_err(|e| format!("cannot make a group in {} ({e}); run as root", parent.display()))?;
         let group = MemoryGroup { dir, version };
-        // A v2 group lacks the files of controllers that its parent does not hand down.
+        // A v2 group lacks the files of controllers that its parent does not delegate.
         match group.usage_bytes() {
             Ok(_) => Ok(group),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// What it is, for the reader of figures.
+    /// The kind of group, for the reader of the figures.
     pub(crate) fn describe(&self) -> &'static str {
         match self.version {
             Version::V1 => "memory cgroup v1",
@@ -77,12 +79,12 @@ impl MemoryGroup {
         }
     }
 
-    /// Moves a process in. What it has touched before stays where it was counted.
+    /// Moves a process into the group. Memory that it has touched before stays counted in its old group.
     pub(crate) fn take_in(&self, process: u32) -> Result<()> {
         self.write("cgroup.procs", &process.to_string())
     }
 
-    /// Memory that is counted against the group now.
+    /// Memory now counted in the group.
     pub(crate) fn usage_bytes(&self) -> Result<u64> {
         let file = match self.version {
             Version::V1 => "memory.usage_in_bytes",
@@ -94,7 +96,7 @@ impl MemoryGroup {
         text.trim().parse().map_err(odd)
     }
 
-    /// Sets the most that the group may take.
+    /// Sets the memory limit of the group.
     pub(crate) fn limit(&self, bytes: u64) -> Result<()> {
         let file = match self.version {
             Version::V1 => "memory.limit_in_bytes",
@@ -110,7 +112,7 @@ impl MemoryGroup {
 }
 
 impl Drop for MemoryGroup {
-    /// An empty group that stays costs next to nothing, and nobody is left to be told.
+    /// Errors are ignored: a remaining empty group costs almost nothing, and `drop` has no caller to report to.
     fn drop(&mut self) {
         for _ in 0..REMOVALS {
             match fs::remove_dir(&self.dir) {
@@ -121,8 +123,9 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Where a group could be made, best first: below the own group, so that a limit of ours holds on, then at the root
-/// of the hierarchy. A v2 group that holds processes has no groups below it with controllers, so there it is the root.
+/// Directories in which a group could be made, best first. The first is the own group, so that a limit on this process still holds;
+/// then the root of the hierarchy. A v2 group with processes cannot have groups with controllers below it, so v2 uses the root
+/// only.
 fn parents(mountinfo: &str, own: &str) -> Vec<(Version, PathBuf)> {
     let mut parents = Vec::new();
     for line in mountinfo.lines() {
@@ -145,7 +148,7 @@ fn parents(mountinfo: &str, own: &str) -> Vec<(Version, PathBuf)> {
             _ => {}
         }
     }
-    // Where both are mounted, the memory controller is in v1, or else its hierarchy would not be there.
+    // If both versions are mounted, v1 has the memory controller. Otherwise its v1 hierarchy would not exist.
     parents.sort_by_key(|(version, _)| *version == Version::V2);
     parents
 }

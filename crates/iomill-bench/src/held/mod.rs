@@ -1,9 +1,12 @@
-//! Contenders that may take only so much memory: each works in a process of its own, in a memory cgroup, because the
-//! page cache is counted against the process that fills it.
+//! Contenders with limited memory. Each works in a process of its own, in a memory cgroup, because the kernel counts the page cache
+//! against the process that fills it.
 //!
-//! What the process takes for itself is measured once it is ready, and comes on top of the memory for the cache. Rules:
-//! H1 the process touches no measured byte before its group has its limit; H2 the pages that others have left in the page
-//! cache go before each slice, since they would count for nobody here. Non-goals: limiting anything but memory.
+//! The memory of the process itself is measured once the process is ready. The limit is that memory plus the memory for the cache.
+//! Rules:
+//! - H1: the process touches no measured byte before its group has its limit.
+//! - H2: pages that other contenders left in the page cache are dropped before each slice. The group would not count them.
+//!
+//! Non-goals: limits on anything but memory.
 
 mod child;
 mod group;
@@ -31,7 +34,7 @@ use protocol::{Answer, Request};
 use crate::contender::{Cache, Contender, Sample, Slice, Task};
 use crate::human;
 
-/// How often a waiting measurement looks whether it was cancelled.
+/// How often a waiting measurement checks for cancellation.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// A command that calls [`serve`] with its standard streams.
@@ -43,15 +46,15 @@ pub struct Helper {
     pub arguments: Vec<String>,
 }
 
-/// What somebody does in limited memory.
+/// A measurement that limits memory.
 pub(crate) trait HeldTask: Task {
-    /// Memory for the cache.
+    /// Memory for the cache, in bytes.
     fn cache_bytes(&self) -> u64;
 
-    /// Length of what is accessed, in bytes.
+    /// Length of the measured data, in bytes.
     fn len_bytes(&self) -> u64;
 
-    /// Whether it leaves other bytes than the pattern behind.
+    /// Whether it leaves other bytes than the pattern.
     fn spoils(&self) -> bool;
 }
 
@@ -61,7 +64,7 @@ pub(crate) struct Held<T> {
     helper: Helper,
     job: Box<dyn Fn(&T) -> Job>,
     running: Option<Running>,
-    /// Why there is no process any more.
+    /// Why the process is gone.
     lost: Option<String>,
     spoils: bool,
     notes: Vec<String>,
@@ -74,7 +77,7 @@ impl<T> fmt::Debug for Held<T> {
 }
 
 impl<T: HeldTask> Held<T> {
-    /// One that does what `job` makes of a task.
+    /// A contender whose process does the job that `job` makes of a task.
     pub(crate) fn new(name: &'static str, helper: &Helper, job: impl Fn(&T) -> Job + 'static) -> Held<T> {
         let (helper, job) = (helper.clone(), Box::new(job));
         Held { name, helper, job, running: None, lost: None, spoils: false, notes: Vec::new() }
@@ -93,7 +96,7 @@ impl<T: HeldTask> Contender<T> for Held<T> {
     fn prepare(&mut self, task: &T) -> Result<Option<String>> {
         task.check()?;
         self.spoils = task.spoils();
-        // The last task's process goes first, with its memory.
+        // The process of the last task ends first, and frees its memory.
         (self.running, self.lost) = (None, None);
         let group = match MemoryGroup::make() {
             Ok(group) => group,
@@ -135,7 +138,7 @@ impl<T: HeldTask> Contender<T> for Held<T> {
                 let filled = used_bytes as f64 / running.room_bytes.max(1) as f64;
                 Ok(Sample { filled: Some(filled), ..sample.into_sample()? })
             }
-            // Cancelled: what is handed back is worthless, and so is the process, which works on.
+            // Cancelled. The process still works on its slice, so it is useless. The sample is worthless.
             None => {
                 self.running = None;
                 Sample::empty()
@@ -157,18 +160,18 @@ impl<T: HeldTask> Contender<T> for Held<T> {
     }
 }
 
-/// The process.
+/// A running process.
 #[derive(Debug)]
 struct Running {
     name: &'static str,
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
-    /// Goes after the process: fields are dropped after `drop` has waited for it.
+    /// Removed after the process: fields are dropped after `drop` has waited for it.
     group: MemoryGroup,
-    /// What it took for itself when it was ready.
+    /// Memory that the process used for itself when it was ready.
     own_bytes: u64,
-    /// What it should have in its cache when that is full.
+    /// Bytes that its cache holds when full.
     room_bytes: u64,
 }
 
@@ -179,7 +182,7 @@ impl Running {
         let mut child = command.spawn().map_err(|e| Error::io("start", &helper.program, e))?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(to), Some(from)) => {
-                // H1: until it is asked it waits for its standard input.
+                // H1: the process waits on its standard input until a request comes.
                 let running =
                     Running { name, child, to, from: BufReader::new(from), group, own_bytes: 0, room_bytes: 0 };
                 running.group.take_in(running.child.id())?;
@@ -189,7 +192,7 @@ impl Running {
         }
     }
 
-    /// Asks, and waits for the answer; `None` when `cancel` was set first.
+    /// Sends a request, and waits for the answer. Returns `None` if `cancel` is set first.
     fn ask(&mut self, request: &Request, cancel: Option<&AtomicBool>) -> Result<Option<Answer>> {
         let mut line = request.line()?;
         line.push('\n');
@@ -209,7 +212,7 @@ impl Running {
         }
         let mut line = String::new();
         match self.from.read_line(&mut line) {
-            // A signal that ends the measurement has reached the process too.
+            // A signal that cancels the measurement has reached the process too.
             Ok(0) if is_cancelled() => Ok(None),
             Ok(0) => {
                 Err(self.lost("it has ended; if the kernel killed it for lack of memory, ask for a larger --cache"))
@@ -226,13 +229,13 @@ impl Running {
     fn odd(&self, answer: Option<Answer>) -> Error {
         match answer {
             Some(Answer::Failed(why)) => self.lost(&why),
-            other => self.lost(&format!("it answered with something else than was asked: {other:?}")),
+            other => self.lost(&format!("it gave an unexpected answer: {other:?}")),
         }
     }
 }
 
 impl Drop for Running {
-    /// It may have ended by itself; waiting makes sure that its group is empty.
+    /// The process may have ended by itself. Waiting makes sure that its group is empty.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! What a measurement and its processes say to each other: one JSON value per line, a request and then its answer.
+//! The protocol between a measurement and its processes: one JSON value per line, each request followed by its answer.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::access::Access;
 use crate::contender::Sample;
 use crate::small_writes::SmallWrites;
 
-/// What a process is for.
+/// The job of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Job {
     /// Accesses to the parts of an array's file.
     Access {
-        /// Mapped, instead of by `pread` and `pwrite`.
+        /// True for a mapping, false for `pread` and `pwrite`.
         mapped: bool,
         /// Drives that name the array.
         drives: Vec<PathBuf>,
@@ -33,26 +33,26 @@ pub(crate) enum Job {
     },
 }
 
-/// From the measurement.
+/// A message from the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Once, before all else; answered by `Ready` or `LeftOut`.
+    /// The first request, sent once. The answer is `Ready` or `LeftOut`.
     Prepare(Job),
-    /// A slice; answered by `Sample`.
+    /// Runs a slice. The answer is `Sample`.
     Run { threads: usize, duration_us: u64, verify: bool },
 }
 
-/// From the process.
+/// A message from the process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Answer {
     Ready,
-    /// It cannot do that, or not so that it compares.
+    /// The process cannot do the job, or not in a comparable way.
     LeftOut(String),
     Sample(Figures),
     Failed(String),
 }
 
-/// A sample on its way.
+/// A sample as it is sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figures {
     ops: u64,
@@ -60,7 +60,7 @@ pub(super) struct Figures {
     wall_ns: u64,
     cpu_us: f64,
     fetched_bytes: Option<u64>,
-    /// Latencies in nanoseconds, and how many operations had each.
+    /// Latencies in nanoseconds, each with its number of operations.
     latency_ns: Vec<(u64, u64)>,
 }
 

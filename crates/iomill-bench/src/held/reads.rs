@@ -1,7 +1,8 @@
 //! Accesses through a page cache that is too small: by `pread` and `pwrite`, or mapped.
 //!
-//! The slots are dealt out to the parts in turn, so that all drives work, as they do under an array's file. Read-ahead is
-//! off, but where slots come one after the other. A slice begins with a full cache. Non-goals: writes to a mapping.
+//! The slots go to the parts in turn, so that all drives work, as with an array's file. Read-ahead is off unless the slots are
+//! sequential. A slice starts with a full cache.
+//! Non-goals: writes to a mapping.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,7 +23,7 @@ use crate::slots::Timer;
 use crate::target::{Target, advise};
 use crate::threads::{self, Count};
 
-/// Random bytes that writes are taken from.
+/// Random bytes that writes take their bytes from.
 const POOL_BYTES: usize = 1 << 16;
 
 /// See the head of this file.
@@ -31,7 +32,7 @@ pub(super) struct Buffered {
     mapped: bool,
     target: Target,
     access: Access,
-    /// Slots that each part holds.
+    /// Number of slots in each part.
     slots_per_part: u64,
 }
 
@@ -122,7 +123,7 @@ impl Backend for Mapped<'_> {
     }
 
     fn write(&mut self, _: usize, _: u64, _: &[u8]) -> Result<()> {
-        Err(Error::invalid("a write to a mapping", "ask for reads only"))
+        Err(Error::invalid("a write to a mapping", "measure it with reads only"))
     }
 }
 
@@ -131,7 +132,7 @@ struct Worker<'a, B> {
     of: &'a Buffered,
     draws: Draws,
     parts: u64,
-    /// Chooses which operations write, and what.
+    /// Chooses which operations write, and which bytes.
     rng: Rng,
     pool: Vec<u8>,
     buffer: Vec<u8>,
@@ -177,7 +178,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                     self.of.target.verify_bytes(part, offset, buffer)?;
                 }
             } else if VERIFY {
-                // Nobody could check anything else than the pattern.
+                // Other threads read while this one writes. Only the pattern stays right for their checks.
                 self.of.target.fill_bytes(part, offset, buffer);
                 backend.write(part, offset, buffer)?;
             } else {

@@ -32,7 +32,7 @@ fn job(arena: &Arena, mapped: bool, access: Access) -> Job {
     Job::Access { mapped, drives, file_name, access }
 }
 
-/// What a process answers to these requests.
+/// The answers of a process to these requests.
 fn answers(requests: &[Request]) -> Vec<Answer> {
     let lines: Vec<String> = requests.iter().map(|request| request.line().unwrap()).collect();
     let mut output = Vec::new();
@@ -70,7 +70,7 @@ fn reads_and_updates_are_verified() {
         let bytes = std::fs::read(&part.path).unwrap();
         before.verify_bytes(index, 0, &bytes[..part.len_bytes as usize]).unwrap();
     }
-    // Updates that are timed write something else, which a slice that verifies then sees.
+    // Timed updates write other bytes, which a verifying slice then sees.
     let all = answers(&[Request::Prepare(job(&arena, false, updates)), slice(false), slice(true)]);
     assert!(ops(&all[1]) > 0);
     assert!(matches!(&all[2], Answer::Failed(why) if why.contains("not what was written")), "{:?}", all[2]);
@@ -126,7 +126,7 @@ fn a_process_that_cannot_answer_is_left_out() {
             Job::Access { mapped: false, drives, file_name, access: *access }
         };
         match Held::new("pread", &helper, make).prepare(&ACCESS) {
-            // Whether the pipe or the answer is noticed first is a race. Without a cgroup it comes to neither.
+            // The broken pipe or the missing answer may be noticed first. Without a cgroup neither happens.
             Ok(why) => {
                 let why = why.unwrap();
                 assert!(

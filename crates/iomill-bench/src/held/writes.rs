@@ -1,4 +1,4 @@
-//! Small writes to one plain file through the page cache: what most programs do.
+//! Small writes to one plain file through the page cache, as most programs do.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
