@@ -1,7 +1,8 @@
 //! Measurements of data that does not fit in memory: cold reads, reads of which a share hits, small writes.
 //!
-//! Goals: everybody has the same memory for what was read or written; who cannot be held to it is left out with the reason.
-//! Non-goals: what fits in memory ([`crate::warm`]).
+//! Goals: all contenders have the same memory for the data that they read or write. A contender whose memory cannot be limited is
+//! left out, with the reason.
+//! Non-goals: data that fits in memory ([`crate::warm`]).
 
 use std::sync::atomic::AtomicBool;
 
@@ -28,7 +29,7 @@ use crate::workload::Workload;
 /// Bytes of a value, and of the slot that it lies in.
 const VALUE_BYTES: u32 = 1000;
 const VALUE_SLOT_BYTES: u32 = 1024;
-/// The file's length over the memory, at least: below, what was read once would often still be there.
+/// Minimum ratio of the file's length to the memory. With a smaller file, bytes that were read once would often still be in memory.
 const SIZE_OVER_CACHE_MIN: u64 = 2;
 
 /// How to measure.
@@ -36,38 +37,39 @@ const SIZE_OVER_CACHE_MIN: u64 = 2;
 pub struct Settings {
     /// Length of the measured file in bytes.
     pub size_bytes: u64,
-    /// Memory for what was read or written, in bytes, the same for everybody.
+    /// Memory for the data read or written, in bytes. It is the same for all contenders.
     pub cache_bytes: u64,
-    /// How iomill opens the array; the cache's size and access are the measurement's own.
+    /// How iomill opens the array. The measurement sets the cache's size and the access itself.
     pub options: ArrayOptions,
-    /// Operations per call of those that take many.
+    /// Operations per call, for contenders that take many in a call.
     pub batch: u32,
     /// How turns are taken.
     pub turns: Turns,
-    /// Its asynchronous ways, in cold reads.
+    /// iomill's asynchronous ways, for cold reads.
     pub flyers: Vec<Flyer>,
-    /// Who takes part beside iomill.
+    /// The contenders besides iomill.
     pub rivals: Rivals,
-    /// Who is held to its memory works in a process made by this.
+    /// Starts the processes of contenders with limited memory.
     pub helper: Helper,
 }
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// Reads of single pages, so chosen.
+    /// Reads of single pages; one measurement for each choice.
     Cold(Vec<Choice>),
-    /// Reads of values with these shares of hits, each 0 to 99 percent; then a key-value load, reads only and with updates.
+    /// Reads of values with each of these shares of hits, 0 to 99 percent. Then a key-value load, first with reads only, then with
+    /// updates.
     Mixed(Vec<u8>),
     /// Small writes.
     SmallWrites,
 }
 
-/// Who may take part beside iomill in cold reads.
+/// The rivals of cold reads.
 pub const COLD_RIVALS: Names = Names::own(&[URING_BY_HAND, PREAD, MMAP]);
-/// In reads of which a share hits.
+/// The rivals of reads with a share of hits.
 pub const MIXED_RIVALS: Names = Names::own(&[PREAD, MMAP]);
-/// In small writes.
+/// The rivals of small writes.
 pub const WRITE_RIVALS: Names = Names::own(&[PWRITE]);
 
 impl What {
@@ -80,7 +82,7 @@ impl What {
     }
 }
 
-/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
+/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has the complete rounds only.
 pub fn run(
     arena: Arena,
     what: &What,
@@ -106,7 +108,7 @@ fn check(settings: &Settings) -> Result<()> {
     if settings.size_bytes / SIZE_OVER_CACHE_MIN < settings.cache_bytes {
         let (size, cache) = (human::size(settings.size_bytes), human::size(settings.cache_bytes));
         let why =
-            format!("give a --size of at least {SIZE_OVER_CACHE_MIN} times --cache, or what is read stays in memory");
+            format!("give a --size of at least {SIZE_OVER_CACHE_MIN} times --cache; a smaller file stays in memory");
         return Err(Error::invalid(format!("a file of {size} with a cache of {cache}"), why));
     }
     Ok(())
@@ -126,13 +128,13 @@ impl Settings {
         }
     }
 
-    /// The load with updates comes last: it leaves other bytes behind than can be verified.
+    /// The load with updates comes last, because it leaves bytes that cannot be verified.
     fn mixed(&self, percents: &[u8]) -> Vec<Access> {
         let hits = percents.iter().map(|&percent| {
             let choice = Choice::Hits(percent);
             Access { choice, op_bytes: VALUE_BYTES, ..self.cold() }
         });
-        // Memory for a tenth of the values, or less where the file is smaller than that.
+        // Memory for a tenth of the values, or less if the cache is smaller.
         let cache_bytes = self.cache_bytes.min(self.size_bytes / 10);
         let (slot_bytes, op_bytes) = (VALUE_SLOT_BYTES, VALUE_BYTES);
         let values = Access { choice: Choice::Zipf, slot_bytes, op_bytes, cache_bytes, ..self.cold() };
@@ -238,7 +240,7 @@ impl HeldTask for SmallWrites {
     }
 }
 
-/// io_uring by hand among those who have a cache: it reads whole pages, and finds none in memory.
+/// io_uring by hand, compared with contenders that have a cache. It reads whole pages, and finds none in memory.
 #[derive(Debug)]
 pub(crate) struct Direct(Uring);
 
@@ -264,7 +266,7 @@ impl Contender<Access> for Direct {
     fn prepare(&mut self, access: &Access) -> Result<Option<String>> {
         access.check()?;
         if !Direct::compares(access) {
-            return Ok(Some("it has no cache: only cold reads of pages compare".to_owned()));
+            return Ok(Some("it has no cache; measure it with cold reads of pages".to_owned()));
         }
         Contender::<Workload>::prepare(&mut self.0, &Workload::RANDOM_READ)
     }

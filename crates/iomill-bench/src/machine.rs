@@ -1,6 +1,6 @@
-//! The machine that figures were made on.
+//! The machine of a measurement.
 //!
-//! Goals: what a reader must know to judge them, from `/proc` and `/sys`; what is not to be had is left empty.
+//! Goals: the facts that a reader needs to judge the figures, from `/proc` and `/sys`. Facts that cannot be read stay empty.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::target::Target;
 
-/// What the figures were made on.
+/// The machine that the figures were measured on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Machine {
     /// Model of the first CPU.
@@ -29,7 +29,7 @@ pub struct Machine {
     pub drives: Vec<Ground>,
 }
 
-/// What lies under one part.
+/// The file system and device under one part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Ground {
     /// The part.
@@ -38,14 +38,14 @@ pub struct Ground {
     pub len_bytes: u64,
     /// Type of the file system, such as `ext4`.
     pub file_system: String,
-    /// Where the mount comes from, such as `/dev/nvme0n1`.
+    /// The source of the mount, such as `/dev/nvme0n1`.
     pub device: String,
-    /// I/O scheduler of the device, where it is a whole one.
+    /// I/O scheduler of the device, if it is a whole device.
     pub scheduler: String,
 }
 
 impl Machine {
-    /// Looks at this machine, and at the ground under the parts.
+    /// Reads the facts of this machine, and of the file systems under the parts.
     pub fn look(target: &Target) -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let mounts = read("/proc/self/mountinfo");
@@ -89,7 +89,7 @@ impl Machine {
     }
 }
 
-/// Type of the file system and device of what lies outside the table of mounts, as within a chroot, from the file itself.
+/// File system type and device of a file outside the mount table, as within a chroot. They come from the file itself.
 fn itself(path: &Path) -> (String, String) {
     let kind = rustix::fs::statfs(path).map(|told| mounts::kind(told.f_type as u32)).unwrap_or_default();
     let number = fs::metadata(path).map(|found| found.dev()).unwrap_or_default();
@@ -97,13 +97,13 @@ fn itself(path: &Path) -> (String, String) {
     (kind, device.map(|device| format!("/dev/{}", device.name)).unwrap_or_default())
 }
 
-/// The machine's memory, where `/proc` does not tell.
+/// The machine's memory, if `/proc` does not say it.
 fn told_memory_bytes() -> u64 {
     let told = rustix::system::sysinfo();
     (told.totalram as u64).saturating_mul(told.mem_unit.into())
 }
 
-/// Memory that could be had without swapping, in bytes.
+/// Memory that is available without swapping, in bytes.
 pub(crate) fn available_memory_bytes() -> Result<u64> {
     let path = "/proc/meminfo";
     let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
@@ -111,7 +111,7 @@ pub(crate) fn available_memory_bytes() -> Result<u64> {
     meminfo(&text, "MemAvailable:").ok_or_else(lacks)
 }
 
-/// Memory of this process that is no file's, in bytes: what it has taken from the system.
+/// Memory of this process without pages of files, in bytes: anonymous and shared memory.
 pub(crate) fn process_memory_bytes() -> Result<u64> {
     let path = "/proc/self/status";
     let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
@@ -142,8 +142,8 @@ fn cpus_in(list: &str) -> usize {
     list.split(',').filter_map(range).sum()
 }
 
-/// File system type and source of the mount that holds a path: the longest mount point that is a prefix of it, the
-/// last of equals.
+/// File system type and source of the mount that holds a path. It is the longest mount point that is a prefix of the path, and the
+/// last of equal ones.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     let mut best: Option<(usize, (String, String))> = None;
     for line in mountinfo.lines() {
@@ -160,7 +160,7 @@ fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     best.map(|(_, found)| found)
 }
 
-/// mountinfo writes blanks, tabs, newlines and backslashes in octal.
+/// mountinfo writes spaces, tabs, newlines and backslashes in octal.
 fn unescape(field: &str) -> String {
     field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
@@ -229,7 +229,7 @@ mod tests {
         let before = process_memory_bytes().unwrap();
         let taken = vec![1u8; 64 << 20];
         let after = process_memory_bytes().unwrap();
-        // Other tests take and give memory too.
+        // Other tests also take and free memory.
         assert!(after > before + (48 << 20), "{before} {after} {}", taken.len());
     }
 }

@@ -1,8 +1,8 @@
-//! Parts that are mapped beside system calls: reads of the same bytes by both, and what growth costs.
+//! Mapped parts compared with system calls: reads of the same bytes by both, and the cost of growth.
 //!
-//! Goals: the engine as an array uses it, on the way that it goes while a part cannot be mapped too, and the two ways that it could have
-//! gone: `pread`, and copies that the kernel makes from a mapping (`process_vm_readv`), which needs no signal handler. Non-goals:
-//! batches; whoever copies has one request at a time.
+//! Goals: the engine as an array uses it, also while a part cannot be mapped. Two alternatives are measured beside it: `pread`, and
+//! copies by the kernel from a mapping (`process_vm_readv`), which need no signal handler.
+//! Non-goals: batches; each thread has one request at a time.
 
 mod growth;
 mod reads;
@@ -35,25 +35,26 @@ pub struct Settings {
     pub size_bytes: u64,
     /// Bytes per read; one measurement each.
     pub request_bytes: Vec<u32>,
-    /// In which orders; one measurement each.
+    /// The orders of the reads; one measurement each.
     pub orders: Vec<Order>,
-    /// Bytes that a growing file gets, in writes of 4 KiB; 0 leaves growth out.
+    /// Bytes that a file grows by, in writes of 4 KiB. 0 leaves growth out.
     pub growth_bytes: u64,
     /// How turns are taken.
     pub turns: Turns,
 }
 
-/// What it yielded. Serialized, it is iomill's format of results: fields are added, never renamed.
+/// The results. Their JSON is iomill's format of results: fields may be added, never renamed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MappedReport {
     /// The reads.
     #[serde(flatten)]
     pub reads: Report,
-    /// What growth costs.
+    /// The cost of growth.
     pub growth: Vec<Growth>,
 }
 
-/// Measures on a file in the directory `dir`, which is removed afterwards. `cancel` ends it soon; the report then has what was complete.
+/// Measures on a file in the directory `dir`, which is removed afterwards. `cancel` ends it soon; the report then has the complete
+/// rounds only.
 pub fn run(
     dir: PathBuf,
     settings: &Settings,
@@ -63,7 +64,7 @@ pub fn run(
     let there = machine::available_memory_bytes()?;
     if settings.size_bytes > there / 10 * 8 {
         let what = format!("a file of {}", human::size(settings.size_bytes));
-        let why = format!("it cannot be warm in {} of free memory; give a smaller --size", human::size(there));
+        let why = format!("it does not fit in {} of free memory; give a smaller --size", human::size(there));
         return Err(Error::invalid(what, why));
     }
     leftovers::remove_in(&dir);
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(document["results"][0]["workload"], "random-read-512B");
         let growth = document["growth"].as_array().unwrap();
         assert_eq!(growth.len(), growth::ALL.len());
-        // 768 writes: each a call or more, or a few large steps.
+        // There are 768 writes. Each takes one call or more, or a few large steps make room for all.
         for row in &report.growth {
             let least = if row.contender == "pwrite" { 768 } else { 0 };
             let steps = if row.is_preallocated { 20 } else { 768 };

@@ -1,6 +1,6 @@
 //! Memory from the kernel: aligned buffers for direct I/O, and mapped files.
 //!
-//! Goals: page-aligned, given back on drop, in huge pages where they are to be had. Non-goals: a general allocator.
+//! Goals: page-aligned, unmapped on drop, in huge pages if the kernel has them. Non-goals: a general allocator.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -17,14 +17,14 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Anonymous or file memory, page-aligned.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// Start of a mapping of `len` bytes that nobody else unmaps.
+    /// Start of a mapping of `len` bytes. Only this region unmaps it.
     start: *mut u8,
     len: usize,
 }
 
 // SAFETY: a region owns its mapping; access goes through `&self` and `&mut self` as for a boxed slice.
 unsafe impl Send for Region {}
-// SAFETY: as above; `&self` gives only shared slices and a pointer whose use is the caller's own `unsafe`.
+// SAFETY: as above; `&self` gives only shared slices and a pointer, whose use needs the caller's own `unsafe`.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -35,13 +35,13 @@ impl Region {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) }?.cast::<u8>();
         let mut region = Region { start, len };
-        // SAFETY: the range is this region's own. Without huge pages it works as well, only slower.
+        // SAFETY: the range is this region's own. Without huge pages the memory works as well, only slower.
         let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
         region.bytes_mut().fill(0);
         Ok(region)
     }
 
-    /// The first `len` bytes of a file, for reading, without read-ahead. A file that is cut later raises SIGBUS.
+    /// The first `len` bytes of a file, for reading, without read-ahead. After a later cut of the file a read raises SIGBUS.
     pub(crate) fn file(file: &File, len: usize) -> Result<Region, Errno> {
         let region = Region::file_as_it_comes(file, len)?;
         // SAFETY: the range is this region's own, and the advice changes no bytes.
@@ -56,18 +56,18 @@ impl Region {
         Ok(Region { start: start.cast(), len })
     }
 
-    /// Has pages that are mapped from now on be small ones, where there might be huge ones.
+    /// Makes the kernel map only small pages from now on, and no huge ones.
     pub(crate) fn keep_small_pages(&self) -> Result<(), Errno> {
         // SAFETY: the range is this region's own, and the advice changes no bytes.
         unsafe { madvise(self.start.cast(), self.len, Advice::LinuxNoHugepage) }
     }
 
-    /// Maps all pages for reading now, and has this processor look at each. A virtual machine may be given the memory
-    /// behind a page at the first look only, and sees no fault then.
+    /// Maps all pages for reading now, and reads a byte of each. A virtual machine may get the memory behind a page only at its
+    /// first read, without a fault in the guest.
     pub(crate) fn populate(&self) -> Result<(), Errno> {
         // SAFETY: the range is this region's own, and the advice changes no bytes.
         match unsafe { madvise(self.start.cast(), self.len, Advice::LinuxPopulateRead) } {
-            // Before Linux 5.14 there is no such advice: then the look maps the page.
+            // Linux before 5.14 does not have this advice. The read below then maps the page.
             Err(Errno::INVAL) | Ok(()) => {}
             Err(error) => return Err(error),
         }
@@ -83,23 +83,23 @@ impl Region {
         self.start
     }
 
-    /// The whole mapping. For memory that the kernel writes to, use only while it does not.
+    /// The whole mapping. If the kernel writes to the memory, call this only while it does not.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: `start..start + len` is mapped readable for as long as `self` lives.
         unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 
-    /// The whole mapping, anonymous regions only. Under the same condition as `bytes`.
+    /// The whole mapping, for anonymous regions only. The condition of `bytes` holds here too.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and `&mut self` makes it the only slice; callers have anonymous regions only.
+        // SAFETY: as in `bytes`, and `&mut self` makes it the only slice. Callers use it for anonymous regions only.
         unsafe { slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this region's own, and no slice of it outlives `self`. It cannot fail for a whole
-        // mapping, and nothing could be done if it did.
+        // SAFETY: the mapping is this region's own, and no slice of it outlives `self`. The call cannot fail for a whole mapping,
+        // and drop could do nothing about it.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }

@@ -1,7 +1,8 @@
-//! What it costs that pages are on other nodes: the same reads on one node, on several with pages of the others got at directly or by
-//! message, and on nodes that cache apart from those that own drives.
+//! The cost of pages on other NUMA nodes. The same reads run on one node; on several nodes with direct access to remote pages or
+//! with messages; and on caching nodes without drives.
 //!
-//! Goals: hits and misses, from single pages to large batches, in one run. Non-goals: rivals, who know no nodes.
+//! Goals: hits and misses, from single pages to large batches, in one run.
+//! Non-goals: rivals, which do not know nodes.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -20,31 +21,31 @@ use crate::report::Report;
 use crate::rounds::{self, Plan, Turns, WARM_UP};
 use crate::state::Finds;
 
-/// iomill on one node, whatever the machine has.
+/// iomill on one node, for any machine.
 pub const ONE_NODE: &str = "iomill-one-node";
-/// Pages of other nodes directly.
+/// Direct access to pages of other nodes.
 pub const DIRECT: &str = "iomill-direct";
-/// Pages of other nodes by message.
+/// Access to pages of other nodes by message.
 pub const MESSAGE: &str = "iomill-message";
-/// Pages of other nodes as iomill does by itself.
+/// Access to pages of other nodes by iomill's default choice.
 pub const AUTO: &str = "iomill-auto";
-/// The first half of the nodes caches, the other owns the drives.
+/// The first half of the nodes has the cache, the second half owns the drives.
 pub const APART: &str = "iomill-apart";
 
-/// The cache is so many times as large as the data for hits, and the data as the cache for misses.
+/// For hits the cache is this many times as large as the data. For misses the data is this many times as large as the cache.
 const CACHE_OVER_SIZE: u64 = 4;
 const SIZE_OVER_CACHE: u64 = 8;
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Bytes that are read from; for hits all of them are in memory.
+    /// Length of the measured file in bytes. For hits all of it is in memory.
     pub size_bytes: u64,
-    /// How iomill opens the array; nodes, the cache's size and access are the measurement's own.
+    /// How iomill opens the array. The measurement sets the nodes, the cache's size and the access itself.
     pub options: ArrayOptions,
-    /// The nodes, of which there are several.
+    /// The topology, with several nodes.
     pub topology: Topology,
-    /// Their numbers.
+    /// The numbers of its nodes.
     pub nodes: Vec<usize>,
     /// Pages per call; one measurement each.
     pub batches: Vec<u32>,
@@ -52,7 +53,7 @@ pub struct Settings {
     pub turns: Turns,
 }
 
-/// Reads of whole pages anywhere, some to a call, which are all in the cache or hardly ever.
+/// Random reads of whole pages, several per call. All are hits, or almost none is.
 #[derive(Clone, Copy, Debug)]
 pub struct Reads {
     hits: bool,
@@ -75,7 +76,7 @@ impl Task for Reads {
     }
 }
 
-/// A way to open the array, at the work of [`Accesses`].
+/// A way to open the array, which does the work of [`Accesses`].
 struct Way(Accesses);
 
 impl Contender<Reads> for Way {
@@ -100,7 +101,7 @@ impl Contender<Reads> for Way {
     }
 }
 
-/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
+/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has the complete rounds only.
 pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
     arena.measured(|arena| measure(arena, settings, cancel, stage))
 }
@@ -112,7 +113,7 @@ fn measure(
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
     if settings.nodes.len() < 2 {
-        let why = "there is nothing to compare; give a topology of several, such as `emulate:4`";
+        let why = "there is nothing to compare; give a topology of several nodes, such as `emulate:4`";
         return Err(Error::invalid("one node", why));
     }
     let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
@@ -167,7 +168,8 @@ mod tests {
     fn settings(count: usize) -> Settings {
         Settings {
             size_bytes: 8 << 20,
-            // Sets so large that none overflows when a quarter of the cache is in use. Of 4 pages each, a few in a thousand reads miss.
+            // Sets so large that none overflows while a quarter of the cache is in use. With sets of 4 pages a few in a thousand
+            // reads miss.
             options: ArrayOptions::new().set_size(16),
             topology: Topology::Emulate(count),
             nodes: (0..count).collect(),
@@ -184,7 +186,8 @@ mod tests {
         assert!(report.left_out.is_empty() && report.results.len() == 4 * 5, "{report:?}");
         for row in &report.results {
             let percent = row.hit_percent.unwrap();
-            // On a busy machine a slice may be a few dozen reads, of which more than an eighth hit by chance: five deviations.
+            // On a busy machine a slice may have only a few dozen reads, so that by chance more than an eighth hit. Allow five
+            // standard deviations.
             let ops = (row.ops_per_s * 0.06).max(1.0);
             let share = 1.0 / SIZE_OVER_CACHE as f64;
             let most = 100.0 * (share + 0.05 + 5.0 * (share * (1.0 - share) / ops).sqrt());

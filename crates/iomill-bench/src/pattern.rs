@@ -1,7 +1,8 @@
-//! What the pages of a measured file hold, so that a read can be told from no read.
+//! The bytes in the pages of a measured file, so that a check can detect a read that did not happen.
 //!
-//! Goals: every page names its own place in its first 8 bytes, the rest is incompressible (a drive or zram that
-//! compresses would otherwise be faster than real data allows). Non-goals: cryptography, checking every byte.
+//! Goals: the first 8 bytes of a page identify its position. The rest is incompressible, because a drive or zram that compresses
+//! would be faster than with real data.
+//! Non-goals: cryptography, checking every byte.
 
 /// The unit of direct I/O, and of the stamps.
 pub const PAGE_BYTES: usize = 4096;
@@ -11,7 +12,7 @@ pub const PAGE_BYTES: usize = 4096;
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator whose sequence is given by `seed`.
+    /// A generator with the sequence of `seed`.
     pub fn new(seed: u64) -> Rng {
         Rng(mix(seed))
     }
@@ -25,7 +26,7 @@ impl Rng {
     }
 }
 
-/// A bijection that spreads near numbers far apart.
+/// A bijection that maps near numbers far apart.
 pub fn mix(value: u64) -> u64 {
     let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -33,14 +34,14 @@ pub fn mix(value: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The first 8 bytes (little endian) of page `page` of the file with that seed.
+/// The first 8 bytes (little endian) of page `page` of the file with seed `seed`.
 pub fn stamp(seed: u64, page: u64) -> u64 {
     mix(mix(seed) ^ page)
 }
 
 /// Writes the whole pattern of a page.
 ///
-/// `bytes` is one page long; of a longer slice only the first page is written.
+/// `bytes` must have at least one page. Only its first page is written.
 pub fn fill_page(seed: u64, page: u64, bytes: &mut [u8]) {
     let stamp = stamp(seed, page);
     let mut rng = Rng::new(stamp);
@@ -51,15 +52,15 @@ pub fn fill_page(seed: u64, page: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Fills memory that pages are written from. It compresses as little as what the file holds, or writing it would be cheaper than
-/// writing data.
+/// Fills memory that pages are written from. The bytes compress as little as those of the file. Otherwise these writes would be
+/// cheaper than writes of real data.
 pub(crate) fn fill_to_write(bytes: &mut [u8]) {
     for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
         fill_page(u64::MAX, index as u64, page);
     }
 }
 
-/// Writes the pattern of `bytes.len()` bytes that begin anywhere in a file.
+/// Writes the pattern for `bytes.len()` bytes from any `offset` of a file.
 pub fn fill_bytes(seed: u64, offset: u64, bytes: &mut [u8]) {
     let mut page = [0; PAGE_BYTES];
     let (mut at, mut left) = (offset, bytes);
@@ -73,14 +74,14 @@ pub fn fill_bytes(seed: u64, offset: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Whether bytes that were read at `offset` are the pattern, all of them.
+/// Whether all bytes read at `offset` are the pattern.
 pub fn holds(seed: u64, offset: u64, bytes: &[u8]) -> bool {
     let mut expected = vec![0; bytes.len()];
     fill_bytes(seed, offset, &mut expected);
     expected == bytes
 }
 
-/// The stamp that a page holds; `None` where fewer than 8 bytes are there.
+/// The stamp that a page holds; `None` if there are fewer than 8 bytes.
 pub fn stamp_in(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk::<8>().map(|first| u64::from_le_bytes(*first))
 }

@@ -1,7 +1,8 @@
-//! A file that grows by small writes at its end: by system calls and mapped, with and without room made ahead.
+//! A file that grows by small writes at its end: by system calls and mapped, with and without preallocation.
 //!
-//! Goals: how often the file system is called, and the time; the sync afterwards is told apart. Rooms made ahead are as large as an array's: an
-//! eighth of what the file has, from 1 MiB to 256 MiB. Non-goals: an array above it.
+//! Goals: the number of calls to the file system, and the time; the time of the final sync is separate. Preallocation has an
+//! array's sizes: an eighth of the file's length, from 1 MiB to 256 MiB.
+//! Non-goals: an array above the file.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -21,7 +22,7 @@ use crate::human;
 use crate::leftovers;
 use crate::pattern::{self, PAGE_BYTES};
 
-/// Room made ahead, in bytes.
+/// Limits of a preallocation, in bytes.
 const ROOM_LEAST_BYTES: u64 = 1 << 20;
 const ROOM_MOST_BYTES: u64 = 256 << 20;
 
@@ -34,37 +35,37 @@ pub(super) enum Writer {
     Mapped,
 }
 
-/// Who, and whether with room made ahead.
+/// The writers, each with and without preallocation.
 pub(super) const ALL: [(Writer, bool); 4] =
     [(Writer::Pwrite, false), (Writer::Pwrite, true), (Writer::Mapped, false), (Writer::Mapped, true)];
 
-/// What growth cost.
+/// The cost of growth.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Growth {
     /// `pwrite` or `mmap-engine`.
     pub contender: String,
-    /// Whether room was made ahead.
+    /// Whether space was preallocated.
     pub is_preallocated: bool,
-    /// Bytes that the file got.
+    /// Bytes that the file grew by.
     pub bytes: u64,
     /// Bytes per write.
     pub op_bytes: u64,
-    /// Calls of the file system: that write, lengthen, or ask for the length.
+    /// Calls to the file system that write, lengthen, or ask for the length.
     pub calls: u64,
-    /// Until all was written, in seconds.
+    /// Time until all was written, in seconds.
     pub seconds: f64,
-    /// The sync after that, in seconds.
+    /// Time of the sync after that, in seconds.
     pub sync_seconds: f64,
 }
 
-/// A file that goes with the measurement.
+/// A file that is removed after the measurement.
 struct Grown {
     path: PathBuf,
     file: File,
 }
 
 impl Drop for Grown {
-    /// Nobody else uses it; what cannot be removed is seen by whoever removes the directory.
+    /// An error is ignored: the removal of the directory then reports the file that is left.
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -78,7 +79,7 @@ impl Grown {
         Ok(Grown { path, file })
     }
 
-    /// Lengthens it: by room, or by a hole of just that size.
+    /// Lengthens the file: by preallocation, or by a hole of exactly the needed size.
     fn lengthen(&self, has: u64, needs: u64, is_ahead: bool) -> Result<u64> {
         let failed = |e: rustix::io::Errno| Error::io("lengthen", &self.path, e.into());
         if !is_ahead {
@@ -108,7 +109,7 @@ pub(super) fn grow(dir: &Path, writer: Writer, is_ahead: bool, bytes: u64) -> Re
     let start = Instant::now();
     while at < bytes {
         let needs = at + op_bytes;
-        // A system call lengthens the file by itself.
+        // `pwrite` lengthens the file itself.
         if needs > has && (is_ahead || writer == Writer::Mapped) {
             has = grown.lengthen(has, needs, is_ahead)?;
             calls += 1;
@@ -122,7 +123,7 @@ pub(super) fn grow(dir: &Path, writer: Writer, is_ahead: bool, bytes: u64) -> Re
                 let memory = Memory::one(page.as_mut_ptr());
                 let request = Request { slot: 0, op: Op::Write, len: op_bytes as u32, file, offset: at, memory };
                 let mut done = Vec::new();
-                // SAFETY: the page and the file stay until the request has completed, which the loop waits for.
+                // SAFETY: the page and the file live until the request has completed; the loop waits for that.
                 unsafe { engine.push(&[request]) };
                 while done.is_empty() {
                     engine.wait(1, None, &mut done).map_err(io)?;
@@ -159,7 +160,7 @@ pub(super) fn table(rows: &[Growth]) -> String {
     let mut lines = Vec::new();
     if let Some(first) = rows.first() {
         let (bytes, op_bytes) = (human::size(first.bytes), human::size(first.op_bytes));
-        lines.push(format!("growth by {bytes} in writes of {op_bytes}, calls of the file system and time:"));
+        lines.push(format!("growth by {bytes} in writes of {op_bytes}, calls to the file system and time:"));
     }
     for row in rows {
         let ahead = if row.is_preallocated { "room made ahead" } else { "each write lengthens" };

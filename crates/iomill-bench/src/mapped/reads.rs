@@ -1,7 +1,8 @@
 //! Reads of one plain file, one at a time.
 //!
-//! Rules: cold, nobody has the file mapped and it is dropped from the page cache before the slice, and no bytes are read twice; warm, all of it is
-//! in the page cache, and who maps has its pages mapped too.
+//! Rules:
+//! - Cold: no contender has the file mapped, and it is dropped from the page cache before the slice. No bytes are read twice.
+//! - Warm: all of the file is in the page cache, and contenders that map it have its pages mapped too.
 
 use std::fmt;
 use std::fs::File;
@@ -32,7 +33,7 @@ use crate::workload::{Order, shuffled};
 /// Reads of any length, in one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainReads {
-    /// In which order.
+    /// The order of the reads.
     pub order: Order,
     /// Bytes per read.
     pub op_bytes: u32,
@@ -60,13 +61,13 @@ impl Task for PlainReads {
 /// How bytes are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The engine, from its mapping.
+    /// By the engine, from its mapping.
     Mapped,
-    /// The engine, as while a part cannot be mapped.
+    /// By the engine's system calls, as while a part cannot be mapped.
     Around,
     /// `pread` by hand.
     Pread,
-    /// Copies from a mapping that the kernel makes, so that a page that fails is an error of the call.
+    /// By the kernel, from a mapping. A page that fails is then an error of the call.
     VmRead,
 }
 
@@ -81,7 +82,7 @@ impl Way {
     }
 }
 
-/// One that reads.
+/// A contender that reads in one way.
 #[derive(Debug)]
 pub(super) struct Reads {
     way: Way,
@@ -99,7 +100,7 @@ impl Reads {
         File::open(self.flat.path()).map_err(|e| Error::io("open", self.flat.path(), e))
     }
 
-    /// What maps pages for all threads of a slice.
+    /// The mappings that all threads of a slice share.
     fn shared(&self, file: &File) -> Result<Shared> {
         let map = |e: rustix::io::Errno| Error::io("map", self.flat.path(), e.into());
         let region = match self.way {
@@ -108,7 +109,7 @@ impl Reads {
         };
         let shared = Shared { parts: MappedParts::new(), region };
         if self.cache == Cache::Warm {
-            // By its own way: so pages that it maps are mapped.
+            // Each contender reads in its own way, so that the pages of its mapping are mapped.
             let mut reader = Reader::new(self, &shared, self.open()?, 1 << 20)?;
             let mut at = 0;
             while at < self.flat.len_bytes() {
@@ -121,7 +122,7 @@ impl Reads {
     }
 }
 
-/// What the threads of a slice have together.
+/// What the threads of a slice share.
 #[derive(Debug)]
 struct Shared {
     parts: Arc<MappedParts>,
@@ -192,12 +193,13 @@ fn work<const VERIFY: bool>(
 ) -> Result<Count> {
     let (mut count, mut timer) = (Count::new()?, Timer::new());
     let len = of.reads.op_bytes as usize;
-    // One at least: on a busy machine a short slice may be over before its thread runs.
+    // At least one read: on a busy machine a short slice may end before its thread runs.
     while count.ops == 0 || !stop.load(Ordering::Relaxed) {
         let Some(offset) = places.draw() else { break };
         timer.time(&mut count, || reader.read(offset, len))?;
         if VERIFY && !pattern::holds(SEED, offset, &reader.buffer[..len]) {
-            let why = format!("what was read at offset {offset} is not what was written; write the file anew");
+            let why =
+                format!("what was read at offset {offset} is not what was written; write the file anew and run again");
             return Err(Error::Corrupt { path: of.flat.path().to_owned(), why });
         }
         count.ops += 1;
@@ -211,13 +213,13 @@ fn work<const VERIFY: bool>(
 struct Places {
     rng: Rng,
     order: Order,
-    /// No block twice.
+    /// True if no block may be read twice.
     once: bool,
-    /// How many blocks there are, and the bytes of one.
+    /// The number of blocks, and the bytes of one block.
     blocks: u64,
     op_bytes: u64,
     next: u64,
-    /// Where this thread's share ends, or how far apart its turns are.
+    /// The end of this thread's share, and the distance between its blocks.
     end: u64,
     step: u64,
 }
@@ -255,7 +257,7 @@ impl Places {
     }
 }
 
-/// Whatever one thread reads with.
+/// What one thread reads with.
 struct Reader<'a> {
     of: &'a Reads,
     with: With<'a>,
@@ -295,7 +297,7 @@ impl<'a> Reader<'a> {
                 let file = FileRef { handle: Handle(self.file.as_raw_fd()), key: 1 };
                 let memory = Memory::one(buffer.as_mut_ptr());
                 let request = Request { slot: 0, op: Op::Read, len: len as u32, file, offset, memory };
-                // SAFETY: the buffer and the file stay until the request has completed, which the loop waits for.
+                // SAFETY: the buffer and the file live until the request has completed; the loop waits for that.
                 unsafe { engine.push(&[request]) };
                 done.clear();
                 let mut waited = Ok(());
@@ -311,7 +313,8 @@ impl<'a> Reader<'a> {
             With::Copy(region) => {
                 let to = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
                 let from = libc::iovec { iov_base: region.as_ptr().wrapping_add(offset as usize).cast(), iov_len: len };
-                // SAFETY: both vectors describe memory of this process that stays: the buffer, and a range of the mapping.
+                // SAFETY: both vectors describe memory of this process that outlives the call: the buffer, and a range of the
+                // mapping.
                 let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
                 usize::try_from(copied).map_err(|_| std::io::Error::last_os_error())
             }
