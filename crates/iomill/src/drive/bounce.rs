@@ -1,15 +1,17 @@
-//! Bounce memory: a place of `BOUNCE_BYTES` for each slot of a queue, of which memory is taken for those that are used.
+//! Bounce memory: a place of `BOUNCE_BYTES` for each slot of a queue. Only places that are used take memory.
 //!
-//! Goals: all queues of the process together take a bounded amount of memory, however many threads call; a thread that calls again finds
-//! what it has used registered. Non-goals: many bounces at a time. What is aligned, as all pages of the cache are, needs none.
+//! Goals: all queues of the process together take a bounded amount of memory, however many threads call. A thread that calls
+//! again finds what it has used registered. Non-goals: many bounces at a time. Aligned I/O needs none, and all pages of the cache
+//! are aligned.
 //!
 //! Rules:
 //! 1. Memory is lent to a queue in chunks of places, when a piece first needs one of them, and counted for the process. At most
-//!    `BOUNCE_MAX_BYTES` are lent. A piece that finds no memory left waits, as one whose block is locked.
-//! 2. A queue with nothing in flight after it has dispatched keeps its chunks only while at most half of the bound is lent. So whoever has
-//!    some of the other half has I/O in flight, and gives it back after that has ended; also where its next pieces wait for a block's
-//!    lock, or for a turn at it that a piece without memory has.
-//! 3. A queue that has a chunk goes on by that alone: a piece that bounces takes a free slot whose place is lent, where there is one.
+//!    `BOUNCE_MAX_BYTES` are lent. A piece that finds no memory left waits, like a piece at a locked block.
+//! 2. A queue with nothing in flight after it has dispatched keeps its chunks only while at most half of the bound is lent. So a
+//!    queue that has some of the other half has I/O in flight. It gives the memory back after that I/O has ended. It does so also
+//!    where its next pieces wait for a block's lock, or for a turn at that lock which a piece without memory has.
+//! 3. A queue that has a chunk needs no other to go on. A piece that bounces takes a free slot with a lent place, where there is
+//!    one.
 //! 4. A chunk is registered with the queue's engine if it is lent within the first half, which stays.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,17 +20,17 @@ use super::BOUNCE_BYTES;
 use crate::engine::{Engine, NO_REGION};
 use crate::sys::memory::Slab;
 
-/// Bounce memory of all arrays of the process together, at most, in bytes.
+/// Bounce memory of all arrays of the process together is at most so many bytes.
 pub const BOUNCE_MAX_BYTES: usize = 128 << 20;
 
 /// Places of a chunk: 128 KiB, whole pages of every kernel.
 const CHUNK_SLOTS: usize = 8;
 const CHUNK_BYTES: usize = CHUNK_SLOTS * BOUNCE_BYTES;
 
-/// What is lent in the process.
+/// Bounce memory that is lent in the process.
 static LENT: Purse = Purse { lent: AtomicUsize::new(0), most: BOUNCE_MAX_BYTES };
 
-/// Counts bytes up to a bound.
+/// Counts bytes up to a bound. Relaxed everywhere: the count guards no memory.
 #[derive(Debug)]
 struct Purse {
     lent: AtomicUsize,
@@ -36,7 +38,7 @@ struct Purse {
 }
 
 impl Purse {
-    /// Takes so many; `Some(true)` if at most half of all are lent then.
+    /// Takes so many bytes; `Some(true)` if at most half of `most` is lent then.
     fn take(&self, bytes: usize) -> Option<bool> {
         let more = |lent: usize| Some(lent + bytes).filter(|lent| *lent <= self.most);
         let before = self.lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -55,14 +57,14 @@ impl Purse {
 
 /// The bounce memory of one queue.
 ///
-/// The engine that its chunks are registered with is dropped before it, or asked to let them go (`settle`).
+/// The engine that its chunks are registered with is dropped before it, or unregisters them first (`settle`).
 #[derive(Debug)]
 pub struct Bounce {
     /// Address space for all places.
     memory: Slab,
     /// The engine's number for each chunk that is lent.
     chunks: Box<[Option<u16>]>,
-    /// How many are.
+    /// How many chunks are lent.
     lent: usize,
     purse: &'static Purse,
 }
@@ -76,17 +78,17 @@ impl Bounce {
     fn of(purse: &'static Purse, slots: u32) -> std::io::Result<Bounce> {
         let chunks = (slots as usize).div_ceil(CHUNK_SLOTS).max(1);
         let memory = Slab::new(chunks * CHUNK_BYTES)?;
-        // A huge page would be many chunks. A kernel that refuses knows none.
+        // A huge page would be many chunks. A kernel that refuses the call has no huge pages.
         let _refused = memory.refuse_huge();
         Ok(Bounce { memory, chunks: vec![None; chunks].into_boxed_slice(), lent: 0, purse })
     }
 
-    /// Whether a slot's place has memory; takes some where it has none, if there is.
+    /// Whether a slot's place has memory; takes some where it has none and some is left.
     pub fn get_ready(&mut self, slot: u32, engine: &mut dyn Engine) -> bool {
         self.is_ready(slot) || self.borrow(slot as usize / CHUNK_SLOTS, engine)
     }
 
-    /// Whether it has memory now.
+    /// Whether a slot's place has memory now.
     pub fn is_ready(&self, slot: u32) -> bool {
         self.chunks[slot as usize / CHUNK_SLOTS].is_some()
     }
@@ -95,7 +97,8 @@ impl Bounce {
     fn borrow(&mut self, chunk: usize, engine: &mut dyn Engine) -> bool {
         let Some(stays) = self.purse.take(CHUNK_BYTES) else { return false };
         let start = self.memory.base().wrapping_add(chunk * CHUNK_BYTES);
-        // SAFETY: the chunk is mapped while `self` lives, which is longer than the engine, or until `settle` has the engine let it go.
+        // SAFETY: the chunk stays mapped while `self` lives. The engine is dropped before that, or unregisters the chunk in
+        // `settle`.
         let region = if stays { unsafe { engine.register(start, CHUNK_BYTES) } } else { None };
         self.chunks[chunk] = Some(region.unwrap_or(NO_REGION));
         self.lent += 1;
@@ -124,7 +127,8 @@ impl Bounce {
         let lent = std::mem::take(&mut self.lent);
         // SAFETY: no slot is in flight, so nothing uses the memory, and the engine has let it go.
         let released = unsafe { self.memory.release(0..self.memory.len()) };
-        // One's own mapping, in whole pages: it stays at worst, until the queue uses it again.
+        // If the release fails, the memory stays with the queue until its next use. It cannot fail: the mapping is the queue's
+        // own, in whole pages.
         debug_assert!(released.is_ok(), "{released:?}");
         self.purse.give(lent * CHUNK_BYTES);
     }
@@ -158,7 +162,7 @@ mod tests {
             unreachable!("nothing is in flight")
         }
         fn waker(&self) -> std::sync::Arc<dyn Wake> {
-            unreachable!("nobody sleeps")
+            unreachable!("no thread sleeps")
         }
         fn forget(&mut self, _: u64) {}
         unsafe fn register(&mut self, _: *mut u8, len: usize) -> Option<u16> {
@@ -171,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Any number of queues take no more than there is; those that have ended what they did leave half of it to others.
+    /// Any number of queues take no more than the bound. Queues without I/O in flight leave half of it to others.
     #[test]
     fn queues_share_a_bounded_amount() {
         static PURSE: Purse = Purse { lent: AtomicUsize::new(0), most: 8 * CHUNK_BYTES };
@@ -184,14 +188,14 @@ mod tests {
         assert!(queues[0].get_ready(16, &mut engine), "the same chunk");
         assert!(!queues[0].get_ready(0, &mut engine));
         queues.iter_mut().for_each(|queue| queue.settle(&mut engine));
-        assert_eq!(lent(), 4, "what was lent first has gone until half of it was left");
-        // All others come one after the other.
+        assert_eq!(lent(), 4, "queues gave memory back until half of the bound was lent");
+        // The other queues come one after the other.
         for queue in &mut queues[8..] {
             for slot in [0, 8, 16] {
                 assert!(queue.get_ready(slot, &mut engine));
                 let (start, region) = queue.at(slot);
                 assert!(start.addr().is_multiple_of(4096) && region == NO_REGION);
-                // SAFETY: the place is the slot's, which nobody else uses.
+                // SAFETY: the place is the slot's, and no other slot uses it.
                 unsafe { start.write_bytes(7, BOUNCE_BYTES) };
             }
             queue.settle(&mut engine);

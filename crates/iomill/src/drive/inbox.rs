@@ -2,15 +2,15 @@
 //! server sleeps.
 //!
 //! Rules:
-//! 1. `asleep` is set by the server, under the lock, only when it has found the inbox empty; it is cleared by the
-//!    sender that then wakes it. So between two sleeps at most one wake is paid, however many batches come.
-//! 2. The server waits in its engine, not here, and an engine never loses a wake that came before the wait. So a message
-//!    that is pushed after the server looked is seen: the push found `asleep` set and woke it.
-//! 3. What is in the inbox is bounded by the number of pieces; a sender that finds it full gets its share back and waits
-//!    for space holding nothing. One share is always let into an empty inbox, however large, and one without weight into
-//!    any. A sender that must not wait is let in too (`push`): it may be on the server's own thread, which makes the space.
-//! 4. The background has a bound of its own, which counts its pieces until they have ended: the server takes what is here also when
-//!    much of the background waits for the drive, so that it never holds others up.
+//! 1. The server sets `asleep`, under the lock, only when it has found the inbox empty. The sender that then wakes the server
+//!    clears it. So between two sleeps at most one wake is paid, however many batches come.
+//! 2. The server waits in its engine, not here, and an engine never loses a wake that came before the wait. So the server sees a
+//!    message that is pushed after it looked: the push found `asleep` set and woke it.
+//! 3. The number of pieces in the inbox is bounded. A sender that finds the inbox full gets its share back, and holds nothing
+//!    while it waits for space. An empty inbox takes any share, however large, and any inbox takes a share without weight. A
+//!    sender that must not wait is let in too (`push`): it may be on the server's own thread, which makes the space.
+//! 4. The background has a bound of its own, which counts its pieces until they have ended. So the server takes what is here also
+//!    when much of the background waits for the drive, and the background never delays other messages.
 
 use crate::sys::sync::{Condvar, Mutex, lock, wait};
 
@@ -25,7 +25,7 @@ pub struct Inbox<T> {
 #[derive(Debug)]
 struct State<T> {
     shares: Vec<T>,
-    /// Sum of the weights of `shares` but those of the background.
+    /// Sum of the weights of `shares`, without those of the background.
     weight: usize,
     /// Sum of the weights of the background's shares that have not ended.
     behind: usize,
@@ -35,7 +35,7 @@ struct State<T> {
 }
 
 impl<T> State<T> {
-    /// Takes a share in; whether the server is to be woken (rule 1).
+    /// Takes a share in. True: the sender wakes the server (rule 1).
     fn take_in(&mut self, share: T, load: Load) -> bool {
         match load {
             Load::Front(weight) => self.weight += weight,
@@ -84,9 +84,9 @@ impl<T> Inbox<T> {
         Inbox { state: Mutex::new(state), space: Condvar::new(), limit }
     }
 
-    /// Hands over a share and has the server woken if it sleeps; waits for space where there is none. The sender holds nothing meanwhile
-    /// (rule 3). `step` lets a server on that has no thread of its own; `false` says that it has one. The share comes back when the server
-    /// has ended.
+    /// Hands over a share, and wakes the server if it sleeps. Where there is no space it waits, and the sender holds nothing
+    /// meanwhile (rule 3). `step` advances a server that has no thread of its own; `false` says that the server has one. The
+    /// share comes back when the server has ended.
     pub fn hand_over(&self, mut share: T, load: Load, wake: impl FnOnce(), step: impl Fn() -> bool) -> Result<(), T> {
         loop {
             let sent = match load {
@@ -112,8 +112,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Hands over a share whether there is space or not, and has the server woken if it sleeps. The share comes back when the server has
-    /// ended.
+    /// Hands over a share whether there is space or not, and wakes the server if it sleeps. The share comes back when the server
+    /// has ended.
     pub fn push(&self, share: T, load: Load, wake: impl FnOnce()) -> Result<(), T> {
         let mut state = lock(&self.state);
         if state.closed {
@@ -133,14 +133,14 @@ impl<T> Inbox<T> {
         if state.closed {
             return Err(Refused::Closed(share));
         }
-        // As `has_room` says.
+        // The rule of `has_room`.
         if weight > 0 && state.weight > 0 && state.weight + weight > self.limit {
             return Err(Refused::Full(share));
         }
         Ok(state.take_in(share, Load::Front(weight)))
     }
 
-    /// The same for a share of the background (rule 4).
+    /// Like `send`, for a share of the background (rule 4).
     pub fn send_behind(&self, share: T, weight: usize) -> Result<bool, Refused<T>> {
         let mut state = lock(&self.state);
         if state.closed {
@@ -164,7 +164,7 @@ impl<T> Inbox<T> {
         !state.closed && !state.is_full_behind(weight, self.limit)
     }
 
-    /// Waits until one would be.
+    /// Waits until `has_room_behind` is true.
     pub fn wait_for_space_behind(&self, weight: usize) {
         let mut state = lock(&self.state);
         while state.is_full_behind(weight, self.limit) && !state.closed {
@@ -186,8 +186,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Takes all shares. With `will_sleep`, an empty inbox marks the server as asleep: it must then wait in its
-    /// engine.
+    /// Takes all shares. With `will_sleep`, an empty inbox marks the server as asleep: the server must then wait in its engine.
     pub fn take(&self, into: &mut Vec<T>, will_sleep: bool) -> Taken {
         let mut state = lock(&self.state);
         let some = !state.shares.is_empty();
@@ -200,7 +199,7 @@ impl<T> Inbox<T> {
         Taken { some, closed: state.closed }
     }
 
-    /// Refuses everything from now on; what is inside is still served. `true` tells the caller to wake the server.
+    /// Refuses all shares from now on; the server still takes what is inside. `true` tells the caller to wake the server.
     pub fn close(&self) -> bool {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -236,8 +235,8 @@ mod tests {
     fn who_must_not_wait_is_let_in() {
         let (inbox, mut got) = (Inbox::new(4), Vec::new());
         assert_eq!((inbox.send('a', 4), inbox.send_behind('b', 4)), (Ok(false), Ok(false)));
-        assert!(inbox.push('c', Load::Front(4), || panic!("nobody sleeps")).is_ok());
-        assert!(inbox.push('d', Load::Behind(4), || panic!("nobody sleeps")).is_ok());
+        assert!(inbox.push('c', Load::Front(4), || panic!("no thread sleeps")).is_ok());
+        assert!(inbox.push('d', Load::Behind(4), || panic!("no thread sleeps")).is_ok());
         assert!(!inbox.has_room(1) && !inbox.has_room_behind(1));
         inbox.take(&mut got, true);
         assert!(inbox.has_room(1) && !inbox.has_room_behind(1), "the background counts until it has ended");
@@ -293,8 +292,8 @@ mod models {
         }
     }
 
-    /// `senders` each send their shares, of the same load, into an inbox of the given size, and a server that sleeps takes them and ends
-    /// what is in the background: all arrive, nobody hangs (loom reports a deadlock when a wake is lost).
+    /// `senders` each send their shares, of the same load, into an inbox of the given size. A server that sleeps takes them, and
+    /// ends what is in the background. All shares arrive, and no thread hangs: loom reports a deadlock when a wake is lost.
     fn hand_off(limit: usize, load: Load, senders: &'static [&'static [u32]]) {
         model(move || {
             let shared = Arc::new((Inbox::new(limit), Bell(Mutex::new(false), Condvar::new())));

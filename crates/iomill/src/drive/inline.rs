@@ -1,7 +1,7 @@
 //! The inline way: a blocking call drives its own thread's engine over all drives. No hand-off, no context switch.
 //!
-//! Rule: `run` returns only when nothing it started is in flight, also when a piece fails and when it unwinds, because the
-//! kernel may write to the caller's memory until then.
+//! Rule: `run` returns only when nothing that it started is in flight, also when a piece fails and when it unwinds. Until then
+//! the kernel may write to the caller's memory.
 
 use std::io;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::engine::platform::Platform;
 use crate::engine::{Completion, Engine, EngineConfig, EngineKind};
 use crate::sys::fs::{Alignment, Handle};
 
-/// How long to wait before a block lock that somebody else holds is tried again.
+/// How long to wait before a block lock that another piece holds is tried again.
 pub(super) const BLOCKED_PAUSE: Duration = Duration::from_micros(50);
 
-/// How many times the slots' number is parked at most. Random requests come to the drives unevenly: with little parked, the
-/// drives that are ahead hold all of it and the others run dry (a quarter of the time at 2, one in twenty at 16).
+/// At most so many times the slots' number is parked. Random requests come to the drives unevenly. With little parked, the drives
+/// that are ahead hold all of it. The others then run dry: a quarter of the time at 2, one in twenty at 16.
 const LOOK_AHEAD: usize = 16;
 
 /// How one drive is served.
@@ -31,7 +31,7 @@ pub struct Service {
     pub kind: EngineKind,
     /// What its parts demand of I/O.
     pub align: Alignment,
-    /// Most slots in flight.
+    /// Slots in flight at most.
     pub depth: u32,
     /// What is done with the pieces that wait.
     pub batching: Batching,
@@ -44,8 +44,9 @@ pub struct Service {
 /// Engines where there can be no ring, the best first.
 const INSTEAD_OF_RINGS: [EngineKind; 2] = [EngineKind::Aio, EngineKind::Posix];
 
-/// What `make` makes for services. Locked memory may lack for a ring: the kernel counts that of all rings of a user together, so other
-/// processes may have it. Where `may_change`, another engine serves in place of the ring then, and `notice` is told.
+/// What `make` makes for services. A ring may find too little locked memory: the kernel counts that of all rings of a user
+/// together, so other processes may hold it. Where `may_change`, another engine then serves in place of the ring, and `notice` is
+/// called.
 pub fn with_rings_or_without<T>(
     services: &[Service],
     may_change: bool,
@@ -74,7 +75,7 @@ pub fn with_rings_or_without<T>(
 
 /// One engine with the queues that it serves.
 ///
-/// Field order matters: the engine goes first when dropped, and its ring holds the queues' bounce memory no longer.
+/// Field order matters: the engine is dropped first, so that its ring no longer holds the queues' bounce memory.
 pub(super) struct Lane {
     pub engine: Box<dyn Engine>,
     pub queues: Vec<Queue>,
@@ -102,7 +103,7 @@ impl Lane {
         for (index, drive) in drives.iter().enumerate() {
             let first = owner.len();
             let bounce = Bounce::new(drive.depth)?;
-            // SAFETY: the queue lives in the lane, after the engine in drop order, and the lane never drops with I/O in flight
+            // SAFETY: the queue lives in the lane, after the engine in drop order. The lane never drops with I/O in flight
             // (`run`, and `Server`'s drain).
             queues.push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), bounce) });
             if let Some(queue) = queues.last_mut() {
@@ -143,7 +144,7 @@ impl Lane {
 
     /// Waits in the engine and reports what ended.
     pub fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut impl FnMut(Done)) -> io::Result<()> {
-        // Some are left where an engine panicked after it had found them.
+        // Completions are left here when an engine panicked after it had found them.
         if self.completions.is_empty() {
             self.engine.wait(min, timeout, &mut self.completions)?;
         }
@@ -151,12 +152,12 @@ impl Lane {
             let queue = self.owner[completion.slot as usize];
             self.queues[usize::from(queue)].complete(completion, &mut self.ends);
         }
-        // Told only now: who is told may panic, and then no completion may be lost.
+        // Last, because `done` may panic, and then no completion may be lost.
         self.ends.drain(..).for_each(done);
         Ok(())
     }
 
-    /// No more will come for now.
+    /// No more pieces come for now.
     pub fn flush(&mut self) {
         self.queues.iter_mut().for_each(Queue::flush);
     }
@@ -175,10 +176,10 @@ impl Lane {
     }
 }
 
-/// An engine that reports nothing any more while the kernel may still write to memory: nothing is safe after a while
-/// but to stop. This has no known cause on a working kernel.
+/// The engine reports nothing any more, while the kernel may still write to memory. After a while only the end of the process is
+/// safe. This has no known cause on a working kernel.
 pub(super) fn give_up_after(failures: &mut u32, error: &io::Error) {
-    /// A panic cannot leave here: it is said, and the process ends.
+    /// A panic cannot leave an `extern "C"` function: its message is printed, and the process ends.
     extern "C" fn give_up(error: &io::Error) {
         panic!("iomill: an engine no longer reports the ends of I/O in flight ({error}); memory is not safe any more");
     }
@@ -229,13 +230,13 @@ impl Context {
 
     /// Runs all pieces to their ends and reports each end once.
     ///
-    /// `span` is memory that holds all pieces' memory but what lies in slabs, to be looked up among the registered regions
-    /// once. `idle` is called when all that is left waits for block locks that others hold: it lets them get on, and time
-    /// pass. The class of the pieces makes no difference: the caller waits for all of them, and nobody else is here.
+    /// `span` is memory that holds all pieces' memory but what lies in slabs. It is looked up among the registered regions once.
+    /// `idle` is called when all that is left waits for block locks or bounce memory that others hold. It steps other servers,
+    /// and lets time pass. The class of the pieces makes no difference: the caller waits for all of them, and the context serves
+    /// no other caller.
     ///
     /// # Safety
-    /// The memory and the files of all pieces are valid until this returns, and memory that is read into is touched by
-    /// nobody else.
+    /// The memory and the files of all pieces are valid until this returns. Nothing else touches memory that is read into.
     pub unsafe fn run(
         &mut self,
         regions: &Regions,
@@ -264,7 +265,7 @@ impl Context {
                 return Ok(());
             }
             if in_flight == 0 {
-                // Everything parked waits for block locks that others hold, or for memory that they bounce by.
+                // Everything parked waits for block locks or bounce memory that others hold.
                 idle();
                 continue;
             }
@@ -305,7 +306,7 @@ impl Context {
     fn wait(&mut self, min: usize, done: &mut impl FnMut(Done)) -> io::Result<()> {
         let busy = self.lanes.iter().filter(|l| l.in_flight() > 0).count();
         for lane in self.lanes.iter_mut().filter(|l| l.in_flight() > 0) {
-            // With several engines none may hold up the others for long.
+            // With several engines, no engine may delay the others for long.
             let pause = (busy > 1 || lane.blocked() > 0).then_some(BLOCKED_PAUSE);
             let min = if busy > 1 { 1 } else { min };
             lane.wait(min, pause, done)?;

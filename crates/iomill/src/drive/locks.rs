@@ -1,16 +1,17 @@
 //! Locks on blocks, so that a read-modify-write of a page never loses another write to it.
 //!
 //! Rules:
-//! 1. A write of whole pages holds its block's lock shared while it is in flight; a read-modify-write holds it
-//!    exclusively from before its read until after its write.
-//! 2. Nobody waits while holding a lock: a piece takes exactly one, by `try_`, and gives it back when it ends. So there
-//!    is no deadlock, whatever the order.
+//! 1. A write of whole pages holds its block's lock shared while it is in flight. A read-modify-write holds it exclusively from
+//!    before its read until after its write.
+//! 2. A piece never waits while it holds a lock: it takes exactly one, by `try_`, and gives it back when it ends. So there is no
+//!    deadlock, whatever the order.
 //! 3. An exclusive taker that fails leaves a mark (`WAITING`) that keeps new sharers out, so that it cannot starve. The next
 //!    exclusive taker clears the mark.
-//! 4. A sharer that fails leaves a mark too (`KEPT_OUT`), which the next sharer clears. Where an exclusive hold ends with that mark,
-//!    the sharers have their turn (`TURN`): no exclusive taker gets the lock before one of them. So exclusive takers cannot starve them.
-//! 5. Every taker that leaves a mark keeps trying until it has the lock (pieces are never given up). A mark stands only while one of those
-//!    that left it has not had the lock since, so a mark never stays behind.
+//! 4. A sharer that fails leaves a mark too (`KEPT_OUT`), which the next sharer clears. Where an exclusive hold ends with that
+//!    mark, the sharers have their turn (`TURN`): no exclusive taker gets the lock before one of them. So exclusive takers cannot
+//!    starve them.
+//! 5. Every taker that leaves a mark keeps trying until it has the lock (pieces are never given up). A mark stands only while one
+//!    of the takers that left it has not had the lock since. So no mark stays behind.
 //!
 //! Blocks share a fixed number of locks by hash. Two blocks on one lock only wait for each other more than they must.
 
@@ -30,7 +31,7 @@ const LOCKS: usize = 1;
 /// The block locks of one array.
 #[derive(Debug)]
 pub struct BlockLocks {
-    /// The flags and a count of sharers. EXCLUSIVE and TURN never occur together, and neither of them with a count.
+    /// The flags and a count of sharers. `EXCLUSIVE` and `TURN` never occur together, and neither of them with a count.
     states: Box<[AtomicU32]>,
 }
 
@@ -59,7 +60,7 @@ impl BlockLocks {
         })
     }
 
-    /// Takes the lock alone, or leaves a mark that one waits for it.
+    /// Takes the lock alone, or leaves a mark that an exclusive taker waits for it.
     pub fn try_exclusive(&self, index: u32) -> bool {
         self.change(index, |seen| match seen & (EXCLUSIVE | SHARERS | TURN) == 0 {
             true => (true, (seen | EXCLUSIVE) & !WAITING),
@@ -67,7 +68,8 @@ impl BlockLocks {
         })
     }
 
-    /// Changes a lock's state; `next` says what the change comes to, and to which state.
+    /// Changes a lock's state; `next` says whether the lock is taken, and the new state. Acquire: pairs with the Release in
+    /// `release_shared` and `release_exclusive`.
     #[inline]
     fn change(&self, index: u32, next: impl Fn(u32) -> (bool, u32)) -> bool {
         let state = &self.states[index as usize];
@@ -84,14 +86,14 @@ impl BlockLocks {
         }
     }
 
-    /// Gives a shared hold back.
+    /// Gives a shared hold back. Release: pairs with the Acquire in `change`.
     pub fn release_shared(&self, index: u32) {
         let before = self.states[index as usize].fetch_sub(1, Ordering::Release);
         debug_assert!(before & SHARERS > 0 && before & EXCLUSIVE == 0);
     }
 
-    /// Gives an exclusive hold back. Sharers that were kept out have their turn (rule 4); who waits for the lock alone leaves the mark
-    /// anew.
+    /// Gives an exclusive hold back. Sharers that were kept out have their turn (rule 4). An exclusive taker that waits then
+    /// leaves its mark anew. Release: pairs with the Acquire in `change`.
     pub fn release_exclusive(&self, index: u32) {
         let state = &self.states[index as usize];
         let mut seen = state.load(Ordering::Relaxed);
@@ -128,7 +130,7 @@ mod tests {
         assert!(locks.try_shared(5));
     }
 
-    /// Two who modify one after the other, each of whom asks again before the other is done: a sharer gets in between.
+    /// Two modifiers in turn, each of which asks again before the other is done: a sharer gets in between.
     #[test]
     fn exclusive_takers_do_not_starve_a_sharer() {
         let locks = BlockLocks::default();
@@ -171,8 +173,7 @@ mod models {
         Arc::new(Block { locks: BlockLocks::default(), page: UnsafeCell::new(0) })
     }
 
-    /// Rule 1: two modifiers and a sharer. loom reports it when two of them are at the page at once; no modification is
-    /// lost.
+    /// Rule 1: two modifiers and a sharer. loom reports it when two of them are at the page at once. No modification is lost.
     #[test]
     fn loom_locks_exclude() {
         model(|| {
@@ -180,7 +181,7 @@ mod models {
             let modify = |block: Arc<Block>, bit: u32| {
                 let taken = block.locks.try_exclusive(0);
                 if taken {
-                    // SAFETY: loom checks that nobody else is at the page.
+                    // SAFETY: loom checks that no other thread is at the page.
                     block.page.with_mut(|page| unsafe { *page |= bit });
                     block.locks.release_exclusive(0);
                 }
@@ -200,12 +201,13 @@ mod models {
                 block.locks.release_shared(0);
             }
             let done = first.join().unwrap() | second.join().unwrap();
-            // SAFETY: everybody else has ended.
+            // SAFETY: all other threads have ended.
             block.page.with(|page| unsafe { assert_eq!(*page, done) });
         });
     }
 
-    /// Rules 4 and 5: a sharer, and a modifier that comes twice, keep trying: both get the lock, and neither a mark nor a turn stays behind.
+    /// Rules 4 and 5: a sharer, and a modifier that comes twice, keep trying. Both get the lock, and neither a mark nor a turn
+    /// stays behind.
     #[test]
     fn loom_locks_give_turns() {
         model(|| {
@@ -232,7 +234,7 @@ mod models {
         });
     }
 
-    /// Rule 3: a modifier that keeps trying gets the lock although a sharer was first, and its mark goes.
+    /// Rule 3: a modifier that keeps trying gets the lock although a sharer was first, and its mark is cleared.
     #[test]
     fn loom_locks_leave_no_mark() {
         model(|| {

@@ -1,9 +1,9 @@
 //! Drives: what stands between a batch of pieces and an engine.
 //!
-//! A [`Piece`] is one contiguous I/O on one part, into or out of memory that need not be contiguous. A [`queue::Queue`] serves one drive: it bounds what is in flight,
-//! checks every result, continues short transfers, retries, and takes unaligned ends through bounce pages. It is
-//! plain state that somebody advances: [`inline::Context`] for a blocking call on its own thread over all drives, or
-//! [`serve::Server`], the loop around one queue that a drive thread runs.
+//! A [`Piece`] is one contiguous I/O on one part, into or out of memory that need not be contiguous. A [`queue::Queue`] serves
+//! one drive. It bounds what is in flight, checks every result, continues short transfers, retries, and takes unaligned ends
+//! through bounce pages. A queue is plain state, and two drivers advance it. [`inline::Context`] runs a blocking call on the
+//! caller's thread over all drives. [`serve::Server`] is the loop around one queue that a drive thread runs.
 
 mod bounce;
 pub mod inbox;
@@ -28,19 +28,19 @@ const _: () = assert!(MAX_SEGMENTS * PAGE_BYTES >= PIECE_BYTES);
 /// The bounce buffer of one slot in bytes: the longest piece that needs one, page edges included.
 pub const BOUNCE_BYTES: usize = 16 << 10;
 
-/// Who waits for a piece.
+/// Whether a caller waits for a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Class {
-    /// Somebody waits: served first.
+    /// A caller waits: served first.
     #[default]
     Foreground,
-    /// Nobody waits: served when the foreground leaves room, and at least once in eight turns, but never with more than
-    /// a quarter of a drive's slots (at least one). So a read finds a slot free however much is written behind its
-    /// back. Whoever waits for background work to end asks for it as foreground.
+    /// No caller waits. It is served when the foreground leaves room, and at least once in eight turns. It never has more than a
+    /// quarter of a drive's slots, but always one. So a read finds a slot free however much is written behind it. A caller that
+    /// waits for background work to end asks for it as foreground.
     Background,
 }
 
-/// Pieces that wait for a batch to be sent on, if they wait at all: what Falcon (ATC'17) found best for each drive.
+/// Pieces that wait at most before a batch is sent on: the value that Falcon (ATC'17) found best for each drive.
 pub const DEFAULT_PLUG: u32 = 32;
 
 /// What a drive's queue does with the pieces that wait.
@@ -50,8 +50,8 @@ pub struct Batching {
     pub sort: bool,
     /// Merge neighbours into one I/O.
     pub merge: bool,
-    /// While neighbours are in sight, a batch waits until it has as many pieces as its class has in flight, but at most until it has so
-    /// many, or so many I/Os have ended. 1: it never waits.
+    /// While neighbours are in sight, a batch waits until it has as many pieces as its class has in flight. It waits for at most
+    /// so many pieces, and until at most so many I/Os have ended. 1: it never waits.
     pub plug: u32,
     /// Use as many of the slots as the drive's throughput asks for, instead of all.
     pub adaptive: bool,
@@ -70,18 +70,18 @@ impl Default for Batching {
 
 /// One contiguous I/O on one part, as the layout cut it.
 ///
-/// A read needs no alignment but is at most [`BOUNCE_BYTES`] with its page edges when it (or its memory) is not
-/// aligned as the drive demands. A write is either whole pages or lies within one page.
+/// A read needs no alignment. Where the read or its memory is not aligned as the drive demands, it is at most [`BOUNCE_BYTES`]
+/// with its page edges. A write is either whole pages or lies within one page.
 ///
-/// A piece with scattered memory is at most [`PIECE_BYTES`] of whole pages at a page's edge, and so is each of its segments,
-/// so that the drive takes it as it is.
+/// A piece with scattered memory is whole pages at a page's edge, at most [`PIECE_BYTES`]. Each of its segments is whole pages at
+/// a page's edge too, so that the drive takes the piece as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     /// The part.
     pub file: FileRef,
     /// Read, write or sync.
     pub op: Op,
-    /// Who waits.
+    /// Whether a caller waits.
     pub class: Class,
     /// The block's lock (writes).
     pub lock: u32,
@@ -93,15 +93,15 @@ pub struct Piece {
     pub tag: u32,
     /// Offset in the part in bytes.
     pub offset: u64,
-    /// The owner's memory. Whoever runs the piece fills in the region.
+    /// The owner's memory. The context or server that runs the piece fills in the region.
     pub memory: Memory,
 }
 
 /// Pieces are copied from queue to queue: they fit a line of the processor's cache.
 const _: () = assert!(size_of::<Piece>() <= 64);
 
-// SAFETY: a piece describes an I/O; whoever queues it vouches for the memory and its list until the piece's end is reported
-// (`queue::Queue::push`), on whichever thread that is.
+// SAFETY: a piece describes an I/O. By the contract of `queue::Queue::push` its memory and its list stay valid, on any thread,
+// until the piece's end is reported.
 unsafe impl Send for Piece {}
 
 impl Piece {

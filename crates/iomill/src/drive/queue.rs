@@ -1,8 +1,10 @@
 //! The queue of one drive: plain state, advanced by `dispatch` and `complete` over whatever engine its owner brings.
 //!
-//! Goals: at most `depth` slots in flight and the rest parked, in an order in which neighbours meet and travel as one; every result
-//! checked; short transfers continued; unaligned ends taken through bounce pages; the background never in the foreground's way.
-//! Non-goals: knowing who waits (the owner does, by token and tag), choosing an engine.
+//! Goals: at most `depth` slots in flight, and the rest parked. Neighbours meet in the order of parked pieces, and travel as one.
+//! Every result is checked. Short transfers are continued. Unaligned ends go through bounce pages. The background never delays
+//! the foreground.
+//!
+//! Non-goals: the owner of a piece, which the queue's owner knows by token and tag; the choice of an engine.
 //!
 //! A slot's life:
 //!
@@ -13,24 +15,26 @@
 //!             \--> ModifyRead --copy in--> BounceWrite -> done
 //! ```
 //!
-//! A slot is taken only when a request is dispatched. Rules of the order are in `waiting.rs`, of merging in `merge.rs`, of the depth
-//! in `pace.rs`. When a class sends its batch on:
+//! A slot is taken only when a request is dispatched. The rules of the order are in `waiting.rs`, of merging in `merge.rs`, of
+//! the depth in `pace.rs`. These rules say when a class sends its batch on:
 //!
 //! 1. At once, while no neighbours are in sight: waiting would win nothing.
-//! 2. Otherwise when as many of its pieces wait as are in flight, and at the latest at `plug`: so little demand waits for little, and the
-//!    drive never idles. Pieces of the other class do not count: they bring this one no company.
+//! 2. With neighbours in sight, when as many of its pieces wait as are in flight, and at the latest at `plug`. So a class with
+//!    little demand waits for few pieces, and the drive never idles. Pieces of the other class do not count: they cannot merge
+//!    with these.
 //! 3. At once, when the owner says that no more will come (`Queue::flush`), and when a sync comes.
-//! 4. When `plug` I/Os have ended since the class began to wait, whatever class those are of.
-//! 5. A batch is sent on whole: what waited with it waits for slots only.
+//! 4. When `plug` I/Os of any class have ended since the class began to wait.
+//! 5. A batch is sent on whole: its pieces then wait for slots only.
 //!
-//! So every piece has a slot after a number of ends that depends on nothing that comes later:
+//! So every piece has a slot after a number of ends that does not depend on what comes later:
 //!
-//! 6. The pieces whose blocks were locked are tried before all others, in the order in which they came. Locks are fair (`locks.rs`). So are
-//!    those that found no memory to bounce by, which wait for other threads' I/O to end (`bounce.rs`).
-//! 7. Of `BACKGROUND_TURN` turns the background has one, unless its share of the slots is taken.
-//! 8. A drive that ends I/Os in the order in which they began, each after two requests at most, ends a piece that finds `p` others parked
-//!    within `plug + 2 (p + WINDOW) (depth + BACKGROUND_TURN)` ends: it waits once for company, and each of the pieces that may go before
-//!    it (`waiting.rs`, rule 1) takes a turn and, in the background, a slot of the share.
+//! 6. Pieces whose blocks were locked, and pieces that found no bounce memory, are tried before all others, in the order in which
+//!    they came. Locks are fair (`locks.rs`). Bounce memory comes back when other threads' I/O ends (`bounce.rs`).
+//! 7. The background has one of `BACKGROUND_TURN` turns, unless its share of the slots is taken.
+//! 8. Take a drive that ends I/Os in the order in which they began, each after at most two requests. A piece finds `p` others
+//!    parked when it comes. The piece ends within `plug + 2 (p + WINDOW) (depth + BACKGROUND_TURN)` ends. It waits once for
+//!    neighbours. Each piece that may go before it (`waiting.rs`, rule 1) takes a turn and, in the background, a slot of the
+//!    share.
 
 mod merge;
 mod pace;
@@ -54,8 +58,8 @@ use waiting::Waiting;
 /// One background piece is served at least once in so many turns, as long as the background has a slot left.
 const BACKGROUND_TURN: u32 = 8;
 
-/// The background holds at most one slot in so many (but one in any case): also while nobody else is there, because a slot
-/// that it holds cannot be taken back when somebody comes.
+/// The background holds at most one slot in so many, but always one. The bound also holds while the foreground is idle, because a
+/// slot that the background holds cannot be taken back when a foreground piece comes.
 const BACKGROUND_SHARE: usize = 4;
 
 /// The queue of one drive.
@@ -72,12 +76,12 @@ pub struct Queue {
     background: Waiting,
     /// Pieces of merged I/O that failed; each is tried by itself, before all others.
     alone: VecDeque<Piece>,
-    /// Pieces whose block was locked when their turn came, or which found no memory to bounce by, in the order of their turns; tried first
-    /// at every dispatch.
+    /// Pieces that found their block locked or no bounce memory when their turn came, in the order of their turns. Every dispatch
+    /// tries them first.
     blocked: VecDeque<Piece>,
-    /// Those of them that this dispatch has tried in vain.
+    /// Those of `blocked` that this dispatch has tried in vain.
     tried: VecDeque<Piece>,
-    /// Foreground pieces whose turn came since that of a background piece.
+    /// Foreground pieces that had a turn since the last background piece.
     passed: u32,
     /// Slots that background pieces hold; at most `background_share()`.
     background_slots: usize,
@@ -94,21 +98,21 @@ pub struct Queue {
     /// What short transfers left of their pieces' lists: `MAX_SEGMENTS` for each slot, or nothing before the first such
     /// transfer. Then it never moves, and a slot's places change only while the slot has no request in flight.
     rests: Vec<Segment>,
-    /// A place for each slot. The owner of the queue drops the engine first.
+    /// Bounce memory for each slot. The owner of the queue drops the engine first.
     bounce: Bounce,
     probe: Option<Probe>,
 }
 
-// SAFETY: the queue owns what it points to as far as threads go, and pieces are `Send`.
+// SAFETY: no other thread uses what the queue points to, and pieces are `Send`.
 unsafe impl Send for Queue {}
 
 impl Queue {
     /// A queue with slots `first_slot .. first_slot + depth`.
     ///
     /// # Safety
-    /// `bounce` is for as many slots. The queue outlives every I/O that it starts, and the engine that it starts it on.
+    /// `bounce` is for as many slots. The queue outlives every I/O that it starts, and the engine that runs them.
     pub unsafe fn new(depth: u32, first_slot: u32, align: Alignment, locks: Arc<BlockLocks>, bounce: Bounce) -> Queue {
-        // A slot that is free holds a piece that nobody looks at.
+        // Nothing reads the piece of a free slot.
         let nothing = Piece::sync(FileRef { handle: Handle(-1), key: 0 });
         let slot =
             Slot { piece: nothing, phase: Phase::Free, hold: Hold::Nothing, retries: 0, moved: 0, want: 0, stamp: 0 };
@@ -137,18 +141,18 @@ impl Queue {
         }
     }
 
-    /// Counts from now on what it does.
+    /// Counts in `probe` from now on.
     pub fn count(&mut self, probe: Probe) {
         self.probe = Some(probe);
     }
 
-    /// Orders, merges, gathers and paces from now on as it is told; without this it does nothing of it.
+    /// Orders, merges, gathers and paces from now on as `batching` says. Without this call the queue does none of it.
     pub fn batch(&mut self, batching: Batching, clock: Arc<dyn Clock>) {
         self.batching = batching;
         self.pace = batching.adaptive.then(|| Pace::new(clock, self.slots.len() as u32));
     }
 
-    /// No more will come for now: what waits does not wait for company (rule 3).
+    /// No more pieces come for now: what waits does not wait for neighbours (rule 3).
     pub fn flush(&mut self) {
         self.foreground.send_on();
         self.background.send_on();
@@ -157,8 +161,10 @@ impl Queue {
     /// Parks a piece.
     ///
     /// # Safety
-    /// The piece's memory stays valid, its list (if it has one) stays as it is and adds up to the piece's length, its file
-    /// stays open, and for reads nobody else touches the memory, until the piece's end has come out of `complete`.
+    /// Until the piece's end has come out of `complete`:
+    /// - the piece's memory stays valid, and its file stays open;
+    /// - its list (if it has one) does not change, and adds up to the piece's length;
+    /// - for a read, nothing else touches the memory.
     pub unsafe fn push(&mut self, piece: Piece) {
         if let Memory::Scatter { count, .. } = piece.memory {
             assert!((1..=MAX_SEGMENTS).contains(&usize::from(count)), "a list of {count} segments");
@@ -171,23 +177,23 @@ impl Queue {
         self.slots.len() - self.free.len()
     }
 
-    /// Pieces parked, those that wait for a block lock included.
+    /// Pieces parked, those that wait for a block lock or for bounce memory included.
     pub fn parked(&self) -> usize {
         self.foreground.len() + self.background.len() + self.alone.len() + self.blocked.len()
     }
 
-    /// The same but those of the background; few of those may be among them.
+    /// Like `parked`, without those of the background, except the few that are blocked or failed in a merged I/O.
     pub fn parked_before(&self) -> usize {
         self.parked() - self.background.len()
     }
 
-    /// Pieces parked because their block is locked.
+    /// Pieces parked because their block is locked, or because they found no bounce memory.
     pub fn blocked(&self) -> usize {
         self.blocked.len()
     }
 
-    /// Pieces parked with slots free, because the background holds its share of them or because they wait for company; something is
-    /// then in flight, and more may come.
+    /// Pieces parked with slots free, because the background holds its share of them or because they wait for neighbours.
+    /// Something is then in flight, and more may come.
     pub fn held_back(&self) -> usize {
         if !self.has_room() {
             return 0;
@@ -231,7 +237,7 @@ impl Queue {
         class == Class::Foreground || self.background_slots < self.background_share()
     }
 
-    /// Whether pieces of a class wait for company (rules 1 to 5).
+    /// Whether pieces of a class wait for neighbours (rules 1 to 5).
     fn is_plugged(&self, class: Class) -> bool {
         let (waiting, plug) = (self.waiting(class), self.batching.plug as usize);
         let enough = self.pieces_in_flight[class as usize].min(plug);
@@ -253,9 +259,9 @@ impl Queue {
             pace.turn(full);
         }
         if !self.ready.is_empty() {
-            // SAFETY: the memory of each request is a piece's, valid by the contract of `push`, or the bounce buffer
-            // of a slot, valid by that of `new` and used by one request at a time because a slot has one. A list is a
-            // piece's too, or the slot's place in `rests` or `lists`, which the queue keeps for as long. The owner made
+            // SAFETY: the memory of each request is a piece's or the bounce buffer of a slot. The first is valid by the contract
+            // of `push`, the second by that of `new`. One request at a time uses the buffer, because a slot has one request. A
+            // list is a piece's too, or the slot's place in `rests` or `lists`, which the queue keeps for as long. The owner made
             // the engine for at least as many requests as there are slots.
             unsafe { engine.push(&self.ready) };
             self.ready.clear();
@@ -264,7 +270,7 @@ impl Queue {
             }
         }
         if self.in_flight() == 0 {
-            // What it keeps beyond that, others may wait for, also those that some of its pieces wait for.
+            // Others may wait for bounce memory that this queue keeps: even queues for which pieces of this one wait.
             self.bounce.settle(engine);
         }
     }
@@ -280,7 +286,7 @@ impl Queue {
         }
     }
 
-    /// What was tried in vain keeps its place before what was not tried.
+    /// Blocked pieces that were tried in vain go before those that were not tried.
     fn put_back_tried(&mut self) {
         if self.blocked.is_empty() {
             return std::mem::swap(&mut self.blocked, &mut self.tried);
@@ -290,7 +296,8 @@ impl Queue {
         }
     }
 
-    /// Whether a piece of a class that waits may have its turn now. If so, those that wait with it may, too (rule 5).
+    /// Whether a piece of a class that waits may have its turn now. If so, the pieces that wait with it may have theirs too (rule
+    /// 5).
     fn is_ready(&mut self, class: Class) -> bool {
         if self.waiting(class).is_empty() || !self.may_start(class) || self.is_plugged(class) {
             return false;
@@ -323,7 +330,7 @@ impl Queue {
         let unit = u64::from(self.align.offset);
         let memory = match piece.memory {
             Memory::One { buf, .. } => buf as usize,
-            // Whole pages at pages' edges, by what `Piece` demands.
+            // `Piece` demands that scattered memory is whole pages at a page's edge.
             Memory::Scatter { .. } => return true,
         };
         piece.op == Op::Sync
@@ -331,7 +338,7 @@ impl Queue {
                 && memory & (self.align.memory as usize - 1) == 0)
     }
 
-    /// Gives a piece a slot, and with `merge` its neighbours too; or finds it blocked.
+    /// Gives a piece a slot, and with `merge` its neighbours too. A piece that finds no lock or no bounce memory goes to `tried`.
     fn start(&mut self, piece: Piece, merge: bool, engine: &mut dyn Engine) {
         let direct = self.is_direct(&piece);
         if !direct && !self.bounce_is_ready(engine) {
@@ -364,7 +371,7 @@ impl Queue {
         self.request(index);
     }
 
-    /// Sees to it that the slot that is taken next has memory to bounce by (rule 3 of `bounce`); whether it has.
+    /// Chooses the slot that is taken next so that it has bounce memory (rule 3 of `bounce`). False: there is none.
     fn bounce_is_ready(&mut self, engine: &mut dyn Engine) -> bool {
         let Some(&next) = self.free.last() else { return false };
         if self.bounce.get_ready(next, engine) {
@@ -388,8 +395,8 @@ impl Queue {
     fn copy_in(&mut self, index: u32, piece: &Piece) {
         let within = (piece.offset - Self::bounced_offset(piece)) as usize;
         assert!(within + piece.len as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
-        // SAFETY: the piece's memory is readable for `len` bytes (contract of `push`); the bounce buffer of a slot
-        // without a request in flight is ours, and the range fits it by the assertion.
+        // SAFETY: the piece's memory is readable for `len` bytes (contract of `push`). A slot without a request in flight uses
+        // its bounce buffer alone. The range fits the buffer by the assertion.
         unsafe { std::ptr::copy_nonoverlapping(whole(piece), self.bounce(index).add(within), piece.len as usize) };
     }
 
@@ -438,7 +445,7 @@ impl Queue {
         });
     }
 
-    /// Takes in a completion of one of this queue's slots; the ends of the pieces that it ends.
+    /// Takes in a completion of one of this queue's slots, and adds the ends of the pieces that it ends.
     pub fn complete(&mut self, completion: Completion, ends: &mut Vec<Done>) {
         let index = completion.slot - self.first_slot;
         let slot = &mut self.slots[index as usize];

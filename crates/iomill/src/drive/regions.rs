@@ -1,13 +1,13 @@
 //! Memory that callers have registered with an array, and the numbers by which one engine knows it.
 //!
-//! Goals: a batch looks its own memory up once; a piece in a slab is found by arithmetic, without a lock; an array without
-//! slabs pays a branch. Non-goals: keeping memory mapped, which is its owner's.
+//! Goals: a batch looks its own memory up once. A piece in a slab is found by arithmetic, without a lock. An array without slabs
+//! pays a branch. Non-goals: keeping memory mapped, which is its owner's.
 //!
 //! Rules:
 //! 1. Memory is added before the first piece that lies in it is queued, and removed after the last has ended.
-//! 2. Every change raises `version`. An engine looks at it before it looks anything up, for each piece, and lets go first of what was
-//!    removed. So a number never stands for memory that was mapped anew: a piece in the new memory comes after the removal of the
-//!    old, though perhaps in a batch that began before it.
+//! 2. Every change raises `version`. For each piece an engine looks at it first, and unregisters what was removed. So a number
+//!    never stands for memory that was mapped anew: a piece in the new memory comes after the removal of the old. The piece's
+//!    batch may have begun before that removal.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,19 +22,20 @@ pub struct Regions {
     /// Start address to (length, id). Ranges do not overlap; ids are never used again.
     ranges: RwLock<BTreeMap<usize, (usize, u64)>>,
     slabs: RwLock<Vec<Slab>>,
-    /// Grows with every change, so that engines notice. Zero: nothing was ever registered.
+    /// Grows with every change, so that engines notice; zero: nothing was ever registered. It changes under the lock of `ranges`
+    /// or `slabs`. AcqRel: pairs with the Acquire in `Known::keep_up`.
     version: AtomicU64,
 }
 
 /// Memory in which many small buffers lie: an engine registers those chunks of it that are used.
 #[derive(Clone, Debug)]
 struct Slab {
-    /// As of a range in `Regions`.
+    /// An id as in `Regions::ranges`.
     id: u64,
     addresses: Range<usize>,
     /// A chunk is two to this power of bytes; the last one may be shorter.
     chunk_shift: u32,
-    /// Memory from this address on is not in use: what is registered ends before it.
+    /// Memory from this address on is not in use: registered memory ends before it.
     used_end: usize,
     /// Per chunk, the version at which its memory was last given back; 0 if it never was.
     dropped: Vec<u64>,
@@ -49,15 +50,15 @@ impl Regions {
         id
     }
 
-    /// Removes memory that is about to be unmapped. Engines let go of it before they next use any region.
+    /// Removes memory that is about to be unmapped. Engines unregister it before they next use any region.
     pub fn remove(&self, start: *mut u8) {
         let mut ranges = write(&self.ranges);
         self.version.fetch_add(1, Ordering::AcqRel);
         ranges.remove(&(start as usize));
     }
 
-    /// Adds a slab. Each engine registers a chunk of it when a piece first lies in that chunk, which fills the chunk with real
-    /// memory; a buffer that lies in two chunks counts as not registered.
+    /// Adds a slab. Each engine registers a chunk of it when a piece first lies in that chunk. Registration fills the chunk with
+    /// real memory. A buffer that lies in two chunks counts as not registered.
     ///
     /// # Panics
     /// When `chunk_bytes` is not a power of two.
@@ -70,8 +71,8 @@ impl Regions {
         slabs.push(Slab { id, used_end: addresses.end, addresses, chunk_shift: chunk_bytes.trailing_zeros(), dropped });
     }
 
-    /// Says that the slab at `start` is in use up to so many bytes. Chunks that are registered stay as they are; what is used of one
-    /// beyond its end then counts as not registered.
+    /// Says that the slab at `start` is in use up to so many bytes. Chunks that are registered stay as they are. A buffer beyond
+    /// the registered end of a chunk counts as not registered.
     pub fn use_slab(&self, start: *mut u8, len: usize) {
         let mut slabs = write(&self.slabs);
         self.version.fetch_add(1, Ordering::AcqRel);
@@ -80,8 +81,8 @@ impl Regions {
         }
     }
 
-    /// Has engines let go of the chunks that touch a range of the slab at `start`, in bytes from there, before they next use any
-    /// region. Rule 1 holds for the chunks as for removed memory: no piece in them is unfinished.
+    /// Makes engines unregister the chunks that touch a range of the slab at `start`, before they next use any region. `range` is
+    /// in bytes from `start`. Rule 1 holds for the chunks as for removed memory: no piece in them is unfinished.
     pub fn drop_chunks(&self, start: *mut u8, range: Range<usize>) {
         let mut slabs = write(&self.slabs);
         let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
@@ -124,8 +125,8 @@ pub struct Known {
 #[derive(Debug)]
 struct KnownSlab {
     slab: Slab,
-    /// The engine's number for each chunk, [`NO_REGION`] where the engine refused it, and the address up to which it is
-    /// registered; `None` before its first use.
+    /// The engine's number for each chunk, and the address up to which it is registered. The number is [`NO_REGION`] where the
+    /// engine refused the chunk. `None` before its first use.
     chunks: Vec<Option<(u16, usize)>>,
 }
 
@@ -170,8 +171,8 @@ impl Known {
             // Not in use any more, or not yet.
             None if used_end < start + len => (NO_REGION, chunk_end),
             None => {
-                // SAFETY: a slab is mapped until its owner has called `Regions::remove_slab`, which is after the end of the
-                // piece that is here now (rule 1). After that the engine still holds it for a while, as in `number`.
+                // SAFETY: a slab is mapped until its owner has called `Regions::remove_slab`, which is after the end of this
+                // piece (rule 1). After that the engine still holds it for a while, as in `number`.
                 let number = unsafe { engine.register(at as *mut u8, used_end - at) }.unwrap_or(NO_REGION);
                 *known.chunks[chunk].insert((number, used_end))
             }
@@ -189,15 +190,15 @@ impl Known {
         if let Some(&(_, number)) = self.numbers.iter().find(|&&(known, _)| known == id) {
             return number;
         }
-        // SAFETY: a region is mapped until its owner has called `Regions::remove` (the owner's contract). After that
-        // the engine still holds it for a while, but the kernel has its own reference to the pages, and no request
-        // names the region again, because the version has changed.
+        // SAFETY: a region is mapped until its owner has called `Regions::remove` (the owner's contract). After that the engine
+        // still holds it for a while, but the kernel has its own reference to the pages. No request names the region again,
+        // because the version has changed.
         let number = unsafe { engine.register(at as *mut u8, size) }.unwrap_or(NO_REGION);
         self.numbers.push((id, number));
         number
     }
 
-    /// Rule 2.
+    /// Keeps rule 2. Acquire: pairs with the AcqRel of every change in `Regions`.
     #[inline]
     fn keep_up(&mut self, regions: &Regions, engine: &mut dyn Engine) {
         let version = regions.version.load(Ordering::Acquire);
@@ -207,7 +208,7 @@ impl Known {
         }
     }
 
-    /// Lets go of what was removed and learns of new slabs.
+    /// Unregisters what was removed and learns of new slabs.
     #[cold]
     fn catch_up(&mut self, regions: &Regions, engine: &mut dyn Engine) {
         let mut unregister = |number: u16| {

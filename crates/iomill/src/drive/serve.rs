@@ -1,8 +1,8 @@
 //! Serving a drive apart from its submitters: the loop that a drive thread runs.
 //!
-//! A submitter sends each drive its share of a batch as one message. The server alone dispatches, reaps and continues; when a
-//! whole share has ended it tells the share's owner, once. It sleeps in its engine, so that a completion and a new
-//! message wake it alike, and it never spins.
+//! A submitter sends each drive its share of a batch as one message. The server alone dispatches, reaps and continues. When a
+//! whole share has ended, it tells the share's owner once. It sleeps in its engine, so that a completion and a new message both
+//! wake it, and it never spins.
 
 use std::cell::Cell;
 use std::io;
@@ -20,30 +20,29 @@ use crate::engine::{Op, Wake};
 use crate::sys::clock::Clock;
 use crate::sys::fs::Handle;
 
-/// How many pieces an inbox holds before it pushes back, and how many a server parks before it takes no more. Of the background there
-/// may be as many besides, until they have ended (rule 4 of the inbox).
+/// How many pieces an inbox holds before it refuses more, and how many a server parks before it takes no more. There may be as
+/// many of the background besides, until they have ended (rule 4 of the inbox).
 pub const INBOX_PIECES: usize = 4096;
 
 /// Learns that its share of a batch has ended on one drive.
 pub trait Owner: Send + Sync {
-    /// One piece has ended, the one of this tag: called once per piece, before `share_done`, on the drive thread. It must
-    /// not block.
+    /// The piece with this tag has ended. Called once per piece, before `share_done`, on the drive thread: it must not block.
     fn piece_done(&self, _tag: u32, _result: Result<(), Failure>) {}
 
-    /// All pieces of one share have ended; the first failure among them, if any. Called once per share, on the drive
-    /// thread: it must not block.
+    /// All pieces of one share have ended; `failure` is the first failure among them. Called once per share, on the drive thread:
+    /// it must not block.
     fn share_done(self: Arc<Self>, failure: Option<Failure>);
 }
 
 /// One drive's share of a batch.
 pub struct Share {
-    /// Who is told. It also keeps the pieces' memory and files alive.
+    /// Learns of the ends. It also keeps the pieces' memory and files alive.
     pub owner: Arc<dyn Owner>,
     /// The pieces; not empty.
     pub pieces: Vec<Piece>,
     /// Memory that holds all pieces' memory but what lies in slabs, to be looked up among the registered regions.
     pub span: (*const u8, usize),
-    /// Somebody waits for just this: it does not wait for company.
+    /// A caller waits for just this share: its pieces do not wait for neighbours.
     pub flush: bool,
 }
 
@@ -51,7 +50,7 @@ pub struct Share {
 unsafe impl Send for Share {}
 
 impl Drop for Share {
-    /// Nobody serves what is left in it, because the server has ended, or the sender panics: its owner is told so.
+    /// No server takes the pieces that are left, because the server has ended or the sender panics. The owner learns so.
     fn drop(&mut self) {
         if self.pieces.is_empty() {
             return;
@@ -62,7 +61,7 @@ impl Drop for Share {
 }
 
 impl Share {
-    /// Whether it is of the background: all pieces of a share are of one class.
+    /// Whether the share is of the background: all pieces of a share are of one class.
     fn is_background(&self) -> bool {
         self.pieces.first().is_some_and(|piece| piece.class == Class::Background)
     }
@@ -80,7 +79,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The number of pieces of the background in it.
+    /// The number of its pieces that are of the background.
     pub fn behind(&self) -> usize {
         match self {
             Message::Share(share) if share.is_background() => share.pieces.len(),
@@ -163,7 +162,7 @@ impl Server {
         self.lane.parked()
     }
 
-    /// Whether all that there is to do waits for block locks that others hold.
+    /// Whether everything that is left waits for block locks or bounce memory that others hold.
     pub fn is_blocked(&self) -> bool {
         !self.in_flight() && self.lane.parked() > 0 && self.lane.parked() == self.lane.blocked()
     }
@@ -177,10 +176,10 @@ impl Server {
         }
         self.lane.dispatch();
         let (in_flight, parked) = (self.lane.in_flight(), self.lane.parked());
-        // What is held back keeps nobody from the slots that are free; some of its kind is in flight.
+        // Pieces held back do not use the slots that are free, and pieces of their class are in flight.
         let waiting = parked - self.lane.held_back();
         if waiting == 0 {
-            // With slots to spare a new message is worth being woken for. Nothing may have come since the look above.
+            // With slots to spare, the server wakes for a new message. Look again: a message may have come since the look above.
             let again = self.inbox.take(&mut self.fetched, may_wait);
             closed = again.closed;
             match (again.some, in_flight > 0) {
@@ -194,7 +193,7 @@ impl Server {
             }
         }
         if in_flight == 0 && parked > 0 {
-            // All of it waits for block locks that others hold.
+            // Every parked piece waits for a block lock or bounce memory that others hold.
             self.clock.sleep(BLOCKED_PAUSE);
         } else {
             let (min, timeout) = self.patience(in_flight, waiting, may_wait && !closed);
@@ -203,7 +202,7 @@ impl Server {
         Turn::Busy
     }
 
-    /// One round that waits for nothing, for who runs several servers on one thread. Whether anything is left to do.
+    /// One round that waits for nothing, for a thread that runs several servers. True: something is left to do.
     pub fn poll(&mut self) -> bool {
         if self.lane.parked_before() < INBOX_PIECES {
             self.inbox.take(&mut self.fetched, false);
@@ -214,7 +213,7 @@ impl Server {
         self.in_flight() || self.lane.parked() > 0
     }
 
-    /// How long to wait: for a batch where a backlog makes throughput matter, for the next completion otherwise.
+    /// How long to wait: for several completions where a backlog makes throughput matter, for the next completion otherwise.
     fn patience(&self, in_flight: usize, waiting: usize, may_wait: bool) -> (usize, Option<Duration>) {
         let blocked = self.lane.blocked() > 0;
         let min = if waiting > 0 && !blocked { (in_flight / 4).max(1) } else { 1 };
@@ -264,7 +263,7 @@ impl Server {
         let Lane { engine, queues, known, .. } = &mut self.lane;
         known.begin(&self.regions, &mut **engine, share.span);
         let behind = if share.is_background() { share.pieces.len() } else { 0 };
-        // From here on its ends are told piece by piece.
+        // From here on the server tells the share's ends piece by piece.
         let pieces = std::mem::take(&mut share.pieces);
         let left = pieces.len();
         let token = self.free.pop().unwrap_or_else(|| {
@@ -275,8 +274,8 @@ impl Server {
         for mut piece in pieces {
             piece.token = token;
             known.fill_in(&self.regions, &mut **engine, &mut piece);
-            // SAFETY: the share's owner keeps memory and files alive until it is told that the share has ended,
-            // which is after the last of its pieces.
+            // SAFETY: the share's owner keeps memory and files alive until `share_done`, which comes after the last of its
+            // pieces.
             unsafe { queues[0].push(piece) };
         }
         if share.flush {
@@ -285,7 +284,7 @@ impl Server {
     }
 }
 
-/// Tells an owner. If that panics, the others are told all the same; its message is out.
+/// Tells an owner. If the owner panics, the server still tells the others; the panic's message is already printed.
 fn told(tell: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(tell));
 }
@@ -294,13 +293,13 @@ thread_local! {
     static SERVING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the caller is told of an end by a server: what waits for the server's own I/O, or for a block lock that it may hold, must not
-/// be done then.
+/// Whether a server is telling the caller of an end. The caller must not then wait for the server's own I/O, nor for a block lock
+/// that the server may hold.
 pub fn is_serving() -> bool {
     SERVING.with(Cell::get)
 }
 
-/// Ends serving also when somebody who was told panics.
+/// Ends serving also when an owner panics.
 struct Serving(bool);
 
 impl Serving {
@@ -316,7 +315,7 @@ impl Drop for Serving {
 }
 
 impl Drop for Server {
-    /// No memory may be freed while the kernel writes to it, so whatever is in flight is waited for.
+    /// The kernel may write to memory until I/O has ended, so this waits for all that is in flight.
     fn drop(&mut self) {
         self.inbox.close();
         self.inbox.take(&mut self.fetched, false);

@@ -1,13 +1,13 @@
-//! Merging: pieces that lie one after the other in a part travel as one vectored I/O, whoever owns them.
+//! Merging: pieces that lie one after the other in a part travel as one vectored I/O, whichever calls own them.
 //!
 //! Rules:
-//! 1. Only whole neighbours: the same part, the same operation, the same class, each beginning where the one before it ends, at
-//!    most `PIECE_BYTES` and `MAX_SEGMENTS` in all. Nothing that bounces, and no sync.
-//! 2. A merged write holds the locks of all its pieces' blocks shared. They are tried, as for one piece; a piece whose lock is not
-//!    to be had ends the run before it and is blocked when its turn comes.
-//! 3. When a merged I/O is cut short it goes on where it stopped. When it fails, pieces that had ended by then have ended well; each
-//!    of the others is tried by itself, never merged again, so that its end is its own. It gives its lock back and takes it anew:
-//!    its owner has not heard of an end, so another's write in between was before it.
+//! 1. Only whole neighbours merge: the same part, the same operation, the same class, each beginning where the one before it
+//!    ends. Together they are at most `PIECE_BYTES` and `MAX_SEGMENTS`. A piece that bounces does not merge, nor does a sync.
+//! 2. A merged write holds the locks of all its pieces' blocks shared. The locks are tried, as for one piece. A piece that does
+//!    not get its lock ends the run before it, and is blocked when its turn comes.
+//! 3. A merged I/O that is cut short goes on where it stopped. When it fails, the pieces that were transferred by then have ended
+//!    well. Each of the others is tried by itself, and never merged again, so that its result is its own. It gives its lock back
+//!    and takes it anew. Its owner has not heard of an end, so another write in between counts as the earlier one.
 
 use super::slot::{Hold, Slot};
 use super::waiting::{Waiting, follows};
@@ -31,8 +31,8 @@ fn segments(piece: &Piece) -> usize {
     }
 }
 
-/// Takes the neighbours after `first` that may travel with it, and their locks, to `members`, which then begins with `first`. The
-/// bytes of all; `None` where there is no neighbour.
+/// Moves the neighbours after `first` that may travel with it to `members`, which then begins with `first`, and takes their
+/// locks. Returns the bytes of all; `None` where there is no neighbour.
 fn gather(
     first: &Piece,
     waiting: &mut Waiting,
@@ -67,7 +67,7 @@ fn gather(
 /// The memory of all members in order, with stretches that touch made one.
 ///
 /// # Safety
-/// `places` has room for `MAX_SEGMENTS` segments that nobody uses now, the members have no more, and their lists are valid.
+/// `places` has room for `MAX_SEGMENTS` segments and is not in use. The members have no more segments, and their lists are valid.
 unsafe fn joined(members: &[Piece], places: *mut Segment) -> Memory {
     let (mut count, mut end) = (0, std::ptr::null_mut());
     let mut add = |next: Segment| {
@@ -94,12 +94,12 @@ unsafe fn joined(members: &[Piece], places: *mut Segment) -> Memory {
     let region = |piece: &Piece| if let Memory::One { region, .. } = piece.memory { region } else { NO_REGION };
     let first = region(&members[0]);
     let same = members.iter().all(|piece| region(piece) == first);
-    // SAFETY: there is at least one member, whose memory was written there.
+    // SAFETY: there is at least one member, and its memory was written there.
     Memory::One { buf: unsafe { (*places).buf }, region: if same { first } else { NO_REGION } }
 }
 
 impl Queue {
-    /// What a slot that is about to hold `first`, which the drive takes as it is, holds instead: it and its neighbours.
+    /// What the slot holds: `first`, which the drive takes as it is, with its neighbours.
     #[inline]
     pub(super) fn merge(&mut self, index: u32, first: Piece) -> Piece {
         let waiting = match first.class {

@@ -1,22 +1,23 @@
 //! How many of a drive's slots to use: as many as its throughput asks for.
 //!
-//! Goals: enough in flight for (nearly) the best throughput that the drive has, and not more, because what is beyond that only waits
-//! in the drive. Non-goals: sharing a drive between threads or processes.
+//! Goals: enough in flight for (nearly) the best throughput of the drive, and not more: the excess only waits in the drive.
+//! Non-goals: sharing a drive between threads or processes.
 //!
-//! The law. Let X(n) be the throughput with n in flight. By Little's law the latency is L = n / X, so that the throughput alone tells
-//! both: with e = d ln X / d ln n, one percent more in flight brings e percent more throughput and 1 - e percent more latency. e is 1 for
-//! a drive that idles and 0 for one that is saturated. TCP Vegas looks at the same quantity as n (1 - L0 / L), what stands in the
-//! queue of the bottleneck (Brakmo, Peterson, 1995), but must know L0, which a shared drive does not tell. So it is climbed, as the
-//! thread pool of .NET does (Hellerstein, Morrison, Eilebrecht, FeBID 2008):
+//! The law. Let X(n) be the throughput with n in flight. By Little's law the latency is L = n / X, so that the throughput alone
+//! tells both. Let e = d ln X / d ln n. One percent more in flight brings e percent more throughput and 1 - e percent more
+//! latency. e is 1 for a drive that idles and 0 for one that is saturated. TCP Vegas looks at the same quantity as n (1 - L0 /
+//! L), the queue of the bottleneck (Brakmo, Peterson, 1995). But Vegas must know L0, which a shared drive does not tell. So the
+//! limit climbs, as the thread pool of .NET does (Hellerstein, Morrison, Eilebrecht, FeBID 2008):
 //!
-//! 1. Throughput is measured in epochs, of stretches in which the limit alone kept pieces waiting; other times say nothing.
+//! 1. Throughput is measured in epochs. An epoch consists of stretches in which only the limit kept pieces waiting; other times
+//!    say nothing.
 //! 2. Half as much again is tried. It is kept where e is `RISE` or more, and tried again.
-//! 3. Otherwise a third less is tried. It is kept where e is below `FALL`, and tried again. `FALL` is below `RISE`, so that noise does
-//!    not drive it to and fro.
-//! 4. Then the limit rests, longer each time that nothing had changed.
+//! 3. Otherwise a third less is tried. It is kept where e is below `FALL`, and tried again. `FALL` is below `RISE`, so that noise
+//!    does not drive the limit to and fro.
+//! 4. Then the limit rests. Each rest that follows no change is longer.
 //!
-//! A drive that saturates at k in flight is held between k and 1.5 k. One that works on k at a time, randomly chosen, has
-//! X = n / (n + k - 1): it is held where a fifth to a tenth is to be gained, at 4 to 9 k.
+//! A drive that saturates at k in flight is held between k and 1.5 k. A drive that works on k at a time, randomly chosen, has X =
+//! n / (n + k - 1). It is held at 4 to 9 k, where a fifth to a tenth could still be gained.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ const RISE: f64 = 0.2;
 /// The largest relative loss of throughput for what is taken away.
 const FALL: f64 = 0.1;
 
-/// An epoch is at least so long, and at least `EPOCH_TURNS` times the limit of requests.
+/// An epoch lasts at least so long, and at least `EPOCH_TURNS` times the limit in requests.
 const EPOCH_NS: u64 = 2_000_000;
 const EPOCH_TURNS: u64 = 8;
 
@@ -39,12 +40,12 @@ const REST_MAX: u32 = 128;
 /// The limit to begin with.
 const BEGIN: u32 = 32;
 
-/// What a request costs beside its bytes, in bytes: it makes requests of different lengths compare.
+/// What a request costs beside its bytes, in bytes: so requests of different lengths compare.
 const REQUEST_BYTES: u64 = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// Measures where the limit is now.
+    /// Measures the present limit.
     Base,
     Rise,
     Fall,
@@ -104,7 +105,7 @@ impl Pace {
         }
     }
 
-    /// After each dispatch: whether the limit keeps pieces waiting.
+    /// Called after each dispatch: whether the limit keeps pieces waiting.
     pub fn turn(&mut self, full: bool) {
         let due = self.ended >= EPOCH_TURNS * u64::from(self.limit);
         let now = match self.since_ns {
@@ -124,7 +125,7 @@ impl Pace {
     /// An epoch is over.
     fn climb(&mut self, rate: f64) {
         let (base, base_rate) = self.base;
-        // Infinite and undefined values compare as false: then nothing is kept.
+        // Infinite and undefined values compare as false: then the change is not kept.
         let gain = (rate / base_rate).ln() / (f64::from(self.limit) / f64::from(base)).ln();
         match self.step {
             Step::Base => {

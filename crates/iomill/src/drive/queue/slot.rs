@@ -1,6 +1,6 @@
 //! A slot: one I/O in flight, and what a completion means for it.
 //!
-//! Goals: every result checked, short transfers continued, passing errors tried again. Non-goals: whose it is.
+//! Goals: every result checked, short transfers continued, passing errors tried again. Non-goals: the owner of the I/O.
 
 use super::super::{Fault, PAGE_BYTES, Piece};
 use crate::engine::{Memory, Op, Segment};
@@ -78,11 +78,11 @@ pub(super) enum Outcome {
 }
 
 impl Slot {
-    /// Takes in what the kernel said.
+    /// Takes in the kernel's result.
     pub fn advance(&mut self, result: i32, align: Alignment) -> Outcome {
         if result < 0 {
             let errno = -result;
-            // A sync that was begun is not tried again: the kernel reports the loss of a page once, perhaps to the call that
+            // A sync that was begun is not tried again. The kernel reports the loss of a page once, perhaps to the call that
             // ended with another error. Only EAGAIN says that nothing was begun.
             let passing = match self.piece.op {
                 Op::Sync => errno == libc::EAGAIN,
@@ -98,7 +98,7 @@ impl Slot {
             return Outcome::Whole;
         }
         let moved = self.moved.saturating_add(result as u32);
-        // A part that is only read may end within its last page; what the piece asks for is there all the same.
+        // The last page of a part may be incomplete when it is only read. The bytes that the piece asks for are there.
         let enough = match self.phase {
             Phase::BounceRead => (self.piece.offset % PAGE_BYTES as u64) as u32 + self.piece.len,
             _ => self.want,

@@ -39,7 +39,7 @@ impl Drive {
         for Segment { buf, len } in segments(request) {
             let now = len.min(rest);
             let bytes = &mut self.bytes[at..at + now];
-            // SAFETY: the request is in flight, so its memory is valid and, for a read, nobody else's.
+            // SAFETY: the request is in flight, so its memory is valid. For a read, nothing else uses it.
             unsafe {
                 match request.op {
                     Op::Read => std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf, now),
@@ -65,7 +65,7 @@ impl Engine for Drive {
         unreachable!("the tests end requests themselves")
     }
     fn waker(&self) -> Arc<dyn Wake> {
-        unreachable!("nobody sleeps")
+        unreachable!("no thread sleeps")
     }
     fn forget(&mut self, _: u64) {}
     unsafe fn register(&mut self, _: *mut u8, _: usize) -> Option<u16> {
@@ -81,7 +81,7 @@ fn queue(depth: u32, unit: u32) -> Queue {
     unsafe { Queue::new(depth, 100, align, Arc::default(), Bounce::new(depth).unwrap()) }
 }
 
-/// The one end of a completion, if it is that.
+/// The end of a completion that ends one piece.
 fn complete(queue: &mut Queue, completion: Completion) -> Option<Done> {
     let mut ends = Vec::new();
     queue.complete(completion, &mut ends);
@@ -121,7 +121,7 @@ fn piece(op: Op, list: &[Segment], offset: u64, tag: u32) -> Piece {
     Piece { op, len, offset, tag, memory: Memory::scatter(list), ..Piece::sync(PART) }
 }
 
-/// Runs two scattered pieces side by side, whose transfers stop after so many bytes, whatever is left then.
+/// Runs two scattered pieces side by side. Their transfers stop after so many bytes, and the rest follows.
 fn run_short(op: Op, unit: u32, stops: &[usize]) {
     let mut queue = queue(4, unit);
     let mut drive = Drive { bytes: [vec![0; PAGE_BYTES], pattern(1), pattern(2)].concat(), ..Drive::default() };
@@ -250,8 +250,8 @@ fn a_list_that_is_too_long_is_refused() {
     unsafe { queue.push(Piece { memory, op: Op::Read, ..Piece::sync(PART) }) };
 }
 
-/// Ends the oldest request and starts what fits; the class of what ended (the tag says it), and how many slots the
-/// background holds then.
+/// Ends the oldest request and starts what fits. Returns the class of the ended piece (its tag says it), and how many slots the
+/// background then holds.
 fn turn(queue: &mut Queue, drive: &mut Drive) -> (u32, usize) {
     let request = drive.requests.pop_front().unwrap();
     let done = complete(queue, Completion { slot: request.slot, result: 0 }).unwrap();

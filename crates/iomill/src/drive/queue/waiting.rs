@@ -1,15 +1,15 @@
 //! Pieces of one class that wait for a slot, and the order in which they get one.
 //!
-//! Goals: neighbours come one after the other; nothing waits for ever; what cannot gain from order is not ordered. Non-goals:
-//! joining neighbours, which is done when they get their slot.
+//! Goals: neighbours come one after the other; nothing waits for ever; pieces that cannot gain from order are not ordered.
+//! Non-goals: joining neighbours, which happens when they get their slot.
 //!
 //! Rules:
-//! 1. Pieces are served in windows of the `WINDOW` oldest at most. A window is served whole before the next is looked at: so a
-//!    piece is passed by fewer than `WINDOW` others, whatever comes.
-//! 2. A sync is a window of its own: what came before it starts before it, what came after it after.
-//! 3. A window is served without waiting for company in between: its first piece may have been passed by the others of it already.
-//! 4. A window is ordered only when enough of its pieces seem to have a neighbour in it (`is_near`): order is of no use to a
-//!    drive without moving parts but to merge.
+//! 1. Pieces are served in windows of the `WINDOW` oldest at most. A window is served whole before the next begins. So fewer than
+//!    `WINDOW` others pass a piece, whatever comes.
+//! 2. A sync is a window of its own: pieces that came before it start before it, pieces that came after it start after it.
+//! 3. A window that is being served does not wait for neighbours: others of the window may have passed its first piece already.
+//! 4. A window is ordered only when enough of its pieces seem to have a neighbour in it (`is_near`). A drive without moving parts
+//!    gains from order only by merging.
 
 use std::collections::VecDeque;
 
@@ -19,13 +19,13 @@ use crate::engine::Op;
 /// Most pieces in a window: four of the longest merged I/O of single pages.
 pub(super) const WINDOW: usize = 256;
 
-/// Where the ring of pieces wraps round sooner than after so many, they are moved to be in one place first.
+/// Where the ring of pieces wraps round before so many pieces, they are first moved to be in one stretch.
 const UNBROKEN: usize = 32;
 
 /// A window is ordered when at least one piece in so many seems to have a neighbour.
 const ONE_IN: usize = 16;
 
-/// Words of the filter, of 64 places each. With a word for each piece, one piece in 64 seems to have a neighbour and has none.
+/// Words of the filter, of 64 bits each. With a word for each piece, one piece in 64 seems to have a neighbour and has none.
 const FILTER_WORDS: usize = WINDOW;
 
 /// Below this number all pairs are compared: cheaper than the filter.
@@ -36,9 +36,9 @@ pub(super) struct Waiting {
     pieces: VecDeque<Piece>,
     /// So many at the front are the window that is being served.
     window: usize,
-    /// So many at the front do not wait for company, the window among them.
+    /// So many at the front, the window among them, do not wait for neighbours.
     sent_on: usize,
-    /// I/Os that have ended since the others began to wait for it.
+    /// I/Os that have ended since the other pieces began to wait for neighbours.
     ended: usize,
     /// Syncs among the pieces.
     syncs: usize,
@@ -68,23 +68,23 @@ impl Waiting {
         self.syncs += usize::from(piece.op == Op::Sync);
     }
 
-    /// Whether the first piece may wait for company: it was not sent on, what comes is likely to have neighbours, no sync is among those
-    /// that wait, and fewer than `most` I/Os have ended meanwhile.
+    /// Whether the first piece may wait for neighbours. It was not sent on, and the pieces that come are likely to have
+    /// neighbours. No sync waits, and fewer than `most` I/Os have ended meanwhile.
     pub fn is_held(&self, most: usize) -> bool {
         !self.is_sent_on() && self.near && self.syncs == 0 && self.ended < most
     }
 
-    /// Whether the first piece does not wait for company any more.
+    /// Whether the first piece no longer waits for neighbours.
     pub fn is_sent_on(&self) -> bool {
         self.sent_on > 0
     }
 
-    /// None of those that are here waits for company any more.
+    /// The pieces that are here no longer wait for neighbours.
     pub fn send_on(&mut self) {
         self.sent_on = self.pieces.len();
     }
 
-    /// An I/O has ended, of whatever class.
+    /// An I/O of any class has ended.
     pub fn ended(&mut self) {
         if self.sent_on == 0 && !self.pieces.is_empty() {
             self.ended += 1;
@@ -111,7 +111,7 @@ impl Waiting {
         Some(piece)
     }
 
-    /// The piece after the one that came last, if it is of the same window and they may be neighbours.
+    /// The piece after the one that came last, if both are of one window and may be neighbours.
     #[inline]
     pub fn beside(&self) -> Option<&Piece> {
         if self.near && self.window > 0 { self.pieces.front() } else { None }
@@ -163,7 +163,8 @@ fn any_pair(window: &[Piece]) -> bool {
     window.iter().any(|before| window.iter().any(|after| follows(before, after)))
 }
 
-/// Whether enough pieces seem to begin where others end. Without ordering: ends are marked in a filter, and begins looked up.
+/// Whether enough pieces seem to begin where others end. The pieces are not ordered for it: their ends are marked in a filter,
+/// and their begins looked up there.
 fn is_near(window: &[Piece], filter: &mut [u64]) -> bool {
     let words = window.len().next_power_of_two().min(filter.len());
     let filter = &mut filter[..words];

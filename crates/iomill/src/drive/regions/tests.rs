@@ -8,7 +8,7 @@ use super::*;
 use crate::engine::{Completion, EngineKind, FileRef, Op, Request, Segment, Wake};
 use crate::sys::fs::Handle;
 
-/// Gives numbers from 10 on, up to a limit, and remembers what for.
+/// Gives numbers from 10 on, up to a limit, and records the memory of each.
 struct Table {
     asked: Vec<(usize, usize)>,
     taken_back: Vec<u16>,
@@ -24,7 +24,7 @@ impl Engine for Table {
         Ok(())
     }
     fn waker(&self) -> Arc<dyn Wake> {
-        unreachable!("nobody sleeps")
+        unreachable!("no thread sleeps")
     }
     fn forget(&mut self, _: u64) {}
     unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
@@ -165,7 +165,7 @@ fn only_what_is_in_use_is_registered() {
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 1), 10);
 }
 
-/// A batch that goes on while memory is given back and taken into use again: its next piece there is in the new memory.
+/// A batch that goes on while memory is given back and used again: its next piece there is in the new memory.
 #[test]
 fn a_batch_hears_of_memory_that_changes() {
     let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(100));

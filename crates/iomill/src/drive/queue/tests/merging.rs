@@ -186,7 +186,7 @@ fn only_the_pieces_concerned_fail() {
         assert_eq!(bench.drive.requests[0].offset, 2 * PAGE + 512, "it goes on at a sector");
         bench.fail(libc::EIO);
         assert_eq!(bench.outcomes(), (vec![0, 1], vec![]), "{op:?}");
-        // The others by themselves, four at a time, although they are neighbours.
+        // The other pieces go by themselves, four at a time, although they are neighbours.
         let mut failed = Vec::new();
         let mut well = Vec::new();
         while bench.queue.parked() + bench.queue.in_flight() > 0 {
@@ -264,7 +264,7 @@ fn a_stream_gathers_while_the_drive_is_busy_and_nobody_else_waits() {
     bench.push_pages(Op::Read, [8]);
     assert_eq!(bench.dispatched(), []);
     bench.queue.flush();
-    assert_eq!(bench.dispatched(), [(8, 1)], "somebody waits");
+    assert_eq!(bench.dispatched(), [(8, 1)], "a caller waits");
     bench.push_pages(Op::Read, [9]);
     assert_eq!(bench.dispatched(), []);
     while bench.queue.in_flight() > 0 {

@@ -1,4 +1,4 @@
-//! How long a piece waits at most, whatever else comes: for company, for its turn, and for its block's lock.
+//! How long a piece waits at most, whatever else comes: for neighbours, for its turn, and for its block's lock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ impl Bench {
         self.queue.complete(Completion { slot: request.slot, result: request.len as i32 }, &mut self.ends);
     }
 
-    /// Has neighbours of a class come and go, after which company is expected.
+    /// Lets neighbours of a class come and go. After that the queue waits for neighbours of that class.
     fn expect_company(&mut self, class: Class) {
         self.push_as(class, 0..4);
         self.queue.dispatch(&mut self.drive);
@@ -36,7 +36,7 @@ impl Bench {
     }
 }
 
-/// How many I/Os end before `class` has what it waits with, while the other class always has so many pieces in flight.
+/// How many I/Os end before the pieces of `class` no longer wait, while the other class always has so many pieces in flight.
 fn ends_before(class: Class, waits: u64, other: u64) -> usize {
     let mut bench = bench(128, Batching::default(), 8);
     bench.expect_company(class);
@@ -64,7 +64,7 @@ fn no_class_waits_for_company_of_the_other() {
     }
 }
 
-/// Rule 4: also where the drive is long at what the company is counted by.
+/// Rule 4: also where the drive is slow with the pieces in flight by which the batch is measured.
 #[test]
 fn company_is_waited_for_while_so_many_ios_end_and_no_longer() {
     for class in [Class::Foreground, Class::Background] {
@@ -80,7 +80,7 @@ fn company_is_waited_for_while_so_many_ios_end_and_no_longer() {
             bench.queue.dispatch(&mut bench.drive);
             assert_eq!(bench.queue.waiting(class).len(), 1, "{class:?} after {ends} ends: forty are in flight");
             assert_eq!(bench.queue.held_back(), 1);
-            // The long one stays.
+            // The long request stays.
             let short = bench.drive.requests.iter().position(|request| request.offset >= FAR * PAGE).unwrap();
             bench.end_at(short);
             bench.push_as(other, [FAR + 3 * (ends + 1)]);
@@ -90,7 +90,7 @@ fn company_is_waited_for_while_so_many_ios_end_and_no_longer() {
     }
 }
 
-/// Rule 5.
+/// Rule 5: a batch is sent on whole.
 #[test]
 fn what_is_sent_on_goes_whole_as_slots_become_free() {
     let mut bench = bench(3, Batching::default(), 8);
@@ -100,10 +100,10 @@ fn what_is_sent_on_goes_whole_as_slots_become_free() {
     assert_eq!(bench.dispatched(), [(30, 2)], "two of fourteen, though eight are in flight");
     bench.end_at(0);
     bench.push_as(Class::Foreground, [32]);
-    assert_eq!(bench.dispatched(), [], "what comes later waits for company of its own");
+    assert_eq!(bench.dispatched(), [], "what comes later waits for neighbours of its own");
 }
 
-/// Pieces whose locks are not to be had keep the order in which they came, also where there is room for some of them only.
+/// Pieces that do not get their locks keep the order in which they came, also where there is room for some of them only.
 #[test]
 fn blocked_pieces_keep_their_order() {
     let mut bench = bench(2, Batching::NONE, 8);
@@ -165,7 +165,7 @@ impl Load {
         (self.random >> 33) % below
     }
 
-    /// Rule 8, for a load of which so many are outstanding that a window is not longer.
+    /// The bound of rule 8. A window is not longer than the number of outstanding pieces.
     fn bound(&self, parked: usize) -> usize {
         let window = (self.most[0] + self.most[1]).min(waiting::WINDOW);
         self.plug + 2 * (parked + window) * (self.depth + BACKGROUND_TURN as usize)
