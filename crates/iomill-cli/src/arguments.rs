@@ -1,6 +1,6 @@
-//! The command line: the one definition that parser, help, man pages and completions are made from.
+//! The command line. Parser, help, man pages and completions all come from this one definition.
 //!
-//! Goals: what can be refused without looking at an array is refused here. Non-goals: defaults that depend on the
+//! Goals: a wrong argument is refused here if that takes no look at an array. Non-goals: defaults that depend on the
 //! machine.
 
 mod bench;
@@ -58,7 +58,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Parses a command line whose first argument is the command's own name.
+/// Parses a command line. Its first argument is the command's own name.
 pub fn parse<T: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
     let mut command = definition();
     let mut matches = command.try_get_matches_from_mut(arguments)?;
@@ -70,7 +70,7 @@ pub fn parse<T: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = T>) 
 pub struct Global {
     /// Any drive of the array; repeat it for drives that have moved [env: IOMILL_ARRAY]
     ///
-    /// Without it, IOMILL_ARRAY names the drive, or else the current directory is taken if it is a drive.
+    /// Without it, IOMILL_ARRAY names the drive. Without that either, it is the current directory, if that is a drive.
     #[arg(short, long, value_name = "DIR", global = true, help_heading = "Global options")]
     pub array: Vec<PathBuf>,
     /// Print one JSON document for programs
@@ -79,20 +79,20 @@ pub struct Global {
     /// Print no notes and no progress
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub quiet: bool,
-    /// Use this engine or fail, instead of the best that each drive can have
+    /// Use this engine or fail, instead of the best one that each drive allows
     #[arg(long, value_enum, value_name = "ENGINE", global = true, help_heading = "Global options")]
     pub engine: Option<Engine>,
-    /// Who drives the I/O of blocking calls [default: the profile's, or else auto]
+    /// Which thread does the I/O of blocking calls [default: the profile's, or else auto]
     #[arg(long, value_enum, value_name = "MODE", global = true, help_heading = "Global options")]
     pub mode: Option<Mode>,
-    /// Serve the array's drives as `iomill probe --profile FILE` found best: depth, plug, mode, weights of new files; options that
-    /// are given win
+    /// Use the settings that `iomill probe --profile FILE` measured as best: depth, plug, mode, weights of new files. Options on
+    /// the command line take precedence
     #[arg(long, value_name = "FILE", global = true, help_heading = "Global options")]
     pub profile: Option<PathBuf>,
     /// How the drives' queues work.
     #[command(flatten)]
     pub queues: Queues,
-    /// Poll for completions instead of taking interrupts, where a drive has queues for it
+    /// Poll for completions instead of taking interrupts, on drives that have queues for polling
     #[arg(long, global = true, help_heading = "Global options")]
     pub poll: bool,
     /// NUMA nodes.
@@ -103,7 +103,7 @@ pub struct Global {
     pub parse_only: bool,
 }
 
-/// Options of [`Global`] on how I/O is done.
+/// Options of [`Global`] that say how I/O is done.
 const IO_OPTIONS: [&str; 11] = [
     "engine",
     "mode",
@@ -118,12 +118,12 @@ const IO_OPTIONS: [&str; 11] = [
     "io_nodes",
 ];
 
-/// Commands whose help shows them: what others do with an array is too little for them to matter.
+/// Commands with those options in their help. The other commands do too little I/O for them to matter.
 const IO_COMMANDS: [&str; 8] = ["info", "put", "get", "truncate", "check", "bench", "replay", "probe"];
 
 /// The definition of the command line.
 pub fn definition() -> clap::Command {
-    // Built, each command has its own copy of the global options.
+    // `build` gives each command its own copy of the global options.
     let mut command = Cli::command().mut_args(|option| match IO_OPTIONS.contains(&option.get_id().as_str()) {
         true => option.help_heading("I/O options"),
         false => option,
@@ -142,12 +142,12 @@ pub fn definition() -> clap::Command {
 }
 
 impl Global {
-    /// Whether the answer on the standard output is to be a document. A measurement may write it elsewhere.
+    /// Whether the standard output gets a JSON document. A measurement may write its document to a file instead.
     pub fn wants_document(&self) -> bool {
         self.json.as_deref() == Some(Path::new("-"))
     }
 
-    /// The file that a measurement's document goes to, if it goes to one.
+    /// The file that gets a measurement's document, if a file is named.
     pub fn json_file(&self) -> Option<&Path> {
         self.json.as_deref().filter(|_| !self.wants_document())
     }
@@ -156,7 +156,7 @@ impl Global {
 /// How requests reach the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// Rings shared with the kernel: the fastest, where it is allowed
+    /// Rings shared with the kernel: the fastest, where the system allows it
     #[value(name = "io_uring")]
     Uring,
     /// `io_submit`, for direct I/O
@@ -165,13 +165,13 @@ pub enum Engine {
     /// `pread` and `pwrite` on a few threads: works everywhere
     #[value(name = "posix")]
     Posix,
-    /// Copies from and to parts that are mapped: for data in memory, and devices that are memory
+    /// Copies from and to mapped parts: for data in memory, and for devices that are memory
     #[value(name = "mmap")]
     Mmap,
 }
 
 impl Engine {
-    /// The library's word for it.
+    /// The same engine as the library names it.
     pub fn kind(self) -> EngineKind {
         match self {
             Engine::Uring => EngineKind::Uring,
@@ -182,7 +182,7 @@ impl Engine {
     }
 }
 
-/// Who drives the I/O of a call.
+/// Which thread does the I/O of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
     /// Inline for blocking calls, drive threads for others
@@ -198,14 +198,14 @@ pub enum Mode {
 pub enum Layout {
     /// One block after the other, drive after drive
     Striping,
-    /// Striping whose first drive moves on with each stripe
+    /// Striping in which each stripe begins one drive further on
     Rotated,
-    /// Permuted, in proportion to the drives' weights
+    /// A permutation, in proportion to the drives' weights
     Hash,
 }
 
 impl Layout {
-    /// The library's word for it.
+    /// The same layout as the library names it.
     pub fn kind(self) -> LayoutKind {
         match self {
             Layout::Striping => LayoutKind::Striping,
@@ -230,8 +230,8 @@ pub enum Command {
     /// Copy a file into the array
     #[command(after_help = "Example:\n  iomill put edges.bin graph/edges --layout hash\n  \
                             zstd -dc edges.zst | iomill put - graph/edges\n\n\
-                            The file appears whole or not at all. Until then it is named `.put-...`; what a killed put \
-                            leaves there is shown by `iomill check` and removed by `iomill check --repair`.")]
+                            The file appears whole or not at all. Until then its name begins with `.put-`. A killed put leaves \
+                            such a file: `iomill check` shows it, and `iomill check --repair` removes it.")]
     Put(Put),
     /// Copy a file out of the array
     #[command(after_help = "Example:\n  iomill get graph/edges edges.bin\n  iomill get graph/edges - | sha256sum")]
@@ -242,7 +242,7 @@ pub enum Command {
     /// Rename a file
     #[command(after_help = "Example:\n  iomill mv graph/edges graph/edges.old")]
     Mv(Mv),
-    /// Show all that is known of files
+    /// Show all details of files
     #[command(after_help = "Example:\n  iomill stat graph/edges")]
     Stat(Names),
     /// List, show, set or remove a file's attributes
@@ -250,11 +250,11 @@ pub enum Command {
     Attr(Attr),
     /// Set a file's length
     #[command(after_help = "Example:\n  iomill truncate graph/edges 64GiB\n\n\
-                            What is cut off is gone; what is added reads as zero.")]
+                            Bytes that are cut off are lost. Bytes that are added read as zero.")]
     Truncate(Truncate),
-    /// Look for what is wrong with an array, and mend it
+    /// Look for problems of an array, and repair them
     #[command(after_help = "Example:\n  iomill check --repair\n\n\
-                            Exit code 1 when something is wrong that was not repaired.")]
+                            The exit code is 1 when a problem was found and not repaired.")]
     Check(Check),
     /// Measure iomill beside its rivals, on the same bytes
     #[command(
@@ -266,25 +266,25 @@ pub enum Command {
     #[command(after_help = "Example:\n  iomill -a /mnt/ssd0 top\n  iomill top --interval 10s --count 6 --json\n\n\
                             It shows processes of the same user only. On a terminal, q ends it.")]
     Top(Top),
-    /// Repeat recorded accesses on an array, or see what caches would make of them
+    /// Repeat recorded accesses on an array, or simulate which of them caches would hit
     #[command(after_help = "Example:\n  iomill replay oltp.csv.xz -a /mnt/ssd0 --threads 4\n  \
                             iomill replay --simulate *.csv.xz --svg hits.svg\n\n\
-                            Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or what blkparse prints.")]
+                            Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or the output of blkparse.")]
     Replay(Replay),
-    /// Find out what drives and machine can do, and where the time goes
+    /// Measure what drives and machine can do, and where the time goes
     #[command(
         after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n  \
                             iomill -a /mnt/ssd0 probe --profile ssds.toml\n\n\
-                            It makes files on each drive, reads them for about a minute, and removes them. Raw devices are read \
-                            only if --raw names them, and never written. What --profile writes here is followed by other \
-                            commands with `iomill --profile ssds.toml ...`."
+                            It makes files on each drive, reads them for about a minute, and removes them. It reads a raw device \
+                            only if --raw names it, and never writes to one. Here --profile writes a profile; other commands \
+                            use it: `iomill --profile ssds.toml ...`."
     )]
     Probe(Probe),
-    /// Say what of this machine costs I/Os, and mend it
+    /// Show which settings of this machine slow I/O down, and change them
     #[command(
         after_help = "Example:\n  iomill -a /mnt/ssd0 tune\n  iomill tune nvme0n1 nvme1n1 --apply\n  iomill tune --undo\n\n\
-                            Without --apply nothing is changed. What was is saved before anything is set, in one file for all \
-                            drives; a restart undoes all but the files of --persist."
+                            Without --apply it changes nothing. Before it sets anything, it saves the old values, in one file for all \
+                            drives. A restart undoes everything except the files of --persist."
     )]
     Tune(Tune),
     /// Print completions for a shell
@@ -296,7 +296,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command's name, as messages begin with it.
+    /// The command's name, which messages begin with.
     pub fn name(&self) -> &'static str {
         match self {
             Command::Init(_) => "init",
@@ -324,10 +324,10 @@ impl Command {
 /// Arguments of `init`.
 #[derive(Debug, Args)]
 pub struct Init {
-    /// Directories, one on each drive; they must exist
+    /// Existing directories, one on each drive
     #[arg(required = true, value_name = "DRIVE")]
     pub drives: Vec<PathBuf>,
-    /// Shares of the drives in files with the hash layout, 1 to 1000 each [default: all alike]
+    /// Shares of the drives in files with the hash layout, 1 to 1000 each [default: equal shares]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = weight)]
     pub weights: Option<Vec<u32>>,
 }
@@ -335,10 +335,10 @@ pub struct Init {
 /// Arguments of `ls`.
 #[derive(Debug, Args)]
 pub struct Ls {
-    /// Only names that begin so
+    /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
     pub prefix: String,
-    /// Sizes and layouts too
+    /// Show sizes and layouts too
     #[arg(short, long)]
     pub long: bool,
 }
@@ -348,19 +348,19 @@ pub struct Ls {
 pub struct Put {
     /// The file to copy; `-` is standard input
     pub source: PathBuf,
-    /// Its name in the array; one that ends with `/` gets the source's file name appended [default: the source's file name]
+    /// Its name in the array. After a name that ends with `/`, the source's file name is appended [default: the source's file name]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub name: Option<String>,
-    /// How its blocks are spread over the drives
+    /// How the file's blocks are spread over the drives
     #[arg(long, value_enum, default_value = "striping")]
     pub layout: Layout,
     /// Unit of placement: a multiple of 4 KiB, at most 64 MiB
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block_size)]
     pub block_size: u32,
-    /// Only these drives, by index [default: all]
+    /// Use only these drives, by index [default: all]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     pub drives: Option<Vec<u16>>,
-    /// Replace a file of that name, once all is written
+    /// Replace a file of that name, once everything is written
     #[arg(short, long)]
     pub force: bool,
 }
@@ -370,7 +370,7 @@ pub struct Put {
 pub struct Get {
     /// The file in the array
     pub name: String,
-    /// Where to: a file, a directory, or `-` for standard output [default: the last part of NAME]
+    /// Where to write it: a file, a directory, or `-` for standard output [default: the last part of NAME]
     pub dest: Option<PathBuf>,
     /// Replace DEST if it exists
     #[arg(short, long)]
@@ -388,11 +388,11 @@ pub struct Names {
 /// Arguments of `mv`.
 #[derive(Debug, Args)]
 pub struct Mv {
-    /// The file
+    /// The file's present name
     pub from: String,
-    /// Its new name; one that ends with `/` gets the last part of the old name appended
+    /// Its new name. After a name that ends with `/`, the last part of the old name is appended
     pub to: String,
-    /// Replace a file of the new name
+    /// Replace a file that has the new name
     #[arg(short, long)]
     pub force: bool,
 }
@@ -423,7 +423,7 @@ pub struct Truncate {
 /// Arguments of `check`.
 #[derive(Debug, Args)]
 pub struct Check {
-    /// Put right what can be put right without losing anything
+    /// Repair every problem that can be repaired without losing data
     #[arg(long)]
     pub repair: bool,
 }
@@ -434,10 +434,10 @@ pub struct Top {
     /// Only this process, whatever array it uses [default: all that use the array, or any array if none is named]
     #[arg(long, value_name = "PID", conflicts_with = "array")]
     pub pid: Option<u32>,
-    /// Time from page to page, 100ms to 1h
+    /// Time between pages, 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
-    /// End after so many pages [default: go on]
+    /// End after this many pages [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 }

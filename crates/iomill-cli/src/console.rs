@@ -1,6 +1,7 @@
-//! What a command says: its answer on the standard output, everything else on the standard error.
+//! The output of a command: its answer on the standard output, everything else on the standard error.
 //!
-//! Goals: with `--json` exactly one document per stream and failure; a reader that goes away ends the command quietly.
+//! Goals: with `--json` exactly one document per stream and failure. If the reader of the output goes away, the command ends
+//! without a message.
 
 use std::io::{self, Write};
 
@@ -9,23 +10,23 @@ use serde_json::{Map, Value, json};
 use crate::arguments::Global;
 use crate::failure::{Failure, Result};
 
-/// What a command has to say when it is done.
+/// The result of a command.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// For people: whole lines, or nothing.
     pub text: String,
     /// For programs: the keys of one object.
     pub json: Map<String, Value>,
-    /// For programs, where there is more than one thing to tell: an object each, in a line each, instead of `json`.
+    /// For programs: several objects, each on a line of its own, instead of `json`.
     pub lines: Option<Vec<Value>>,
-    /// What failed although the command went on.
+    /// Failures after which the command went on.
     pub failures: Vec<Failure>,
-    /// The standard output was used for something else.
+    /// Whether nothing more is printed, because the command used the standard output itself.
     pub is_silent: bool,
 }
 
 impl Answer {
-    /// An answer that nothing failed in. `json` is an object.
+    /// An answer without failures. `json` must be an object.
     pub fn new(text: impl Into<String>, json: Value) -> Answer {
         let json = match json {
             Value::Object(map) => map,
@@ -34,13 +35,13 @@ impl Answer {
         Answer { text: text.into(), json, ..Answer::default() }
     }
 
-    /// An answer of several objects. All of `lines` are objects.
+    /// An answer of several objects. Each of `lines` must be an object.
     pub fn lines(text: impl Into<String>, lines: Vec<Value>) -> Answer {
         Answer { text: text.into(), lines: Some(lines), ..Answer::default() }
     }
 }
 
-/// Where a command speaks.
+/// Prints answers, notices and failures.
 #[derive(Debug)]
 pub struct Console {
     command: &'static str,
@@ -54,7 +55,7 @@ impl Console {
         Console { command, json: global.wants_document(), quiet: global.quiet }
     }
 
-    /// Says how a command ended; its exit code.
+    /// Prints how a command ended, and returns the exit code.
     pub fn finish(&self, result: Result<Answer>, notices: &[String]) -> u8 {
         if !self.json && !self.quiet {
             for notice in notices {
@@ -109,7 +110,7 @@ fn error_document(message: &str, kind: &str, notices: &[String]) -> Value {
     json!({ "error": { "message": message, "kind": kind }, "notices": notices })
 }
 
-/// Says why a command line could not be parsed, or prints the help that it asked for; the exit code.
+/// Prints why a command line could not be parsed, or the help that it asks for. Returns the exit code.
 pub fn usage(error: &clap::Error, json: bool) -> u8 {
     if !error.use_stderr() {
         return match error.print() {
@@ -133,7 +134,7 @@ pub fn usage(error: &clap::Error, json: bool) -> u8 {
     2
 }
 
-/// Where the standard error cannot be written to either, nobody is left to be told.
+/// Ignores errors: if the standard error cannot be written to, there is no other place for a message.
 fn to_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! The array that a command works on, and what is to be noted about it.
+//! The array that a command works on, and the notices about it.
 
 use std::cell::RefCell;
 use std::env;
@@ -12,7 +12,7 @@ use iomill_bench::rivals::Bring;
 use crate::arguments::{Command, Global, Mode};
 use crate::failure::{Failure, Result};
 
-/// Names a drive of the array where no option does.
+/// Names a drive of the array, unless an option does.
 const ARRAY_VARIABLE: &str = "IOMILL_ARRAY";
 
 /// Refuses places that cannot be drives.
@@ -21,7 +21,7 @@ fn existing(places: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
         let why = match fs::metadata(place) {
             Ok(found) if !found.is_dir() => "it is no directory; name the directory where a drive is mounted",
             Err(error) if error.kind() == ErrorKind::NotFound => "there is no such directory",
-            // What else may be wrong is said when it is used.
+            // Opening the array reports every other problem.
             _ => continue,
         };
         return Err(iomill::Error::Drive { path: place.clone(), why: why.to_owned() }.into());
@@ -29,12 +29,12 @@ fn existing(places: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     Ok(places)
 }
 
-/// The options of every command, at work.
+/// What every command works with: the global options, the profile, and the notices so far.
 #[derive(Debug)]
 pub struct Context<'a> {
-    /// As they were given.
+    /// The global options as the user gave them.
     pub global: &'a Global,
-    /// Makes rivals whose dependencies this crate does without.
+    /// Makes rivals with dependencies that this crate does not have.
     pub bring: Option<&'a dyn Bring>,
     profile: Option<Profile>,
     notices: RefCell<Vec<String>>,
@@ -42,13 +42,14 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// A context that has noted nothing, and has read the profile that the command shall follow.
+    /// A context without notices. It reads the profile that the command uses.
     pub fn new(global: &'a Global, command: &Command, bring: Option<&'a dyn Bring>) -> Result<Context<'a>> {
         let profile = match (&global.profile, command) {
-            // It writes one.
+            // `probe` writes the profile.
             (_, Command::Probe(_)) | (None, _) => None,
             (Some(_), Command::Bench(_)) => {
-                let why = "a measurement chooses depth, mode and weights itself: leave --profile out, and give --depth, --mode or --plug";
+                let why =
+                    "a measurement takes no profile: leave --profile out, and give --depth, --mode or --plug instead";
                 return Err(Failure::Usage(why.to_owned()));
             }
             (Some(path), _) => Some(Profile::read(path)?),
@@ -56,12 +57,12 @@ impl<'a> Context<'a> {
         Ok(Context { global, bring, profile, notices: RefCell::default(), cut_short: RefCell::default() })
     }
 
-    /// How arrays are opened: without a cache, since commands stream and look at nothing twice.
+    /// Options for an array without a cache: most commands read each byte once.
     pub fn options(&self) -> ArrayOptions {
         self.cached_options().cache_bytes(0)
     }
 
-    /// How arrays are opened by who does look twice: with the default cache.
+    /// Options for an array with the default cache, for commands that read bytes more than once.
     pub fn cached_options(&self) -> ArrayOptions {
         let options = self.global.queues.apply(ArrayOptions::new()).poll(self.global.poll);
         let options = self.profile.iter().cloned().fold(options, ArrayOptions::profile);
@@ -94,7 +95,7 @@ impl<'a> Context<'a> {
         Err(Failure::Usage(why.to_owned()))
     }
 
-    /// The drives that name the array, or none where nothing does.
+    /// The drives that name the array, or `None` if nothing names one.
     pub fn starts_if_named(&self) -> Result<Option<Vec<PathBuf>>> {
         match self.starts() {
             Ok(starts) => Ok(Some(starts)),
@@ -115,7 +116,7 @@ impl<'a> Context<'a> {
         self.with(array, work)
     }
 
-    /// Runs a piece of work on an open array and closes it. The work's failure goes before that of closing.
+    /// Runs a piece of work on an open array and closes it. If both fail, the result is the work's failure.
     pub fn with<T>(&self, array: Array, work: impl FnOnce(&Array) -> Result<T>) -> Result<T> {
         let result = work(&array);
         let closed = array.clone().close();
@@ -135,22 +136,22 @@ impl<'a> Context<'a> {
         Ok(self.options().peek(self.starts()?)?)
     }
 
-    /// Takes notes for the user.
+    /// Adds notices for the user.
     pub fn note(&self, notices: impl IntoIterator<Item = String>) {
         self.notices.borrow_mut().extend(notices);
     }
 
-    /// Takes note that a measurement was ended by a signal; what was complete by then is told all the same.
+    /// Records that a signal ended a measurement. The command still reports the rounds that were complete.
     pub fn cut_short(&self, failure: Failure) {
         self.cut_short.replace(Some(failure));
     }
 
-    /// What ended the measurement, if something did.
+    /// The failure that ended the measurement, if there is one.
     pub fn take_cut(&self) -> Option<Failure> {
         self.cut_short.take()
     }
 
-    /// What was noted.
+    /// The notices so far.
     pub fn take_notices(&self) -> Vec<String> {
         self.notices.take()
     }

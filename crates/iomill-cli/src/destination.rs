@@ -1,5 +1,5 @@
-//! What `get` writes: a file that appears whole or not at all, a device or pipe, or the standard output. And whether a measurement's report
-//! can be written where it is wanted.
+//! What `get` writes: a file that appears whole or not at all, a device or pipe, or the standard output. Also checks whether the
+//! report of a measurement can be written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -13,13 +13,13 @@ use rustix::io::Errno;
 use crate::failure::{Failure, Result};
 use crate::naming;
 
-/// An open destination. One that is dropped before [`Destination::finish`] leaves nothing behind.
+/// An open destination. If it is dropped before [`Destination::finish`], it leaves nothing behind.
 #[derive(Debug)]
 pub struct Destination {
     file: File,
-    /// What messages call it.
+    /// Its name in messages.
     place: String,
-    /// For a regular file, where it is and where it shall be.
+    /// For a regular file: its temporary and its final path.
     new: Option<NewFile>,
 }
 
@@ -38,7 +38,7 @@ impl Destination {
         path == Some(Path::new("-"))
     }
 
-    /// Opens the destination of the file `name`: in a directory it gets the last part of that.
+    /// Opens the destination of the file `name`. In a directory it is named by the last part of `name`.
     pub fn open(path: Option<&Path>, name: &str, force: bool) -> Result<Destination> {
         if Destination::is_stdout(path) {
             let file = io::stdout().as_fd().try_clone_to_owned().map_err(Failure::stdout)?;
@@ -48,7 +48,7 @@ impl Destination {
         if path.is_dir() {
             path.push(naming::last_part(name));
         }
-        // A link is followed, so that it stays one.
+        // The file that a link names is replaced, and the link stays.
         let path = match fs::symlink_metadata(&path) {
             Ok(found) if found.is_symlink() => fs::canonicalize(&path).map_err(Failure::local("open", &path))?,
             _ => path,
@@ -76,13 +76,13 @@ impl Destination {
         Ok(Destination { file, place: path.display().to_string(), new: Some(new) })
     }
 
-    /// Makes room for so many bytes, so that a full disk is found out now.
+    /// Reserves space for so many bytes, so that a full disk is found before the copy.
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         if self.new.is_none() || bytes == 0 {
             return Ok(());
         }
         match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes) {
-            // Where the file system has no such thing, writing finds out.
+            // On a file system without `fallocate` the writes report a full disk.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(errno) => {
                 Err(Failure::Local { action: "make room for", place: self.place.clone(), source: errno.into() })
@@ -90,14 +90,14 @@ impl Destination {
         }
     }
 
-    /// A descriptor to write to, and what messages call it.
+    /// A descriptor to write to, and its name in messages.
     pub fn sink(&self) -> Result<(File, String)> {
         let cloned = self.file.try_clone();
         let file = cloned.map_err(|source| Failure::Local { action: "open", place: self.place.clone(), source })?;
         Ok((file, self.place.clone()))
     }
 
-    /// Makes the written file durable and gives it its name; where it is.
+    /// Makes the written file durable and gives it its name. Returns the place for messages.
     pub fn finish(mut self) -> Result<String> {
         let Some(new) = &mut self.new else { return Ok(self.place.clone()) };
         self.file.sync_all().map_err(Failure::local("sync", &new.path))?;
@@ -116,16 +116,16 @@ impl Destination {
 impl Drop for Destination {
     fn drop(&mut self) {
         if let Some(new) = self.new.as_ref().filter(|new| !new.finished) {
-            // The command has failed and says why; a file that cannot be removed shows its purpose by its name.
+            // The command reports its own failure. If the file cannot be removed, its name shows what it is.
             let _ = fs::remove_file(&new.temporary);
         }
     }
 }
 
-/// Finds out whether a report can be written in the end, after what may be hours of measuring; leaves no empty file.
+/// Checks before a measurement, which may take hours, whether its report can be written at the end. Leaves no empty file.
 pub fn check_report(option: &str, file: &Path) -> Result<()> {
     match fs::metadata(file) {
-        // A link to what is not there yet: writing makes that, and trying would leave it.
+        // A link to a missing file: a trial would create that file and leave it. Writing the report creates it.
         Err(error) if error.kind() == ErrorKind::NotFound && file.is_symlink() => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => make_and_remove(file, "write"),
         Err(error) => Err(Failure::local("write", file)(error)),
@@ -137,24 +137,24 @@ pub fn check_report(option: &str, file: &Path) -> Result<()> {
         Ok(found) if found.is_file() || found.is_dir() => {
             OpenOptions::new().append(true).open(file).map(drop).map_err(Failure::local("write", file))
         }
-        // Whoever waits at the other end of a pipe is not to see it end now.
+        // A pipe is not opened: closing it would end the input of the process that reads it.
         Ok(_) => Ok(()),
     }
 }
 
-/// Fails where no file can be made.
+/// Creates the file and removes it. Fails if no file can be created there.
 pub fn make_and_remove(file: &Path, action: &'static str) -> Result<()> {
     let made = OpenOptions::new().write(true).create_new(true).open(file);
     made.map_err(Failure::local(action, file))?;
     fs::remove_file(file).map_err(Failure::local(action, file))
 }
 
-/// Renames, unless somebody has made a file of that name meanwhile.
+/// Renames, unless another process has made a file of that name meanwhile.
 fn rename_new(from: &Path, to: &Path) -> Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => Err(Failure::Exists { what: to.display().to_string() }),
-        // A file system without that flag has hard links, which do not replace either.
+        // Without that flag, a hard link does the same: it does not replace a file either.
         Err(Errno::INVAL | Errno::NOSYS) => {
             fs::hard_link(from, to).map_err(Failure::local("create", to))?;
             fs::remove_file(from).map_err(Failure::local("remove", from))

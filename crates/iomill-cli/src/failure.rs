@@ -1,4 +1,4 @@
-//! How a command fails, in words and as a code.
+//! The failures of a command: their messages, exit codes, and words for programs.
 
 use std::io;
 use std::path::Path;
@@ -10,16 +10,16 @@ use rustix::io::Errno;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The library's answer.
+    /// An error of the library.
     #[error("{0}")]
     Library(#[from] Error),
-    /// A trace, or what goes with it.
+    /// An error of a trace or of its reference.
     #[error("{0}")]
     Trace(TraceError),
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// There is a file already where one was to be made.
+    /// A file exists where the command wants to make one.
     #[error("{what} exists already; --force replaces it")]
     Exists {
         /// What, with its name.
@@ -31,14 +31,14 @@ pub enum Failure {
     /// A file outside the array, or one of the standard streams.
     #[error("cannot {action} {place}: {source}{}", advice(source))]
     Local {
-        /// What was tried, as a verb.
+        /// What was tried: a verb, with its preposition.
         action: &'static str,
         /// The file.
         place: String,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The array has problems that `check` did not repair, or a soak took too much memory; they have told it.
+    /// A problem that the answer already explains: `check` left problems, or a soak took too much memory.
     #[error("{0}")]
     Unsound(String),
     /// A signal.
@@ -47,10 +47,10 @@ pub enum Failure {
         /// Its number.
         signal: i32,
     },
-    /// Whoever read the standard output has gone. Nothing is said about that.
+    /// The reader of the standard output has gone. No message says so.
     #[error("the reader of the standard output has gone")]
     BrokenPipe,
-    /// A failure, and what became of the work that was half done.
+    /// A failure, and the state in which it left the work.
     #[error("{cause}; {aftermath}")]
     Undone {
         /// What went wrong.
@@ -79,7 +79,7 @@ impl Failure {
         move |source| Failure::Local { action, place, source }
     }
 
-    /// For `map_err`: a failure with the standard output.
+    /// For `map_err`: a failure of the standard output.
     pub fn stdout(source: io::Error) -> Failure {
         if source.kind() == io::ErrorKind::BrokenPipe {
             return Failure::BrokenPipe;
@@ -87,7 +87,7 @@ impl Failure {
         Failure::Local { action: "write to", place: "standard output".to_owned(), source }
     }
 
-    /// This failure, with what became of the work.
+    /// This failure, with the state in which it left the work.
     pub fn and(self, aftermath: impl Into<String>) -> Failure {
         Failure::Undone { cause: Box::new(self), aftermath: aftermath.into() }
     }
@@ -98,7 +98,7 @@ impl Failure {
         match self {
             Failure::Usage(_) | Failure::Library(Error::Invalid { .. }) => 2,
             Failure::Interrupted { signal } => 128 + (*signal as u8 & 0x7f),
-            // What a shell shows for tools that die of it.
+            // The code that a shell shows for a tool that SIGPIPE ended.
             Failure::BrokenPipe => 128 + SIGPIPE,
             Failure::Undone { cause, .. } => cause.exit_code(),
             _ => 1,
@@ -141,7 +141,7 @@ fn library_kind(error: &Error) -> &'static str {
     }
 }
 
-/// What to do about errors that have an answer.
+/// What the user can do about some errors of the kernel.
 fn advice(source: &io::Error) -> &'static str {
     match Errno::from_io_error(source) {
         Some(Errno::MFILE) => "; raise the limit of open files (`ulimit -n`)",
@@ -151,7 +151,7 @@ fn advice(source: &io::Error) -> &'static str {
     }
 }
 
-/// A path as messages show it.
+/// A path in messages: quoted, with escapes.
 pub fn shown(path: &Path) -> String {
     format!("{path:?}")
 }

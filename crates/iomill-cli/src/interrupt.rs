@@ -1,6 +1,6 @@
-//! Signals that end a long copy: a flag to look at between chunks, so that what was written can be removed. A signal
-//! that comes a second or more after the first ends the process at once. A sooner one is the same wish: `timeout` sends
-//! two, to the process and to its group.
+//! Signals that end a long copy. A signal sets a flag; the copy reads it between chunks, and removes what was written. Another
+//! signal a second or more after the first ends the process at once. A signal within that second counts as the same wish:
+//! `timeout` sends one to the process and one to its group.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result};
 
-/// Signals that come so soon after the first do not end the process.
+/// Time after the first signal in which others do not end the process.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Stack of the thread that waits for the first signal.
@@ -24,12 +24,12 @@ const STACK_BYTES: usize = 64 << 10;
 pub struct Interrupt {
     /// Its number; 0 if none came.
     signal: Arc<AtomicUsize>,
-    /// The same as a flag.
+    /// The same as a flag, for loops that only need to stop.
     came: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// From now on signals set the flag.
+    /// Makes signals set the flag from now on.
     pub fn install() -> Result<Interrupt> {
         let interrupt = Interrupt { signal: Arc::default(), came: Arc::default() };
         let is_over = Arc::new(AtomicBool::new(false));
@@ -55,7 +55,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Set when a signal came.
+    /// The flag, which is set once a signal came.
     pub fn flag(&self) -> &AtomicBool {
         &self.came
     }
@@ -69,13 +69,13 @@ impl Interrupt {
     }
 }
 
-/// Has a write beyond the limit of file sizes fail, as other writes do, instead of ending the process.
+/// Makes a write beyond the limit of file sizes fail like other writes. By default it ends the process.
 pub fn fail_at_size_limits() {
-    // Where no handler can be set, it ends as it would have.
+    // If no handler can be set, such a write ends the process, as by default.
     let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Whether what started this process had the signal ignored (`nohup`, a shell's background jobs): then it stays so.
+/// Whether this process was started with the signal ignored, as `nohup` and a shell's background jobs do. Then it stays ignored.
 fn is_ignored(signal: i32) -> bool {
     let mut answer = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: the call fills one `sigaction`, for which there is room, and changes nothing.
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn what_is_ignored_is_known() {
-        // SAFETY: the signal is this test's alone, and neither answer is a function of ours.
+        // SAFETY: no other test uses this signal, and both answers are constants of the C library, not functions.
         let answer = |answer| assert_ne!(unsafe { libc::signal(libc::SIGUSR2, answer) }, libc::SIG_ERR);
         answer(libc::SIG_IGN);
         assert!(is_ignored(libc::SIGUSR2));

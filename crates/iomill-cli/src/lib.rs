@@ -1,9 +1,9 @@
 //! The `iomill` command: arrays and their files from a shell.
 //!
-//! Goals: messages worth reading, output that a program can rely on (`--json`, `docs/json.md`), and no half-done work
-//! left behind. Non-goals: anything about arrays that the library does not do; this crate only says it in words.
+//! Goals: messages that help, output that a program can rely on (`--json`, `docs/json.md`), and no half-done work left
+//! behind. Non-goals: work on arrays that the library does not do; this crate only gives it a command line.
 //!
-//! One file per command in `commands`; [`arguments`] is the one definition from which the parser, the help, the man
+//! `commands` has one file per command. [`arguments`] is the one definition from which the parser, the help, the manual
 //! pages and the shells' completions come.
 
 pub mod arguments;
@@ -27,12 +27,12 @@ use console::Console;
 use context::Context;
 use iomill_bench::rivals::Bring;
 
-/// Parses a command line whose first argument is the command's own name. Reads nothing but its arguments.
+/// Parses a command line. Its first argument is the command's own name. Reads nothing except its arguments.
 pub fn parse_arguments(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     arguments::parse(arguments)
 }
 
-/// Does what a command line says; the exit code. Rivals that are brought take part in measurements.
+/// Runs a command line and returns the exit code. The rivals in `bring` take part in measurements.
 pub fn run(arguments: Vec<OsString>, bring: Option<&dyn Bring>) -> u8 {
     let wants_json = arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
     let cli = match parse_arguments(arguments) {

@@ -1,4 +1,4 @@
-//! The `iomill` command. All of it is in the library of this crate, so that tests and fuzzers reach it.
+//! The `iomill` command. All its code is in this crate's library, so that tests and fuzz targets can call it.
 
 use std::process::ExitCode;
 

@@ -7,10 +7,10 @@ use iomill::{Array, Error};
 
 use crate::failure::{Failure, Result, shown};
 
-/// Names under which `put` writes begin so. Nobody but a running or a killed `put` has such files.
+/// The beginning of the names under which `put` writes. Only a running or a killed `put` (or `replay`) has such files.
 pub const UNFINISHED: &str = ".put-";
 
-/// The name that `put` gives: the one asked for, or the source's file name.
+/// The name that `put` gives: the one in the arguments, or the source's file name.
 pub fn for_source(source: &Path, name: Option<&str>) -> Result<String> {
     let is_stream = source == Path::new("-");
     let prefix = match name {
@@ -40,28 +40,28 @@ pub fn last_part(name: &str) -> &str {
     name.rsplit_once('/').map_or(name, |(_, last)| last)
 }
 
-/// A name for a file that is being written, which shows what it is to become.
+/// A name for a file that is being written. It shows the name that the file will get.
 pub fn unfinished(name: &str) -> Result<String> {
     let directory = format!("{UNFINISHED}{:016x}", random()?);
     let whole = format!("{directory}/{name}");
-    // A name of nearly the greatest length leaves no room for a prefix.
+    // The prefix may make a long name too long.
     Ok(if check_name(&whole).is_ok() { whole } else { format!("{directory}/file") })
 }
 
-/// A name beside a destination of `get` until all of it is there.
+/// A name beside the destination of `get`, until the file is complete.
 pub fn temporary_file() -> Result<String> {
     Ok(format!(".iomill-get-{:016x}", random()?))
 }
 
 fn random() -> Result<u64> {
     let mut bytes = [0; 8];
-    // Up to 256 bytes are given whole or not at all.
+    // The kernel gives up to 256 bytes whole or not at all.
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Error::Machine { what: "random bytes".to_owned(), why: error.to_string() })?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Refuses a name that is taken, unless it may be replaced; whether it is taken.
+/// Refuses a name that is taken, unless it may be replaced. Returns whether it is taken.
 pub fn refuse_taken(array: &Array, name: &str, force: bool) -> Result<bool> {
     match array.stat(name) {
         Ok(_) if force => Ok(true),

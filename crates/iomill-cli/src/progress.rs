@@ -1,4 +1,4 @@
-//! The progress of a copy, on a terminal, once it takes long enough to wonder.
+//! The progress of a copy, shown on a terminal once the copy takes longer than a second.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -7,27 +7,27 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::arguments::Global;
 
-/// Shorter work shows none.
+/// A copy that takes less time shows no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How far a copy has come.
 #[derive(Debug)]
 pub struct Progress {
     started: Instant,
-    /// Counts from the start, so that its rate is right, and is drawn once `PATIENCE` is over.
+    /// It counts from the start, so that its rate is right, and is drawn after `PATIENCE`.
     bar: ProgressBar,
-    /// Whether it is to be drawn and is not yet.
+    /// Whether it will be drawn but is not yet.
     is_pending: bool,
 }
 
 impl Progress {
-    /// Begins now.
+    /// Starts the clock.
     pub fn new(global: &Global, total_bytes: Option<u64>) -> Progress {
         let is_pending = !global.quiet && !global.wants_document() && io::stderr().is_terminal();
         Progress { started: Instant::now(), bar: new_bar(total_bytes), is_pending }
     }
 
-    /// So much more is done.
+    /// Adds bytes that are done.
     pub fn advance(&mut self, bytes: u64) {
         self.bar.inc(bytes);
         if self.is_pending && self.started.elapsed() >= PATIENCE {
@@ -36,12 +36,12 @@ impl Progress {
         }
     }
 
-    /// Seconds since it began.
+    /// Seconds since the start.
     pub fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// The copy is done; what is left is waiting for the drives.
+    /// Shows which work is left when all bytes are copied, such as waiting for the drives.
     pub fn say(&self, what: &'static str) {
         self.bar.set_message(what);
         self.bar.tick();
@@ -49,7 +49,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Leaves the terminal as it was: messages follow.
+    /// Clears the bar, so that messages follow on a clean line.
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
@@ -66,7 +66,7 @@ fn new_bar(total_bytes: Option<u64>) -> ProgressBar {
     };
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
-        // A test makes sure that both are well formed; the default style would do.
+        // A test checks that both templates are well formed. Otherwise the default style serves.
         Err(_) => bar,
     }
 }

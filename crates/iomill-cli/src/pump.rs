@@ -1,11 +1,11 @@
-//! A copy by two threads: the calling one moves bytes to or from the array, another one from the source or to the
-//! destination, so that both sides work at once. Between them a few large buffers go round.
+//! A copy by two threads, so that both sides work at once. The calling thread moves bytes to or from the array. The other
+//! thread moves them from the source or to the destination. A few large buffers circulate between them.
 //!
 //! Rules:
 //! 1. There are `BUFFERS` buffers, and each channel has room for all of them: sending never waits.
-//! 2. The calling thread, when it waits, looks for signals now and then. The other one may block in the kernel for ever
-//!    (a pipe that nobody feeds); after a failure it is left behind, and ends with the process.
-//! 3. The other thread ends by returning its result; a closed channel tells the calling one to fetch it.
+//! 2. While the calling thread waits, it checks for signals regularly. The other thread may block in the kernel for ever,
+//!    on a pipe without a writer. After a failure it is not joined, and ends with the process.
+//! 3. The other thread ends by returning its result. A closed channel tells the calling thread to join it.
 
 use std::fs;
 use std::io::Write;
@@ -21,22 +21,22 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::source::Source;
 
-/// Size of a buffer in bytes: many blocks for each drive at once.
+/// Size of a buffer in bytes. It spans many blocks of each drive.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// How many go round: one at each side, and one waiting for each.
+/// How many buffers circulate: one at each side, and one that waits for each side.
 const BUFFERS: usize = 4;
 
-/// How long to wait before a look for signals.
+/// Longest wait between two checks for signals.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The bytes at the start of a buffer.
+/// A buffer, and how many bytes at its start are filled.
 struct Chunk {
     buffer: Buffer,
     len: usize,
 }
 
-/// Copies a source into a file, from its start; how many bytes that were.
+/// Copies a source into a file, from its start. Returns the number of bytes.
 pub fn fill(array: &Array, file: &File, source: Source, progress: &mut Progress, interrupt: &Interrupt) -> Result<u64> {
     let (give_free, take_free) = sync_channel(BUFFERS);
     let (give_full, take_full) = sync_channel(BUFFERS);
@@ -53,7 +53,7 @@ pub fn fill(array: &Array, file: &File, source: Source, progress: &mut Progress,
     Ok(offset)
 }
 
-/// Copies a file to a sink that is called `place` in messages; how many bytes that were.
+/// Copies a file to a sink that messages call `place`. Returns the number of bytes.
 pub fn drain(
     array: &Array,
     file: &File,
@@ -107,8 +107,8 @@ fn write_sink(mut sink: fs::File, place: String, full: &Receiver<Chunk>, free: &
             }
             return Err(Failure::Local { action: "write to", place, source });
         }
-        // Has the kernel begin to write to the disk now, beside our reading, and not all at once when the file is synced.
-        // A pipe has no such thing, and does not need it.
+        // Makes the kernel start writing to the disk now, beside our reads, instead of all at once during the sync.
+        // A pipe refuses this and does not need it.
         let _ = rustix::fs::fadvise(&sink, offset, NonZeroU64::new(len as u64), rustix::fs::Advice::DontNeed);
         offset += len as u64;
         give(free, buffer);
@@ -116,12 +116,12 @@ fn write_sink(mut sink: fs::File, place: String, full: &Receiver<Chunk>, free: &
     Ok(())
 }
 
-/// A channel whose other end is closed belongs to a thread that has ended; its result tells why (rule 3).
+/// Sends. If the channel is closed, the other thread has ended, and its result says why (rule 3).
 fn give<T>(channel: &SyncSender<T>, value: T) {
     let _ = channel.send(value);
 }
 
-/// The next of a channel; `None` when the other thread has ended.
+/// Receives the next value, or `None` when the other thread has ended.
 fn wait<T>(channel: &Receiver<T>, interrupt: &Interrupt) -> Result<Option<T>> {
     loop {
         interrupt.check()?;

@@ -11,7 +11,7 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::failure::{Failure, Result};
 
-/// How far ahead of the reader the kernel reads, and in what steps it is asked to, in bytes.
+/// How far ahead of the reader the kernel is asked to read, and the size of each request to it, in bytes.
 const AHEAD_BYTES: u64 = 16 << 20;
 const ASK_BYTES: u64 = 2 << 20;
 
@@ -19,11 +19,11 @@ const ASK_BYTES: u64 = 2 << 20;
 #[derive(Debug)]
 pub struct Source {
     file: File,
-    /// What messages call it.
+    /// Its name in messages.
     place: String,
-    /// Its length in bytes when it was opened, where it has one.
+    /// Its length in bytes when it was opened, if it has one.
     len_bytes: Option<u64>,
-    /// Where the next byte is, and up to where the kernel was asked to read; for sources of known length.
+    /// Offset of the next byte, and the end of what the kernel was asked to read. Used for sources of known length.
     at: u64,
     asked: u64,
 }
@@ -33,7 +33,7 @@ impl Source {
     pub fn open(path: &Path) -> Result<Source> {
         if path == Path::new("-") {
             let place = "standard input".to_owned();
-            // A descriptor of our own reads without the buffer and the lock of `std::io::stdin`.
+            // A descriptor of our own avoids the buffer and the lock of `std::io::stdin`.
             let opened = io::stdin().as_fd().try_clone_to_owned();
             let file = opened.map_err(|source| Failure::Local { action: "read", place: place.clone(), source })?;
             return Source::new(File::from(file), place);
@@ -46,19 +46,19 @@ impl Source {
         let measured = measure(&mut file);
         let measured = measured.map_err(|source| Failure::Local { action: "read", place: place.clone(), source })?;
         if measured.is_some() {
-            // Advice only: without it reading is slower and right.
+            // Only advice: without it reads are slower, and still right.
             let _ = fadvise(&file, 0, None, Advice::Sequential);
         }
         let at = measured.map_or(0, |(at, _)| at);
         Ok(Source { file, place, len_bytes: measured.map(|(_, len)| len), at, asked: at })
     }
 
-    /// Its length in bytes, where it is known. It may have another when it has been read.
+    /// Its length in bytes, if it is known. The source may grow or shrink while it is read.
     pub fn len_bytes(&self) -> Option<u64> {
         self.len_bytes
     }
 
-    /// Reads until the buffer is full or the source ends; how many bytes that were.
+    /// Reads until the buffer is full or the source ends. Returns the number of bytes.
     pub fn read_full(&mut self, buffer: &mut [u8]) -> Result<usize> {
         self.read_ahead();
         let mut len = 0;
@@ -74,21 +74,21 @@ impl Source {
         Ok(len)
     }
 
-    /// Has the kernel read what comes next, far enough ahead to keep a fast drive busy. Its own read-ahead of a few
-    /// hundred KiB does not.
+    /// Asks the kernel to read far enough ahead to keep a fast drive busy. The kernel's own read-ahead of a few hundred KiB is
+    /// too short for that.
     fn read_ahead(&mut self) {
         if self.len_bytes.is_none() {
             return;
         }
         while self.asked < self.at + AHEAD_BYTES {
-            // Advice only, as above.
+            // Only advice, as above.
             let _ = fadvise(&self.file, self.asked, NonZeroU64::new(ASK_BYTES), Advice::WillNeed);
             self.asked += ASK_BYTES;
         }
     }
 }
 
-/// Where the file stands, and how much there is to read from there; `None` for pipes and the like. A directory is refused.
+/// The present offset, and how many bytes follow it. `None` for pipes and the like. A directory is refused.
 fn measure(file: &mut File) -> io::Result<Option<(u64, u64)>> {
     let metadata = file.metadata()?;
     let kind = metadata.file_type();
@@ -101,6 +101,6 @@ fn measure(file: &mut File) -> io::Result<Option<(u64, u64)>> {
     let at = file.stream_position()?;
     let end = if kind.is_file() { metadata.len() } else { file.seek(SeekFrom::End(0))? };
     file.seek(SeekFrom::Start(at))?;
-    // Files such as those of /proc say 0 and hold something.
+    // Files in /proc and the like have length 0 and yet hold data.
     Ok(if end == 0 { None } else { Some((at, end.saturating_sub(at))) })
 }

@@ -1,6 +1,6 @@
-//! The terminal: how wide it is; a page on it that is drawn again and again, and the keys that end it.
+//! The terminal: its width, a page that is drawn on it repeatedly, and the keys that end the page.
 //!
-//! Goals: the terminal is as it was afterwards, however the command ends. Non-goals: anything but text.
+//! Goals: the terminal's old state returns, however the command ends. Non-goals: anything except text.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -9,15 +9,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// The other screen, without a cursor.
+/// The alternate screen, with the cursor hidden.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
-/// Before the line's text: after text that fills the line it would take the last character away.
+/// Sent before a line's text: after a text that fills the line it would erase the last character.
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// How many columns the terminal has that the standard output is; `None` where it is none, or does not say.
+/// The number of columns, if the standard output is a terminal that reports it.
 pub fn width() -> Option<usize> {
     let stdout = io::stdout();
     let size = if stdout.is_terminal() { tcgetwinsize(&stdout).ok() } else { None };
@@ -31,11 +31,11 @@ pub enum Waited {
     Over,
     /// A key that ends the page.
     Quit,
-    /// A signal has come, which the caller knows of.
+    /// A signal has come. The caller checks which one.
     Signal,
 }
 
-/// Waits; a signal ends it early.
+/// Waits for a time. A signal ends the wait early.
 pub fn wait(time: Duration) -> io::Result<Waited> {
     wait_with(time, &mut [])
 }
@@ -49,14 +49,14 @@ fn wait_with(time: Duration, sources: &mut [PollFd<'_>]) -> io::Result<Waited> {
     }
 }
 
-/// The terminal, while a page is on it.
+/// The terminal, while a page is shown on it.
 pub struct Screen {
-    /// How the keyboard was, if it is one.
+    /// The keyboard's settings before, if the standard input is a terminal.
     keyboard: Option<Termios>,
 }
 
 impl Screen {
-    /// Takes the terminal; `None` where the standard output is none.
+    /// Takes the terminal over, or returns `None` if the standard output is no terminal.
     pub fn take() -> io::Result<Option<Screen>> {
         if !io::stdout().is_terminal() {
             return Ok(None);
@@ -64,24 +64,24 @@ impl Screen {
         let stdin = io::stdin();
         let keyboard = if stdin.is_terminal() { Some(tcgetattr(&stdin)?) } else { None };
         if let Some(before) = &keyboard {
-            // Keys come at once and are not shown; Ctrl-C still is a signal.
+            // Keys arrive at once and are not echoed. Ctrl-C is still a signal.
             let mut now = before.clone();
             now.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
             tcsetattr(&stdin, OptionalActions::Now, &now)?;
         }
-        // From here on it is put back in any case.
+        // From here on `drop` restores the terminal in any case.
         let screen = Screen { keyboard };
         say(ENTER)?;
         Ok(Some(screen))
     }
 
-    /// Draws a page, cut to what fits.
+    /// Draws a page, cut to the terminal's size.
     pub fn draw(&self, page: &str) -> io::Result<()> {
         let size = tcgetwinsize(io::stdout())?;
         say(&fitted(page, size.ws_col.into(), size.ws_row.into()))
     }
 
-    /// Waits, or until `q` is pressed.
+    /// Waits for a time, or until `q` is pressed.
     pub fn wait(&self, time: Duration) -> io::Result<Waited> {
         let stdin = io::stdin();
         let end = Instant::now() + time;
@@ -96,7 +96,7 @@ impl Screen {
                 return Ok(waited);
             }
             let mut keys = [0; 64];
-            // Not through std's buffer, which would hide from `poll` what it holds.
+            // Not through the buffer of std: `poll` does not see what that holds.
             match rustix::io::read(&stdin, &mut keys) {
                 // The terminal has gone.
                 Ok(0) => return Ok(Waited::Quit),
@@ -111,7 +111,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that does not take this has gone.
+        // If the terminal does not take this, it has gone.
         let _ = say(LEAVE);
         if let Some(before) = &self.keyboard {
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
@@ -125,11 +125,11 @@ fn say(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// What draws a page over the one before: lines cut at the right and at the bottom. A size of 0 is one that is not known.
+/// The output that draws a page over the previous one, cut at the right and at the bottom. A size of 0 means unknown.
 fn fitted(page: &str, columns: usize, rows: usize) -> String {
     let (columns, rows) = (if columns == 0 { 80 } else { columns }, if rows == 0 { 24 } else { rows });
     let mut text = HOME.to_owned();
-    // The last row stays empty: a line end there would move the page.
+    // The last row stays empty: a line end there would scroll the page.
     for line in page.lines().take(rows.saturating_sub(1)) {
         text.push_str(CLEAR_LINE);
         text.extend(line.chars().take(columns));

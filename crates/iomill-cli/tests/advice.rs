@@ -13,10 +13,10 @@ fn options_without_effect_are_refused() {
     let site = Site::new(2);
     site.file("t.csv", b"r,0,4096\n");
     for (line, words) in [
-        ("replay t.csv --cache 1PiB", ["more than the memory", "smaller --cache"]),
-        ("bench warm --cache 1PiB", ["more than the memory", "smaller --cache"]),
-        ("bench cold --cache 1PiB", ["more than the memory", "smaller --cache"]),
-        ("bench soak --cache 1PiB", ["more than the memory", "smaller --cache"]),
+        ("replay t.csv --cache 1PiB", ["larger than the memory", "smaller --cache"]),
+        ("bench warm --cache 1PiB", ["larger than the memory", "smaller --cache"]),
+        ("bench cold --cache 1PiB", ["larger than the memory", "smaller --cache"]),
+        ("bench soak --cache 1PiB", ["larger than the memory", "smaller --cache"]),
         ("bench mmap-vs-syscall --size 4MiB --request-size 16MiB", ["16 MiB", "larger --size"]),
         ("bench warm --size 8MiB --cache 4MiB", ["8 MiB", "larger --cache"]),
         ("bench random --size 4MiB --rivals pread,quick_cache", ["quick_cache", "fio-io_uring"]),

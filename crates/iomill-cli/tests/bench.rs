@@ -46,7 +46,7 @@ fn the_ladder_of_the_queues_climbs_on_arrays_of_its_own() {
     assert_eq!(loads, HashSet::from(["random-read-4KiB", "mixed-read-4KiB"]));
     site.run_bare(["-a", "one", "bench", "ladder", "--of", "falcon"]).failed(2, &["--dir"]);
     for options in [&["--no-sort"][..], &["--no-merge"], &["--depth", "adaptive"], &["--mode", "inline"]] {
-        run(options).failed(2, &["the steps of falcon", options[0]]);
+        run(options).failed(2, &["falcon's steps choose", options[0]]);
     }
     run(&["--dir", "./one"]).failed(2, &["one is named twice", "--drives N"]);
     run(&["--json", "no/such/file"]).failed(1, &["cannot write", "no/such/file"]);
@@ -136,7 +136,7 @@ fn without_an_array_one_is_made_and_removed() {
     let arguments = [vec!["bench", "random", "--mode", "inline"], SHORT.to_vec(), vec!["1"]].concat();
     let ended = site.run_bare(arguments).good();
     assert!(ended.text().contains("iomill-inline") && !ended.text().contains("iomill-drive-threads"));
-    assert!(ended.err.contains("they share its limit"), "{}", ended.err);
+    assert!(ended.err.contains("they share that device's limit"), "{}", ended.err);
     assert_eq!(entries(&site), before);
 }
 

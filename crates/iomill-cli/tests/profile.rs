@@ -99,10 +99,10 @@ fn probe_refuses_places_for_a_profile_before_it_works() {
         let all = [&["probe", "ssd0", "--profile", file][..], &SHORT[..]].concat();
         site.run_bare(all).failed(code, words);
     };
-    refused("p.toml", 2, &["none of these directories is a drive", "iomill init"]);
+    refused("p.toml", 2, &["none of these directories has a label", "iomill init"]);
     refused("notes.txt", 2, &["notes.txt: line 1", "is not replaced"]);
     refused("no/such/p.toml", 1, &["no/such/p.toml", "No such file"]);
-    refused("-", 2, &["give a file"]);
+    refused("-", 2, &["needs a file"]);
     assert_eq!(fs::read(site.path("notes.txt")).unwrap(), b"my notes\n");
     assert!(!site.path("p.toml").exists());
 }

@@ -85,7 +85,7 @@ fn bad_traces_and_arguments_are_refused() {
         (vec!["good.csv", "--policy", "lru,lfu"], "one policy; --simulate"),
         (vec!["good.csv", "--policy", "optimum"], "gclock"),
         (vec!["good.csv", "--set-size", "4,8"], "one set size; --simulate"),
-        (vec!["good.csv", "--cache", "40000"], "49152 bytes; 0 is none"),
+        (vec!["good.csv", "--cache", "40000"], "49152 bytes; give more"),
         (vec!["good.csv", "--cache", "9TiB"], "smaller --cache"),
         (vec!["good.csv", "--cache", "lots"], "64KiB"),
         (vec!["good.csv", "--simulate", "--cache", "1MiB"], "--cache"),

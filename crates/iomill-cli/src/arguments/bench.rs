@@ -1,4 +1,4 @@
-//! The measurements of `bench`, and the arguments of the first of them.
+//! The measurements of `bench`, and the arguments of the general ones.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,35 +24,35 @@ pub struct Bench {
 /// The measurements.
 #[derive(Debug, Subcommand)]
 pub enum BenchWhat {
-    /// Random reads on four directories made here, with nothing prepared, in under two minutes
+    /// Random reads on four directories made here, with no preparation, in under two minutes
     Quick(BenchQuick),
     /// Random requests on an array
     Random(BenchAccess),
     /// Sequential requests on an array
     Sequential(BenchAccess),
     /// The ratios that no change may make worse, each with its bound and its noise, in under three minutes
-    #[command(after_help = "Exit code 1 when a ratio is worse than its bound by more than its noise.")]
+    #[command(after_help = "The exit code is 1 when a ratio is worse than its bound by more than its noise.")]
     Gate(BenchGate),
-    /// Small random reads of what is all in memory: what a hit costs
+    /// Small random reads of data that is all in memory: what a hit costs
     Warm(BenchWarm),
     /// Random reads of far more than fits in memory: what a miss costs
     Cold(BenchColdOnly),
-    /// Random reads of which given shares hit, and a key-value load
+    /// Random reads of which a given share hits, and a key-value load
     Mixed(BenchMixed),
     /// Small unaligned writes, and the sync after them
     SmallWrites(BenchSmallWrites),
-    /// A paper's steps to speed, switched on one after the other; the machine is left as it was
+    /// The steps of a paper, switched on one after the other; afterwards the machine's settings are the old ones
     Ladder(BenchLadder),
     /// Reads of pages that are on other NUMA nodes, directly and by message
     Nodes(BenchNodes),
     /// Reads and growth of a file that is mapped, beside system calls
     MmapVsSyscall(BenchMapped),
-    /// Everything at once for minutes or hours: every byte is checked, and that memory stays what was given
+    /// Everything at once for minutes or hours: it checks every byte, and that memory stays within its bound
     #[command(
-        after_help = "Exit code 1 when a byte is wrong, or when the process takes more than the cache's size, 3% and 8 MiB."
+        after_help = "The exit code is 1 when a byte is wrong, or when the process takes more than the cache's size, 3% and 8 MiB."
     )]
     Soak(BenchSoak),
-    /// Do what a measurement says on the standard input, in the memory that it gives
+    /// Do what a measurement asks for on the standard input, within the memory that it gives
     #[command(hide = true)]
     Held,
 }
@@ -60,7 +60,7 @@ pub enum BenchWhat {
 /// Arguments of `bench quick`.
 #[derive(Debug, Args)]
 pub struct BenchQuick {
-    /// Where, and where to.
+    /// Where the array is made, and where the results go.
     #[command(flatten)]
     pub place: BenchPlace,
 }
@@ -69,21 +69,21 @@ pub struct BenchQuick {
 #[derive(Debug, Args)]
 #[command(mut_arg("rounds", |rounds| rounds.default_value("9")), mut_arg("seconds", |seconds| seconds.default_value("0.4")))]
 pub struct BenchGate {
-    /// Length of the measured files, which are removed afterwards; they are in memory twice over
+    /// Length of the measured files, which are removed afterwards; they are in memory twice
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub size: u64,
-    /// How long, how often, where.
+    /// How long, how often, and where.
     #[command(flatten)]
     pub times: BenchTimes,
 }
 
-/// What all measurements have.
+/// Arguments of all measurements.
 #[derive(Debug, Args)]
 pub struct BenchPlace {
-    /// Where to make an array if none is measured that is there; removed afterwards [default: the current directory]
+    /// Where to make an array if none is named; it is removed afterwards [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the table
+    /// Write the results into this file as one JSON document. Without FILE, or with `-`, print it instead of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
     pub json: Option<PathBuf>,
 }
@@ -95,7 +95,7 @@ impl BenchPlace {
     }
 }
 
-/// What those have in which contenders take turns.
+/// Arguments of measurements in which contenders take turns.
 #[derive(Debug, Args)]
 pub struct BenchTimes {
     /// Length of one contender's turn, 0.1 to 600
@@ -104,7 +104,7 @@ pub struct BenchTimes {
     /// Turns of each contender; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Where, and where to.
+    /// Where the array is made, and where the results go.
     #[command(flatten)]
     pub place: BenchPlace,
 }
@@ -115,19 +115,19 @@ impl BenchTimes {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// Turns of so many threads.
+    /// Turns for these numbers of threads.
     pub fn turns(&self, threads: Vec<usize>) -> Turns {
         Turns { threads, rounds: self.rounds.into(), slice: self.slice() }
     }
 }
 
-/// What those have in which rivals may be chosen.
+/// Arguments of measurements in which the user chooses rivals.
 #[derive(Debug, Args)]
 pub struct BenchRounds {
-    /// Who else takes part
+    /// Which rivals take part
     #[arg(long, value_name = "NAMES", default_value = "all", help = rivals_help(ACCESS_RIVALS))]
     pub rivals: Rivals,
-    /// How long, how often, where.
+    /// How long, how often, and where.
     #[command(flatten)]
     pub times: BenchTimes,
 }
@@ -135,7 +135,7 @@ pub struct BenchRounds {
 /// Numbers of threads.
 #[derive(Debug, Args)]
 pub struct BenchThreads {
-    /// How many threads read at the same time; one measurement each
+    /// Numbers of threads that read at the same time; one measurement for each
     #[arg(
         long,
         value_name = "N,N,...",
@@ -147,20 +147,20 @@ pub struct BenchThreads {
 }
 
 impl BenchThreads {
-    /// As the measurements take them.
+    /// The numbers as the measurements take them.
     pub fn counts(&self) -> Vec<usize> {
         self.threads.iter().map(|&threads| threads.into()).collect()
     }
 }
 
-/// The help of `--rivals`, of those there are.
+/// The help of `--rivals`: it lists the rivals of this build.
 pub(super) fn rivals_help(names: Names) -> String {
     let own = names.own.join(",");
     let brought = match names.brought {
         [] => String::new(),
-        names => format!("; {} too, if this is `{BROUGHT_BY} ...` in iomill's repository", names.join(",")),
+        names => format!("; also {}, with `{BROUGHT_BY} ...` in iomill's repository", names.join(",")),
     };
-    format!("Who else takes part: `all`, `none`, or some of {own}{brought}")
+    format!("Which rivals take part: `all`, `none`, or some of {own}{brought}")
 }
 
 /// Arguments of `bench random` and `bench sequential`.
@@ -184,7 +184,7 @@ pub struct BenchAccess {
     /// Unit of placement: a multiple of 4 KiB, at most 64 MiB
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block_size)]
     pub block_size: u32,
-    /// Turns, and who takes them.
+    /// Turns, and the contenders that take them.
     #[command(flatten)]
     pub rounds: BenchRounds,
 }

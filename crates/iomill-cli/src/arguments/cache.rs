@@ -1,4 +1,4 @@
-//! Arguments on the cache that an array is opened with.
+//! Arguments for the cache that an array is opened with.
 
 use clap::Args;
 use iomill::cache::set::{Shape, WAYS_MAX, WAYS_MIN};
@@ -16,10 +16,10 @@ pub struct CacheKind {
     /// Pages per set of iomill's cache: a multiple of 4, from 4 to 32
     #[arg(long, value_name = "N", default_value_t = SET_SIZE_DEFAULT, value_parser = set_size)]
     pub set_size: u32,
-    /// Which page of a set goes when another comes: lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu or duel
+    /// Rule that chooses which page of a set makes room for another: lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu or duel
     #[arg(long, value_name = "NAME", default_value_t)]
     pub policy: PolicyKind,
-    /// How far ahead of a sequential reader the cache reads at most, up to 4MiB; 0 is not at all
+    /// The most that the cache reads ahead of a sequential reader, up to 4MiB; 0 switches it off
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = read_ahead)]
     pub read_ahead: u64,
 }
@@ -34,7 +34,7 @@ impl CacheKind {
 pub(super) fn read_ahead(text: &str) -> Result<u64, String> {
     match size(text)? {
         bytes if bytes <= READ_AHEAD_MAX_BYTES => Ok(bytes),
-        _ => Err("it is at most 4MiB".to_owned()),
+        _ => Err("read-ahead is at most 4MiB".to_owned()),
     }
 }
 

@@ -10,21 +10,21 @@ use iomill_bench::{limited, warm};
 use super::bench::rivals_help;
 use super::{BenchPlace, BenchRounds, BenchThreads, BenchTimes, CacheKind, size};
 
-/// What all of them have.
+/// Arguments of all of them.
 #[derive(Debug, Args)]
 pub struct BenchTurns {
-    /// Iomill's cache.
+    /// The kind of iomill's cache.
     #[command(flatten)]
     pub kind: CacheKind,
-    /// Turns, and who takes them.
+    /// Turns, and the contenders that take them.
     #[command(flatten)]
     pub rounds: BenchRounds,
 }
 
-/// What those have that read.
+/// Arguments of measurements that read.
 #[derive(Debug, Args)]
 pub struct BenchBatch {
-    /// Operations per call of those who take many, 1 to 65536
+    /// Operations per call, for contenders that take several per call, 1 to 65536
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub batch: u32,
 }
@@ -33,38 +33,38 @@ pub struct BenchBatch {
 #[derive(Debug, Args)]
 #[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(warm::RIVALS))))]
 pub struct BenchWarm {
-    /// Bytes that are read from; they are in memory two times over, in the page cache and in iomill's; three times with other caches
+    /// Bytes to read from. They are in memory twice: in the page cache and in iomill's; other caches hold a third copy
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
     pub size: u64,
-    /// Size of iomill's cache, which must hold all of that: a page has one small set to be in, so that a cache of the same size
-    /// could not; memory is taken for pages that are there [default: 4 times the size]
+    /// Size of iomill's cache. It must hold all of SIZE: each page has only one small set to be in, so a cache as large as SIZE would
+    /// not hold every page. Only pages that are present take memory [default: 4 times the size]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub cache: Option<u64>,
     /// Numbers of threads.
     #[command(flatten)]
     pub threads: BenchThreads,
-    /// Which records are popular; one measurement each
+    /// How the reads are distributed over the records; one measurement for each
     #[arg(long, value_enum, value_name = "NAMES", default_value = "uniform,zipf", value_delimiter = ',')]
     pub skew: Vec<SkewName>,
     /// Operations per call.
     #[command(flatten)]
     pub batch: BenchBatch,
-    /// What all of them have.
+    /// Arguments of all measurements.
     #[command(flatten)]
     pub turns: BenchTurns,
 }
 
-/// Which records are popular.
+/// How reads are distributed over the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SkewName {
-    /// All alike
+    /// All records alike
     Uniform,
-    /// A few, by a zipf law with exponent 0.99
+    /// Mostly a few records, by a zipf law with exponent 0.99
     Zipf,
 }
 
 impl SkewName {
-    /// The measurement's word for it.
+    /// The measurement's name for it.
     pub fn skew(self) -> Skew {
         match self {
             SkewName::Uniform => Skew::Uniform,
@@ -76,7 +76,7 @@ impl SkewName {
 /// Arguments of `bench cold` and `bench mixed`.
 #[derive(Debug, Args)]
 pub struct BenchCold {
-    /// Memory for what was read, the same for everybody
+    /// Memory for pages that were read, the same for each contender
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub cache: u64,
     /// Length of the measured file, which is removed afterwards [default: 8 times the cache]
@@ -88,16 +88,16 @@ pub struct BenchCold {
     /// Operations per call.
     #[command(flatten)]
     pub batch: BenchBatch,
-    /// What all of them have.
+    /// Arguments of all measurements.
     #[command(flatten)]
     pub turns: BenchTurns,
 }
 
-/// Arguments of `bench cold`, those that `bench mixed` has too and its own.
+/// Arguments of `bench cold`: those that it shares with `bench mixed`, and its own.
 #[derive(Debug, Args)]
 #[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(limited::COLD_RIVALS))))]
 pub struct BenchColdOnly {
-    /// Which pages are read; one measurement each
+    /// Which pages are read; one measurement for each
     #[arg(long, value_enum, value_name = "NAMES", default_value = "random", value_delimiter = ',')]
     pub workload: Vec<ColdWorkload>,
     /// Memory, length and threads.
@@ -108,14 +108,14 @@ pub struct BenchColdOnly {
 /// Which pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColdWorkload {
-    /// Any of them
+    /// Random pages
     Random,
-    /// One after the other, with read-ahead and without it
+    /// One after the other, with and without read-ahead
     Sequential,
 }
 
 impl ColdWorkload {
-    /// The measurement's word for it.
+    /// The measurement's name for it.
     pub fn choice(self) -> Choice {
         match self {
             ColdWorkload::Random => Choice::Uniform,
@@ -128,7 +128,7 @@ impl ColdWorkload {
 #[derive(Debug, Args)]
 #[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(limited::MIXED_RIVALS))))]
 pub struct BenchMixed {
-    /// Shares of the reads that find their page in memory, 0 to 99; one measurement each
+    /// Shares of the reads that find their page in memory, 0 to 99; one measurement for each
     #[arg(
         long,
         value_name = "PERCENT,...",
@@ -140,7 +140,7 @@ pub struct BenchMixed {
     /// Draw operations per second against the share of hits, and those of the key-value loads
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Memory, length and threads as of `bench cold`.
+    /// Memory, length and threads as for `bench cold`.
     #[command(flatten)]
     pub cold: BenchCold,
 }
@@ -149,7 +149,7 @@ pub struct BenchMixed {
 #[derive(Debug, Args)]
 #[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(limited::WRITE_RIVALS))))]
 pub struct BenchSmallWrites {
-    /// Memory for what was written, the same for everybody
+    /// Memory for pages that were written, the same for each contender
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub cache: u64,
     /// Length of the measured file, which is removed afterwards [default: 4 times the cache]
@@ -158,7 +158,7 @@ pub struct BenchSmallWrites {
     /// Threads that write at the same time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// What all of them have.
+    /// Arguments of all measurements.
     #[command(flatten)]
     pub turns: BenchTurns,
 }
@@ -167,13 +167,13 @@ pub struct BenchSmallWrites {
 #[derive(Debug, Args)]
 #[command(mut_arg("threads", |threads| threads.default_value("1")))]
 pub struct BenchNodes {
-    /// Length of the measured file, which is removed afterwards; for hits all of it is in memory, for misses an eighth
+    /// Length of the measured file, which is removed afterwards. For hits all of it is in memory, for misses an eighth
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = size)]
     pub size: u64,
     /// Numbers of threads.
     #[command(flatten)]
     pub threads: BenchThreads,
-    /// Pages per call; one measurement each
+    /// Pages per call; one measurement for each
     #[arg(
         long,
         value_name = "N,N,...",
@@ -182,10 +182,10 @@ pub struct BenchNodes {
         value_parser = clap::value_parser!(u32).range(1..=65536)
     )]
     pub batch: Vec<u32>,
-    /// Iomill's cache.
+    /// The kind of iomill's cache.
     #[command(flatten)]
     pub kind: CacheKind,
-    /// How long, how often, where.
+    /// How long, how often, and where.
     #[command(flatten)]
     pub times: BenchTimes,
 }
@@ -193,7 +193,7 @@ pub struct BenchNodes {
 /// Arguments of `bench soak`.
 #[derive(Debug, Args)]
 pub struct BenchSoak {
-    /// How long, 1 to 86400
+    /// How long to run, 1 to 86400
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
     /// Size of iomill's cache
@@ -205,10 +205,10 @@ pub struct BenchSoak {
     /// Threads that work at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// Iomill's cache.
+    /// The kind of iomill's cache.
     #[command(flatten)]
     pub kind: CacheKind,
-    /// Where, and where to.
+    /// Where the array is made, and where the results go.
     #[command(flatten)]
     pub place: BenchPlace,
 }

@@ -9,7 +9,7 @@ use super::{BenchThreads, BenchTimes, size};
 #[derive(Debug, Args)]
 #[command(mut_arg("seconds", |seconds| seconds.default_value("0.2")))]
 pub struct BenchMapped {
-    /// Bytes per read, 1 to 16 MiB; one measurement each
+    /// Bytes per read, 1 to 16 MiB; one measurement for each
     #[arg(
         long,
         value_name = "SIZE,...",
@@ -18,7 +18,7 @@ pub struct BenchMapped {
         value_parser = read_size
     )]
     pub request_size: Vec<u32>,
-    /// In which order; one measurement each
+    /// Orders of the reads; one measurement for each
     #[arg(long, value_enum, value_name = "NAMES", default_value = "random,sequential", value_delimiter = ',')]
     pub order: Vec<OrderName>,
     /// Numbers of threads.
@@ -27,25 +27,25 @@ pub struct BenchMapped {
     /// Length of the file that is read, which is removed afterwards
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub size: u64,
-    /// What a growing file gets, in writes of 4 KiB; 0 leaves that out
+    /// How many bytes a growing file gets, in writes of 4 KiB; 0 leaves that measurement out
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub growth: u64,
-    /// How long, how often, where.
+    /// How long, how often, and where.
     #[command(flatten)]
     pub times: BenchTimes,
 }
 
-/// In which order.
+/// Orders of the reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OrderName {
-    /// Any place
+    /// Random offsets
     Random,
     /// One after the other, each thread in a share of its own
     Sequential,
 }
 
 impl OrderName {
-    /// The measurement's word for it.
+    /// The measurement's name for it.
     pub fn order(self) -> Order {
         match self {
             OrderName::Random => Order::Random,
@@ -58,6 +58,6 @@ fn read_size(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
     match u32::try_from(bytes) {
         Ok(bytes) if (1..=16 << 20).contains(&bytes) => Ok(bytes),
-        _ => Err("it is 1 byte to 16 MiB".to_owned()),
+        _ => Err("a read is 1 byte to 16 MiB".to_owned()),
     }
 }

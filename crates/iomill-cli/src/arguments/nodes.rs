@@ -1,4 +1,4 @@
-//! Arguments on the NUMA nodes that an array is opened on.
+//! Arguments for the NUMA nodes that an array is opened on.
 
 use clap::Args;
 use iomill::{ArrayOptions, Topology};
@@ -6,13 +6,13 @@ use iomill::{ArrayOptions, Topology};
 /// The nodes and what they do.
 #[derive(Clone, Debug, Args)]
 pub struct Nodes {
-    /// The NUMA nodes: `machine` as they are, `one`, or `emulate:N` to divide the CPUs among N
+    /// The NUMA nodes: `machine` for the machine's own, `one`, or `emulate:N` to divide the CPUs among N
     #[arg(long, value_name = "NODES", default_value_t, global = true, help_heading = "Global options")]
     pub topology: Topology,
-    /// Only these nodes cache [default: all]
+    /// Only these nodes have a cache [default: all]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', global = true, help_heading = "Global options")]
     pub cache_nodes: Option<Vec<usize>>,
-    /// Only these nodes own drives; where one that caches is not among them, drives are left to their threads [default: all]
+    /// Only these nodes own drives. If a node with a cache owns none, the drives' threads do all I/O [default: all]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', global = true, help_heading = "Global options")]
     pub io_nodes: Option<Vec<usize>>,
 }

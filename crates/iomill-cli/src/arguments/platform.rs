@@ -1,4 +1,4 @@
-//! The arguments of commands that look at the machine.
+//! The arguments of commands that examine the machine.
 
 use std::path::PathBuf;
 
@@ -13,37 +13,38 @@ pub struct Tune {
     /// Drives (`nvme0n1`, `/dev/sda`), or files and directories on them [default: the array's drives; without an array, all drives]
     #[arg(value_name = "DRIVE")]
     pub drives: Vec<PathBuf>,
-    /// Set what is to be mended; what was is saved first. Takes root
+    /// Change the settings that should be changed; the old values are saved first. Takes root
     #[arg(long)]
     pub apply: bool,
-    /// Put back exactly what was before the first --apply or --persist
+    /// Put back exactly the values from before the first --apply or --persist
     #[arg(long, conflicts_with_all = ["apply", "persist", "drives", "only", "coalesce", "record"])]
     pub undo: bool,
     /// Write files for udev, sysctl and tmpfiles that keep the settings over a restart
     #[arg(long)]
     pub persist: bool,
-    /// Where --persist writes; with --root no default
+    /// Where --persist writes; required with --root
     #[arg(long, value_name = "DIR", default_value = iomill_platform::persist::DIRECTORY, requires = "persist")]
     pub dir: PathBuf,
-    /// Where what was is kept [default: /var/lib/iomill/tune.json; without root $XDG_STATE_HOME/iomill/tune.json; with --root none]
+    /// Where the old values are saved; required with --root [default: /var/lib/iomill/tune.json; without root
+    /// $XDG_STATE_HOME/iomill/tune.json]
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// Look at these only, such as `scheduler,nomerges`
+    /// Look only at these settings, such as `scheduler,nomerges`
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(NAMES))]
     pub only: Vec<String>,
-    /// Have NVMe drives wait for so many completions or so long before they interrupt, such as `8,100us`; `1,0us` for each
+    /// Have NVMe drives interrupt only after this many completions or this time, such as `8,100us`; `1,0us` is an interrupt for each
     #[arg(long, value_name = "N,TIME", value_parser = coalescing)]
     pub coalesce: Option<Coalescing>,
-    /// Show what is good, too
+    /// Also show what is good already
     #[arg(long)]
     pub all: bool,
     /// Look at a recorded machine, unpacked into a directory, instead of this one
     #[arg(long, value_name = "DIR", default_value = iomill_platform::tree::MACHINE)]
     pub root: PathBuf,
-    /// Write what was read of the machine into a file, for a report of a fault; `iomill tune --unpack` makes a directory of it
+    /// Write everything that was read of the machine into a file, for a bug report; `iomill tune --unpack` makes a directory of it
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Unpack a recorded machine into the directory of --root, which is made, and look at it
+    /// Unpack a recorded machine into the directory of --root, create that directory, and look at it
     #[arg(long, value_name = "FILE", requires = "root")]
     pub unpack: Option<PathBuf>,
 }
@@ -54,26 +55,26 @@ pub struct Probe {
     /// Directories, one on each drive to probe [default: the array's drives]
     #[arg(value_name = "DIR")]
     pub places: Vec<PathBuf>,
-    /// Length of the file that is made on each drive and removed afterwards; larger than a drive's own cache tells more.
-    /// A small array that is made there, too, takes 64MiB of each drive at most
+    /// Length of the file that is made on each drive and removed afterwards; a file larger than a drive's own cache shows more. A small
+    /// array that is also made there takes at most 64MiB of each drive
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub size: u64,
-    /// Length of each of some eighty runs, 0.1 to 600
+    /// Length of each of about eighty runs, 0.1 to 600
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     pub seconds: f64,
-    /// Most threads that read at the same time [default: one for each CPU that may be used]
+    /// The most threads that read at the same time [default: one for each CPU that may be used]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Read this block device as it is, too; it is opened for reading only, and refused if something uses it. Repeat it for more
+    /// Also read this block device directly. It is opened for reading only, and refused while it is in use. Repeat it for more
     #[arg(long, value_name = "DEVICE")]
     pub raw: Vec<PathBuf>,
-    /// Write how the array's drives are best served there, for --profile of other commands; a profile that is there is replaced
+    /// Write the best settings of the array's drives into this file, for --profile of other commands; an old profile is replaced
     #[arg(long, value_name = "FILE", help_heading = "Global options")]
     pub profile: Option<PathBuf>,
-    /// Write a page with pictures there, too
+    /// Also write a page with charts into this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write the results there as one JSON document; without FILE, or with `-`, print it instead of the tables
+    /// Write the results into this file as one JSON document. Without FILE, or with `-`, print it instead of the tables
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
     pub json: Option<PathBuf>,
 }

@@ -3,10 +3,10 @@
 use clap::Args;
 use iomill::ArrayOptions;
 
-/// See the module.
+/// Options of the drives' queues.
 #[derive(Debug, Args)]
 pub struct Queues {
-    /// Most I/Os in flight per drive: `fixed:N` (or N), 1 to 1024, or `adaptive`: as many as the drive's throughput asks for
+    /// The most I/Os in flight per drive: `fixed:N` (or N), 1 to 1024, or `adaptive`: as many as raise the drive's throughput
     /// [default: the profile's, or else fixed:32]
     #[arg(
         long,
@@ -16,13 +16,13 @@ pub struct Queues {
         help_heading = "Global options"
     )]
     pub depth: Option<Depth>,
-    /// Serve requests in the order in which they come, not by their offset
+    /// Serve requests in the order of their arrival, not by their offset
     #[arg(long, global = true, help_heading = "Global options")]
     pub no_sort: bool,
-    /// Send each request to its drive by itself, not as one with its neighbours
+    /// Send each request to its drive by itself, not merged with its neighbours
     #[arg(long, global = true, help_heading = "Global options")]
     pub no_merge: bool,
-    /// How many requests to a drive that is busy wait for neighbours at most, 1 to 1024; 1: none waits
+    /// How many requests to a busy drive may wait for neighbours, 1 to 1024; with 1 none waits
     /// [default: the profile's, or else 32]
     #[arg(
         long,
@@ -34,12 +34,12 @@ pub struct Queues {
     pub plug: Option<u32>,
 }
 
-/// How many I/Os in flight.
+/// How many I/Os are in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// So many.
+    /// This number.
     Fixed(u32),
-    /// What the drive asks for.
+    /// The number that the drive's throughput asks for.
     Adaptive,
 }
 
@@ -53,7 +53,7 @@ impl std::fmt::Display for Depth {
 }
 
 impl Depth {
-    /// The depth where it does not adapt.
+    /// The depth that a fixed queue has.
     pub fn fixed(self) -> u32 {
         match self {
             Depth::Fixed(depth) => depth,
@@ -71,7 +71,7 @@ impl Depth {
 }
 
 impl Queues {
-    /// The options with these.
+    /// The same as options of an array.
     pub fn apply(&self, options: ArrayOptions) -> ArrayOptions {
         let options = options.sort(!self.no_sort).merge(!self.no_merge);
         let options = match self.depth {
@@ -81,7 +81,7 @@ impl Queues {
         self.plug.into_iter().fold(options, ArrayOptions::plug)
     }
 
-    /// The depth that was given, or the default, for those to whom no profile matters.
+    /// The depth on the command line, or the default; for commands that read no profile.
     pub fn depth(&self) -> Depth {
         self.depth.unwrap_or(Depth::Fixed(iomill::DEFAULT_DEPTH))
     }

@@ -9,7 +9,7 @@ use iomill_trace::simulate::{Policy, SET_SIZE_DEFAULT};
 use super::cache::{read_ahead, set_size};
 use super::size;
 
-/// Largest simulated cache in pages (256 GiB): the simulation has a table of as many entries.
+/// Largest simulated cache in pages (256 GiB). The simulation keeps a table with an entry for each page.
 const CACHE_PAGES_MAX: u64 = 1 << 26;
 
 /// Arguments of `replay`.
@@ -18,18 +18,18 @@ pub struct Replay {
     /// Recorded accesses, plain or compressed (gzip, xz, zstd); more than one with --simulate
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
-    /// Form of the traces: csv, spc, msr or blkparse [default: what the first line shows]
+    /// Form of the traces: csv, spc, msr or blkparse [default: detected by the first line]
     #[arg(long)]
     pub format: Option<Format>,
     /// Take only the first N requests of each trace
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
-    /// Which page goes when another comes: of the array's cache one of lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu and
-    /// duel; with --simulate several, and global-lru, global-arc and optimum too [default: duel; with --simulate all]
+    /// Rule that chooses which page makes room for another. On an array one of lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu and
+    /// duel; with --simulate several, also global-lru, global-arc and optimum [default: duel; with --simulate all]
     #[arg(long = "policy", value_name = "P,P,...", value_delimiter = ',')]
     pub policies: Vec<Policy>,
-    /// Pages per set, a multiple of 4 up to 32, with --simulate several; a cache has whole sets only, and is so much smaller
+    /// Pages per set, a multiple of 4 up to 32; several with --simulate. A cache has whole sets only, so it may be a little smaller
     /// than asked for
     #[arg(long = "set-size", value_name = "S,S,...", value_delimiter = ',', default_values_t = [SET_SIZE_DEFAULT],
           value_parser = set_size)]
@@ -43,34 +43,34 @@ pub struct Replay {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', requires = "simulate", help_heading = "Simulation",
           value_parser = clap::value_parser!(u64).range(1..=CACHE_PAGES_MAX))]
     pub cache_pages: Vec<u64>,
-    /// Draw hit rate against size, a panel per trace
+    /// Draw the hit rate against the cache's size, one panel per trace
     #[arg(long, value_name = "FILE", requires = "simulate", help_heading = "Simulation")]
     pub svg: Option<PathBuf>,
-    /// Compare with hit rates that others found: a CSV file with the columns trace, cache_pages, policy, method, hit_rate
-    /// and tool; its sizes are the default ones then
+    /// Compare with published hit rates: a CSV file with the columns trace, cache_pages, policy, method, hit_rate
+    /// and tool. Its sizes are then the default ones
     #[arg(long, value_name = "CSV", requires = "simulate", help_heading = "Simulation")]
     pub reference: Option<PathBuf>,
 
-    /// Memory for the array's cache; 0 is none [default: 512 MiB, and at most a quarter of the memory]
+    /// Memory for the array's cache; 0 for none [default: 512 MiB, and at most a quarter of the memory]
     #[arg(long, value_name = "SIZE", conflicts_with = "simulate", help_heading = "Replay on an array",
           value_parser = size)]
     pub cache: Option<u64>,
-    /// How far ahead of sequential requests the cache reads at most, up to 4MiB; not at all by default, so that hit rates are those of the
-    /// simulation
+    /// The most that the cache reads ahead of sequential requests, up to 4MiB. By default it does not, so that hit rates are those of
+    /// the simulation
     #[arg(long, value_name = "SIZE", default_value = "0", conflicts_with = "simulate", help_heading = "Replay on an array",
           value_parser = read_ahead)]
     pub read_ahead: u64,
-    /// Replay on this file of the array [default: a temporary one, removed afterwards]
+    /// Replay on this file of the array [default: a temporary file, which is removed afterwards]
     #[arg(long, value_name = "NAME", conflicts_with = "simulate", help_heading = "Replay on an array")]
     pub file: Option<String>,
-    /// Let the trace's writes overwrite what FILE holds; without it they are left out
+    /// Let the trace's writes overwrite the data of FILE; without this they are left out
     #[arg(long, requires = "file", conflicts_with = "simulate", help_heading = "Replay on an array")]
     pub writes: bool,
-    /// Leave the temporary file empty, instead of first writing all pages that the trace touches: reads of holes
+    /// Leave the temporary file empty, instead of first writing all pages that the trace touches. Reads of holes
     /// then never reach a drive
     #[arg(long, conflicts_with_all = ["file", "simulate"], help_heading = "Replay on an array")]
     pub sparse: bool,
-    /// Threads, which take the requests in turn
+    /// Number of threads; they take the requests in turn
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "simulate",
           value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Replay on an array")]
     pub threads: u16,

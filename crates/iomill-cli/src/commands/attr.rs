@@ -1,4 +1,4 @@
-//! `iomill attr`: what users have attached to a file.
+//! `iomill attr`: the attributes that users give to files.
 
 use std::collections::BTreeMap;
 
@@ -50,6 +50,6 @@ fn change(context: &Context<'_>, name: &str, key: &str, value: Option<&str>) -> 
 }
 
 fn no_such(name: &str, key: &str) -> Failure {
-    let what = format!("file {name:?} has no attribute {key:?}; `iomill attr` with the name alone lists what it has");
+    let what = format!("file {name:?} has no attribute {key:?}; `iomill attr` with only the name lists its attributes");
     Failure::NoAttribute(what)
 }

@@ -57,7 +57,7 @@ fn quick(context: &Context<'_>, arguments: &BenchQuick) -> Result<Answer> {
     let settings = Settings { options: context.options(), ways: ways(context), ..bench::quick() };
     let interrupt = Interrupt::install()?;
     if context.starts_if_named()?.is_some() {
-        let what = "`bench quick` makes an array of its own; `bench random` measures the one that is named";
+        let what = "`bench quick` makes an array of its own; use `bench random` to measure the named one";
         context.note([what.to_owned()]);
     }
     let arena = fresh(context, arguments.place.dir())?;
@@ -85,7 +85,7 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         shape: Shape { len_bytes: arguments.size, layout },
         plan,
         ways: ways(context),
-        // One after the other there is nothing to have in flight.
+        // Sequential requests of one caller leave nothing to have in flight.
         flyers: if order == Order::Random { flyers(context) } else { Vec::new() },
         options: context.options(),
         rivals: rounds.rivals.clone(),
@@ -95,7 +95,7 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
     measure(context, arena, &settings, &interrupt)
 }
 
-/// The array that is named; if none is, one is made below `dir`, as `bench quick` does.
+/// The named array. If none is named, it makes one below `dir`, as `bench quick` does.
 fn named_or_fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
     match context.starts_if_named()? {
         Some(starts) => Ok(Arena::existing(&starts)),
@@ -103,7 +103,7 @@ fn named_or_fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
     }
 }
 
-/// An array in a new directory below `dir`, with a word on what lies under it.
+/// An array in a new directory below `dir`. A notice says which device lies under it.
 fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
     let base = std::path::absolute(dir).map_err(Failure::local("find", dir))?;
     let arena = Arena::fresh_over(std::slice::from_ref(&base), DRIVES)?;
@@ -113,12 +113,12 @@ fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
         if matches!(file_system.as_str(), "tmpfs" | "ramfs") {
             let what = format!("{} is in memory ({file_system})", base.display());
             let why =
-                "it has no drives to measure, and hides errors of alignment; name a directory on a disk with --dir";
+                "memory has no drive to measure, and hides errors of alignment; name a directory on a disk with --dir";
             return Err(iomill::Error::Machine { what, why: why.into() }.into());
         }
         let device = if device.is_empty() { "an unknown device" } else { device };
         context.note([format!(
-            "{DRIVES} directories under {}, all on one {file_system} on {device}: they share its limit",
+            "{DRIVES} directories under {}, all on one {file_system} on {device}: they share that device's limit",
             base.display()
         )]);
     }
@@ -126,7 +126,7 @@ fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
     Ok(arena)
 }
 
-/// The ways of iomill that take part.
+/// The ways of iomill that take part, by the mode that the user chose.
 fn ways(context: &Context<'_>) -> Vec<&'static str> {
     match context.global.mode {
         None | Some(Mode::Auto) => Settings::all_ways(),
@@ -135,7 +135,7 @@ fn ways(context: &Context<'_>) -> Vec<&'static str> {
     }
 }
 
-/// Its asynchronous ways; inline they would end within their call.
+/// The asynchronous ways. Inline they would end within their call, so there are none.
 fn flyers(context: &Context<'_>) -> Vec<Flyer> {
     if context.global.mode == Some(Mode::Inline) {
         return Vec::new();
@@ -148,7 +148,7 @@ fn measure(context: &Context<'_>, arena: Arena, settings: &Settings, interrupt: 
     watched(context, interrupt, |stage| bench::run(arena, settings, interrupt.flag(), stage))
 }
 
-/// Runs a measurement, shows how far it has come, and answers with its report.
+/// Runs a measurement, shows its progress, and answers with its report.
 fn watched(
     context: &Context<'_>,
     interrupt: &Interrupt,
@@ -163,7 +163,7 @@ fn told(context: &Context<'_>, report: &Report) -> Result<Answer> {
     answer(context, report.table(terminal::width()) + "\n", report.json()?)
 }
 
-/// Runs something of which the progress is shown.
+/// Runs something that reports its progress, and shows that.
 fn progress<R>(
     context: &Context<'_>,
     interrupt: &Interrupt,
@@ -172,7 +172,7 @@ fn progress<R>(
     let bar = Bar::new(context);
     let ran = run(&mut |stage| bar.show(stage));
     drop(bar);
-    // Everything that was made is removed by now.
+    // By now everything that the run made is removed.
     match (ran, interrupt.check()) {
         (Ok(result), Err(failure)) => {
             context.cut_short(failure);
@@ -183,13 +183,13 @@ fn progress<R>(
     }
 }
 
-/// Whether a measurement that was ended had told nothing by then.
+/// Whether a cancelled measurement has no results yet.
 fn is_empty(document: &serde_json::Value) -> bool {
     let none = |list: &serde_json::Value| list.as_array().is_some_and(|list| list.iter().all(is_empty));
     document.get("results").or_else(|| document.get("ladders")).is_some_and(none)
 }
 
-/// The text, and the document where it is wanted.
+/// The text, and the document for `--json`.
 fn answer(context: &Context<'_>, text: String, json: String) -> Result<Answer> {
     let odd = |e: serde_json::Error| Error::Machine { what: "the report as JSON".into(), why: e.to_string() };
     let document = serde_json::from_str(&json).map_err(odd)?;
@@ -204,7 +204,7 @@ fn answer(context: &Context<'_>, text: String, json: String) -> Result<Answer> {
     Ok(Answer::new(text, document))
 }
 
-/// How far it has come, on a terminal; on anything else a line per stage.
+/// A progress bar, on a terminal only.
 pub(super) struct Bar {
     bar: Option<ProgressBar>,
 }

@@ -1,4 +1,4 @@
-//! `iomill check`: what is wrong with an array, and what to do about it.
+//! `iomill check`: the problems of an array, and what to do about each.
 
 use iomill::{Problem, Report, Severity};
 use iomill_bench::human;
@@ -14,11 +14,11 @@ pub fn run(context: &Context<'_>, arguments: &Check) -> Result<Answer> {
     let report = context.options().check(context.starts()?, arguments.repair)?;
     let unfinished = match unfinished_puts(context, arguments.repair) {
         Ok(unfinished) => unfinished,
-        // What keeps the array from opening is in the report.
+        // The report already says what keeps the array from opening.
         Err(failure) if report.is_clean() => return Err(failure),
         Err(_) => Vec::new(),
     };
-    // What opening the array noticed is in the report too, and better.
+    // The report says in more detail what opening the array noticed.
     context.take_notices();
     let is_clean = report.is_clean() && unfinished.iter().all(|(_, repaired)| *repaired);
     let failures = if is_clean { Vec::new() } else { vec![verdict(&report, &unfinished, arguments.repair)] };
@@ -28,8 +28,8 @@ pub fn run(context: &Context<'_>, arguments: &Check) -> Result<Answer> {
     })
 }
 
-/// Files that a killed `put` left, and whether they have been removed. Nobody had the array open for writing during the
-/// check, so these are not of a `put` that goes on; one that has begun since then is told by the lock.
+/// Files that a killed `put` left, and whether they have been removed. No process had the array open for writing during the
+/// check, so no running `put` owns these files. A `put` that has started since then holds the lock, and the caller gets that error.
 fn unfinished_puts(context: &Context<'_>, repair: bool) -> Result<Vec<(String, bool)>> {
     let work = |array: &iomill::Array| {
         let mut found = Vec::new();
@@ -49,9 +49,9 @@ fn verdict(report: &Report, unfinished: &[(String, bool)], repair: bool) -> Fail
     let count = problems + unfinished.iter().filter(|(_, repaired)| !repaired).count();
     let what = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
     Failure::Unsound(if repair {
-        format!("{what} could not be repaired; what to do is said with each")
+        format!("{what} could not be repaired; do what the line of each says")
     } else {
-        format!("{what} found; `iomill check --repair` puts right what can be without losing anything")
+        format!("{what} found; `iomill check --repair` repairs what it can without losing data")
     })
 }
 
@@ -64,11 +64,11 @@ fn text(report: &Report, unfinished: &[(String, bool)], is_clean: bool) -> Strin
     }
     for (name, repaired) in unfinished {
         let end = if *repaired { "removed" } else { "run `iomill check --repair`, or remove it with `iomill rm`" };
-        text.push_str(&format!("note: {name:?} was left by an interrupted put: {end}\n"));
+        text.push_str(&format!("note: an interrupted put left {name:?}: {end}\n"));
     }
     if report.drives > 0 {
         let (drives, files) = (counted(report.drives, "drive"), counted(report.files, "file"));
-        let end = if is_clean { "all is well" } else { "not all is well" };
+        let end = if is_clean { "all is well" } else { "there are problems" };
         text.push_str(&format!("{drives}, {files}, {}: {end}\n", human::size(report.bytes)));
     }
     text

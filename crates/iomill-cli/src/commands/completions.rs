@@ -1,4 +1,4 @@
-//! `iomill completions`: made from the definition of the command line.
+//! `iomill completions`: completions for a shell, made from the definition of the command line.
 
 use serde_json::json;
 

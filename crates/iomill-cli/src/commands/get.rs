@@ -1,4 +1,4 @@
-//! `iomill get`: a file of the array becomes a file outside it, or goes to the standard output.
+//! `iomill get`: copies a file of the array to a file outside it, or to the standard output.
 
 use serde_json::json;
 
@@ -15,7 +15,7 @@ use crate::pump;
 pub fn run(context: &Context<'_>, arguments: &Get) -> Result<Answer> {
     let is_stdout = Destination::is_stdout(arguments.dest.as_deref());
     if is_stdout && context.global.wants_document() {
-        let why = "with `--json` the standard output is the document's: name another destination";
+        let why = "with `--json` the document goes to the standard output; name another destination for the file";
         return Err(Failure::Usage(why.to_owned()));
     }
     let interrupt = Interrupt::install()?;

@@ -64,7 +64,7 @@ fn cells(drive: &DriveInfo) -> [String; 11] {
     ]
 }
 
-/// A mode's name, as options and profiles have it.
+/// A mode's name in options and profiles.
 fn mode_name(mode: iomill::Mode) -> &'static str {
     match mode {
         iomill::Mode::Auto => "auto",
@@ -84,7 +84,7 @@ fn node_document(node: &NodeInfo) -> Value {
     json!({ "id": node.id, "cpus": node.cpus, "caches": node.caches, "drives": node.drives })
 }
 
-/// A drive, for programs.
+/// A drive in JSON documents.
 pub fn drive_document(drive: &DriveInfo) -> Value {
     json!({
         "index": drive.index,

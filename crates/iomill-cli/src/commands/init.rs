@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 
 pub fn run(context: &Context<'_>, arguments: &Init) -> Result<Answer> {
     if !context.global.array.is_empty() {
-        let why = "init makes a new array, of the drives that are its arguments: leave `-a` out";
+        let why = "init makes a new array of the drives in its arguments; leave `-a` out";
         return Err(Failure::Usage(why.to_owned()));
     }
     let mut options = context.options();

@@ -1,4 +1,4 @@
-//! `iomill ls`: the files whose names begin with a prefix.
+//! `iomill ls`: the files with names that begin with a prefix.
 
 use iomill_bench::human;
 use serde_json::{Value, json};

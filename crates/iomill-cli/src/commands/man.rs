@@ -1,4 +1,4 @@
-//! `iomill man`: made from the definition of the command line.
+//! `iomill man`: manual pages, made from the definition of the command line.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ pub fn run(arguments: &Man) -> Result<Answer> {
     Ok(Answer::new("", json!({ "files": files })))
 }
 
-/// A command, and what is below it and shown. `help` says nothing that the others' pages do not.
+/// A command and its visible subcommands. `help` is left out: its page would repeat the others.
 fn with_subcommands(command: clap::Command) -> Vec<clap::Command> {
     let shown =
         command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help").cloned();
@@ -35,7 +35,7 @@ fn with_subcommands(command: clap::Command) -> Vec<clap::Command> {
 }
 
 fn page(command: clap::Command) -> Page {
-    // It has no page, so none is referred to.
+    // `help` has no page, so no page may refer to it.
     let mut command = command;
     command.build();
     if command.find_subcommand("help").is_some() {

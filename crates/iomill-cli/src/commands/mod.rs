@@ -1,4 +1,4 @@
-//! The commands, one file each: from arguments to an answer.
+//! The commands, one file each. A command turns its arguments into an answer.
 
 mod attr;
 mod bench;
@@ -30,7 +30,7 @@ use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 
-/// Does what a command says.
+/// Runs a command.
 pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
     match command {
         Command::Init(arguments) => init::run(context, arguments),
@@ -54,7 +54,7 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
     }
 }
 
-/// A layout's name, as options and documents have it.
+/// A layout's name in options and documents.
 fn layout_name(kind: iomill::LayoutKind) -> &'static str {
     match kind {
         iomill::LayoutKind::Striping => "striping",
@@ -65,10 +65,10 @@ fn layout_name(kind: iomill::LayoutKind) -> &'static str {
 
 /// Refuses a cache that is larger than all memory.
 fn check_cache(bytes: u64) -> Result<()> {
-    // Where that cannot be read, the cache finds out.
+    // If the memory's size cannot be read, making the cache fails.
     match memory_limit_bytes(Path::new("/")) {
         Ok(there) if bytes > there => Err(Failure::Usage(format!(
-            "a cache of {} is more than the memory there is, {}: give a smaller --cache",
+            "a cache of {} is larger than the memory, which is {}; give a smaller --cache",
             human::size(bytes),
             human::size(there)
         ))),
@@ -76,7 +76,7 @@ fn check_cache(bytes: u64) -> Result<()> {
     }
 }
 
-/// What `put` and `get` tell programs.
+/// The JSON document of `put` and `get`.
 fn copied(name: &str, bytes: u64, seconds: f64) -> Value {
     let rate = if seconds > 0.0 { (bytes as f64 / seconds).round() } else { 0.0 };
     json!({ "name": name, "bytes": bytes, "seconds": seconds, "bytes_per_second": rate as u64 })

@@ -1,4 +1,4 @@
-//! `iomill probe`: what drives and machine can do, and where the time goes.
+//! `iomill probe`: measures what drives and machine can do, and where the time goes.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
     Ok(Answer::new(text(&figures), document))
 }
 
-/// Finds out before a minute's work whether what is asked for can be written, and leaves no empty files.
+/// Checks before a minute's measuring whether the results can be written. It leaves no empty files.
 fn may_write(arguments: &Probe, document_file: Option<&Path>) -> Result<()> {
     let files =
         [("--profile", arguments.profile.as_deref()), ("--html", arguments.html.as_deref()), ("--json", document_file)];
@@ -91,10 +91,10 @@ fn write_document(file: Option<&Path>, document: &Value) -> Result<()> {
     std::fs::write(file, format!("{document}\n")).map_err(Failure::local("write", file))
 }
 
-/// What is no profile is not replaced by one.
+/// Refuses to replace a file that is no profile.
 fn may_write_profile(file: &Path) -> Result<()> {
     if file == Path::new("-") {
-        let why = "--profile: give a file; the standard output is for the figures".to_owned();
+        let why = "--profile needs a file: the standard output is for the figures".to_owned();
         return Err(Failure::Usage(why));
     }
     match Profile::read(file) {
@@ -104,7 +104,7 @@ fn may_write_profile(file: &Path) -> Result<()> {
         }
         Err(error @ iomill::Error::Corrupt { .. }) => {
             let why = format!(
-                "{error}; it is there already and is not replaced: name another file for the profile, or remove it"
+                "{error}; it exists and is no profile, so it is not replaced: name another file for the profile, or remove this one"
             );
             Err(Failure::Usage(why))
         }
@@ -112,15 +112,15 @@ fn may_write_profile(file: &Path) -> Result<()> {
     }
 }
 
-/// A profile knows drives by the ids in their labels.
+/// Fails if no directory has a drive's label: a profile names drives by the ids in their labels.
 fn has_ids(places: &[PathBuf]) -> Result<()> {
     for place in places {
         if probe::profile::id_of(place)?.is_some() {
             return Ok(());
         }
     }
-    let why = "--profile: none of these directories is a drive of an array whose label may be read, and a profile knows drives by their ids; make them an \
-               array with `iomill init`, or leave --profile out";
+    let why = "--profile: a profile names drives by the ids in their labels, and none of these directories has a label that can be \
+               read; make them an array with `iomill init`, or leave --profile out";
     Err(Failure::Usage(why.to_owned()))
 }
 
@@ -132,17 +132,17 @@ fn write_profile(file: &Path, figures: &Figures) -> Result<()> {
     destination.finish().map(drop)
 }
 
-/// The directories that are named, or the array's drives.
+/// The named directories, or else the array's drives.
 fn places(context: &Context<'_>, arguments: &Probe, why: &mut Vec<String>) -> Result<Vec<PathBuf>> {
     if !arguments.places.is_empty() {
         return Ok(arguments.places.clone());
     }
-    // Raw devices alone are enough, wherever one stands; an array is probed with them if it is named.
+    // Raw devices alone are enough, whatever the current directory is. With them an array is probed only if `-a` names it.
     if !arguments.raw.is_empty() && context.global.array.is_empty() {
         return Ok(Vec::new());
     }
     if context.starts_if_named()?.is_none() {
-        why.push("name a directory on each drive, or an array by -a".to_owned());
+        why.push("name a directory on each drive, or an array with -a".to_owned());
         return Ok(Vec::new());
     }
     let info = context.peek()?.info()?;
@@ -160,11 +160,11 @@ fn text(figures: &Figures) -> String {
     text
 }
 
-/// How a point names its place among others.
+/// How a point is named in its table.
 type Name = fn(&Point) -> String;
 type Sweep = (&'static str, fn(&Figures) -> &[Point], Name);
 
-/// What is varied, the points, and how a point names its place.
+/// What is varied, the points, and how each point is named.
 fn sweeps() -> [Sweep; 7] {
     let (depth, threads, drives): (Name, Name, Name) =
         (|point| point.depth.to_string(), |point| point.threads.to_string(), |point| point.drives.to_string());
@@ -179,7 +179,7 @@ fn sweeps() -> [Sweep; 7] {
     ]
 }
 
-/// One read at a time, drive by drive.
+/// Latencies of one read at a time, one row per drive.
 fn latencies(figures: &Figures) -> String {
     let mut table = Table::new(&[
         "drive",
@@ -231,7 +231,7 @@ fn latencies(figures: &Figures) -> String {
     text
 }
 
-/// What paths and parts of a read cost the CPU.
+/// What the paths and parts of a read cost the CPU.
 fn costs(figures: &Figures) -> String {
     let mut text = String::new();
     let costs = &figures.costs;

@@ -1,7 +1,7 @@
-//! `iomill put`: a file, device or stream becomes a file of the array, whole or not at all.
+//! `iomill put`: copies a file, device or stream into a file of the array, which appears whole or not at all.
 //!
-//! It is written under a name of its own ([`naming::UNFINISHED`]) and renamed when it is durable. Only a kill or a crash
-//! leaves such a file behind; `check` finds it.
+//! The command writes under a name of its own ([`naming::UNFINISHED`]) and renames the file when it is durable. Only a kill or
+//! a crash leaves such a file behind; `check` finds it.
 
 use iomill::{Array, Error, File};
 use serde_json::json;
@@ -57,15 +57,16 @@ fn write(array: &Array, file: File, source: Source, progress: &mut Progress, int
     Ok(bytes)
 }
 
-/// Removes what was written, and adds to the failure what became of it.
+/// Removes what was written, and adds to the failure whether that worked.
 fn take_back(array: &Array, unfinished: &str, failure: Failure, name: &str, replaces: bool) -> Failure {
     if let Failure::Library(Error::OutcomeUnknown { .. }) = failure {
-        return failure.and(format!("the new file is named either {name:?} or {unfinished:?}"));
+        return failure.and(format!("the new file has one of the names {name:?} and {unfinished:?}"));
     }
     match array.delete(unfinished) {
         Ok(()) if replaces => failure.and(format!("what was written has been removed, and {name:?} is as it was")),
         Ok(()) => failure.and("what was written has been removed"),
-        Err(error) => failure
-            .and(format!("what was written could not be removed ({error}); `iomill check --repair` will, once it can")),
+        Err(error) => failure.and(format!(
+            "what was written could not be removed ({error}); remove it later with `iomill check --repair`"
+        )),
     }
 }

@@ -1,4 +1,4 @@
-//! `iomill rm`: deletes files. One that cannot be deleted does not keep the others.
+//! `iomill rm`: deletes files. If one cannot be deleted, the others are deleted all the same.
 
 use serde_json::json;
 

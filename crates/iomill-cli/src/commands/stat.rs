@@ -1,4 +1,4 @@
-//! `iomill stat`: all that is known of files.
+//! `iomill stat`: all details of files.
 
 use iomill::FileStat;
 use iomill_bench::human;
@@ -46,7 +46,7 @@ fn text(stat: &FileStat) -> String {
     lines.join("\n")
 }
 
-/// `1.2 GiB (1288490189 bytes)`; small sizes need no second form.
+/// `1.2 GiB (1288490189 bytes)`; below 1 KiB only the number of bytes.
 fn size(bytes: u64) -> String {
     if bytes < 1024 { format!("{bytes} bytes") } else { format!("{} ({bytes} bytes)", human::size(bytes)) }
 }

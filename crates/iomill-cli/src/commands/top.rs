@@ -1,7 +1,7 @@
 //! `iomill top`: what the processes that use an array are doing.
 //!
-//! Goals: one page per interval, of rates within it. A process is shown once it was seen twice, so the first page comes after
-//! one interval. Non-goals: other users' processes, whose counters cannot be read.
+//! Goals: one page per interval, with the rates of that interval. A process needs two looks for a rate, so the first page comes
+//! after one interval. Non-goals: processes of other users, because their counters cannot be read.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -54,7 +54,7 @@ fn pause(screen: Option<&Screen>, interrupt: &Interrupt, time: Duration) -> Resu
         let waited =
             waited.map_err(|source| Failure::Local { action: "read", place: "the keyboard".into(), source })?;
         interrupt.check()?;
-        // Other signals, such as that of a window that changes its size, do not count.
+        // Other signals do not count, such as the one for a window that changes its size.
         if waited != Waited::Signal {
             return Ok(waited);
         }
@@ -75,9 +75,9 @@ struct Wish {
 impl Wish {
     fn new(context: &Context<'_>, arguments: &Top) -> Result<Wish> {
         if arguments.pid.is_some() {
-            // The parser sees this only where both stand after the command's name.
+            // The parser refuses this only if both stand after the command's name.
             if !context.global.array.is_empty() {
-                let why = "--pid names a process, whatever array it uses; leave out either it or --array";
+                let why = "--pid names a process whatever array it uses; give either --pid or --array";
                 return Err(Failure::Usage(why.to_owned()));
             }
             return Ok(Wish { pid: arguments.pid, array: None });
@@ -92,10 +92,10 @@ impl Wish {
         self.pid.is_none_or(|pid| pid == board.pid()) && self.array.as_ref().is_none_or(|id| *id == board.array_id())
     }
 
-    /// What to say when there is nobody.
+    /// The text for a page without processes.
     fn nobody(&self) -> String {
         match (self.pid, &self.array) {
-            (Some(pid), _) => format!("process {pid} uses no array, or is another user's"),
+            (Some(pid), _) => format!("process {pid} uses no array, or belongs to another user"),
             (None, Some(id)) => format!("no process of this user uses array {id}"),
             (None, None) => "no process of this user uses an array".to_owned(),
         }
@@ -116,7 +116,7 @@ struct Seen {
 }
 
 impl Watch {
-    /// Looks at all processes; what they did since the last look.
+    /// Looks at all processes. The page says what they did since the last look.
     fn look(&mut self, wish: &Wish) -> Result<Page> {
         let (found, notices) = counters::find(&counters::directories());
         let mut page = Page { processes: Vec::new(), arrivals: 0, notices };
@@ -131,7 +131,7 @@ impl Watch {
                 }
             };
             let at = Instant::now();
-            // What was found before keeps its file open, so its key is nobody else's.
+            // An entry in `seen` keeps its file open, so no other file has its key.
             match self.seen.get(&board.key()) {
                 Some(before) => page.processes.push(Process::new(&board, &counters, before, at)),
                 None => page.arrivals += 1,
@@ -151,7 +151,7 @@ impl Watch {
 /// All processes over one interval.
 struct Page {
     processes: Vec<Process>,
-    /// Processes that were seen for the first time.
+    /// How many processes this look saw for the first time.
     arrivals: usize,
     notices: Vec<String>,
 }
@@ -162,7 +162,7 @@ struct Process {
     array: String,
     drives: Vec<String>,
     seconds: f64,
-    /// What it did within the interval.
+    /// What the process did within the interval.
     did: Counters,
 }
 
@@ -298,10 +298,10 @@ impl Page {
         }
         match (self.processes.is_empty(), self.arrivals) {
             (true, 0) => text.extend([&wish.nobody(), "\n"]),
-            (true, 1) => text.push_str("1 process has come within the interval: its rates are on the next page\n"),
+            (true, 1) => text.push_str("1 process was seen for the first time: its rates are on the next page\n"),
             (true, many) => {
                 text.push_str(&format!(
-                    "{many} processes have come within the interval: their rates are on the next page\n"
+                    "{many} processes were seen for the first time: their rates are on the next page\n"
                 ));
             }
             (false, _) => {}

@@ -1,4 +1,4 @@
-//! `iomill tune`: what of this machine costs I/Os, and mending it.
+//! `iomill tune`: shows which settings of this machine slow I/O down, and changes them.
 
 use std::fs;
 use std::io;
@@ -56,7 +56,7 @@ pub fn run(context: &Context<'_>, arguments: &Tune) -> Result<Answer> {
         context.note(
             plan.not_kept
                 .iter()
-                .map(|path| format!("nothing keeps {path} over a restart; run `iomill tune --apply` again then")),
+                .map(|path| format!("no file keeps {path} over a restart; run `iomill tune --apply` again after each")),
         );
     }
     let mut text = header(&machine, &drives);
@@ -74,7 +74,7 @@ pub fn run(context: &Context<'_>, arguments: &Tune) -> Result<Answer> {
     if refused > 0 {
         let all = changes.len();
         answer.failures.push(Failure::Unsound(format!(
-            "{refused} of {all} settings were refused, see above; `iomill tune --undo` puts the others back"
+            "the kernel refused {refused} of {all} settings, see above; `iomill tune --undo` puts the others back"
         )));
     }
     Ok(answer)
@@ -83,15 +83,17 @@ pub fn run(context: &Context<'_>, arguments: &Tune) -> Result<Answer> {
 fn tree(arguments: &Tune) -> Result<Tree> {
     if let Some(file) = &arguments.unpack {
         if arguments.root == Path::new(iomill_platform::tree::MACHINE) {
-            return Err(Failure::Usage("name an empty directory to unpack into with --root".to_owned()));
+            return Err(Failure::Usage("--unpack needs a directory: name an empty one with --root".to_owned()));
         }
         let text = fs::read_to_string(file).map_err(Failure::local("read", file))?;
         let record = Record::parse(&text).map_err(|why| iomill::Error::Corrupt { path: file.clone(), why })?;
         fs::create_dir_all(&arguments.root).map_err(Failure::local("create", &arguments.root))?;
         let is_empty = fs::read_dir(&arguments.root).map_err(Failure::local("list", &arguments.root))?.next().is_none();
         if !is_empty {
-            let why =
-                io::Error::new(io::ErrorKind::DirectoryNotEmpty, "it is no empty directory; name one with --root");
+            let why = io::Error::new(
+                io::ErrorKind::DirectoryNotEmpty,
+                "the directory is not empty; name an empty one with --root",
+            );
             return Err(Failure::local("unpack into", &arguments.root)(why));
         }
         record.unpack(&arguments.root).map_err(Failure::local("unpack into", &arguments.root))?;
@@ -100,7 +102,7 @@ fn tree(arguments: &Tune) -> Result<Tree> {
     Ok(if arguments.record.is_some() { tree.recording() } else { tree })
 }
 
-/// What is saved of this machine is not for a recorded one to replace or put back, nor are its files.
+/// A recorded machine needs its own places: the saved values and files of this machine must not be replaced or put back for it.
 fn keeps_machines_apart(arguments: &Tune, tree: &Tree) -> Result<()> {
     let what = match () {
         _ if tree.is_machine() => return Ok(()),
@@ -108,8 +110,10 @@ fn keeps_machines_apart(arguments: &Tune, tree: &Tree) -> Result<()> {
         _ if arguments.persist && arguments.dir == Path::new(persist::DIRECTORY) => "--dir DIR",
         _ => return Ok(()),
     };
-    let why =
-        format!("{} is a recorded machine: name a place for what belongs to it with {what}", arguments.root.display());
+    let why = format!(
+        "{} is a recorded machine, and needs a place of its own for its data; name that with {what}",
+        arguments.root.display()
+    );
     Err(Failure::Usage(why))
 }
 
@@ -124,12 +128,12 @@ fn store(arguments: &Tune) -> Result<Store> {
     Ok(Store::open(&state_path(arguments)?)?)
 }
 
-/// The drives that are named; or the array's; or all.
+/// The named drives; or else the array's; or else all.
 fn chosen_drives(context: &Context<'_>, arguments: &Tune, tree: &Tree, machine: &Machine) -> Result<Vec<Drive>> {
     if !arguments.drives.is_empty() {
         return Ok(drives::under(tree, machine, &arguments.drives)?);
     }
-    // A recorded machine has no array that could be opened here.
+    // A recorded machine has no array that can be opened here.
     if tree.is_machine() && context.starts_if_named()?.is_some() {
         let info = context.peek()?.info()?;
         let paths: Vec<_> = info.drives.iter().map(|drive| drive.path.clone()).collect();
@@ -162,7 +166,7 @@ fn header(machine: &Machine, drives: &[Drive]) -> String {
     text
 }
 
-/// What to mend, what to know, and with `all` what is good; a paragraph for each, in this order.
+/// A paragraph for each finding: first what to change, then what to know, and with `all` what is good.
 fn report(found: &[Finding], all: bool) -> String {
     let mut text = String::new();
     for verdict in [Verdict::Mend, Verdict::Advise, Verdict::Unknown, Verdict::Note, Verdict::Good] {
@@ -171,7 +175,7 @@ fn report(found: &[Finding], all: bool) -> String {
         }
         let mut rest: Vec<&Finding> = found.iter().filter(|finding| finding.verdict == verdict).collect();
         while let Some(&finding) = rest.first() {
-            // What is said of several drives alike is said once.
+            // Equal findings of several drives become one paragraph.
             let said = |one: &Finding| (one.what, one.is.clone(), one.should.clone(), one.why.clone());
             let (alike, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|one| said(one) == said(finding));
             rest = others;
@@ -199,7 +203,7 @@ fn report(found: &[Finding], all: bool) -> String {
     text
 }
 
-/// What was set, or what could be.
+/// Which settings were changed, or can be changed.
 fn aftermath(arguments: &Tune, found: &[Finding], pending: usize, changes: &[Change]) -> String {
     if arguments.apply {
         if changes.is_empty() {
@@ -221,7 +225,7 @@ fn aftermath(arguments: &Tune, found: &[Finding], pending: usize, changes: &[Cha
             "\n{to_mend} to mend, by {pending} {}: `iomill tune --apply` sets {}, `--undo` puts back what was. {}\n",
             if pending == 1 { "setting" } else { "settings" },
             if pending == 1 { "it" } else { "them" },
-            if arguments.persist { "Until a restart all is as it was." } else { "Nothing was changed." }
+            if arguments.persist { "The files take effect at the next restart." } else { "Nothing was changed." }
         ),
     }
 }
@@ -232,7 +236,7 @@ fn undo(context: &Context<'_>, arguments: &Tune, tree: &Tree) -> Result<Answer> 
         Ok(Answer::new(text, undone_document(&Undone::default())))
     };
     let path = state_path(arguments)?;
-    // Opening the store would make its directory.
+    // `Store::open` would make the directory.
     if !path.exists() {
         return nothing(&path);
     }
@@ -244,7 +248,7 @@ fn undo(context: &Context<'_>, arguments: &Tune, tree: &Tree) -> Result<Answer> 
     let mut answer = Answer::new(text, undone_document(&undone));
     if !undone.failed.is_empty() {
         answer.failures.push(Failure::Unsound(format!(
-            "not put back: {}; what they were is still in {}",
+            "not put back: {}; their old values are still in {}",
             undone.failed.join("; "),
             store.path().display()
         )));
@@ -256,7 +260,7 @@ fn undone_document(undone: &Undone) -> Value {
     json!({ "restored": undone.restored, "files": undone.files, "failed": undone.failed })
 }
 
-/// A drive, for programs.
+/// A drive in JSON documents.
 fn drive_document(drive: &Drive) -> Value {
     json!({
         "name": drive.name,

@@ -1,4 +1,4 @@
-//! `iomill bench warm`, `cold`, `mixed`, `small-writes`: iomill's cache beside those of Linux and of others; `nodes`, `soak`: on its own.
+//! `iomill bench warm`, `cold`, `mixed`, `small-writes`: iomill's cache beside others. `nodes`, `soak`: iomill's cache alone.
 
 use std::io;
 use std::path::Path;
@@ -23,12 +23,12 @@ use crate::destination::check_report;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 
-/// The file's length over the memory for it, where no length is given.
+/// The file's length as a multiple of the cache's size, if no length is given.
 const COLD_SIZE_OVER_CACHE: u64 = 8;
 const WRITES_SIZE_OVER_CACHE: u64 = 4;
 const SOAK_SIZE_OVER_CACHE: u64 = 4;
 
-/// Nodes on a machine that has one, where no number is given.
+/// How many nodes are emulated on a machine with one node.
 const EMULATED_NODES: usize = 4;
 
 pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
@@ -59,7 +59,7 @@ pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
     arguments.svg.as_deref().map_or(Ok(()), |path| check_report("--svg", path))?;
     let what = What::Mixed(arguments.hit_percent.clone());
     let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
-    // First, so that a picture which cannot be written takes nothing else along, and one of nothing is not drawn.
+    // The document is written first: then a picture that cannot be written loses no results. An empty picture is not drawn.
     let answer = told(context, &report)?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, chart::svg(&report)?).map_err(Failure::local("write", path))?;
@@ -77,8 +77,7 @@ pub fn small_writes(context: &Context<'_>, arguments: &BenchSmallWrites) -> Resu
 pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
     let wanted = &context.global.nodes;
     if wanted.cache_nodes.is_some() || wanted.io_nodes.is_some() {
-        let why =
-            "bench nodes tries all nodes together, and half of them for drives; leave --cache-nodes and --io-nodes out";
+        let why = "bench nodes chooses the nodes itself, first all and then half of them for drives; leave out --cache-nodes and --io-nodes";
         return Err(Failure::Usage(why.to_owned()));
     }
     let interrupt = Interrupt::install()?;
@@ -103,7 +102,7 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
     watched(context, &interrupt, |stage| nodes::run(arena, &settings, interrupt.flag(), stage))
 }
 
-/// Serves the measurement that started this process, and says nothing itself.
+/// Serves the measurement that started this process. Its own answer is silent.
 pub fn held() -> Result<Answer> {
     held::serve(io::stdin().lock(), io::stdout().lock())?;
     Ok(Answer { is_silent: true, ..Answer::default() })
@@ -128,7 +127,7 @@ fn settings(
         size_bytes,
         cache_bytes,
         options: turns.kind.apply(context.options()),
-        // Of those who take many; others have one.
+        // For contenders that take several operations per call; `cold_settings` sets it.
         batch: 1,
         turns: turns.rounds.times.turns(vec![threads.into()]),
         flyers: flyers(context),

@@ -26,7 +26,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     match arguments.of {
         Of::Sc13 => sc13(context, arguments),
         Of::Falcon if arguments.state.is_some() => Err(Failure::Usage(
-            "falcon switches nothing of the machine, and keeps no --state: that is sc13's".to_owned(),
+            "--state is for sc13: falcon changes no setting of the machine; leave --state out".to_owned(),
         )),
         Of::Falcon => falcon::run(context, arguments),
     }
@@ -35,7 +35,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
 fn sc13(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     if arguments.drives.is_some() || arguments.loads.is_some() || !arguments.traces.is_empty() {
         let why =
-            "the steps of sc13 are measured by random reads of one array: --drives, --load and --trace are falcon's";
+            "sc13 measures random reads of one array: leave out --drives, --load and --trace, which are for falcon";
         return Err(Failure::Usage(why.to_owned()));
     }
     let slice = Duration::from_secs_f64(arguments.seconds);
@@ -56,7 +56,7 @@ fn sc13(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     let dir = match &arguments.dir[..] {
         [] => Path::new("."),
         [dir] => dir,
-        _ => return Err(Failure::Usage("the steps of sc13 are measured in one directory: give one --dir".to_owned())),
+        _ => return Err(Failure::Usage("sc13 measures in one directory: give --dir only once".to_owned())),
     };
     let arena = named_or_fresh(context, dir)?;
     let report =
@@ -68,7 +68,7 @@ fn threads(arguments: &BenchLadder) -> usize {
     arguments.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }
 
-/// Each step beside the one before it and the first.
+/// A row for each step, with its ratio to the step before and to the first.
 fn table(report: &Report) -> String {
     let mut table = Table::new(&["step", ">thr", ">ops/s", ">CPU/op", ">x before", ">x plain"]);
     let mut before: Option<&Row> = None;
@@ -88,10 +88,12 @@ fn table(report: &Report) -> String {
         before = Some(row);
     }
     let mut text = format!("{}\n{}", report.machine.line(), table.render());
-    text.push_str("Each step is on top of those above it; x: operations per second over theirs.\n");
+    text.push_str(
+        "Each step adds to those above it. x: times the operations per second of the step before, or of plain.\n",
+    );
     for out in &report.left_out {
         text.push_str(&format!(
-            "{} has nothing to switch: {}\n",
+            "{} changes nothing here: {}\n",
             out.contender.trim_start_matches("iomill-sc13-"),
             out.why
         ));

@@ -16,7 +16,9 @@ use crate::terminal;
 pub fn run(context: &Context<'_>, arguments: &BenchMapped) -> Result<Answer> {
     if let Some(request) = arguments.request_size.iter().find(|&&request| u64::from(request) > arguments.size) {
         let (request, size) = (human::size((*request).into()), human::size(arguments.size));
-        return Err(Failure::Usage(format!("reads of {request} from a file of {size}: give a larger --size")));
+        return Err(Failure::Usage(format!(
+            "a read of {request} is longer than the file of {size}; give a larger --size"
+        )));
     }
     let settings = Settings {
         size_bytes: arguments.size,
@@ -31,7 +33,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchMapped) -> Result<Answer> {
     answer(context, report.table(terminal::width()) + "\n", report.json()?)
 }
 
-/// A plain file is all that is measured: on the first drive of the array that is named, or else in `dir`.
+/// The directory of the plain file that is measured: the first drive of the named array, or else `dir`.
 fn place(context: &Context<'_>, dir: &Path) -> Result<PathBuf> {
     let named = context.starts_if_named()?.and_then(|drives| drives.into_iter().next());
     match named {

@@ -1,4 +1,4 @@
-//! `iomill replay`: recorded accesses, on an array or in simulated caches.
+//! `iomill replay`: repeats recorded accesses, on an array or in simulated caches.
 
 mod real;
 mod simulate;
@@ -14,7 +14,7 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
     if arguments.simulate { simulate::run(context, arguments) } else { real::run(context, arguments) }
 }
 
-/// What a trace is called: its file's name without what says how it is packed and written, so `oltp` for `oltp.csv.xz`.
+/// A trace's name: its file's name without the endings for compression and form, so `oltp` for `oltp.csv.xz`.
 pub(super) fn trace_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let plain = [".gz", ".xz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);

@@ -1,7 +1,7 @@
-//! `iomill replay` on an array: the requests of a trace on a file, in order.
+//! `iomill replay` on an array: makes the requests of a trace on a file, in order.
 //!
-//! Unless a file is named, they go to a temporary one, which is removed. A named file is changed only with `--writes`. What a
-//! killed replay leaves behind has a name like that of an unfinished `put`, which `check` knows.
+//! Unless a file is named, they go to a temporary one, which is removed. A named file changes only with `--writes`. A killed
+//! replay leaves a file named like that of an unfinished `put`, so that `check` finds it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use crate::naming;
 use crate::progress::Progress;
 use crate::table::Table;
 
-/// How often the progress is looked at.
+/// Time between updates of the progress bar.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A replay that can begin.
@@ -37,7 +37,7 @@ struct Task<'a> {
     path: &'a Path,
     survey: Survey,
     interrupt: Interrupt,
-    /// With the cache that was asked for.
+    /// They include the cache that the user chose.
     options: ArrayOptions,
 }
 
@@ -46,12 +46,13 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
         let why = "one trace at a time is replayed on an array; --simulate takes several";
         return Err(Failure::Usage(why.to_owned()));
     };
-    // Before a long look at the trace.
+    // An error of the array comes before the trace is read, which may take long.
     context.starts()?;
     let options = with_cache(context, arguments)?;
     let kind = std::fs::metadata(path).map_err(Failure::local("read", path))?;
     if !kind.is_file() {
-        let why = "it is no regular file; a trace is read more than once, so write it to one first".to_owned();
+        let why = "it is no regular file, and a trace is read more than once; write the trace to a regular file first"
+            .to_owned();
         return Err(TraceError::Whole { path: path.display().to_string(), why }.into());
     }
     let interrupt = Interrupt::install()?;
@@ -67,14 +68,14 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
     }
 }
 
-/// How the array is opened for the replay itself.
+/// The options for the array during the replay itself.
 fn with_cache(context: &Context<'_>, arguments: &Replay) -> Result<ArrayOptions> {
     let one = |what: &str| Failure::Usage(format!("an array's cache has one {what}; --simulate takes several"));
     let policy = match arguments.policies[..] {
         [] => PolicyKind::default(),
         [Policy::Sets(policy)] => policy,
         [policy] => {
-            let why = format!("{policy} is there for comparison with --simulate; an array's cache has {}", names());
+            let why = format!("{policy} exists only with --simulate; an array's cache has {}", names());
             return Err(Failure::Usage(why));
         }
         _ => return Err(one("policy")),
@@ -83,14 +84,16 @@ fn with_cache(context: &Context<'_>, arguments: &Replay) -> Result<ArrayOptions>
     let mut options = context.cached_options().policy(policy).set_size(set_size as usize);
     options = options.read_ahead_bytes(arguments.read_ahead);
     if let Some(bytes) = arguments.cache {
-        // The library would say so too, after the file has been prepared.
+        // The library refuses that too, but only after the file has been prepared.
         let least = u64::from(set_size) * PAGE_BYTES;
         if (1..least).contains(&bytes) {
-            let why = format!("a cache has at least one set of {set_size} pages, {least} bytes; 0 is none");
+            let why = format!(
+                "a cache has at least one set of {set_size} pages, which is {least} bytes; give more, or 0 for no cache"
+            );
             return Err(Failure::Usage(why));
         }
         if bytes == 0 && (!arguments.policies.is_empty() || arguments.read_ahead > 0) {
-            let why = "--policy and --read-ahead are the cache's, and with --cache 0 there is none";
+            let why = "--policy and --read-ahead need a cache, and with --cache 0 there is none; leave one of them out";
             return Err(Failure::Usage(why.to_owned()));
         }
         check_cache(bytes)?;
@@ -104,7 +107,7 @@ fn names() -> String {
 }
 
 impl Task<'_> {
-    /// Whether a named file is to be changed.
+    /// Whether the replay changes the named file.
     fn writes(&self) -> bool {
         self.arguments.writes && self.survey.writes > 0
     }
@@ -113,8 +116,8 @@ impl Task<'_> {
         let file = array.open_file(name)?;
         if file.len() < self.survey.end_bytes {
             let why = format!(
-                "it has {} bytes, and the trace goes to {}; choose a longer file, or `iomill truncate {name} {}` makes a \
-                 hole at its end",
+                "it has {} bytes, and the trace reaches {}; choose a longer file, or extend this one by a hole with \
+                 `iomill truncate {name} {}`",
                 file.len(),
                 self.survey.end_bytes,
                 self.survey.end_bytes
@@ -132,7 +135,7 @@ impl Task<'_> {
         self.answer(&figures, Some(name), left_out)
     }
 
-    /// On a file that is made, and prepared past the cache, which is empty when the replay begins.
+    /// Replays on a new temporary file. It is prepared without the cache, which is empty when the replay begins.
     fn on_temporary(&self) -> Result<Answer> {
         let name = naming::unfinished("replay")?;
         self.context.with_writer(|array| {
@@ -158,13 +161,13 @@ impl Task<'_> {
         })
     }
 
-    /// Makes a new file as long as the trace needs it, with something in all pages that it touches. It is closed when this returns.
+    /// Makes a new file as long as the trace needs, with data in all pages that the trace touches. It is closed when this returns.
     fn prepare(&self, array: &Array, file: File) -> Result<()> {
         let fill = || {
             // Preparing writes whole pages.
             file.set_len(self.survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
             if self.arguments.sparse {
-                let what = "the file is empty: reads of what the trace has not written before meet holes, and no drive";
+                let what = "the file is empty: pages that the trace has not written are holes, and reads of them reach no drive";
                 self.context.note([what.to_owned()]);
                 return Ok(());
             }
@@ -173,13 +176,13 @@ impl Task<'_> {
         close_or_discard(fill(), file)
     }
 
-    /// On a file that is closed when this returns.
+    /// Opens the file, replays on it and closes it.
     fn replay_on(&self, array: &Array, name: &str) -> Result<Figures> {
         let file = array.open_file(name)?;
         close_or_discard(self.replay(array, &file, Manner::AsRecorded, ""), file)
     }
 
-    /// Runs over the trace once, and shows how far it is.
+    /// Goes through the trace once, and shows the progress.
     fn replay(&self, array: &Array, file: &File, manner: Manner, what: &'static str) -> Result<Figures> {
         let settings = Settings { threads: self.arguments.threads.into(), manner, limit: self.arguments.limit };
         let reader = Reader::open(self.path, self.arguments.format)?;
@@ -244,7 +247,7 @@ impl Task<'_> {
     }
 }
 
-/// Closes the temporary file. After a failure it is deleted, so nothing of it need be written first, which may take long.
+/// Closes the temporary file. After a failure it discards its pages, because the file will be deleted and writing them may take long.
 fn close_or_discard<T>(result: Result<T>, file: File) -> Result<T> {
     match result {
         Ok(done) => Ok(file.close().map(|()| done)?),
@@ -260,5 +263,5 @@ fn machine(why: &str) -> Failure {
 }
 
 fn remains(name: &str) -> String {
-    format!("the temporary file {name:?} remains; `iomill check --repair` removes it once it can")
+    format!("the temporary file {name:?} remains; remove it later with `iomill check --repair`")
 }

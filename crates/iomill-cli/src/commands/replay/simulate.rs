@@ -1,4 +1,4 @@
-//! `iomill replay --simulate`: which accesses caches would hit.
+//! `iomill replay --simulate`: which accesses of a trace simulated caches hit.
 
 use std::fmt::Write;
 
@@ -16,17 +16,17 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::table::Table;
 
-/// A trace of which a smaller share of accesses than this comes back to a page says nothing about caches.
+/// Least share of accesses that must return to a page. Below it a trace says nothing about caches.
 const REUSE_MIN: f64 = 0.01;
 
-/// Other policies of a reference that are worth a column.
+/// The policies of a reference that get a column.
 const REFERENCE_COLUMNS: [&str; 5] = [LRU, "CLOCK", ARC, "S3-FIFO", "Belady-MIN"];
 
-/// What caches made of a trace.
+/// The results of one trace.
 struct Traced {
     name: String,
     outcomes: Vec<Outcome>,
-    /// Whether enough accesses come back to a page to tell caches apart.
+    /// Whether the share of accesses that return to a page reaches `REUSE_MIN`.
     has_reuse: bool,
 }
 
@@ -68,7 +68,9 @@ fn sizes(arguments: &Replay, reference: Option<&Reference>, name: &str, pages: &
     let Some(reference) = reference else { return Ok(simulate::default_sizes(pages.unique())) };
     let sizes = reference.sizes(name);
     if sizes.is_empty() {
-        let why = format!("the reference has no trace named {name:?}; leave it out, or give sizes with --cache-pages");
+        let why = format!(
+            "the reference has no trace named {name:?}; leave that trace out, or give sizes with --cache-pages"
+        );
         return Err(Failure::Usage(why));
     }
     Ok(sizes)
@@ -92,7 +94,7 @@ fn document(trace: &str, outcome: &Outcome, reference: &Option<Reference>) -> Va
     document
 }
 
-/// All outcomes, a row each.
+/// All outcomes, one row each.
 fn table(traces: &[Traced], reference: Option<&Reference>) -> String {
     let mut headings = vec!["trace", "policy", ">set size", ">cache pages", ">used", ">warm hits, %", ">all hits, %"];
     let theirs = reference.map(|_| REFERENCE_COLUMNS.map(|policy| format!(">{policy}"))).unwrap_or_default();
@@ -122,11 +124,11 @@ fn table(traces: &[Traced], reference: Option<&Reference>) -> String {
     table.render()
 }
 
-/// The table with the reference's hit rates, and how far ours are from them.
+/// The table with the reference's hit rates, and the differences between ours and those.
 fn compared(context: &Context<'_>, traces: &[Traced], reference: &Reference) -> String {
     for trace in traces.iter().filter(|trace| !trace.has_reuse) {
         context.note([format!(
-            "{}: fewer than {}% of its accesses come back to a page, so it is not in the means",
+            "{}: fewer than {}% of its accesses return to a page, so the means leave it out",
             trace.name,
             100.0 * REUSE_MIN
         )]);
@@ -137,7 +139,7 @@ fn compared(context: &Context<'_>, traces: &[Traced], reference: &Reference) -> 
     let distances = reference::distances(reference, &outcomes);
     let _ = writeln!(
         text,
-        "\nWarm hit rates less those of the reference's {LRU} and {ARC}, in points, over all cells of {} pages or more:",
+        "\nWarm hit rates minus those of the reference's {LRU} and {ARC}, in percentage points, over all cells of {} pages or more:",
         simulate::PAGES_MIN
     );
     text + &distance_table(&distances)
@@ -174,7 +176,7 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     }
 }
 
-/// How many combinations are done, on a terminal.
+/// A progress bar over the combinations, on a terminal only.
 struct Bar {
     bar: Option<ProgressBar>,
 }

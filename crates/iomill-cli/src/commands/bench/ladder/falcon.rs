@@ -20,13 +20,13 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::table::Table;
 
-/// Numbers of drives where none are given.
+/// The numbers of drives that are tried if none are given.
 const DRIVES: [usize; 4] = [1, 2, 4, 8];
 
 pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     if !context.global.array.is_empty() {
-        let why = "the steps of falcon are measured on arrays of several numbers of drives, which are made for it: name \
-                   directories with --dir instead of an array";
+        let why = "falcon makes arrays of several numbers of drives, and measures on those: name directories with --dir \
+                   instead of an array";
         return Err(Failure::Usage(why.to_owned()));
     }
     switched_by_the_steps(context)?;
@@ -37,7 +37,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
         None => offered(devices),
     };
     if let Some(most) = drives.iter().max().filter(|most| **most > devices) {
-        context.note([format!("{most} drives are directories on {}: they share its limit", number(devices))]);
+        context.note([format!("{most} drives are directories on {}, and share the limit of that", number(devices))]);
     }
     let loads = match &arguments.loads {
         Some(names) => once(names.iter().map(|name| name.load())),
@@ -64,7 +64,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     answer(context, table(&ladder, &settings.workloads()), ladder.json()?)
 }
 
-/// Options that say what the steps are about would be without effect.
+/// Refuses options that the steps set themselves: they would have no effect.
 fn switched_by_the_steps(context: &Context<'_>) -> Result<()> {
     let (global, queues) = (context.global, &context.global.queues);
     let given = [
@@ -75,14 +75,14 @@ fn switched_by_the_steps(context: &Context<'_>) -> Result<()> {
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(Failure::Usage(format!(
-            "the steps of falcon switch order, merging and adaptive depth themselves, inline and by drive threads: leave \
-             {option} out; --depth N and --plug N say what the steps begin with"
+            "falcon's steps choose order, merging, adaptive depth and mode themselves: leave {option} out; \
+             --depth N and --plug N give the values of the first step"
         ))),
         None => Ok(()),
     }
 }
 
-/// What is named twice is measured once.
+/// The names without repetitions, so that each is measured once.
 fn once<T: PartialEq>(named: impl Iterator<Item = T>) -> Vec<T> {
     let mut once = Vec::new();
     for one in named {
@@ -98,7 +98,7 @@ fn dirs(arguments: &BenchLadder) -> Result<Vec<PathBuf>> {
     given.iter().map(|dir| std::path::absolute(dir).map_err(Failure::local("find", dir))).collect()
 }
 
-/// How many devices lie under the directories.
+/// How many devices lie under the directories. A directory that is named twice is refused.
 fn devices(dirs: &[PathBuf]) -> Result<usize> {
     let (mut devices, mut seen) = (HashSet::new(), HashSet::new());
     for dir in dirs {
@@ -113,7 +113,7 @@ fn devices(dirs: &[PathBuf]) -> Result<usize> {
     Ok(devices.len())
 }
 
-/// Of the usual numbers of drives those for which there are devices, and the others.
+/// The usual numbers of drives for which there are devices, and separately the larger ones.
 fn offered(devices: usize) -> (Vec<usize>, Vec<DrivesLeftOut>) {
     let (there, missing) = DRIVES.into_iter().partition::<Vec<_>, _>(|&drives| drives <= devices);
     let why = |drives| {
@@ -133,7 +133,7 @@ fn traces(arguments: &BenchLadder) -> Result<Vec<Trace>> {
         let name = trace_name(path);
         if !names.insert(name.clone()) {
             return Err(Failure::Usage(format!(
-                "two traces are called {name:?}; results tell them apart by name: rename one"
+                "two traces are called {name:?}, and results name traces; rename one of them"
             )));
         }
         traces.push(Trace::open(name, path, arguments.format, arguments.limit, arguments.size)?);
@@ -141,7 +141,7 @@ fn traces(arguments: &BenchLadder) -> Result<Vec<Trace>> {
     Ok(traces)
 }
 
-/// Each step beside the one before it and the first.
+/// A row for each step, with its ratio to the step before and to the first.
 fn table(ladder: &Ladder, workloads: &[String]) -> String {
     let headings = [">drives", "load", "way", "step", ">ops/s", ">bytes/s", ">CPU/op", ">x before", ">x plain"];
     let mut table = Table::new(&headings);
@@ -173,7 +173,9 @@ fn table(ladder: &Ladder, workloads: &[String]) -> String {
     }
     let machine = ladder.ladders.first().map(|rung| rung.report.machine.line()).unwrap_or_default();
     let mut text = format!("{machine}\n{}", table.render());
-    text.push_str("Each step is on top of those above it; x: operations per second over theirs.\n");
+    text.push_str(
+        "Each step adds to those above it. x: times the operations per second of the step before, or of plain.\n",
+    );
     for out in &ladder.drives_left_out {
         text.push_str(&format!("Not measured with {} drives: {}.\n", out.drives, out.why));
     }
