@@ -1,8 +1,8 @@
-//! Reads of small records from bytes that are all in memory: what a hit costs.
+//! Reads of small records from bytes that are all in memory: the cost of a hit.
 //!
-//! Goals: everybody does the same work and nothing else is timed: the records are listed before the slice, everybody
-//! goes through the same list, copies each record into a buffer and uses it. Non-goals: latency; looking at the clock
-//! costs as much as a read.
+//! Goals: all contenders do the same work, and nothing else is timed. The records are listed before the slice. All contenders go
+//! through the same list, copy each record into a buffer and use it.
+//! Non-goals: latency, because reading the clock costs as much as a read.
 
 use std::fmt;
 use std::hint::black_box;
@@ -20,34 +20,34 @@ use crate::threads::{self, Count};
 /// Length of a record. Records do not cross pages.
 pub const RECORD_BYTES: usize = 128;
 
-/// Records in a list: large enough that what they touch does not stay in the CPU's caches, gone through in order, so that
-/// the list itself costs next to nothing.
+/// Records in a list. It is so long that the records do not stay in the CPU's caches. It is read in order, so that the list itself
+/// costs almost nothing.
 const LISTED: usize = 4 << 20;
 
 /// The bytes of a record.
 pub type Record = [u8; RECORD_BYTES];
 
-/// Which records are popular.
+/// The popularity of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skew {
-    /// All alike.
+    /// All records are equally popular.
     Uniform,
-    /// A few of them, by a zipf law.
+    /// A few records are popular, by a zipf law.
     Zipf,
 }
 
 /// Random reads of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordReads {
-    /// Which records.
+    /// The popularity of the records.
     pub skew: Skew,
-    /// Records in one call of those contenders that take many, at least one.
+    /// Records per call, for contenders that take many in a call; at least one.
     pub batch: u32,
 }
 
 impl fmt::Display for RecordReads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The names of `--skew`. All records of `warm` are of one length.
+        // These are the names of `--skew`. All records of `warm` have the same length.
         f.write_str(match self.skew {
             Skew::Uniform => "uniform",
             Skew::Zipf => "zipf",
@@ -64,7 +64,7 @@ impl Task for RecordReads {
     }
 }
 
-/// The bytes that are read: a plain file of pattern, as long as whatever else holds the same bytes.
+/// The bytes that are read: a plain file of pattern. The other holders of these bytes have the same length.
 #[derive(Debug)]
 pub struct Data {
     path: PathBuf,
@@ -75,7 +75,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// The pattern with that seed in `pages` pages, which the file at `path` holds.
+    /// The pattern of `seed` in `pages` pages. The file at `path` holds these bytes.
     pub fn new(path: PathBuf, pages: u64, seed: u64) -> Result<Data> {
         let records = pages * (PAGE_BYTES / RECORD_BYTES) as u64;
         if records < 2 || u32::try_from(records).is_err() {
@@ -127,7 +127,7 @@ impl Data {
     }
 }
 
-/// Reads records, as many as it is given.
+/// Reads a given list of records.
 pub trait Reader {
     /// Reads each of `records`, and uses its bytes.
     fn read<const VERIFY: bool>(&mut self, records: &[u32], data: &Data) -> Result<()>;
@@ -139,7 +139,7 @@ pub trait Copier {
     fn copy(&mut self, offset: u64, record: &mut Record) -> Result<()>;
 }
 
-/// A reader that takes one record after the other.
+/// A reader that copies one record after the other.
 #[derive(Debug)]
 pub struct OneByOne<C>(pub C);
 
@@ -150,7 +150,7 @@ impl<C: Copier> Reader for OneByOne<C> {
         for &index in records {
             let offset = u64::from(index) * RECORD_BYTES as u64;
             self.0.copy(offset, &mut record)?;
-            // Otherwise the copy would be dropped as unused.
+            // Without this the compiler would remove the copy as unused.
             black_box(&record);
             if VERIFY {
                 data.check(offset, &record)?;
@@ -160,7 +160,7 @@ impl<C: Copier> Reader for OneByOne<C> {
     }
 }
 
-/// One slice of a reader; `set_up` makes one per thread.
+/// Runs one slice. `set_up` makes a reader for each thread.
 pub fn run<R: Reader>(
     slice: &Slice<'_>,
     reads: &RecordReads,

@@ -1,6 +1,6 @@
 //! The runs of a probe, one after the other.
 //!
-//! Goals: each question its runs, and how far it has come. Non-goals: what the figures mean, which is the verdict's.
+//! Goals: the runs for each question, and progress reports. Non-goals: the meaning of the figures; `verdict` says that.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use crate::workload::Workload;
 
 const PAGE: u32 = PAGE_BYTES as u32;
 
-/// See the module.
+/// See the head of this file.
 pub struct Course<'a> {
     settings: &'a Settings,
     tree: &'a Tree,
@@ -40,17 +40,17 @@ pub struct Course<'a> {
     total: usize,
 }
 
-/// A drive and what it hangs on.
+/// A drive, and the PCI function of its adapter.
 struct Found {
     figures: DriveFigures,
     function: Option<String>,
 }
 
-/// A sample, and which shares of the processors were idle and in interrupts meanwhile, where the kernel tells.
+/// A sample, with the shares of the CPUs that were idle and in interrupts during it, if the kernel counts them.
 type Half = (Sample, (Option<f64>, Option<f64>));
 
 impl<'a> Course<'a> {
-    /// A course over so many places.
+    /// A course over `places` directories.
     pub fn new(
         settings: &'a Settings,
         tree: &'a Tree,
@@ -76,12 +76,12 @@ impl<'a> Course<'a> {
         Course { settings, tree, platform: Platform::look(tree), cancel, stage, done: 0, total }
     }
 
-    /// Who is told how far it has come.
+    /// The receiver of progress reports.
     pub fn stage(&mut self) -> &mut dyn FnMut(Stage) {
         self.stage
     }
 
-    /// All that is measured on files.
+    /// Runs all measurements on files.
     pub fn all(&mut self, target: &Target, places: &[PathBuf]) -> Result<Figures> {
         let parts = target.parts();
         let mut found = Vec::new();
@@ -122,7 +122,8 @@ impl<'a> Course<'a> {
             depths.push(self.point(&alone, "each drive alone", 1, depth, PAGE)?);
         }
         let deep = depths.iter().find(|point| point.depth == DEEP);
-        let deep = deep.ok_or_else(|| Error::invalid(format!("depth {DEEP}"), "it is one of those that are tried"))?;
+        let deep =
+            deep.ok_or_else(|| Error::invalid(format!("depth {DEEP}"), "add it to the depths that are measured"))?;
         let alone_all_threads = match self.settings.threads {
             most if most > 1 => self.point(&alone, "each drive alone", most, DEEP, PAGE)?,
             _ => deep.clone(),
@@ -174,11 +175,11 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// Measures the drives of each adapter together that has several.
+    /// Measures the drives of each adapter that has several, all at the same time.
     fn adapters(&mut self, target: &Target, found: &mut [Found]) -> Result<Vec<Adapter>> {
         let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (index, one) in found.iter().enumerate() {
-            // Directories on one drive are no group.
+            // Several directories on one drive are no group.
             let is_new = found[..index].iter().all(|other| other.figures.devices != one.figures.devices);
             if let Some(function) = one.function.as_ref().filter(|_| is_new) {
                 groups.entry(function.clone()).or_default().push(index);
@@ -204,7 +205,7 @@ impl<'a> Course<'a> {
         Ok(adapters)
     }
 
-    /// Devices as they are.
+    /// Measures devices without a file system.
     pub fn raw(&mut self, raw: &[Raw], figures: &mut Figures) -> Result<()> {
         for device in raw {
             let (below, slice) = (self.below(&device.path), self.settings.slice);
@@ -257,17 +258,17 @@ impl<'a> Course<'a> {
     }
 
     fn why_unpolled(&self, below: &[Drive]) -> Option<String> {
-        let [drive] = below else { return Some("no single block device below".to_owned()) };
+        let [drive] = below else { return Some("it is not on exactly one block device".to_owned()) };
         let has_queues = |queue: &String| self.tree.number(&format!("{queue}/queue/io_poll")) == Some(1);
         if drive.queues.iter().any(has_queues) {
             return None;
         }
         let how = match drive.transport {
-            Transport::Nvme => "; `nvme.poll_queues=N` for the kernel makes some",
-            Transport::Virtio => "; `virtio_blk.poll_queues=N` for the kernel makes some",
+            Transport::Nvme => "; the kernel parameter `nvme.poll_queues=N` adds some",
+            Transport::Virtio => "; the kernel parameter `virtio_blk.poll_queues=N` adds some",
             _ => "",
         };
-        Some(format!("{} has no queues for it (queue/io_poll){how}", drive.name))
+        Some(format!("{} has no queues for polling (queue/io_poll){how}", drive.name))
     }
 
     fn tell(&mut self, what: &'static str) {
@@ -299,7 +300,7 @@ impl<'a> Course<'a> {
         Ok(ways)
     }
 
-    /// The half that others disturbed less, with the shares of the processors that were idle and in interrupts.
+    /// Runs two halves of a slice, and returns the faster one, which other programs disturbed less.
     fn best(&self, target: &Target, workload: &Workload, threads: usize) -> Result<Half> {
         let contenders: [Box<dyn Contender>; 2] =
             [Box::new(Uring::new(target.clone())), Box::new(Aio::new(target.clone()))];
@@ -313,7 +314,7 @@ impl<'a> Course<'a> {
             match first.and_then(|first| Ok((first, self.measured_half(&mut *contender, threads)?))) {
                 Ok((first, second)) if first.0.ops_per_s() > second.0.ops_per_s() => return Ok(first),
                 Ok((_, second)) => return Ok(second),
-                // Locked memory may lack for a ring that there was a moment ago.
+                // The limit of locked memory may now refuse a ring that it allowed a moment ago.
                 Err(error) => whys.push(contender.lost().ok_or(error)?),
             }
         }
@@ -325,7 +326,7 @@ impl<'a> Course<'a> {
         let sample = contender.run(&self.half(threads))?;
         let took = before.zip(Seconds::now(self.tree));
         let wall_s = start.elapsed().as_secs_f64().max(1e-9);
-        // The kernel may take back some of what it counted as idle.
+        // The kernel may correct its idle count downwards.
         let share = |of: fn(Seconds) -> f64| took.map(|(from, to)| (of(to) - of(from)).max(0.0) / wall_s);
         Ok((sample, (share(|seconds| seconds.idle), share(|seconds| seconds.interrupts))))
     }
@@ -358,7 +359,7 @@ impl<'a> Course<'a> {
     }
 }
 
-/// The node of drives that have the same.
+/// The NUMA node of the drives, if all have the same.
 fn common_node(below: &[Drive]) -> Option<u32> {
     let first = below.first()?.node;
     first.filter(|_| below.iter().all(|drive| drive.node == first))

@@ -1,7 +1,8 @@
-//! Clocks of the processor, where it has a counter of them and the kernel lends it.
+//! CPU cycles, if the processor has a counter for them and the kernel allows its use.
 //!
-//! Goals: user and kernel together, of this thread and those that it starts; where there is no counter, the reason in plain words.
-//! Non-goals: other events; counters that leave the kernel out, which is where most of a read's time goes.
+//! Goals: cycles in user mode and in the kernel, of this thread and of threads that it starts. Without a counter, the reason in
+//! plain words.
+//! Non-goals: other events; counters without the kernel, where a read spends most of its time.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,13 +11,13 @@ use std::os::fd::FromRawFd;
 /// `PERF_TYPE_HARDWARE` and `PERF_COUNT_HW_CPU_CYCLES`.
 const HARDWARE: u32 = 0;
 const CPU_CYCLES: u64 = 0;
-/// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `_RUNNING`: a counter that takes turns with others tells for how long it had its turn.
+/// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `_RUNNING`. Counters may share one hardware counter in turns; these say how long each ran.
 const WITH_TIMES: u64 = 3;
-/// The flag `inherit`, the second bit: threads that are started from now on count too.
+/// The flag `inherit`, the second bit: threads that are started later count too.
 const INHERIT: u64 = 1 << 1;
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
 
-/// The first version of the kernel's `struct perf_event_attr`, which every kernel takes.
+/// The first version of the kernel's `struct perf_event_attr`, which every kernel accepts.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -34,14 +35,14 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 64);
 
-/// A counter that runs.
+/// A running counter.
 #[derive(Debug)]
 pub struct Cycles {
     file: File,
 }
 
 impl Cycles {
-    /// Begins to count, or says why that cannot be.
+    /// Starts to count, or returns why this is not possible.
     pub fn start() -> Result<Cycles, String> {
         let attributes = Attributes {
             kind: HARDWARE,
@@ -53,18 +54,18 @@ impl Cycles {
         };
         // This thread, on any CPU, in no group.
         let (thread, cpu, group): (libc::pid_t, libc::c_int, libc::c_int) = (0, -1, -1);
-        // SAFETY: the kernel reads as many bytes of the attributes as they say they have.
+        // SAFETY: the kernel reads as many bytes as the attributes' `len` says.
         let descriptor = unsafe {
             libc::syscall(libc::SYS_perf_event_open, &raw const attributes, thread, cpu, group, CLOSE_ON_EXEC)
         };
         match i32::try_from(descriptor) {
-            // SAFETY: the descriptor is new and nobody else's.
+            // SAFETY: the descriptor is new and has no other owner.
             Ok(descriptor) if descriptor >= 0 => Ok(Cycles { file: unsafe { File::from_raw_fd(descriptor) } }),
             _ => Err(why(&io::Error::last_os_error())),
         }
     }
 
-    /// Clocks so far.
+    /// Cycles so far.
     pub fn count(&self) -> Result<u64, String> {
         let mut bytes = [0; 24];
         (&self.file).read_exact(&mut bytes).map_err(|e| format!("the counter of cycles cannot be read: {e}"))?;
@@ -77,10 +78,12 @@ impl Cycles {
     }
 }
 
-/// A count for the time in which the counter was wanted, from that in which it had its turn.
+/// Scales a count from the time in which the counter ran to the whole time.
 fn scaled(count: u64, wanted_ns: u64, running_ns: u64) -> Result<u64, String> {
     if running_ns == 0 {
-        return Err("the counter of cycles never had its turn: others use all counters of the processor".to_owned());
+        return Err(
+            "the counter of cycles never had its turn: other programs use all counters of the processor".to_owned()
+        );
     }
     Ok((u128::from(count) * u128::from(wanted_ns) / u128::from(running_ns)) as u64)
 }
@@ -88,10 +91,10 @@ fn scaled(count: u64, wanted_ns: u64, running_ns: u64) -> Result<u64, String> {
 fn why(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => {
-            "the processor, or the hypervisor above it, shows no counter of cycles".to_owned()
+            "the processor or the hypervisor shows no counter of cycles".to_owned()
         }
         Some(libc::EACCES | libc::EPERM) => {
-            "the kernel lends its counter of cycles to root only (kernel.perf_event_paranoid above 1), or a seccomp filter forbids it"
+            "the kernel allows its counter of cycles to root only (kernel.perf_event_paranoid above 1), or a seccomp filter forbids it"
                 .to_owned()
         }
         Some(libc::ENOSYS) => "the kernel has no performance counters".to_owned(),

@@ -1,7 +1,8 @@
-//! A probe as one page with pictures.
+//! A probe as one HTML page with pictures.
 //!
-//! Goals: a single file that any browser shows, that fetches nothing and runs nothing; the verdict first, then a picture for each
-//! question, with linear growth drawn beside what was measured. Non-goals: all figures; the document for programs has them.
+//! Goals: a single file for any browser, which fetches nothing and runs nothing. It shows the verdict first, then a picture for
+//! each question, with linear growth drawn beside the measured points.
+//! Non-goals: all figures; the JSON document has them.
 
 use iomill::{Error, Result};
 use plotters::coord::Shift;
@@ -25,9 +26,9 @@ struct Picture<'a> {
     title: &'a str,
     x: &'a str,
     y: &'a str,
-    /// Where they lie, left to right.
+    /// The points, from left to right.
     points: Vec<(f64, f64)>,
-    /// What a line from the first point through 0 would be is drawn too.
+    /// Whether to draw a straight line from 0 through the first point.
     with_linear: bool,
     x_text: &'a dyn Fn(f64) -> String,
     y_text: &'a dyn Fn(f64) -> String,
@@ -50,7 +51,7 @@ pub fn page(figures: &Figures) -> Result<String> {
     Ok(page)
 }
 
-/// What is varied.
+/// The varied quantity, on the x axis.
 #[derive(Clone, Copy, PartialEq)]
 enum Across {
     Depth,
@@ -59,7 +60,7 @@ enum Across {
     Drives,
 }
 
-/// What it does to what.
+/// The measured quantity, on the y axis.
 #[derive(Clone, Copy)]
 enum Up {
     Reads,
@@ -105,7 +106,7 @@ impl Up {
     }
 }
 
-/// A picture for each question that was measured.
+/// One picture for each measured question.
 fn pictures(figures: &Figures) -> Result<String> {
     let mut text = String::new();
     let number = |value: f64| format!("{value:.0}");
@@ -141,7 +142,7 @@ fn pictures(figures: &Figures) -> Result<String> {
     Ok(text)
 }
 
-/// A bar for each drive: what is its own, and what the platform's.
+/// A bar for each drive: the drive's share, and the platform's share.
 fn latencies(figures: &Figures) -> String {
     let mut text = String::from(
         "<h2>A lone read of 4 KiB</h2><table><tr><th>drive</th><th>node</th><th>median</th><th>p99</th><th>\
@@ -157,7 +158,7 @@ fn latencies(figures: &Figures) -> String {
                 escape(&latency.split_by),
                 100.0 - share
             ),
-            false => "counted too coarsely to tell".to_owned(),
+            false => "counted too coarsely".to_owned(),
         };
         text.push_str(&format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{bar}</td></tr>",
@@ -170,7 +171,7 @@ fn latencies(figures: &Figures) -> String {
     text + "</table>"
 }
 
-/// A line for each path to a drive.
+/// A row for each path to a drive.
 fn costs(figures: &Figures) -> String {
     let mut text = format!(
         "<h2>What a read of 4 KiB costs</h2><p>Cycles: {}</p><table><tr><th>path</th><th>of</th><th>reads/s</th><th>CPU</th><th>cycles</th></tr>",
@@ -253,7 +254,7 @@ mod tests {
         let page = page(&figures).unwrap();
         assert!(page.contains("<li>the &lt;drives&gt; &amp; more</li>"));
         assert!(page.contains("no &lt;queues&gt;"));
-        // No picture of what was not measured, which here are the drives with 64 KiB.
+        // No picture of what was not measured: here the drives with 64 KiB.
         assert_eq!(page.matches("<svg").count(), 7);
         for part in ["More threads", "width:90.0%", "width:10.0%", "in flight on each drive", "/mnt/1"] {
             assert!(page.contains(part), "{part}");

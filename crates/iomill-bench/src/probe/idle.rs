@@ -1,23 +1,23 @@
-//! What of the processors nobody used: without it a machine that is busy with other things looks like drives that are slow. And what
-//! interrupts took of them, which is the drives' doing, and counted with no process.
+//! How much of the CPUs was idle, and how much interrupts took. Without the idle share a machine that is busy with other work looks
+//! like slow drives. The drives cause most interrupts, but the kernel counts interrupt time for no process.
 //!
-//! Goals: the kernel's own count, of the CPUs that this process may use; where it does not count, no figure instead of 0. Non-goals: who
-//! else there is.
+//! Goals: the kernel's own counts for the CPUs that this process may use. Without a count there is no figure, not 0.
+//! Non-goals: which other programs run.
 
 use iomill::sys::cpu;
 use iomill_platform::tree::Tree;
 
-/// What the CPUs that this process may use have done so far, in seconds, added up.
+/// The sums of what the CPUs that this process may use have done so far, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seconds {
-    /// Nothing.
+    /// Idle time.
     pub idle: f64,
-    /// Interrupts, and what is done right after them.
+    /// Time in interrupts and in the softirqs after them.
     pub interrupts: f64,
 }
 
 impl Seconds {
-    /// What it is now; `None` where the kernel, or a sandbox in its place, does not count.
+    /// The present sums; `None` where the kernel, or a sandbox in its place, does not count.
     pub fn now(tree: &Tree) -> Option<Seconds> {
         let allowed = cpu::allowed().unwrap_or_default();
         let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
@@ -26,8 +26,8 @@ impl Seconds {
     }
 }
 
-/// Ticks without work and ticks in interrupts, of `cpu3 user nice system idle iowait irq softirq ...`, a line for each CPU; none of
-/// `allowed` means any. `None` if there are no such lines, or nothing was ever counted.
+/// Idle ticks and interrupt ticks, from lines `cpu3 user nice system idle iowait irq softirq ...`, one for each CPU. An empty
+/// `allowed` means all CPUs. `None` if there are no such lines, or all counts are 0.
 fn ticks_of(stat: &str, allowed: &[usize]) -> Option<(u64, u64)> {
     let counts = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split_whitespace();
@@ -37,7 +37,7 @@ fn ticks_of(stat: &str, allowed: &[usize]) -> Option<(u64, u64)> {
     };
     let sum = |counts: &[u64], from: usize| counts.iter().skip(from).take(2).sum::<u64>();
     let (mut idle, mut interrupts, mut all) = (0, 0, 0);
-    // The first line is all CPUs together and has no number.
+    // The first line is the sum of all CPUs and has no number.
     for counts in stat.lines().filter(|line| !line.starts_with("cpu ")).filter_map(counts) {
         idle += sum(&counts, 3);
         interrupts += sum(&counts, 5);
@@ -57,7 +57,7 @@ mod tests {
         assert!(Seconds::now(&Tree::machine()).is_none_or(|seconds| seconds.idle > 0.0));
     }
 
-    /// A sandbox that shows the file and counts nothing is no machine whose processors are all busy.
+    /// Some sandboxes show the file but count nothing. That does not mean that all CPUs are busy.
     #[test]
     fn what_is_not_counted_is_not_0() {
         assert_eq!(ticks_of("", &[]), None);

@@ -1,9 +1,11 @@
 //! One read at a time: how long it takes, how much of that is the drive, and what the CPU does meanwhile.
 //!
-//! Goals: the best split that can be had, and a word on which it is. Where the kernel's tracing is allowed, it tells when the driver had
-//! the read, so that what comes before (system call, file system, block layer) and after (completion, wake-up) are known too. Else the
-//! block layer counts how long requests take from when it has them to when they end (`stat` of the device, Linux's
-//! Documentation/block/stat.rst), which needs no privileges. Else the CPU time is subtracted from the whole.
+//! Goals: the best available split, and a word on how it was made. There are three ways, best first:
+//! 1. The kernel's tracing, if allowed, says when the driver has the read. Then the time before (system call, file system, block
+//!    layer) and after (completion, wake-up) is known too.
+//! 2. The block layer counts the time of its requests from start to end, without privileges (`stat` of the device, Linux's
+//!    Documentation/block/stat.rst).
+//! 3. The CPU time is subtracted from the whole.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -21,13 +23,13 @@ use super::trace::{self, Split, Trace};
 use crate::contender::latencies;
 use crate::pattern::{PAGE_BYTES, Rng};
 
-/// Others' reads beside ours, as a share, above which the block layer's count says nothing of ours.
+/// Share of other programs' reads above which the block layer's count says nothing about this probe's reads.
 const FOREIGN_MAX: f64 = 0.2;
 
-/// A split that may be off by more, as a share of the whole, says nothing.
+/// Possible error of a split, as a share of the whole, above which the split says nothing.
 const ERROR_MAX: f64 = 0.25;
 
-/// The timer's longest ticks that kernels are built with, in milliseconds: devices without requests count their time by them.
+/// The longest timer tick that kernels are built with, in milliseconds. Devices without requests count their time in ticks.
 const TICK_MS: f64 = 10.0;
 
 /// A 4 KiB read at depth 1.
@@ -39,32 +41,32 @@ pub struct Latency {
     pub p99_us: f64,
     /// Mean.
     pub mean_us: f64,
-    /// What is split: the middle of the reads that were traced, or else the mean.
+    /// The time that is split: the mean of the middle fifth of the traced reads, or else the mean of all reads.
     pub split_us: f64,
-    /// Of that, what the drive and its driver took.
+    /// The part of it that the drive and its driver take.
     pub device_us: f64,
-    /// How far off that may be, by how finely it is counted; null where it is not counted at all.
+    /// The possible error of that part, which depends on how finely it is counted; null if it is not counted.
     pub split_error_us: Option<f64>,
-    /// Of that, what system call, file system, completion and wake-up took.
+    /// The part of it that system call, file system, completion and wake-up take.
     pub platform_us: f64,
-    /// Of the platform's part, what came before the driver had the read: system call, file system, block layer. Null without tracing.
+    /// The platform's part before the driver has the read: system call, file system, block layer. Null without tracing.
     pub submit_us: Option<f64>,
-    /// What came after the drive was done: completion, wake-up, the way back. Null without tracing.
+    /// The platform's part after the drive is done: completion, wake-up, return. Null without tracing.
     pub complete_us: Option<f64>,
     /// CPU time per read in microseconds.
     pub cpu_us: f64,
-    /// How the split was made, and why not better.
+    /// How the split was made, and why no better way was possible.
     pub split_by: String,
 }
 
 impl Latency {
-    /// Whether the drive's part is known well enough to be told.
+    /// Whether the drive's part is known well enough to report it.
     pub fn is_split(&self) -> bool {
         self.split_error_us.is_none_or(|error_us| error_us <= ERROR_MAX * self.split_us)
     }
 }
 
-/// What parts of a read cost the CPU, found by subtracting measured paths.
+/// CPU costs of the parts of a read, found by subtraction of measured paths.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Costs {
     /// A system call that does nothing, in nanoseconds.
@@ -73,13 +75,13 @@ pub struct Costs {
     pub copy_page_ns: f64,
     /// Copying a byte.
     pub copy_byte_ns: f64,
-    /// A `pread` of 4 KiB that finds it in the page cache.
+    /// A `pread` of 4 KiB that hits the page cache.
     pub cached_read_ns: f64,
-    /// What is left of that without the call and the copy: the file system and the look-up.
+    /// That `pread` without the call and the copy: the file system and the look-up.
     pub page_cache_ns: f64,
 }
 
-/// Reads at random places past the page cache, one after the other.
+/// Measures random reads that bypass the page cache, one after the other.
 pub fn measure(
     path: &Path,
     len_bytes: u64,
@@ -111,7 +113,7 @@ pub fn measure(
     let ours = histogram.len().max(1);
     let mean_us = histogram.mean() / 1e3;
     let cpu_us = cpu.as_secs_f64() * 1e6 / ours as f64;
-    // Apart, since tracing itself takes time.
+    // A separate run, because tracing itself takes time.
     let traced = traced(tree, below, slice / 2, cancel, &mut read)?;
     let counted = split(before, after, ours, is_fine(tree, below));
     let Parted { split_us, device_us, split_error_us, split_by } = best_split(&traced, counted, mean_us, cpu_us);
@@ -131,7 +133,7 @@ pub fn measure(
     })
 }
 
-/// Reads that the block layer has completed on a drive, and the milliseconds they took together. `None` where there is not
+/// The number of reads that the block layer has completed on a drive, and their total time in milliseconds. `None` unless there is
 /// exactly one drive that counts.
 fn counts(tree: &Tree, below: &[Drive]) -> Option<(u64, u64)> {
     let [drive] = below else { return None };
@@ -143,7 +145,7 @@ fn parse_stat(text: &str) -> Option<(u64, u64)> {
     Some((*fields.first()?, *fields.get(3)?))
 }
 
-/// Reads while the kernel's tracing runs: where their time went, or why that is not known.
+/// Reads while the kernel's tracing runs. Returns where their time went, or why that is not known.
 fn traced(
     tree: &Tree,
     below: &[Drive],
@@ -158,7 +160,7 @@ fn traced(
     let parse =
         |text: String| text.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
     let Some(device) = number.and_then(parse) else {
-        return Ok(Err("no single block device below".to_owned()));
+        return Ok(Err("it is not on exactly one block device".to_owned()));
     };
     let cpus = tree.get("sys/devices/system/cpu/online").map_or(1, |list| iomill_platform::cpus::parse(&list).len());
     let trace = match Trace::start(device, cpus) {
@@ -173,13 +175,13 @@ fn traced(
         reads.push((begun, trace::now_us()));
     }
     Ok(trace.finish().and_then(|spans| {
-        // A few that fit are others' by accident.
+        // A few spans may belong to reads of other programs that fit by accident.
         let split = trace::split(&reads, &spans).filter(|split| split.reads * 10 >= reads.len().min(10_000));
         split.ok_or_else(|| "the kernel's tracing shows no requests of this device".to_owned())
     }))
 }
 
-/// A read in two parts.
+/// The time of a read, in two parts.
 #[derive(Clone, Debug, PartialEq)]
 struct Parted {
     split_us: f64,
@@ -188,14 +190,14 @@ struct Parted {
     split_by: String,
 }
 
-/// What the block layer counted for a read.
+/// The block layer's count for a read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Counted {
     device_us: f64,
     error_us: f64,
 }
 
-/// The best of what there is: by tracing, by the block layer's count, by subtraction. What is split, the drive's part, and how.
+/// The best available split: by tracing, else by the block layer's count, else by subtraction.
 fn best_split(
     traced: &std::result::Result<Split, String>,
     counted: std::result::Result<Counted, String>,
@@ -211,7 +213,7 @@ fn best_split(
         (Ok(split), _) => Parted {
             split_us: split.submit_us + split.device_us + split.complete_us,
             device_us: split.device_us,
-            // Each of the times is told in whole microseconds.
+            // Each time is in whole microseconds.
             split_error_us: Some(1.0 / (split.reads.max(1) as f64).sqrt()),
             split_by: format!("the kernel's tracing of the block layer, of {} reads", split.reads),
         },
@@ -225,7 +227,7 @@ fn best_split(
             ),
         },
         (Err(untraced), Err(uncounted)) => {
-            let by = "subtraction: what the thread did not spend on a CPU counts as the drive's, interrupt and wake-up with it";
+            let by = "subtraction: all time off the CPU counts as the drive's, including interrupt and wake-up";
             Parted {
                 split_us: mean_us,
                 device_us: (mean_us - cpu_us).max(0.0),
@@ -236,7 +238,7 @@ fn best_split(
     }
 }
 
-/// Whether the block layer counts a drive's time in nanoseconds, which it does where there are requests; else in ticks of the timer.
+/// Whether the block layer counts a drive's time in nanoseconds. It does so for devices with requests, else in timer ticks.
 fn is_fine(tree: &Tree, below: &[Drive]) -> bool {
     below.iter().all(|drive| tree.exists(&format!("{}/mq", drive.directory)))
 }
@@ -248,30 +250,31 @@ fn split(
     is_fine: bool,
 ) -> std::result::Result<Counted, String> {
     let (Some(before), Some(after)) = (before, after) else {
-        return Err("no single block device below tells its times".to_owned());
+        return Err("there is not exactly one block device that counts its times".to_owned());
     };
     let (reads, time_ms) = (after.0.wrapping_sub(before.0), after.1.wrapping_sub(before.1));
     if reads < ours / 2 {
         return Err("the block device does not count its requests (queue/iostats)".to_owned());
     }
     if reads as f64 > ours as f64 * (1.0 + FOREIGN_MAX) {
-        return Err(format!("others read from the device too ({reads} reads, {ours} of them ours)"));
+        return Err(format!("other programs read from the device too ({reads} reads, {ours} of them by this probe)"));
     }
     let (reads, time_ms) = (reads.max(1) as f64, time_ms as f64);
-    // Told in whole milliseconds. By ticks, a read counts as one or none, as a tick happens to come while it lasts: twice the deviation of
-    // such a count.
+    // The count is in whole milliseconds. In ticks, a read counts as one or none, depending on whether a tick comes while it lasts.
+    // The error is then twice the standard deviation of such a count.
     let error_ms = if is_fine { 1.0 } else { 2.0 * TICK_MS * (time_ms / TICK_MS + 1.0).sqrt() };
     Ok(Counted { device_us: time_ms * 1e3 / reads, error_us: error_ms * 1e3 / reads })
 }
 
-/// Measures paths that a read is made of.
+/// Measures the parts of a read.
 pub fn costs(path: &Path, slice: Duration, cancel: &AtomicBool) -> Result<Costs> {
     let slice = slice / 3;
     let file = open(path, false)?;
     let mut page = Page::new();
     read_page(&file, path, page.bytes(), 0)?;
     let system_call_ns = time(slice, cancel, || {
-        // SAFETY: the call takes no argument and touches no memory. libc's wrapper would remember the answer.
+        // SAFETY: the call takes no argument and touches no memory. The raw call is used because a libc wrapper may cache the
+        // answer.
         black_box(unsafe { libc::syscall(libc::SYS_getppid) });
         Ok(())
     })?;
@@ -290,7 +293,7 @@ pub fn costs(path: &Path, slice: Duration, cancel: &AtomicBool) -> Result<Costs>
     })
 }
 
-/// Nanoseconds per call, of the fastest of some batches: what others take from the CPU does not count.
+/// Nanoseconds per call, of the fastest batch. Batches that other programs slow down do not count.
 fn time(slice: Duration, cancel: &AtomicBool, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     const BATCH: u32 = 256;
     let start = Instant::now();
@@ -305,7 +308,7 @@ fn time(slice: Duration, cancel: &AtomicBool, mut call: impl FnMut() -> Result<(
     Ok(best)
 }
 
-/// A page of memory where direct I/O can go.
+/// A page of memory that is aligned for direct I/O.
 #[repr(align(4096))]
 struct Aligned([u8; PAGE_BYTES]);
 
@@ -329,7 +332,7 @@ impl Page {
     }
 }
 
-/// Opens for reading, past the page cache or not.
+/// Opens a file for reading, with direct I/O or through the page cache.
 pub fn open(path: &Path, direct: bool) -> Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
@@ -349,7 +352,7 @@ fn thread_cpu() -> Result<Duration> {
     let whole = u64::try_from(time.tv_sec).ok();
     whole.map(|whole| Duration::new(whole, time.tv_nsec as u32)).ok_or_else(|| Error::Machine {
         what: "the CPU time of a thread".into(),
-        why: "the kernel gave a negative one".into(),
+        why: "the kernel gave a negative time".into(),
     })
 }
 
@@ -383,10 +386,10 @@ mod tests {
         assert_eq!(parse_stat("100 2"), None);
         let fine = split(Some((100, 50)), Some((1100, 150)), 1000, true);
         assert_eq!(fine, Ok(Counted { device_us: 100.0, error_us: 1.0 }));
-        // Eight ticks of some 100,000 reads.
+        // Eight ticks in 100,000 reads.
         let coarse = split(Some((0, 0)), Some((100_000, 80)), 100_000, false).unwrap();
         assert_eq!((coarse.device_us, coarse.error_us), (0.8, 0.6));
-        assert!(split(Some((0, 0)), Some((1500, 150)), 1000, true).unwrap_err().contains("others read"));
+        assert!(split(Some((0, 0)), Some((1500, 150)), 1000, true).unwrap_err().contains("other programs read"));
         assert!(split(Some((0, 0)), Some((10, 150)), 1000, true).unwrap_err().contains("iostats"));
         assert!(split(None, None, 1000, true).is_err());
     }

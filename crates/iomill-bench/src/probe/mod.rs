@@ -1,10 +1,10 @@
 //! What a machine and its drives can do, and where the time goes.
 //!
-//! Goals: a figure for each question and a verdict in plain words, in under a minute; files of our own on the drives, which go in the
-//! end, also after an error or a signal; each split says how it was made. Non-goals: comparing programs (that is what the
-//! other measurements do); writing to anything that was there before.
+//! Goals: a figure for each question and a verdict in plain words, in under a minute. The probe makes its own files on the drives
+//! and removes them at the end, also after an error or a signal. Each split says how it was made.
+//! Non-goals: comparing programs (other measurements do that); writing to anything that was there before.
 //!
-//! All reads bypass the page cache, by io_uring driven by hand, so that the least of what is measured is ours.
+//! All reads bypass the page cache, by io_uring driven by hand, so that the probe itself costs as little as possible.
 
 mod course;
 pub mod cycles;
@@ -40,17 +40,17 @@ use paths::Cost;
 use raw::{Raw, RawFigures};
 use served::Served;
 
-/// Depths that are tried, in flight on each drive.
+/// Measured depths: the number of reads in flight on each drive.
 const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
-/// Request sizes that are tried, in bytes.
+/// Measured request sizes, in bytes.
 const SIZES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Where many are in flight.
+/// The depth for measurements with many reads in flight.
 pub const DEEP: u32 = 32;
-/// What counts as enough of the best.
+/// The share of the best result that counts as enough.
 const ENOUGH: f64 = 0.95;
-/// Drives that differ by less are called alike.
+/// Drives whose speeds differ by a smaller factor count as equal.
 const UNEVEN: f64 = 1.2;
-/// What bandwidth is measured with.
+/// Bytes per read when bandwidth is measured.
 const WIDE_BYTES: u32 = 64 << 10;
 
 /// What to probe.
@@ -58,13 +58,13 @@ const WIDE_BYTES: u32 = 64 << 10;
 pub struct Settings {
     /// A directory on each drive.
     pub places: Vec<PathBuf>,
-    /// Block devices to read as they are.
+    /// Block devices to read without a file system.
     pub raw: Vec<PathBuf>,
-    /// Length of the file that is made on each, in bytes.
+    /// Length of the file that is made in each place, in bytes.
     pub part_bytes: u64,
-    /// Length of each run, of whose halves the better one counts.
+    /// Length of each run. It has two halves, of which the faster counts.
     pub slice: Duration,
-    /// Most threads.
+    /// Maximum number of threads.
     pub threads: usize,
 }
 
@@ -75,7 +75,7 @@ pub struct Point {
     pub drives: usize,
     /// Threads that read.
     pub threads: usize,
-    /// In flight on each drive, for each thread.
+    /// Reads in flight on each drive, for each thread.
     pub depth: u32,
     /// Bytes per read.
     pub request_bytes: u32,
@@ -83,45 +83,45 @@ pub struct Point {
     pub iops: f64,
     /// Bytes per second.
     pub bytes_per_s: f64,
-    /// CPU time per read in microseconds, the kernel's included.
+    /// CPU time per read in microseconds, including time in the kernel.
     pub cpu_us_per_op: f64,
-    /// CPUs that were busy with it.
+    /// CPUs that this run kept busy.
     pub cpus_used: f64,
-    /// CPUs that this process may use and nobody used meanwhile; null where the kernel does not tell.
+    /// CPUs that this process may use and that were idle during the run; null where the kernel does not count.
     pub cpus_idle: Option<f64>,
-    /// CPUs of those that interrupts had, this process's and others'; null where the kernel does not tell.
+    /// CPUs of these that were in interrupts, for this process and others; null where the kernel does not count.
     pub cpus_interrupts: Option<f64>,
-    /// Reads per second over those of one (of the first point of its list), divided by how many: 1 is linear.
+    /// Reads per second, divided by those of the first point of the list times the number of threads or drives. 1 is linear.
     pub of_linear: Option<f64>,
 }
 
 /// A drive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DriveFigures {
-    /// The directory on it.
+    /// The directory on the drive.
     pub path: PathBuf,
-    /// Block devices below it; empty where there are none to be seen.
+    /// Block devices below the directory; empty if none is visible.
     pub devices: Vec<String>,
-    /// Their node, where they have the same.
+    /// Their NUMA node, if all have the same.
     pub node: Option<u32>,
     /// One read at a time.
     pub latency: Latency,
-    /// Many at a time by one thread, this drive alone.
+    /// Many reads in flight by one thread, on this drive alone.
     pub alone: Point,
-    /// The same by as many threads as there may be: one may not be enough for a fast drive.
+    /// The same with the maximum number of threads. One thread may not be enough for a fast drive.
     pub alone_all_threads: Point,
-    /// This drive alone, one thread, 4 KiB, more and more in flight.
+    /// This drive alone, one thread, 4 KiB, at growing depths.
     pub depths: Vec<Point>,
-    /// The least of these depths that reaches 95% of the best.
+    /// The smallest of these depths that reaches 95% of the best.
     pub best_depth: u32,
-    /// The drive's id, where the directory is a drive of an array.
+    /// The drive's id, if the directory is a drive of an array.
     pub id: Option<String>,
-    /// The adapter that it shares with other drives, if it does.
+    /// The adapter that it shares with other drives, if any.
     pub adapter: Option<String>,
 }
 
 impl DriveFigures {
-    /// The most reads per second, at whatever depth, by one thread or all.
+    /// The most reads per second, at any depth, by one thread or all.
     pub fn best_iops(&self) -> f64 {
         self.best().iops
     }
@@ -140,13 +140,13 @@ pub struct Adapter {
     pub name: String,
     /// The directories on its drives.
     pub drives: Vec<PathBuf>,
-    /// What these drives do one by one, added up: reads per second.
+    /// The sum of the reads per second of these drives, each measured alone.
     pub alone_iops: f64,
-    /// What they do together.
+    /// All these drives at the same time.
     pub together: Point,
 }
 
-/// What a way of reading costs.
+/// The cost of a way of reading.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Way {
     /// Its name, as in other measurements.
@@ -157,65 +157,66 @@ pub struct Way {
     pub cpu_us_per_op: f64,
 }
 
-/// All of it.
+/// All results of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// In plain words, the most important first.
+    /// Sentences in plain words, the most important first.
     pub verdict: Vec<String>,
-    /// What it was made on.
+    /// The machine that was probed.
     pub machine: Machine,
-    /// One by one.
+    /// The drives, each alone.
     pub drives: Vec<DriveFigures>,
-    /// What parts of a read cost the CPU.
+    /// CPU costs of the parts of a read.
     pub costs: Costs,
     /// Ways of reading.
     pub ways: Vec<Way>,
-    /// What a read costs by each path, on the first drive and each raw device.
+    /// The cost of a read by each path, on the first drive and on each raw device.
     pub paths: Vec<Cost>,
-    /// Paths that cannot be measured, and why.
+    /// Paths that cannot be measured, with the reasons.
     pub paths_left_out: Vec<String>,
-    /// How clocks were counted, or why not.
+    /// How CPU cycles were counted, or why they were not.
     pub cycles_by: String,
-    /// One thread, all drives, 4 KiB, more and more in flight.
+    /// One thread, all drives, 4 KiB, at growing depths.
     pub depths: Vec<Point>,
     /// The same with 64 KiB.
     pub depths_wide: Vec<Point>,
-    /// One thread, all drives, larger and larger reads.
+    /// One thread, all drives, reads of growing size.
     pub sizes: Vec<Point>,
-    /// All drives, 4 KiB, more and more threads.
+    /// All drives, 4 KiB, a growing number of threads.
     pub threads: Vec<Point>,
     /// The same with 64 KiB.
     pub threads_wide: Vec<Point>,
-    /// More and more drives, 4 KiB, as many threads as there may be.
+    /// A growing number of drives, 4 KiB, the maximum number of threads.
     pub drive_counts: Vec<Point>,
     /// The same with 64 KiB.
     pub drive_counts_wide: Vec<Point>,
     /// Adapters with several of the drives.
     pub adapters: Vec<Adapter>,
-    /// How iomill itself is best driven on these drives; null where there are none.
+    /// The best settings of iomill on these drives; null without drives.
     pub served: Option<Served>,
-    /// Devices without a file system above them.
+    /// Devices that were read without a file system.
     pub raw: Vec<RawFigures>,
-    /// The least depth that reaches 95% of the best, one thread on all drives.
+    /// The smallest depth that reaches 95% of the best, for one thread on all drives.
     pub best_depth: u32,
     /// The drives' speeds as weights of the hash layout.
     pub weights: Vec<u32>,
-    /// Places that could not be measured, and why.
+    /// Places that could not be measured, with the reasons.
     pub left_out: Vec<String>,
-    /// It was interrupted: what was not measured is missing.
+    /// True if the probe was interrupted. The figures then lack what was not measured.
     #[serde(skip)]
     pub cancelled: bool,
 }
 
-/// The files that are read; they go when this goes.
+/// The files that the probe reads. They are removed on drop.
 #[derive(Default)]
 struct Parts {
-    /// Made by us, each of them.
+    /// All of these were made by this probe.
     paths: Vec<PathBuf>,
 }
 
 impl Parts {
-    /// Makes a file that was not there before: what has its name already is not ours, neither to write to nor to remove.
+    /// Makes a file that does not exist yet. A file that already has the name is not this probe's: it is neither written nor
+    /// removed.
     fn make(&mut self, path: &Path) -> std::io::Result<File> {
         let file = File::create_new(path)?;
         self.paths.push(path.to_owned());
@@ -226,13 +227,13 @@ impl Parts {
 impl Drop for Parts {
     fn drop(&mut self) {
         for path in &self.paths {
-            // What a drive that fails does not let go of, the next probe removes.
+            // A failing drive may not remove a file. The next probe removes it.
             let _gone = fs::remove_file(path);
         }
     }
 }
 
-/// Probes. `Ok(None)` if nothing can be measured; `why` then says why, a line for each place.
+/// Runs a probe. Returns `Ok(None)` if nothing can be measured; `why` then has a line for each place.
 pub fn run(
     settings: &Settings,
     tree: &Tree,
@@ -282,13 +283,13 @@ pub fn run(
     Ok(Some(figures))
 }
 
-/// A target of which nothing is read, for a look at the machine.
+/// A target without bytes to read, to look at the machine.
 fn nothing(raw: &[Raw]) -> Result<Target> {
     let part = |raw: &Raw| crate::target::Part { path: raw.path.clone(), len_bytes: 0 };
     Target::new(raw.iter().map(part).collect(), 0, Target::striped(1, 1))
 }
 
-/// A drive that is measured beside itself would seem to hold itself back.
+/// Refuses a drive that is named twice: its two measurements would slow each other down.
 fn named_once(places: &[PathBuf]) -> Result<()> {
     let mut seen: Vec<(u64, u64, &PathBuf)> = Vec::new();
     for place in places {
@@ -303,10 +304,10 @@ fn named_once(places: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Why a place cannot be measured: nothing can be written there, it is in memory, or has no direct I/O.
+/// Why a place cannot be measured: it is not writable, it is in memory, or it has no direct I/O.
 fn why_not(place: &Path) -> Result<Option<String>> {
     if !fs::metadata(place).map_err(|e| Error::io("find", place, e))?.is_dir() {
-        let why = "it is no directory; name a directory on the drive, or the block device itself with --raw";
+        let why = "it is not a directory; name a directory on the drive, or the block device itself with --raw";
         return Err(Error::invalid(place.display().to_string(), why));
     }
     let probe = place.join(leftovers::probe_name());
@@ -321,7 +322,7 @@ fn why_not(place: &Path) -> Result<Option<String>> {
     }
     let ground = Machine::look(&target).drives.into_iter().next().unwrap_or_default();
     let is_memory = matches!(ground.file_system.as_str(), "tmpfs" | "ramfs" | "devtmpfs");
-    Ok(is_memory.then(|| format!("it is in memory ({}), there is no drive below", ground.file_system)))
+    Ok(is_memory.then(|| format!("it is in memory ({}), not on a drive", ground.file_system)))
 }
 
 fn write(
@@ -332,7 +333,7 @@ fn write(
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Target> {
     if part_bytes < u64::from(SIZES[SIZES.len() - 1]) {
-        let why = "at least 1MiB is needed for the largest reads";
+        let why = "give at least 1MiB, for the largest reads";
         return Err(Error::invalid(format!("a file of {part_bytes} bytes on each drive"), why));
     }
     let mut progress = |done, total| stage(Stage::Filling(done, total));
@@ -351,14 +352,14 @@ fn write(
     })
 }
 
-/// Powers of two up to a number, and the number.
+/// Powers of two below `most`, and `most` itself.
 fn steps(most: usize) -> Vec<usize> {
     let mut steps: Vec<usize> = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < most).collect();
     steps.push(most.max(1));
     steps
 }
 
-/// How far each point is from so many times the first.
+/// Sets how close each point is to the first point times its count.
 fn linear(points: &mut [Point], count: impl Fn(&Point) -> usize) {
     let Some(one) = points.first().map(|first| first.iops / count(first) as f64).filter(|one| *one > 0.0) else {
         return;
@@ -373,8 +374,7 @@ fn best_depth(depths: &[Point]) -> u32 {
     depths.iter().find(|point| point.iops >= ENOUGH * best).map_or(DEEP, |point| point.depth)
 }
 
-/// The slowest drive and the fastest, if drives are of different speeds. Where the processors kept the slowest from more, it is not known
-/// to be slower.
+/// The slowest and the fastest drive, if their speeds differ. If the CPUs limited the slowest drive, it is not known to be slower.
 fn slow_and_fast(drives: &[DriveFigures], cpus: usize) -> Option<(&DriveFigures, &DriveFigures)> {
     let by_speed = |a: &&DriveFigures, b: &&DriveFigures| a.best_iops().total_cmp(&b.best_iops());
     let (slow, fast) = (drives.iter().min_by(by_speed)?, drives.iter().max_by(by_speed)?);
@@ -382,7 +382,7 @@ fn slow_and_fast(drives: &[DriveFigures], cpus: usize) -> Option<(&DriveFigures,
     are_uneven.then_some((slow, fast))
 }
 
-/// Ten for the slowest drive; no more than weights may be. Drives that are about as fast are alike.
+/// The slowest drive has weight 10, and no weight exceeds its maximum. Drives of about the same speed get the same weight.
 fn weights(drives: &[DriveFigures], cpus: usize) -> Vec<u32> {
     let Some((slow, _)) = slow_and_fast(drives, cpus) else { return vec![10; drives.len()] };
     let slowest = slow.best_iops().max(1e-9);

@@ -1,8 +1,9 @@
-//! What a read of 4 KiB costs by each path to the drive: engine, direct or buffered, file or block device, with and without polling.
+//! The cost of a 4 KiB read by each path to the drive: engine, direct or buffered, file or block device, with and without polling.
 //!
-//! Goals: iomill's own engines, one thread, as many in flight as a queue has slots by default; CPU time of the whole process, the
-//! kernel's threads for it included, and clocks where they can be counted. Each path is measured or left out with its reason. Pages are
-//! read once at most, so that a buffered read finds nothing. Non-goals: the mapped engine, which has a measurement of its own.
+//! Goals: iomill's own engines, one thread, with as many reads in flight as a queue has slots by default. The CPU time is that of
+//! the whole process, including the kernel's threads for it; cycles are counted if possible. Each path is measured, or left out
+//! with its reason. Each page is read at most once, so that a buffered read finds nothing in the page cache.
+//! Non-goals: the mapped engine, which has its own measurement.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -25,11 +26,11 @@ use crate::pattern::{PAGE_BYTES, Rng};
 use crate::target::advise;
 use crate::threads::process_cpu_us;
 
-/// In flight.
+/// Reads in flight.
 pub const DEPTH: u32 = 32;
-/// Completions that are waited for at a time.
+/// Maximum number of completions per wait.
 const BATCH: usize = 16;
-/// So many pages are read in a shuffled order; of more, pages at random.
+/// Up to this number of pages, each is read once, in a shuffled order. With more pages the order is random.
 const SHUFFLED_MAX: u64 = 1 << 20;
 
 /// The engines, the best first.
@@ -44,15 +45,15 @@ pub struct Cost {
     pub on: &'static str,
     /// The directory on the drive, or the device.
     pub path: PathBuf,
-    /// Whether it goes past the kernel's page cache.
+    /// Whether reads bypass the kernel's page cache.
     pub direct: bool,
-    /// Whether completions are polled for.
+    /// Whether the engine polls for completions.
     pub polled: bool,
-    /// Reads per second of one thread.
+    /// Reads per second by one thread.
     pub iops: f64,
     /// CPU time per read in microseconds.
     pub cpu_us_per_op: f64,
-    /// Clocks per read; null where they are not counted.
+    /// CPU cycles per read; null if they are not counted.
     pub cycles_per_op: Option<f64>,
 }
 
@@ -64,22 +65,22 @@ impl Cost {
     }
 }
 
-/// Where reads go.
+/// The file or device that is read.
 #[derive(Clone, Debug)]
 pub struct Ground<'a> {
-    /// What is opened.
+    /// The path that is opened.
     pub node: &'a Path,
-    /// What it is called.
+    /// The path that is reported.
     pub name: &'a Path,
     /// `file` or `block device`.
     pub on: &'static str,
     /// Its length in bytes.
     pub len_bytes: u64,
-    /// Why it cannot be polled, if so.
+    /// Why polling is not possible here; `None` if it is.
     pub unpolled: Option<String>,
 }
 
-/// A path before it was measured.
+/// A path to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     kind: EngineKind,
@@ -87,7 +88,7 @@ pub struct Way {
     polled: bool,
 }
 
-/// All ways to a ground: what can be measured, and why others cannot.
+/// Returns the paths to `ground` that can be measured. Adds the reasons for the others to `left_out`.
 pub fn ways(ground: &Ground<'_>, left_out: &mut Vec<String>) -> Vec<Way> {
     let mut ways = Vec::new();
     for kind in ENGINES {
@@ -112,24 +113,24 @@ pub fn ways(ground: &Ground<'_>, left_out: &mut Vec<String>) -> Vec<Way> {
 }
 
 impl Way {
-    /// The best engine, past the page cache: the first that can be had.
+    /// Whether it is direct and not polled. The first such way has the best available engine.
     pub fn is_plain(self) -> bool {
         self.direct && !self.polled
     }
 }
 
-/// How many ways there are at most.
+/// Maximum number of ways.
 pub const WAYS_MAX: usize = 8;
 
-/// Measures one.
+/// Measures one path.
 pub fn measure(ground: &Ground<'_>, way: Way, depth: u32, slice: Duration, cancel: &AtomicBool) -> Result<Cost> {
     let file = open(ground.node, way.direct)?;
-    // What others left cached is dropped, and nothing beside a page is read with it.
+    // Drops cached pages of other programs, and switches read-ahead off.
     advise(&file, ground.node, Advice::DontNeed)?;
     if !way.direct {
         advise(&file, ground.node, Advice::Random)?;
     }
-    // Before the engine, whose threads it counts too.
+    // Started before the engine, so that it also counts the engine's threads.
     let cycles = Cycles::start().ok();
     let mut run = Run::new(&file, ground, way, depth)?;
     let counted = |cycles: &Option<Cycles>| cycles.as_ref().and_then(|cycles| cycles.count().ok());
@@ -151,7 +152,7 @@ pub fn measure(ground: &Ground<'_>, way: Way, depth: u32, slice: Duration, cance
     })
 }
 
-/// How clocks are counted, or why not.
+/// How CPU cycles are counted, or why they are not.
 pub fn cycles_by() -> String {
     match Cycles::start().and_then(|cycles| cycles.count()) {
         Ok(_) => "the processor's counter of cycles, user and kernel".to_owned(),
@@ -159,7 +160,7 @@ pub fn cycles_by() -> String {
     }
 }
 
-/// Reads of one way. The engine goes first: the kernel writes to the memory until then.
+/// A run of reads by one path. The engine is dropped first, because the kernel may write to the memory until then.
 struct Run<'a> {
     engine: Box<dyn Engine>,
     memory: PageBuf,
@@ -180,7 +181,7 @@ impl<'a> Run<'a> {
         let config = EngineConfig { capacity: depth, poll: way.polled, hold: Vec::new() };
         let mut memory = PageBuf::new(depth as usize * PAGE_BYTES).map_err(failed)?;
         let mut engine = RealPlatform::default().engine(way.kind, &config).map_err(failed)?;
-        // SAFETY: the memory is unmapped after the engine is dropped, by the order of the fields.
+        // SAFETY: the field order drops the engine before it unmaps the memory.
         let region = unsafe { engine.register(memory.as_mut_ptr(), memory.len()) };
         Ok(Run {
             engine,
@@ -196,7 +197,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Reads until the time is over, or all pages were read; the number of reads.
+    /// Reads until the time is over or all pages were read. Returns the number of reads.
     fn serve(&mut self, slice: Duration, cancel: &AtomicBool) -> Result<u64> {
         let start = Instant::now();
         let mut reads = 0;
@@ -215,7 +216,7 @@ impl<'a> Run<'a> {
                 if end.result != PAGE_BYTES as i32 {
                     let source = match end.result {
                         errno if errno < 0 => std::io::Error::from_raw_os_error(-errno),
-                        short => std::io::Error::other(format!("{short} bytes of a page")),
+                        short => std::io::Error::other(format!("a read returned only {short} bytes of a page")),
                     };
                     return Err(Error::io("read", self.node, source));
                 }
@@ -229,7 +230,7 @@ impl<'a> Run<'a> {
         while goes_on && !self.free.is_empty() {
             let Some(page) = self.pages.draw() else { break };
             let Some(slot) = self.free.pop() else { break };
-            // SAFETY: slots are below the depth, and the memory has a page for each.
+            // SAFETY: slots are below the depth, and the memory has a page for each slot.
             let buf = unsafe { self.memory.as_mut_ptr().add(slot as usize * PAGE_BYTES) };
             self.requests.push(Request {
                 slot,
@@ -240,16 +241,16 @@ impl<'a> Run<'a> {
                 memory: Memory::One { buf, region: self.region },
             });
         }
-        // SAFETY: each slot's page is its own and is used by nobody until its completion; the file is open for as long as this is, or
-        // the engine is dropped before it is closed.
+        // SAFETY: each slot has its own page, and nothing else uses that page until the slot's completion. The file stays open for
+        // as long as this run lives, or the engine is dropped before the file is closed.
         unsafe { self.engine.push(&self.requests) };
     }
 }
 
-/// Pages in an order of no use to anybody, each at most once.
+/// Pages in an order that helps no cache and no read-ahead, each at most once.
 enum Pages {
     Shuffled(Vec<u32>),
-    /// So many that none comes twice but by accident.
+    /// So many pages that one comes twice only by accident.
     Drawn(Rng, u64),
 }
 
@@ -311,12 +312,12 @@ mod tests {
             let cost = measure(&ground, way, DEPTH, Duration::from_millis(20), &never).unwrap();
             assert!(cost.iops > 0.0 && cost.cpu_us_per_op > 0.0, "{cost:?}");
         }
-        // A file that is shorter than was said is an error, not a fast drive.
+        // A file that is shorter than its stated length is an error, not a fast drive.
         let long = Ground { len_bytes: 200 * PAGE_BYTES as u64, ..ground.clone() };
         let way = Way { kind: EngineKind::Posix, direct: false, polled: false };
         let error = measure(&long, way, DEPTH, Duration::from_secs(5), &never).unwrap_err().to_string();
         assert!(error.contains("bytes of a page"), "{error}");
-        // Where polling is to be had, it is tried where it can be.
+        // If polling is possible, each path that can poll is tried with it.
         let polled = ways(&Ground { unpolled: None, ..ground }, &mut Vec::new());
         assert!(polled.iter().filter(|way| way.polled).all(|way| way.direct && way.kind != EngineKind::Aio));
         assert!(polled.iter().any(|way| way.polled) && polled.len() <= WAYS_MAX);

@@ -1,7 +1,7 @@
-//! From figures to a profile of the array's drives.
+//! Makes a profile of the array's drives from the figures.
 //!
-//! Goals: only what was measured; the figures behind each number as a comment. Non-goals: drives that are of no array, which have no id
-//! to be known by.
+//! Goals: measured settings only, with their figures as comments.
+//! Non-goals: drives that belong to no array; they have no id.
 
 use std::fs;
 use std::io;
@@ -13,10 +13,10 @@ use iomill::{Error, Profile, ProfileDrive, Result};
 use super::Figures;
 use crate::human;
 
-/// A label is shorter.
+/// Maximum length of a label; real ones are shorter.
 const LABEL_BYTES_MAX: u64 = 4 << 20;
 
-/// The id of the drive that a directory is, if it is one of an array.
+/// The id of the drive in a directory, if it is a drive of an array.
 pub fn id_of(place: &Path) -> Result<Option<String>> {
     use io::Read;
     let path = place.join("iomill/label");
@@ -33,7 +33,7 @@ pub fn id_of(place: &Path) -> Result<Option<String>> {
     Ok(Some(label.drive.to_string()))
 }
 
-/// The profile of the drives that belong to an array. An error if none does.
+/// The profile of those drives that belong to an array. An error if no drive does.
 pub fn of(figures: &Figures) -> Result<Profile> {
     let mut drives = Vec::new();
     for (drive, weight) in figures.drives.iter().zip(&figures.weights) {
@@ -60,7 +60,7 @@ pub fn of(figures: &Figures) -> Result<Profile> {
     if drives.is_empty() {
         return Err(Error::invalid(
             "a profile",
-            "it knows drives by the ids of their labels, and none of these directories is a drive of an array; make them one with `iomill init`",
+            "none of these directories is a drive of an array, so they have no ids; make an array of them with `iomill init`",
         ));
     }
     let mut comment = vec![format!("Measured on {}", figures.machine.line())];

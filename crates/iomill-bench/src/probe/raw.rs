@@ -1,6 +1,6 @@
-//! Raw block devices, on request: what they do without a file system above them. They are opened for reading, and nothing else.
+//! Raw block devices, on request: their speed without a file system. They are opened for reading only.
 //!
-//! Goals: a device that something uses is refused, not measured beside its user. Non-goals: writing, ever.
+//! Goals: a device that is in use is refused. Non-goals: writing, ever.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::latency::Latency;
 use crate::pattern::PAGE_BYTES;
 
-/// A device that nobody else uses while this lives: nobody can mount it meanwhile.
+/// A block device that is held exclusively: while this value lives, it cannot be mounted.
 #[derive(Debug)]
 pub struct Raw {
     /// Its node.
@@ -26,29 +26,29 @@ pub struct Raw {
     _held: File,
 }
 
-/// What was found of a device.
+/// The results for a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RawFigures {
     /// Its node.
     pub path: PathBuf,
     /// Its length in bytes.
     pub len_bytes: u64,
-    /// Names of the drives below.
+    /// Names of the drives below it.
     pub devices: Vec<String>,
-    /// Their node, where they have the same.
+    /// Their NUMA node, if all have the same.
     pub node: Option<u32>,
     /// One read at a time.
     pub latency: Latency,
-    /// Reads of 4 KiB, more and more in flight.
+    /// Reads of 4 KiB at growing depths.
     pub depths: Vec<Depth>,
-    /// The least in flight that reaches 95% of the best.
+    /// The smallest depth that reaches 95% of the best.
     pub best_depth: u32,
 }
 
-/// So many in flight.
+/// The results at one depth.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Depth {
-    /// How many.
+    /// Reads in flight.
     pub depth: u32,
     /// Reads per second.
     pub iops: f64,
@@ -57,7 +57,7 @@ pub struct Depth {
 }
 
 impl Raw {
-    /// Takes a device for reading, beside those that were taken before.
+    /// Takes a device for reading. `taken` are the devices that were taken before.
     pub fn take(path: &Path, taken: &[Raw]) -> Result<Raw> {
         let refused = |why: String| Error::Machine { what: format!("the raw device {}", path.display()), why };
         let found = std::fs::metadata(path).map_err(|e| Error::io("find", path, e))?;
@@ -70,20 +70,20 @@ impl Raw {
             let why = format!("it is the same device as {}; name each once", same.path.display());
             return Err(Error::invalid(path.display().to_string(), why));
         }
-        // Without `O_CREAT` this asks the kernel for the device as a mount would: one that is in use is refused.
+        // Without `O_CREAT` this flag asks the kernel for the device as a mount does: the kernel refuses a device that is in use.
         let open = File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
         let mut held = open.map_err(|e| match e.raw_os_error() {
             Some(libc::EBUSY) => refused(
                 "it is in use: mounted, swapped to, or part of another device (`lsblk` shows it); probe a directory on it instead".into(),
             ),
             Some(libc::EACCES | libc::EPERM) => {
-                refused(format!("it may not be read ({e}); root may, and the group that `ls -l` shows, if the kernel lets anybody"))
+                refused(format!("it may not be read ({e}); run as root or in the group that `ls -l` shows (the kernel may refuse both)"))
             }
             _ => Error::io("open", path, e),
         })?;
         let len_bytes = held.seek(SeekFrom::End(0)).map_err(|e| Error::io("measure", path, e))?;
         if len_bytes < PAGE_BYTES as u64 {
-            return Err(refused(format!("it has {len_bytes} bytes: there is nothing to read")));
+            return Err(refused(format!("it has only {len_bytes} bytes; give a device of at least one page")));
         }
         Ok(Raw { path: path.to_owned(), len_bytes, device: found.rdev(), _held: held })
     }
@@ -99,7 +99,7 @@ mod tests {
         assert!(told("/no/such/device").contains("No such file"));
         assert!(told("/dev/null").contains("no block device"));
         assert!(told(env!("CARGO_MANIFEST_DIR")).contains("no block device"));
-        // The root's device, where it has one that this machine shows and we may open.
+        // The device of the root file system, if this machine shows one and the test may open it.
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let root =
             mounts.lines().filter(|line| line.split(' ').nth(1) == Some("/")).filter_map(|line| line.split(' ').next());

@@ -1,7 +1,7 @@
-//! How iomill itself is best driven on these drives: by the caller or by a thread for each drive, and how many requests gather.
+//! The best settings of iomill on these drives: I/O by the caller or by a thread for each drive, and how many requests gather.
 //!
-//! Goals: an array of our own below the places, with the calls that each setting is about, in turns; it goes in the end. Non-goals:
-//! depth, which is each drive's own and measured without iomill.
+//! Goals: a new array below the places, which is removed at the end. The calls that each setting affects run in turns.
+//! Non-goals: depth; it is each drive's own and is measured without iomill.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,24 +18,24 @@ use crate::pattern::PAGE_BYTES;
 use crate::threads::process_cpu_us;
 use crate::workload::Workload;
 
-/// Plugs that are tried.
+/// Measured plugs.
 pub const PLUGS: [u32; 4] = [1, 8, 32, 128];
-/// Drive threads must be better by this, or the caller does it: they cost a thread for each drive, and wakes.
+/// Drive threads must be faster by this factor to be chosen. They cost a thread for each drive, and wakes.
 const BETTER: f64 = 1.05;
-/// A plug must bring this share of the best.
+/// A plug must reach this share of the best to be chosen.
 const ENOUGH: f64 = 0.95;
-/// Requests in one call, and calls that have not ended.
+/// Requests in one call, and calls in flight.
 const CALL_TASKS: usize = 16;
 const CALLS: usize = 64;
-/// Most that is written on each drive.
+/// Maximum number of bytes written on each drive.
 const PART_BYTES_MAX: u64 = 64 << 20;
-/// How often the modes take turns.
+/// Number of turns of each mode.
 const TURNS: usize = 2;
 
-/// How many runs these are.
+/// Number of runs of this measurement.
 pub const RUNS: usize = 2 * TURNS + PLUGS.len();
 
-/// One setting and what it brought.
+/// A setting and its result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setting<T> {
     /// Its value.
@@ -46,21 +46,21 @@ pub struct Setting<T> {
     pub cpu_us_per_op: f64,
 }
 
-/// What was found.
+/// The results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Served {
-    /// Who drives the I/O of blocking calls: random reads in batches by one thread.
+    /// Modes of blocking calls: random reads in batches by one thread.
     pub modes: Vec<Setting<&'static str>>,
-    /// How many asynchronous requests gather: page after page, many calls in flight.
+    /// Numbers of asynchronous requests that gather: sequential pages, many calls in flight.
     pub plugs: Vec<Setting<u32>>,
     /// The better mode: `auto` (the caller) or `drive-threads`.
     pub best_mode: &'static str,
-    /// The least plug that reaches 95% of the best.
+    /// The smallest plug that reaches 95% of the best.
     pub best_plug: u32,
 }
 
 impl Served {
-    /// The better mode, as options have it.
+    /// The better mode, as an option.
     pub fn mode(&self) -> Mode {
         if self.best_mode == DRIVE_THREADS { Mode::DriveThreads } else { Mode::Auto }
     }
@@ -99,7 +99,7 @@ fn modes(
     let mut sums = [(AUTO, 0u64, Duration::ZERO, 0.0), (DRIVE_THREADS, 0, Duration::ZERO, 0.0)];
     for _ in 0..TURNS {
         for (sum, name) in sums.iter_mut().zip([IOMILL_INLINE, IOMILL_DRIVE_THREADS]) {
-            tell("who drives reads");
+            tell("modes of blocking reads");
             let mut iomill = Iomill::new(name, arena, &ArrayOptions::new())?;
             if let Some(why) = iomill.prepare(&Workload::RANDOM_READ)? {
                 return Err(Error::Machine { what: format!("the mode {}", sum.0), why });
@@ -116,7 +116,7 @@ fn modes(
     Ok(sums.map(setting).into())
 }
 
-/// Page after page by callbacks, so that neighbours are in sight and requests may gather.
+/// Reads sequential pages by callbacks, so that neighbouring requests can gather.
 fn gathered(arena: &Arena, plug: u32, slice: Duration, cancel: &AtomicBool) -> Result<Setting<u32>> {
     let array = ArrayOptions::new().cache_bytes(0).read_only(true).plug(plug).open_at(arena.drives())?;
     let file = array.open_file(arena.file_name())?;
@@ -130,7 +130,7 @@ fn gathered(arena: &Arena, plug: u32, slice: Duration, cancel: &AtomicBool) -> R
             let task =
                 |at: usize| Task::Read { offset: (next + at as u64) % pages * PAGE_BYTES as u64, len: PAGE_BYTES };
             let tell = tell.clone();
-            // Whoever listens goes only after an error, which is what is told then.
+            // The receiver is gone only after an error, and the caller gets that error.
             file.submit((0..CALL_TASKS).map(task).collect(), move |result| {
                 drop(tell.send(result.map(|all| all.len())))
             })?;

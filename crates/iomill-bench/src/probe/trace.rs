@@ -1,8 +1,9 @@
-//! When the driver had a read, as the kernel's tracing tells: the block layer's events `block_rq_issue` and `block_rq_complete`
-//! (Linux, include/trace/events/block.h; Documentation/trace/ftrace.rst).
+//! When the driver has a read, from the kernel's tracing: the block layer's events `block_rq_issue` and `block_rq_complete` (Linux,
+//! include/trace/events/block.h; Documentation/trace/ftrace.rst).
 //!
-//! Goals: an instance of tracing of our own, so that nobody else's is disturbed, which goes in the end; times of the clock that
-//! reads are timed with too. Non-goals: devices without requests (zram, device-mapper), which have no such events.
+//! Goals: a separate instance of tracing, which disturbs no other and is removed at the end. Its times use the clock that also
+//! times the reads.
+//! Non-goals: devices without requests (zram, device-mapper), which have no such events.
 
 use std::fs;
 use std::io;
@@ -16,22 +17,22 @@ use crate::leftovers;
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// The two events, in order.
 const EVENTS: [&str; 2] = ["block_rq_issue", "block_rq_complete"];
-/// Memory for events on each CPU: some 20,000 reads. Older ones are overwritten. With many CPUs it is less for each, since all get it,
-/// and one thread's reads are told on a few: the kernel's memory is not ours to fill.
+/// Buffer for events on each CPU: some 20,000 reads. Newer events overwrite older ones. With many CPUs each buffer is smaller:
+/// every CPU gets one, but one thread's reads appear on a few CPUs only. This limits the kernel memory in use.
 const BUFFER_KIB_MAX: usize = 4096;
 const BUFFERS_KIB: usize = 64 << 10;
 const BUFFER_KIB_MIN: usize = 256;
 
-/// A read that the driver has had, in microseconds of the monotonic clock.
+/// The time of a read in the driver, in microseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When the driver got it.
+    /// When the driver got the read.
     pub issued_us: u64,
-    /// When it had ended.
+    /// When the read had ended.
     pub completed_us: u64,
 }
 
-/// Tracing that runs. It is gone when this is.
+/// A running instance of tracing. It is removed on drop.
 #[derive(Debug)]
 pub struct Trace {
     directory: PathBuf,
@@ -44,7 +45,7 @@ pub fn now_us() -> u64 {
 }
 
 impl Trace {
-    /// Begins to trace the reads of the device `major:minor` on a machine of so many CPUs, or says why that cannot be.
+    /// Starts to trace the reads of the device `major:minor` on a machine with `cpus` CPUs, or returns why this is not possible.
     pub fn start(device: (u32, u32), cpus: usize) -> Result<Trace, String> {
         let Some(mount) = MOUNTS.iter().map(Path::new).find(|mount| mount.join("instances").is_dir()) else {
             return Err(match fs::read_dir(MOUNTS[0]) {
@@ -61,7 +62,7 @@ impl Trace {
             io::ErrorKind::PermissionDenied => "the kernel's tracing is for root only".to_owned(),
             _ => format!("the kernel's tracing is refused: {}: {e}", directory.display()),
         })?;
-        // From here on it is removed, whatever happens.
+        // From here on the drop removes it.
         let trace = Trace { directory };
         trace.set("trace_clock", "mono")?;
         trace.set("buffer_size_kb", &buffer_kib(cpus).to_string())?;
@@ -79,7 +80,7 @@ impl Trace {
             .map_err(|e| format!("the kernel's tracing is refused: {value:?} to {}: {e}", path.display()))
     }
 
-    /// Ends it: the reads that were seen whole.
+    /// Ends the tracing. Returns the reads of which both events were seen.
     pub fn finish(self) -> Result<Vec<Span>, String> {
         self.set("tracing_on", "0")?;
         let path = self.directory.join("trace");
@@ -90,7 +91,7 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // Without events an instance costs nothing but its memory; a restart ends it.
+        // An error is ignored: an instance without events costs only its memory, and a restart removes it.
         let _gone = fs::remove_dir(&self.directory);
     }
 }
@@ -99,7 +100,7 @@ fn buffer_kib(cpus: usize) -> usize {
     (BUFFERS_KIB / cpus.max(1)).clamp(BUFFER_KIB_MIN, BUFFER_KIB_MAX)
 }
 
-/// Pairs of events of the same place.
+/// Pairs the events with the same sector.
 fn spans(text: &str) -> Vec<Span> {
     let mut issued: Vec<(u64, u64)> = Vec::new();
     let mut spans = Vec::new();
@@ -114,7 +115,8 @@ fn spans(text: &str) -> Vec<Span> {
     spans
 }
 
-/// `cat-70 [001] d..1. 1234.567890: block_rq_issue: 259,0 R 4096 () 2048 + 8 none,0,0 [cat]`: event, time, sector of a read.
+/// Parses a line such as `cat-70 [001] d..1. 1234.567890: block_rq_issue: 259,0 R 4096 () 2048 + 8 none,0,0 [cat]` into event,
+/// time, and sector of a read.
 fn event(line: &str) -> Option<(&str, u64, u64)> {
     let (name, at) = EVENTS.into_iter().find_map(|name| Some((name, line.find(&format!(": {name}: "))?)))?;
     let time = line[..at].split_whitespace().next_back()?;
@@ -128,21 +130,21 @@ fn event(line: &str) -> Option<(&str, u64, u64)> {
     is_read.then_some((name, at_us, sector))
 }
 
-/// Where the time of the reads in the middle went, in microseconds.
+/// Where the time of the middle reads went, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
-    /// From the call to when the driver had it.
+    /// From the call until the driver had the read.
     pub submit_us: f64,
-    /// With the driver and the drive.
+    /// In the driver and the drive.
     pub device_us: f64,
-    /// From then to the return of the call.
+    /// From then until the return of the call.
     pub complete_us: f64,
-    /// Reads that were seen whole.
+    /// Reads of which both events were seen.
     pub reads: usize,
 }
 
-/// Finds for each read of ours, one after the other, the one span within it. The fifth in the middle counts, by how long they took: so
-/// what others do to the slowest does not.
+/// Finds for each read the one span within it. Reads come one after the other. Only the middle fifth by duration counts, so that
+/// reads that other programs slow down do not count.
 pub fn split(reads: &[(u64, u64)], spans: &[Span]) -> Option<Split> {
     let mut spans = spans.to_vec();
     spans.sort_by_key(|span| span.issued_us);
@@ -150,7 +152,7 @@ pub fn split(reads: &[(u64, u64)], spans: &[Span]) -> Option<Split> {
     for &(begun, ended) in reads {
         let first = spans.partition_point(|span| span.issued_us < begun);
         let within: Vec<&Span> = spans[first..].iter().take_while(|span| span.issued_us <= ended).collect();
-        // Several are a read that was cut, or somebody else's beside ours.
+        // Several spans mean that the kernel cut the read, or that another program read at the same time.
         let [span] = within[..] else { continue };
         let Some(after) = ended.checked_sub(span.completed_us) else { continue };
         seen.push([span.issued_us - begun, span.completed_us.saturating_sub(span.issued_us), after]);
@@ -171,7 +173,7 @@ pub fn split(reads: &[(u64, u64)], spans: &[Span]) -> Option<Split> {
 mod tests {
     use super::*;
 
-    /// As Linux 6.18, 6.1 and 4.19 write them.
+    /// Lines as Linux 6.18, 6.1 and 4.19 write them.
     const TEXT: &str = "\
 # tracer: nop
 #
@@ -208,7 +210,7 @@ mod tests {
         let split = split(&reads, &spans).unwrap();
         assert_eq!(split, Split { submit_us: 7.5, device_us: 70.0, complete_us: 17.5, reads: 2 });
         assert_eq!(super::split(&reads[4..], &spans), None);
-        // Of five the one in the middle, whatever happened to the slowest.
+        // Of five reads only the middle one counts, not the slowest.
         let reads: Vec<(u64, u64)> =
             [100, 9_000, 80, 70, 90].iter().zip(1..).map(|(len, at)| (at * 10_000, at * 10_000 + len)).collect();
         let spans: Vec<Span> = reads.iter().map(|(begun, ended)| span(begun + 5, ended - 15)).collect();

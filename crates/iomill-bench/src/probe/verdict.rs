@@ -1,16 +1,16 @@
-//! What figures mean, in plain words.
+//! The meaning of the figures, in plain words.
 
 use super::raw::RawFigures;
 use super::served::Served;
 use super::{Adapter, DriveFigures, Figures, Point, slow_and_fast};
 use crate::human;
 
-/// Above this share of a CPU a thread does nothing but work.
+/// A thread that uses more than this share of a CPU has no time left.
 const BUSY: f64 = 0.9;
-/// Together the drives do this share of what they do alone, or something that they share holds them back.
+/// If all drives together reach less than this share of the sum of each alone, something that they share limits them.
 const TOGETHER: f64 = 0.85;
 
-/// A sentence each, the limit first.
+/// One sentence for each finding, the limit first.
 pub fn words(figures: &Figures) -> Vec<String> {
     let mut words = match (figures.drives.is_empty(), figures.raw.is_empty()) {
         (true, false) => Vec::new(),
@@ -28,7 +28,7 @@ pub fn words(figures: &Figures) -> Vec<String> {
     words
 }
 
-/// What keeps all drives with all threads from more.
+/// What limits all drives with all threads.
 fn limit(figures: &Figures) -> String {
     let Some(all) = figures.drive_counts.last() else { return "nothing was measured".to_owned() };
     let cpus = figures.machine.cores_allowed.max(1) as f64;
@@ -76,31 +76,31 @@ fn limit(figures: &Figures) -> String {
     )
 }
 
-/// Whether the processors had nothing left for a run, by its own doing or others'.
+/// Whether the CPUs had nothing left during a run, because of the run itself or of other programs.
 pub(super) fn is_busy(point: &Point, cpus: usize) -> bool {
     let cpus = cpus.max(1);
     point.cpus_used >= BUSY * point.threads.min(cpus) as f64 || is_crowded(point, cpus)
 }
 
-/// Whether hardly anything of the processors was left, whoever used them.
+/// Whether almost no CPU time was left, used by any program.
 fn is_crowded(point: &Point, cpus: usize) -> bool {
     point.cpus_idle.is_some_and(|idle| idle <= (1.0 - BUSY) * cpus as f64)
 }
 
-/// Others that use the processors. What interrupts take is the drives'.
+/// Says how much of the CPUs other programs used. Time in interrupts counts for the drives.
 fn disturbed(figures: &Figures) -> Option<String> {
     let cpus = figures.machine.cores_allowed.max(1) as f64;
     let all = figures.drive_counts.last()?;
     let others = cpus - all.cpus_used - all.cpus_idle? - all.cpus_interrupts?;
     (others > (1.0 - BUSY) * cpus).then(|| {
         format!(
-            "other programs, the kernel's threads, or other guests of the host had {others:.1} of the {cpus} processors meanwhile: on a quiet machine there is \
-             more to be had"
+            "other programs, the kernel's threads, or other guests of the host had {others:.1} of the {cpus} processors meanwhile; \
+             measure again on a quiet machine"
         )
     })
 }
 
-/// The adapter that holds its drives back most, if the processors do not.
+/// The adapter that limits its drives most, if the CPUs do not limit them.
 fn narrow_adapter(figures: &Figures) -> Option<&Adapter> {
     let share = |adapter: &Adapter| adapter.together.iops / adapter.alone_iops.max(1e-9);
     let narrow = figures
@@ -110,7 +110,7 @@ fn narrow_adapter(figures: &Figures) -> Option<&Adapter> {
     narrow.min_by(|a, b| share(a).total_cmp(&share(b)))
 }
 
-/// Directories that are no drives of their own.
+/// Names directories that lie on the same device.
 fn same_device(figures: &Figures) -> Option<String> {
     let devices = || figures.drives.iter().flat_map(|drive| &drive.devices);
     let shared = devices().find(|device| devices().filter(|other| other == device).count() > 1)?;
@@ -130,9 +130,9 @@ fn drives(count: usize) -> String {
 fn one_core(figures: &Figures) -> Option<String> {
     let best = figures.depths.iter().max_by(|a, b| a.iops.total_cmp(&b.iops))?;
     let how = match best.cpus_used >= BUSY {
-        true => "which keeps it busy",
-        false if is_crowded(best, figures.machine.cores_allowed.max(1)) => "of which others have a part meanwhile",
-        false => "and is not busy with it",
+        true => "which keeps it fully busy",
+        false if is_crowded(best, figures.machine.cores_allowed.max(1)) => "and other programs use part of it",
+        false => "and is not fully busy",
     };
     let core = format!(
         "one core reads {} pages of 4 KiB a second, {how}; each costs {}",
@@ -156,15 +156,17 @@ fn latency(figures: &Figures) -> Option<String> {
     let whole = format!("a lone read of 4 KiB takes {}", human::time_us(latency.p50_us));
     let share = 100.0 * latency.device_us / latency.split_us.max(1e-9);
     let (split, platform) = (human::time_us(latency.split_us), human::time_us(latency.platform_us));
-    // What is split is not the median: each part is told with its own whole.
+    // The split times do not add up to the median, so the text gives each part with its own whole.
     let mut words = match latency.submit_us {
         _ if !latency.is_split() => {
-            format!("{whole}, {split} on average; how much of that is the drive's is counted too coarsely to tell")
+            format!("{whole}, {split} on average; the drive's part of that is counted too coarsely to tell")
         }
-        Some(_) => format!(
-            "{whole}; of the {split} of one of middling length {share:.0}% are the drive and {platform} the platform"
-        ),
-        None => format!("{whole}, {split} on average, of which {share:.0}% are the drive and {platform} the platform"),
+        Some(_) => {
+            format!("{whole}; of the {split} of a typical read the drive takes {share:.0}% and the platform {platform}")
+        }
+        None => {
+            format!("{whole}, {split} on average, of which the drive takes {share:.0}% and the platform {platform}")
+        }
     };
     if let (Some(before), Some(after)) = (latency.submit_us, latency.complete_us) {
         words.push_str(&format!(
@@ -181,21 +183,21 @@ fn depth(figures: &Figures) -> Option<String> {
     let first = figures.depths.first()?;
     let gain = enough.iops / first.iops.max(1e-9);
     let own: Vec<String> = figures.drives.iter().map(|drive| drive.best_depth.to_string()).collect();
-    let own = if own.len() > 1 { format!("; one by one the drives want {}", own.join(", ")) } else { String::new() };
+    let own = if own.len() > 1 { format!("; alone, the drives need {}", own.join(", ")) } else { String::new() };
     Some(format!(
-        "{} in flight on each drive {} enough for one core; that is {gain:.1} times what one at a time does{own}",
+        "{} in flight on each drive {} enough for one core; that is {gain:.1} times the speed of one at a time{own}",
         figures.best_depth,
         if figures.best_depth == 1 { "is" } else { "are" }
     ))
 }
 
-/// The path that costs the CPU least.
+/// The paths that cost the least and the most CPU time.
 fn cheapest(figures: &Figures) -> Option<String> {
     let unpolled = || figures.paths.iter().filter(|cost| !cost.polled);
     let least = unpolled().min_by(|a, b| a.cpu_us_per_op.total_cmp(&b.cpu_us_per_op))?;
     let most = unpolled().max_by(|a, b| a.cpu_us_per_op.total_cmp(&b.cpu_us_per_op))?;
     Some(format!(
-        "the cheapest path of a read is {} at {} of CPU time, the dearest {} at {}",
+        "the cheapest path of a read is {} at {} of CPU time, the most expensive one is {} at {}",
         least.words(),
         human::time_us(least.cpu_us_per_op),
         most.words(),
@@ -207,7 +209,7 @@ fn served(served: &Served) -> String {
     let who = if served.best_mode == "auto" { "the caller itself" } else { "a thread for each drive" };
     let gather = match served.best_plug {
         1 => "asynchronous requests to a drive should not wait for others".to_owned(),
-        plug => format!("{plug} asynchronous requests to a drive should gather at most"),
+        plug => format!("at most {plug} asynchronous requests to a drive should gather"),
     };
     format!("iomill's blocking reads are best driven by {who}, and {gather}")
 }
@@ -223,12 +225,12 @@ fn raw(raw: &RawFigures) -> String {
     )
 }
 
-/// Drives of different speeds.
+/// Names drives of different speeds.
 fn uneven(figures: &Figures) -> Option<String> {
     let (slow, fast) = slow_and_fast(&figures.drives, figures.machine.cores_allowed)?;
     let weights: Vec<String> = figures.weights.iter().map(u32::to_string).collect();
     Some(format!(
-        "{} does {:.1} times the reads of {}, at whose pace files with the striping layout go; the hash layout with weights {} uses all of both",
+        "{} does {:.1} times the reads of {}; files with the striping layout are as slow as the slower drive; the hash layout with weights {} uses both fully",
         fast.path.display(),
         fast.best_iops() / slow.best_iops().max(1e-9),
         slow.path.display(),
@@ -320,7 +322,7 @@ pub(crate) mod tests {
         (last.cpus_idle, last.cpus_interrupts) = (Some(0.1), Some(0.0));
         figures.depths.iter_mut().for_each(|point| (point.cpus_used, point.cpus_idle) = (0.5, Some(0.0)));
         let told = words(&figures);
-        assert!(told.iter().any(|words| words.contains("of which others have a part")), "{told:?}");
+        assert!(told.iter().any(|words| words.contains("and other programs use part of it")), "{told:?}");
         assert!(told[0].starts_with("the 4 threads' processors are the limit"), "{told:?}");
         assert!(told[1].starts_with("other programs") && told[1].contains("2.9 of the 4"), "{told:?}");
     }
@@ -349,13 +351,13 @@ pub(crate) mod tests {
         let all = words(&figures([2e5, 4e5], 5.5e5, 1.5)).join("\n");
         for part in [
             "one core reads 330k",
-            "which keeps it busy",
+            "which keeps it fully busy",
             "with 32 in flight 1 thread reads 330k and 4 read 550k (42% of linear)",
-            "takes 80.0 µs; of the 80.0 µs of one of middling length 90% are the drive and 8.00 µs the platform",
+            "takes 80.0 µs; of the 80.0 µs of a typical read the drive takes 90% and the platform 8.00 µs",
             "5.00 µs before the driver",
             "32 in flight",
             "weights 10,20",
-            "one by one the drives want 16, 16",
+            "alone, the drives need 16, 16",
         ] {
             assert!(all.contains(part), "{part} is not in: {all}");
         }
@@ -369,7 +371,7 @@ pub(crate) mod tests {
         assert!(words(&even)[1].starts_with("/mnt/0, /mnt/1 are on one device, sda"), "{:?}", words(&even));
     }
 
-    /// The parts of a mean beside a median, or a count in ticks beside a read of a microsecond, would say what was never measured.
+    /// Parts of a mean beside a median, or a count in ticks beside a read of a microsecond, would state what was never measured.
     #[test]
     fn parts_are_told_with_their_whole_or_not_at_all() {
         let mut figures = figures([4e5, 4e5], 5.5e5, 1.5);
@@ -386,7 +388,7 @@ pub(crate) mod tests {
         };
         let told = latency_words(&figures);
         assert!(
-            told.ends_with("takes 100 µs, 200 µs on average, of which 25% are the drive and 150 µs the platform"),
+            told.ends_with("takes 100 µs, 200 µs on average, of which the drive takes 25% and the platform 150 µs"),
             "{told}"
         );
         figures.drives[1].latency.split_error_us = Some(60.0);
