@@ -13,7 +13,7 @@ use super::{Catalog, Changes, Mode, lock};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, OpenFile};
 
-/// How a new version of a record failed to come about.
+/// Why a new version of a record did not come about.
 enum Failure {
     /// Nothing has changed.
     Unchanged(Error),
@@ -140,7 +140,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Starts a change: the right to, and the end of what an earlier one left (rule 5).
+    /// Starts a change: checks that this process may, and ends what an earlier change left (rule 5).
     fn begin(&self) -> Result<MutexGuard<'_, Changes>> {
         self.refuse_unless_writer()?;
         let mut changes = lock(&self.changes);
@@ -167,7 +167,7 @@ impl Catalog {
         }
     }
 
-    /// Puts `new` in the place of `old`; after an error `old` rules, or the outcome is unknown.
+    /// Puts `new` in the place of `old`. After an error `old` rules, or the outcome is unknown.
     fn replace(&self, changes: &mut Changes, old: &Record, new: &Record, what: impl Fn() -> String) -> Result<()> {
         match self.publish(changes, new, old, what) {
             Ok(()) => Ok(()),
@@ -212,7 +212,7 @@ impl Catalog {
         self.stage_record(record)?.commit()
     }
 
-    /// The same, and a full drive does not hinder it (rule 12).
+    /// Like `write_record`, also on a full drive (rule 12).
     fn write_record_at_all_costs(&self, record: &Record) -> Result<()> {
         match self.write_record(record) {
             Err(full) if is_full(&full) => {
@@ -250,8 +250,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Takes back what `make_parts` made. What resists stays, empty and without a record, until the next writer opens
-    /// the array (rule 3); the caller reports why the file was not made.
+    /// Takes back what `make_parts` made. Files that cannot be removed stay, empty and without a record, until the next writer
+    /// opens the array (rule 3). The caller reports why the file was not made.
     fn discard_parts(&self, record: &Record) {
         for drive in self.drives_of(&record.drives) {
             let _ = drive.fs.unlink(&part_path(&record.id));
@@ -261,7 +261,7 @@ impl Catalog {
         }
     }
 
-    /// The deletion is decided and durable; what is left of it can wait for the next writer.
+    /// The deletion is decided and durable. Its rest can wait for the next writer.
     fn finish_or_note(&self, tombstone: &Record) {
         if let Err(error) = self.finish_deletion(tombstone) {
             let name = &tombstone.name;
@@ -276,7 +276,7 @@ impl Catalog {
             let fs = &*drive.fs;
             let opened = absent_is_none(OpenFile::open(&drive.fs, &part, Access::WRITE));
             if let Some(file) = opened.map_err(failed("open", fs, &part))? {
-                // A ring may hold the file open; its space is to be free now.
+                // A ring may hold the file open, but its space must be free now.
                 fs.set_len(file.handle(), 0).map_err(failed("cut", fs, &part))?;
             }
             unlink_if_there(fs, &part)?;
@@ -298,7 +298,7 @@ impl Catalog {
     }
 
     pub(super) fn drives_of<'a>(&'a self, indices: &'a [u16]) -> impl Iterator<Item = &'a super::Drive> {
-        // A record with an index beyond the array is not a record (`scan.rs`), nor can one be made (`Record::first`).
+        // No record has an index beyond the array: `scan.rs` refuses such a record, and `Record::first` makes none.
         indices.iter().filter_map(|&index| self.drives.get(usize::from(index)))
     }
 }

@@ -1,5 +1,4 @@
-//! `iomill check`: everything that the catalog can know about the files on the drives. It reports it, and repairs it on
-//! demand.
+//! `iomill check`: reports everything that the catalog can know about the files on the drives, and repairs it on demand.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,18 +19,18 @@ use crate::sys::fs::{Access, OpenFile};
 /// What a check found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Everything that is wrong, as far as the check could see it.
+    /// Everything that is wrong, as far as the check saw it.
     pub problems: Vec<Problem>,
-    /// How many drives were looked at; 0 when the array could not be put together.
+    /// How many drives were checked; 0 if the array could not be put together.
     pub drives: usize,
-    /// How many files were looked at.
+    /// How many files were checked.
     pub files: usize,
     /// Their lengths added up, in bytes.
     pub bytes: u64,
 }
 
 impl Report {
-    /// Whether nothing is left that needs a person's attention.
+    /// Whether no problem is left that needs a person's attention.
     pub fn is_clean(&self) -> bool {
         self.problems.iter().all(|problem| problem.repaired)
     }
@@ -54,7 +53,7 @@ impl Report {
         Ok(())
     }
 
-    /// Notes damage that concerns one file; what is wrong with the check itself goes on as an error.
+    /// Notes damage that concerns one file. An error of the check itself goes on as an error.
     fn lost(&mut self, error: Error, advice: &str) -> Result<()> {
         let (path, what) = match error {
             Error::Corrupt { path, why } => (path, why),
@@ -72,8 +71,8 @@ impl Report {
 /// How long the part of a file on the drive at a position of its `drives` must be at least, given the file's length.
 pub type PartExtent<'a> = &'a dyn Fn(&Record, u64, usize) -> u64;
 
-/// Checks the array that the drives in `starts` belong to; with `repair`, puts right what can be without loss. Takes
-/// the reader's lock, or the writer's for repairing. An error means that the check itself could not go on.
+/// Checks the array that the drives in `starts` belong to. With `repair` it corrects everything that it can without loss. It
+/// takes the reader's lock, or for a repair the writer's. An error means that the check itself could not go on.
 pub fn check(
     platform: &Arc<dyn Platform>,
     starts: &[PathBuf],
@@ -124,7 +123,7 @@ fn label_faults(team: &Team) -> Vec<(usize, String)> {
     team.members.iter().enumerate().filter_map(fault).collect()
 }
 
-/// Looks at all records, lengths and parts; a writer's catalog repairs what it can.
+/// Checks all records, lengths and parts. The catalog of a writer repairs what it can.
 fn check_files(
     catalog: &Catalog,
     signature: Signature,
@@ -132,7 +131,7 @@ fn check_files(
     report: &mut Report,
 ) -> Result<()> {
     let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, Extent::All, signature)?)?;
-    // While something cannot be decided, nothing is changed.
+    // While any fault has no decision, nothing is changed.
     let repair = catalog.is_writer() && plan.faults.is_empty();
     report.problems.extend(plan.faults.iter().chain(&plan.remarks).cloned());
     let advice = match (repair, catalog.is_writer()) {
@@ -152,7 +151,7 @@ fn check_files(
     Ok(())
 }
 
-/// Makes missing locks anew, so that the array can be locked at all.
+/// Makes missing locks again, so that the array can be locked at all.
 fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report) -> Result<()> {
     let team = discovery::find(platform, starts, Signature::Waived)?;
     let drives = team.drives();
@@ -171,7 +170,7 @@ fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report
     Ok(())
 }
 
-/// Looks at the length and the parts of one file.
+/// Checks the length and the parts of one file.
 fn check_file(
     catalog: &Catalog,
     record: &Record,

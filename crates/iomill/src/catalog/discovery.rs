@@ -16,7 +16,7 @@ use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::DriveFs;
 
-/// Ends the error of a label that cannot be read; `check` says the rest itself.
+/// Ends the error of a label that cannot be read. `check` gives this advice itself.
 pub(super) const LABEL_ADVICE: &str = "; `iomill check` tells how to mend it from another drive's label";
 
 /// A directory with a label.
@@ -72,12 +72,12 @@ impl Team {
     }
 }
 
-/// A drive's place as labels note it. One that is not UTF-8 is noted as well as it can be, and found as a neighbour.
+/// A drive's place as labels note it. A place that is not UTF-8 is noted as well as possible, and found as a neighbour.
 pub(super) fn hint(fs: &dyn DriveFs) -> String {
     fs.location().to_string_lossy().into_owned()
 }
 
-/// Attaches to a drive and explains failure.
+/// Attaches to a drive. An error says what to do.
 pub(super) fn attach(platform: &dyn Platform, path: &Path, create: bool) -> Result<Arc<dyn DriveFs>> {
     platform.attach(path, create).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound if create => Error::Drive {

@@ -44,7 +44,7 @@ impl fmt::Debug for Id {
 impl FromStr for Id {
     type Err = String;
 
-    /// Reads exactly what `Display` writes, so that a file name belongs to one id only.
+    /// Accepts only what `Display` writes, so that a file name belongs to one id only.
     fn from_str(text: &str) -> Result<Id, String> {
         let digits = text.as_bytes();
         let mut bytes = [0; 16];

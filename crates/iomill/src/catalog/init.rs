@@ -17,7 +17,7 @@ use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFs, Lock, OpenFile};
 
-/// The weight of a drive that is given none.
+/// The weight of a drive without a given one.
 const WEIGHT_DEFAULT: u32 = 10;
 
 impl Catalog {
@@ -96,7 +96,7 @@ fn refuse_doubles(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
     Ok(())
 }
 
-/// A directory `iomill` may well be something else: a checkout of our own source, say.
+/// A directory `iomill` may be something else, for example a checkout of iomill's source.
 fn refuse_other_content(fs: &dyn DriveFs) -> Result<()> {
     let names = fs.list("").map_err(failed("list", fs, ""))?;
     match names.iter().find(|name| !is_ours(name)) {
@@ -108,7 +108,7 @@ fn refuse_other_content(fs: &dyn DriveFs) -> Result<()> {
     }
 }
 
-/// Makes the lock, unless an interrupted init has.
+/// Makes the lock, unless an interrupted init has made it.
 fn make_lock(fs: &Arc<dyn DriveFs>) -> Result<()> {
     match OpenFile::open(fs, LOCK, Access::CREATE) {
         Ok(_) => Ok(()),

@@ -19,7 +19,7 @@ pub struct LabelDrive {
     pub id: Id,
     /// Its place in the array's order, from 0.
     pub index: u16,
-    /// The directory it was last seen in: a hint, proven by the id found there.
+    /// The directory it was last seen in: a hint, which the id found there proves.
     pub path: String,
     /// Its share in hashed files, relative to the other drives'.
     pub weight: u32,
@@ -59,7 +59,7 @@ impl Label {
         Label { format: FORMAT, array, epoch, drive: own.id, index: own.index, drives }
     }
 
-    /// Whether both say the same about the array; the drives they are on may differ.
+    /// Whether both say the same about the array. The drives that carry them may differ.
     pub(super) fn agrees_with(&self, other: &Label) -> bool {
         self.array == other.array && self.epoch == other.epoch && self.drives == other.drives
     }
@@ -95,12 +95,12 @@ impl Label {
     }
 }
 
-/// Reads a label as it stands on a drive. Never panics, whatever the bytes.
+/// Reads the bytes of a drive's label. Never panics, whatever the bytes.
 pub fn parse_label(bytes: &[u8]) -> Result<Label, TextError> {
     parse_label_as(bytes, Signature::Required).map(|(label, _)| label)
 }
 
-/// Reads a label; says also whether it was signed.
+/// Reads a label, and says whether it was signed.
 pub(super) fn parse_label_as(bytes: &[u8], signature: Signature) -> Result<(Label, bool), TextError> {
     let opened = text::open::<Label>(bytes, signature)?;
     match opened.body.fault() {

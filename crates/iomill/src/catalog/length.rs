@@ -131,7 +131,7 @@ struct Copy {
     slot: Result<Slot, Unusable>,
 }
 
-/// Why a copy does not count.
+/// Why a copy cannot be used.
 #[derive(Debug)]
 enum Unusable {
     Missing,
@@ -193,7 +193,7 @@ fn find(catalog: &Catalog, record: &Record, access: Access) -> Result<Found> {
     Ok(Found { copies, best })
 }
 
-/// No copy can be used: tells of the first.
+/// No copy can be used: reports the first.
 fn none_good(catalog: &Catalog, record: &Record, copies: Vec<Copy>) -> Error {
     for copy in copies {
         match copy.slot {
@@ -217,7 +217,7 @@ fn corrupt(catalog: &Catalog, record: &Record, drive: usize, why: &str) -> Error
     }
 }
 
-/// What is wrong with the copies of a file's length, and the length, where it can be told.
+/// What is wrong with the copies of a file's length, and the length if it can be determined.
 pub(super) fn examine(catalog: &Catalog, record: &Record) -> (Result<u64>, Vec<Problem>) {
     let found = match find(catalog, record, Access::READ) {
         Ok(found) => found,
@@ -250,12 +250,12 @@ pub struct LengthFile {
 struct State {
     /// Durable on every copy.
     good: Slot,
-    /// The next sequence number to use. Odd distance from `good`, so that its slot is the other one (rule 10).
+    /// The next sequence number to use. Its distance from `good` is odd, so that its slot is the other one (rule 10).
     next: u64,
 }
 
 impl Catalog {
-    /// Reads the length of a file. A writer brings lagging copies up and makes all of them durable (rule 13).
+    /// Reads the length of a file. A writer updates old copies and makes all of them durable (rule 13).
     pub fn open_length(&self, record: &Record) -> Result<LengthFile> {
         let access = if self.mode == Mode::Writer { Access::WRITE } else { Access::READ };
         let found = find(self, record, access)?;
@@ -269,7 +269,7 @@ impl Catalog {
         Ok(LengthFile { id: record.id, name: record.name.clone(), copies, state: Mutex::new(state) })
     }
 
-    /// The length of a file by its copies. It changes none of them, also while another process works on the file.
+    /// The length of a file by its copies. It changes no copy, so another process may work on the file.
     pub fn length(&self, record: &Record) -> Result<u64> {
         Ok(find(self, record, Access::READ)?.best.length)
     }
@@ -302,9 +302,10 @@ impl LengthFile {
         lock(&self.state).good.length
     }
 
-    /// Makes `length` the file's length, durable on all copies. The parts must be as long as it implies, durably.
+    /// Makes `length` the file's length, durable on all copies. Before the call, the parts are durably as long as `length`
+    /// demands.
     ///
-    /// After an error the file has, when it is opened next, either length; `current` keeps the old one.
+    /// After an error the file has either length when it is opened next; `current` keeps the old one.
     pub fn publish(&self, length: u64) -> Result<()> {
         if self.copies.is_empty() {
             return Err(Error::ReadOnly { why: format!("{:?} is open for reading", self.name) });
@@ -321,7 +322,7 @@ impl LengthFile {
             return Ok(());
         }
         let slot = Slot { sequence: state.next, length };
-        // Two on: the number may be on some copies now, but the slot of the last good one must stay.
+        // Plus two: some copies may have this number now, but the slot of the last good one must stay.
         state.next += 2;
         for file in &self.copies {
             write_slot(file, &self.id, slot)?;

@@ -1,49 +1,48 @@
 //! The catalog: which drives make up an array, which files it has, and how long each is.
 //!
-//! Goals: every change is all-or-nothing over a crash at any point, and durable on all drives when it is acknowledged;
-//! what is wrong on a drive is an error that names it. Non-goals: the data of files; which of them are open (the
-//! caller keeps that); speed of changes (each costs a few syncs per drive). `docs/format.md` describes the bytes.
+//! Goals: every change is all-or-nothing over a crash at any point, and durable on all drives when it is acknowledged. An error
+//! about a drive names that drive. Non-goals: the data of files; which files are open (the caller knows that); speed of changes
+//! (each costs a few syncs per drive). `docs/format.md` describes the bytes.
 //!
-//! All I/O goes through [`DriveFs`](crate::sys::fs::DriveFs) and [`Platform`]: no thread, no clock, no other file
-//! operation, so that a simulator can run all of it on one thread.
+//! All I/O goes through [`DriveFs`](crate::sys::fs::DriveFs) and [`Platform`]. The catalog uses no thread, no clock and no other
+//! file operation, so that a simulator can run all of it on one thread.
 //!
 //! # Rules
 //!
-//! 1. *Form.* Labels and records are TOML with a format number, and a last line with a checksum over all bytes before.
-//!    An unknown key is an error, and so is a later format. `# checksum none` is believed only by `check --repair`,
-//!    which signs it: so a person can mend a file.
-//! 2. *Replacing.* A file is replaced by a temporary one of unpredictable name in the same directory: written, synced,
-//!    renamed, directory synced. A change of several drives writes and syncs all temporary files before the first
-//!    rename, so that a full drive refuses it while nothing has changed. The next writer removes left-over ones.
-//! 3. *Create.* Empty parts and lengths of 0 are made durable first, then the record (generation 1) goes to every drive
-//!    of the array. Parts and lengths without a record are the traces of a crash and are removed by the next writer
-//!    when all those parts are empty. A part with bytes in it but without a record is never removed.
-//! 4. *Delete.* A tombstone (next generation, state `deleted`) is made durable on every drive; then parts are cut and
-//!    unlinked, and lengths unlinked, durably; then the tombstones go. A tombstone that is found is finished by the next
-//!    writer.
-//! 5. *Rename.* One new generation with the new name. When that replaces a file, the record names its id in `replaces`,
-//!    and a file so named is dead, whatever its own record says; its deletion follows by rule 4. While such a tombstone
-//!    is not yet durable on every drive, no other change begins, so that no record that names a file is lost before it.
-//! 6. *Versions.* Of the copies of a record the highest valid generation rules. A writer brings the other copies up at
-//!    open and notes it; readers do so in memory. Copies of one generation with different bytes, and a record without
-//!    any good copy, are errors.
-//! 7. *Labels.* Of the labels of an array the one with the highest epoch rules; those of one epoch agree. All drives
-//!    that it lists must be there, each once, found by hints and proven by ids. A writer that finds drives in other
-//!    places writes labels with the next epoch.
-//! 8. *Lock.* `lock` is made once, never replaced, and locked on every drive in the order of indices: exclusively by
-//!    the writer, shared by readers. Labels are read again under the lock.
-//! 9. *Init.* Labels are written with epoch 0 on all drives, then with epoch 1. So a drive with epoch 0 has never held
-//!    a file, and a later init may take it; an array opens when at least one of its labels has left epoch 0, since
-//!    then all drives have theirs.
-//! 10. *Length.* Two slots, written in turn, on up to three drives; the highest valid sequence rules. A length is
-//!     published on all its copies or the publisher hears of it; a failed sequence number is never used again, and the
-//!     slot of the last good one is not touched before a later one is good.
-//! 11. *Failure.* A change that fails before its first rename has not happened. One that fails later is superseded on
-//!     all drives by a next generation with the old content (for a create, a tombstone), and has not happened then
-//!     either. When that fails too the outcome is unknown, and the catalog takes no more changes.
-//! 12. *Space.* Each drive keeps a little space in `spare`. A delete, and the superseding of a failed change, gives it
-//!     up when the drive is full, so that a full array can always be emptied; it is taken again afterwards.
-//! 13. *Building on what is found.* What a killed process left may be in memory only. A writer syncs the directories of
+//! 1. *Form.* Labels and records are TOML with a format number, and a last line with a checksum over all bytes before. An unknown
+//!    key is an error, and so is a later format. Only `check --repair` accepts `# checksum none`, and signs it: so a person can
+//!    mend a file.
+//! 2. *Replacing.* A temporary file of unpredictable name in the same directory replaces a file: written, synced, renamed,
+//!    directory synced. A change of several drives writes and syncs all temporary files before the first rename. So a full drive
+//!    refuses the change while nothing has changed. The next writer removes temporary files that are left.
+//! 3. *Create.* Empty parts and lengths of 0 are made durable first. Then the record (generation 1) goes to every drive of the
+//!    array. Parts and lengths without a record are the traces of a crash. The next writer removes them when all those parts are
+//!    empty. A part that holds bytes but has no record is never removed.
+//! 4. *Delete.* A tombstone (next generation, state `deleted`) is made durable on every drive. Then parts are cut and unlinked,
+//!    and lengths unlinked, durably. Then the tombstones go. The next writer that finds a tombstone finishes the deletion.
+//! 5. *Rename.* A rename is one new generation with the new name. When it replaces a file, the record names that file's id in
+//!    `replaces`. The replaced file is then dead, whatever its own record says, and is deleted by rule 4. While its tombstone is
+//!    not yet durable on every drive, no other change begins. So the record that names a dead file is never lost before the
+//!    tombstone.
+//! 6. *Versions.* The highest valid generation rules among the copies of a record. A writer updates the other copies at open and
+//!    notes it. Readers do so in memory. Two cases are errors: copies of one generation with different bytes, and a record
+//!    without any good copy.
+//! 7. *Labels.* The label with the highest epoch rules; labels of one epoch agree. All drives that it lists must be there, each
+//!    once, found by hints and proven by ids. A writer that finds drives in other places writes labels with the next epoch.
+//! 8. *Lock.* `lock` is made once, never replaced, and locked on every drive in the order of indices: exclusively by the writer,
+//!    shared by readers. Labels are read again under the lock.
+//! 9. *Init.* Labels are written with epoch 0 on all drives, then with epoch 1. So a drive with epoch 0 has never held a file,
+//!    and a later init may take it. An array opens when at least one of its labels has left epoch 0, since then all drives have
+//!    theirs.
+//! 10. *Length.* A length has two slots, written in turn, on up to three drives; the highest valid sequence rules. A length is
+//!     published on all its copies, or the publisher gets an error. A failed sequence number is never used again. The slot of the
+//!     last good length is not touched before a later one is good.
+//! 11. *Failure.* A change that fails before its first rename has not happened. A change that fails later is superseded on all
+//!     drives by a next generation with the old content (for a create, a tombstone). It has not happened then either. When that
+//!     fails too the outcome is unknown, and the catalog takes no more changes.
+//! 12. *Space.* Each drive keeps a little space in `spare`. When the drive is full, a delete, and the superseding of a failed
+//!     change, gives that space up. So a full array can always be emptied. The space is taken again afterwards.
+//! 13. *Building on what is found.* The changes of a killed process may be in memory only. A writer syncs the directories of
 //!     every drive, and the lengths it opens, before it builds on them.
 
 mod change;
@@ -105,7 +104,7 @@ pub struct Catalog {
     mode: Mode,
     id: Id,
     epoch: u64,
-    /// Whether all labels are as they should be: a writer sees to it, but may fail.
+    /// Whether all labels are right. A writer corrects them, but may fail.
     labels_agree: bool,
     /// By index.
     drives: Vec<Drive>,
@@ -120,7 +119,7 @@ pub struct Catalog {
 /// What governs changes.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Why there are none any more (rule 11).
+    /// Why the catalog takes no more changes (rule 11).
     failed: Option<String>,
     closed: bool,
     /// Tombstones of replaced files that are not yet known to be durable on every drive (rule 5).
@@ -153,7 +152,7 @@ impl Catalog {
         self.mode == Mode::Writer
     }
 
-    /// What was found amiss so far and does not hinder use, one line each.
+    /// Problems found so far that do not hinder use, one line each.
     pub fn notices(&self) -> Vec<String> {
         lock(&self.notices).clone()
     }
@@ -182,13 +181,13 @@ impl Catalog {
         lock(&self.locks).files().iter().map(|file| file.handle()).collect()
     }
 
-    /// Gives the lock back. Later changes fail; closing again does nothing.
+    /// Gives the lock back. Later changes fail. A second close does nothing.
     pub fn close(&self) -> Result<()> {
         lock(&self.changes).closed = true;
         lock(&self.locks).release()
     }
 
-    /// Notes what is not worth an error; once, however often it happens.
+    /// Notes a problem that is not worth an error; once, however often it happens.
     fn notice(&self, text: String) {
         let mut notices = lock(&self.notices);
         if !notices.contains(&text) {

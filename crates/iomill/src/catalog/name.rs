@@ -7,7 +7,7 @@ pub const NAME_MAX_BYTES: usize = 1000;
 /// Longest key of an attribute in bytes.
 pub const ATTRIBUTE_KEY_MAX_BYTES: usize = 100;
 
-/// Names are UTF-8 paths: components parted by single slashes, none of them empty, `.` or `..`, no control characters.
+/// Names are UTF-8 paths: components between single slashes, none of them empty, `.` or `..`, and no control characters.
 pub fn check_name(name: &str) -> Result<()> {
     name_fault(name).map_or(Ok(()), |why| Err(Error::invalid(format!("file name {}", shown(name)), why)))
 }
@@ -17,7 +17,7 @@ pub fn check_attribute_key(key: &str) -> Result<()> {
     key_fault(key).map_or(Ok(()), |why| Err(Error::invalid(format!("attribute {}", shown(key)), why)))
 }
 
-/// Why `name` cannot be one.
+/// Why `name` is not a valid name.
 pub(super) fn name_fault(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("a name has at least one character".to_owned());
@@ -38,7 +38,7 @@ pub(super) fn name_fault(name: &str) -> Option<String> {
     Some(format!("{bad:?} cannot stand between slashes in a name"))
 }
 
-/// Why `key` cannot be one.
+/// Why `key` is not a valid key.
 pub(super) fn key_fault(key: &str) -> Option<String> {
     if key.is_empty() {
         Some("a key has at least one character".to_owned())
@@ -50,7 +50,7 @@ pub(super) fn key_fault(key: &str) -> Option<String> {
     }
 }
 
-/// The text for a message: escaped, and cut where it is long.
+/// The text for a message: escaped, and cut if it is long.
 fn shown(text: &str) -> String {
     const SHOWN_CHARS: usize = 80;
     match text.char_indices().nth(SHOWN_CHARS) {

@@ -1,4 +1,4 @@
-//! Opening an array: find the drives, lock them, read their records, finish what a crash cut off.
+//! Opening an array: find the drives, lock them, read their records, finish changes that a crash interrupted.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::Lock;
 
-/// How often to start again when another process changes things between two looks.
+/// How often to start again when another process changes the array between two looks.
 const TRIES: usize = 5;
 
 impl Catalog {
@@ -35,7 +35,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Without a lock a look may fall into the middle of a change; another look then sees it done.
+    /// Without a lock, a look may see the middle of a change. A second look then sees the change done.
     fn peek(platform: &Arc<dyn Platform>, team: Team) -> Result<Catalog> {
         let catalog = Catalog::assemble(platform, Mode::Peek, team, Locks::default())?;
         let look = || {
@@ -55,7 +55,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// A catalog over found and locked drives, its files still unknown. A writer brings the labels up here.
+    /// A catalog over found and locked drives, its files still unknown. A writer updates the labels here.
     pub(super) fn assemble(platform: &Arc<dyn Platform>, mode: Mode, team: Team, locks: Locks) -> Result<Catalog> {
         let mut catalog = Catalog {
             platform: Arc::clone(platform),
@@ -76,7 +76,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Takes over the files of a plan. A writer takes its steps first; all note them.
+    /// Takes over the files of a plan. A writer first takes the plan's steps. Every process notes them.
     pub(super) fn adopt(&self, plan: Plan) -> Result<()> {
         for step in &plan.steps {
             if self.is_writer() {
@@ -92,7 +92,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// What a killed process renamed may be in memory only, and must not vanish under what is built on it (rule 13).
+    /// Renames of a killed process may be in memory only. They must not vanish under what is built on them (rule 13).
     fn settle_directories(&self) -> Result<()> {
         for drive in &self.drives {
             for dir in ["", FILES, PARTS] {
@@ -102,8 +102,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Writes labels where they lag, and all of them with the next epoch where drives have moved (rule 7). Paths are
-    /// only hints, so that a full drive still opens; but no label may stay at epoch 0 (rule 9).
+    /// Writes labels that are old, and all of them with the next epoch where drives have moved (rule 7). Paths are only hints, so
+    /// a full drive still opens; but no label may stay at epoch 0 (rule 9).
     fn update_labels(&mut self, team: &Team) -> Result<()> {
         let places = team.found_places();
         let moved = places != team.label.drives;
@@ -156,12 +156,12 @@ impl Catalog {
     }
 }
 
-/// The bytes of a label of ours.
+/// The bytes of a label.
 pub(super) fn label_bytes(label: &Label, drive: &Path) -> Result<Vec<u8>> {
     label.to_bytes().map_err(|why| Error::invalid(format!("the label of drive {}", drive.display()), why))
 }
 
-/// Finds the drives and locks them. What was found before the lock was taken must still be so after (rule 8).
+/// Finds the drives and locks them. Everything that was found before the lock was taken must still hold under it (rule 8).
 pub(super) fn lock_team(
     platform: &dyn Platform,
     starts: &[PathBuf],

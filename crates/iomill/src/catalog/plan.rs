@@ -1,6 +1,7 @@
-//! From what lies on the drives to the files there are, and to the steps that finish what a crash cut off.
+//! Turns what lies on the drives into the files that there are, and the steps that finish interrupted changes.
 //!
-//! The plan is the same for all: a writer takes its steps at open, a reader only believes them, `check` tells them.
+//! The plan is the same for every process. A writer takes its steps at open, a reader only believes them, and `check` reports
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,20 +17,20 @@ use crate::sys::fs::{Access, OpenFile};
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Traces of an interrupted change; the next writer clears them away.
+    /// Traces of an interrupted change; the next writer removes them.
     Note,
-    /// A copy is lost or something is not ours; all data can be read.
+    /// A copy is lost, or a file is not iomill's. All data can be read.
     Warning,
-    /// Something is lost or cannot be decided.
+    /// Data is lost, or no rule can decide.
     Error,
 }
 
-/// What to do about what a writer puts right.
+/// Advice for a problem that a writer corrects.
 pub(super) const REPAIR_ADVICE: &str = "run `iomill check --repair`; opening the array for writing puts it right too";
-/// The same where a repair was refused.
+/// Advice for the same problem where a repair was refused.
 pub(super) const LATER_ADVICE: &str = "a repair puts it right once the errors are gone that only you can decide";
 
-/// Something that is not as it should be.
+/// A problem that the plan found.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// The file or directory.
@@ -44,7 +45,7 @@ pub struct Problem {
     pub advice: String,
 }
 
-/// A problem, and what puts it right.
+/// A problem, and the step that corrects it.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) problem: Problem,
@@ -57,7 +58,7 @@ pub(super) enum Act {
     Remove { drive: usize, path: String },
     /// Bring a lagging copy of a record up.
     Rewrite { drive: usize, path: String, bytes: Vec<u8> },
-    /// Write this tombstone of a file that another replaced.
+    /// Write this tombstone of a file that another file replaced.
     Bury(Record),
     /// Finish the deletion of a file with a tombstone on every drive.
     Finish(Record),
@@ -65,16 +66,16 @@ pub(super) enum Act {
     RemoveOrphan(Id),
 }
 
-/// What to make of the drives.
+/// The files, and what to do about the rest.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// The files there are, by name.
     pub(super) live: BTreeMap<String, Arc<Record>>,
     /// In the order in which they must be taken.
     pub(super) steps: Vec<Step>,
-    /// What no step puts right and does not hinder use.
+    /// Problems that no step corrects and that do not hinder use.
     pub(super) remarks: Vec<Problem>,
-    /// What forbids use.
+    /// Problems that forbid use.
     pub(super) faults: Vec<Problem>,
 }
 
@@ -120,8 +121,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Tells the living from the dead (rules 4 and 5). All tombstones are written before the first is taken away, since
-    /// the record that makes another dead may be dead itself.
+    /// Separates living files from dead ones (rules 4 and 5). All tombstones are written before the first is removed, since the
+    /// record that makes another file dead may be dead itself.
     fn sort_out(&mut self, drives: &[Drive], winners: Vec<Record>) {
         let replaced: BTreeSet<Id> = winners.iter().filter_map(|record| record.replaces).collect();
         let mut last = Vec::new();
@@ -145,7 +146,7 @@ impl Plan {
         self.steps.append(&mut last);
     }
 
-    /// Parts and lengths that no record knows (rule 3). Parts with bytes in them are never removed.
+    /// Parts and lengths without a record (rule 3). Parts that hold bytes are never removed.
     fn look_at_strays(
         &mut self,
         drives: &[Drive],
@@ -217,7 +218,7 @@ pub(super) fn problem(drives: &[Drive], drive: usize, path: &str, what: &str, se
     }
 }
 
-/// Length of a file in bytes; 0 where there is none.
+/// Length of a file in bytes; 0 if it does not exist.
 pub(super) fn len_of(drive: &Drive, path: &str) -> Result<u64> {
     let opened = absent_is_none(OpenFile::open(&drive.fs, path, Access::READ));
     match opened.map_err(failed("open", &*drive.fs, path))? {

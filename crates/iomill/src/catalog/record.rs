@@ -1,4 +1,4 @@
-//! The record of a file: all that the catalog knows of it but its length.
+//! The record of a file: everything that the catalog knows of it except its length.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -23,9 +23,9 @@ pub const LENGTH_COPIES_MAX: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecordState {
-    /// It does.
+    /// The file lives.
     Live,
-    /// A tombstone: it is deleted, and its parts go.
+    /// A tombstone: the file is deleted, and its parts are being removed.
     Deleted,
 }
 
@@ -49,7 +49,7 @@ pub struct Record {
     pub block_bytes: u32,
     /// Its drives by index, in the order that the layout counts them.
     pub drives: Vec<u16>,
-    /// The weights that those drives had when the file was made; they rule for ever.
+    /// The weights that those drives had when the file was made. They never change.
     pub weights: Vec<u32>,
     /// Key of the hash layout's permutation.
     #[serde(with = "hex_u64")]
@@ -59,12 +59,12 @@ pub struct Record {
     /// The file that had this name before. It is dead, whatever its own record says (rule 5).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub replaces: Option<Id>,
-    /// What users noted with the file.
+    /// The attributes that users have set.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub attributes: BTreeMap<String, String>,
 }
 
-/// What a new file shall be.
+/// The properties of a new file.
 #[derive(Clone, Debug)]
 pub struct FileSpec {
     /// How its blocks are spread.
@@ -105,7 +105,7 @@ impl Record {
         record.fault().map_or(Ok(record), Err)
     }
 
-    /// Whether the file lives as far as its own record says.
+    /// Whether the file lives by its own record.
     pub fn is_live(&self) -> bool {
         self.state == RecordState::Live
     }

@@ -1,7 +1,7 @@
 //! Reading all records of all drives, and deciding which version of each rules.
 //!
-//! Goals: each record is parsed once however many drives hold it, since equal bytes need no second look; one buffer
-//! serves all reads. Non-goals: changing anything (`plan.rs`).
+//! Goals: each record is parsed once, however many drives hold it, since equal bytes need no second look. One buffer serves all
+//! reads. Non-goals: changing anything (`plan.rs`).
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Scan {
     pub(super) parts: BTreeMap<Id, Vec<usize>>,
     /// Temporary files, as drive and path.
     pub(super) leftovers: Vec<(usize, String)>,
-    /// Files that are none of ours, as drive and path.
+    /// Files that are not iomill's, as drive and path.
     pub(super) strangers: Vec<(usize, String)>,
 }
 
@@ -53,7 +53,7 @@ enum Place {
 pub(super) struct Winner {
     pub(super) record: Record,
     pub(super) bytes: Vec<u8>,
-    /// Drives that hold something else, and what is wrong there.
+    /// Drives that hold something else, and what is wrong with it.
     pub(super) stale: Vec<(usize, String)>,
 }
 
@@ -64,12 +64,12 @@ pub(super) struct Undecided {
     pub(super) why: String,
 }
 
-/// How much to look at.
+/// Which files to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// Records only: enough for reading.
     Records,
-    /// Parts, lengths and strangers too.
+    /// Parts, lengths and files that are not iomill's, too.
     All,
 }
 
@@ -162,8 +162,8 @@ impl Copies {
         self.places.iter().all(|place| matches!(place, Place::Missing))
     }
 
-    /// The highest generation wins (rule 6). `Err` where none can: all copies are unusable, two of one generation
-    /// differ, or one is of a format to come.
+    /// The highest generation wins (rule 6). `Err` if none can: all copies are unusable, two of one generation differ, or one has
+    /// a later format.
     pub(super) fn decide(self) -> Result<Winner, Undecided> {
         let at = |number| {
             let holds = |place: &Place| matches!(place, Place::Holds(held) if *held == number);
@@ -226,7 +226,7 @@ impl Copies {
         Ok(Winner { record, bytes, stale })
     }
 
-    /// No copy can be used: tells of the first.
+    /// No copy can be used: reports the first.
     fn unusable(&self) -> Undecided {
         for (drive, place) in self.places.iter().enumerate() {
             let why = match place {

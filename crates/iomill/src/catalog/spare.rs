@@ -15,7 +15,7 @@ pub(super) fn is_full(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// Sets the space aside where it is not.
+/// Sets the space aside if it is not set aside yet.
 pub(super) fn fill(fs: &Arc<dyn DriveFs>) -> Result<()> {
     let file = match OpenFile::open(fs, SPARE, Access::WRITE) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => OpenFile::open(fs, SPARE, Access::CREATE),
@@ -29,7 +29,7 @@ pub(super) fn fill(fs: &Arc<dyn DriveFs>) -> Result<()> {
 }
 
 impl Catalog {
-    /// Sets space aside on all drives. Where there is none left, changes still work as long as they find room.
+    /// Sets space aside on all drives. Where none is left, changes still work as long as they find room.
     pub(super) fn fill_spares(&self) {
         for drive in &self.drives {
             if let Err(error) = fill(&drive.fs) {

@@ -58,7 +58,7 @@ pub(super) fn failed<'a>(action: &'static str, fs: &'a dyn DriveFs, path: &'a st
     move |source| Error::io(action, full_path(fs, path), source)
 }
 
-/// `Ok(None)` where there is nothing of that name.
+/// `Ok(None)` if nothing has that name.
 pub(super) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -67,13 +67,13 @@ pub(super) fn absent_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> 
     }
 }
 
-/// Whether a drive could not bring up what it holds, so that another drive's copy should serve. All other errors (a
-/// limit, a permission) say nothing about the copy.
+/// Whether a drive could not read its own copy, so that another drive's copy should serve. All other errors (a limit, a
+/// permission) say nothing about the copy.
 pub(super) fn is_media_error(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::ENODATA))
 }
 
-/// Reads a file that fits into `buf`; what fills all of it is too large, which the caller's parser says.
+/// Reads a file that fits into `buf`. A file that fills all of it is too large, and the caller's parser refuses it.
 pub(super) fn read_small<'a>(fs: &dyn DriveFs, path: &str, buf: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
     let Some(handle) = absent_is_none(fs.open(path, Access::READ))? else { return Ok(None) };
     let read = fs.read_at(handle, buf, 0);
@@ -81,7 +81,7 @@ pub(super) fn read_small<'a>(fs: &dyn DriveFs, path: &str, buf: &'a mut [u8]) ->
     Ok(Some(&buf[..read?]))
 }
 
-/// Reads a file of at most `max` bytes, more of which are cut off.
+/// Reads at most `max` bytes of a file; the rest is cut off.
 pub(super) fn read_whole(fs: &Arc<dyn DriveFs>, path: &str, max: usize) -> io::Result<Option<Vec<u8>>> {
     let Some(file) = absent_is_none(OpenFile::open(fs, path, Access::READ))? else { return Ok(None) };
     let len = usize::try_from(fs.len(file.handle())?).unwrap_or(max).min(max);
@@ -91,7 +91,7 @@ pub(super) fn read_whole(fs: &Arc<dyn DriveFs>, path: &str, max: usize) -> io::R
     Ok(Some(bytes))
 }
 
-/// Removes a file; one that is gone already is no error.
+/// Removes a file. A missing file is not an error.
 pub(super) fn unlink_if_there(fs: &dyn DriveFs, path: &str) -> Result<()> {
     absent_is_none(fs.unlink(path)).map_err(failed("remove", fs, path))?;
     Ok(())
@@ -107,11 +107,11 @@ fn directory_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// A new version of a file on one or more drives: written beside its place and durable, but not yet in its place
-/// (rule 2). Dropped, it leaves nothing; what a crash leaves is removed by the next writer.
+/// A new version of a file on one or more drives: durable beside its place, but not yet in its place (rule 2). A drop removes it.
+/// The next writer removes what a crash leaves.
 #[derive(Debug)]
 pub(super) struct Staged {
-    /// Those at and after `in_place` still have their temporary name.
+    /// Files from index `in_place` on still have their temporary name.
     files: Vec<StagedFile>,
     in_place: usize,
 }
@@ -124,8 +124,8 @@ struct StagedFile {
 }
 
 impl Staged {
-    /// Writes each of `files` (drive, path, bytes) beside its place. All that can fail for want of space fails here,
-    /// where nothing has changed yet.
+    /// Writes each of `files` (drive, path, bytes) beside its place. Everything that a lack of space can stop fails here, where
+    /// nothing has changed yet.
     pub(super) fn write<'a>(
         platform: &dyn Platform,
         files: impl IntoIterator<Item = (&'a Arc<dyn DriveFs>, String, &'a [u8])>,
@@ -145,7 +145,7 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Puts all into their places and makes that durable. After an error some are in their places and some not.
+    /// Puts all files into their places and makes that durable. After an error some files are in their places and some are not.
     pub(super) fn commit(mut self) -> Result<()> {
         for file in &self.files {
             file.fs.rename(&file.temporary, &file.target).map_err(failed("replace", &*file.fs, &file.target))?;
@@ -167,14 +167,14 @@ impl Drop for Staged {
     }
 }
 
-/// The locks of all drives (rule 8), given back explicitly: a ring may refer to the descriptors and outlive us.
+/// The locks of all drives (rule 8). They are given back explicitly, because a ring may hold the descriptors longer.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     files: Vec<OpenFile>,
 }
 
 impl Locks {
-    /// Takes the lock of each drive in the given order, or none.
+    /// Takes the locks of all drives in the given order, or none.
     pub(super) fn take<'a>(drives: impl IntoIterator<Item = &'a Arc<dyn DriveFs>>, lock: Lock) -> Result<Locks> {
         let (access, wanted) = match lock {
             Lock::Shared => (Access::READ, "it was to be opened for reading"),
@@ -200,7 +200,7 @@ impl Locks {
         &self.files
     }
 
-    /// Gives all back; reports the first failure.
+    /// Gives all locks back, and reports the first failure.
     pub(super) fn release(&mut self) -> Result<()> {
         let mut result = Ok(());
         for file in self.files.drain(..) {
@@ -213,7 +213,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // Closing the descriptors unlocks, too, unless a ring holds them. No caller is left that could get an error.
+        // Closing the descriptors unlocks, too, unless a ring holds them. No caller is left to get an error.
         let _ = self.release();
     }
 }

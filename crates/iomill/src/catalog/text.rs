@@ -38,12 +38,12 @@ impl fmt::Display for TextError {
     }
 }
 
-/// Whether a text without a checksum counts: only `check --repair` takes what a person has mended by hand.
+/// Whether a text without a checksum counts: only `check --repair` accepts a text that a person has mended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signature {
     /// The checksum must be right.
     Required,
-    /// `# checksum none` will do.
+    /// `# checksum none` is accepted.
     Waived,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn open<T: DeserializeOwned>(bytes: &[u8], signature: Signature) -> R
     }
 }
 
-/// Parts the text from its checksum line and checks it.
+/// Separates the text from its checksum line and checks it.
 fn verify(text: &str, signature: Signature) -> Result<(&str, bool), TextError> {
     let bad = |why: &str| Err(TextError::Bad(why.to_owned()));
     if text.is_empty() {
@@ -96,7 +96,7 @@ fn verify(text: &str, signature: Signature) -> Result<(&str, bool), TextError> {
     if xxh3_64(body.as_bytes()) == expected { Ok((body, true)) } else { bad("has changed: its checksum is wrong") }
 }
 
-/// A text that cannot be read may be of a later format, which then is the reason.
+/// If the text has a later format, that is the reason why it cannot be read.
 fn explain(text: &str, error: &toml::de::Error) -> TextError {
     let format = text.parse::<toml::Table>().ok().and_then(|table| table.get("format")?.as_integer());
     match format {
@@ -113,7 +113,7 @@ fn explain(text: &str, error: &toml::de::Error) -> TextError {
     }
 }
 
-/// The `format` key: any but ours ends the parse, so that `explain` decides.
+/// The `format` key. Any format but ours ends the parse, so that `explain` decides.
 pub(super) fn known_format<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     let format = <i64 as serde::Deserialize>::deserialize(deserializer)?;
     if format == FORMAT { Ok(format) } else { Err(serde::de::Error::custom(format!("format {format} is not known"))) }

@@ -1,4 +1,4 @@
-//! Damage of every kind: what opening does about it, what `check` says, what it repairs, and what it never touches.
+//! Damage of every kind: what opening does about it, what `check` reports and repairs, and what it never touches.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn bad_copies_of_records_are_put_right() {
         assert_eq!(report.problems.len(), 1, "{report:?}");
         assert_eq!(report.problems[0].severity, Severity::Warning);
         assert!(problems(&report)[0].starts_with(&format!("/d1/iomill/files/{id}.record")), "{report:?}");
-        // A reader copes and changes nothing.
+        // A reader works all the same, and changes nothing.
         let reader = open(&world, Mode::Reader).unwrap();
         assert_eq!(reader.list(""), ["a", "b"]);
         assert_eq!(reader.notices().len(), 1);
@@ -69,7 +69,7 @@ fn copies_that_differ_or_all_fail_are_errors() {
     for mode in [Mode::Writer, Mode::Reader, Mode::Peek] {
         assert!(matches!(open(&world, mode), Err(Error::Corrupt { path, .. }) if path.ends_with(record_path(&id))));
     }
-    // A repair that cannot repair all touches nothing.
+    // A repair that cannot repair everything changes nothing.
     world.put(0, "tmp-1", Some(b"x"));
     let report = checked(&world, true).unwrap();
     assert!(report.problems.iter().all(|problem| !problem.repaired) && !report.is_clean(), "{report:?}");
@@ -214,7 +214,7 @@ fn what_interrupted_changes_left_is_cleared_away() {
     assert!(checked(&world, true).unwrap().is_clean());
     assert_spotless(&world, "cleared");
     assert!(world.names(0, "").iter().all(|name| name != "tmp-1"));
-    // A part that was never written to can be made anew.
+    // A part without written bytes can be made again.
     let id = open(&world, Mode::Writer).unwrap().create_file("empty", &spec(&[0, 1])).unwrap().id;
     world.put(0, &part_path(&id), None);
     assert!(!checked(&world, false).unwrap().is_clean());

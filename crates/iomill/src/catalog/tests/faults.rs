@@ -1,5 +1,5 @@
-//! Each change under every fault: any one operation failing, a drive dying, a crash at any operation, and a crash in
-//! the middle of the recovery from that.
+//! Each change under every fault: any one operation fails, a drive dies, a crash at any operation. Each crash is also followed by
+//! a second one in the middle of the recovery.
 
 use super::world::{Fault, Loss};
 use super::*;
@@ -36,7 +36,7 @@ fn before_and_after(start: &World, change: &Change) -> (View, View) {
     (before, view(&catalog))
 }
 
-/// Opens for writing, compares, closes, and looks for remains.
+/// Opens for writing, compares, closes, and looks for remaining traces.
 fn assert_reopens(world: &World, allowed: &[&View], context: &str) {
     let catalog = open(world, Mode::Writer).unwrap_or_else(|error| panic!("{context}: {error}"));
     let found = view(&catalog);
@@ -49,7 +49,7 @@ fn assert_reopens(world: &World, allowed: &[&View], context: &str) {
     assert_spotless(world, context);
 }
 
-/// Runs a change under a fault at its `k`th operation. `None` when it has fewer.
+/// Runs a change under a fault at its `k`th operation. `None` if it has fewer operations.
 fn run_with(
     start: &World,
     change: &Change,
@@ -77,13 +77,13 @@ fn any_operation_may_fail() {
                 };
                 let now = match result {
                     Ok(()) => &after,
-                    // One failure can always be taken back.
+                    // A single failure can always be taken back.
                     Err(Error::Io { .. }) => &before,
                     Err(other) => panic!("{context}: {other}"),
                 };
                 assert_eq!(&view(&catalog), now, "{context}");
                 if loss == LOSSES[0] {
-                    // Life goes on.
+                    // The catalog takes further changes.
                     catalog.create_file("later", &spec(&[0])).unwrap_or_else(|error| panic!("{context}: {error}"));
                     catalog.delete("later").unwrap();
                 }
@@ -138,7 +138,7 @@ fn a_drive_may_die() {
     assert!(unknown > 0, "no run reached the rule for outcomes that are not known");
 }
 
-/// Without the attribute that `a_drive_may_die` tries to set while the drive is dying.
+/// A view without the attribute that `a_drive_may_die` tries to set while the drive is dying.
 fn strip_more(mut view: View) -> View {
     view.values_mut().for_each(|attributes| drop(attributes.remove("more")));
     view
@@ -182,7 +182,7 @@ fn recovery_may_crash_too() {
                     world.arm(|at| Fault::Crash { at }, j);
                     let opened = open(&world, Mode::Writer);
                     let struck = world.disarm();
-                    // Once a reader has seen the outcome, it must not change any more.
+                    // Once a reader has seen the outcome, it never changes.
                     let seen = opened.as_ref().ok().map(view);
                     world.crash(second);
                     drop(opened);
@@ -218,7 +218,7 @@ fn init_may_fail_or_crash_anywhere() {
                 }
                 world.crash(*loss);
                 drop(made);
-                // Either it is an array, or the same command makes it one.
+                // Either it is an array, or the same command turns it into one.
                 let catalog = match open(&world, Mode::Writer) {
                     Ok(catalog) => catalog,
                     Err(error) => {
@@ -269,7 +269,7 @@ fn a_length_is_published_on_all_copies_or_the_publisher_hears_of_it() {
                 let catalog = open(&world, Mode::Writer).unwrap();
                 let seen = catalog.open_length(&record).unwrap().current();
                 assert!([15_000, 6000].contains(&seen), "{context}: {seen}");
-                // What has been seen stays.
+                // An outcome that was seen stays.
                 world.crash(Loss::Power);
                 drop(catalog);
                 let reader = open(&world, Mode::Reader).unwrap();

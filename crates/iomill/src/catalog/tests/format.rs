@@ -27,7 +27,7 @@ fn record() -> Record {
     record
 }
 
-/// Cuts the bytes at every place and flips every bit: each time an error, never another meaning.
+/// Cuts the bytes at every place and flips every bit. Each time the result is an error, never another meaning.
 fn damage<T: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(bytes: &[u8], parse: impl Fn(&[u8]) -> Result<T, E>) {
     let whole = parse(bytes).unwrap();
     for len in 0..bytes.len() {
@@ -61,7 +61,7 @@ fn a_damaged_record_is_an_error() {
     damage(&bytes, parse_record);
 }
 
-/// The examples in the documentation are what is written, byte by byte; a change here is a new format.
+/// iomill writes the examples of the documentation, byte by byte. A change here is a new format.
 #[test]
 fn the_bytes_are_those_of_the_documentation() {
     let documentation = include_str!("../../../../../docs/format.md");

@@ -39,7 +39,7 @@ pub(super) fn open(world: &World, mode: Mode) -> Result<Catalog> {
     Catalog::open(&world.platform(), &places(1), mode)
 }
 
-/// An array of `disks` drives with the files `a` and `b`, which hold 5,000 bytes in each part and say so.
+/// An array of `disks` drives with the files `a` and `b`, which hold 5,000 bytes in each part, and have lengths that fit.
 pub(super) fn array(disks: usize) -> (World, Catalog) {
     let world = World::new(disks);
     let catalog = Catalog::create(&world.platform(), &places(disks), &[]).unwrap();
@@ -55,12 +55,12 @@ pub(super) fn array(disks: usize) -> (World, Catalog) {
     (world, catalog)
 }
 
-/// Checks the array and its parts, which all are as long as `array` made them.
+/// Checks the array and its parts, which are all as long as `array` made them.
 pub(super) fn checked(world: &World, repair: bool) -> Result<Report> {
     check(&world.platform(), &places(1), repair, &|record, length, _| length / record.drives.len() as u64)
 }
 
-/// No problem at all, and no file that belongs to none of the live ones.
+/// No problem at all, and every file belongs to a live one.
 pub(super) fn assert_spotless(world: &World, context: &str) {
     let report = checked(world, false).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert!(report.problems.is_empty(), "{context}: {:#?}", report.problems);

@@ -41,7 +41,7 @@ fn name_of(name: u8) -> String {
 }
 
 impl Model {
-    /// What a change should do; `None` where it should be refused.
+    /// The expected result of a change; `None` if it should be refused.
     fn change(&self, step: &Step) -> Option<Model> {
         let mut files = self.0.clone();
         match step {
@@ -140,10 +140,10 @@ proptest! {
             match (result, after) {
                 (Ok(()), Some(after)) => model = after,
                 (Err(Error::Exists { .. } | Error::NotFound { .. }), None) => {}
-                // Even a change that is to be refused first ends what an earlier one left.
+                // Even a change that is to be refused first ends what an earlier change left.
                 (Err(Error::Io { .. }), None) if struck => {}
                 (Err(Error::Io { .. }), Some(_)) if struck && !matches!(step, Step::Length(..)) => {}
-                // A length that failed to be published may be there at the next open (and is, if its copies say so).
+                // A length that failed to be published may be there at the next open. It is there if its copies say so.
                 (Err(Error::Io { .. }), Some(after)) if struck => {
                     let found = Model::of(&catalog);
                     prop_assert!(found == after || found == model);
@@ -155,7 +155,7 @@ proptest! {
         }
         world.disarm();
         drop(catalog);
-        // A failure may leave an empty part or a temporary file to the next writer.
+        // A failure may leave an empty part or a temporary file for the next writer.
         drop(open(&world, Mode::Writer).unwrap());
         let report = checked_loosely(&world);
         prop_assert!(report.problems.is_empty(), "{:#?}", report.problems);

@@ -6,7 +6,7 @@ fn at(path: &str, mode: Mode, world: &World) -> Result<Catalog> {
     Catalog::open(&world.platform(), &[PathBuf::from(path)], mode)
 }
 
-/// The label of a disk with one piece of it changed, signed anew.
+/// The label of a disk with one piece of it changed, and signed again.
 fn relabel(world: &World, disk: usize, from: &str, to: &str) {
     let text = String::from_utf8(world.read(disk, "label").unwrap()).unwrap();
     let body = text[..text.rfind("# checksum").unwrap()].replacen(from, to, 1);
@@ -42,7 +42,7 @@ fn any_drive_names_the_array() {
 fn moved_drives_are_found_and_noted() {
     let (world, catalog) = array(3);
     drop(catalog);
-    // All together: relative hints.
+    // All drives move together: relative hints find them.
     for disk in 0..3 {
         world.move_disk(&format!("/d{disk}"), &format!("/mnt/far/d{disk}"));
     }
@@ -53,11 +53,11 @@ fn moved_drives_are_found_and_noted() {
     assert_eq!(writer.epoch(), 2);
     assert!(writer.notices()[0].contains("epoch 2"), "{:?}", writer.notices());
     drop(writer);
-    // One alone: neighbours.
+    // One drive moves alone: a look at the neighbours finds it.
     world.move_disk("/mnt/far/d2", "/elsewhere");
     assert_eq!(at("/mnt/far/d0", Mode::Writer, &world).unwrap().epoch(), 3);
     assert_eq!(at("/elsewhere", Mode::Writer, &world).unwrap().epoch(), 3);
-    // Two change places: ids decide.
+    // Two drives change places: ids decide.
     world.move_disk("/elsewhere", "/tmp");
     world.move_disk("/mnt/far/d1", "/elsewhere");
     world.move_disk("/tmp", "/mnt/far/d1");
@@ -77,7 +77,7 @@ fn a_missing_drive_is_named() {
         assert_eq!(path, "/d2");
         assert!(why.contains("drive 2") && why.contains(&id.to_string()) && why.contains("-a"), "{why}");
     }
-    // Another array's drive stands in its place.
+    // A drive of another array is in its place.
     let other = World::new(1);
     Catalog::create(&other.platform(), &places(1), &[]).unwrap();
     let disk = other.inner().disks[0].clone();
@@ -116,7 +116,7 @@ fn a_copied_drive_is_refused() {
     for mode in [Mode::Writer, Mode::Reader, Mode::Peek] {
         assert!(drive_error(at("/copy/d0", mode, &world)).1.contains("same id"));
     }
-    // Alone it is a moved array. Two candidates for one drive are refused.
+    // Alone, the copy is a moved array. Two candidates for one drive are refused.
     world.inner().places.remove(&PathBuf::from("/d0")).unwrap();
     world.inner().places.remove(&PathBuf::from("/d1")).unwrap();
     assert_eq!(at("/copy/d0", Mode::Reader, &world).unwrap().list(""), ["a", "b"]);
@@ -133,7 +133,7 @@ fn one_directory_by_two_names_is_one_drive() {
     let both = Catalog::open(&world.platform(), &["/d0".into(), "/alias".into()], Mode::Writer).unwrap();
     assert_eq!(both.drives().len(), 2);
     drop(both);
-    // It has not moved, so the labels stay as they are.
+    // The drive has not moved, so the labels stay as they are.
     assert_eq!(at("/alias", Mode::Writer, &world).unwrap().epoch(), 1);
     assert_spotless(&world, "by another name");
     let twice = Catalog::create(&world.platform(), &["/alias".into(), "/d0".into()], &[]);
@@ -208,7 +208,7 @@ fn init_takes_no_drive_in_use() {
     };
     assert!(drive_error(create(&["/d0", "/d1"])).1.contains("already"));
     assert!(drive_error(create(&["/nowhere"])).1.contains("no such directory"));
-    // Without its label a drive is still not free.
+    // A drive without its label is still not free.
     world.put(1, "label", None);
     assert!(drive_error(create(&["/d1"])).1.contains("holds files"));
     world.inner().disks.push(world::Disk::default());

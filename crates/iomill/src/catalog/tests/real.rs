@@ -74,7 +74,7 @@ fn an_array_on_real_directories() {
     drop(catalog);
     let twice = Catalog::create(&machine(), &places, &[]).unwrap_err().to_string();
     assert!(twice.contains("already"), "{twice}");
-    // The whole moves, under another path and through a symbolic link.
+    // The whole array moves, under another path and through a symbolic link.
     let moved = dir.path().join("moved");
     std::fs::create_dir(&moved).unwrap();
     places.iter().for_each(|place| std::fs::rename(place, moved.join(place.file_name().unwrap())).unwrap());

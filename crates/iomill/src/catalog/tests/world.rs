@@ -1,5 +1,5 @@
-//! A world of drives in memory, for the catalog's tests: what is synced is told from what is not, any operation can be
-//! made to fail, and the power can be cut.
+//! Drives in memory, for the catalog's tests. They distinguish what is synced from what is not. Any operation can be made to
+//! fail, and the power can be cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,9 +19,9 @@ use crate::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock}
 pub enum Fault {
     #[default]
     None,
-    /// This one fails; with `done`, it fails after having taken effect.
+    /// One operation fails. With `done`, it fails after it has taken effect.
     Once { at: u64, done: bool },
-    /// This one and all later ones fail: the machine is dead.
+    /// One operation and all later ones fail: the machine is dead.
     Crash { at: u64 },
     /// All operations on one disk fail from here on.
     Dead { at: u64, disk: usize },
@@ -30,11 +30,11 @@ pub enum Fault {
 /// What is left after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The process was killed: all is still in the kernel's memory.
+    /// The process was killed: everything is still in the kernel's memory.
     Kill,
-    /// All that was not synced is lost.
+    /// Everything that was not synced is lost.
     Power,
-    /// Of what was not synced, each piece by itself is there or not; seeded.
+    /// Each unsynced piece by itself is there or not; the number is the seed.
     Mix(u64),
 }
 
@@ -53,7 +53,7 @@ struct Inode {
 
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
-    /// Nothing when there is no `iomill` on it.
+    /// Empty if the disk has no `iomill`.
     dirs: BTreeMap<String, Dir>,
     inodes: BTreeMap<u64, Inode>,
     pub capacity_bytes: Option<u64>,
@@ -78,7 +78,7 @@ pub struct Inner {
     next: u64,
 }
 
-/// The world; also the platform.
+/// The world, which is also the platform.
 #[derive(Clone, Debug, Default)]
 pub struct World(Arc<Mutex<Inner>>);
 
@@ -104,7 +104,7 @@ impl World {
         world
     }
 
-    /// Another world just like this one, but with nothing open.
+    /// Another world like this one, but with no open files.
     pub fn fork(&self) -> World {
         let mut inner = self.inner().clone();
         inner.open.clear();
@@ -240,7 +240,7 @@ impl Disk {
         self.inodes.retain(|inode, _| used.contains(inode));
     }
 
-    /// Keeps each unsynced piece that `keep` says yes to.
+    /// Keeps each unsynced piece for which `keep` says yes.
     fn lose(&mut self, keep: &mut impl FnMut(usize) -> bool) {
         self.dirs.retain(|name, dir| name.is_empty() || dir.exists_durably || keep(0));
         for dir in self.dirs.values_mut() {
@@ -258,7 +258,7 @@ impl Disk {
         }
         for inode in self.inodes.values_mut() {
             if inode.live != inode.durable {
-                // Harsher than drives, which tear writes between sectors.
+                // Stricter than real drives, which tear writes between sectors.
                 let len = if keep(0) { inode.live.len() } else { inode.durable.len() };
                 let mut after = inode.durable.clone();
                 after.resize(len, 0);
@@ -277,7 +277,7 @@ impl Disk {
 }
 
 impl MemFs {
-    /// Counts an operation and lets it fail when its time has come.
+    /// Counts an operation, and makes it fail if a fault is due.
     fn run<T>(&self, operation: impl FnOnce(&mut Inner) -> io::Result<T>) -> io::Result<T> {
         let mut inner = self.world.inner();
         inner.ops += 1;
