@@ -23,8 +23,8 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// A read ended inside the known size of a part: the part was cut behind our back, or the drive is gone (a removed
-    /// NVMe drive answers so).
+    /// A read ended inside the known size of a part. Another program cut the part, or the drive is gone (a removed NVMe drive
+    /// answers so).
     #[error(
         "{} ended at offset {offset}, {missing} bytes before its known end: the drive failed or the file was cut; \
          run `iomill check`", path.display()
@@ -59,7 +59,7 @@ pub enum Error {
     /// Another process uses the array.
     #[error("the array at {} is in use by another process ({wanted}); close it there first", path.display())]
     Locked {
-        /// The drive whose lock was taken.
+        /// The drive that the other process has locked.
         path: PathBuf,
         /// What was wanted: `opened for writing`.
         wanted: &'static str,
@@ -102,7 +102,7 @@ pub enum Error {
         why: String,
     },
 
-    /// An earlier failure to make writes durable: what the drives hold is not known any more.
+    /// An earlier sync failed: the contents of the drives are no longer known.
     #[error("file {name:?} takes no more writes since an earlier error ({why}); close it and open it again")]
     Poisoned {
         /// The file.
@@ -136,12 +136,12 @@ pub enum Error {
     #[error("the array was opened before this process was forked; open it again after the fork")]
     Forked,
 
-    /// The machine refuses something iomill needs.
+    /// The machine refuses something that iomill needs.
     #[error("{what}: {why}")]
     Machine {
         /// What was needed.
         what: String,
-        /// Why it is not to be had, and what to do.
+        /// Why the machine refuses it, and what to do.
         why: String,
     },
 }

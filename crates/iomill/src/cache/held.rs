@@ -16,7 +16,7 @@ pub struct Held<'a> {
     pub(super) page: *const u8,
 }
 
-// SAFETY: the page's bytes belong to no thread and do not change while the slot is full, and any thread may empty the slot (rule 3).
+// SAFETY: the page's bytes belong to no thread, and do not change while the slot is full. Any thread may empty the slot (rule 3).
 unsafe impl Send for Held<'_> {}
 // SAFETY: as above; a shared reference gives read access only.
 unsafe impl Sync for Held<'_> {}
@@ -75,8 +75,8 @@ impl Cache {
         self.frames.pins.max()
     }
 
-    /// Pins a page, if it is there, in an empty slot of a block of the calling thread (rules of `pins`). Says where the page was. An
-    /// error means that the block was taken away.
+    /// Pins a page, if it is there, in an empty slot of a block of the calling thread (rules of `pins`). Says where the page was.
+    /// An error means that the block was taken away.
     ///
     /// # Safety
     /// This cache gave the block to the calling thread ([`Cache::pin_block`]), and the slot is in it.
@@ -124,8 +124,8 @@ impl Cache {
             pins::end(slot);
             return None;
         }
-        // SAFETY: `Pins` keeps a block, gone or not, as long as a slot in it is full (rule 6), and the pin uses the slot no more when it
-        // has emptied it. `Pins` is the cache's, which is borrowed for 'a.
+        // SAFETY: `Pins` keeps a block, gone or not, as long as a slot in it is full (rule 6). The pin does not use the slot
+        // after it has emptied it. `Pins` is the cache's, which is borrowed for 'a.
         let slot = unsafe { &*std::ptr::from_ref(slot) };
         Some((Held { slot, page: self.frames.at(seen.frame()) }, seen))
     }

@@ -1,33 +1,34 @@
 //! Pins: holds on pages that keep their frames as they are, at the price of two plain stores.
 //!
-//! A pin is a slot that holds the frame's number. Slots belong to threads, which take them without a lock and without a store
-//! that others' processors must hear of at once; in return whoever wants to change or reuse a frame that may be pinned looks through
-//! all slots, after a heavy fence. Only frames of ways that are marked can be pinned, so nobody looks where nobody pins.
+//! A pin is a slot that holds the frame's number. Slots belong to threads. A thread takes its slots without a lock, and without a
+//! store that other processors must learn of at once. In return, a thread that changes or reuses a frame that may be pinned looks
+//! through all slots, after a heavy fence. Only frames of marked ways can be pinned, so no thread looks where no page was pinned.
 //!
 //! Rules (hazard pointers, Michael 2004, with a fence on one side only):
-//! 1. To pin: find the page in a marked way, without the lock; store the frame into a slot; light fence; look whether the set's
+//! 1. To pin: find the page in a marked way, without the lock. Store the frame into a slot. Light fence. Look whether the set's
 //!    version is still the same. If it is not, empty the slot and begin again.
 //! 2. To change or reuse the frame of a marked way: hold the set's lock (so the version is odd); heavy fence; look through all
-//!    slots. If none holds the frame it is not pinned, and no pin that is under way will succeed, because its second look comes after
-//!    the fence and finds the version changed. Unmark the way before unlocking.
-//! 3. A slot is filled by its thread only, and emptied by whoever holds the pin, on any thread.
-//! 4. A thread gives its blocks but the first back when it finds them empty (`api::cached::seat`). Blocks are small where there are few
-//!    slots.
-//! 5. Where no slot is left, blocks are taken away from threads that leave slots of them empty: set `gone`, with the lock on all
-//!    blocks held; heavy fence; look through the block's slots. The pins found there stay, and count. No pin comes after them: to pin
-//!    is also to look, after rule 1's light fence, whether the block is gone, and to begin again in another block if it is.
-//! 6. A block that is gone is looked through until its last pin has ended, and never used again: its thread may still store to a
-//!    slot for a moment, before it looks. The thread lets go of the block when it finds it gone.
+//!    slots. If no slot holds the frame it is not pinned, and no pin that is under way succeeds. Its second look comes after the
+//!    fence and finds the version changed. Unmark the way before unlocking.
+//! 3. Only the slot's thread fills it. The holder of the pin empties it, on any thread.
+//! 4. A thread gives its blocks but the first back when it finds them empty (`api::cached::seat`). Blocks are small where there
+//!    are few slots.
+//! 5. Where no slot is left, blocks are taken away from threads that leave slots of them empty. Set `gone`, with the lock on all
+//!    blocks held; heavy fence; look through the block's slots. The pins found there stay, and count. No pin comes after them:
+//!    after rule 1's light fence a pinning thread also looks whether the block is gone. If it is, the thread begins again in
+//!    another block.
+//! 6. A block that is gone is looked through until its last pin has ended, and never used again. Its thread may still store to a
+//!    slot for a moment, before it looks. The thread drops the block when it finds it gone.
 
 use std::sync::Arc;
 
 use crate::sys::barrier;
 use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
 
-/// Pins that one thread takes room for at a time, at most: a block is a cache line.
+/// One thread takes room for at most so many pins at a time: a block is a cache line.
 const BLOCK_SLOTS: usize = 14;
 
-/// Threads that can have a block each before one is taken away from another, where there are so many slots.
+/// With so many slots or more, so many threads can have a block each before one is taken away from another thread.
 const BLOCKS_LEAST: u32 = 64;
 
 /// Slots that are taken away at a time where none is left, so that the fence is paid once for several.
@@ -37,11 +38,12 @@ const TAKE_SLOTS: u32 = 16;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Block {
-    /// 1 once it was taken away from its thread (rule 5).
+    /// 1 once it was taken away from its thread (rule 5). Relaxed: the fences order it, `barrier::heavy` in `take_away` and
+    /// `barrier::light` in `announce`.
     gone: AtomicU32,
-    /// Slots that are used; at least one, or none of a block that is none.
+    /// Slots that are used: at least one, but 0 for a block of `Block::none`.
     count: u32,
-    /// 0: empty; else a frame's number and one.
+    /// 0: empty; else a frame's number plus 1.
     slots: [AtomicU32; BLOCK_SLOTS],
 }
 
@@ -56,14 +58,15 @@ pub struct Pins {
 struct Blocks {
     /// Every block in which there may be pins, those that are gone included.
     all: Vec<Arc<Block>>,
-    /// Those that no thread has. They are in `all`.
+    /// Blocks that no thread has. They are in `all`.
     free: Vec<Arc<Block>>,
     /// Where in `all` to look first for blocks to take away, so that each thread's turn comes.
     hand: usize,
 }
 
 impl Blocks {
-    /// Forgets blocks that are gone and empty (rule 6). Returns how many slots the others have: of those that are gone, the ones with a pin.
+    /// Forgets blocks that are gone and empty (rule 6). Returns how many slots the others have. A block that is gone counts only
+    /// its slots with a pin.
     fn slots(&mut self) -> u32 {
         self.all.retain(|block| !block.is_gone() || !block.is_empty());
         self.all.iter().map(|block| if block.is_gone() { block.used() } else { block.count }).sum()
@@ -88,7 +91,8 @@ impl Blocks {
         let Some(last) = taken.last() else { return };
         self.hand = last + 1;
         self.free.retain(|block| !block.is_gone());
-        // Pins that were begun before show from now on, and none begins any more.
+        // Pins that were begun before are visible from now on, and none begins any more. Pairs with the light fence in
+        // `announce`.
         barrier::heavy();
     }
 }
@@ -98,16 +102,16 @@ impl Blocks {
 pub struct Pinned(Vec<u32>);
 
 impl Pinned {
-    /// Whether a frame is among them.
+    /// Whether a frame was pinned.
     pub fn contains(&self, frame: u32) -> bool {
         self.0.contains(&(frame + 1))
     }
 }
 
 impl Pins {
-    /// At most `slots_max` pins at a time, and one at least.
+    /// At most `slots_max` pins at a time, but at least one.
     pub fn new(slots_max: u32) -> Pins {
-        // Light fences are cheap once it is known that they may be.
+        // Asked once, here: light fences are cheap where the kernel supports heavy ones.
         barrier::available();
         Pins { blocks: Mutex::default(), slots_max: AtomicU32::new(slots_max) }
     }
@@ -117,12 +121,12 @@ impl Pins {
         self.slots_max.load(Ordering::Relaxed).max(1)
     }
 
-    /// Changes that. Blocks that there are stay.
+    /// Changes the number of pins that there may be. Present blocks stay.
     pub fn set_max(&self, slots_max: u32) {
         self.slots_max.store(slots_max, Ordering::Relaxed);
     }
 
-    /// A block with an empty slot for the calling thread, unless as many are pinned as may be.
+    /// A block with an empty slot for the calling thread; `None` if as many pages are pinned as may be.
     pub fn block(&self) -> Option<Arc<Block>> {
         let mut blocks = lock(&self.blocks);
         if let Some(index) = blocks.free.iter().rposition(|block| block.empty().is_some()) {
@@ -131,7 +135,7 @@ impl Pins {
         let max = self.max();
         let mut count = (max / BLOCKS_LEAST).clamp(1, BLOCK_SLOTS as u32);
         if blocks.slots() + count > max {
-            // Where slots are short each thread gets one at a time, so that many threads have some.
+            // Where slots are short, each thread gets one at a time, so that more threads get some.
             count = 1;
             if blocks.slots() >= max {
                 blocks.take_away(TAKE_SLOTS);
@@ -146,7 +150,7 @@ impl Pins {
         Some(block)
     }
 
-    /// Takes a block back from a thread that ends, or has no use for it; pins in it may go on (rule 3).
+    /// Takes a block back from a thread that ends, or does not need it. Pins in it may go on (rule 3).
     pub fn give(&self, block: Arc<Block>) {
         let mut blocks = lock(&self.blocks);
         if !block.is_gone() {
@@ -154,7 +158,8 @@ impl Pins {
         }
     }
 
-    /// The frames that are pinned, after a heavy fence (rule 2).
+    /// The frames that are pinned, after a heavy fence (rule 2). It pairs with the light fence in `announce`. Acquire: pairs with
+    /// the Release in `announce` and `end`.
     pub fn pinned(&self) -> Pinned {
         barrier::heavy();
         let blocks = lock(&self.blocks);
@@ -164,7 +169,7 @@ impl Pins {
 }
 
 impl Block {
-    /// A block that has no empty slot, for threads that have none.
+    /// A block that has no empty slot, for threads without a block.
     pub fn none() -> Arc<Block> {
         let slots = std::array::from_fn(|_| AtomicU32::new(1));
         Arc::new(Block { gone: AtomicU32::new(0), count: 0, slots })
@@ -177,8 +182,8 @@ impl Block {
     /// An empty slot, if there is one.
     #[inline(always)]
     pub fn empty(&self) -> Option<&AtomicU32> {
-        // An Acquire load, so that what this thread does with the frame it pins next comes after the last use of the slot's
-        // former pin, perhaps by another thread.
+        // Acquire: pairs with the Release in `end`. What this thread does with the frame that it pins next comes after the last
+        // use of the slot's former pin, perhaps by another thread.
         if self.slots[0].load(Ordering::Acquire) == 0 { Some(&self.slots[0]) } else { self.empty_beyond_first() }
     }
 
@@ -197,22 +202,25 @@ impl Block {
         self.used() == 0
     }
 
-    /// Whether it was taken away (rule 5). Who has announced a pin asks after that.
+    /// Whether it was taken away (rule 5). A thread that has announced a pin asks this.
     #[inline(always)]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed) != 0
     }
 }
 
-/// Announces a pin (rule 1): the set's version must be looked at after this, and whether the block is gone (rule 5).
+/// Announces a pin (rule 1). After this the caller looks at the set's version, and whether the block is gone (rule 5). The light
+/// fence pairs with the heavy fences in `Pins::pinned` and `Blocks::take_away`.
 #[inline(always)]
 pub fn announce(slot: &AtomicU32, frame: u32) {
-    // Release, because the slot's former pin may have ended unseen: whoever looks sees this one, and what was read through that.
+    // Release: pairs with the Acquire in `Pins::pinned`. The slot's former pin may have ended unseen. A thread that sees this pin
+    // also sees everything that was read through the former one.
     slot.store(frame + 1, Ordering::Release);
     barrier::light();
 }
 
-/// Ends a pin. What was read through it was read before.
+/// Ends a pin. Release: pairs with the Acquire in `Pins::pinned` and `Block::empty`, so that everything read through the pin was
+/// read before.
 #[inline(always)]
 pub fn end(slot: &AtomicU32) {
     slot.store(0, Ordering::Release);

@@ -6,8 +6,8 @@
 //! 2. A waiter is told the outcome, and a failure is the waiter's failure, too: it does not repeat what has just failed
 //!    for another thread. A fill that failed before any call had asked for its page fails no call. A waiter for it
 //!    tries by itself.
-//! 3. All threads that wait for a page share one waiter. So a set has at most as many waiters as it has ways and pages
-//!    in transit, however many threads wait, and its count never overflows.
+//! 3. All threads that wait for a page share one waiter. So a set has at most as many waiters as it has ways and pages in
+//!    transit. Its count never overflows, however many threads wait.
 //! 4. While a page is in transit it has no way in its set. A fill or a new page of that name waits until the transit
 //!    has ended.
 
@@ -168,7 +168,7 @@ mod tests {
             }
         };
         let (crowded, other) = (fill(0), fill(1));
-        let wait = |key: Key| cache.waiter(key, key.hash(), false).expect("somebody is at the page");
+        let wait = |key: Key| cache.waiter(key, key.hash(), false).expect("a thread works on the page");
         let waiters: Vec<_> = (0..65_536).map(|_| wait(crowded.key)).collect();
         let lone = wait(other.key);
         cache.end_fill(crowded, Ok(()), false);

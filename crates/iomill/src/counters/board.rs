@@ -200,7 +200,7 @@ impl Board {
             pool.used += 1;
             // SAFETY: the row lies within the area, and may be touched.
             unsafe { row.as_ref() }.0[KIND_WORD].store(kind, Ordering::Relaxed);
-            // Release: pairs with a reader in another process, which must see the kind of every row in use.
+            // Release: pairs with the read in `Published::read` of another process, which must see the kind of every row in use.
             self.header(USED_WORD).store(pool.used as u64, Ordering::Release);
             return row;
         }

@@ -28,7 +28,7 @@
 //!
 //! So every piece has a slot after a number of ends that does not depend on what comes later:
 //!
-//! 6. Pieces whose blocks were locked, and pieces that found no bounce memory, are tried before all others, in the order in which
+//! 6. Pieces that found their block locked or no bounce memory are tried before all others, in the order in which
 //!    they came. Locks are fair (`locks.rs`). Bounce memory comes back when other threads' I/O ends (`bounce.rs`).
 //! 7. The background has one of `BACKGROUND_TURN` turns, unless its share of the slots is taken.
 //! 8. Take a drive that ends I/Os in the order in which they began, each after at most two requests. A piece finds `p` others

@@ -143,8 +143,8 @@ fn grant(kind: EngineKind, probe: Handle, direct: bool) -> io::Result<Choice> {
     Ok(Choice { kind, why })
 }
 
-/// Makes a ring, once more where locked memory lacks: what earlier rings of this user had, such as those of [`try_uring`], the kernel gives
-/// back a little after they were dropped.
+/// Makes a ring, and tries again where locked memory is short. The kernel gives back the memory of this user's earlier rings,
+/// such as those of [`try_uring`], a little after they were dropped.
 fn patiently<T>(make: impl Fn() -> io::Result<T>) -> io::Result<T> {
     for pause_ms in RING_PAUSES_MS {
         match make() {

@@ -76,10 +76,10 @@ pub struct Identity {
     pub inode: u64,
 }
 
-/// What lies under a drive's directory, for people and for placement.
+/// The file system and device under a drive's directory, for messages and for placement.
 #[derive(Clone, Debug, Default)]
 pub struct Ground {
-    /// File system type, such as `ext4`. Where the table of mounts does not show it, what the file system says of itself, such as
+    /// File system type, such as `ext4`. Where the table of mounts does not show it, the name that `statfs` gives, such as
     /// `ext2/3/4`.
     pub file_system: String,
     /// Block device, such as `nvme0n1`; empty if it is not known.
@@ -127,8 +127,8 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     /// Gives the range real space, and makes the file at least that long. Bytes that were never written read as zero.
     /// If the file system cannot do that, it extends the file with a hole.
     fn allocate(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// Makes a range within the file read as zero, whatever its alignment. The length stays. Nothing else may write to its
-    /// pages meanwhile.
+    /// Makes a range within the file read as zero, whatever its alignment. The length stays. No other code writes to its pages
+    /// meanwhile.
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
     /// Makes a file's data and length durable.
     fn sync_data(&self, handle: Handle) -> io::Result<()>;

@@ -16,12 +16,12 @@ pub use slab::{NodePolicy, SLAB_ALIGN_BYTES, Slab};
 /// From this size on memory uses huge pages. It is the size of two of the usual ones, so that at least one is aligned.
 const HUGE_FROM_BYTES: usize = 4 << 20;
 
-/// Bytes of a page. The C library knows them; rustix reads the kernel's own vector, and what that says of the process is not so under
-/// valgrind, which counts instructions here.
+/// Bytes of a page, from the C library. rustix reads the kernel's own vector, and under valgrind (which counts instructions here)
+/// that vector does not describe this process.
 pub fn page_bytes() -> usize {
     // SAFETY: the call only reads what the C library knows.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // It cannot fail for this name; the least page that any processor has keeps a failure from being a length.
+    // It cannot fail for this name. If it did, 4,096 is a valid length: the smallest page of any processor.
     usize::try_from(bytes).unwrap_or(4096)
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// The kernel's list of mounts that this process can see.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
 
-/// File systems by the number that `statfs` tells of them. Ones that share a number share a name.
+/// File systems by the number that `statfs` returns for them. File systems with one number have one name.
 const KINDS: [(u32, &str); 24] = [
     (0xef53, "ext2/3/4"),
     (0x5846_5342, "xfs"),
@@ -84,7 +84,7 @@ const SKIPPED: [&str; 36] = [
     "fuse.gvfsd-fuse",
 ];
 
-/// The name of a file system of which only the number is known that `statfs` tells. For people: an unknown one is told by its number.
+/// The name of a file system, for messages, by the number that `statfs` returns. An unknown one gets its number as its name.
 pub fn kind(number: u32) -> String {
     let known = KINDS.iter().find(|(one, _)| *one == number);
     known.map_or_else(|| format!("file system {number:#x}"), |(_, name)| (*name).to_owned())

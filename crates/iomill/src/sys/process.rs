@@ -1,14 +1,14 @@
-//! Which process this is, told without a system call.
+//! Which process this is, determined without a system call.
 //!
-//! Goals: a child that was forked can tell that something is its parent's, for the price of two loads. Non-goals: telling processes of a
-//! machine apart.
+//! Goals: a forked child can tell that something belongs to its parent, for the price of two loads. Non-goals: telling the
+//! processes of a machine apart.
 //!
 //! Rules:
-//! 1. The word is 0 in a process until the process first asks for its name, and is the name from then on. Names are counted in memory
-//!    that children inherit, so a child's name is none of its ancestors'.
-//! 2. The word is 0 in a child before any code of the child looks. The kernel sees to that: it wipes the word's page (`MADV_WIPEONFORK`,
-//!    Linux 4.14). Where it does not, the C library calls `clear` in the child; a fork by a system call of the program's own is not noticed
-//!    there.
+//! 1. The word is 0 in a process until the process first asks for its name. From then on it is the name. Names are counted in
+//!    memory that children inherit, so a child's name differs from those of all its ancestors.
+//! 2. The word is 0 in a child before any code of the child looks. The kernel ensures that: it wipes the word's page
+//!    (`MADV_WIPEONFORK`, Linux 4.14). Where the kernel cannot, the C library calls `clear` in the child. There a fork by a
+//!    system call of the program's own goes unnoticed.
 //! 3. Nothing here takes a lock, because a thread that does not exist in the child may hold it.
 
 use std::ptr::null_mut;
@@ -18,7 +18,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::memory::page_bytes;
 
-/// Where the word is; null before the first question.
+/// Where the word is; null before the first question. The AcqRel in `find_word` pairs with the Acquire in `word`, so that a zeroed
+/// page is found whole.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
 /// The word where the kernel wipes no page.
@@ -50,18 +51,19 @@ impl Home {
         }
     }
 
-    /// Whether this is that process, and not one that was forked from it.
+    /// Whether this is that process, and not a process that was forked from it.
     #[inline]
     pub fn is_here(self) -> bool {
         word().is_some_and(|word| word.load(Ordering::Relaxed) == self.0)
     }
 }
 
-/// Has `call` called in every child that the C library forks, on the only thread of the child. It must not take locks nor memory.
+/// Makes the C library call `call` in every child that it forks, on the only thread of the child. `call` takes neither locks nor
+/// memory.
 pub fn call_in_children(call: unsafe extern "C" fn()) {
-    // SAFETY: the function stays, and does nothing that a child may not do.
+    // SAFETY: the function stays, and does only what a child may do.
     let refused = unsafe { pthread_atfork(None, None, Some(call)) };
-    // It fails for want of a few bytes of memory, as any allocation that ends the process.
+    // It fails if a few bytes of memory are missing. Any allocation would then end the process too.
     assert_eq!(refused, 0, "iomill: no memory for a handler of forks");
 }
 
@@ -90,14 +92,14 @@ fn wiped_page() -> rustix::io::Result<*mut AtomicU64> {
         unsafe { rustix::mm::mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
     // SAFETY: the page is ours, and nothing is on it yet.
     if let Err(error) = unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) } {
-        // SAFETY: as above. Should the kernel refuse, a page of address space stays taken.
+        // SAFETY: as above. If the kernel refuses, a page of address space stays taken.
         let _unmapped = unsafe { rustix::mm::munmap(page, len) };
         return Err(error);
     }
     Ok(page.cast())
 }
 
-/// Rule 2, where the kernel does not keep it.
+/// Keeps rule 2 where the kernel cannot.
 extern "C" fn clear() {
     PLAIN.store(0, Ordering::Relaxed);
 }
@@ -106,7 +108,7 @@ extern "C" fn clear() {
 mod tests {
     use super::*;
 
-    /// What a child that the kernel made, past the C library, answers.
+    /// The answer of a child that a system call made, past the C library.
     fn in_child(question: impl Fn() -> bool) -> bool {
         // SAFETY: the child asks questions that take neither locks nor memory, and ends.
         unsafe {

@@ -365,11 +365,10 @@ fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
     }
 }
 
-/// The alignment of memory that direct I/O on a device needs. If the kernel does not say (before Linux 6.1), it is the
-/// device's logical block: Linux before 6.0 demands that much, and no version demands more. If the device does not show
-/// its block, as under btrfs, it is a page. zram fills whole pages of memory, from the page's start. If the memory starts
-/// within a page, zram overwrites what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on
-/// 6.18).
+/// The alignment of memory that direct I/O on a device needs. Linux before 6.1 does not tell it. There it is the device's logical
+/// block: Linux before 6.0 demands that much, and no version demands more. If the device does not show its block, as under btrfs,
+/// it is a page. zram fills whole pages of memory, from the page's start. If the memory starts within a page, zram overwrites
+/// what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18).
 fn memory_demand(sys: &Path, (major, minor): (u32, u32), told: Option<u32>) -> u32 {
     let device = block::find(sys, major, minor).unwrap_or_default();
     let block = || block::logical_block_bytes(sys, &device.name).filter(|bytes| bytes.is_power_of_two());

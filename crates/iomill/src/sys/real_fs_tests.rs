@@ -209,7 +209,7 @@ fn the_ground_is_described() {
     assert_eq!(file.full_path(), dir.path().join("iomill/a"));
 }
 
-/// What happens where no hole can be punched; pages around the range are as they were, and so is the length.
+/// What happens where no hole can be punched: the pages around the range stay as they were, and so does the length.
 #[test]
 fn zeroes_are_written_within_pages() {
     both(|_, fs| {
@@ -249,8 +249,8 @@ fn mounts_are_found_by_number() {
     assert_eq!(find_mount(table, 3), None);
 }
 
-/// Kernels before 6.1 do not tell what direct I/O demands of memory. Those before 6.0 refuse memory that is not aligned to the
-/// device's logical block, 4,096 bytes on some drives.
+/// Kernels before 6.1 do not tell what direct I/O demands of memory. Kernels before 6.0 refuse memory that is not aligned to the
+/// device's logical block, which is 4,096 bytes on some drives.
 #[test]
 fn memory_is_aligned_to_a_block_where_the_kernel_tells_nothing_else() {
     let dir = scratch();
@@ -272,7 +272,7 @@ fn memory_is_aligned_to_a_block_where_the_kernel_tells_nothing_else() {
     symlink(&part, dir.path().join("dev/block/259:9")).unwrap();
     let demand = |minor, told| memory_demand(dir.path(), (259, minor), told);
     assert_eq!([1, 9, 2, 3, 4].map(|minor| demand(minor, None)), [4096, 4096, 512, 4096, 4096]);
-    // A file system that is on no device that shows, such as btrfs, or a machine without sysfs.
+    // A file system on no visible device, such as btrfs, or a machine without sysfs.
     assert_eq!(demand(77, None), 4096);
     assert_eq!([1, 9, 2, 77].map(|minor| demand(minor, Some(4))), [4; 4], "what the kernel tells counts");
     assert_eq!((demand(4, Some(4)), demand(2, Some(0))), (4096, 1));

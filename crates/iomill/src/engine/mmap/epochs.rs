@@ -15,9 +15,9 @@
 //!    reader of a value drops it, however long all others stay away.
 //! 5. A reader is listed before it first comes in. A reader that is listed after rule 3 looked finds the new value.
 //!
-//! By the fences of 1 and 3, either the reader sees that the value is no longer in its place, or the replacing thread
-//! sees the reader. By the fences of 4 and 3, either the reader sees what was retired, or the retiring thread sees that
-//! the reader has left.
+//! The fences of 1 and 3 ensure one of two things. Either the reader sees that the value is no longer in its place, or the
+//! replacing thread sees the reader. The fences of 4 and 3 do the same for a reader that leaves. Either it sees what was retired,
+//! or the retiring thread sees that it has left.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

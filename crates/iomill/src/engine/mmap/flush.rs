@@ -96,7 +96,7 @@ impl LineFlush {
                 unused_unsafe,
                 reason = "both are safe to call in later versions of Rust than the oldest that will do"
             )]
-            // SAFETY: every processor of this architecture has the instruction, and the leaf is asked for only where it is known.
+            // SAFETY: every processor of this architecture has the instruction. The leaf is requested only where it is known.
             let features = unsafe {
                 if std::arch::x86_64::__get_cpuid_max(0).0 < FEATURES {
                     return None;

@@ -118,7 +118,8 @@ fn the_choice_here_can_be_made() {
     assert!(choose(Handle(-1), true).is_err());
 }
 
-/// Four drives are tried with a ring each, and the fifth ring met the limit of locked memory while those were taken down.
+/// Four drives are tried with a ring each. The fifth ring meets the limit of locked memory while the kernel takes the first four
+/// down.
 #[test]
 fn locked_memory_that_comes_back_is_waited_for() {
     let error = |errno| io::Error::from_raw_os_error(errno);

@@ -58,7 +58,7 @@ impl Slab {
         Slab::of_pages(max_bytes, page_bytes())
     }
 
-    /// The same with pages of so many bytes, a multiple of the kernel's, as another kernel has them.
+    /// Like `new`, with pages of so many bytes, a multiple of the kernel's, as another kernel has them.
     pub(crate) fn of_pages(max_bytes: usize, page: usize) -> io::Result<Slab> {
         let len = max_bytes.checked_next_multiple_of(page).filter(|len| *len > 0);
         let mapped =
@@ -101,15 +101,16 @@ impl Slab {
         Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxHugepage) }?)
     }
 
-    /// Refuses huge pages in all of it, so that little more memory is taken than is touched. An error is a kernel that has none.
+    /// Refuses huge pages in the whole slab, so that little more memory is taken than is touched. An error means that the kernel
+    /// has no huge pages.
     pub fn refuse_huge(&self) -> io::Result<()> {
         // SAFETY: as for `advise_huge`.
         Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxNoHugepage) }?)
     }
 
-    /// Gives the memory behind a range of whole pages back to the system. The slab may end within the last page. The range
-    /// reads as zero afterwards. A part of a huge page gives nothing back until the kernel splits the page, which it does when it
-    /// needs memory.
+    /// Gives the memory behind a range of whole pages back to the system. The slab may end within the last page. The range reads
+    /// as zero afterwards. A part of a huge page gives nothing back until the kernel splits the page, which it does when it needs
+    /// memory.
     ///
     /// # Safety
     /// While this runs there is no reference to bytes in `range`. No thread reads or writes them except by atomic
