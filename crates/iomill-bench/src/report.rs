@@ -1,7 +1,7 @@
-//! Figures of a measurement, for machines and for people.
+//! Figures of a measurement, for programs and for people.
 //!
-//! Goals: the median over the rounds with the least and the most beside it; keys that stay what they are. Non-goals:
-//! plots.
+//! Goals: the median over the rounds, with the minimum and the maximum; stable JSON keys.
+//! Non-goals: plots.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::machine::Machine;
 use crate::rounds::{Measured, Outcome, Plan};
 use crate::table::Table;
 
-/// How wide a table is where there is no terminal, as far as workloads can be broken.
+/// Width of a table without a terminal, as far as workload names can wrap.
 const USUAL_WIDTH: usize = 100;
 
-/// Everything a measurement says. Serialized, it is iomill's format of results: fields are added, never renamed.
+/// All results of a measurement. Its JSON is iomill's format of results: fields may be added, never renamed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What it was made on.
+    /// The machine of the measurement.
     pub machine: Machine,
-    /// One per contender and workload.
+    /// One row per contender and workload.
     pub results: Vec<Row>,
-    /// Who did not take part.
+    /// Contenders that did not take part.
     pub left_out: Vec<LeftOut>,
-    /// It was cancelled before all rounds were done.
+    /// True if the run was cancelled before all rounds were done.
     pub cancelled: bool,
     /// Contenders that the table compares with, instead of the best rival.
     #[serde(skip)]
@@ -38,54 +38,54 @@ pub struct Report {
 pub struct Row {
     /// Its name.
     pub contender: String,
-    /// What it did, such as `random-read-4KiB`.
+    /// The name of the workload, such as `random-read-4KiB`.
     pub workload: String,
-    /// Threads that did it.
+    /// Number of threads.
     pub threads: usize,
     /// `direct`, `cold` or `warm`.
     pub cache: String,
-    /// Timed rounds.
+    /// Number of timed rounds.
     pub rounds: usize,
     /// Operations per second, the median of the rounds.
     pub ops_per_s: f64,
-    /// The least of the rounds.
+    /// The minimum over the rounds.
     pub min_ops_per_s: f64,
-    /// The most of the rounds.
+    /// The maximum over the rounds.
     pub max_ops_per_s: f64,
     /// Bytes per second, the median.
     pub bytes_per_s: f64,
     /// User and system time per operation in microseconds, the median.
     pub cpu_us_per_op: f64,
-    /// The least of the rounds.
+    /// The minimum over the rounds.
     pub min_cpu_us_per_op: f64,
-    /// The most of the rounds.
+    /// The maximum over the rounds.
     pub max_cpu_us_per_op: f64,
-    /// The median in nanoseconds.
+    /// The same median in nanoseconds.
     pub cpu_ns_per_op: f64,
-    /// Bytes that came from drives per operation, the median; null where the kernel does not tell.
+    /// Bytes that came from drives per operation, the median; null where the kernel does not count them.
     pub fetched_bytes_per_op: Option<f64>,
-    /// Share of operations that found their bytes in memory, from the bytes fetched; null where none can.
+    /// Percentage of operations that found their bytes in memory, from the bytes fetched; null where none can.
     pub hit_percent: Option<f64>,
-    /// Median latency in microseconds, the median of the rounds; null where none was timed.
+    /// Median latency in microseconds, the median of the rounds; null if none was timed.
     pub p50_us: Option<f64>,
-    /// 99th percentile of latency likewise.
+    /// 99th percentile of latency, computed in the same way.
     pub p99_us: Option<f64>,
-    /// Operations per second over those of the rival that does most, among rivals of the same kind (warm, or not
-    /// warm). Above 1 is better. Null where no such rival took part, and for what does no I/O.
+    /// Operations per second over those of the fastest rival of the same kind (warm, or not warm). Above 1 is better. Null without
+    /// such a rival, and for contenders without I/O.
     pub ratio_to_best_rival: Option<f64>,
-    /// That rival.
+    /// The name of that rival.
     pub best_rival: Option<String>,
-    /// CPU time per operation over that of the thriftiest rival of the same kind. Below 1 is better.
+    /// CPU time per operation over that of the rival of the same kind that uses the least. Below 1 is better.
     pub cpu_ratio_to_best_rival: Option<f64>,
-    /// That rival.
+    /// The name of that rival.
     pub best_rival_cpu: Option<String>,
     /// Operations per second over those of each other contender of the same kind.
     pub ops_ratio_to: BTreeMap<String, f64>,
     /// CPU time per operation over that of each other contender of the same kind.
     pub cpu_ratio_to: BTreeMap<String, f64>,
-    /// Operations per second over those of the same contender with one thread; null where that was not measured.
+    /// Operations per second over those of the same contender with one thread; null if that was not measured.
     pub ops_ratio_to_one_thread: Option<f64>,
-    /// What a reader should know.
+    /// What a reader of the figures should know.
     pub notes: Vec<String>,
 }
 
@@ -94,16 +94,16 @@ pub struct Row {
 pub struct LeftOut {
     /// Its name.
     pub contender: String,
-    /// The workload.
+    /// The name of the workload.
     pub workload: String,
     /// `direct`, `cold` or `warm`.
     pub cache: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 impl Report {
-    /// Makes figures of measurements, one per workload.
+    /// Computes the figures of measurements, one for each workload.
     pub fn new<T: Task>(machine: Machine, measured: &[Measured<T>]) -> Report {
         let mut report =
             Report { machine, results: Vec::new(), left_out: Vec::new(), cancelled: false, baselines: &[] };
@@ -122,13 +122,13 @@ impl Report {
         report
     }
 
-    /// For machines.
+    /// The report as JSON, for programs.
     pub fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self)
             .map_err(|e| Error::Machine { what: "writing the report as JSON".into(), why: e.to_string() })
     }
 
-    /// For people, on a terminal of that many columns or on none; without a newline at the end.
+    /// The report as a table for people, for a terminal with that many columns or for none; without a newline at the end.
     pub fn table(&self, terminal_width: Option<usize>) -> String {
         let columns = self.columns();
         let headings: Vec<&String> = columns.iter().map(|column| &column.0).collect();
@@ -139,7 +139,7 @@ impl Report {
         let mut lines = vec![self.machine.line(), table.render(terminal_width).trim_end().to_owned()];
         if self.baselines.is_empty() {
             lines.push("x: ratio to the best rival, cold and direct among themselves, warm among themselves.".into());
-            lines.push("Direct I/O has no cache: there is no warm of it.".into());
+            lines.push("Direct I/O has no cache, so it has no warm row.".into());
         } else {
             let cpu = "x: CPU time per operation over that of the contender named (below 1 is less),";
             lines.push(format!("{cpu}\nthen operations per second over its own (above 1 is more)."));
@@ -153,7 +153,7 @@ impl Report {
 }
 
 impl Report {
-    /// Who did not take part: a line for those whom one reason kept from the same workloads.
+    /// The contenders that did not take part. Contenders with the same reason and the same workloads share a line.
     fn left_out_lines(&self) -> Vec<String> {
         let mut kept: Vec<(String, &str, Vec<&str>)> = Vec::new();
         for out in &self.left_out {
@@ -165,7 +165,7 @@ impl Report {
         }
         let mut lines: Vec<(String, &str, Vec<&str>)> = Vec::new();
         for (label, why, mut what) in kept {
-            // With several numbers of threads a workload comes up more than once.
+            // With several numbers of threads a workload occurs more than once.
             what.dedup();
             match lines.iter_mut().find(|(_, other, workloads)| *other == why && *workloads == what) {
                 Some((who, _, _)) => who.push_str(&format!(", {label}")),
@@ -176,11 +176,11 @@ impl Report {
     }
 }
 
-/// What a column shows: its heading, and a cell of it.
+/// A column: its heading, and a function that gives its cell in a row.
 type Column = (String, Box<dyn Fn(&Row) -> String>);
 
 impl Report {
-    /// The columns that say something about these rows.
+    /// The columns that have values in these rows.
     fn columns(&self) -> Vec<Column> {
         let ratio = |value: Option<f64>| value.map_or("-".to_owned(), human::ratio);
         let time = |us: Option<f64>| us.map_or("-".to_owned(), human::time_us);
@@ -261,7 +261,7 @@ fn row<T: Task>(outcome: &Outcome, plan: &Plan<T>) -> Row {
     }
 }
 
-/// Fills in what more threads do over one.
+/// Fills in the ratio of several threads to one.
 fn compare_with_one_thread(rows: &mut [Row]) {
     let alone: Vec<Row> = rows.iter().filter(|row| row.threads == 1).cloned().collect();
     for row in rows {
@@ -297,7 +297,7 @@ fn compare(rows: &mut [Row]) {
     }
 }
 
-/// `None` rather than infinity or NaN, which JSON does not have.
+/// `None` instead of infinity or NaN, which JSON does not have.
 fn quotient(value: f64, by: f64) -> Option<f64> {
     let quotient = value / by;
     quotient.is_finite().then_some(quotient)
@@ -318,7 +318,7 @@ impl Spread {
     }
 }
 
-/// The middle value, or the mean of the two in the middle; 0 of nothing.
+/// The middle value, or the mean of the two middle values; 0 for an empty list.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

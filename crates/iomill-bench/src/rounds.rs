@@ -1,7 +1,8 @@
-//! Turns: all contenders in every round, each round in another order, so that what disturbs the machine disturbs all.
+//! Turns: each round has a slice of every contender, and each round has another order. So a disturbance of the machine affects all
+//! of them.
 //!
-//! Goals: figures that compare; nothing measured that was not checked first. Non-goals: printing (the caller gets told
-//! where it stands).
+//! Goals: comparable figures; every contender is checked before it is timed.
+//! Non-goals: printing. The caller gets progress reports.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::workload::Workload;
 /// How to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<T = Workload> {
-    /// What to do.
+    /// The workload.
     pub workload: T,
     /// Threads per contender.
     pub threads: usize,
@@ -27,13 +28,13 @@ pub struct Plan<T = Workload> {
     pub warm_up: Duration,
 }
 
-/// How long the first slice is at most, unless a measurement says otherwise.
+/// Maximum length of the first slice, unless a measurement sets another.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
-/// How turns are taken, whatever is measured.
+/// How turns are taken, for any measurement.
 #[derive(Clone, Debug)]
 pub struct Turns {
-    /// How many threads; one measurement each.
+    /// Numbers of threads; one measurement each.
     pub threads: Vec<usize>,
     /// Timed slices per contender.
     pub rounds: usize,
@@ -42,7 +43,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// A plan for each number of threads. Where slices are shorter than `warm_up`, the first one is as short as they.
+    /// A plan for each number of threads. If slices are shorter than `warm_up`, the first slice has their length.
     pub(crate) fn plans<T: Copy>(&self, workload: T, warm_up: Duration) -> impl Iterator<Item = Plan<T>> {
         let Turns { rounds, slice, .. } = *self;
         let plan = move |&threads: &usize| Plan { workload, threads, rounds, slice, warm_up: slice.min(warm_up) };
@@ -50,46 +51,46 @@ impl Turns {
     }
 }
 
-/// Where a measurement stands.
+/// The progress of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Slices done.
     pub done: usize,
-    /// Slices in all.
+    /// Slices in total.
     pub total: usize,
-    /// Whose slice begins now; empty at the end.
+    /// The contender whose slice starts now; empty at the end.
     pub contender: &'static str,
 }
 
 /// All samples of one contender.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Whose.
+    /// The contender's name.
     pub contender: &'static str,
     /// What lies between it and the drives.
     pub cache: Cache,
-    /// One per round.
+    /// One sample per round.
     pub samples: Vec<Sample>,
-    /// What a reader should know.
+    /// What a reader of the figures should know.
     pub notes: Vec<String>,
 }
 
-/// What a measurement yielded.
+/// The results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Measured<T = Workload> {
-    /// What was done.
+    /// The plan that was measured.
     pub plan: Plan<T>,
-    /// One per contender that took part, in the order given; none has an empty list of samples.
+    /// One outcome per contender that took part, in the given order. Each has at least one sample.
     pub outcomes: Vec<Outcome>,
-    /// Who did not take part, and why.
+    /// Contenders that did not take part, with the reasons.
     pub left_out: Vec<(&'static str, Cache, String)>,
-    /// It was cancelled: the outcomes hold the rounds that were complete by then.
+    /// True if the measurement was cancelled. The outcomes then hold the complete rounds only.
     pub cancelled: bool,
-    /// Somebody left other bytes than the pattern in the parts: write them anew before they are read again.
+    /// A contender left other bytes than the pattern in the parts. Write the parts anew before they are read again.
     pub spoilt: bool,
 }
 
-/// Measures one plan after the other with the same contenders. The last one that was begun may have been cancelled.
+/// Measures one plan after the other with the same contenders. The last measurement may be a cancelled one.
 pub fn run_each<T: Task>(
     contenders: &mut [Box<dyn Contender<T> + '_>],
     plans: impl IntoIterator<Item = Plan<T>>,
@@ -108,7 +109,7 @@ pub fn run_each<T: Task>(
     Ok(measured)
 }
 
-/// Measures. `progress` is called before each slice and at the end; setting `cancel` ends it soon.
+/// Measures one plan. Calls `progress` before each slice and at the end. Setting `cancel` ends it soon.
 pub fn run<T: Task>(
     contenders: &mut [Box<dyn Contender<T> + '_>],
     plan: &Plan<T>,
@@ -142,7 +143,7 @@ pub fn run<T: Task>(
         state::check(Whose { contender: name, cache, workload: &workload }, finds.as_ref(), slice, &sample)?;
         Ok(Some(sample))
     };
-    // Whoever spoils the bytes comes last in the round that checks them.
+    // Contenders that leave other bytes run last in the checked round.
     let mut order: Vec<usize> = (0..taking_part.len()).collect();
     order.sort_by_key(|&index| taking_part[index].spoils());
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); taking_part.len()];
@@ -166,7 +167,7 @@ pub fn run<T: Task>(
                 }
             };
             if sample.ops == 0 {
-                let why = format!("it did nothing in {:?}; give it more time", slice.duration);
+                let why = format!("it completed no operation in {:?}; give a longer slice", slice.duration);
                 return Err(Error::Machine { what: taking_part[index].name().to_owned(), why });
             }
             if !verify {
@@ -179,19 +180,20 @@ pub fn run<T: Task>(
     Ok(measured)
 }
 
-/// Whose turns a round has: the one that checks in order, the others each beginning with another.
+/// The order of turns in a round. The checked round and the first timed round use `order`; each later round starts with the next
+/// contender.
 fn rotated(order: &[usize], round: usize) -> Vec<usize> {
     let first = round.saturating_sub(1) % order.len().max(1);
     order.iter().copied().cycle().skip(first).take(order.len()).collect()
 }
 
-/// What those in `order` yielded, who took part to the end.
+/// The outcomes of the contenders in `order`, which took part until the end.
 fn outcomes<T: Task>(
     contenders: &[&mut Box<dyn Contender<T> + '_>],
     samples: Vec<Vec<Sample>>,
     order: &[usize],
 ) -> Vec<Outcome> {
-    // Rounds that not everybody has finished would not be the same for all.
+    // Only rounds that all contenders have finished count, so that all have the same rounds.
     let complete = order.iter().map(|&index| samples[index].len()).min().unwrap_or(0);
     let mut outcomes = Vec::new();
     for (index, (contender, mut samples)) in contenders.iter().zip(samples).enumerate() {
@@ -291,7 +293,7 @@ mod tests {
     #[test]
     fn a_cancelled_measurement_keeps_complete_rounds_only() {
         let (log, cancel) = (RefCell::new(Vec::new()), AtomicBool::new(false));
-        // The check and one round are complete, the second is cut in its second turn.
+        // The check and one round are complete. The second round is cut in its second turn.
         let measured = run(&mut fakes(&log, Some(8)), &plan(), &mut |_| (), &cancel).unwrap();
         assert!(measured.cancelled);
         assert_eq!(measured.outcomes.iter().map(|o| o.samples.len()).collect::<Vec<_>>(), [1, 1, 1]);
@@ -307,13 +309,13 @@ mod tests {
         let one = |name, dies_at| -> Box<dyn Contender + '_> {
             Box::new(Fake { name, spoils: false, left_out: false, log: &log, cancel_at: None, dies_at })
         };
-        // Dead in the first timed round, after its own check.
+        // It dies in the first timed round, after its own check.
         let measured =
             run(&mut [one("a", None), one("b", Some(4)), one("c", None)], &plan(), &mut |_| (), &never).unwrap();
         assert_eq!(measured.left_out, [("b", Cache::Direct, "it died".to_owned())]);
         let counts: Vec<_> = measured.outcomes.iter().map(|one| (one.contender, one.samples.len())).collect();
         assert_eq!(counts, [("a", 3), ("c", 3)]);
-        // Who fails and is not lost has read something wrong.
+        // A contender that fails and is not lost has read wrong bytes.
         assert!(run(&mut [one("a", Some(1)), one("b", None)], &plan(), &mut |_| (), &never).is_err());
     }
 

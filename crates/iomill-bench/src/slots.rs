@@ -1,7 +1,7 @@
 //! What the asynchronous rivals keep per operation in flight, allocated once.
 //!
-//! Goals: the slot that was freed last is used first, so that few buffers stay hot in the CPU's caches; one operation
-//! in 64 is timed, so that the clock does not show in the CPU figure.
+//! Goals: the slot that was freed last is used first, so that few buffers stay hot in the CPU's caches. One operation in 64 is
+//! timed, so that the clock adds little to the CPU time.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use crate::workload::{Place, Workload};
 /// One operation in this many is timed.
 pub(crate) const TIMED_EVERY: u32 = 64;
 
-/// Buffers and books of the operations of one thread.
+/// Buffers and state of the operations of one thread.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// Buffer of slot s: `block_bytes` from `s * block_bytes`. The kernel writes to those of slots in flight.
+    /// The buffer of slot s has `block_bytes` bytes from `s * block_bytes`. The kernel writes to the buffers of slots in flight.
     memory: Region,
     block_bytes: usize,
-    /// Slots that are not in flight; the last is taken next.
+    /// Slots that are not in flight. The last one is taken next.
     free: Vec<u32>,
-    /// Where each slot in flight reads or writes. Kept by whoever wants it back.
+    /// The place that each slot in flight reads or writes.
     places: Vec<Place>,
-    /// When a timed operation was handed to the kernel; most are not timed.
+    /// When a timed operation was submitted. Most operations are not timed.
     started: Vec<Option<Instant>>,
     until_timed: u32,
 }
@@ -33,10 +33,10 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn new(workload: &Workload, drives: usize) -> Result<Slots> {
         let capacity = workload.depth as usize * drives;
-        // Above 32 Ki entries neither interface makes a queue.
+        // Neither interface makes a queue with more than 32 Ki entries.
         if capacity > 16 << 10 {
             let what = format!("{} operations in flight on each of {drives} drives", workload.depth);
-            return Err(Error::invalid(what, "ask for at most 16384 together"));
+            return Err(Error::invalid(what, "give a depth of at most 16384 over all drives together"));
         }
         let block_bytes = workload.block_bytes as usize;
         let mut memory = Region::anonymous(capacity * block_bytes)
@@ -70,7 +70,7 @@ impl Slots {
         &self.memory
     }
 
-    /// Takes a free slot for an operation that is submitted next, and prepares its buffer.
+    /// Takes a free slot for the operation that is submitted next, and prepares its buffer.
     #[inline(always)]
     pub(crate) fn take(&mut self, place: Place, target: &Target) -> Option<(u32, *mut u8)> {
         let slot = self.free.pop()?;
@@ -86,11 +86,11 @@ impl Slots {
             let buffer = &mut self.memory.bytes_mut()[start..start + self.block_bytes];
             target.put_stamps(place.part as usize, place.offset, buffer);
         }
-        // Within the region: slots are below the capacity it was made for.
+        // The address is inside the region: slot numbers are below its capacity.
         Some((slot, self.memory.as_ptr().wrapping_add(start)))
     }
 
-    /// Gives back a slot whose operation ended with `result` (bytes or a negated errno), and counts it.
+    /// Frees a slot whose operation ended with `result` (bytes or a negated errno), and counts the operation.
     #[inline(always)]
     pub(crate) fn give_back<const VERIFY: bool>(
         &mut self,
@@ -130,7 +130,7 @@ fn failed(place: Place, result: i64, block_bytes: usize, target: &Target) -> Err
     Error::Io { action, path, offset: Some(place.offset), source }
 }
 
-/// Times one operation in [`TIMED_EVERY`] of those that end within their call.
+/// Times one operation in [`TIMED_EVERY`], for operations that end within their call.
 #[derive(Debug)]
 pub(crate) struct Timer {
     until_timed: u32,

@@ -1,7 +1,7 @@
-//! Small writes at random places that keep to no alignment, and the sync after them.
+//! Small unaligned writes at random places, and the sync after them.
 //!
-//! Goals: the time of a slice begins with memory full of what was written before, and ends when all of it is durable. Non-goals: reads
-//! beside the writes.
+//! Goals: the timed part starts with memory full of earlier writes, and ends when all writes are durable.
+//! Non-goals: reads during the writes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,18 +15,18 @@ use crate::pattern::{self, PAGE_BYTES, Rng};
 use crate::slots::Timer;
 use crate::threads::{self, Count};
 
-/// Random bytes that writes are taken from.
+/// Random bytes that writes take their bytes from.
 const POOL_BYTES: usize = 1 << 16;
 
-/// Writes of a thread that are read back in a slice that verifies.
+/// Writes per thread that a verifying slice reads back.
 const CHECKED: usize = 10_000;
 
-/// What to do, the same for every contender.
+/// The description of the writes, the same for every contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmallWrites {
-    /// Bytes per write: this on average, a tenth less to a tenth more.
+    /// Bytes per write on average. Lengths vary by a tenth up and down.
     pub op_bytes: u32,
-    /// Memory for what was written, in bytes.
+    /// Memory for written data, in bytes.
     pub cache_bytes: u64,
     /// Length of the file, in bytes.
     pub len_bytes: u64,
@@ -37,7 +37,7 @@ impl SmallWrites {
         u64::from(self.op_bytes) + u64::from(self.op_bytes) / 10
     }
 
-    /// Where the next write goes, and how long it is.
+    /// The offset and length of the next write.
     #[inline(always)]
     fn draw(&self, rng: &mut Rng) -> (u64, usize) {
         let below = |random: u64, n: u64| ((u128::from(random) * u128::from(n)) >> 64) as u64;
@@ -60,7 +60,7 @@ impl Task for SmallWrites {
         }
         if self.len_bytes < 2 * self.longest() {
             let what = format!("a file of {} bytes", self.len_bytes);
-            return Err(Error::invalid(what, "give one that many writes find room in"));
+            return Err(Error::invalid(what, "give a longer file, with room for many writes"));
         }
         if self.cache_bytes < 1 << 20 {
             let what = format!("a cache of {}", human::size(self.cache_bytes));
@@ -70,20 +70,20 @@ impl Task for SmallWrites {
     }
 }
 
-/// One thread's way into the file.
+/// How one thread writes into the file.
 pub(crate) trait Writer {
-    /// Called when what comes next is measured.
+    /// Called when the measured part starts.
     fn begin(&mut self) {}
 
-    /// Writes bytes somewhere.
+    /// Writes bytes at an offset.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
 
-    /// Reads back what was written.
+    /// Reads bytes back.
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()>;
 }
 
-/// One slice: the threads write until time is up, and the last to end has everything made durable by `sync`. A slice that
-/// verifies writes the pattern of `seed`, which should not be what the file holds, and reads it back.
+/// Runs one slice. The threads write until the time is up, and the last thread to end calls `sync`, which makes all writes durable.
+/// A verifying slice writes the pattern of `seed` and reads it back. The file should hold other bytes than that pattern.
 pub(crate) fn run<W: Writer>(
     slice: &Slice<'_>,
     writes: &SmallWrites,
@@ -117,7 +117,7 @@ struct Worker<W> {
     writes: SmallWrites,
     rng: Rng,
     pool: Vec<u8>,
-    /// What is to be read back.
+    /// The writes that will be read back.
     written: Vec<(u64, usize)>,
 }
 
@@ -128,7 +128,7 @@ impl<W: Writer> Worker<W> {
         Worker { writer, writes, rng, pool, written: Vec::new() }
     }
 
-    /// Writes this thread's share of twice the pages that there is memory for, however long slow drives take.
+    /// Writes this thread's share of twice the pages that fit in memory, without a time limit, so that slow drives also fill it.
     fn fill_cache(&mut self, slice: &Slice<'_>) -> Result<()> {
         let pages = 2 * self.writes.cache_bytes.div_ceil(PAGE_BYTES as u64);
         for _ in 0..pages.div_ceil(slice.threads.max(1) as u64) {
@@ -147,7 +147,7 @@ impl<W: Writer> Worker<W> {
         while !stop.load(Ordering::Relaxed) {
             let (offset, len) = self.writes.draw(&mut self.rng);
             let bytes = &self.pool[from..from + len];
-            // A step that is prime to the pool's length: all of it comes in turn.
+            // The step is coprime to the range of starts, so that all starts come in turn.
             from = (from + 1021) % (POOL_BYTES / 2);
             timer.time(&mut count, || self.writer.write(offset, bytes))?;
             count.ops += 1;
@@ -176,7 +176,7 @@ impl<W: Writer> Worker<W> {
             self.writer.read(offset, bytes)?;
             if !pattern::holds(seed, offset, bytes) {
                 let what = format!("{len} bytes at offset {offset} of the measured file");
-                return Err(Error::Machine { what, why: "they are not what was just written there".into() });
+                return Err(Error::Machine { what, why: "what was read is not what was just written".into() });
             }
         }
         Ok(())
@@ -192,7 +192,7 @@ mod tests {
     static NEVER: AtomicBool = AtomicBool::new(false);
     const WRITES: SmallWrites = SmallWrites { op_bytes: 1000, cache_bytes: 1 << 20, len_bytes: 1 << 20 };
 
-    /// A file in memory that may lose every so many writes.
+    /// A file in memory that can lose one write in `loses`.
     struct Memory<'a> {
         bytes: &'a Mutex<Vec<u8>>,
         loses: usize,
@@ -228,7 +228,7 @@ mod tests {
                 synced.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             };
-            // Many writes overlap, and may make up for one that was lost: few enough must be left out for that.
+            // Writes may overlap and hide a lost write. So the writes are short, and enough of them are lost.
             let writes = SmallWrites { op_bytes: 10, ..WRITES };
             let sample = run(&slice(verify), &writes, 5, set_up, sync);
             assert_eq!(synced.load(Ordering::Relaxed), 1);

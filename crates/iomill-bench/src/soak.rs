@@ -1,15 +1,17 @@
-//! A soak: everything at once on a cache that is too small, for as long as one likes, while the process's memory is watched and
-//! every byte that is read is checked.
+//! A soak: all kinds of calls at the same time on a cache that is too small, for any length of time. The process's memory is
+//! watched, and every byte read is checked.
 //!
-//! Goals: memory that creeps and bytes that are wrong show. Non-goals: speed ([`crate::limited`] has that).
+//! Goals: to find growing memory and wrong bytes.
+//! Non-goals: speed ([`crate::limited`] measures it).
 //!
 //! Rules:
-//! 1. The file is slots, several to a page. What a slot holds follows from its place and its version; version 0 is the pattern that
-//!    the file was filled with.
-//! 2. A slot is written by one thread, the one that its page falls to, so its versions go up one by one. Who writes notes the
-//!    version as begun before the call, and as done after it.
-//! 3. Who reads notes the version that is done before the call and the one that is begun after it. The slot holds one between.
-//! 4. What is done when the threads have ended is on the drives when the array is closed.
+//! 1. The file consists of slots, several to a page. The place and the version of a slot determine its bytes. Version 0 is the
+//!    pattern that fills the file at first.
+//! 2. Each page belongs to one thread, and only that thread writes its slots. So the versions of a slot go up one by one. The
+//!    writer marks a version as begun before the call, and as done after it.
+//! 3. A reader takes the done version before the call, and the begun version after it. The slot must hold one of the versions
+//!    between.
+//! 4. The versions that are done when the threads have ended are on the drives when the array is closed.
 
 mod slots;
 mod worker;
@@ -30,18 +32,19 @@ use crate::rounds::Progress;
 use slots::Slots;
 use worker::{Chores, Done, Worker};
 
-/// What the process may take beside the cache's size, in percent of it: what there is to each page.
+/// Memory that the process may take beyond the cache's size, in percent of that size: the data about each page.
 pub const OVERHEAD_PERCENT: u64 = 3;
 
-/// What it may take beside that, in bytes, whatever the cache's size: threads, rings, copies that are being flushed, the allocator's arenas.
+/// Memory that it may take beyond that, in bytes, for any cache size: threads, rings, copies during flushes, the allocator's
+/// arenas.
 pub const OVERHEAD_BYTES: u64 = 8 << 20;
 
-/// Stacks of the threads: too small for a huge page, which would count as iomill's memory.
+/// Stack size of the threads. It is too small for a huge page, which would count as iomill's memory.
 const STACK_BYTES: usize = 512 << 10;
 
-/// How often memory is looked at.
+/// The interval between looks at the memory.
 const TICK: Duration = Duration::from_millis(50);
-/// How many times the report tells of it.
+/// Number of moments in the report.
 const TOLD: u32 = 60;
 
 /// What to do.
@@ -51,27 +54,27 @@ pub struct Settings {
     pub size_bytes: u64,
     /// Size of iomill's cache in bytes.
     pub cache_bytes: u64,
-    /// How iomill opens the array; the cache's size and access are the measurement's own.
+    /// How iomill opens the array. The measurement sets the cache's size and the access itself.
     pub options: ArrayOptions,
     /// Threads that work at the same time.
     pub threads: usize,
-    /// How long.
+    /// How long the threads work.
     pub length: Duration,
 }
 
-/// Memory at one moment.
+/// Memory in use at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Moment {
-    /// Since the threads began.
+    /// Seconds since the threads started.
     pub seconds: f64,
-    /// What the process took more than before it opened the array, in bytes.
+    /// Memory of the process beyond what it had before it opened the array, in bytes.
     pub used_bytes: u64,
 }
 
-/// What came of it. Serialized, it is iomill's format of results: fields are added, never renamed.
+/// The results of a soak. Their JSON is iomill's format of results: fields may be added, never renamed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Soaked {
-    /// What it was made on.
+    /// The machine of the soak.
     pub machine: Machine,
     /// How long the threads worked.
     pub seconds: f64,
@@ -81,41 +84,42 @@ pub struct Soaked {
     pub size_bytes: u64,
     /// Size of the cache in bytes.
     pub cache_bytes: u64,
-    /// That, and what it may take beside ([`OVERHEAD_PERCENT`], [`OVERHEAD_BYTES`]).
+    /// The cache's size plus the allowed overhead ([`OVERHEAD_PERCENT`], [`OVERHEAD_BYTES`]).
     pub limit_bytes: u64,
-    /// The most that the process took at any time more than before it opened the array, in bytes.
+    /// The maximum of the process's memory beyond what it had before it opened the array, in bytes.
     pub used_max_bytes: u64,
     /// The same at the end, with the array still open.
     pub used_final_bytes: u64,
     /// The same after the array was closed.
     pub used_closed_bytes: u64,
-    /// Whether the most is within the limit.
+    /// Whether the maximum is within the limit.
     pub is_within: bool,
-    /// What it took over time.
+    /// Memory in use over time.
     pub memory: Vec<Moment>,
-    /// Calls that read, pins included.
+    /// Calls that read, including pins.
     pub reads: u64,
     /// Calls that wrote.
     pub writes: u64,
     /// Pins.
     pub pins: u64,
-    /// Calls that made durable.
+    /// Calls of `sync`.
     pub syncs: u64,
     /// Changes of the cache's size.
     pub resizes: u64,
-    /// Bytes that were read and found to be right, those at the end included.
+    /// Bytes that were read and checked, including those read back at the end.
     pub verified_bytes: u64,
     /// Share of the pages asked for that were in the cache, 0 to 1.
     pub hit_rate: Option<f64>,
-    /// Pages that were pushed out.
+    /// Pages that were evicted.
     pub evictions: u64,
-    /// Pages that were written from the cache.
+    /// Pages that the cache wrote to the drives.
     pub flushes: u64,
-    /// It was cancelled before its time was over.
+    /// True if the soak was cancelled before its time was over.
     pub cancelled: bool,
 }
 
-/// Works on `arena`, and leaves nothing behind. `cancel` ends it soon. Wrong bytes are an error, too much memory is told in the result.
+/// Works on `arena`, and leaves nothing behind. `cancel` ends it soon. Wrong bytes are an error; the result says whether memory was
+/// too much.
 pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Soaked> {
     arena.measured(|arena| soak(arena, settings, cancel, stage))
 }
@@ -123,7 +127,7 @@ pub fn run(arena: Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut d
 fn soak(arena: &mut Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Soaked> {
     if settings.size_bytes < settings.cache_bytes {
         let (size, cache) = (human::size(settings.size_bytes), human::size(settings.cache_bytes));
-        let why = "all of it would stay in memory; give a larger --size";
+        let why = "the whole file would stay in memory; give a larger --size";
         return Err(Error::invalid(format!("a file of {size} with a cache of {cache}"), why));
     }
     let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
@@ -131,7 +135,7 @@ fn soak(arena: &mut Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut
     let machine = Machine::look(&arena.target()?);
     let slots = Slots::new(settings.size_bytes);
     let workers = (0..settings.threads).map(|thread| Worker::new(&slots, thread, settings.threads)).collect();
-    // All that is the measurement's own is there by now, except the threads' stacks.
+    // Now the measurement has all its own memory, except the threads' stacks.
     let mut watch = Watch { before_bytes: process_memory_bytes()?, max_bytes: 0, told: Vec::new() };
     let place = Place { drives: arena.drives().to_owned(), file_name: arena.file_name().to_owned() };
     let (array, file) = place.open(&settings.options.clone().cache_bytes(settings.cache_bytes))?;
@@ -160,7 +164,7 @@ fn soak(arena: &mut Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut
     })
 }
 
-/// What the process may take for a cache of that size.
+/// The limit of the process's memory for a cache of that size.
 fn limit_bytes(cache_bytes: u64) -> u64 {
     cache_bytes + cache_bytes * OVERHEAD_PERCENT / 100 + OVERHEAD_BYTES
 }
@@ -192,8 +196,8 @@ fn outcome(settings: &Settings, done: &Done, counters: &Counters, watch: Watch) 
     }
 }
 
-/// Lets the threads work until the time is over, `cancel` is set, or one of them fails. `look` hears how much is done, in seconds and
-/// as a part of a whole.
+/// Lets the threads work until the time is over, `cancel` is set, or a thread fails. `look` gets the elapsed seconds, and the
+/// progress as a part of a total.
 fn work(
     array: &Array,
     file: &File,
@@ -241,9 +245,9 @@ fn work(
     })
 }
 
-/// The process's memory.
+/// Watches the process's memory.
 struct Watch {
-    /// Before the array was opened.
+    /// Memory before the array was opened.
     before_bytes: u64,
     max_bytes: u64,
     told: Vec<Moment>,
@@ -276,7 +280,7 @@ impl Place {
         Ok((array, file))
     }
 
-    /// Rule 4, past any cache; the bytes that were read.
+    /// Checks rule 4, without a cache. Returns the number of bytes read.
     fn verify(&self, options: &ArrayOptions, slots: &Slots) -> Result<u64> {
         let (array, file) = self.open(&options.clone().cache_bytes(0).read_only(true))?;
         let mut buffer = array.buffer(1 << 20)?;
@@ -294,13 +298,13 @@ impl Place {
 }
 
 impl Soaked {
-    /// For machines.
+    /// The results as JSON, for programs.
     pub fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self)
             .map_err(|e| Error::Machine { what: "writing the report as JSON".into(), why: e.to_string() })
     }
 
-    /// For people, whole lines.
+    /// The results for people, in whole lines.
     pub fn text(&self) -> String {
         let size = |bytes: u64| human::size(bytes);
         let percent = |bytes: u64| format!("{:+.2}%", 100.0 * (bytes as f64 / self.cache_bytes as f64 - 1.0));
@@ -333,11 +337,11 @@ impl Soaked {
             + "\n"
     }
 
-    /// What is wrong with it; `None`: nothing.
+    /// What is wrong with the result; `None` if nothing is.
     pub fn fault(&self) -> Option<String> {
         (!self.is_within).then(|| {
             format!(
-                "the process took up to {} for a cache of {}, more than {OVERHEAD_PERCENT}% and {} beside it",
+                "the process took up to {} for a cache of {}: more than its size plus {OVERHEAD_PERCENT}% and {}",
                 human::size(self.used_max_bytes),
                 human::size(self.cache_bytes),
                 human::size(OVERHEAD_BYTES)
@@ -350,7 +354,7 @@ impl Soaked {
 mod tests {
     use super::*;
 
-    /// What is too much is told with the figures; a byte less is not.
+    /// One byte above the limit is a fault, the limit itself is not.
     #[test]
     fn too_much_memory_is_a_fault() {
         let settings = Settings {
@@ -366,7 +370,7 @@ mod tests {
         };
         assert_eq!(soaked(111 << 20).fault(), None);
         let fault = soaked((111 << 20) + 1).fault().unwrap();
-        assert!(fault.contains("111 MiB for a cache of 100 MiB, more than 3% and 8 MiB beside it"), "{fault}");
+        assert!(fault.contains("111 MiB for a cache of 100 MiB: more than its size plus 3% and 8 MiB"), "{fault}");
         assert_eq!(soaked(111 << 20).limit_bytes, 111 << 20);
     }
 }

@@ -1,6 +1,6 @@
 //! libaio by hand: raw system calls, batched submission, completions read from the kernel's ring in user space.
 //!
-//! Non-goals: libaio the library; buffered files, on which `io_submit` blocks.
+//! Non-goals: libaio the library; buffered files, because `io_submit` blocks on them.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ pub struct Aio {
 }
 
 impl Aio {
-    /// Over the parts of `target`.
+    /// Uses the parts of `target`.
     pub fn new(target: Target) -> Aio {
         Aio { target, workload: Workload::RANDOM_READ }
     }
@@ -45,7 +45,7 @@ impl Contender for Aio {
         self.workload = *workload;
         match Context::new(1) {
             Ok(_) => self.target.why_not_direct(),
-            Err(error) => Ok(Some(format!("libaio is not to be had here: {error}"))),
+            Err(error) => Ok(Some(format!("libaio is not available here: {error}"))),
         }
     }
 
@@ -105,14 +105,14 @@ struct Event {
 const OPCODE_READ: u16 = 0;
 const OPCODE_WRITE: u16 = 1;
 
-/// Head of the ring of completions that the kernel maps at the context's address.
+/// Head of the completion ring, which the kernel maps at the context's address.
 #[repr(C)]
 struct RingHead {
     id: u32,
     entries: u32,
-    /// Next event to take; moved by whoever takes it.
+    /// Next event to take. The thread that takes it moves this.
     head: AtomicU32,
-    /// End of the events that are there; moved by the kernel.
+    /// End of the available events. The kernel moves this.
     tail: AtomicU32,
     magic: u32,
     compatible_features: u32,
@@ -120,13 +120,13 @@ struct RingHead {
     head_bytes: u32,
 }
 
-/// Says that the mapped ring has the form that this file knows.
+/// Shows that the mapped ring has the layout that this file knows.
 const RING_MAGIC: u32 = 0xa10a_10a1;
 
 /// A kernel context.
 #[derive(Debug)]
 struct Context {
-    /// From `io_setup`; also the address of the ring. Valid until `io_destroy` in `drop`.
+    /// From `io_setup`. It is also the address of the ring, and valid until `io_destroy` in `drop`.
     id: libc::c_ulong,
     mapped: bool,
 }
@@ -151,7 +151,7 @@ impl Context {
         check(unsafe { libc::syscall(libc::SYS_io_submit, self.id, blocks.len() as libc::c_long, blocks.as_ptr()) })
     }
 
-    /// Waits for `min` events and takes up to as many as fit.
+    /// Waits for `min` events, and takes as many as fit into `events`.
     fn wait(&self, min: usize, events: &mut [Event]) -> io::Result<usize> {
         let no_limit = ptr::null_mut::<libc::timespec>();
         let (min, max) = (min.min(events.len()) as libc::c_long, events.len() as libc::c_long);
@@ -159,15 +159,15 @@ impl Context {
         check(unsafe { libc::syscall(libc::SYS_io_getevents, self.id, min, max, events.as_mut_ptr(), no_limit) })
     }
 
-    /// Takes events that are there already, without a system call.
+    /// Takes available events without a system call.
     #[inline(always)]
     fn take(&self, events: &mut [Event]) -> usize {
         if !self.mapped {
             return 0;
         }
         let ring = self.id as *const RingHead;
-        // SAFETY: mapped until `io_destroy`; only this thread moves `head`, the kernel moves `tail`; events between the
-        // two are complete once `tail` has been read with Acquire. `head` stays below `entries`.
+        // SAFETY: the ring is mapped until `io_destroy`. Only this thread moves `head`, and the kernel moves `tail`. Events between
+        // the two are complete once `tail` has been read with Acquire. `head` stays below `entries`.
         unsafe {
             let (mut head, tail) = ((*ring).head.load(Ordering::Relaxed), (*ring).tail.load(Ordering::Acquire));
             let first = ring.add(1).cast::<Event>();
@@ -185,8 +185,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context is this value's own. The call waits for what is in flight; it fails only for a context
-        // that does not exist.
+        // SAFETY: the context is this value's own. The call waits for operations in flight. It fails only for a context that does
+        // not exist.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
     }
 }
@@ -196,9 +196,9 @@ fn check(result: libc::c_long) -> io::Result<usize> {
 }
 
 struct Worker<'a> {
-    /// Dropped first: that waits for operations in flight, which use `blocks` and `slots`.
+    /// Dropped first: the drop waits for operations in flight, which use `blocks` and `slots`.
     context: Context,
-    /// One per slot; the kernel reads it during `io_submit` only.
+    /// One block per slot. The kernel reads it during `io_submit` only.
     blocks: Box<[ControlBlock]>,
     slots: Slots,
     _files: Vec<File>,
@@ -255,7 +255,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Prepares up to a batch of operations; `false` when there are no more places.
+    /// Prepares up to a batch of operations. Returns `false` when there are no more places.
     #[inline(always)]
     fn fill_batch(&mut self, pending: &mut Vec<*mut ControlBlock>) -> bool {
         for _ in 0..self.batch.min(self.slots.free()) {
@@ -280,7 +280,7 @@ impl<'a> Worker<'a> {
                 Ok(taken) => submitted += taken,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {}
                 Err(source) => {
-                    // SAFETY: the pointer is from `self.blocks`, which nobody has moved.
+                    // SAFETY: the pointer is from `self.blocks`, which has not moved since.
                     let block = unsafe { *pending[submitted] };
                     let part = self.descriptors.iter().position(|&d| d == block.descriptor).unwrap_or(0);
                     let path = self.target.path(part).to_owned();

@@ -1,9 +1,9 @@
-//! fio's io_uring engine, as it is usually run and with the options that make it cheapest.
+//! fio's io_uring engine, as it is usually run, and with the options that make it cheapest.
 //!
-//! Tuned, two jobs run one after the other: the first without time stamps, for operations and CPU; the second, short,
-//! with them, for latencies. So fio does not pay for what the others only sample. CPU time is fio's own account of its worker
-//! threads, without its start and its report. fio does not check the pattern; it must have moved as many bytes as it
-//! counted, without an error. Its writes leave bytes of its own behind.
+//! Tuned, two jobs run one after the other. The first has no time stamps and gives operations and CPU time. The second is short,
+//! has time stamps, and gives latencies. So fio does not pay for each operation what other contenders only sample. CPU time is
+//! fio's own count of its worker threads, without its start and its report. fio does not check the pattern. It must report no
+//! error, and as many bytes as its operations need. Its writes leave other bytes.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -20,13 +20,13 @@ use crate::contender::{Cache, Contender, FIO_IO_URING, FIO_IO_URING_TUNED, Sampl
 use crate::target::Target;
 use crate::workload::{Order, Workload};
 
-/// How often to look whether fio has ended or is to end.
+/// How often a waiting measurement checks whether fio has ended and whether it is cancelled.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Why it is left out where it is not there.
+/// The reason to leave fio out if it is not installed.
 pub(super) const NOT_INSTALLED: &str = "fio is not installed";
 
-/// Why it is left out where it was built without io_uring; its version stands before this.
+/// The reason to leave fio out if it was built without io_uring. Its version goes before this text.
 pub(super) const NO_IO_URING: &str = "has no io_uring engine";
 
 /// See the head of this file.
@@ -40,17 +40,17 @@ pub struct Fio {
 }
 
 impl Fio {
-    /// Over the parts of `target`, as it is usually run.
+    /// Uses the parts of `target`, with fio's usual options.
     pub fn new(target: Target) -> Fio {
         Fio::with_program(target, "fio")
     }
 
-    /// With registered files and buffers, in batches, without time stamps.
+    /// Uses registered files and buffers, in batches, without time stamps.
     pub fn tuned(target: Target) -> Fio {
         Fio { tuned: true, ..Fio::new(target) }
     }
 
-    /// With a certain executable.
+    /// Uses a given executable.
     pub fn with_program(target: Target, program: &str) -> Fio {
         Fio {
             target,
@@ -67,7 +67,7 @@ impl Fio {
         let shortest = lens.iter().copied().min().unwrap_or(0);
         let share = match w.order {
             Order::Random => shortest,
-            // Every thread in a share of its own of each part, as the others do it.
+            // Each thread has a share of its own of each part, as with the other contenders.
             Order::Sequential => shortest / slice.threads.max(1) as u64,
         } / u64::from(w.block_bytes)
             * u64::from(w.block_bytes);
@@ -81,11 +81,11 @@ impl Fio {
             "--direct=1".to_owned(),
             "--group_reporting".to_owned(),
             "--time_based".to_owned(),
-            // Otherwise it empties the page cache of the files on its own account: of what others left there.
+            // Otherwise fio itself drops the files' cached pages and pays for pages that other contenders left.
             "--invalidate=0".to_owned(),
             "--randrepeat=0".to_owned(),
             format!("--filename={}", names?.join(":")),
-            // Of all files together, shared out evenly.
+            // The size is that of all files together. fio divides it evenly.
             format!("--size={}", share * lens.len() as u64),
             format!("--bs={}", w.block_bytes),
             format!("--iodepth={depth}"),
@@ -101,7 +101,7 @@ impl Fio {
         for &(name, seconds, time_stamps) in if self.tuned { &twice[..] } else { &once[..] } {
             arguments.push(format!("--name={name}"));
             arguments.push("--stonewall".to_owned());
-            // fio ends a job by its clock's ticks; below 100 ms there would be little in it.
+            // fio ends a job at a tick of its clock. A job below 100 ms would have few operations.
             arguments.push(format!("--runtime={}ms", ((seconds * 1e3) as u64).max(100)));
             arguments.push(format!("--gtod_reduce={}", i32::from(!time_stamps)));
         }
@@ -141,7 +141,7 @@ impl Contender for Fio {
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
         let arguments = self.arguments(slice)?;
-        // fio would make a short file longer, with bytes of its own, and read those.
+        // fio would extend a short file with bytes of its own, and read those.
         self.target.check_lens()?;
         self.target.drop_cached()?;
         let child = Command::new(&self.program)
@@ -159,7 +159,7 @@ impl Contender for Fio {
             return Err(self.failed(format!("{}: {}", output.status, said.trim())));
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        // Warnings may stand before the report.
+        // fio may print warnings before the report.
         let report = text.find('{').map(|start| serde_json::from_str::<Value>(&text[start..]));
         match report {
             Some(Ok(report)) => {
@@ -180,14 +180,14 @@ impl Contender for Fio {
         let how = if self.tuned {
             format!("batches of {BATCH}, registered files and buffers, latency from a second job")
         } else {
-            "no other option that matters to speed".to_owned()
+            "no other option that affects speed".to_owned()
         };
         let depth = self.workload.depth;
         vec![format!("{}: direct, iodepth {depth} per drive and thread, {how}; bytes not checked", self.version)]
     }
 }
 
-/// A path as fio takes it: `:` separates files.
+/// A path for fio's command line, where `:` separates files.
 fn file_argument(path: &Path) -> Result<String> {
     let text = path.to_str().ok_or_else(|| Error::invalid(format!("{path:?}"), "fio takes paths in UTF-8 only"))?;
     Ok(text.replace(':', "\\:"))
@@ -228,7 +228,7 @@ fn access_arguments(w: &Workload, share: u64) -> Vec<String> {
     arguments
 }
 
-/// Waits for the end of fio, reading what it prints. `None` when it was cancelled.
+/// Waits for the end of fio and reads its output. Returns `None` if the slice was cancelled.
 fn wait(mut child: Child, cancel: &AtomicBool) -> std::io::Result<Option<Output>> {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
@@ -258,7 +258,7 @@ fn read_all(pipe: Option<impl Read>) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes a sample of fio's report on the jobs of `Fio::arguments`, `latency` being the one with time stamps.
+/// Makes a sample from fio's report on the jobs of `Fio::arguments`. `latency` names the job with time stamps.
 fn parse(report: &Value, latency: &str, block_bytes: u64, threads: usize) -> std::result::Result<Sample, String> {
     let jobs = report["jobs"].as_array().ok_or("its report has no jobs")?;
     let job = |name: &str| jobs.iter().find(|job| job["jobname"] == name).ok_or(format!("its report lacks job {name}"));
@@ -288,11 +288,11 @@ fn parse(report: &Value, latency: &str, block_bytes: u64, threads: usize) -> std
         return Err(format!("it counted {} operations and {} bytes in {runtime_ms} ms", sample.ops, sample.bytes));
     }
     sample.wall = Duration::from_secs_f64(runtime_ms / 1e3);
-    // Per cent of the run time of all its threads together.
+    // Percent of the run time of all its threads together.
     let percent = number(figures, "usr_cpu")? + number(figures, "sys_cpu")?;
     let job_ms = number(figures, "job_runtime")?;
     if job_ms < 0.5 * runtime_ms * threads as f64 {
-        return Err(format!("it accounts for {job_ms} ms of {threads} threads in {runtime_ms} ms"));
+        return Err(format!("it reports only {job_ms} ms for {threads} threads in {runtime_ms} ms"));
     }
     sample.cpu_us = percent / 100.0 * job_ms * 1e3;
     Ok(sample)

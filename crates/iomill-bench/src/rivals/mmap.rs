@@ -1,6 +1,6 @@
-//! Mapped files: the parts mapped with `MADV_RANDOM`, blocks copied out.
+//! Mapped files: the parts mapped with `MADV_RANDOM`, blocks copied out of them.
 //!
-//! Cold and warm as for `pread`; warm pages are mapped before the slice too, so that warm reads fault not even once.
+//! Cold and warm are as for `pread`. For warm reads the pages are also mapped before the slice, so that no read faults.
 //! Non-goals: writes (as for `pread`); surviving a failing drive, which raises SIGBUS in every program that maps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub struct Mmap {
 }
 
 impl Mmap {
-    /// Over the parts of `target`; `Cache::Direct` is taken as cold.
+    /// Uses the parts of `target`. `Cache::Direct` counts as cold.
     pub fn new(target: Target, cache: Cache) -> Mmap {
         let cache = if cache == Cache::Warm { cache } else { Cache::Cold };
         Mmap { target, workload: Workload::RANDOM_READ, cache }
@@ -96,7 +96,7 @@ impl Worker<'_> {
             timer.time(&mut count, || {
                 let end = start + buffer.len();
                 buffer.copy_from_slice(&mapped[start..end]);
-                // Otherwise the copy would be dropped as unused.
+                // Without this the compiler would remove the copy as unused.
                 std::hint::black_box(&*buffer);
                 Ok(())
             })?;

@@ -1,4 +1,4 @@
-//! The rivals: each as good as its interface allows, since beating a badly made one proves nothing.
+//! The rivals. Each is as good as its interface allows, because beating a bad one proves nothing.
 
 pub mod aio;
 pub mod fio;
@@ -18,39 +18,39 @@ use crate::contender::{Cache, Contender};
 use crate::records::{Data, RecordReads};
 use crate::target::Target;
 
-/// Operations handed to the kernel by one call of the asynchronous rivals, fio included. From 16 to 128 the CPU time
-/// per operation differs by less than 4% on drives that answer at once; larger batches let a drive idle longer.
+/// Operations per system call of the asynchronous rivals, including fio. From 16 to 128 the CPU time per operation differs by less
+/// than 4% on drives that answer at once. Larger batches leave a drive idle for longer.
 pub(crate) const BATCH: usize = 32;
 
-/// The command that has the rivals which [`Bring`] brings, in iomill's repository.
+/// The command in iomill's repository that has the rivals of [`Bring`].
 pub const BROUGHT_BY: &str = "cargo run --release --manifest-path rivals/Cargo.toml -- bench";
 
-/// Makes rivals whose dependencies iomill does without. They are in a crate of their own, `iomill-rivals`.
+/// Makes rivals that need crates which iomill itself does not use. They are in a separate crate, `iomill-rivals`.
 pub trait Bring: Debug + Sync {
-    /// Those of [`crate::warm`] over the data.
+    /// The rivals of [`crate::warm`] over the data.
     fn warm(&self, data: &Arc<Data>) -> Vec<Box<dyn Contender<RecordReads>>>;
 
-    /// iomill's futures on other runtimes than the loop of this crate.
+    /// iomill's futures on other runtimes than this crate's loop.
     fn flyers(&self) -> Vec<Flyer>;
 }
 
 /// Names of the rivals that a measurement has.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
-    /// Those of this crate.
+    /// The rivals in this crate.
     pub own: &'static [&'static str],
-    /// Those that are there only if [`Bring`] brings them.
+    /// The rivals that exist only if [`Bring`] brings them.
     pub brought: &'static [&'static str],
 }
 
 impl Names {
-    /// A measurement for which none is brought.
+    /// Names of a measurement without brought rivals.
     pub const fn own(own: &'static [&'static str]) -> Names {
         Names { own, brought: &[] }
     }
 }
 
-/// All rivals over one target, buffered ones both cold and warm.
+/// All rivals over one target. Buffered rivals appear both cold and warm.
 pub fn all(target: &Target) -> Vec<Box<dyn Contender>> {
     vec![
         Box::new(uring::Uring::new(target.clone())),

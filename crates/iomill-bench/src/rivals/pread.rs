@@ -1,8 +1,8 @@
-//! `pread` through the page cache: what most programs do.
+//! `pread` through the page cache, as most programs do.
 //!
-//! Cold, the parts are dropped from the page cache before each slice and no block is read twice in it; warm, they are
-//! read in whole before. Read-ahead is off for random reads. Non-goals: writes, which the page cache takes without
-//! touching a drive, so that their figure would compare with nothing.
+//! Cold: the parts are dropped from the page cache before each slice, and no block is read twice in it. Warm: all parts are read
+//! before the slice. Read-ahead is off for random reads.
+//! Non-goals: writes. The page cache takes them without touching a drive, so their figures would not be comparable.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -28,7 +28,7 @@ pub struct Pread {
 }
 
 impl Pread {
-    /// Over the parts of `target`; `Cache::Direct` is taken as cold.
+    /// Uses the parts of `target`. `Cache::Direct` counts as cold.
     pub fn new(target: Target, cache: Cache) -> Pread {
         let cache = if cache == Cache::Warm { cache } else { Cache::Cold };
         Pread { target, workload: Workload::RANDOM_READ, cache }
@@ -65,20 +65,22 @@ impl Contender for Pread {
     }
 }
 
-/// Why a contender that goes through the page cache cannot do this so that it compares.
+/// Why a contender that uses the page cache cannot do this workload in a comparable way.
 pub(super) fn why_not_buffered(target: &Target, workload: &Workload, cache: Cache) -> Result<Option<String>> {
     if workload.writes() {
-        return Ok(Some("the page cache takes writes without touching a drive: the figure would not compare".into()));
+        return Ok(Some(
+            "the page cache takes writes without touching a drive, so the figures would not be comparable".into(),
+        ));
     }
     let (needed, there) = (target.total_bytes(), machine::available_memory_bytes()?);
     if cache == Cache::Warm && needed > there / 10 * 8 {
         let (needed, there) = (crate::human::size(needed), crate::human::size(there));
-        return Ok(Some(format!("{needed} cannot be warm in {there} of free memory")));
+        return Ok(Some(format!("{needed} do not fit in {there} of free memory")));
     }
     if cache == Cache::Cold { target.why_not_cold() } else { Ok(None) }
 }
 
-/// Empties or fills the page cache for the parts.
+/// Drops the parts from the page cache, or reads them into it.
 pub(super) fn set_temperature(target: &Target, cache: Cache) -> Result<()> {
     if cache != Cache::Warm {
         return target.drop_cached();
@@ -98,7 +100,7 @@ pub(super) fn temperature_note(cache: Cache) -> &'static str {
     }
 }
 
-/// The places of a thread that must not find what it reads in a cache, or may.
+/// The places of a thread: each at most once for cold reads, otherwise any number of times.
 pub(super) fn places(
     target: &Target,
     workload: &Workload,

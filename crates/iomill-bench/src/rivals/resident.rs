@@ -1,8 +1,8 @@
 //! Records from a plain file that is in the page cache: mapped, and by `pread`.
 //!
-//! The mapping gets no advice, and all its pages are mapped before the slice: huge ones where the kernel has the file in such
-//! pieces, which it has on a machine with memory to spare; and once more small ones only. Non-goals: what does not fit in memory
-//! (`held`).
+//! The mapping gets no advice, and all its pages are mapped before the slice. The kernel maps huge pages if it has the file in such
+//! pieces, which needs a machine with free memory. A second contender has small pages only.
+//! Non-goals: files that do not fit in memory (`held`).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,17 +23,17 @@ pub struct Resident {
 }
 
 impl Resident {
-    /// The file mapped.
+    /// Reads from a mapping of the file.
     pub fn mmap(data: Arc<Data>) -> Resident {
         Resident { name: MMAP, data, reads: RecordReads { skew: Skew::Uniform, batch: 1 } }
     }
 
-    /// The file mapped by small pages only.
+    /// Reads from a mapping with small pages only.
     pub fn mmap_small_pages(data: Arc<Data>) -> Resident {
         Resident { name: MMAP_SMALL_PAGES, ..Resident::mmap(data) }
     }
 
-    /// The file by `pread`.
+    /// Reads the file by `pread`.
     pub fn pread(data: Arc<Data>) -> Resident {
         Resident { name: PREAD, ..Resident::mmap(data) }
     }
@@ -62,7 +62,7 @@ impl Contender<RecordReads> for Resident {
         if self.name == MMAP_SMALL_PAGES {
             mapped.keep_small_pages().map_err(failed)?;
         }
-        // Brings in what is not in memory: for `pread` too, which gains nothing else from a mapping.
+        // Reads missing pages into memory. `pread` needs this too, and gains nothing else from the mapping.
         mapped.populate().map_err(failed)?;
         if self.name != PREAD {
             return records::run(slice, &self.reads, &self.data, || Ok(OneByOne(Mapped(mapped.bytes()))));

@@ -1,4 +1,4 @@
-//! Every rival on small files of the real disk: it reads what was written, or says that it did not.
+//! Every rival on small files of the real disk reads what was written, or fails when the bytes are wrong.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::workload::{Order, Workload};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// Files on the real disk: beside the test's executable, because `/tmp` may be a tmpfs, which asks for no alignment.
+/// Files on the real disk, beside the test's executable. `/tmp` may be a tmpfs, which demands no alignment.
 fn setting(drives: usize) -> (tempfile::TempDir, Target) {
     let executable = std::env::current_exe().unwrap();
     let dir = tempfile::tempdir_in(executable.parent().unwrap()).unwrap();
@@ -28,7 +28,7 @@ fn workload(order: Order, read_percent: u8, block_bytes: u32) -> Workload {
     Workload { order, read_percent, block_bytes, depth: 8 }
 }
 
-/// Whether it works by io_uring where that is forbidden, as in containers: then it is left out, and says so.
+/// Whether the rival needs io_uring where it is forbidden, as in containers. The rival is then left out with a reason.
 fn is_forbidden(rival: &mut dyn Contender) -> bool {
     let is_fio = rival.name().starts_with(FIO_IO_URING);
     let is_out = uring::why_not().is_some() && (is_fio || rival.name() == URING_BY_HAND);
@@ -68,7 +68,7 @@ fn every_rival_reads_the_right_bytes() {
     }
 }
 
-/// A batch may be as large as all that may be in flight: then the queue is full after every one.
+/// A batch may be as large as the number of I/Os in flight. The queue is then full after every batch.
 #[test]
 fn work_goes_on_to_the_end_of_the_slice() {
     for drives in [1, 2, 5] {
@@ -81,7 +81,7 @@ fn work_goes_on_to_the_end_of_the_slice() {
                 }
                 let sample = rival.run(&slice(1, false)).unwrap();
                 let label = format!("{} on {drives} drives, depth {depth}: {sample:?}", rival.name());
-                // fio counts from its first operation on, in milliseconds.
+                // fio's time starts at its first operation, in milliseconds.
                 assert!(sample.wall >= Duration::from_millis(130), "{label}");
                 assert!(sample.ops > 3 * u64::from(depth) * drives as u64, "{label}");
             }
@@ -119,7 +119,7 @@ fn writes_by_hand_keep_the_pattern() {
         }
         for (order, percent) in [(Order::Random, 50), (Order::Sequential, 0)] {
             assert_eq!(rival.prepare(&workload(order, percent, 8192)).unwrap(), None);
-            // Reads in the mix are checked while others write; a page's stamp never changes.
+            // Reads in the mix are checked while other threads write. The stamp of a page never changes.
             let sample = rival.run(&slice(2, true)).unwrap();
             assert!(sample.ops > 0, "{sample:?}");
             for (index, part) in target.parts().iter().enumerate() {
@@ -150,7 +150,7 @@ fn a_part_cut_behind_our_back_is_an_error() {
     let file = std::fs::OpenOptions::new().write(true).open(&target.parts()[0].path).unwrap();
     file.set_len(8192).unwrap();
     for mut rival in all(&target) {
-        // A cut file kills whoever maps it: that is how mapping is.
+        // Reading a mapped file that was cut raises SIGBUS. Every program that maps has this risk.
         if rival.name() == MMAP {
             continue;
         }

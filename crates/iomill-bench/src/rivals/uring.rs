@@ -1,7 +1,8 @@
-//! io_uring by hand: what a specialist writes who needs nothing but these reads.
+//! io_uring by hand: the code of a specialist who needs nothing but these reads.
 //!
-//! One ring per thread over all files; files, buffers and the ring itself registered; batches submitted and reaped by
-//! one call; no allocation, no clock and no lock in the loop. Non-goals: merging, retries, fairness between drives.
+//! One ring per thread over all files. Files, buffers and the ring itself are registered. One call submits a batch and waits for
+//! completions. The loop has no allocation, no clock and no lock.
+//! Non-goals: merging, retries, fairness between drives.
 
 use std::fs::File;
 use std::io;
@@ -25,14 +26,14 @@ pub struct Uring {
     target: Target,
     workload: Workload,
     batch: usize,
-    /// Some thread could not register its buffers.
+    /// True if a thread could not register its buffers.
     lacks_memory: AtomicBool,
-    /// Why some thread has no ring.
+    /// Why a thread has no ring.
     refused: OnceLock<String>,
 }
 
 impl Uring {
-    /// Over the parts of `target`.
+    /// Uses the parts of `target`.
     pub fn new(target: Target) -> Uring {
         Uring {
             target,
@@ -43,15 +44,15 @@ impl Uring {
         }
     }
 
-    /// With batches of another size.
+    /// Uses batches of another size.
     pub fn with_batch(self, batch: usize) -> Uring {
         Uring { batch: batch.max(1), ..self }
     }
 }
 
-/// Why there is no io_uring here, if there is none: containers forbid it.
+/// Why io_uring is not available here, or `None` if it is. Containers often forbid it.
 pub(super) fn why_not() -> Option<String> {
-    IoUring::new(2).err().map(|error| format!("io_uring is not to be had here: {error}"))
+    IoUring::new(2).err().map(|error| format!("io_uring is not available here: {error}"))
 }
 
 impl Contender for Uring {
@@ -100,7 +101,7 @@ impl Contender for Uring {
 }
 
 struct Worker<'a> {
-    /// Dropped (closed) before `slots`, whose memory it has registered, and before `_files`.
+    /// Dropped (closed) before `_files`, and before `slots`, whose memory is registered with it.
     ring: IoUring,
     slots: Slots,
     _files: Vec<File>,
@@ -108,7 +109,7 @@ struct Worker<'a> {
     target: &'a Target,
     batch: usize,
     block_bytes: u32,
-    /// Whether the kernel knows the slots' memory; it counts against a limit that all rings of a user share.
+    /// Whether the slots' memory is registered. It counts against a limit that all rings of a user share.
     registered: bool,
 }
 
@@ -119,7 +120,7 @@ impl<'a> Worker<'a> {
         let slots = Slots::new(workload, files.len())?;
         let ring = make_ring(slots.capacity() as u32).map_err(|e| {
             let error = refused("an io_uring", e);
-            // Another thread may have said so first.
+            // Another thread may have set it first.
             let _ = of.refused.set(error.to_string());
             error
         })?;
@@ -148,7 +149,7 @@ impl<'a> Worker<'a> {
 
     fn serve<const VERIFY: bool>(&mut self, stop: &AtomicBool, count: &mut Count) -> Result<()> {
         let (mut submitter, mut queue, mut completed) = self.ring.split();
-        // Kernels before 5.18 do not have this; then each call looks its descriptor up.
+        // Kernels before 5.18 do not have this. Each call then looks up its descriptor.
         let ring_is_registered = submitter.register_ring_fd().is_ok();
         let mut feed = Feed {
             slots: &mut self.slots,
@@ -166,7 +167,7 @@ impl<'a> Worker<'a> {
             if in_flight == 0 && feed.ending {
                 break Ok(());
             }
-            // The next batch shall be a full one: wait until there is room for it.
+            // Waits until there is room for a batch, so that the next one is full.
             let want = if feed.ending { in_flight } else { batch.saturating_sub(feed.slots.free()).max(1) };
             match enter(&submitter, unsubmitted, want) {
                 Ok(submitted) => unsubmitted -= submitted,
@@ -181,13 +182,13 @@ impl<'a> Worker<'a> {
             }
         };
         if ring_is_registered {
-            // Otherwise the ring would live, and keep the files busy, until the thread ends.
+            // Without this the ring would live, and keep the files open, until the thread ends.
             submitter.unregister_ring_fd().map_err(|e| refused("unregistering an io_uring", e))?;
         }
         outcome
     }
 
-    /// After an error: the kernel must be done with the buffers before they go.
+    /// Waits for operations in flight after an error, because the kernel still uses their buffers.
     fn drain(&mut self) {
         let mut left = self.slots.in_flight();
         while left > 0 && self.ring.submit_and_wait(1).is_ok() {
@@ -196,23 +197,23 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// What the loop takes its operations from.
+/// The source of the loop's operations.
 struct Feed<'a> {
     slots: &'a mut Slots,
     places: &'a mut Places,
     target: &'a Target,
-    /// As of [`Worker`].
+    /// As in [`Worker`].
     registered: bool,
-    /// No more operations are wanted, or there are none.
+    /// True when no more operations are wanted, or none are left.
     ending: bool,
 }
 
 impl Feed<'_> {
-    /// Queues up to a batch of operations, and says how many.
+    /// Queues up to a batch of operations, and returns their number.
     #[inline(always)]
     fn push_batch(&mut self, queue: &mut SubmissionQueue<'_>, batch: usize, block_bytes: u32) -> usize {
         let mut pushed = 0;
-        // The kernel has taken entries since: without this the queue seems as full as it was.
+        // The kernel has taken entries since. Without this the queue seems as full as before.
         queue.sync();
         while pushed < batch && !self.ending && !queue.is_full() && self.slots.free() > 0 {
             let Some(place) = self.places.draw() else {
@@ -227,8 +228,8 @@ impl Feed<'_> {
                 (false, true) => opcode::ReadFixed::new(file, buffer, block_bytes, 0).offset(place.offset).build(),
                 (false, false) => opcode::Read::new(file, buffer, block_bytes).offset(place.offset).build(),
             };
-            // SAFETY: the buffer belongs to a slot that was not in flight and is not touched until its completion; file
-            // and buffer live as long as the ring. It cannot fail: the queue was not full.
+            // SAFETY: the buffer belongs to a slot that was not in flight, and nothing touches it until its completion. File and
+            // buffer live as long as the ring. The push cannot fail, because the queue was not full.
             let _ = unsafe { queue.push(&entry.user_data(slot.into())) };
             pushed += 1;
         }
@@ -237,12 +238,12 @@ impl Feed<'_> {
     }
 }
 
-/// Hands over what was queued and waits for `want` completions, in one call. Says how many were taken.
+/// Submits the queued operations and waits for `want` completions, in one call. Returns the number of submitted operations.
 #[inline(always)]
 fn enter(submitter: &Submitter<'_>, unsubmitted: usize, want: usize) -> Result<usize> {
     loop {
         let flags = EnterFlags::GETEVENTS.bits();
-        // SAFETY: no argument is passed that the kernel would follow.
+        // SAFETY: the call passes no pointer that the kernel would follow.
         match unsafe { submitter.enter::<libc::sigset_t>(unsubmitted as u32, want as u32, flags, None) } {
             Ok(submitted) => return Ok(submitted),
             Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
@@ -251,8 +252,8 @@ fn enter(submitter: &Submitter<'_>, unsubmitted: usize, want: usize) -> Result<u
     }
 }
 
-/// A ring that only its thread uses and whose completions are worked off when the thread asks for them; on older
-/// kernels one without these.
+/// A ring that only its thread uses, and whose completions are processed when the thread asks for them. On older kernels a plain
+/// ring.
 fn make_ring(entries: u32) -> io::Result<IoUring> {
     let entries = entries.next_power_of_two();
     let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_no_sqarray().build(entries);
@@ -263,6 +264,6 @@ fn make_ring(entries: u32) -> io::Result<IoUring> {
 }
 
 fn refused(what: &str, error: io::Error) -> Error {
-    let why = format!("{error}; a locked-memory limit (`ulimit -l`) or a seccomp filter may be in the way");
+    let why = format!("{error}; a locked-memory limit (`ulimit -l`) or a seccomp filter may be the cause");
     Error::Machine { what: what.into(), why }
 }

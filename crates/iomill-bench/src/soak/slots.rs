@@ -1,4 +1,4 @@
-//! Which version each slot of the file holds, and what that looks like.
+//! Which version each slot of the file holds, and the bytes of each version.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use iomill::{Error, Result};
 use crate::arena::SEED;
 use crate::pattern::{self, PAGE_BYTES, mix};
 
-/// Bytes of a slot, a divisor of a page: so writes of one slot change a part of a page, and those of four a whole one.
+/// Bytes of a slot, a divisor of a page. A write of one slot changes a part of a page, and a write of four slots a whole page.
 pub(super) const SLOT_BYTES: usize = 1024;
 /// Slots of a page.
 pub(super) const PAGE_SLOTS: u64 = (PAGE_BYTES / SLOT_BYTES) as u64;
@@ -23,7 +23,7 @@ struct Slot {
     done: AtomicU32,
 }
 
-/// Slots that are about to be read, and the versions that were done before.
+/// Slots that a thread is about to read, with the versions that were done before.
 #[derive(Debug)]
 pub(super) struct Seen<'a> {
     slots: &'a Slots,
@@ -32,11 +32,11 @@ pub(super) struct Seen<'a> {
 }
 
 impl Slots {
-    /// Those of a file.
+    /// The slots of a file.
     pub(super) fn new(len_bytes: u64) -> Slots {
         let slots = len_bytes / PAGE_BYTES as u64 * PAGE_SLOTS;
         let slots = Slots((0..slots).map(|_| Slot::default()).collect());
-        // Written to, or the system would give the memory for them later, when it counts as the cache's.
+        // Writes to the memory. Otherwise the system would provide it later, when it would count as the cache's.
         slots.0.iter().for_each(|slot| slot.done.store(0, Ordering::Relaxed));
         slots
     }
@@ -50,14 +50,15 @@ impl Slots {
         &self.0[first as usize..first as usize + count]
     }
 
-    /// Rule 3, before the read of whole slots.
+    /// Rule 3, before a read of whole slots. Acquire: pairs with the Release in `end`.
     pub(super) fn seen_before(&self, offset: u64, len: usize) -> Seen<'_> {
         let first = offset / SLOT_BYTES as u64;
         let done = self.of(first, len / SLOT_BYTES).iter().map(|slot| slot.done.load(Ordering::Acquire)).collect();
         Seen { slots: self, first, done }
     }
 
-    /// Rule 2: the next versions of some slots are begun, and these are their bytes. `end` follows the write.
+    /// Rule 2: begins the next versions of some slots, and fills in their bytes. `end` follows the write. Release: pairs with the
+    /// Acquire in `check`.
     pub(super) fn begin(&self, slots: Range<u64>, bytes: &mut [u8]) {
         let of = self.of(slots.start, (slots.end - slots.start) as usize);
         for ((slot, number), bytes) in of.iter().zip(slots).zip(bytes.chunks_exact_mut(SLOT_BYTES)) {
@@ -67,7 +68,7 @@ impl Slots {
         }
     }
 
-    /// Rule 2: the versions that were begun are done.
+    /// Rule 2: the begun versions are done. Release: pairs with the Acquire in `seen_before`.
     pub(super) fn end(&self, slots: Range<u64>) {
         for slot in self.of(slots.start, (slots.end - slots.start) as usize) {
             slot.done.store(slot.begun.load(Ordering::Relaxed), Ordering::Release);
@@ -76,7 +77,7 @@ impl Slots {
 }
 
 impl Seen<'_> {
-    /// Rule 3, after the read.
+    /// Rule 3, after the read. Acquire: pairs with the Release in `begin`.
     pub(super) fn check(&self, bytes: &[u8]) -> Result<()> {
         if bytes.len() != self.done.len() * SLOT_BYTES {
             let what = format!(
@@ -84,7 +85,10 @@ impl Seen<'_> {
                 self.done.len() * SLOT_BYTES,
                 self.first * SLOT_BYTES as u64
             );
-            return Err(Error::Machine { what, why: format!("it gave {} bytes, within the file", bytes.len()) });
+            return Err(Error::Machine {
+                what,
+                why: format!("it returned {} bytes, although the range is within the file", bytes.len()),
+            });
         }
         let mut expected = [0; SLOT_BYTES];
         let slots = self.slots.of(self.first, self.done.len());
@@ -97,7 +101,8 @@ impl Seen<'_> {
             });
             if !is_right {
                 let what = format!("the {SLOT_BYTES} bytes at offset {}", number * SLOT_BYTES as u64);
-                let why = format!("they are no version from {done} to {begun} of what was written there: a wrong read");
+                let why =
+                    format!("they match no version from {done} to {begun} of what was written there: a wrong read");
                 return Err(Error::Machine { what, why });
             }
         }
@@ -105,7 +110,7 @@ impl Seen<'_> {
     }
 }
 
-/// Rule 1.
+/// Rule 1: fills in the bytes of a version of a slot.
 fn fill(slot: u64, version: u32, bytes: &mut [u8]) {
     let seed = if version == 0 { SEED } else { mix(SEED ^ u64::from(version)) };
     pattern::fill_bytes(seed, slot * SLOT_BYTES as u64, bytes);
@@ -125,7 +130,7 @@ mod tests {
         before.check(&old).unwrap();
         slots.begin(1..3, &mut new);
         let during = slots.seen_before(at, old.len());
-        // Half old and half new is right: they are two slots.
+        // Half old and half new is right, because the halves are two slots.
         let mixed = [&old[..SLOT_BYTES], &new[SLOT_BYTES..]].concat();
         [&old, &new, &mixed].into_iter().for_each(|bytes| during.check(bytes).unwrap());
         slots.end(1..3);

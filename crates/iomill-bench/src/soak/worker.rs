@@ -1,4 +1,4 @@
-//! What a thread of the soak does: reads, gathers, pins and writes at random, and one of them syncs and resizes.
+//! The work of a soak thread: random reads, gathers, pins and writes. One thread also syncs and resizes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,17 @@ use crate::draw::Zipf;
 use crate::pattern::{PAGE_BYTES, Rng};
 use crate::workload::shuffled;
 
-/// Slots of one read, at most.
+/// Maximum number of slots of one read.
 const READ_SLOTS: u64 = 16;
 /// Slots of one gather.
 const GATHER_SLOTS: usize = 32;
-/// A look at the clock for so many calls.
+/// Number of calls between looks at the clock.
 const CALLS_PER_LOOK: u64 = 64;
-/// At most so long from sync to sync, and from resize to resize.
+/// Maximum time between syncs, and between resizes.
 const SYNC_PAUSE: Duration = Duration::from_secs(2);
 const RESIZE_PAUSE: Duration = Duration::from_secs(15);
 
-/// What was done.
+/// Counts of what was done.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Done {
     pub(super) reads: u64,
@@ -43,12 +43,12 @@ impl Done {
     }
 }
 
-/// What only one thread does, now and then.
+/// What one thread does from time to time.
 #[derive(Debug)]
 pub(super) struct Chores<'a> {
     array: &'a Array,
     cache_bytes: u64,
-    /// The cache has half its size.
+    /// True while the cache has half its size.
     is_half: bool,
     sync_pause: Duration,
     resize_pause: Duration,
@@ -57,7 +57,7 @@ pub(super) struct Chores<'a> {
 }
 
 impl<'a> Chores<'a> {
-    /// In a soak of that length.
+    /// The chores of a soak of that length.
     pub(super) fn new(array: &'a Array, cache_bytes: u64, length: Duration) -> Chores<'a> {
         let now = Instant::now();
         let (sync_pause, resize_pause) = (SYNC_PAUSE.min(length / 8), RESIZE_PAUSE.min(length / 5));
@@ -82,7 +82,7 @@ impl<'a> Chores<'a> {
     }
 }
 
-/// A thread.
+/// A thread of the soak.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     slots: &'a Slots,
@@ -103,7 +103,7 @@ impl<'a> Worker<'a> {
         Worker { slots, thread, threads, rng, zipf, buffer, done: Done::default() }
     }
 
-    /// Works until told to stop.
+    /// Works until `stop` is set.
     pub(super) fn work(&mut self, file: &File, chores: &mut Option<Chores<'_>>, stop: &AtomicBool) -> Result<Done> {
         while !stop.load(Ordering::Relaxed) {
             for _ in 0..CALLS_PER_LOOK {
@@ -114,13 +114,13 @@ impl<'a> Worker<'a> {
             }
         }
         if let Some(chores) = chores {
-            // What is told of the end is told of a cache of its full size.
+            // The figures of the end must be those of a cache of its full size.
             chores.resize(false, &mut self.done)?;
         }
         Ok(self.done.clone())
     }
 
-    /// A page: one in two by a zipf law.
+    /// Draws a page: half of the draws are by a zipf law.
     fn page(&mut self) -> u64 {
         let pages = self.slots.pages();
         if self.rng.draw() & 1 == 0 {
@@ -147,7 +147,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The page nearest below that falls to this thread; one at the end where there is none.
+    /// This thread's page in the same group of `threads` pages; past the end of the file, its page in the group before.
     fn own(&self, page: u64) -> u64 {
         let own = page - page % self.threads + self.thread;
         if own < self.slots.pages() { own } else { own - self.threads }
@@ -177,7 +177,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// A pinned page stays as it is, whatever others write meanwhile.
+    /// A pinned page does not change, even if other threads write to it.
     fn pin(&mut self, file: &File, page: u64) -> Result<()> {
         let seen = self.slots.seen_before(page * PAGE_BYTES as u64, PAGE_BYTES);
         let pin = file.pin(page)?;
