@@ -1,4 +1,4 @@
-//! What makes no sense is refused before anything is done, and what goes wrong is said with what to do.
+//! Senseless arguments are refused before the command does anything. Messages of failures say what to do.
 
 #![allow(clippy::unwrap_used)]
 
@@ -48,7 +48,7 @@ fn pipes_in_the_place_of_files_are_named() {
     }
     let parts = fs::read_dir(site.drive(1).join("iomill/parts")).unwrap();
     parts.for_each(|part| in_place(&part.unwrap().path()));
-    // Neither waits for somebody to open the other end.
+    // Neither command waits for a process at the other end.
     for line in [vec!["get", "a", "-"], vec!["check"]] {
         site.run(line).failed(1, &["it is not a regular file"]);
     }
@@ -65,7 +65,7 @@ fn a_lost_part_is_named() {
     site.run(["get", "a", "-"]).failed(1, &["ssd1/iomill/parts/", "has lost its part of \"a\"", "iomill check"]);
 }
 
-/// Puts a pipe where a file is.
+/// Replaces a file by a pipe.
 fn in_place(path: &std::path::Path) {
     fs::remove_file(path).unwrap();
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! `iomill bench`: it measures what it says, leaves nothing behind, and refuses what makes no sense.
+//! `iomill bench`: it measures what it promises, leaves nothing behind, and refuses senseless arguments.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{Site, send};
 
-/// A measurement of some 10 ms, iomill alone.
+/// A measurement of about 10 ms with iomill alone.
 const SHORT: [&str; 9] = ["--rivals", "none", "--rounds", "1", "--seconds", "0.1", "--size", "4MiB", "--threads"];
 
 fn entries(site: &Site) -> Vec<String> {
@@ -21,7 +21,7 @@ fn entries(site: &Site) -> Vec<String> {
     names
 }
 
-/// All loads on arrays of two numbers of drives, in two directories; nothing is left.
+/// All loads on arrays of two numbers of drives, in two directories. Nothing is left behind.
 #[test]
 fn the_ladder_of_the_queues_climbs_on_arrays_of_its_own() {
     let site = Site::bare(0);
@@ -58,8 +58,8 @@ fn workloads(document: &serde_json::Value) -> impl Iterator<Item = &str> {
     document["results"].as_array().unwrap().iter().map(|row| row["workload"].as_str().unwrap())
 }
 
-/// A trace that reads and writes at unaligned places and beyond the file, and one that only reads, after a load; on as many drives as there
-/// are devices. After writes every byte is checked again.
+/// Replays two traces after a load, on as many drives as there are devices. One reads and writes at unaligned offsets and beyond
+/// the file, the other only reads. After writes every byte is checked again.
 #[test]
 fn the_ladder_of_the_queues_replays_traces() {
     let site = Site::bare(0);
@@ -79,7 +79,7 @@ fn the_ladder_of_the_queues_replays_traces() {
     assert_eq!(workloads(ladder).collect::<Vec<_>>(), expected);
     for row in ladder["results"].as_array().unwrap() {
         let bytes_per_op = row["bytes_per_s"].as_f64().unwrap() / row["ops_per_s"].as_f64().unwrap();
-        // Whole pages: many of the unaligned requests touch one page more than they are long.
+        // The drives read whole pages, and many unaligned requests touch one page more than their length.
         let expected = if row["workload"] == "trace-mixed" { 4096.0 * 1.5..4096.0 * 2.5 } else { 4095.9..4096.1 };
         assert!(expected.contains(&bytes_per_op), "{row}");
     }
@@ -152,7 +152,7 @@ fn mapped_parts_beside_system_calls() {
     assert_eq!((&document["results"][0]["cache"], &document["results"][4]["cache"]), (&"cold".into(), &"warm".into()));
     let growth = document["growth"].as_array().unwrap();
     let calls: Vec<u64> = growth.iter().map(|row| row["calls"].as_u64().unwrap()).collect();
-    // 256 writes of 4 KiB, in a room of 1 MiB or one by one.
+    // 256 writes of 4 KiB, through a buffer of 1 MiB or one by one.
     assert!(calls[0] == 256 && calls[1] == 257 && calls[2] >= 512 && calls[3] <= 3, "{calls:?}");
     assert!(entries(&site).is_empty(), "{:?}", entries(&site));
     for bad in ["0", "17MiB"] {
@@ -177,7 +177,7 @@ fn an_interrupt_cleans_up_too() {
     assert!(entries(&site).is_empty(), "{:?}", entries(&site));
 }
 
-/// What was complete when a signal came is told; it may have taken hours.
+/// A signal does not lose the complete rounds, which may have taken hours.
 #[test]
 fn an_interrupt_keeps_what_was_complete() {
     let site = Site::bare(0);
@@ -199,7 +199,7 @@ fn an_interrupt_keeps_what_was_complete() {
 
 #[test]
 fn memory_is_no_drive_to_measure() {
-    // Where there is a file system in memory that may be written to.
+    // Only where a file system in memory can be written to.
     if let Ok(place) = tempfile::tempdir_in("/dev/shm") {
         let site = Site::bare(0);
         let ended = site.run_bare(["bench", "quick", "--dir", place.path().to_str().unwrap()]);

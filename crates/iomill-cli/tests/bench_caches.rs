@@ -1,5 +1,5 @@
-//! `iomill bench warm`, `cold`, `mixed`, `small-writes` and `soak`: the keys that are promised, the memory that is kept to,
-//! nothing left behind.
+//! `iomill bench warm`, `cold`, `mixed`, `small-writes` and `soak`: they report the promised keys, keep within their memory, and leave
+//! nothing behind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use std::fs;
 use common::Site;
 use serde_json::Value;
 
-/// iomill's ways to read what is in its cache, in order.
+/// iomill's ways of reading cached data, in order.
 const OURS: [&str; 9] = [
     "iomill-callback-1",
     "iomill-callback-512",
@@ -23,7 +23,7 @@ const OURS: [&str; 9] = [
     "iomill-read_many",
 ];
 
-/// A measurement of some 100 ms per contender.
+/// A measurement of about 100 ms per contender.
 const SHORT: [&str; 6] = ["--rounds", "1", "--seconds", "0.1", "--json", "out.json"];
 
 fn entries(site: &Site) -> Vec<String> {
@@ -42,7 +42,7 @@ fn names<'a>(rows: &'a Value, workload: &str) -> Vec<&'a str> {
     rows.map(|row| row["contender"].as_str().unwrap()).collect()
 }
 
-/// Those that a memory cgroup holds take part, or say why not.
+/// Contenders that need a memory cgroup take part, or the report says why not.
 fn held_or_explained(document: &Value, workload: &str, name: &str) -> bool {
     if names(&document["results"], workload).contains(&name) {
         return true;
@@ -85,7 +85,7 @@ fn warm_has_everybody_and_its_keys() {
     assert_eq!(site.run(["ls"]).good().text(), "");
 }
 
-/// What is seen in so short a time may be worse than any bound: then that is said, and the code is 1.
+/// Ratios from so short a run may be worse than any bound. Then the gate says so, and the code is 1.
 #[test]
 fn the_gate_tells_of_all_ratios_and_fails_when_one_is_worse() {
     let site = Site::bare(0);
@@ -124,7 +124,7 @@ fn cold_misses_and_is_held_to_its_memory() {
             continue;
         }
         let row = rows.iter().find(|row| row["contender"] == name).unwrap();
-        // Memory for an eighth, and what the kernel keeps for it besides.
+        // The memory holds an eighth of the file, and some that the kernel keeps for it.
         assert!(row["hit_percent"].as_f64().unwrap() < 30.0, "{row}");
         assert!(row["cpu_ratio_to"]["uring-by-hand"].is_f64() == with_uring && row["p99_us"].is_f64(), "{row}");
         assert!(row["notes"][0].as_str().unwrap().contains("8 MiB for the page cache"), "{row}");
@@ -185,7 +185,7 @@ fn a_soak_keeps_to_its_memory_and_checks_all_bytes() {
     for key in ["reads", "writes", "pins", "syncs", "resizes", "flushes", "verified_bytes"] {
         assert!(document[key].as_u64().unwrap() > 0, "{key}: {document}");
     }
-    // All of the file is read at the end.
+    // At the end the soak reads the whole file.
     assert!(document["verified_bytes"].as_u64().unwrap() > 256 << 20, "{document}");
     let bytes = |key: &str| document[key].as_u64().unwrap();
     assert!(bytes("used_max_bytes") > 4 << 20 && bytes("used_max_bytes") <= bytes("limit_bytes"), "{document}");
@@ -196,7 +196,7 @@ fn a_soak_keeps_to_its_memory_and_checks_all_bytes() {
     assert_eq!(site.run(["ls"]).good().text(), "");
 }
 
-/// What there is to threads and rings is no more where the cache is small.
+/// Threads and rings take no more memory when the cache is small.
 #[test]
 fn a_soak_keeps_to_its_memory_with_a_small_cache() {
     let site = Site::bare(0);

@@ -1,4 +1,4 @@
-//! Every command, where all is well and where its arguments are not.
+//! Every command, with good and with bad arguments.
 
 #![allow(clippy::unwrap_used)]
 
@@ -34,7 +34,7 @@ fn init_refuses_what_cannot_be_an_array() {
     site.run_bare(["-a", "ssd0", "init", "ssd1"]).failed(2, &["leave `-a` out"]);
     site.file("plain", b"");
     site.run_bare(["init", "plain"]).failed(1, &["plain", "irectory"]);
-    // None of these left anything that a later init stumbles over.
+    // None of these left anything that stops a later init.
     site.run_bare(["init", "ssd0", "ssd1"]).good();
     site.run_bare(["init", "ssd0", "ssd1"]).failed(1, &["ssd0", "array"]);
 }

@@ -1,4 +1,4 @@
-//! `put` and `get`: what goes in comes out, and what fails leaves nothing behind.
+//! `put` and `get`: the bytes come out as they went in, and a failed copy leaves nothing behind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -140,7 +140,7 @@ fn a_reader_that_goes_away_is_no_error_to_talk_about() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let ended = Ended::of(site.command(&arguments).stdout(writer).output().unwrap());
-        // Where io_uring is forbidden, a note says what is used instead.
+        // Where io_uring is forbidden, a note names the engine that is used instead.
         let is_quiet = ended.err.lines().all(|line| line.starts_with("note: "));
         assert!(ended.code == 141 && is_quiet, "{arguments:?}: {} {}", ended.code, ended.err);
     }
@@ -161,7 +161,7 @@ fn a_full_standard_output_is_an_error() {
 fn a_source_that_fails_leaves_nothing() {
     let site = Site::new(2);
     site.feed(["put", "-", "a"], b"old").good();
-    // Reading a process's memory at its start fails.
+    // Reads at the start of a process's memory fail.
     let ended = site.run(["put", "/proc/self/mem", "a", "--force"]);
     ended.failed(1, &["cannot read /proc/self/mem", "what was written has been removed", "\"a\" is as it was"]);
     assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], b"old".to_vec()));
@@ -174,7 +174,7 @@ fn an_interrupted_put_removes_what_it_wrote() {
     site.feed(["put", "-", "a"], b"old").good();
     for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
         let mut child = stalled_put(&site);
-        // The standard input stays open: the command must not wait for it.
+        // The standard input stays open; the command must not wait for its end.
         let stdin = child.stdin.take();
         send(&child, signal);
         let ended = Ended::of(child.wait_with_output().unwrap());
@@ -192,7 +192,7 @@ fn a_killed_put_leaves_a_file_that_check_finds_and_removes() {
     let mut child = stalled_put(&site);
     child.kill().unwrap();
     child.wait().unwrap();
-    // The array's lock goes with the I/O in flight, a little after the process.
+    // The array's lock is released with the I/O in flight, a little after the process.
     let patience = Instant::now();
     while site.run(["check"]).err.contains("in use") {
         assert!(patience.elapsed() < Duration::from_secs(20), "the lock stays");
@@ -212,7 +212,7 @@ fn a_killed_put_leaves_a_file_that_check_finds_and_removes() {
 fn an_interrupted_get_leaves_nothing() {
     let site = Site::new(2);
     site.feed(["put", "-", "a"], &bytes(40_000_000)).good();
-    // A pipe that nobody empties stalls the command in the middle.
+    // A pipe that no process reads stalls the command in the middle.
     let mut command = site.command(["get", "a", "-"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0];
@@ -242,18 +242,18 @@ fn two_signals_at_once_are_one() {
         interrupted += usize::from(wait(&mut child) == Some(130));
         let left = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).filter(|name| name != "a");
         assert_eq!(left.collect::<Vec<_>>(), Vec::<std::ffi::OsString>::new());
-        // A copy that was too fast.
+        // This copy ended before its signals.
         let _ = fs::remove_file(out.join("a"));
     }
     assert!(interrupted > 0, "every copy ended before its signals came");
 }
 
-/// What hangs is ended by a second signal, given time.
+/// A second signal, some time after the first, ends a command that hangs.
 #[test]
 fn a_signal_after_a_second_ends_it_at_once() {
     let site = Site::new(2);
     site.feed(["put", "-", "a"], b"data").good();
-    // A pipe is opened only when somebody reads from it.
+    // Opening a pipe waits for a reader.
     make_pipe(&site.path("pipe"));
     let mut child = site.command(["get", "a", "pipe"]).stderr(Stdio::null()).spawn().unwrap();
     sleep(Duration::from_millis(1000));
@@ -269,7 +269,7 @@ fn make_pipe(path: &std::path::Path) {
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
 }
 
-/// As `nohup` starts it, or a shell in the background.
+/// Signals that `nohup` or a shell's background job ignores stay ignored.
 #[test]
 fn ignored_signals_stay_ignored() {
     let site = Site::new(2);
@@ -296,14 +296,14 @@ fn one_writer_keeps_others_out_but_not_lookers() {
     assert_eq!(site.content("a").len(), 9_000_000);
 }
 
-/// A `put --force` of the name `a` that has written something and waits for more.
+/// A `put --force` of the name `a` that has written some bytes and waits for more.
 fn stalled_put(site: &Site) -> Child {
     let mut command = site.command(["put", "-", "a", "--force"]);
     command.stdin(Stdio::piped()).stderr(Stdio::piped());
     feed_some(site, command)
 }
 
-/// Starts a put and feeds it until something has reached the drives.
+/// Starts a put and feeds it until some bytes have reached the drives.
 fn feed_some(site: &Site, mut command: Command) -> Child {
     let before = used_bytes(site);
     let mut child = command.spawn().unwrap();
@@ -336,7 +336,7 @@ fn wait(child: &mut Child) -> Option<i32> {
     }
 }
 
-/// Ends the standard input some time later, and waits.
+/// Closes the standard input after some time, and waits for the end.
 fn ended(mut child: Child) -> Ended {
     let stdin = child.stdin.take();
     sleep(Duration::from_millis(300));

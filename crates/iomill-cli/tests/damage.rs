@@ -1,4 +1,4 @@
-//! Drives that are not what they should be: clear errors that name them, and never wrong bytes.
+//! Damaged and missing drives: errors name them, and no read returns wrong bytes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,13 +25,13 @@ fn a_missing_drive_is_named() {
     let site = Site::new(3);
     site.feed(["put", "-", "a"], b"x").good();
     fs::rename(site.drive(1), site.path("away")).unwrap();
-    // Siblings are looked at too: hide it well.
+    // The search looks at siblings too, so the drive moves deeper.
     fs::create_dir_all(site.path("deep/er")).unwrap();
     fs::rename(site.path("away"), site.path("deep/er/away")).unwrap();
     for arguments in [vec!["ls"], vec!["get", "a", "-"], vec!["put", "-", "b"]] {
         site.run(arguments).failed(1, &["drive 1", "ssd1"]);
     }
-    // Where it is now may be said.
+    // `-a` names its new place.
     site.run(["ls", "-a", "ssd0", "-a", "deep/er/away"]).good();
 }
 
@@ -120,7 +120,7 @@ fn lengths_without_a_good_copy_are_named() {
         site.feed(["put", "-", "a"], b"data").good();
         (0..2).for_each(|drive| damage(&site.catalog_file(drive, "length")));
         let ended = site.run(["get", "a", "-"]);
-        // A flipped bit may hit the slot that no longer counts; then nothing is lost.
+        // The flipped bit may be in the slot that is out of date. Then nothing is lost.
         if ended.code == 0 {
             assert_eq!(ended.out, b"data");
         } else {
@@ -191,7 +191,7 @@ fn check_is_content_with_a_good_array() {
     assert!(problem["path"].as_str().unwrap().ends_with("ssd2/iomill/files/stranger"), "{problem}");
 }
 
-/// Cut short, one bit flipped, empty.
+/// Cuts the file short, flips one bit, or empties the file.
 const DAMAGE: [fn(&Path); 3] = [
     |path| {
         let bytes = fs::read(path).unwrap();

@@ -1,4 +1,4 @@
-//! Machines that refuse things: full disks, low limits, forbidden system calls. It works or says why it does not.
+//! Machines with full disks, low limits or forbidden system calls. The command works, or says why it does not.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ fn a_disk_that_fills_up_gives_all_back() {
     site.feed(["put", "-", "a"], &data).good();
     let free = || site.run(["info", "--json"]).good().json()["drives"][1]["free_bytes"].as_u64().unwrap();
     let before = free();
-    // Of known length it is refused before anything is written; of unknown length in the middle.
+    // A source of known length is refused before any write, one of unknown length in the middle.
     let big = bytes(100_000_000);
     site.file("big", &big);
     let words =
@@ -71,7 +71,7 @@ fn few_open_files_or_little_locked_memory() {
     let data = bytes(3_000_000);
     site.feed(["put", "-", "a"], &data).good();
     let mut refused = 0;
-    // Every small one: which step meets the limit depends on how many files the test was started with.
+    // Every small limit, because the test starts with an unknown number of open files, and each step should meet the limit.
     let files: Vec<u64> = (4..=40).chain([64, 256]).collect();
     for (resource, limits) in [(libc::RLIMIT_NOFILE, &files[..]), (libc::RLIMIT_MEMLOCK, &[65_536, 4096, 0])] {
         for &limit in limits {
@@ -139,13 +139,13 @@ fn without_io_uring_another_engine_serves() {
     run(&["get", "a", "-", "--engine", "io_uring"]).failed(1, &["ssd0", "io_uring is forbidden here"]);
 }
 
-/// A small file system of its own.
+/// A small file system for this test alone.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     const BYTES: u64 = 40 << 20;
 
-    /// `None`, with a line that says so, where that is not possible.
+    /// Mounts it, or prints why that is not possible and returns `None`.
     fn mount(at: &Path, image: &Path) -> Option<SmallDisk> {
         if !is_root() {
             println!("skipped: only root mounts file systems");
@@ -171,7 +171,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
     Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
-/// Runs until it succeeds: the kernel takes rings down, and lets go of their files, a little after their process.
+/// Runs until it succeeds: the kernel frees rings, and their files, a little after the end of their process.
 #[track_caller]
 fn run_until_free(program: &str, arguments: &[&str]) {
     let patience = Instant::now();
@@ -192,13 +192,13 @@ fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u6
     let mut most = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure lives until the call returns.
     assert_eq!(unsafe { libc::getrlimit(resource, &raw mut most) }, 0);
-    // Only some may have more than their own limit.
+    // Only a privileged process may raise its own limit.
     let limit = limit.min(most.rlim_max);
     let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-    // SAFETY: both calls may be made between fork and exec; `setrlimit` reads a value of the closure's own.
+    // SAFETY: both calls are allowed between fork and exec; `setrlimit` reads a value of the closure's own.
     unsafe {
         command.pre_exec(move || {
-            // CAP_IPC_LOCK is above the limit of locked memory. Who may not give it up does not have it.
+            // CAP_IPC_LOCK lifts the limit of locked memory. If the process may not drop it, the process does not have it.
             const IPC_LOCK: libc::c_ulong = 14;
             libc::prctl(libc::PR_CAPBSET_DROP, IPC_LOCK, 0, 0, 0);
             match libc::setrlimit(resource, &raw const limit) {
@@ -209,7 +209,7 @@ fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u6
     };
 }
 
-/// Has the kernel refuse `io_uring_setup` with EPERM, as containers do.
+/// Makes the kernel refuse `io_uring_setup` with EPERM, as containers do.
 fn forbid_uring(command: &mut Command) {
     const ALLOW: u32 = 0x7fff_0000;
     const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
@@ -221,7 +221,7 @@ fn forbid_uring(command: &mut Command) {
         step(libc::BPF_RET | libc::BPF_K, 0, 0, REFUSE),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, ALLOW),
     ];
-    // SAFETY: both calls may be made between fork and exec; the kernel copies the filter, which the closure owns.
+    // SAFETY: both calls are allowed between fork and exec; the kernel copies the filter, which the closure owns.
     unsafe {
         command.pre_exec(move || {
             let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };

@@ -90,7 +90,7 @@ fn nothing_to_measure_is_said_and_is_no_failure() {
     );
 }
 
-/// A probe that ends early, well or not, leaves no empty files where its results were to be.
+/// A probe that ends early leaves no empty result files, whether it fails or not.
 #[test]
 fn results_are_written_whole_or_not_at_all() {
     let site = Site::bare(1);
@@ -108,14 +108,14 @@ fn results_are_written_whole_or_not_at_all() {
     assert_eq!(fs::read(site.path("kept")).unwrap(), b"before");
     probe(&site, &["ssd0", "--html", "same", "--json", "./same"]).failed(2, &["--html and --json", "same file"]);
     probe(&site, &["ssd0", "--html", "ssd0"]).failed(1, &["cannot write", "ssd0"]);
-    // Wherever a block device is to be seen: it is looked at, not opened.
+    // Any block device in /dev will do: the command looks at its type and does not open it.
     let devices = fs::read_dir("/dev").unwrap().flatten().map(|entry| entry.path());
     let is_block = |path: &std::path::PathBuf| {
         use std::os::unix::fs::FileTypeExt;
         fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
     };
     for device in devices.filter(is_block).take(1) {
-        // Should it not be refused, the size is, before anything is written.
+        // If the device were accepted by mistake, the size would be refused before any write.
         let line = ["ssd0", "--size", "4KiB", "--html", device.to_str().unwrap()];
         probe(&site, &line).failed(2, &["block device", "would be lost"]);
     }
@@ -136,7 +136,7 @@ fn arguments_that_make_no_sense_are_refused() {
     assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 0);
 }
 
-/// What cannot be measured is said, and is no failure; what is no place at all is one.
+/// A place that cannot be measured is reported, and is no failure. A path that does not exist is one.
 #[test]
 fn places_that_cannot_be_written_are_left_out() {
     let site = Site::bare(0);

@@ -1,4 +1,4 @@
-//! `--profile`: what `iomill probe` writes and other commands follow.
+//! `--profile`: `iomill probe` writes a profile, and other commands use it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,7 +35,7 @@ fn what_probe_writes_is_followed() {
     assert_eq!(numbers(&info, "depth"), best);
     assert_eq!(info["mode"], probed["served"]["best_mode"]);
     assert_eq!(info["plug"], probed["served"]["best_plug"]);
-    // It has replaced the one before, with nothing beside it.
+    // The new profile replaced the old one, and left no other file.
     let names = fs::read_dir(site.root()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(names.filter(|name| !name.starts_with("ssd")).collect::<Vec<_>>(), ["p.toml"]);
 }
@@ -59,7 +59,7 @@ fn a_hand_made_profile_is_followed_where_no_option_says_otherwise() {
         (numbers(&info, "depth"), &info["plug"], &info["mode"]),
         (vec![7, 7], &9.into(), &"drive-threads".into())
     );
-    // Files are laid out by its weights, and stay so.
+    // New files are laid out by the profile's weights, and keep their layout.
     site.feed(["--profile", "p.toml", "put", "-", "a", "--layout", "hash"], &vec![1; 64 << 16]).good();
     let stat = site.run(["stat", "a", "--json"]).good().json();
     let parts: Vec<u64> =

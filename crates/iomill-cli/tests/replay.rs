@@ -1,4 +1,4 @@
-//! `iomill replay`: simulated caches, and requests on an array that leave nothing behind.
+//! `iomill replay`: in simulated caches, and on an array, where it leaves nothing behind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const TRACE: &str = "op,offset,length\nr,0,4096\nw,8192,8192\nr,4096,1\nr,0,512\nR,100000,5000\n";
 
-/// Objects of a line each.
+/// The objects of a text with one per line.
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -34,7 +34,7 @@ fn a_simulation_prints_an_object_per_combination() {
     );
     assert_eq!((&found[3]["cache_pages"], &found[3]["cache_pages_used"]), (&30.into(), &24.into()));
     assert_eq!((&found[5]["policy"], &found[5]["set_size"]), (&"global-lru".into(), &Value::Null));
-    // Pages 0, 2, 3, 1, 0, 24, 25: of all one hits, and it is in the second half.
+    // Pages 0, 2, 3, 1, 0, 24, 25: only one of all hits, and it is in the second half.
     assert_eq!((&found[5]["hit_rate_whole"], &found[5]["hit_rate_warm"]), (&(1.0 / 7.0).into(), &0.25.into()));
     assert_eq!(found[11]["trace"], "other");
     assert_eq!(found[11]["hit_rate_whole"], 0.5);
@@ -151,7 +151,7 @@ fn a_named_file_is_changed_only_when_that_is_asked_for() {
     site.run(["replay", "t.csv", "--file", "short"]).failed(2, &["short", "105000", "truncate"]);
 }
 
-/// Reads and writes of all lengths to pages of which some are wanted often.
+/// Reads and writes of all lengths. Some pages are used often.
 fn mixed_trace() -> String {
     let mut text = String::new();
     let mut random = 1u64;
@@ -178,7 +178,7 @@ fn the_array_s_cache_hits_as_often_as_the_simulated_one() {
         for key in ["hit_rate_warm", "hit_rate_whole"] {
             let (ours, theirs) = (real[key].as_f64().unwrap(), simulated[key].as_f64().unwrap());
             assert!(theirs > 0.2 && theirs < 0.9, "{policy}, {key}: {theirs}");
-            // The real one lets clean pages go before dirty ones.
+            // The real cache evicts clean pages before dirty ones.
             assert!((ours - theirs).abs() < 0.03, "{policy}, {key}: {ours}, simulated {theirs}");
         }
     }
@@ -191,13 +191,13 @@ fn the_array_s_cache_hits_as_often_as_the_simulated_one() {
 #[test]
 fn an_interrupted_replay_leaves_nothing() {
     let site = Site::new(2);
-    // More than any machine does meanwhile.
+    // More requests than any machine serves before the signal.
     let trace: String = (0..6_000_000u64).map(|at| format!("w,{},4096\n", at * 7919 % 50_000 * 4096)).collect();
     site.file("w.csv", trace.as_bytes());
     let line = ["replay", "w.csv", "--sparse", "--cache", "40MiB", "--threads", "2"];
     for wait_ms in [0, 1000] {
         let mut child = site.command(line).stderr(Stdio::null()).spawn().unwrap();
-        // The temporary file is made after signals are looked for.
+        // The command makes the temporary file after it has installed its signal handlers.
         let parts = site.path("ssd0/iomill/parts");
         while fs::read_dir(&parts).unwrap().next().is_none() {
             assert!(child.try_wait().unwrap().is_none(), "it has ended");

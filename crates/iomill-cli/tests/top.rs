@@ -1,4 +1,4 @@
-//! Watching processes that use an array.
+//! `iomill top`: watches processes that use an array.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use common::{Ended, Site, send};
 use iomill::{Array, ArrayOptions, Layout};
 use serde_json::Value;
 
-/// Works on an array until it is dropped. It is this process.
+/// Works on an array in this process while `watch` runs.
 fn with_work(array: &Array, watch: impl FnOnce() -> Vec<Value>) -> Vec<Value> {
     let file = array.create_file("busy", Layout::default().block_bytes(4096)).unwrap();
     file.write_at(&vec![1; 1 << 20], 0).unwrap();
@@ -42,14 +42,14 @@ fn lines(ended: &Ended) -> Vec<Value> {
 #[test]
 fn a_busy_process_has_rates() {
     let site = Site::in_memory(2);
-    // Without a cache all that is asked for reaches the drives.
+    // Without a cache every read reaches the drives.
     let array = ArrayOptions::new().cache_bytes(0).open(site.drive(0)).unwrap();
     if array.notices().iter().any(|notice| notice.contains("cannot watch this process")) {
-        // There is no memory to show counters in.
+        // There is no shared memory for counters here.
         return;
     }
     let top = ["top", "--json", "--count", "2", "--interval", "300ms"];
-    // A disk that others keep busy may do nothing for a while: then look again.
+    // If other processes keep the disk busy, an interval may have no I/O. Then the test looks again.
     let is_busy = |page: &Value| page["processes"][0]["read_bytes_per_s"].as_f64().is_some_and(|rate| rate > 1e5);
     let pages = with_work(&array, || {
         let mut looks = std::iter::repeat_with(|| lines(&site.run(top).good())).take(50);
@@ -78,7 +78,7 @@ fn a_busy_process_has_rates() {
         let ratio = of(&drives[1], "read_bytes_per_s") / of(process, "read_bytes_per_s");
         assert!((0.3..0.7).contains(&ratio), "half of what is read is on the second drive: {ratio}");
     }
-    // By process, and as a table.
+    // Selected by process, and as a table.
     let pid = std::process::id().to_string();
     site.run_bare(["-a", "x", "top", "--pid", &pid]).failed(2, &["--pid", "--array"]);
     let text = with_work_text(&site, &pid);
@@ -100,7 +100,7 @@ fn nobody_is_said_and_waited_for() {
     let pages = lines(&ended);
     assert_eq!(pages.len(), 2);
     assert!(pages.iter().all(|page| page["processes"].as_array().unwrap().is_empty()));
-    // Without --count it goes on until it is told to stop.
+    // Without --count it runs until a signal comes.
     let mut child = spawn(site.command(["top", "--interval", "100ms"]));
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
     for _ in 0..3 {
@@ -114,12 +114,12 @@ fn spawn(mut command: Command) -> Child {
     command.stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// On a terminal the page is drawn over and over, and `q` puts the terminal back and ends it.
+/// On a terminal the page is drawn repeatedly. `q` restores the terminal and ends the command.
 #[test]
 fn on_a_terminal_a_key_ends_it() {
     let site = Site::new(1);
     let Some((mut ours, path)) = pseudo_terminal() else { return };
-    // Without the flag it becomes the terminal of a test that has none, and ends the test when it goes.
+    // Without the flag the pseudo terminal becomes the test's controlling terminal, and closing it ends the test.
     let options = || OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(&path);
     let open = || Stdio::from(options().unwrap());
     let mut command = site.command(["top", "--interval", "100ms"]);
@@ -140,10 +140,10 @@ fn on_a_terminal_a_key_ends_it() {
     }
 }
 
-/// Our end of a pseudo terminal, and the path of the other; `None` where the machine has none to give.
+/// Our end of a pseudo terminal, and the path of the other end. `None` if the machine has no pseudo terminals.
 fn pseudo_terminal() -> Option<(std::fs::File, String)> {
     use std::os::fd::{AsRawFd, FromRawFd};
-    // SAFETY: it takes no memory.
+    // SAFETY: the call uses no memory of ours.
     let fd = unsafe { libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC) };
     if fd < 0 {
         return None;
@@ -151,7 +151,7 @@ fn pseudo_terminal() -> Option<(std::fs::File, String)> {
     // SAFETY: the descriptor is open, and this is its only owner.
     let ours = unsafe { std::fs::File::from_raw_fd(fd) };
     let mut name = [0u8; 128];
-    // SAFETY: the descriptor is open, and the buffer is as long as it says.
+    // SAFETY: the descriptor is open, and the buffer has the length that is given.
     let named = unsafe {
         libc::grantpt(ours.as_raw_fd()) == 0
             && libc::unlockpt(ours.as_raw_fd()) == 0

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use common::{Ended, Site};
 use serde_json::Value;
 
-/// A recorded machine, unpacked beside the drives by the command itself.
+/// A site with a recorded machine, which the command itself unpacks beside the drives.
 fn site(record: &str) -> Site {
     let site = Site::bare(0);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../iomill-platform/tests/trees/{record}.record"));
@@ -19,7 +19,7 @@ fn site(record: &str) -> Site {
     site
 }
 
-/// The command on the recorded machine, with its state beside it.
+/// Runs the command on the recorded machine, with its state file beside that.
 fn tune(site: &Site, arguments: &[&str]) -> Ended {
     let all = ["tune", "--root", "root", "--state", "state/tune.json"].iter().chain(arguments).copied();
     Ended::of(site.bare_command(all).env_remove("IOMILL_ARRAY").output().unwrap())
@@ -153,7 +153,7 @@ fn arguments_that_make_no_sense_are_refused() {
     site.run_bare(["tune", "--root", "nowhere"]).failed(1, &["cannot look into", "nowhere"]);
     site.run_bare(["tune", "nosuchdrive"]).failed(1, &["nosuchdrive", "neither a block device"]);
     site.run_bare(["tune", "/no/such/path"]).failed(1, &["/no/such/path", "No such file"]);
-    // What is saved of this machine, and its /etc, are not for a recorded one.
+    // The saved values and the /etc of this machine must not be used for a recorded one.
     for what in ["--apply", "--undo", "--persist"] {
         site.run_bare(["tune", "--root", "root", what]).failed(2, &["recorded machine", "--state FILE"]);
     }
@@ -168,13 +168,13 @@ fn this_machine_is_reported_as_it_is() {
     let site = Site::new(2);
     let ended = site.run(["tune", "--json"]);
     if ended.code != 0 {
-        // Within a container the drives may be on no block device, or none may be seen.
+        // In a container the drives may lie on no block device, or none may be visible.
         assert!(ended.err.contains("block device"), "{}", ended.err);
         return;
     }
     let document = ended.good().json();
     assert!(document["changes"].as_array().unwrap().is_empty() && document["findings"].as_array().unwrap().len() > 3);
-    // Both directories lie on the same drives, if on drives at all.
+    // Both directories lie on the same drives, if they lie on drives at all.
     let named = site.run_bare(["tune", "--json", "ssd0"]);
     if named.code == 0 {
         assert_eq!(named.json()["drives"], document["drives"]);
@@ -221,7 +221,7 @@ fn the_ladder_climbs_says_what_it_cannot_switch_and_leaves_the_machine_as_it_was
     );
     assert_eq!(snapshot(&site.path("root")), before);
     assert!(!site.path("state/ladder.json").exists());
-    // One that was killed half way is put back by the next.
+    // The next run puts back what a killed run had changed.
     let saved =
         r#"{"version":1,"boot":"","settings":[{"path":"PATH","text":"none [mq-deadline] kyber bfq"}],"files":[]}"#;
     let path = "sys/devices/pci0000:00/0000:00:02.0/virtio1/block/vda/queue/scheduler";
@@ -239,7 +239,7 @@ fn the_ladder_spreads_interrupts_where_it_can() {
     let site = site("sata-sas");
     let before = snapshot(&site.path("root"));
     let document = ladder(&site, &["--json"]).good().json();
-    // The interrupt of the drive below `/` goes from the first CPU to one near it, which is the first: nothing to see.
+    // The drive's interrupt moves from the first CPU to a near one, which is also the first: nothing changes.
     assert_eq!(document["left_out"].as_array().unwrap().len(), 1, "{}", document["left_out"]);
     assert_eq!(snapshot(&site.path("root")), before);
     site.run_bare(["bench", "ladder"]).failed(2, &["--of"]);

@@ -1,23 +1,24 @@
-//! Runs a command with those system calls forbidden that Docker's default profile forbids: `cargo xtask forbidden -- COMMAND…`.
+//! Runs a command without the system calls that Docker's default profile forbids: `cargo xtask forbidden -- COMMAND…`.
 //!
-//! Goals: what a program meets in most containers, on any Linux, without one. Non-goals: capabilities, name spaces, control groups,
-//! other profiles, programs of another architecture than this one's.
+//! Goals: the system calls that a program has in most containers, on any Linux, without a container. Non-goals: capabilities,
+//! name spaces, control groups, other profiles, programs of another architecture.
 //!
-//! The profile lists what a container without further capabilities may call (`seccomp/default.json` of github.com/moby/profiles), and
-//! answers EPERM to the rest. Here is that rest. What is newer than the profile answers ENOSYS, as the container's runtime has it.
+//! The profile lists the calls that a container without further capabilities may make (`seccomp/default.json` of
+//! github.com/moby/profiles). It answers EPERM to the rest, which is listed here. Calls newer than the profile get ENOSYS, as from the
+//! container's runtime.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What a filter sees of a call: its number, and the low half of its first argument.
+/// Offsets of what a filter sees of a call: its number, and the low half of its first argument.
 const NUMBER_AT: u32 = 0;
 const FIRST_ARGUMENT_AT: u32 = if cfg!(target_endian = "little") { 16 } else { 20 };
 
-/// Calls from here on are newer than the profile.
+/// Calls with this number and above are newer than the profile.
 const FIRST_UNKNOWN: u32 = 467;
 
-/// A container makes no name spaces of its own.
+/// Flags of `clone`: a container may make no name spaces of its own.
 const NAME_SPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -26,12 +27,12 @@ const NAME_SPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
 
-/// What answers EPERM.
+/// The calls that get EPERM.
 const FORBIDDEN: [libc::c_long; 51] = [
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    // Memory of nodes.
+    // Memory on nodes.
     libc::SYS_mbind,
     libc::SYS_get_mempolicy,
     libc::SYS_set_mempolicy,
@@ -44,7 +45,7 @@ const FORBIDDEN: [libc::c_long; 51] = [
     libc::SYS_process_madvise,
     libc::SYS_setns,
     libc::SYS_unshare,
-    // The kernel's own affairs.
+    // The kernel's own settings.
     libc::SYS_acct,
     libc::SYS_bpf,
     libc::SYS_delete_module,
@@ -87,7 +88,7 @@ const FORBIDDEN: [libc::c_long; 51] = [
     libc::SYS_sethostname,
 ];
 
-/// Becomes the command, which cannot undo the filter. Returns only with the error.
+/// Installs the filter, which cannot be removed, and becomes the command. Returns only an error.
 pub fn run(program: &str, arguments: &[&str]) -> io::Error {
     match install() {
         Ok(()) => Command::new(program).args(arguments).exec(),
@@ -95,14 +96,14 @@ pub fn run(program: &str, arguments: &[&str]) -> io::Error {
     }
 }
 
-/// From now on this thread, and all that it starts, may call what the profile allows.
+/// From now on this thread, and everything that it starts, may make only the calls that the profile allows.
 fn install() -> io::Result<()> {
     let mut filter = filter();
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the calls read `program` and its statements, which live until they return, and change no memory.
     let results = unsafe {
         [
-            // Else only root may install a filter.
+            // Without this only root may install a filter.
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
             libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
         ]
@@ -110,16 +111,16 @@ fn install() -> io::Result<()> {
     if results == [0, 0] { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The filter as a program of the kernel's.
+/// The filter as a BPF program for the kernel.
 fn filter() -> Vec<libc::sock_filter> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let load = |at| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at);
     let answer = |value| statement(libc::BPF_RET | libc::BPF_K, value);
     let refuse = |errno: i32| answer(libc::SECCOMP_RET_ERRNO | errno as u32);
-    // Where the comparison fails, so many statements are passed by.
+    // If the comparison fails, `jf` statements are skipped.
     let when = |how, k, jf| libc::sock_filter { jf, ..statement(libc::BPF_JMP | how | libc::BPF_K, k) };
     let mut filter = vec![load(NUMBER_AT), when(libc::BPF_JGE, FIRST_UNKNOWN, 1), refuse(libc::ENOSYS)];
-    // Its flags lie in memory that no filter sees. Without it the C library takes `clone`.
+    // The flags of `clone3` lie in memory that no filter sees. After ENOSYS the C library uses `clone`.
     filter.extend([when(libc::BPF_JEQ, libc::SYS_clone3 as u32, 1), refuse(libc::ENOSYS)]);
     for number in FORBIDDEN {
         filter.extend([when(libc::BPF_JEQ, number as u32, 1), refuse(libc::EPERM)]);
@@ -134,7 +135,7 @@ fn filter() -> Vec<libc::sock_filter> {
 mod tests {
     use super::*;
 
-    /// Set for the test binary that has started itself again.
+    /// Set in the environment when the test binary starts itself again.
     const CHILD: &str = "XTASK_TEST_FORBIDDEN";
 
     /// The errno that a call without arguments fails with; 0 if it does not fail.
@@ -157,7 +158,7 @@ mod tests {
             return;
         }
         install().unwrap();
-        // Those that would do no harm if they were allowed.
+        // Calls that would do no harm if they were allowed.
         for number in [
             libc::SYS_io_uring_setup,
             libc::SYS_io_uring_enter,

@@ -1,5 +1,5 @@
-//! Checks of the repository itself, `cargo xtask tidy`, a place to run its tests in, `cargo xtask forbidden`, and what its code costs,
-//! `cargo xtask budget`.
+//! `cargo xtask tidy` checks the repository itself. `cargo xtask forbidden` runs its tests as in a container. `cargo xtask budget`
+//! counts the instructions of its operations.
 
 mod budget;
 mod forbidden;
@@ -8,7 +8,7 @@ mod workspace;
 
 use std::process::ExitCode;
 
-/// The subcommands, by which documentation that names one is checked.
+/// The subcommands. The check of the documentation uses them too.
 const COMMANDS: [&str; 3] = ["forbidden", "tidy", "budget"];
 
 fn main() -> ExitCode {
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Exit code 0 when all is tidy, 1 when not, 2 when the check itself could not be made.
+/// Exit code 0 if everything is tidy, 1 if not, 2 if the check itself failed.
 fn tidy() -> ExitCode {
     match workspace::Workspace::load().and_then(|workspace| tidy::check(&workspace)) {
         Ok(findings) if findings.is_empty() => {
@@ -51,8 +51,8 @@ fn tidy() -> ExitCode {
     }
 }
 
-/// Prints the exceptions for prose as they should be now. Files that have got worse are in it, too: compare before you
-/// put it in.
+/// Prints the exceptions for prose as they should be now. They include files that have got worse, so compare before you
+/// copy them.
 fn prose() -> ExitCode {
     match workspace::Workspace::load().and_then(|workspace| tidy::prose_exceptions(&workspace)) {
         Ok(tables) => {
@@ -66,7 +66,7 @@ fn prose() -> ExitCode {
     }
 }
 
-/// Exit code 0 when no operation is over its budget, or none can be counted here; 1 when one is, 2 when counting failed.
+/// Exit code 0 if no operation is over its budget, or if none can be counted here; 1 if one is; 2 if counting failed.
 fn budget(records: bool) -> ExitCode {
     match workspace::Workspace::load().and_then(|workspace| budget::check(&workspace, records)) {
         Ok(true) => ExitCode::SUCCESS,

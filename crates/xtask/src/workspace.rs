@@ -1,4 +1,4 @@
-//! What cargo says about the workspace: its packages, their targets, and the licences of everything they need.
+//! What cargo reports about the workspace: its packages, their targets, and the licences of all dependencies.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,16 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-/// A result of a check; an error means that it could not be made.
+/// A result of a check. An error means that the check itself failed.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The part of `cargo metadata` that the checks use.
 #[derive(Debug, Default, Deserialize)]
 pub struct Workspace {
-    /// Where the repository lies.
+    /// The root directory of the repository.
     #[serde(rename = "workspace_root")]
     pub root: PathBuf,
-    /// Where cargo builds.
+    /// The build directory of cargo.
     #[serde(rename = "target_directory")]
     pub target: PathBuf,
     /// Members and all they depend on.
@@ -32,20 +32,20 @@ pub struct Package {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// An SPDX expression, in principle.
+    /// An SPDX expression, in most packages.
     pub license: Option<String>,
-    /// What it builds.
+    /// The programs and libraries that it builds.
     pub targets: Vec<Target>,
 }
 
-/// Something that cargo builds.
+/// A program or library that cargo builds.
 #[derive(Debug, Default, Deserialize)]
 pub struct Target {
     /// Its name.
     pub name: String,
     /// `lib`, `bin`, `example`, `test`, `bench`, `custom-build`.
     pub kind: Vec<String>,
-    /// Its root file.
+    /// Path of its root file.
     pub src_path: PathBuf,
 }
 
@@ -75,7 +75,7 @@ impl Workspace {
     }
 }
 
-/// The cargo that runs this program, else the one on the path.
+/// The cargo that runs this program, or else the one on the path.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }

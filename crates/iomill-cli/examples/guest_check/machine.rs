@@ -1,6 +1,6 @@
-//! The machine of four nodes whose drives are known: `iomill tune`, `iomill probe`, drive threads and polling on it.
+//! Checks on the emulated machine with four nodes and known drives: `iomill tune`, `iomill probe`, drive threads and polling.
 //!
-//! Goals: the kernel's own answers count, read beside the command's. Non-goals: speed, which an emulated machine has none of.
+//! Goals: compare the command's answers with the kernel's own. Non-goals: speed, which an emulated machine does not show.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ fn tune(arguments: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&iomill_good(&all)?)?)
 }
 
-/// Names of the NVMe drives by node, which their serial numbers tell.
+/// Names of the NVMe drives by node. The serial numbers say which node a drive is on.
 fn find_drives() -> Result<Vec<String>> {
     let mut drives = BTreeMap::new();
     for entry in fs::read_dir("/sys/block")? {
@@ -87,7 +87,7 @@ fn mount(drives: &[String]) -> Result<Vec<PathBuf>> {
     Ok(places)
 }
 
-/// Makes something to mend, and something that a careless undo would lose.
+/// Sets wrong values that `tune` should change, and values that a wrong undo would lose.
 fn spoil(drives: &[String]) -> Result<()> {
     for name in drives.iter().map(String::as_str).chain(["sda"]) {
         let queue = format!("/sys/block/{name}/queue");
@@ -107,7 +107,7 @@ fn record() -> Result<()> {
     Ok(())
 }
 
-/// Every file that `tune` might touch, on purpose or not.
+/// Every file that `tune` could change, by intent or by mistake.
 fn snapshot() -> Result<BTreeMap<PathBuf, String>> {
     let mut files = BTreeMap::new();
     let mut directories = vec![PathBuf::from("/proc/irq")];
@@ -123,7 +123,7 @@ fn snapshot() -> Result<BTreeMap<PathBuf, String>> {
             if path.is_dir() {
                 directories.push(path);
             } else if let Ok(text) = fs::read_to_string(&path)
-                // These tell what has happened, not what is set.
+                // These files hold counts and states, not settings.
                 && !path.ends_with("spurious")
                 && !path.to_string_lossy().contains("effective_affinity")
             {
@@ -186,7 +186,7 @@ fn tune_sets_and_puts_back(drives: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The kernel refuses what the command says cannot be moved.
+/// The kernel refuses to move the interrupts that the command calls managed.
 fn managed_interrupts_stay(drives: &[String]) -> Result<()> {
     let report = tune(&["--only", "interrupts"])?;
     for name in drives {
@@ -201,7 +201,7 @@ fn managed_interrupts_stay(drives: &[String]) -> Result<()> {
             fs::write(format!("/proc/irq/{number}/smp_affinity_list"), "0").err().and_then(|e| e.raw_os_error());
         check(refused == Some(5), format!("interrupt {number} of a queue: error {refused:?}, not EIO"))?;
     }
-    println!("ok: interrupts that are told to be managed are refused by the kernel");
+    println!("ok: the kernel refuses to move the interrupts that tune calls managed");
     Ok(())
 }
 
@@ -209,7 +209,7 @@ fn coalescing_is_read_and_refused(drives: &[String]) -> Result<()> {
     let report = tune(&["--only", "coalescing", &drives[0]])?;
     let is = report["findings"][0]["is"].as_str().unwrap_or_default().to_owned();
     check(is == "an interrupt for each completion", format!("coalescing: {is}"))?;
-    // The emulated controller has the feature and lets nobody change it.
+    // The emulated controller has the feature, but refuses to change it.
     let (code, out, err) =
         iomill(&["tune", "--state", STATE, "--only", "coalescing", "--coalesce", "8,100us", "--apply", &drives[0]])?;
     check(
@@ -217,7 +217,7 @@ fn coalescing_is_read_and_refused(drives: &[String]) -> Result<()> {
         format!("{code} {out} {err}"),
     )?;
     tune(&["--undo"])?;
-    println!("ok: feature 08h is read by an admin command, and its refusal is told");
+    println!("ok: tune reads feature 08h by an admin command, and reports that it cannot be changed");
     Ok(())
 }
 
@@ -248,7 +248,7 @@ fn probe_names_nodes(drives: &[String], places: &[PathBuf]) -> Result<Value> {
     Ok(probed)
 }
 
-/// The kernel's tracing splits reads, and polling is a path of its own.
+/// The kernel's tracing splits reads into parts, and polling is measured as a path of its own.
 fn paths_are_polled_and_traced(probed: &Value) -> Result<()> {
     for drive in probed["drives"].as_array().ok_or("no drives")? {
         let latency = &drive["latency"];
@@ -282,7 +282,7 @@ fn raw_devices_are_read_and_not_taken(drives: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What probe has written is what an array is opened with.
+/// An array is opened with the profile that probe wrote.
 fn profile_is_followed(probed: &Value, places: &[PathBuf]) -> Result<()> {
     let place = places[0].to_string_lossy();
     let info: Value = serde_json::from_str(&iomill_good(&["-a", &place, "--profile", PROFILE, "info", "--json"])?)?;
@@ -300,7 +300,7 @@ fn profile_is_followed(probed: &Value, places: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Waits for drive threads and reads from procfs where they may run.
+/// Waits for drive threads, and reads from procfs on which CPUs they may run.
 fn threads_run_near_their_drives(drives: &[String], places: &[PathBuf]) -> Result<()> {
     let place = places[0].to_string_lossy();
     let mut child = Command::new("iomill")
@@ -314,7 +314,7 @@ fn threads_run_near_their_drives(drives: &[String], places: &[PathBuf]) -> Resul
     while seen.len() < drives.len() && Instant::now() < deadline {
         sleep(Duration::from_millis(100));
         let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", child.id())) else { break };
-        // A thread may end while it is looked at.
+        // A thread may end during the look.
         for task in tasks.flatten().map(|task| task.path()) {
             let (Ok(name), Ok(status), Ok(stat)) =
                 (read(task.join("comm")), read(task.join("status")), read(task.join("stat")))
@@ -327,7 +327,7 @@ fn threads_run_near_their_drives(drives: &[String], places: &[PathBuf]) -> Resul
                 .unwrap_or_default()
                 .trim()
                 .to_owned();
-            // The CPU that it was on last is field 39, and the name may hold blanks.
+            // Field 39 is the CPU that ran it last. The name may contain blanks.
             let cpu =
                 stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(36)).unwrap_or_default().to_owned();
             if let Some(drive) = name.strip_prefix("iomill-drive-").filter(|_| allowed == cpu) {
@@ -337,7 +337,7 @@ fn threads_run_near_their_drives(drives: &[String], places: &[PathBuf]) -> Resul
     }
     child.kill()?;
     child.wait()?;
-    // The array's drives are in the order of the nodes.
+    // The array's drives are in the order of their nodes.
     for node in 0..drives.len() {
         let place = seen.get(&node.to_string());
         let expected = node.to_string();
@@ -350,7 +350,7 @@ fn threads_run_near_their_drives(drives: &[String], places: &[PathBuf]) -> Resul
     Ok(())
 }
 
-/// Interrupts of the queues that have them.
+/// The number of interrupts of the queues that use them.
 fn queue_interrupts() -> Result<u64> {
     let table = read("/proc/interrupts")?;
     let queues = table.lines().filter(|line| line.contains("nvme") && !line.trim_end().ends_with("q0"));

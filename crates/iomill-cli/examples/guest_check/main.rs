@@ -1,7 +1,7 @@
-//! What `.ci/qemu` has checked inside its guests, each a boot of its own: `guest_check=NAME` on the kernel's command line says which.
+//! Checks inside the guests of `.ci/qemu`. Each boot runs one set: `guest_check=NAME` on the kernel's command line names it.
 //!
-//! Goals: the kernel's own answers count, read beside the command's; each check says what it found. Non-goals: speed, which an emulated
-//! machine has none of; running anywhere else, where it does nothing: it sets what it likes.
+//! Goals: compare the command's answers with the kernel's own; each check prints what it found. Non-goals: speed, which an emulated
+//! machine does not show. On other machines it does nothing, because it changes settings freely.
 
 mod machine;
 mod memory;
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Fails with words.
+/// Fails with this text unless the condition holds.
 pub fn check(is_so: bool, what: impl Into<String>) -> Result<()> {
     if is_so { Ok(()) } else { Err(what.into().into()) }
 }
@@ -52,7 +52,7 @@ pub fn write(path: impl AsRef<Path>, value: &str) -> Result<()> {
     Ok(fs::write(path, value).map_err(|e| format!("{value} to {}: {e}", path.display()))?)
 }
 
-/// Runs the command; its exit code, standard output and standard error.
+/// Runs the command. Returns its exit code, standard output and standard error.
 pub fn iomill(arguments: &[&str]) -> Result<(i32, String, String)> {
     let output = Command::new("iomill").args(arguments).stdin(Stdio::null()).output()?;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();

@@ -1,10 +1,10 @@
-//! The engine `mmap` on memory that keeps its bytes (DAX), and beside it where nothing but a sync does.
+//! Checks the engine `mmap` on memory that keeps its bytes (DAX), and on devices where only a sync makes them durable.
 //!
-//! Goals: what the kernel says of mappings and calls, and what is there after the power has failed. Non-goals: what a processor's caches
-//! lose with the power: the emulator has none, so a write-back of lines that is left out would not be seen here.
+//! Goals: what the kernel reports of mappings and calls, and which bytes survive a power failure. Non-goals: what a processor's caches
+//! lose with the power. The emulator has no such caches, so a missing write-back of lines would not be seen here.
 //!
-//! Three grounds, each with an array of its own: two NVDIMMs (`MAP_SYNC`; ext4, and XFS if there is one), memory of virtio, which is DAX
-//! but needs a sync, and an NVMe drive.
+//! Three grounds, each with an array of its own: two NVDIMMs (`MAP_SYNC`; ext4, and XFS if it is installed); virtio memory, which is
+//! DAX but needs a sync; and an NVMe drive.
 
 mod kernel;
 
@@ -24,18 +24,18 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const BLOCK_BYTES: u64 = 64 * KIB;
 
-/// What is looked at after the power has failed.
+/// The file that is checked after the power failure.
 const LASTING: &str = "lasting";
 const LASTING_BYTES: u64 = 2 * MIB;
 const CONTROL: &str = "/mnt/nvdimm0/control";
 
-/// Drives of one kind, and what holds of them.
+/// Drives of one kind, and their properties.
 struct Ground {
     name: &'static str,
     /// Where they are mounted.
     places: Vec<PathBuf>,
     is_dax: bool,
-    /// `MAP_SYNC` can be had.
+    /// Whether `MAP_SYNC` works there.
     is_synchronous: bool,
 }
 
@@ -44,14 +44,14 @@ impl Ground {
         self.places[0].to_string_lossy().into_owned()
     }
 
-    /// The array, mapped, without a cache that would keep calls from the engine.
+    /// The array with mapped parts. It has no cache, so that every call reaches the engine.
     fn open(&self) -> Result<Array> {
         let options = ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0).mode(Mode::Inline);
         Ok(options.open(&self.places[0])?)
     }
 }
 
-/// What comes before the power fails; ends with that.
+/// The checks before the power failure, which this ends with.
 pub fn checks() -> Result<()> {
     make_devices()?;
     let grounds = mount_all()?;
@@ -80,7 +80,7 @@ fn make_devices() -> Result<()> {
     })?;
     let (nvdimms, _) = kernel::memories()?;
     for name in &nvdimms {
-        // The device of a region's first namespace has the region's number, and keeps it.
+        // A region's first namespace has a device with the region's number, and keeps it.
         kernel::make_fsdax(name.trim_start_matches("pmem"))?;
     }
     kernel::run("mkfs.ext4", &["-q", "-F", "-b", "4096", &format!("/dev/{}", nvdimms[0])])?;
@@ -95,7 +95,7 @@ fn has_xfs() -> bool {
     Path::new("/bin/mkfs.xfs").exists()
 }
 
-/// Mounts all, so that what nobody syncs stays where it is for longer than this takes.
+/// Mounts everything, with write-back so slow that data without a sync stays in memory during the checks.
 fn mount_all() -> Result<Vec<Ground>> {
     write("/proc/sys/vm/dirty_writeback_centisecs", "0")?;
     kernel::wait_for("the NVMe drive", || Ok(Path::new("/dev/nvme0n1").exists()))?;
@@ -119,7 +119,7 @@ fn parts(array: &Array, name: &str) -> Result<Vec<PathBuf>> {
     Ok(array.stat(name)?.parts.into_iter().map(|(path, _)| path).collect())
 }
 
-/// Numbers that are the same each time.
+/// Numbers that are the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -139,14 +139,14 @@ fn layout() -> Layout {
     Layout::striping().block_bytes(BLOCK_BYTES as u32)
 }
 
-/// Writes and syncs within a file whose room is there, but was never written to, and the same at its end.
+/// Writes and syncs within a file that has blocks but no data yet, and the same at its end.
 fn syncs_call_what_they_must(ground: &Ground, array: &Array) -> Result<()> {
     let calls = Calls::new()?;
     let file = array.create_file("synced", layout())?;
     file.preallocate(4 * MIB)?;
     file.set_len(4 * MIB)?;
     file.write_at(&vec![1; 4 * BLOCK_BYTES as usize], 0)?;
-    // The first sync of a mapping is the kernel's on every ground.
+    // On every ground the first sync of a mapping is a call of the kernel.
     file.sync()?;
     let paths = parts(array, "synced")?;
     for path in &paths {
@@ -179,7 +179,7 @@ fn syncs_call_what_they_must(ground: &Ground, array: &Array) -> Result<()> {
     Ok(())
 }
 
-/// Writes, reads, cuts and growth at random against a plain vector.
+/// Random writes, reads, cuts and growth, compared with a plain vector.
 fn bytes_are_right(ground: &Ground, array: &Array) -> Result<()> {
     let file = array.create_file("model", layout())?;
     let mut model: Vec<u8> = Vec::new();
@@ -215,7 +215,7 @@ fn bytes_are_right(ground: &Ground, array: &Array) -> Result<()> {
     Ok(())
 }
 
-/// What is always there stays readable while the file grows and is cut behind it.
+/// The fixed part of a file stays readable while the file grows and is cut behind it.
 fn files_change_under_readers(ground: &Ground, array: &Array) -> Result<()> {
     let file = array.create_file("changing", layout())?;
     file.write_at(&vec![1; MIB as usize], 0)?;
@@ -259,7 +259,7 @@ fn files_change_under_readers(ground: &Ground, array: &Array) -> Result<()> {
     Ok(())
 }
 
-/// A part that outgrows the address space that is reserved for it.
+/// A part grows beyond the address space that is reserved for it.
 fn a_part_is_mapped_anew(ground: &Ground, array: &Array) -> Result<()> {
     const FAR: u64 = 100 << 30;
     let file = array.create_file("large", layout())?;
@@ -288,7 +288,7 @@ fn a_part_is_mapped_anew(ground: &Ground, array: &Array) -> Result<()> {
     Ok(())
 }
 
-/// A hole that finds no room when it is stored to, and a part that somebody cuts: errors of calls, not the end of the process.
+/// A store into a hole without free space, and a part that another process cuts, are errors of calls. The process goes on.
 fn no_room_and_cut_parts_are_errors(ground: &Ground) -> Result<()> {
     let array = ground.open()?;
     let file = array.create_file("holes", layout())?;
@@ -319,7 +319,7 @@ fn no_room_and_cut_parts_are_errors(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// What the command says of each ground.
+/// The command reports the properties of each ground.
 fn it_is_told(grounds: &[Ground]) -> Result<()> {
     for ground in grounds {
         let info: Value =
@@ -349,7 +349,7 @@ fn commands_work(ground: &Ground) -> Result<()> {
     let arguments = [&["-a", &place, "bench", "mmap-vs-syscall"], &bench[..], &times[..]].concat();
     let report: Value = serde_json::from_str(&iomill_good(&arguments)?)?;
     let results = report["results"].as_array().ok_or("no results")?;
-    // Four ways, two sizes. Memory is never cold, and the report says so of each way that was to be.
+    // Four ways, two sizes. Memory is never cold, and the report names each way that it left out.
     let warm = results.iter().filter(|one| one["cache"] == "warm").count();
     check(warm == 2 * 4 && results.len() == warm, format!("{} results, {warm} of them warm", results.len()))?;
     let left_out = report["left_out"].as_array().ok_or("nothing is left out")?;
@@ -369,12 +369,12 @@ fn commands_work(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of a block of the file that is to last, if it is one of those that are written to.
+/// The expected bytes of a block of the lasting file, if that block is synced.
 fn lasting(ground: &Ground, block: u64) -> Option<Vec<u8>> {
     block.is_multiple_of(2).then(|| Random(block + 1 + 1000 * ground.name.len() as u64).bytes(BLOCK_BYTES))
 }
 
-/// Writes to half of a file's room and syncs, writes to the other half, and has the power fail, with everything open.
+/// Writes to half of a file's blocks and syncs, writes to the other half, and cuts the power with everything open.
 fn the_power_fails(grounds: &[Ground]) -> Result<()> {
     let calls = Calls::new()?;
     let control = OpenOptions::new().read(true).write(true).create_new(true).open(CONTROL)?;
@@ -387,7 +387,7 @@ fn the_power_fails(grounds: &[Ground]) -> Result<()> {
         let file = array.create_file(LASTING, layout())?;
         file.preallocate(LASTING_BYTES)?;
         file.set_len(LASTING_BYTES)?;
-        // Every part is mapped, and synced by the kernel, before anything is written that is to last.
+        // First every part is mapped, and synced by the kernel; then come the writes that must last.
         file.write_at(&vec![0; 4 * BLOCK_BYTES as usize], 0)?;
         file.sync()?;
         let blocks = LASTING_BYTES / BLOCK_BYTES;
@@ -406,8 +406,8 @@ fn the_power_fails(grounds: &[Ground]) -> Result<()> {
         held.push((array, file));
     }
     drop(calls);
-    // The same store by a mapping without MAP_SYNC, after everything that might make it durable along with its own.
-    // SAFETY: a new mapping at an address that the kernel chooses, of a file that is as long; it stays.
+    // The same store through a mapping without MAP_SYNC. It comes last, so that no other sync makes it durable.
+    // SAFETY: a new mapping at an address that the kernel chooses, of a file that is as long; it is never unmapped.
     unsafe {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let start = rustix::mm::mmap(std::ptr::null_mut(), MIB as usize, access, MapFlags::SHARED, &control, 0)?;
@@ -417,7 +417,7 @@ fn the_power_fails(grounds: &[Ground]) -> Result<()> {
     kernel::cut_power()
 }
 
-/// What is there after that.
+/// Checks which bytes survived the power failure.
 pub fn checks_after_power_failed() -> Result<()> {
     kernel::wait_for("memory", || {
         Ok(matches!(kernel::memories()?, (nvdimms, others) if nvdimms.len() == 2 && others.len() == 1))
@@ -425,9 +425,9 @@ pub fn checks_after_power_failed() -> Result<()> {
     let grounds = mount_all()?;
     check(
         fs::read(CONTROL)?.iter().all(|&byte| byte == 0),
-        "a store without MAP_SYNC and sync has outlived the power, so what did by MAP_SYNC shows nothing",
+        "a store without MAP_SYNC and sync survived the power failure, so the survival of the others proves nothing",
     )?;
-    println!("ok: what was stored without MAP_SYNC into room that was never written to is lost");
+    println!("ok: the store without MAP_SYNC into a new block is lost");
     for ground in &grounds {
         iomill_good(&["-a", &ground.place(), "check"])?;
         let array = ArrayOptions::new().engine(EngineKind::Posix).cache_bytes(0).open(&ground.places[0])?;
@@ -451,7 +451,7 @@ pub fn checks_after_power_failed() -> Result<()> {
         let written = blocks / 4;
         let is_right = match (ground.is_synchronous, ground.is_dax) {
             (true, _) => kept[1] == written,
-            // Without a sync: what reached the host is up to it.
+            // Without a sync either outcome is right: it depends on what the host has received.
             (false, true) => true,
             (false, false) => kept[1] == 0,
         };

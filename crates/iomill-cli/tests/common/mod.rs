@@ -1,6 +1,6 @@
-//! A directory with an array in it, and the command run on it.
+//! A directory with an array in it, and ways to run the command on it.
 
-// Each test program uses its own share of this.
+// Each test program uses only a part of this.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ impl Ended {
         Ended { code: output.status.code().unwrap_or(-1), out: output.stdout, err }
     }
 
-    /// Good, and nothing on the standard error but notes.
+    /// Checks that the command succeeded and printed only notes on the standard error.
     #[track_caller]
     pub fn good(self) -> Ended {
         assert_eq!(self.code, 0, "{}", self.err);
@@ -35,10 +35,10 @@ impl Ended {
         self
     }
 
-    /// Failed with this code, and said all these words in one line.
+    /// Checks that the command failed with this code, and that its message has all these words.
     #[track_caller]
     pub fn failed(self, code: i32, words: &[&str]) -> Ended {
-        // With `--nocapture` the messages can be read as a user would.
+        // `--nocapture` shows the messages as a user sees them.
         eprint!("{}", self.err);
         assert_eq!(self.code, code, "{}", self.err);
         for word in words {
@@ -64,12 +64,12 @@ pub struct Site {
 }
 
 impl Site {
-    /// An array of so many drives.
+    /// A site with an array of so many drives.
     pub fn new(drives: usize) -> Site {
         Site::bare(drives).init()
     }
 
-    /// The same in memory, where there is a file system for it: for tests that count how much is done in some time.
+    /// The same in memory, if there is such a file system; for tests that count work per time.
     pub fn in_memory(drives: usize) -> Site {
         let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")));
         Site::bare_in(root.unwrap(), drives).init()
@@ -82,7 +82,7 @@ impl Site {
         site
     }
 
-    /// Directories that are no drives yet.
+    /// A site with directories that are no drives yet.
     pub fn bare(drives: usize) -> Site {
         Site::bare_in(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), drives)
     }
@@ -109,7 +109,7 @@ impl Site {
         (0..self.drives).map(|index| self.drive(index))
     }
 
-    /// A file beside the drives.
+    /// Makes a file beside the drives.
     pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, bytes).unwrap();
@@ -141,24 +141,24 @@ impl Site {
         Ended::of(self.bare_command(arguments).output().unwrap())
     }
 
-    /// Runs with bytes on the standard input.
+    /// Runs the command with bytes on the standard input.
     pub fn feed<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>, bytes: &[u8]) -> Ended {
         let mut command = self.command(arguments);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let fed = child.stdin.take().unwrap().write_all(bytes);
-        // A command that fails early reads nothing.
+        // A command that fails early does not read its input.
         assert!(fed.is_ok() || fed.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe));
         Ended::of(child.wait_with_output().unwrap())
     }
 
-    /// A file of the array, whole.
+    /// The content of a file of the array.
     #[track_caller]
     pub fn content(&self, name: &str) -> Vec<u8> {
         self.run(["get", name, "-"]).good().out
     }
 
-    /// The names in the array, unfinished puts too.
+    /// The names in the array, including unfinished puts.
     #[track_caller]
     pub fn names(&self) -> Vec<String> {
         let list = |prefix: &str| self.run(["ls", prefix]).good().text().lines().map(str::to_owned).collect::<Vec<_>>();
@@ -171,7 +171,7 @@ impl Site {
         self.run(["stat", name, "--json"]).good().json()["files"][0].clone()
     }
 
-    /// The path of the only file with this extension in `iomill/files` of a drive.
+    /// The path of the only file with this extension in a drive's `iomill/files`.
     pub fn catalog_file(&self, drive: usize, extension: &str) -> PathBuf {
         let mut found =
             fs::read_dir(self.drive(drive).join("iomill/files")).unwrap().map(|entry| entry.unwrap().path());
@@ -181,7 +181,7 @@ impl Site {
     }
 }
 
-/// Bytes that repeat nowhere near a block's length.
+/// Bytes that do not repeat after a block's length.
 pub fn bytes(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ len as u64;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -195,14 +195,14 @@ pub fn bytes(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Has the command begin with the usual answer to the signals that end it, but for those in `ignored`. What `nohup` or a shell in
-/// the background starts ignores some, which its children inherit, and the tests of this may be among them.
+/// Gives the command the default answer to the signals that end it, except for those in `ignored`. `nohup` and a shell's background
+/// jobs ignore some signals. The tests may run under these, and children inherit it.
 pub fn listening<'a>(command: &'a mut Command, ignored: &[libc::c_int]) -> &'a mut Command {
     let signals = [libc::SIGINT, libc::SIGHUP, libc::SIGTERM];
     let answers = signals.map(|signal| (signal, if ignored.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL }));
     let set = move || {
         for (signal, answer) in answers {
-            // SAFETY: neither answer is a function of ours.
+            // SAFETY: both answers are constants of the C library, not functions.
             if unsafe { libc::signal(signal, answer) } == libc::SIG_ERR {
                 return Err(io::Error::last_os_error());
             }
@@ -215,11 +215,11 @@ pub fn listening<'a>(command: &'a mut Command, ignored: &[libc::c_int]) -> &'a m
 
 /// Sends a signal.
 pub fn send(child: &Child, signal: libc::c_int) {
-    // SAFETY: it has no memory of ours; the child has not been waited for, so that the number is still its own.
+    // SAFETY: the call reads none of our memory. The child has not been waited for, so its number is still its own.
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
 }
 
 pub fn is_root() -> bool {
-    // SAFETY: it has no arguments and cannot fail.
+    // SAFETY: the call has no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }

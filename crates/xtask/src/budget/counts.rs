@@ -1,4 +1,4 @@
-//! Counts of callgrind.
+//! Counts instructions with callgrind.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use serde::Deserialize;
 use super::recorded::Row;
 use crate::workspace::{Result, Workspace};
 
-/// The function whose instructions are counted, with all that it calls.
+/// Instructions are counted in this function and in everything that it calls.
 const COUNTED: &str = "*counted_work*";
 
-/// Counts each kind of operation; or says why none can be counted here.
+/// Counts each kind of operation, or returns why none can be counted here.
 pub fn count(workspace: &Workspace, kinds: &[&str]) -> Result<std::result::Result<Row, String>> {
     let program = super::build()?;
-    // Beside the build: direct I/O takes other ways in memory.
+    // Beside the build: direct I/O works differently in memory.
     let dir = workspace.target.join(format!("instructions-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
     let counted = count_in(&program, &dir, kinds);
@@ -55,7 +55,7 @@ fn per_operation(kind: &str, output: &Output, said: &str) -> Result<f64> {
     }
 }
 
-/// The sum that callgrind tells at the end: `==4711== Collected : 123456`.
+/// The sum that callgrind prints at the end: `==4711== Collected : 123456`.
 fn collected(text: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.contains("Collected :"))?;
     line.rsplit(':').next()?.trim().parse().ok()
@@ -66,7 +66,7 @@ struct Message {
     executable: Option<PathBuf>,
 }
 
-/// What cargo built, of its messages.
+/// The path of the program in cargo's messages.
 pub fn executable(messages: &str) -> Result<PathBuf> {
     let each = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
     each.filter_map(|message| message.executable).next_back().ok_or_else(|| "cargo built no program".into())

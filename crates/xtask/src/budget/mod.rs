@@ -1,7 +1,7 @@
-//! Budgets of instructions: what an operation costs, counted by callgrind, against what is recorded for the compiler.
+//! Budgets of instructions: callgrind counts the cost of an operation, and the check compares it with the recorded cost.
 //!
-//! Goals: a count that does not depend on the machine's load, so that a change which makes an operation dearer is seen at once.
-//! Non-goals: time, and what the kernel does.
+//! Goals: a count that does not depend on the machine's load, so that a change which costs more is seen at once.
+//! Non-goals: time, and the work of the kernel.
 
 mod counts;
 mod recorded;
@@ -11,18 +11,18 @@ use std::process::Command;
 use crate::workspace::{Result, Workspace, cargo};
 use recorded::{Recorded, Row};
 
-/// The operations, by their names in the program and in the file.
+/// The operations, by their names in the program and in the file of budgets.
 const KINDS: [&str; 5] = ["hit", "batched-hit", "future-hit", "miss", "create"];
 
-/// An operation is over its budget when it is above it by more than this share.
+/// An operation is over its budget if it exceeds that by more than this share.
 const TOLERANCE: f64 = 0.005;
 
-/// What became of an operation.
+/// How the count of an operation compares with its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Within,
     Over,
-    /// So far below that the budget should be lowered.
+    /// So far below the budget that the budget should be lowered.
     Loose,
     /// There is no budget for it.
     New,
@@ -37,7 +37,7 @@ fn verdict(counted: f64, budget: Option<f64>) -> Verdict {
     }
 }
 
-/// Counts and compares, or records what was counted. Prints a table; `false` when an operation is over its budget.
+/// Counts and compares, or records the counts. Prints a table. Returns `false` if an operation is over its budget.
 pub fn check(workspace: &Workspace, records: bool) -> Result<bool> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("skipped: valgrind is not installed (`apt-get install valgrind`)");
@@ -71,7 +71,7 @@ pub fn check(workspace: &Workspace, records: bool) -> Result<bool> {
     Ok(is_good)
 }
 
-/// Says whether nothing is over its budget.
+/// Prints the table. Returns whether every operation is within its budget.
 fn table(counted: &Row, budgets: Option<&Row>) -> bool {
     let mut is_good = true;
     println!("{:<12} {:>12} {:>12} {:>8}", "operation", "counted", "budget", "");
@@ -93,7 +93,7 @@ fn table(counted: &Row, budgets: Option<&Row>) -> bool {
     is_good
 }
 
-/// What counts are the same for: the compiler that cargo uses and the C library, whose copies and allocations are counted too; such as
+/// The versions that counts depend on: the compiler's, and the C library's, because copies and allocations count too. Such as
 /// `1.88.0, glibc 2.36`.
 fn versions() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
@@ -103,7 +103,7 @@ fn versions() -> Result<String> {
     Ok(format!("{compiler}, {}", library.trim()))
 }
 
-/// Builds the program, and says where it is.
+/// Builds the program and returns its path.
 fn build() -> Result<std::path::PathBuf> {
     let arguments = ["build", "--quiet", "--release", "--package", "iomill", "--bench", "instructions"];
     let output = cargo().args(arguments).arg("--message-format=json").output()?;

@@ -1,20 +1,20 @@
-//! The file of budgets: a table for each version of the compiler and of the C library, of instructions by operation.
+//! The file of budgets. For each version of the compiler and the C library it has a table: instructions by operation.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use crate::workspace::{Result, Workspace};
 
-/// Where it is.
+/// Path of the file.
 pub const PATH: &str = "crates/iomill/benches/instructions.toml";
 
 /// Instructions by operation.
 pub type Row = BTreeMap<String, f64>;
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Debug, PartialEq)]
 pub struct Recorded {
-    /// The comments on top.
+    /// The comments at the top.
     header: String,
     rows: BTreeMap<String, Row>,
 }
@@ -34,7 +34,7 @@ impl Recorded {
         self.rows.get(versions)
     }
 
-    /// Sets those of these versions.
+    /// Sets the budgets for these versions.
     pub fn put(&mut self, versions: String, row: Row) {
         self.rows.insert(versions, row);
     }

@@ -1,29 +1,29 @@
-//! Imports between siblings form no circle. A module and its children are one node, so a child may use what its parent
-//! defines, and a parent what its children do.
+//! Imports between siblings form no circle. A module and its children are one node, so a child may import from its parent,
+//! and a parent from its children.
 //!
-//! Paths are resolved through re-exports and other `use` items, as far as tokens tell. What only tests import does not count.
+//! Paths are resolved through re-exports and other `use` items, as far as tokens show. Imports of tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::source::{Source, paths};
 use super::{EXCEPTIONS, Finding};
 
-/// Steps through re-exports that one path takes at most.
+/// The most re-exports that the resolution of one path follows.
 const HOPS_MAX: usize = 8;
 
-/// Circles that are still allowed: by the module in which the siblings lie, their names.
+/// Circles that are still allowed: the module in which the siblings lie, and their names.
 pub type Exceptions = BTreeMap<String, BTreeSet<String>>;
 
-/// A module by its crate's source directory and its names: `["crates/iomill/src", "sys", "fs"]`.
+/// A module: its crate's source directory and its names, as in `["crates/iomill/src", "sys", "fs"]`.
 type Module = Vec<String>;
 
-/// Where a module imports from its sibling.
+/// The place of an import from a sibling.
 struct Import {
     path: String,
     line: usize,
 }
 
-/// Siblings that import from siblings: from, to, and the first place.
+/// Siblings that import from siblings: the importing one, the other one, and the first place.
 type Edges = BTreeMap<(String, String), Import>;
 
 pub fn check(sources: &[Source], exceptions: &Exceptions) -> Vec<Finding> {
@@ -81,7 +81,7 @@ fn module(path: &str) -> Option<Module> {
     Some(module)
 }
 
-/// All modules, each with the names that its file brings in from elsewhere.
+/// All modules, each with the names that its file imports.
 struct Modules(HashMap<Module, HashMap<String, Vec<String>>>);
 
 impl Modules {
@@ -99,7 +99,7 @@ impl Modules {
         Modules(modules)
     }
 
-    /// The module of the item that a path names, if it is one of the same crate.
+    /// The module of the item that a path names, if that item is in the same crate.
     fn resolve(&self, from: &[String], inside: usize, names: &[String], hops: usize) -> Option<Module> {
         let mut at = from.to_vec();
         let mut up = inside;
@@ -113,7 +113,7 @@ impl Modules {
                 while let [first, rest @ ..] = names
                     && matches!(first.as_str(), "self" | "super")
                 {
-                    // The first steps up leave modules that stand in the file itself.
+                    // The first steps up leave inline modules of the file itself.
                     match (first.as_str(), up) {
                         ("self", _) => {}
                         (_, 0) => drop(at.pop()),

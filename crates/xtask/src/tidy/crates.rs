@@ -1,16 +1,16 @@
-//! How many packages a build takes, on this machine: each one costs those time who build iomill for the first time.
+//! How many packages a build takes on this machine. Each package costs time in the first build of iomill.
 //!
-//! What `Cargo.lock` lists besides is for other systems and for models, and is not built by the README's commands.
+//! `Cargo.lock` lists more: those are for other systems and for models, and the README's commands do not build them.
 
 use std::collections::BTreeSet;
 
 use super::Finding;
 use crate::workspace::{Result, cargo};
 
-/// The packages of this repository among them. This number may shrink.
+/// The limit, with the packages of this repository. It may only shrink.
 const PACKAGES_MAX: usize = 110;
 
-/// Counts what `cargo test --workspace` builds, which is all that `cargo run --release` builds and more.
+/// Counts the packages of `cargo test --workspace`. `cargo run --release` needs fewer.
 pub fn check() -> Result<Vec<Finding>> {
     let arguments = ["tree", "--workspace", "--edges", "normal,build,dev", "--prefix", "none", "--format", "{p}"];
     let output = cargo().args(arguments).output()?;
@@ -21,7 +21,7 @@ pub fn check() -> Result<Vec<Finding>> {
     Ok(objection(packages, PACKAGES_MAX).map(|what| Finding::new("Cargo.toml", 0, what)).into_iter().collect())
 }
 
-/// Name and version of each package in a tree that shows some of them again and again.
+/// Name and version of each package in a tree, which may show a package several times.
 fn packages(tree: &str) -> BTreeSet<(&str, &str)> {
     tree.lines().filter_map(|line| line.split_once(' ')).map(|(name, rest)| (name, version(rest))).collect()
 }

@@ -1,4 +1,4 @@
-//! The length of files and functions, with a ratchet: exceptions are listed with their length and only shrink.
+//! The length of files and functions. Exceptions are listed with their length, and may only shrink.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ const FILE_MAX: usize = 600;
 /// Lines of a function, from `fn` to its closing brace.
 const FUNCTION_MAX: usize = 70;
 
-/// What may be longer: its length as it is.
+/// What may be longer, with its present length.
 #[derive(Debug, Default, Deserialize)]
 pub struct Exceptions {
     /// By path.
     #[serde(default)]
     files: BTreeMap<String, usize>,
-    /// By path, `#` and name; of several functions of one name in a file the longest counts.
+    /// By path, `#` and name. Of several functions with one name in a file the longest counts.
     #[serde(default)]
     functions: BTreeMap<String, usize>,
 }
@@ -40,7 +40,7 @@ pub fn check(sources: &[Source], exceptions: &Exceptions) -> Vec<Finding> {
     findings
 }
 
-/// Compares lengths, each with its first line, to the exceptions.
+/// Compares lengths with the exceptions. Each length comes with its first line.
 fn ratchet(
     lengths: &BTreeMap<String, (usize, usize)>,
     max: usize,

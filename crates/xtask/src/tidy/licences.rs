@@ -21,7 +21,7 @@ const ALLOWED: [&str; 12] = [
     "Unlicense",
     "Zlib",
 ];
-/// Additions that only give more rights.
+/// Licence exceptions that only give more rights.
 const ALLOWED_EXCEPTIONS: [&str; 1] = ["LLVM-exception"];
 
 pub fn check<'a>(packages: impl Iterator<Item = &'a Package>) -> Vec<Finding> {

@@ -1,9 +1,9 @@
-//! Rules of style and structure that neither the compiler nor clippy checks, each in a file of its own with a test
-//! that shows that it bites.
+//! Rules of style and structure that neither the compiler nor clippy checks. Each has a file of its own, with a test that
+//! shows that it finds violations.
 //!
-//! Rust files are looked at as tokens: that sees into macros, needs no grammar that ages, and is not fooled by words in
-//! strings and comments. Only `prose` looks at comments, and scans the text. Non-goals: formatting (rustfmt), correctness
-//! (clippy).
+//! Rust files are read as tokens. So the checks see into macros, need no grammar that gets old, and ignore words in
+//! strings and comments. Only `prose` reads comments, and scans the text for them. Non-goals: formatting (rustfmt),
+//! correctness (clippy).
 
 mod circles;
 mod crates;
@@ -26,10 +26,10 @@ use crate::workspace::{Result, Workspace};
 use prose::Prose;
 use source::Source;
 
-/// What is not tidy yet.
+/// The file of exceptions: violations that still exist.
 const EXCEPTIONS: &str = "crates/xtask/tidy.toml";
 
-/// What [`EXCEPTIONS`] holds.
+/// The content of [`EXCEPTIONS`].
 #[derive(Deserialize)]
 struct Exceptions {
     #[serde(flatten)]
@@ -40,11 +40,11 @@ struct Exceptions {
     prose: prose::Exceptions,
 }
 
-/// Something that is not tidy.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     path: String,
-    /// From 1; 0 where the whole file is meant.
+    /// From 1; 0 means the whole file.
     line: usize,
     what: String,
 }
@@ -90,7 +90,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// The exceptions for prose that the files need as they are, in the form that [`EXCEPTIONS`] has.
+/// The exceptions for prose that the files need now, in the form of [`EXCEPTIONS`].
 pub fn prose_exceptions(workspace: &Workspace) -> Result<String> {
     Ok(prose::exceptions(&prose(workspace)?))
 }
@@ -104,8 +104,8 @@ fn read(workspace: &Workspace, path: &str) -> Result<String> {
     Ok(fs::read_to_string(workspace.root.join(path)).map_err(|e| format!("{path}: {e}"))?)
 }
 
-/// The repository's files of one kind, relative to its root, in order. What git would ignore (build directories) and
-/// hidden directories are left out.
+/// The repository's files of one kind, relative to its root, in order. Hidden directories, and those that git ignores, such as
+/// build directories, are left out.
 fn files(workspace: &Workspace, extension: &str) -> Result<Vec<String>> {
     let ignored = ["target", "corpus", "artifacts", "node_modules"];
     let walk = WalkDir::new(&workspace.root).sort_by_file_name().into_iter().filter_entry(|entry| {

@@ -1,4 +1,4 @@
-//! Files that no `mod` reaches are dead; those that only tests reach are tests.
+//! A file that no `mod` reaches is dead. A file that only tests reach is a test.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +10,7 @@ use super::Finding;
 use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
-/// Workspaces of their own, whose root files their `Cargo.toml` names.
+/// Workspaces of their own. Their `Cargo.toml` names their root files.
 const APART: [&str; 2] = ["fuzz", "rivals"];
 
 /// The parts of such a `Cargo.toml` that name root files.
@@ -43,18 +43,18 @@ pub fn roots(workspace: &Workspace) -> Result<Vec<String>> {
 
 /// A `mod name;` in a file.
 struct Declaration {
-    /// Directories below that of the file's modules: the inline modules it stands in.
+    /// Directories below that of the file's modules: the inline modules around the declaration.
     within: Vec<String>,
     name: String,
-    /// Of a `#[path]` attribute.
+    /// From a `#[path]` attribute.
     path: Option<String>,
     test: bool,
 }
 
-/// Walks the modules from the roots; tells each source its depth and whether it is a test's.
+/// Walks the modules from the roots. Sets the depth of each source and whether it is a test.
 pub fn check(sources: &mut [Source], roots: &[String]) -> Vec<Finding> {
     let index: HashMap<String, usize> = sources.iter().enumerate().map(|(at, s)| (s.path.clone(), at)).collect();
-    // The reached files: whether any way to them is not for tests only.
+    // The files reached so far, and whether any way to them is not for tests only.
     let mut reached: HashMap<usize, bool> = HashMap::new();
     let mut open: Vec<(String, bool, bool, usize)> = roots.iter().map(|root| (root.clone(), true, false, 0)).collect();
     while let Some((path, owns_directory, test, depth)) = open.pop() {

@@ -1,4 +1,4 @@
-//! The rooms of the library: imports point downward only, and some rooms do without some things.
+//! The rooms of the library: imports point downward only, and some rooms may not use some things.
 
 use std::collections::HashMap;
 
@@ -6,9 +6,9 @@ use super::Finding;
 use super::source::{Source, each_run, ident, line, paths};
 
 const LIBRARY: &str = "crates/iomill/src/";
-/// Lowest first: a room imports from itself and from those before it.
+/// The rooms, lowest first. A room imports from itself and from those before it.
 const ROOMS: [&str; 9] = ["error", "sys", "counters", "engine", "drive", "layout", "catalog", "cache", "api"];
-/// What the catalog must reach through the drive's file operations, so that it can be simulated.
+/// Modules of std that the catalog must not use: it goes through the drive's file operations, so that it can be simulated.
 const CATALOG_BANS: [&str; 3] = ["fs", "thread", "time"];
 
 pub fn check(sources: &[Source]) -> Vec<Finding> {
@@ -68,7 +68,7 @@ fn imports(source: &Source, room: &str, rank: usize, reexports: &HashMap<String,
     }
 }
 
-/// The names that the library's root takes from its rooms: name to room.
+/// The names that the library's root re-exports, and the room of each.
 fn reexports(root: &Source) -> HashMap<String, String> {
     let named = paths(&root.code).into_iter().filter_map(|path| {
         let names: Vec<String> = path.names.into_iter().filter(|name| name != "crate" && name != "self").collect();

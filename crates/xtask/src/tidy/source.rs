@@ -1,4 +1,4 @@
-//! A Rust file as tokens, with and without its tests, and the paths it names.
+//! A Rust file as tokens, with and without its tests, and the paths that it names.
 
 use proc_macro2::{Delimiter, Group, Ident, LexError, TokenStream, TokenTree};
 
@@ -8,11 +8,11 @@ pub struct Source {
     pub path: String,
     /// Lines of text.
     pub lines: usize,
-    /// All of it.
+    /// All tokens.
     pub tokens: Vec<TokenTree>,
-    /// Without what is compiled for tests only.
+    /// The tokens without those that are compiled for tests only.
     pub code: Vec<TokenTree>,
-    /// Modules above what this file holds, its own included: `crate::sys::fs` has 2. Set by the check of modules.
+    /// Number of modules above the content of this file, with its own: `crate::sys::fs` has 2. The check of modules sets it.
     pub depth: usize,
 }
 
@@ -20,7 +20,7 @@ pub struct Source {
 pub struct NamedPath {
     pub names: Vec<String>,
     pub line: usize,
-    /// How many modules inside the file it stands in.
+    /// How many inline modules are around it.
     pub inside: usize,
 }
 
@@ -36,7 +36,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The whole file is compiled for tests only.
+    /// Marks the whole file as compiled for tests only.
     pub fn set_test(&mut self) {
         self.code.clear();
     }
@@ -68,7 +68,7 @@ pub fn inner(group: &Group) -> Vec<TokenTree> {
     group.stream().into_iter().collect()
 }
 
-/// Whether the attribute with its `#` at `at` limits what follows to tests: `#[test]`, `#[cfg(test)]`,
+/// Whether the attribute with its `#` at `at` limits the next item to tests: `#[test]`, `#[cfg(test)]`,
 /// `#[cfg(all(test, loom))]`, also with `!`.
 pub fn is_test_attribute(tokens: &[TokenTree], at: usize) -> bool {
     let bang = usize::from(punct(tokens.get(at + 1), '!'));
@@ -86,7 +86,7 @@ pub fn is_test_attribute(tokens: &[TokenTree], at: usize) -> bool {
     }
 }
 
-/// Whether a condition holds in tests only, as far as one can tell: it names `test`, and not under `not` or `any`.
+/// Whether a condition holds in tests only: it names `test`, but not inside `not` or `any`.
 fn names_test(condition: TokenStream) -> bool {
     let tokens: Vec<TokenTree> = condition.into_iter().collect();
     tokens.iter().enumerate().any(|(at, token)| match token {
@@ -98,7 +98,7 @@ fn names_test(condition: TokenStream) -> bool {
     })
 }
 
-/// The tokens without items that are for tests. An item ends with its first `{}` or `;`.
+/// The tokens without items for tests. An item ends with its first `{}` or `;`.
 fn without_tests(tokens: &[TokenTree]) -> Vec<TokenTree> {
     let mut code = Vec::new();
     let mut at = 0;
@@ -125,7 +125,7 @@ fn without_tests(tokens: &[TokenTree]) -> Vec<TokenTree> {
     code
 }
 
-/// Calls `visit` with every run of tokens, that of the file and that of each group in it, outer ones first.
+/// Calls `visit` with every run of tokens: first that of the file, then that of each group in it, outer ones first.
 pub fn each_run(tokens: &[TokenTree], visit: &mut dyn FnMut(&[TokenTree])) {
     visit(tokens);
     for token in tokens {
@@ -162,7 +162,7 @@ fn collect_paths(tokens: &[TokenTree], prefix: &[String], inside: usize, paths: 
     }
 }
 
-/// Collects the path that starts at the name at `at`; returns where it ends.
+/// Collects the path that starts at the name at `at`. Returns its end.
 fn one_path(
     tokens: &[TokenTree],
     mut at: usize,

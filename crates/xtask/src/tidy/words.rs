@@ -1,4 +1,4 @@
-//! Words that are not written: unfinished work, careless ends, and printing from the library.
+//! Words that code must not contain: unfinished work, careless ends, and printing from the library.
 
 use proc_macro2::{Delimiter, TokenTree};
 
@@ -43,7 +43,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// `ignore`, `ignore = "why"`, `cfg_attr(.., ignore)`.
+/// Recognizes `ignore`, `ignore = "why"`, `cfg_attr(.., ignore)`.
 fn names_ignore(attribute: &[TokenTree]) -> bool {
     match ident(attribute.first()) {
         Some(name) if name == "ignore" => true,

@@ -1,6 +1,6 @@
-//! What the kernel itself says of memory, mappings and calls, and how power fails.
+//! What the kernel itself reports of memory, mappings and calls; and the power failure.
 //!
-//! Goals: nothing here asks iomill. Non-goals: checks.
+//! Goals: nothing here asks iomill. Non-goals: checks of iomill.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -20,7 +20,7 @@ const DRIVER: &str = "/sys/bus/nd/drivers/nd_pmem";
 /// The port of QEMU's `isa-debug-exit`.
 const POWER_PORT: u64 = 0xf4;
 
-/// Names of the block devices that are memory: NVDIMMs, and those of virtio.
+/// Names of the block devices that are memory: NVDIMMs and virtio memory.
 pub fn memories() -> Result<(Vec<String>, Vec<String>)> {
     let (mut nvdimms, mut virtual_ones) = (Vec::new(), Vec::new());
     for entry in fs::read_dir("/sys/block")? {
@@ -36,7 +36,7 @@ pub fn memories() -> Result<(Vec<String>, Vec<String>)> {
     Ok((nvdimms, virtual_ones))
 }
 
-/// Gives an NVDIMM's memory pages of the kernel, without which there is no DAX: `ndctl create-namespace --mode=fsdax`.
+/// Makes the kernel keep page structures for an NVDIMM, which DAX needs: `ndctl create-namespace --mode=fsdax`.
 pub fn make_fsdax(region: &str) -> Result<()> {
     let namespace = format!("namespace{region}.0");
     let pfn = format!("{DEVICES}/pfn{region}.0");
@@ -61,7 +61,7 @@ pub fn mount(device: &str, place: &Path, kind: &str, options: &str) -> Result<()
     run("mount", &["-t", kind, "-o", options, &format!("/dev/{device}"), &place.to_string_lossy()])
 }
 
-/// Whether the file is memory, to which no page cache lies between.
+/// Whether the file is memory, with no page cache in between.
 pub fn is_dax(path: &Path) -> Result<bool> {
     let told = statx(CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS)?;
     check(told.stx_attributes_mask.contains(StatxAttributes::DAX), "the kernel does not tell whether a file is DAX")?;
@@ -92,7 +92,7 @@ pub fn mapping(path: &Path) -> Result<(u64, bool)> {
 /// Counts of calls by name.
 pub type Counts = BTreeMap<String, usize>;
 
-/// Counts the calls that write, or make durable, in the whole machine: the kernel's own trace of them.
+/// Counts the calls of the whole machine that write or make data durable, by the kernel's trace.
 pub struct Calls {
     instance: PathBuf,
 }
@@ -116,7 +116,7 @@ impl Calls {
         "io_submit",
     ];
 
-    /// A trace of its own.
+    /// Creates a trace instance of its own.
     pub fn new() -> Result<Calls> {
         let instance = PathBuf::from("/sys/kernel/tracing/instances/calls");
         fs::create_dir(&instance)?;
@@ -127,12 +127,12 @@ impl Calls {
         Ok(Calls { instance })
     }
 
-    /// What was called meanwhile.
+    /// The calls during `work`.
     pub fn during(&self, work: impl FnOnce() -> Result<()>) -> Result<Counts> {
         write(self.instance.join("trace"), "")?;
         write(self.instance.join("tracing_on"), "1")?;
         work()?;
-        // The calls that this makes itself are a write that is begun while it is on.
+        // The only own call in the trace is this write: it begins while the trace is on.
         write(self.instance.join("tracing_on"), "0")?;
         let mut counts = Counts::new();
         for line in read(self.instance.join("trace"))?.lines().filter(|line| !line.starts_with('#')) {
@@ -153,7 +153,7 @@ impl Drop for Calls {
     }
 }
 
-/// The emulator ends at once: nothing of this machine runs after the write to the port, and what it has in its memory is gone.
+/// Ends the emulator at once. Nothing of this machine runs after the write to the port, and its memory is lost.
 pub fn cut_power() -> Result<()> {
     let port = OpenOptions::new().write(true).open("/dev/port")?;
     rustix::termios::tcdrain(std::io::stdout()).or_else(|errno| match errno {
@@ -165,7 +165,7 @@ pub fn cut_power() -> Result<()> {
     Err("the power is still on".into())
 }
 
-/// Waits for what comes in the background.
+/// Waits for something that appears in the background.
 pub fn wait_for(what: &str, is_there: impl Fn() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_there()? {
@@ -175,12 +175,12 @@ pub fn wait_for(what: &str, is_there: impl Fn() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// Takes all the room in a file system; the file that has it.
+/// Fills a file system completely. Returns the file that takes the space.
 pub fn fill(place: &Path) -> Result<PathBuf> {
     let path = place.join("filler");
     let file = File::create(&path)?;
     let mut len = 0;
-    // The file system keeps some for itself, and does not say how much.
+    // The file system keeps some space for itself, and does not report how much.
     for step in [32 << 20, 1 << 20, 1 << 16, 1 << 12] {
         loop {
             match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), len, step) {

@@ -1,5 +1,5 @@
-//! Commands in `sh` blocks still parse: those of `iomill` by the command itself (`iomill --parse-only`), those of cargo
-//! by what the workspace has. Other commands are not looked at.
+//! Commands in `sh` blocks must parse: those of `iomill` by the command itself (`iomill --parse-only`), those of cargo
+//! by what the workspace has. Other commands are not checked.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,18 +12,18 @@ use super::Page;
 use crate::tidy::Finding;
 use crate::workspace::{Result, Workspace, cargo};
 
-/// Subcommands of cargo itself and of rustup's components that we use in our pages.
+/// Subcommands of cargo itself and of rustup's components that our pages use.
 const BUILT_IN: [&str; 13] =
     ["add", "bench", "build", "check", "clippy", "doc", "fmt", "install", "metadata", "publish", "run", "test", "tree"];
-/// Subcommands that are installed apart, with what our pages may ask of them left unchecked.
+/// Subcommands that are installed separately. Their arguments are not checked.
 const INSTALLED: [&str; 3] = ["audit", "deny", "fuzz"];
 
-/// What commands may name.
+/// The names that commands may use.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     root: PathBuf,
     packages: BTreeSet<String>,
-    /// `example x`, `bin x`.
+    /// Such as `example x` and `bin x`.
     targets: BTreeSet<String>,
     aliases: BTreeSet<String>,
 }
@@ -76,7 +76,7 @@ pub(super) fn check(pages: &[Page], known: &Known) -> Result<Vec<Finding>> {
     }
     let Some((first, line, _)) = iomill.first() else { return Ok(findings) };
     let binary = build()?;
-    // A binary that takes anything would prove nothing.
+    // A binary that accepts every argument would prove nothing.
     if parse_only(&binary, &["no-such-command".into()])?.is_none() {
         let what = "cannot be checked: `iomill --parse-only no-such-command` succeeds";
         findings.push(Finding::new(&first.path, *line, what));
@@ -89,7 +89,7 @@ pub(super) fn check(pages: &[Page], known: &Known) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// The words of a line's first command, without `$ `, variables set before it, `sudo` and redirections.
+/// The words of a line's first command, without `$ `, assignments of variables, `sudo` and redirections.
 fn words(line: &str) -> std::result::Result<Vec<String>, String> {
     let line = line.trim();
     let line = line.strip_prefix("$ ").unwrap_or(line);
@@ -125,7 +125,7 @@ fn cargo_objection(words: &[String], known: &Known) -> Option<String> {
     for (word, next) in ours().zip(ours().skip(1).chain([&""])) {
         named.push(word.split_once('=').unwrap_or((word, next)));
     }
-    // `cargo add iomill`: what stands first.
+    // In `cargo add iomill` the package is the first argument.
     if let ("add" | "install", Some(first)) = (subcommand, rest.first().filter(|first| !first.starts_with('-'))) {
         named.push(("--package", first));
     }
@@ -138,7 +138,7 @@ fn cargo_objection(words: &[String], known: &Known) -> Option<String> {
     missing.map(|(option, value)| format!("`cargo {subcommand}`: there is no `{option} {value}` here"))
 }
 
-/// Builds the command; returns where it is.
+/// Builds the command and returns its path.
 fn build() -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Message {
@@ -154,7 +154,7 @@ fn build() -> Result<PathBuf> {
     executables.last().ok_or_else(|| "cargo named no executable for `iomill`".into())
 }
 
-/// What the command says against arguments.
+/// The command's objection to these arguments, if it has one.
 fn parse_only(binary: &Path, arguments: &[String]) -> Result<Option<String>> {
     let output = Command::new(binary).arg("--parse-only").args(arguments).stdin(Stdio::null()).output()?;
     if output.status.success() {

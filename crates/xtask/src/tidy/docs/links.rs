@@ -1,4 +1,4 @@
-//! Relative links lead to a file that exists and, within our own pages, to a heading that exists.
+//! Relative links must lead to a file that exists and, in our own pages, to a heading that exists.
 
 use super::Page;
 use crate::tidy::Finding;
@@ -33,7 +33,7 @@ fn objection(page: &Page, target: &str, pages: &[Page], exists: impl Fn(&str) ->
     anchor.filter(|anchor| missing(anchor)).map(|_| "no such heading")
 }
 
-/// The path of a link from a page; one that starts with `/` starts at the root, as on GitHub. `None` above the root.
+/// The path that a link of a page leads to. A link with `/` at its start begins at the root, as on GitHub. `None` above the root.
 fn resolve(page: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = if link.starts_with('/') { Vec::new() } else { page.split('/').collect() };
     parts.pop();

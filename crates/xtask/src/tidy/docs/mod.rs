@@ -1,4 +1,4 @@
-//! The documentation: its links lead somewhere, and its commands are still ones that exist.
+//! The documentation: its links must lead somewhere, and its commands must exist.
 
 mod commands;
 mod links;
@@ -11,15 +11,15 @@ use super::Finding;
 use crate::workspace::{Result, Workspace};
 use commands::Known;
 
-/// What the checks need of a Markdown file.
+/// The parts of a Markdown file that the checks use.
 #[derive(Debug, Default)]
 struct Page {
     path: String,
     /// Line and target of links and images.
     links: Vec<(usize, String)>,
-    /// The fragments that its headings answer to.
+    /// The fragments of its headings.
     anchors: Vec<String>,
-    /// Line and text of the lines in fenced blocks of language `sh`, continued lines joined.
+    /// Line and text of the lines in fenced blocks of language `sh`, with continued lines joined.
     shell: Vec<(usize, String)>,
 }
 
@@ -68,8 +68,8 @@ fn parse(path: &str, text: &str) -> Page {
     page
 }
 
-/// The fragment that GitHub gives a heading: letters, digits, `-` and `_` in lower case, spaces as `-`, and a number
-/// when it is not the first of its kind.
+/// The fragment that GitHub gives a heading: letters, digits, `-` and `_` in lower case, spaces as `-`. A repeated heading gets
+/// a number.
 fn slug(heading: &str, taken: &[String]) -> String {
     let keep = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
     let base = heading.trim().to_lowercase().chars().filter(keep).collect::<String>().replace(' ', "-");
@@ -77,7 +77,7 @@ fn slug(heading: &str, taken: &[String]) -> String {
     std::iter::once(base.clone()).chain(numbered).find(|slug| !taken.contains(slug)).unwrap_or(base)
 }
 
-/// The lines of a block, with those that end in a backslash joined to the next; the first has number `start`.
+/// The lines of a block, numbered from `start`. A line that ends in a backslash is joined to the next.
 fn joined(block: &str, start: usize) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut continues = false;

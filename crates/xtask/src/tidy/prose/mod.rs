@@ -1,7 +1,7 @@
-//! Plain words: the subject of a sentence is a thing with a name, and a sentence is short enough to follow.
+//! Plain words: the subject of a sentence is a named thing, and a sentence is short.
 //!
-//! Comments, messages and pages are checked, with a ratchet per file. Comments and pages are read as Markdown, and code in
-//! them is not prose. Non-goals: grammar and style, which readers judge; a machine refuses only the worst.
+//! Comments, messages and pages are checked, with exceptions per file that only shrink. Comments and pages are read as Markdown,
+//! and code in them is not checked. Non-goals: grammar and style, which readers judge. A machine finds only the worst.
 
 mod text;
 
@@ -14,9 +14,9 @@ use serde::Deserialize;
 use super::{EXCEPTIONS, Finding};
 use text::{Kind, stretches};
 
-/// Words that stand in for the thing that acts.
+/// Words that hide the thing that acts.
 const PRONOUNS: [&str; 6] = ["who", "whoever", "whose", "somebody", "nobody", "anybody"];
-/// Words of a sentence in a comment or a page. Readers check for 25.
+/// The most words in a sentence of a comment or a page. Readers check for 25.
 const SENTENCE_MAX: usize = 40;
 
 /// How many findings each file may still have, by path.
@@ -28,7 +28,7 @@ pub struct Exceptions {
     sentences: BTreeMap<String, usize>,
 }
 
-/// What is not plain in a file.
+/// The violations in a file.
 pub struct Prose {
     path: String,
     /// Line and word.
@@ -130,7 +130,7 @@ fn newlines(text: &str) -> usize {
     text.matches('\n').count()
 }
 
-/// A message without escapes, without what is put in for `{}`, and without what stands between backticks.
+/// A message without escapes, without `{}` and its name, and without the text between backticks.
 fn without_code(message: &str) -> String {
     let mut kept = String::new();
     let mut until = None;
@@ -171,7 +171,7 @@ pub fn check(files: &[Prose], exceptions: &Exceptions) -> Vec<Finding> {
     findings
 }
 
-/// All of a file's findings of one kind if it has more than it may have; one finding if it may have more than it has.
+/// All of a file's findings of one kind, if it has more than its exception allows; one finding if it has fewer.
 fn ratchet(path: &str, found: Vec<(usize, String)>, table: &str, exceptions: &BTreeMap<String, usize>) -> Vec<Finding> {
     let now = found.len();
     let allowed = exceptions.get(path).copied();
@@ -186,7 +186,7 @@ fn ratchet(path: &str, found: Vec<(usize, String)>, table: &str, exceptions: &BT
     vec![Finding::new(EXCEPTIONS, 0, what)]
 }
 
-/// The tables of exceptions that files need as they are, as TOML.
+/// The tables of exceptions that the files need now, as TOML.
 pub fn exceptions(files: &[Prose]) -> String {
     let mut toml = String::new();
     table(&mut toml, "pronouns", files, |file| file.pronouns.len());
@@ -214,7 +214,7 @@ mod tests {
         check(&[Prose::read(path, text)], &Exceptions::default()).into_iter().map(|f| f.line).collect()
     }
 
-    /// A sentence of so many words.
+    /// A sentence with this number of words.
     fn long(words: usize) -> String {
         format!("{}end.", "word ".repeat(words - 1))
     }

@@ -1,6 +1,6 @@
-//! What readers see of a Rust file: its comments, and its string literals that hold more than one word.
+//! The text that readers see of a Rust file: its comments, and its string literals of more than one word.
 //!
-//! Comments are not tokens, so this scans characters. It knows of Rust only where comments and literals begin and end.
+//! Comments are not tokens, so this scans characters. It only knows where comments and literals begin and end.
 
 /// Text that readers see.
 #[derive(Debug, PartialEq, Eq)]
@@ -8,13 +8,13 @@ pub struct Stretch {
     pub kind: Kind,
     /// The line of its first character, from 1.
     pub line: usize,
-    /// Line by line as in the file, without what marks a comment.
+    /// The lines as in the file, without the marks of a comment.
     pub text: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Lines of comment that follow each other, or one comment beside code.
+    /// Consecutive lines of comment, or one comment beside code.
     Comment,
     /// The inside of a string literal.
     Message,
@@ -60,7 +60,7 @@ pub fn stretches(text: &str) -> Vec<Stretch> {
 struct Scan {
     found: Vec<Stretch>,
     line: usize,
-    /// The last line of comment, if it stands alone, and what marks it.
+    /// The last line of comment, if no code is before it, and its mark.
     open: Option<(usize, &'static str)>,
 }
 
@@ -81,7 +81,7 @@ impl Scan {
         }
     }
 
-    /// Takes a line of comment, which starts at `at`.
+    /// Takes a line of comment that starts at `at`.
     fn comment(&mut self, file: &str, at: usize, comment: &str) {
         let marker = ["///", "//!", "//"].into_iter().find(|marker| comment.starts_with(marker)).unwrap_or_default();
         let body = &comment[marker.len()..];
@@ -99,7 +99,7 @@ impl Scan {
     }
 }
 
-/// Where `what` is next, or the end.
+/// The next position of `what`, or the end.
 fn find(text: &str, at: usize, what: &str) -> usize {
     text[at..].find(what).map_or(text.len(), |length| at + length)
 }
@@ -139,7 +139,7 @@ fn string_end(text: &str, mut at: usize) -> usize {
     }
 }
 
-/// Start and end of what the raw string at `at` holds, and where it ends itself.
+/// Start and end of the content of the raw string at `at`, and the end of the literal.
 fn raw_string(text: &str, at: usize) -> Option<(usize, usize, usize)> {
     let hashes = text[at + 1..].bytes().take_while(|byte| *byte == b'#').count();
     let start = at + 1 + hashes;
