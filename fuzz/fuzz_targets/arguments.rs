@@ -1,4 +1,4 @@
-//! The command's arguments may be any bytes: parsing them never panics. They are separated by line ends here.
+//! The command's arguments may be any bytes; parsing never panics. Here line ends separate the arguments.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Labels come from drives that may hold anything: reading one never panics.
+//! Labels come from drives, which may hold any bytes; reading a label never panics.
 
 #![no_main]
 
@@ -10,11 +10,11 @@ fuzz_target!(
     init: {
         let seed = seal::sealed(include_bytes!("../seeds/label/two-drives"));
         if let Err(error) = iomill::catalog::parse_label(&seed) {
-            panic!("the seed is no label any more, so that fuzzing would not get past the checksum: {error:?}");
+            panic!("the seed is no label any more, so fuzzing would not get past the checksum; replace the seed: {error:?}");
         }
     },
     |data: &[u8]| {
-        // Most bytes end at the checksum; with a right one they reach what is behind it.
+        // Most bytes fail at the checksum. With a right one they reach the code behind it.
         let _ = iomill::catalog::parse_label(data);
         let _ = iomill::catalog::parse_label(&seal::sealed(data));
     }

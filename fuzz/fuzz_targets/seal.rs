@@ -1,9 +1,9 @@
-//! The checksum line that labels and records end with, written by what `docs/format.md` says rather than by the
-//! library, so that the fuzzer's bytes get past it.
+//! The checksum line at the end of labels and records, so that the fuzzer's bytes pass the check. It is written from
+//! `docs/format.md`, not by the library.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// `text` on whole lines, and its checksum.
+/// `text` as whole lines, with its checksum.
 pub fn sealed(text: &[u8]) -> Vec<u8> {
     let mut bytes = text.to_vec();
     if !bytes.ends_with(b"\n") {

@@ -1,5 +1,5 @@
-//! Traces are anybody's files, compressed or not: reading one never panics, nor takes memory without bound, and no request
-//! reaches beyond what the rest counts on.
+//! Traces come from anywhere, compressed or not. Reading one never panics and takes bounded memory. No request reaches beyond the
+//! limits that other code relies on.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ use std::io::Cursor;
 use iomill_trace::{Format, Reader};
 use libfuzzer_sys::fuzz_target;
 
-/// Bytes that compress well could be read for ever.
+/// A limit, because a short input that compresses well could be read for ever.
 const REQUESTS_MAX: usize = 20_000;
 
 fuzz_target!(

@@ -135,7 +135,7 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
     }
     let mounts = mounts::all(tree);
     let mount = mounts::holding(&mounts, &path);
-    // Within a chroot the table lacks mounts that begin outside; the file itself knows its device.
+    // Within a chroot the table lacks mounts that begin outside. The file itself still has the number of its device.
     let number =
         mount.map(|mount| mount.number.clone()).or_else(|| tree.is_machine().then(|| number_of(&path)).flatten());
     let nowhere = |why: String| Error::Machine { what: format!("{}", path.display()), why };
@@ -164,7 +164,7 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
     })
 }
 
-/// `major:minor` of what a file lies on, as mounts have it.
+/// `major:minor` of the device that a file lies on, in the form of the mount table.
 fn number_of(path: &Path) -> Option<String> {
     let number = path.metadata().ok()?.dev();
     Some(format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)))

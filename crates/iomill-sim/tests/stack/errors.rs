@@ -23,8 +23,8 @@ fn errors_harm_nothing_but_what_they_hit() {
 /// A file, the bytes that it should hold, and the bytes that failed writes may have left instead.
 struct Twin {
     bytes: Vec<u8>,
-    /// By offset, the other bytes that the file may hold there instead of `bytes`. Bytes that a failed write left beyond the end never
-    /// come into view.
+    /// By offset: bytes that the file may hold there instead of `bytes`. Bytes that a failed write left beyond the end never become
+    /// visible.
     doubtful: BTreeMap<usize, Vec<u8>>,
     /// Lengths, one of which is durable: that of the last sync that succeeded, and those of later ones.
     durable: Vec<usize>,
@@ -121,7 +121,7 @@ impl Model {
             Err(error) => {
                 drop(array);
                 self.after_naming(rng, world, &error);
-                // Either the creation was not undone, or the new file could not be opened.
+                // Either the file was created after all, or the new file could not be opened.
                 if self.array().list("").contains(&name) {
                     self.files.insert(name, twin(None));
                 }
@@ -318,7 +318,7 @@ impl Twin {
                     let within = new.iter().enumerate().take(self.bytes.len().saturating_sub(at));
                     within.for_each(|(i, &byte)| self.doubtful.entry(at + i).or_default().push(byte));
                 }
-                // What an earlier one left beyond the end could not be cleared.
+                // An earlier failed write left bytes beyond the end that could not be cleared.
                 self.poisoned |= matches!(file.write_at(&[], 0), Err(Error::Poisoned { .. }));
             }
         }

@@ -1,4 +1,4 @@
-//! Promises of single calls where drives fail and processes end, in the fewest calls that show them (`docs/durability.md`).
+//! Promises of single calls when drives fail and processes end, each in the fewest calls that show it (`docs/durability.md`).
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Task};
@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 const MODES: [Mode; 3] = [Mode::Inline, Mode::Auto, Mode::DriveThreads];
 
 fn options(world: &World, mode: Mode, cache_pages: usize) -> ArrayOptions {
-    // Faults are aimed at requests by their number, so each piece is one.
+    // Faults hit requests by their number, so each piece must be one request.
     let options = ArrayOptions::new().platform(world.platform()).mode(mode).merge(false);
     options.set_size(4).cache_bytes((cache_pages * PAGE) as u64)
 }
@@ -26,7 +26,7 @@ fn eio(kind: Kind) -> Injection {
     Injection::new(kind, Fault::Errno(libc::EIO)).path("parts/")
 }
 
-/// The machine loses all that no sync has covered; the file as it is then.
+/// The machine loses everything that no sync has covered. Returns the file after that.
 fn after_a_crash(world: &World, array: Array) -> Vec<u8> {
     world.crash_with(Survival::Nothing);
     drop(array);
@@ -40,7 +40,7 @@ fn after_a_crash(world: &World, array: Array) -> Vec<u8> {
     got
 }
 
-/// What a writer finds may be in the drives' caches alone. Its sync covers that too, though it has written nothing itself.
+/// Earlier bytes may be only in the drives' caches. A writer's sync covers them too, even if the writer wrote nothing itself.
 #[test]
 fn a_sync_covers_what_an_earlier_writer_left() {
     let mut rng = Rng::with_seed(2);
@@ -50,7 +50,7 @@ fn a_sync_covers_what_an_earlier_writer_left() {
         let (first, second) = (bytes(&mut rng, 21 * PAGE), bytes(&mut rng, 21 * PAGE));
         file.write_at(&first, 0).unwrap();
         drop(file);
-        // The parts are as long as they must be, so that the next opening has nothing to cut.
+        // The parts have exactly the length that they need, so that the next opening has nothing to cut.
         let file = array.open_file("file").unwrap();
         file.write_at(&second, 0).unwrap();
         world.kill_process();
@@ -75,7 +75,7 @@ fn a_sync_covers_what_an_earlier_writer_left() {
     }
 }
 
-/// The same in one process: of a file that was discarded, and of one that took no more writes.
+/// The same in one process, for a file that was discarded and for one that got no more writes.
 #[test]
 fn a_sync_covers_what_an_earlier_opening_left() {
     let world = World::new(2).with_drives(2, DriveModel::default());
@@ -86,7 +86,7 @@ fn a_sync_covers_what_an_earlier_opening_left() {
     file.discard();
     let file = array.open_file("file").unwrap();
     file.sync().unwrap();
-    // Now both parts fail to be synced, and the file is opened again.
+    // Now the sync of both parts fails, and the file is opened again.
     file.write_at(&[3; 8 * PAGE], 0).unwrap();
     world.faults(|faults| faults.inject(eio(Kind::Sync).times(2)));
     file.sync().unwrap_err();
@@ -99,12 +99,12 @@ fn a_sync_covers_what_an_earlier_opening_left() {
     assert_eq!(syncs(), before.map(|count| count + 1), "a file that is opened again was not synced");
     drop(file);
     let got = after_a_crash(&world, array);
-    // What a failed fdatasync has dropped no sync brings back.
+    // No later sync brings back what a failed fdatasync has dropped.
     assert!(got.iter().all(|&byte| byte == 2 || byte == 3), "what a discarded handle left was not synced");
     assert_tidy(&world);
 }
 
-/// Opening a file for nothing but reading costs no fdatasync, nor does a new file that is not written to.
+/// A file that is opened only for reading costs no fdatasync. A new file without writes costs none either.
 #[test]
 fn a_file_that_is_not_written_to_costs_no_sync_at_its_end() {
     let world = World::new(3).with_drives(2, DriveModel::default());
@@ -123,7 +123,7 @@ fn a_file_that_is_not_written_to_costs_no_sync_at_its_end() {
     assert_eq!(syncs(), before);
 }
 
-/// A page that cannot be written back is in the way of no write to another page, and its error no other write's.
+/// A page that cannot be written back does not stop writes to other pages, and its error is not theirs.
 #[test]
 fn a_write_fails_by_no_other_page() {
     for mode in MODES {
@@ -145,11 +145,11 @@ fn a_write_fails_by_no_other_page() {
             };
             assert!(result.is_ok(), "page {page} is healthy: {}", result.unwrap_err());
         }
-        // A pin, which needs room, says what there is none for, and asks the drive once.
+        // A pin needs room. Its error names the page that takes the room, and the drive is asked once.
         let error = file.pin(1).unwrap_err();
         assert!(matches!(&error, Error::Machine { .. }), "{error}");
         assert!(error.to_string().contains("cannot be written back (cannot write /sim/0"), "{error}");
-        // One more of the bad drive finds no room and fails by itself, at its own place.
+        // Another page of the bad drive finds no room, and its write fails with its own offset.
         let error = file.write_at(&[4; PAGE], 8 * PAGE as u64).unwrap_err();
         assert!(matches!(&error, Error::Io { action: "write", offset: Some(0x4000), .. }), "{error}");
         let error = file.sync().unwrap_err();
@@ -172,8 +172,8 @@ fn a_write_fails_by_no_other_page() {
     }
 }
 
-/// A page that has pins, in a cache of which no frame is left, is written to past the cache once it is clean. Where it cannot be
-/// written back, that write fails, with its own place, and does not try for ever.
+/// A pinned page, in a cache without a free frame: once the page is clean, writes to it go past the cache. If it cannot be
+/// written back, the write fails with its own offset, and does not try for ever.
 #[test]
 fn a_write_to_a_pinned_page_fails_by_itself() {
     let world = World::new(5).with_drives(1, DriveModel::default());
@@ -181,11 +181,11 @@ fn a_write_to_a_pinned_page_fails_by_itself() {
     file.write_at(&[1; 400 * PAGE], 0).unwrap();
     file.sync().unwrap();
     world.faults(|faults| faults.inject(eio(Kind::Write).times(u64::MAX)));
-    // Each page has a frame, there are four more, and eight pins at most.
+    // Each page has a frame. Four more frames exist, and at most eight pins.
     let pin = |page| file.pin(page).unwrap();
     let mut pins = Vec::from([396, 397, 398, 399].map(pin));
     for page in (396..400).chain(0..396) {
-        // Where all pages of a set are dirty, one more fails.
+        // If all pages of a set are dirty, a write of one more page fails.
         let _full_or_not = file.write_at(&[2; 10], page * PAGE as u64);
     }
     pins.extend([396, 397, 398, 399].map(pin));
@@ -197,7 +197,7 @@ fn a_write_to_a_pinned_page_fails_by_itself() {
     drop(pins);
     world.faults(|faults| faults.clear());
     (396..400).for_each(|page| file.write_at(&[4; 10], page * PAGE as u64 + 100).unwrap());
-    // What could not be written back is told once.
+    // A failed write-back is reported once.
     file.sync().unwrap_err();
     file.sync().unwrap();
     drop(file);
@@ -205,7 +205,7 @@ fn a_write_to_a_pinned_page_fails_by_itself() {
     assert_tidy(&world);
 }
 
-/// What a write that failed left beyond the end is in no hole that a later write makes.
+/// A failed write left bytes beyond the end. A later write that makes a hole there must not show them.
 #[test]
 fn a_hole_shows_nothing_of_a_write_that_failed() {
     for layout in [Layout::striping(), Layout::hash()] {
@@ -219,7 +219,7 @@ fn a_hole_shows_nothing_of_a_write_that_failed() {
                 false => file.write_at(&bytes, at),
             };
             if cache_pages == 64 {
-                // A page that must be read first, and cannot be: the others are in the cache by then.
+                // A page that must be read first, and whose read fails. The other pages are in the cache by then.
                 file.sync().unwrap();
                 file.advise(.., iomill::Advice::DontNeed).unwrap();
                 world.faults(|faults| faults.inject(eio(Kind::Read)));
@@ -236,7 +236,7 @@ fn a_hole_shows_nothing_of_a_write_that_failed() {
             assert!(got[..50].iter().all(|&byte| byte == 7), "{}", what());
             assert!(got[50..100].iter().all(|&byte| byte == 7 || byte == 8), "{}", what());
             assert_same(&got[100..30 * PAGE], &vec![0; 30 * PAGE - 100], what);
-            // What could not be written back is told once.
+            // A failed write-back is reported once.
             let _told_or_not = file.sync();
             file.sync().unwrap();
             drop(file);
@@ -247,7 +247,7 @@ fn a_hole_shows_nothing_of_a_write_that_failed() {
     }
 }
 
-/// A change of the length that cannot write back what was written before leaves the length as it is.
+/// A change of the length first writes earlier data back. If that fails, the length stays.
 #[test]
 fn a_length_that_cannot_be_synced_is_not_changed() {
     for len in [5000, 50_000] {
@@ -271,7 +271,7 @@ fn a_length_that_cannot_be_synced_is_not_changed() {
     }
 }
 
-/// A batch takes the space of its ranges, as the same writes one after the other do, and not of all that lies between.
+/// A batch takes the space of its ranges, like the same writes in turn, and none between its ranges.
 #[test]
 fn a_batch_takes_no_space_between_its_ranges() {
     const FAR: u64 = 8 << 40;
@@ -316,7 +316,7 @@ fn a_batch_takes_no_space_between_its_ranges() {
     }
 }
 
-/// A crash at any moment of a write leaves the page as it was or as it is to be.
+/// A crash during a write of a page leaves the old page or the new one.
 #[test]
 fn a_crash_leaves_a_page_old_or_new() {
     let mut found = [0; 2];

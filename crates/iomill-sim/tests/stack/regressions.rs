@@ -127,7 +127,7 @@ fn a_full_drive_does_not_hold_up_the_others() {
         };
         file.try_submit(vec![task.clone()], told).unwrap().inspect(|back| assert_eq!(*back, [task]))
     };
-    // No thread steps the servers meanwhile.
+    // No thread runs the servers' steps meanwhile.
     let mut taken = 0;
     while send(0).is_none() {
         taken += 1;
@@ -146,7 +146,7 @@ fn a_full_drive_does_not_hold_up_the_others() {
     assert_tidy(&world);
 }
 
-/// A read beyond the end of the file, and one of more memory than there is, were cut into 2^41 pieces before they were refused.
+/// A read beyond the end of the file, and one longer than the memory, were cut into 2^41 pieces before they were refused.
 #[test]
 fn a_senseless_read_is_refused_at_once() {
     for len in [PAGE as u64, 1 << 59] {
@@ -155,7 +155,7 @@ fn a_senseless_read_is_refused_at_once() {
         let array = options.create(world.paths()).unwrap();
         let file = array.create_file("file", Layout::striping()).unwrap();
         file.set_len(len).unwrap();
-        // From now on the drives have queues, of which there may be room in some.
+        // From now on the drives have queues, and some of these may have room.
         block_on(&array, file.read(0, PAGE)).unwrap();
         let (told, end) = std::sync::mpsc::channel();
         let asker = file.clone();
