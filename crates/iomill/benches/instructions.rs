@@ -1,8 +1,8 @@
-//! Operations whose instructions are counted: `instructions KIND DIR`, under callgrind, by `cargo xtask budget`.
+//! Counts the instructions of single operations: `instructions KIND DIR`, under callgrind, by `cargo xtask budget`.
 //!
-//! Goals: the same instructions in every run: fixed places, one thread that does the work, no clock that decides anything. What is
-//! between begin and end of [`counted_work`] is counted, and how many operations that were is printed. Non-goals: time; what the
-//! kernel does is not counted.
+//! Goals: the same instructions in every run. So places are fixed, one thread does the work, and no clock decides anything.
+//! Instructions between begin and end of [`counted_work`] count, and the program prints the number of operations. Non-goals:
+//! time, and what the kernel does.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,21 +21,21 @@ const PAGE: usize = 4096;
 const RECORD: usize = 128;
 /// Drives of the array.
 const DRIVES: usize = 4;
-/// Records of a call that takes many.
+/// Records of a call that takes several.
 const BATCH: usize = 256;
 
-/// Does its work inside a function that callgrind knows by name.
+/// Does its work inside a function that callgrind finds by name.
 #[inline(never)]
 fn counted_work(work: &mut dyn FnMut()) {
     work();
-    // Not the last thing, or it would be a jump and no call.
+    // Not the last statement, or the call would become a jump.
     black_box(());
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let [kind, dir] = &arguments[..] else {
-        // `cargo bench` runs it without.
+        // `cargo bench` runs the program without arguments.
         println!("usage: instructions hit|batched-hit|future-hit|miss|create DIR");
         return;
     };
@@ -55,7 +55,7 @@ fn main() {
     println!("operations {operations}");
 }
 
-/// An error where the engine that all counts are of is not to be had.
+/// An error if the engine that the budgets are for is not available.
 fn try_engine(dir: &Path) -> iomill::Result<()> {
     let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(0))?;
     let file = array.create_file("f", Layout::default())?;
@@ -82,7 +82,7 @@ fn file(array: &Array, len: usize) -> File {
     file
 }
 
-/// A file of which all is in the cache.
+/// A file that is in the cache as a whole.
 fn warm(dir: &Path) -> (Array, File) {
     let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(64 << 20)).unwrap();
     let file = file(&array, 4 << 20);
@@ -92,7 +92,7 @@ fn warm(dir: &Path) -> (Array, File) {
     (array, file)
 }
 
-/// Places of records, in no order.
+/// Places of records, not in sequence.
 fn places(file: &File, count: usize) -> Vec<u64> {
     let records = file.len() / RECORD as u64;
     (0..count as u64).map(|index| index * 7919 % records * RECORD as u64).collect()
@@ -136,7 +136,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Inline, as a thread that waits in io_uring stops all others under valgrind. A hit asks nothing of drive threads.
+/// Inline, because under valgrind a thread that waits in io_uring stops all others. A hit uses no drive thread.
 fn future_hits(dir: &Path) -> usize {
     let (_array, file) = warm(dir);
     let places = places(&file, 20_000);
@@ -159,10 +159,10 @@ fn future_hits(dir: &Path) -> usize {
     places.len()
 }
 
-/// Pages that come once each, at places that read-ahead sees no order in.
+/// Each page is read once, at places in which read-ahead sees no order.
 fn misses(dir: &Path) -> usize {
     let options = ArrayOptions::new().mode(Mode::Inline);
-    // Written past the cache, so that none of it is there.
+    // Writes past the cache, so that no page is in it.
     let written = array(dir, options.clone().cache_bytes(0)).unwrap();
     file(&written, 16 << 20).close().unwrap();
     written.close().unwrap();
@@ -176,7 +176,7 @@ fn misses(dir: &Path) -> usize {
             assert_eq!(file.read_at(&mut page, place).unwrap(), PAGE);
         }
     };
-    // By then the cache is full of other pages than those that come.
+    // By then the cache is full of other pages.
     let (before, counted) = places.split_at(places.len() / 2);
     read(before);
     let misses = array.counters().misses;

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     block_on(file.write(0, b"many drives, one file\n".repeat(10_000)))?;
     block_on(file.sync_async())?;
-    // All of these are in flight before the first is waited for.
+    // All reads are in flight before the first is waited for.
     let reads: Vec<_> = (0..100).map(|n| file.read(n * 2200, 22)).collect();
     for read in reads {
         assert_eq!(block_on(read)?, b"many drives, one file\n");

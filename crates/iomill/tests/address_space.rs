@@ -8,10 +8,10 @@ use std::process::Command;
 
 use iomill::{ArrayOptions, Layout};
 
-/// Tells the process that is held to a limit where its drive is.
+/// Tells the process with the limit where its drive is.
 const DRIVE: &str = "IOMILL_TEST_DRIVE";
 
-/// Runs this test again in a process of its own with so much address space.
+/// Runs this test again in its own process with so much address space.
 fn run_limited(kib: u64, drive: &Path) -> String {
     let test = "a_default_cache_is_as_large_as_there_is_room_for";
     let output = Command::new("sh")
@@ -35,7 +35,7 @@ fn limited(drive: &Path) {
     assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 1 << 20);
     assert!(bytes.iter().all(|byte| *byte == 7));
     array.close().unwrap();
-    // What was asked for is given, or refused in words.
+    // The requested size is granted, or refused in words.
     match ArrayOptions::new().cache_bytes(1 << 30).open(drive) {
         Ok(array) => println!("given={}", array.counters().cache_bytes),
         Err(error) => println!("refused={error}"),

@@ -1,4 +1,4 @@
-//! Read-ahead, advice, and tasks in place: what comes in when, and how it is counted.
+//! Read-ahead, advice, and tasks in place: which pages come in at which time, and how they are counted.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -21,7 +21,7 @@ struct World {
 }
 
 impl World {
-    /// A file of so many pages and a little more, none of which is in the cache.
+    /// A file of so many pages and a little more, with no page in the cache.
     fn new(options: ArrayOptions, pages: usize) -> World {
         let place = tempfile::tempdir().unwrap();
         let drives: Vec<_> = (0..3).map(|drive| place.path().join(drive.to_string())).collect();
@@ -37,7 +37,7 @@ impl World {
         World { _place: place, array, file, bytes }
     }
 
-    /// Reads on from page to page.
+    /// Reads one page after the other.
     fn read_on(&self, pages: std::ops::Range<usize>) {
         let mut buf = [0; PAGE];
         for page in pages {
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// Waits until what is counted is as it should be.
+    /// Waits until the counters satisfy a condition.
     #[track_caller]
     fn wait_for(&self, what: impl Fn(&Counters) -> bool) -> Counters {
         let start = Instant::now();
@@ -106,7 +106,7 @@ fn without_it_every_page_is_missed() {
         let counted = world.array.counters();
         assert_eq!((counted.misses, counted.hits, counted.read_ahead), (300, 0, 0));
         if !is_off {
-            // Back to where it began; another handle has never been told.
+            // Back to the beginning; no other handle got the advice.
             world.file.advise(.., Advice::Normal).unwrap();
             world.file.advise(.., Advice::DontNeed).unwrap();
             world.read_on(0..300);
@@ -143,8 +143,8 @@ fn what_will_be_needed_comes_in_the_background() {
         world.file.advise(PAGE as u64 * 10 + 5..PAGE as u64 * 600, Advice::WillNeed).unwrap();
         world.file.advise(PAGE as u64 * 900.., Advice::WillNeed).unwrap();
         let counted = world.wait_for(|counters| counters.read_ahead == 590 + 101);
-        assert_eq!((counted.misses, counted.hits), (0, 0), "nobody has asked, {mode:?}");
-        // The last ones may be on their way still; then they are waited for.
+        assert_eq!((counted.misses, counted.hits), (0, 0), "no call has asked, {mode:?}");
+        // The last pages may still be on their way. Then the read waits for them.
         world.read_on(10..600);
         world.read_on(900..1000);
         let counted = world.array.counters();
@@ -178,7 +178,7 @@ fn what_is_not_needed_leaves_but_for_what_is_dirty_or_pinned() {
     let before = world.array.counters();
     let pin = world.file.pin(7).unwrap();
     world.file.write_at(&world.bytes[20 * PAGE..21 * PAGE], 20 * PAGE as u64).unwrap();
-    // Pages that are in the range only in part stay.
+    // Pages that lie only partly in the range stay.
     world.file.advise(PAGE as u64 * 5 + 1..PAGE as u64 * 30 + 1, Advice::DontNeed).unwrap();
     world.file.advise(.., Advice::Random).unwrap();
     for page in [5, 7, 20, 30, 31] {
@@ -190,7 +190,7 @@ fn what_is_not_needed_leaves_but_for_what_is_dirty_or_pinned() {
     assert_eq!(world.array.counters().since(&before).misses, 22, "all but the pinned one and the dirty one");
     assert!(pin[..] == world.bytes[7 * PAGE..8 * PAGE]);
     drop(pin);
-    // A range that is larger than the cache, and the end of the file, which is in no whole page.
+    // A range that is larger than the cache, and the end of the file, which is not a whole page.
     world.file.sync().unwrap();
     world.file.advise(.., Advice::DontNeed).unwrap();
     let before = world.array.counters();
@@ -254,7 +254,7 @@ fn many_tasks_are_on_their_way_at_a_time_and_ask_for_more() {
         file.submit_with(at, PAGE, run).unwrap();
     }
     for mode in MODES {
-        // The cache holds a part of it.
+        // The cache holds only a part of the file.
         let world = World::new(options(mode).cache_bytes(2 << 20), 3000);
         let (told, ends) = channel();
         for start in 0..1000 {
@@ -270,7 +270,7 @@ fn many_tasks_are_on_their_way_at_a_time_and_ask_for_more() {
     }
 }
 
-/// Whoever learns of the end from the task may delete the file.
+/// A thread that learns of the end from the task may delete the file.
 #[test]
 fn a_task_keeps_no_handle() {
     let World { _place, array, file, .. } = World::new(options(Mode::Auto), 100);
@@ -279,7 +279,7 @@ fn a_task_keeps_no_handle() {
         file.submit_with(round * PAGE as u64, PAGE, move |pages| told.send(pages.is_ok()).unwrap()).unwrap();
         assert!(ends.recv().unwrap());
     }
-    // Which waits for what is under way on the file, the task among it.
+    // `delete` waits for work in progress on the file, and the task is part of that work.
     let (told, ends) = channel();
     let inside = array.clone();
     let task = move |_: iomill::Result<&iomill::Pages<'_>>| {

@@ -1,5 +1,5 @@
-//! An array where there is nothing else: no `/proc`, no `/sys`, no `/dev`, no table of mounts. A test of its own process, whose root
-//! directory it changes, which takes root.
+//! An array in a root directory without `/proc`, `/sys`, `/dev` or a table of mounts. The test has its own process, because it
+//! changes the root directory, which takes root's rights.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -48,7 +48,7 @@ fn an_array_needs_nothing_but_its_drives() {
             for drive in &info.drives {
                 assert!(!drive.ground.file_system.is_empty() && drive.ground.total_bytes > 0, "{info:?}");
             }
-            // The machine's memory is known, and a part of it is the cache.
+            // The machine's memory is known, and the cache is a part of it.
             assert!(array.counters().cache_bytes > 0, "{info:?}");
             let mut bytes = vec![0; data.len()];
             assert_eq!(array.open_file("file").unwrap().read_at(&mut bytes, 5).unwrap(), data.len());

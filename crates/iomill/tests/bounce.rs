@@ -1,5 +1,5 @@
-//! The memory by which what is not aligned goes to the drives and comes from them. In a file of its own, because it looks at the memory of
-//! the whole process.
+//! The memory through which unaligned I/O goes to and from the drives. It has its own file, because it measures the memory of the
+//! whole process.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -11,7 +11,7 @@ use iomill::{ArrayOptions, Layout};
 
 const PAGE: usize = 4096;
 
-/// Threads, each of which would have 8 MiB of its own.
+/// Without a bound each of these threads would have 8 MiB of its own.
 const THREADS: usize = 64;
 const DRIVES: usize = 4;
 const DEPTH: u32 = 128;
@@ -20,7 +20,7 @@ const DEPTH: u32 = 128;
 const RECORDS: usize = 1500;
 const RECORD: usize = 100;
 
-/// Beside what bounces: threads' stacks, what they read, the allocator's arenas.
+/// Memory besides bounce memory: the threads' stacks, the bytes that they read, the allocator's arenas.
 const REST_BYTES: usize = 48 << 20;
 
 fn anonymous_bytes() -> usize {
@@ -29,7 +29,7 @@ fn anonymous_bytes() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// However many threads have read and written what is not aligned, and live on, they keep a bounded amount of memory.
+/// Threads that have done unaligned I/O, and live on, keep a bounded amount of memory, however many they are.
 #[test]
 fn threads_share_the_memory_that_bounces() {
     let places: Vec<_> = (0..DRIVES).map(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()).collect();
@@ -52,7 +52,7 @@ fn threads_share_the_memory_that_bounces() {
                 for (offset, record) in offsets.iter().zip(bytes.chunks(RECORD)) {
                     assert!(record == &content[*offset as usize..][..RECORD], "{offset}");
                 }
-                // As it was, so that the others may read it.
+                // The same bytes again, so that other threads may read them.
                 let at = thread * RECORD;
                 file.write_at(&content[at..][..RECORD], at as u64).unwrap();
                 done.wait();

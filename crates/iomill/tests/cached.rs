@@ -1,4 +1,4 @@
-//! Threads at one array with a cache that is far too small, against plain byte vectors.
+//! Threads that use one array with a cache that is far too small, compared with plain byte vectors.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -16,7 +16,7 @@ use iomill::{Advice, Array, ArrayOptions, File, Layout, Mode, PolicyKind, Remote
 const PAGE: usize = 4096;
 const THREADS: usize = 4;
 
-/// How long each test goes on with each kind of cache.
+/// How long each test runs with each kind of cache.
 fn time() -> Duration {
     Duration::from_millis(std::env::var("IOMILL_MS").map_or(250, |text| text.parse().unwrap()))
 }
@@ -40,8 +40,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The node or nodes of a kind of cache: one, or emulated ones that share their drives, or do not, with pages of other nodes got at
-/// in all ways.
+/// The node or nodes of a kind of cache. Several nodes are emulated. They share their drives, or do not. Pages of other nodes are
+/// read in all ways.
 fn nodes_of(index: usize, several: bool, mode: Mode, options: ArrayOptions) -> (usize, ArrayOptions) {
     if !several {
         return (1, options.topology(Topology::One));
@@ -199,10 +199,10 @@ fn owner(file: &File, index: usize, mut rng: Rng, until: Instant) -> Vec<u8> {
     model
 }
 
-/// A record through a pin: whole if the page holds it whole.
+/// Checks a record through a pin, up to the end of its first page.
 fn pinned(file: &File, start: u64, wanted: &[u8]) {
     let (page, within) = (start / PAGE as u64, start as usize % PAGE);
-    // Others may have pinned all that may be pinned.
+    // Other threads may hold as many pins as there may be.
     let Ok(pin) = file.pin(page) else { return };
     let end = (within + wanted.len()).min(pin.len());
     let copy = pin.to_vec();
@@ -211,7 +211,7 @@ fn pinned(file: &File, start: u64, wanted: &[u8]) {
     assert!(copy[..] == pin[..], "a pinned page changed");
 }
 
-/// Pages that are written whole, by anybody, with one stamp: whoever reads one finds one stamp.
+/// Any thread writes whole pages, each with one stamp. A reader finds only one stamp in a page.
 #[test]
 fn pages_never_tear() {
     each_kind(|rng, array| {
@@ -254,7 +254,7 @@ fn pages_never_tear() {
                             }
                             4 => {
                                 let pages = (PAGES - page).min(2);
-                                // More than may be pinned at a time is an error.
+                                // More pages than may be pinned at a time is an error.
                                 let _ = file.read_with(offset, pages * PAGE, |pages| {
                                     for page in pages.iter() {
                                         whole(page);
@@ -274,7 +274,7 @@ fn pages_never_tear() {
     });
 }
 
-/// A pin that finds its set full of dirty pages does not wait for somebody else to flush them: nobody else may come.
+/// A pin that finds its set full of dirty pages does not wait for another thread to flush them: no other thread may come.
 #[test]
 fn a_pin_makes_room_among_dirty_pages() {
     const PAGES: usize = 36;
@@ -300,7 +300,8 @@ fn a_pin_makes_room_among_dirty_pages() {
     array.close().unwrap();
 }
 
-/// A thread's own variables go in the opposite order of their first use: this file after what the thread keeps for the cache.
+/// A thread's own variables are destroyed in the opposite order of their first use. This file is destroyed after the thread's
+/// state for the cache.
 #[test]
 fn a_file_may_outlive_what_its_thread_keeps() {
     thread_local! {
@@ -324,8 +325,8 @@ fn a_file_may_outlive_what_its_thread_keeps() {
     assert_eq!(bytes, [7; 3 * PAGE]);
 }
 
-/// A length that changes while operations that found their sets full, syncs and tasks are waiting: nothing waits for ever, and what is
-/// read is zeroes or what was written.
+/// A length changes while syncs, tasks, and operations that found their sets full are waiting. No call waits for ever. Bytes that
+/// are read are zeroes or were written.
 #[test]
 fn the_length_changes_under_everybody() {
     each_kind(|rng, array| {
@@ -380,7 +381,8 @@ fn the_length_changes_under_everybody() {
     });
 }
 
-/// What nobody wants is not written, however little of it has been; what another handle may want is.
+/// Pages that no handle can want are not written, however many the background has written before. Pages that another handle may
+/// want are written.
 #[test]
 fn only_the_last_handle_gives_up_what_is_in_memory() {
     const PAGES: u64 = 300;
@@ -399,7 +401,7 @@ fn only_the_last_handle_gives_up_what_is_in_memory() {
         let is_discarded = other.is_none();
         file.discard();
         drop(other);
-        // The thread in the background may have been at it.
+        // The thread in the background may have written some of them.
         let now = written() - before;
         assert_eq!(now < PAGES * PAGE as u64, is_discarded, "{name}: {now} bytes");
         let file = array.open_file(name).unwrap();

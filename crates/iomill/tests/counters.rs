@@ -1,4 +1,4 @@
-//! What arrays on real files count, and show to others.
+//! What arrays on real files count, and show to other processes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,11 +13,11 @@ const PAGE: usize = 4096;
 fn array(directory: &Path, drives: usize, mode: Mode) -> Array {
     let drives: Vec<_> = (0..drives).map(|drive| directory.join(format!("d{drive}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    // The way to the drives is what is counted here.
+    // These tests count the way to the drives.
     ArrayOptions::new().mode(mode).cache_bytes(0).create(drives).unwrap()
 }
 
-/// On a disk where the test runs on one: the system's directory of temporary files may be in memory.
+/// A directory on a disk if the test runs on one: the system's directory of temporary files may be in memory.
 fn directory() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -38,7 +38,8 @@ fn every_way_of_io_is_counted_once() {
             assert!(timed > 0 && timed <= drive.writes.div_ceil(TIMED_ONE_IN.into()), "{mode:?}: {timed}");
             assert!(drive.latency.sum_ns > 0 && drive.latency.quantile_us(0.5).unwrap() > 0.0);
         }
-        // Unaligned, from another thread, and asynchronously: what was asked for counts, not what it took.
+        // Unaligned, from another thread, and asynchronously: the bytes that were asked for count, not those that were
+        // transferred.
         let mut bytes = [0; 100];
         std::thread::scope(|scope| scope.spawn(|| file.read_at(&mut bytes, 10).unwrap()).join().unwrap());
         let (tell, told) = std::sync::mpsc::channel();
@@ -79,7 +80,7 @@ fn others_see_an_open_array() {
         found.into_iter().find(|board| board.array_id() == id)
     };
     let Some(board) = mine() else {
-        // Without `/dev/shm` and the like there is nothing to see, and the array says so.
+        // Without `/dev/shm` or a similar directory no process can watch, and the array says so.
         let notices = array.notices().join("\n");
         assert!(notices.contains("`iomill top` cannot watch this process"), "{notices}");
         return;

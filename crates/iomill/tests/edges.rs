@@ -1,4 +1,4 @@
-//! Arguments at the edge of sense, on real files: refused, or done, without a trace of what was not meant.
+//! Extreme arguments, on real files. They are refused or granted, and leave no unwanted trace.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
     (dir, drives)
 }
 
-/// An option that cannot be granted leaves nothing behind that would be in the way of a second try.
+/// An option that cannot be granted leaves nothing that would stop a second try.
 #[test]
 fn a_refused_creation_leaves_the_drives_free() {
     let (_dir, drives) = drives(2);

@@ -1,6 +1,6 @@
-//! Every engine that this machine has, on real files: each test runs on all of them, polling and not.
+//! Every engine that this machine has, on real files. Each test runs on all of them, with and without polling.
 //!
-//! Goals: what the drive queue relies on, that is results, wakes, files, memory and lifetimes. Non-goals: speed.
+//! Goals: everything that the drive queue relies on: results, wakes, files, memory and lifetimes. Non-goals: speed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ fn config(capacity: u32) -> EngineConfig {
     EngineConfig { capacity, poll: false, hold: Vec::new() }
 }
 
-/// The engines to be had here, by name.
+/// The engines that this machine has, by name.
 fn engines(config: &EngineConfig) -> Vec<(String, Box<dyn Engine>)> {
     let mut engines: Vec<(String, Box<dyn Engine>)> = Vec::new();
     for poll in [false, true] {
@@ -81,13 +81,13 @@ fn request(slot: u32, op: Op, file: FileRef, offset: u64, memory: &mut PageBuf) 
     Request { slot, op, len: PAGE as u32, file, offset, memory: Memory::one(buf) }
 }
 
-/// The same, with its memory known to the engine.
+/// Like `request`, with memory that the engine has registered.
 fn in_region(request: Request, region: u16) -> Request {
     let Memory::One { buf, .. } = request.memory else { panic!("memory in one place") };
     Request { memory: Memory::One { buf, region }, ..request }
 }
 
-/// Pushes requests whose memory and files outlive the call, and returns their results by slot.
+/// Pushes requests, and returns their results by slot. Memory and files outlive the call.
 fn run(engine: &mut dyn Engine, requests: &[Request]) -> Vec<i32> {
     // SAFETY: every test keeps memory and files until this function has seen all completions.
     unsafe { engine.push(requests) };
@@ -163,10 +163,10 @@ fn each_request_has_its_own_error() {
         let also_good = request(7, Op::Read, named(&file, 1), PAGE as u64, &mut memory);
         let batch = [bad_sync, bad_file, good, misaligned, bad_write, bad_offset, not_writable, also_good];
         let [ebadf, einval, full] = [-libc::EBADF, -libc::EINVAL, PAGE as i32];
-        // A copy has no demands of alignment.
+        // A copy needs no alignment.
         let misaligned = if name == "mmap" { 100 } else { einval };
         let expected = [full, ebadf, misaligned, ebadf, ebadf, ebadf, einval, full];
-        // Twice: an error must not leave anything behind.
+        // Twice: an error must leave nothing behind.
         for _ in 0..2 {
             assert_eq!(run(&mut *engine, &batch), expected, "{name}");
         }
@@ -254,7 +254,7 @@ fn wakes_and_requests_do_not_lose_each_other() {
 fn a_wake_ends_a_wait_for_several() {
     for (name, mut engine) in engines(&config(8)) {
         let waker = engine.waker();
-        // Before the wait, though nothing may sleep for it; then during the wait.
+        // First before the wait, which then must not sleep; then during the wait.
         waker.wake();
         let mut done = Vec::new();
         let begun = Instant::now();
@@ -266,7 +266,7 @@ fn a_wake_ends_a_wait_for_several() {
         engine.wait(5, Some(LONG), &mut done).unwrap();
         assert!(begun.elapsed() < LONG, "{name}");
         other.join().unwrap();
-        // The wakes are used up, and nobody can wake any more.
+        // The wakes are used up, and no thread is left that could wake.
         let begun = Instant::now();
         engine.wait(1, Some(Duration::from_millis(5)), &mut done).unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(5), "{name}: a wake came twice");
@@ -298,7 +298,7 @@ fn full_capacity_in_flight() {
     }
 }
 
-/// Reads from `count` files in a jumble and checks that each answers for itself.
+/// Reads from `count` files in mixed order, and checks that each read gets its own file's bytes.
 fn read_many_files(dir: &TempDir, engine: &mut dyn Engine, name: &str, count: usize) {
     let files: Vec<_> = (0..count).map(|i| paged_file(dir, &format!("file{i}"), 1, i as u64)).collect();
     let mut memory = PageBuf::new(32 * PAGE).unwrap();
@@ -307,7 +307,7 @@ fn read_many_files(dir: &TempDir, engine: &mut dyn Engine, name: &str, count: us
         let mut chosen = [0usize; 32];
         for (slot, choice) in chosen.iter_mut().enumerate() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Some files often, so that they stay registered, and all sometimes.
+            // Some files come often, so that they stay registered, and all come sometimes.
             *choice = if slot % 2 == 0 { (state >> 33) as usize % count } else { (state >> 60) as usize % count };
         }
         let batch: Vec<_> = (0..32)
@@ -343,7 +343,7 @@ fn more_files_than_can_be_registered() {
 fn a_low_limit_of_open_files_is_no_obstacle() {
     const CHILD: &str = "IOMILL_TEST_FEW_FILES";
     if std::env::var_os(CHILD).is_none() {
-        // The limit is for a whole process, so this one test goes on in a process of its own.
+        // The limit holds for a whole process, so this test continues in a process of its own.
         let output = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "a_low_limit_of_open_files_is_no_obstacle", "--nocapture"])
             .env(CHILD, "1")
@@ -386,7 +386,7 @@ fn a_new_file_under_an_old_descriptor_is_the_new_file() {
             let place = FileRef { handle: Handle(fd), key: key + 1 };
             assert_eq!(read(&mut *engine, place), 2, "{name}: the old file was read");
             engine.forget(key + 1);
-            // SAFETY: `fd` is open and nobody else's.
+            // SAFETY: `fd` is open, and no other code has it.
             assert_eq!(unsafe { libc::close(fd) }, 0);
         }
     }
@@ -400,7 +400,7 @@ fn registered_memory_reads_and_writes() {
         let mut memory = PageBuf::new(16 * PAGE).unwrap();
         let uring = engine.kind() == EngineKind::Uring;
         for round in 0..3 {
-            // SAFETY: the memory is unregistered before it goes.
+            // SAFETY: the memory is unregistered before it is unmapped.
             let region = unsafe { engine.register(memory.as_mut_ptr(), memory.len()) };
             assert_eq!(region.is_some(), uring, "{name}");
             let region = region.unwrap_or(NO_REGION);
@@ -432,7 +432,7 @@ fn registered_memory_reads_and_writes() {
 #[test]
 fn memory_that_cannot_be_registered_is_none() {
     for (name, mut engine) in engines(&config(4)) {
-        // The kernel takes no more than 1 GiB at once. Nothing is written, so it costs only addresses.
+        // The kernel takes at most 1 GiB at once. The memory is never written, so it costs only addresses.
         let mut memory = PageBuf::new((1 << 30) + PAGE).unwrap();
         // SAFETY: the memory is not registered.
         assert_eq!(unsafe { engine.register(memory.as_mut_ptr(), memory.len()) }, None, "{name}");
@@ -460,7 +460,7 @@ extern "C" fn ignore(_: libc::c_int) {}
 
 #[test]
 fn signals_do_not_disturb() {
-    // SAFETY: the handler does nothing; without SA_RESTART every system call that sleeps ends early.
+    // SAFETY: the handler does nothing. Without SA_RESTART every system call that sleeps ends early.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ignore as *const () as usize;
@@ -530,7 +530,7 @@ fn dropping_ends_what_is_in_flight() {
                 engine.wait(0, None, &mut Vec::new()).unwrap();
             }
             drop(engine);
-            // Nobody writes to the memory any more.
+            // No engine writes to the memory any more.
             memory.as_mut_slice().fill(0xaa);
             std::thread::sleep(Duration::from_millis(10));
             assert!(memory.as_slice().iter().all(|byte| *byte == 0xaa), "{name}");
@@ -557,7 +557,7 @@ fn held_files_stay_open_as_long_as_the_ring() {
         let other = File::open(&path).unwrap();
         assert_eq!(lock(&other), Err(libc::EWOULDBLOCK), "the ring no longer holds the lock");
         drop(engine);
-        // The kernel takes a ring apart in its own time.
+        // The kernel takes a ring down some time later.
         let begun = Instant::now();
         while lock(&other).is_err() {
             assert!(begun.elapsed() < LONG, "the lock outlived the ring");

@@ -1,5 +1,5 @@
-//! An array where the kernel's barrier, the placement of threads and memory, and the fast engines are forbidden, as in strict sandboxes.
-//! A test of its own process: a filter of system calls stays.
+//! An array where the kernel's barrier, the placement of threads and memory, and the fast engines are forbidden, as in strict
+//! sandboxes. The test has its own process, because a filter of system calls stays.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -45,7 +45,7 @@ fn an_array_works_without_them_and_says_so() {
     assert!(!iomill::sys::barrier::available());
     for engine in [None, Some(EngineKind::Mmap)] {
         for mode in [Mode::Inline, Mode::DriveThreads] {
-            // Beside the build: `/tmp` may be in memory, which is not for libaio anyway.
+            // Beside the build, because `/tmp` may be in memory, where libaio is not used in any case.
             let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             let options =
                 ArrayOptions::new().mode(mode).topology(Topology::Emulate(2)).cache_bytes((PAGES / 4 * PAGE) as u64);
@@ -54,7 +54,7 @@ fn an_array_works_without_them_and_says_so() {
             let array = options.create([place.path()]).unwrap();
             let file = array.create_file("file", Layout::default()).unwrap();
             let page = |number: usize| vec![number as u8; PAGE];
-            // Writes to pages that are pinned, and pages that go for others: both fence.
+            // Writes to pinned pages, and pages that make room for others: both use the heavy fence.
             thread::scope(|scope| {
                 for first in 0..2 {
                     let file = &file;

@@ -15,10 +15,10 @@ use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Result, Tas
 
 const PAGE: usize = 4096;
 
-/// Children may be killed by this when they hang.
+/// A child that hangs is killed after so many seconds.
 const PATIENCE_SECONDS: u32 = 60;
 
-/// Tests come one after the other, so that no child has ends of another test's pipes.
+/// Tests run one after the other, so that no child holds ends of another test's pipes.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn alone() -> std::sync::MutexGuard<'static, ()> {
@@ -28,15 +28,15 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 /// A forked process that has not been waited for.
 struct Child {
     pid: libc::pid_t,
-    /// What it says is wrong; nothing, if nothing is.
+    /// The child writes here what is wrong. It writes nothing if all is right.
     says: std::fs::File,
-    /// After a byte it goes on.
+    /// The child goes on after a byte.
     go: Option<std::fs::File>,
 }
 
 fn pipe() -> (std::fs::File, std::fs::File) {
     let mut ends = [0; 2];
-    // SAFETY: there is room for two descriptors, which are nobody's yet.
+    // SAFETY: there is room for two descriptors, which no other code has yet.
     unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
         let [read, write] = ends.map(|end| std::fs::File::from(OwnedFd::from_raw_fd(end)));
@@ -44,17 +44,17 @@ fn pipe() -> (std::fs::File, std::fs::File) {
     }
 }
 
-/// Forks. The child waits until it is let go, runs `task`, and ends as programs do, by `exit`.
+/// Forks. The child waits until it gets a byte, runs `task`, and ends as programs do, by `exit`.
 fn fork(task: impl FnOnce() -> std::result::Result<(), String>) -> Child {
     let (says, mut tell) = pipe();
     let (mut wait, go) = pipe();
-    // SAFETY: the C library sees to its own locks, and what the child does to ours is what is tested.
+    // SAFETY: the C library keeps its own locks consistent. The effect of a fork on iomill's locks is the subject of this test.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid > 0 {
         return Child { pid, says, go: Some(go) };
     }
-    // SAFETY: the alarm ends a child that hangs; the rest ends the child.
+    // SAFETY: the alarm ends a child that hangs. The other calls end the child.
     unsafe {
         libc::alarm(PATIENCE_SECONDS);
         drop(go);
@@ -71,7 +71,7 @@ impl Child {
         self.go.take().into_iter().for_each(|mut go| go.write_all(&[1]).unwrap());
     }
 
-    /// Waits for its end, which is a good one.
+    /// Waits for its end, which must be a success.
     fn end(mut self) {
         self.let_go();
         let mut said = String::new();
@@ -83,7 +83,7 @@ impl Child {
     }
 }
 
-/// Ends threads that work until they are told, also where a test fails.
+/// Ends threads that work until they are told to stop, also where a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -92,7 +92,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// What a call in a child should have said.
+/// Checks that a call in a child was refused.
 fn forked<T>(call: &str, result: Result<T>) -> std::result::Result<(), String> {
     match result {
         Err(Error::Forked) => Ok(()),
@@ -118,8 +118,8 @@ fn ways() -> impl Iterator<Item = ArrayOptions> {
     modes.into_iter().flat_map(|mode| [4 << 20, 0].map(|cache_bytes| options(mode, cache_bytes)))
 }
 
-/// A child drops its handles, or closes them, after its parent has written anew what was dirty when it was forked. The parent's bytes
-/// stay, and so does its lock.
+/// A child drops or closes its handles after its parent has written the dirty pages again. The parent's bytes stay, and so does
+/// its lock.
 #[test]
 fn what_a_child_drops_is_its_parents() {
     let _alone = alone();
@@ -144,7 +144,7 @@ fn what_a_child_drops_is_its_parents() {
             Ok(())
         });
         let (file, array, buffer) = handles.take().unwrap();
-        // Longer too: what the child takes for the end of the parts lies in their midst.
+        // The file is also longer now: the end of the parts that the child knows is in their middle.
         file.write_at(&[2; 3000 * PAGE], 0).unwrap();
         file.sync().unwrap();
         file.write_at(&[3; PAGE], 0).unwrap();
@@ -168,7 +168,7 @@ fn what_a_child_drops_is_its_parents() {
     }
 }
 
-/// Every call on what its parent has opened is an error in a child, whatever locks the parent's threads held when it was forked.
+/// Every call in a child on what its parent has opened is an error, whatever locks the parent's threads held at the fork.
 #[test]
 fn every_call_in_a_child_is_an_error() {
     let _alone = alone();
@@ -202,7 +202,7 @@ fn every_call_in_a_child_is_an_error() {
             }
             let ends = Stop(&stop);
             for _ in 0..5 {
-                // Found by this thread, and in the cache.
+                // This thread has looked the page up, and it is in the cache.
                 file.read_at(&mut [0; 100], 0).unwrap();
                 let mut begun = file.read(0, PAGE);
                 let child = fork(|| {
@@ -265,7 +265,7 @@ fn calls_of_the_array(array: &Array) -> std::result::Result<(), String> {
     forked("close", array.clone().close())
 }
 
-/// Threads work while children come and go, each of which drops all; no byte is lost.
+/// Threads work while children come and go. Each child drops everything, and no byte is lost.
 #[test]
 fn work_goes_on_while_children_drop() {
     let _alone = alone();
@@ -327,7 +327,7 @@ fn work_goes_on_while_children_drop() {
     }
 }
 
-/// A child opens what its parent has open for reading, and reads as a process of its own.
+/// A child opens what its parent has open for reading, and reads as an independent process.
 #[test]
 fn a_child_may_open_the_array_anew() {
     let _alone = alone();
@@ -341,7 +341,7 @@ fn a_child_may_open_the_array_anew() {
     file.read_at(&mut [0; 100 * PAGE], 0).unwrap();
     let pin = file.pin(3).unwrap();
     let child = fork(|| {
-        // What was pinned before is a copy of the child's.
+        // The page that was pinned before is a copy that belongs to the child.
         if pin[..] != [5; PAGE] {
             return Err("the pin has other bytes".into());
         }
@@ -360,7 +360,7 @@ fn a_child_may_open_the_array_anew() {
         let ended = mine.read(0, 10 * PAGE);
         drop(ended);
         forked("the parent's", file.read_at(&mut [0; 8], 0))?;
-        // A child of its own.
+        // A child of the child.
         let again = fork(|| forked("the child's", mine.read_at(&mut [0; 8], 0)));
         again.end();
         mine.close().map_err(|error| error.to_string())?;

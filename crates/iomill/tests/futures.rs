@@ -65,7 +65,7 @@ fn on_tokio_from_many_tasks() {
                     let page = (n % 64) as u8;
                     let bytes = file.read(u64::from(page) * 4096 + 100, 300).await.unwrap();
                     assert_eq!(bytes, [page; 300]);
-                    // Pages beyond those that the others read.
+                    // Pages beyond those that the other tasks read.
                     let back = file.write((64 + n) * 4096 + 7, vec![n as u8; 50]).await.unwrap();
                     assert_eq!(back, [n as u8; 50]);
                 })
@@ -99,7 +99,7 @@ fn a_dropped_future_leaves_its_operation_whole() {
         drop(site.file.write((100 + round) * 4096, vec![5; 4096]));
         drop(site.file.read(0, 64 * 4096));
     }
-    // Closing waits for what is in flight.
+    // Closing waits for I/O in flight.
     site.array.close().unwrap();
     assert!(matches!(block_on(site.file.read(0, 1)), Err(Error::Closed)));
 }
@@ -148,7 +148,7 @@ fn inline_means_no_drive_threads_for_futures_either() {
     let mut got = [0; 5001];
     site.file.read_at(&mut got, 0).unwrap();
     assert!(got[..5000] == [8; 5000] && got[5000] == 1);
-    // Other tests of this process may have drive threads of their own; this array's callback thread is there for sure.
+    // Other tests of this process may have drive threads of their own. This array's callback thread is always there.
     assert!(names.iter().any(|name| name.starts_with("iomill-callback")), "{names:?}");
     site.array.close().unwrap();
 }

@@ -1,7 +1,7 @@
-//! Calls that must not wait for themselves or for each other: in callbacks, in wakers, beside a user's task and a slow close, and after
-//! panics.
+//! Calls that must not wait for themselves or for each other. They are made in callbacks, in wakers, beside a user's task and a
+//! slow close, and after panics.
 //!
-//! Goals: each is an error that says why, or ends. Non-goals: what the calls do otherwise.
+//! Goals: each call ends, or is an error that says why. Non-goals: what else the calls do.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ use tempfile::TempDir;
 
 const PAGE: u64 = 4096;
 
-/// Long enough for whatever ends, on a busy machine too.
+/// Long enough for every call that ends, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Rig {
@@ -49,7 +49,7 @@ fn rig(drives: usize, mode: Mode, cache_pages: u64) -> Rig {
 }
 
 impl Rig {
-    /// A file of so many pages, each full of its number, none of which is in the cache.
+    /// A file of so many pages, each full of its number, with no page in the cache.
     fn file(&self, name: &str, pages: u64) -> File {
         let file = self.array.create_file(name, Layout::striping().block_bytes(4096)).unwrap();
         let bytes: Vec<u8> = (0..pages).flat_map(|page| [page as u8; PAGE as usize]).collect();
@@ -61,12 +61,12 @@ impl Rig {
     }
 }
 
-/// Runs what must end, on a thread of its own.
+/// Runs `body` on a thread of its own. Fails if it does not end.
 fn ends<R: Send + 'static>(what: &str, body: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, ended) = channel();
     let test = thread::spawn(move || {
         let result = body();
-        // Nobody listens any more when it has taken too long.
+        // The test has failed already if nothing receives this.
         let _ = done.send(());
         result
     });
@@ -76,7 +76,7 @@ fn ends<R: Send + 'static>(what: &str, body: impl FnOnce() -> R + Send + 'static
     test.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Calls something once, when it is woken.
+/// Calls a function once, when it is woken.
 struct OnWake(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Wake for OnWake {
@@ -88,7 +88,8 @@ impl Wake for OnWake {
     }
 }
 
-/// Has `call` called by the waker of a future, whose end waits for the poll that names it; then the future's outcome is dropped.
+/// Makes the waker of a future call `call`. The future cannot end before the poll that names the waker. Its outcome is then
+/// dropped.
 fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, call: impl FnOnce() + Send + 'static) {
     rig.hooks.reads.shut();
     rig.hooks.writes.shut();
@@ -102,7 +103,7 @@ fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, ca
 
 type Call = fn(&Array, &File) -> Result<()>;
 
-/// All calls that wait for drives or for others.
+/// All calls that wait for drives or for other threads.
 const BLOCKING: [(&str, Call); 23] = [
     ("read_at", |_, file| file.read_at(&mut [0; 10], 0).map(drop)),
     ("write_at", |_, file| file.write_at(&[1; 10], 0)),
@@ -129,7 +130,7 @@ const BLOCKING: [(&str, Call); 23] = [
     ("open", |_, _| Array::open("/nowhere").map(drop)),
 ];
 
-/// Calls each of them; what was not refused as it should.
+/// Makes each of these calls. Returns those that were not refused as they should be.
 fn not_refused(array: &Array, file: &File) -> Vec<String> {
     let refused = |(name, call): &(&str, Call)| match call(array, file) {
         Err(Error::WouldBlock { call }) if call == *name => None,
@@ -147,7 +148,7 @@ fn not_refused(array: &Array, file: &File) -> Vec<String> {
     wrong
 }
 
-/// Calls all that is allowed everywhere: what only looks, and what begins something and returns.
+/// Makes all calls that are allowed everywhere: calls that only look, and calls that begin an operation and return.
 fn allowed(array: &Array, file: &File) {
     assert!(!array.list("").is_empty());
     array.stat("y").unwrap();
@@ -203,7 +204,7 @@ fn calls_that_block_are_refused_in_callbacks_and_wakers() {
     }
 }
 
-/// A task that its waker polls at once, as an executor without threads may.
+/// A task that its waker polls at once, as an executor without threads may do.
 struct Polled {
     future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
     /// Woken while it is polled.
@@ -250,7 +251,7 @@ fn an_executor_that_polls_inside_wake_works() {
                         return;
                     }
                     file.set_len(len).unwrap();
-                    // Who waits at the gate looks at it now and then.
+                    // A task that waits at the gate looks at it now and then.
                     thread::sleep(Duration::from_millis(2));
                 }
             }
@@ -280,7 +281,7 @@ fn an_executor_that_polls_inside_wake_works() {
     }
 }
 
-/// Rule 3 of the inbox: its own server may be who sends more than it holds.
+/// Rule 3 of the inbox: the thread of its own server may send more than it holds.
 #[test]
 fn a_waker_may_ask_for_more_than_a_queue_holds() {
     let rig = rig(1, Mode::Auto, 0);
@@ -307,7 +308,7 @@ fn a_waker_may_ask_for_more_than_a_queue_holds() {
     ended.recv_timeout(PATIENCE).unwrap();
 }
 
-/// The last hold on a file, and on the array, goes where nothing may be waited for.
+/// The last hold on a file, and on the array, is dropped where no call may wait.
 #[test]
 fn the_last_hold_may_go_in_a_callback_and_in_a_waker() {
     for place in ["a callback", "a task in place", "a waker"] {
@@ -365,7 +366,7 @@ fn names_do_not_wait_for_a_users_task() {
     let array = rig.array.clone();
     ends("creating files beside a delete that waits", move || {
         let start = Instant::now();
-        // As long as the delete takes to come to where it waits.
+        // As long as the delete needs to reach the point where it waits.
         for number in 0.. {
             array.create_file(&format!("new{number}"), Layout::default()).unwrap();
             if start.elapsed() > Duration::from_millis(300) {
@@ -380,7 +381,7 @@ fn names_do_not_wait_for_a_users_task() {
     assert!(matches!(rig.array.open_file("x"), Err(Error::NotFound { .. })));
 }
 
-/// A file whose last hold is an operation's is closed after it, by a flush that may take long.
+/// An operation has the last hold on a file. The file is closed after the operation, by a flush that may take long.
 #[test]
 fn a_slow_close_holds_up_no_operation() {
     for in_place in [false, true] {
@@ -390,13 +391,13 @@ fn a_slow_close_holds_up_no_operation() {
         rig.hooks.reads.shut();
         match in_place {
             true => slow.submit_with(10 * PAGE, 10, |_| ()).unwrap(),
-            // More than a wave: the rest is done by the threads for rests.
+            // More than a wave: the threads for rests do the remainder.
             false => drop(slow.read(10 * PAGE, 40 * PAGE as usize)),
         }
         drop(slow);
         rig.hooks.writes.shut();
         rig.hooks.reads.open();
-        // The flush of the close has begun, and does not get on.
+        // The flush of the close has begun, and makes no progress.
         rig.hooks.writes.wait_for(1);
         let (tell, told) = channel();
         for _ in 0..4 {
@@ -405,7 +406,7 @@ fn a_slow_close_holds_up_no_operation() {
             other.submit(tasks, move |result| tell.send(result.unwrap().len()).unwrap()).unwrap();
         }
         for _ in 0..4 {
-            told.recv_timeout(PATIENCE).expect("an operation waits for the close of another's file");
+            told.recv_timeout(PATIENCE).expect("an operation waits for the close of another file");
         }
         rig.hooks.writes.open();
         drop(other);
@@ -413,7 +414,7 @@ fn a_slow_close_holds_up_no_operation() {
     }
 }
 
-/// Rule 6 of the cache: whatever panics on the way, what it has begun ends, and others get on.
+/// Rule 6 of the cache: a panic may come anywhere. Everything that the panicking call has begun ends, and other calls work.
 #[test]
 fn a_panic_leaves_no_page_filling_or_flushing() {
     for mode in [Mode::Auto, Mode::Inline] {
@@ -472,7 +473,8 @@ fn a_task_that_panics_lets_go_of_its_pages() {
     });
 }
 
-/// A call on the drive threads that panics when its first drive works already: it returns only when that is done with its memory.
+/// A call on the drive threads panics when its first drive already works. It returns only when the drive no longer uses its
+/// memory.
 #[test]
 fn a_panic_waits_for_what_drives_have_begun() {
     for cache_pages in [0, 64] {
@@ -480,7 +482,7 @@ fn a_panic_waits_for_what_drives_have_begun() {
         let file = rig.file("x", 64);
         let open = Arc::new(AtomicBool::new(false));
         let panicked = (0..60).any(|round| {
-            // The drives' threads are asleep, as a rule, and are to be woken.
+            // Usually the drives' threads are asleep now, and must be woken.
             thread::sleep(Duration::from_millis(5));
             rig.hooks.reads.shut();
             open.store(false, Ordering::SeqCst);
@@ -514,7 +516,7 @@ fn a_panic_waits_for_what_drives_have_begun() {
     }
 }
 
-/// A future that could not be made because of a panic leaves neither the gate nor a page to wait for.
+/// A panic prevents a future. Neither the gate nor a page waits for that future afterwards.
 #[test]
 fn a_panic_while_an_operation_is_begun_ends_it() {
     for cache_pages in [0, 64] {

@@ -1,15 +1,15 @@
-//! A writer is killed (SIGKILL) at random points, again and again on the same array, and each time the array must open
-//! and hold what was promised (`kill/model.rs` says what).
+//! A writer is killed (SIGKILL) at random points, again and again on the same array. Each time the array must open and hold what
+//! was promised (`kill/model.rs` lists the promises).
 //!
-//! The writer is this program again, told by `JOB` what to do (`kill/writer.rs`). It performs random operations
-//! (`kill/plan.rs`) and says when it begins and ends each; after a random number of them, and a random part of the time that
-//! the one begun last takes, it is killed. Now and then a second writer is killed while it puts right what the first left.
+//! The writer is this program again, and gets its job by `JOB` (`kill/writer.rs`). It performs random operations (`kill/plan.rs`)
+//! and reports when it begins and ends each. The kill comes after a random number of operations, and a random part of the time
+//! that the last begun one takes. Now and then a second writer is killed while it corrects what the first left.
 //!
-//! Non-goals: what a power failure leaves. The kernel outlives a kill, and writes what it was given; the simulator
-//! (`iomill-sim`) is there for the rest.
+//! Non-goals: what a power failure leaves. The kernel outlives a kill, and writes what it was given. The simulator (`iomill-sim`)
+//! covers power failures.
 //!
-//! `IOMILL_ROUNDS` says how many kills there are, and `IOMILL_SEED` which operations. A seed does not repeat a failure
-//! exactly, since a kill hits where it does; the array is kept as it was found.
+//! `IOMILL_ROUNDS` sets the number of kills, and `IOMILL_SEED` the operations. A seed does not repeat a failure exactly, since
+//! the time of a kill varies. After a failure the array is kept as it was found.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -39,19 +39,19 @@ use model::{Found, Model};
 use plan::{KINDS, Planner, Shape, WORKERS};
 use writer::{ITSELF, Job, MARK, directories, open_when_free};
 
-/// In the environment of a writer: its job.
+/// The environment variable of a writer with its job.
 const JOB: &str = "IOMILL_KILL_JOB";
 
-/// Kills in all unless `IOMILL_ROUNDS` says otherwise.
+/// Kills in all, unless `IOMILL_ROUNDS` says otherwise.
 const ROUNDS: u64 = 300;
 
-/// Arrays that are worked on at the same time, since all of it waits for syncs most of the time.
+/// Arrays that are worked on at the same time, since most of the time is waiting for syncs.
 const LANES: u64 = 4;
 
-/// A writer that says nothing for so long hangs.
+/// A writer that is silent for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// From so many kills on every kind of operation must have been among the interrupted.
+/// From so many kills on, every kind of operation must have been interrupted.
 const ENOUGH: u64 = 200;
 
 #[test]
@@ -82,13 +82,13 @@ fn a_killed_writer_breaks_no_promise() {
     assert!(total.kills < ENOUGH || missed.is_empty(), "no kill fell into {missed:?}");
 }
 
-/// What was hit.
+/// What the kills have hit.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     kills: u64,
     /// By kind.
     interrupted: BTreeMap<String, u64>,
-    /// How many had not, and had, come about.
+    /// How many interrupted changes had not, and had, come about.
     changes: [u64; 2],
 }
 
@@ -106,7 +106,7 @@ impl Tally {
     }
 }
 
-/// One array, and what becomes of it.
+/// One array, and its state during the test.
 struct Lane {
     seed: u64,
     rng: Rng,
@@ -114,9 +114,9 @@ struct Lane {
     drives: Vec<PathBuf>,
     root: tempfile::TempDir,
     models: Vec<Model>,
-    /// How long an operation of a kind takes, roughly.
+    /// About how long an operation of each kind takes.
     usual: HashMap<String, Duration>,
-    /// What the writer said last.
+    /// The last lines of the writer.
     trace: VecDeque<String>,
     tally: Tally,
 }
@@ -171,7 +171,7 @@ impl Lane {
         Job { seed: self.seed, round, only_opens, drive }
     }
 
-    /// A kill, at times another, and the check.
+    /// A kill, sometimes another, and the check.
     fn round(&mut self, round: u64) -> Outcome<()> {
         let lines = if self.rng.u8(..20) == 0 { self.rng.usize(1..4) } else { self.rng.usize(4..32) };
         self.kill(&self.job(round, false), lines)?;
@@ -182,7 +182,7 @@ impl Lane {
         self.check()
     }
 
-    /// Starts a writer and kills it after so many lines and a part of the time that the last thing begun takes.
+    /// Starts a writer. Kills it after so many lines and a part of the time that the last begun operation takes.
     fn kill(&mut self, job: &Job, lines: usize) -> Outcome<()> {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "a_killed_writer_breaks_no_promise", "--nocapture"]).env(JOB, job.to_text());
@@ -192,7 +192,7 @@ impl Lane {
         let mut follower = Follower::new(self, job);
         let mut result = Ok(());
         let mut left = lines;
-        // One that complains is about to end; all of the complaint is wanted.
+        // A writer that complains is about to end. The whole complaint is wanted.
         while left > 0 || !follower.complaint.is_empty() {
             left = left.saturating_sub(1);
             match said.recv_timeout(PATIENCE) {
@@ -225,7 +225,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Opens the array as a reader, then as a writer; both must see the same, and what the models allow.
+    /// Opens the array as a reader, then as a writer. Both must see the same, and only what the models allow.
     fn check(&mut self) -> Outcome<()> {
         let drive = &self.drives[self.rng.usize(..self.drives.len())].clone();
         let reader = open_when_free(|| ArrayOptions::new().read_only(true).open(drive)).map_err(text)?;
@@ -249,7 +249,7 @@ impl Lane {
         }
         let known: usize = self.models.iter().map(|model| model.lengths().len()).sum();
         if known != found.len() {
-            return Err(format!("a file of nobody among {:?}", found.keys()));
+            return Err(format!("a file that belongs to no worker among {:?}", found.keys()));
         }
         self.grow(&array, &found)?;
         array.close().map_err(text)?;
@@ -265,7 +265,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Lets one file grow over what the killed writer may have left beyond its end.
+    /// Lets one file grow over bytes that the killed writer may have left beyond its end.
     fn grow(&mut self, array: &Array, found: &BTreeMap<String, Found>) -> Outcome<()> {
         let Some((name, before)) = found.iter().nth(self.rng.usize(..found.len().max(1))) else { return Ok(()) };
         let file = array.open_file(name).map_err(text)?;
@@ -298,7 +298,7 @@ fn find(array: &Array) -> iomill::Result<BTreeMap<String, Found>> {
     Ok(all)
 }
 
-/// Passes on what a writer says, line by line, until it is dead.
+/// Passes on the lines of a writer until it is dead.
 fn listen(from: std::process::ChildStderr) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -315,11 +315,11 @@ fn listen(from: std::process::ChildStderr) -> mpsc::Receiver<String> {
 struct Follower<'a> {
     lane: &'a mut Lane,
     planners: Vec<Planner>,
-    /// What was begun, by worker, the writer itself last: its kind, and when.
+    /// The begun operations, by worker, the writer itself last: kind and time.
     begun: Vec<Option<(String, Instant)>>,
-    /// Kind of what was begun last.
+    /// The kind of the operation that was begun last.
     last: String,
-    /// What it says besides.
+    /// Other output of the writer.
     complaint: String,
 }
 
@@ -373,7 +373,7 @@ impl<'a> Follower<'a> {
         usual.mul_f64(self.lane.rng.f64() * 1.2)
     }
 
-    /// The writer is dead, and has said all. Its complaint.
+    /// The writer is dead, and all its output was read. Returns its complaint.
     fn end(self) -> String {
         for (kind, _) in self.begun.iter().flatten() {
             self.lane.tally.interrupted(kind);

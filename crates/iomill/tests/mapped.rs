@@ -1,5 +1,5 @@
-//! Arrays whose parts are mapped (`EngineKind::Mmap`): parts that are cut or fail are errors of calls, growth and cuts go on under
-//! readers, and without address space there are system calls.
+//! Arrays with mapped parts (`EngineKind::Mmap`). Parts that are cut or fail are errors of calls. Growth and cuts go on under
+//! readers. Without address space there are system calls.
 //!
 //! Non-goals: what all engines do (`engines.rs`), and kills (`kill.rs`).
 
@@ -23,7 +23,7 @@ fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
     (dir, drives)
 }
 
-/// Mapped, and without a cache above, which would keep calls from the engine.
+/// Mapped, and without a cache above, which would serve calls before they reach the engine.
 fn options(mode: Mode) -> ArrayOptions {
     ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0).mode(mode)
 }
@@ -47,7 +47,7 @@ fn a_part_that_is_cut_is_an_error_that_names_it() {
         let path = array.stat("file").unwrap().parts[1].0.clone();
         let part = OpenOptions::new().write(true).open(&path).unwrap();
         part.set_len(MIB).unwrap();
-        // The first block that is missing, of the second part; and of all that are missing, whichever ends first.
+        // The read misses several blocks of the second part, and any of them may end first.
         let error = file.read_at(&mut read, 0).unwrap_err();
         assert!(
             matches!(&error, Error::PartCut { path: named, offset, .. } if *named == path && *offset >= MIB),
@@ -58,7 +58,7 @@ fn a_part_that_is_cut_is_an_error_that_names_it() {
             let Error::PartCut { path: named, offset, .. } = &error else { panic!("{mode:?}: {error}") };
             assert_eq!((named, *offset), (&path, MIB), "{error}");
         }
-        // The process goes on, and so do the other part, and what is left of this one.
+        // The process goes on. The other part, and the rest of this one, still work.
         assert_eq!(file.read_at(&mut read[..MIB as usize], 0).unwrap(), MIB as usize);
         assert!(read[..MIB as usize].iter().all(|&byte| byte == 7));
         part.set_len(2 * MIB).unwrap();
@@ -81,7 +81,7 @@ fn files_grow_and_are_cut_while_others_read() {
             scope.spawn(|| {
                 let mut read = vec![0; 300_000];
                 while !stop.load(Ordering::Relaxed) {
-                    // What is always there, and what comes and goes.
+                    // Bytes that are always there, and bytes that come and go.
                     assert_eq!(file.read_at(&mut read, 1000).unwrap(), read.len());
                     assert!(read.iter().all(|&byte| byte == 1));
                     let len = file.read_at(&mut read, 3 * MIB + 100).unwrap();
@@ -104,7 +104,7 @@ fn files_grow_and_are_cut_while_others_read() {
     file.write_at(&[3; 10], 5 * MIB + 5).unwrap();
     file.close().unwrap();
     array.close().unwrap();
-    // Another engine finds the same.
+    // Another engine finds the same bytes.
     let array = Array::open(&drives[0]).unwrap();
     let file = array.open_file("file").unwrap();
     let mut read = vec![9; 6 * MIB as usize];
@@ -114,7 +114,7 @@ fn files_grow_and_are_cut_while_others_read() {
     assert!(first.iter().all(|&b| b == 1) && hole.iter().all(|&b| b == 0) && last == [3; 10]);
 }
 
-/// Several arrays of one set of options share a platform, not their parts.
+/// Several arrays of one set of options share a platform, but not their parts.
 #[test]
 fn arrays_of_one_platform_keep_their_parts_apart() {
     let ((_first_dir, first), (_second_dir, second)) = (drives(1), drives(1));
@@ -157,7 +157,7 @@ fn without_address_space_there_are_system_calls() {
     file.set_len(4000 * MIB).unwrap();
     file.close().unwrap();
     array.close().unwrap();
-    // Less than the part, more than the part but less than is reserved, and enough.
+    // Less than the part; more than the part but less than its reservation; enough.
     for (kib, expected) in [(2u64 << 20, false), (7 << 20, true), (1 << 36, true)] {
         let output = Command::new("sh")
             .args(["-c", &format!("ulimit -v {kib}; exec \"$0\" \"$@\"")])

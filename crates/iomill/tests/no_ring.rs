@@ -1,4 +1,5 @@
-//! A thread that gets no engine: its calls fail, and nothing else does. Tests of their own process, whose limit of open files they change.
+//! A thread that gets no engine: its calls fail, and nothing else does. The tests have their own process, because they change its
+//! limit of open files.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -45,7 +46,7 @@ fn sync_without_files(file: &File) -> Error {
     })
 }
 
-/// What could not be begun has not failed: no page is lost by it, no file poisoned, and no other call told of it.
+/// A flush that could not begin has not failed: it loses no page, poisons no file, and no other call gets its error.
 #[test]
 fn a_sync_that_could_not_be_begun_is_tried_again() {
     let _alone = ALONE.lock().unwrap();
@@ -69,7 +70,7 @@ fn a_sync_that_could_not_be_begun_is_tried_again() {
     }
 }
 
-/// The real machine, on which locked memory lacks for every ring.
+/// The real machine, but with too little locked memory for any ring.
 #[derive(Debug, Default)]
 struct Unlocked(RealPlatform);
 
@@ -100,7 +101,7 @@ impl Platform for Unlocked {
     }
 }
 
-/// Other processes of the user may have all of the locked memory at any time. What was asked for is not replaced.
+/// Other processes of the user may take all of the locked memory at any time. An engine that the options demand is not replaced.
 #[test]
 fn another_engine_serves_where_locked_memory_lacks() {
     let _alone = ALONE.lock().unwrap();
@@ -126,7 +127,7 @@ fn another_engine_serves_where_locked_memory_lacks() {
     }
 }
 
-/// The real machine, which makes so many more engines.
+/// The real machine, which makes only so many more engines.
 #[derive(Debug)]
 struct Few(RealPlatform, AtomicUsize);
 
@@ -156,7 +157,7 @@ impl Platform for Few {
     }
 }
 
-/// What a thread does last of all.
+/// The last action of a thread.
 struct Last(Option<Box<dyn FnOnce()>>);
 
 impl Drop for Last {
@@ -171,8 +172,8 @@ thread_local! {
     static LAST: RefCell<Last> = const { RefCell::new(Last(None)) };
 }
 
-/// A thread that is ending has no context any more: each of its calls makes one, and looks before it begins whether it can. What cannot
-/// be made a moment later says so, and blames no part of the file.
+/// A thread that is ending has no context any more. Each of its calls makes one, and checks before it begins that it can. An
+/// engine that cannot be made a moment later is an error that says so, and blames no part of the file.
 #[test]
 fn an_asynchronous_call_that_loses_its_engine_says_so() {
     let _alone = ALONE.lock().unwrap();
@@ -196,7 +197,7 @@ fn an_asynchronous_call_that_loses_its_engine_says_so() {
         };
         let other = file.clone();
         let ending = thread::spawn(move || {
-            // What is first used last is destroyed first: this thread's contexts.
+            // The value that is first used last is destroyed first: this thread's contexts.
             LAST.with(|last| last.borrow_mut().0 = Some(Box::new(at_end)));
             other.read_at(&mut [0; 4096], 4096).unwrap();
         });

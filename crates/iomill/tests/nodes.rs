@@ -1,5 +1,5 @@
-//! Several nodes, emulated: each has its share of the pages, other nodes' pages come by message or directly, and nodes that cache need
-//! not own drives.
+//! Several nodes, emulated. Each has its share of the pages. Pages of other nodes come by message or directly. Nodes that cache
+//! need not own drives.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn pattern(at: usize) -> u8 {
     (at % 251) as u8 ^ (at >> 12) as u8
 }
 
-/// A file of known bytes, of which the cache holds nothing.
+/// A file of known bytes, with no page in the cache.
 fn cold(drives: &[PathBuf], options: ArrayOptions) -> (Array, File) {
     let array = ArrayOptions::new().cache_bytes(0).create(drives).unwrap();
     let file = array.create_file("f", Layout::striping()).unwrap();
@@ -51,7 +51,8 @@ fn sent(array: &Array) -> Vec<u64> {
     array.info().unwrap().nodes.iter().map(|node| node.sent_pages).collect()
 }
 
-/// Pages that are missing go to their nodes by message, once; what is there is read directly, unless all is to go by message.
+/// Missing pages go to their nodes by message, once. Present pages are read directly, unless the options send everything by
+/// message.
 #[test]
 fn missing_pages_travel_and_hits_are_read_directly() {
     for (remote, misses_travel, hits_travel) in
@@ -63,7 +64,7 @@ fn missing_pages_travel_and_hits_are_read_directly() {
         let cold = sent(&array);
         let pages = (LEN / PAGE) as u64;
         assert_eq!(array.counters().misses, pages, "{remote:?}: each page is missed once");
-        // One of the four nodes, or none, is the caller's.
+        // At most one of the four nodes is the caller's.
         let near = cold.iter().filter(|&&sent| sent == 0).count();
         let is_right = if misses_travel { near <= 1 } else { near == 4 };
         assert!(is_right, "{remote:?}: {cold:?}");
@@ -84,7 +85,7 @@ fn missing_pages_travel_and_hits_are_read_directly() {
     }
 }
 
-/// Nodes that cache have equal shares of the pages, and drives belong to those that own drives.
+/// Nodes that cache have equal shares of the pages. Drives belong to the nodes for I/O.
 #[test]
 fn info_shows_the_nodes() {
     let (_dir, drives) = drives();
@@ -105,15 +106,15 @@ fn info_shows_the_nodes() {
     array.close().unwrap();
 }
 
-/// The names of this process's threads that begin so.
+/// The names of this process's threads that begin with `name`.
 fn threads(name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     names.filter(|found| found.starts_with(name)).collect()
 }
 
-/// Where nodes that cache own no drives, misses are for the drives' threads; where they do, there are no such threads. Alone in its
-/// process, so that others' threads are not counted.
+/// Where nodes that cache own no drives, the drives' threads serve misses. Where they own drives, there are no such threads.
+/// Alone in its process, so that other tests' threads are not counted.
 #[test]
 fn nodes_that_own_no_drives_leave_io_to_those_that_do() {
     if std::env::var_os("IOMILL_COUNTS_ITS_THREADS").is_none() {
@@ -161,8 +162,8 @@ fn senseless_nodes_are_errors() {
     }
 }
 
-/// Many threads miss the same and other pages by message while some write, and each sees its own bytes; then everything is dropped
-/// without being closed.
+/// Many threads miss the same and other pages by message while some write, and each sees its own bytes. Then everything is
+/// dropped without a close.
 #[test]
 fn threads_share_the_nodes_threads() {
     for (mode, io_nodes) in [(Mode::Auto, vec![0, 1, 2]), (Mode::DriveThreads, vec![0, 1, 2]), (Mode::Auto, vec![0])] {
@@ -193,7 +194,7 @@ fn threads_share_the_nodes_threads() {
         file.sync().unwrap();
         drop(file);
         drop(array);
-        // The lock is free: whoever told the callers of their ends had let go of the array.
+        // The lock is free: the threads that told the callers had dropped the array before.
         let array = ArrayOptions::new().cache_bytes(0).open(&drives[0]).unwrap();
         check(&array.open_file("f").unwrap(), 0, LEN);
     }

@@ -1,4 +1,5 @@
-//! Pins and ranges in place where there is little room for them: nobody waits for ever, and nobody keeps room that he has no use for.
+//! Pins and ranges in place where there is little room for them. No call waits for ever, and no thread keeps room that it does
+//! not use.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -16,7 +17,7 @@ fn options(set_size: usize, pages: usize) -> ArrayOptions {
     options.set_size(set_size).cache_bytes((pages * PAGE) as u64)
 }
 
-/// A file of so many pages, each of which holds its number, and none of which is dirty.
+/// A file of so many clean pages, each of which holds its number.
 fn made(options: ArrayOptions, pages: usize) -> (tempfile::TempDir, Array, File) {
     let place = tempfile::tempdir().unwrap();
     let array = options.create([place.path()]).unwrap();
@@ -33,7 +34,7 @@ fn check(pages: &Pages<'_>, first: u64) {
     }
 }
 
-/// Fails where something hangs.
+/// Fails if `test` hangs.
 fn ends(test: impl FnOnce() + Send + 'static) {
     let (told, end) = channel();
     let thread = thread::spawn(move || {
@@ -46,7 +47,7 @@ fn ends(test: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
-/// Ranges of more pages than a set has, than the cache has, and as long as ranges may be over small sets.
+/// Ranges of more pages than a set has, of more than the cache has, and of the largest length over small sets.
 #[test]
 fn a_range_is_had_whatever_fits() {
     for (set_size, pages, range) in [(12, 12, 16), (4, 4, 16), (4, 8192, 1024)] {
@@ -70,7 +71,7 @@ fn a_range_is_had_whatever_fits() {
     }
 }
 
-/// Threads whose ranges together are more than a set holds, which each of them has a part of while it asks for the rest.
+/// The ranges of several threads are together more than a set holds. Each thread has a part of the set while it asks for the rest.
 #[test]
 fn ranges_do_not_wait_for_each_other() {
     ends(|| {
@@ -89,7 +90,7 @@ fn ranges_do_not_wait_for_each_other() {
     });
 }
 
-/// All pages of a set are pinned: one more pin is an error that says so, and all else goes on.
+/// All pages of a set are pinned. One more pin is an error that says so, and all other calls work.
 #[test]
 fn a_pin_in_a_set_full_of_pins_is_an_error() {
     ends(|| {
@@ -110,7 +111,7 @@ fn a_pin_in_a_set_full_of_pins_is_an_error() {
     });
 }
 
-/// A thread that has pinned much leaves room to others while it lives.
+/// A thread that has pinned many pages leaves room to others while it lives.
 #[test]
 fn a_thread_gives_back_room_for_pins() {
     for pages in [128, 8192] {
@@ -128,7 +129,7 @@ fn a_thread_gives_back_room_for_pins() {
     }
 }
 
-/// A file that is cut under a range ends there, or later: what the range says that it has can be read.
+/// A file that is cut under a range ends there, or later. All bytes that the range covers can be read.
 #[test]
 fn a_range_of_a_file_that_is_being_cut() {
     let (_place, _array, file) = made(options(12, 600), 64);
@@ -155,15 +156,15 @@ fn a_range_of_a_file_that_is_being_cut() {
     });
 }
 
-/// Threads that have pinned once, and live on, keep no room for pins from others, however many they are; nor do threads that keep less
-/// pinned than they took room for.
+/// Threads that have pinned once, and live on, keep no room for pins from others, however many they are. The same holds for
+/// threads that keep fewer pins than they took room for.
 #[test]
 fn any_number_of_threads_may_pin() {
     // Room for 32 pins and for 1,032, in blocks of one slot and of several.
     for (pages, threads, kept) in [(256, 100, 20), (8192, 200, 150)] {
         let (_place, _array, file) = made(options(4, pages), pages / 2);
         let (done, barrier) = (std::sync::Barrier::new(threads + 1), std::sync::Barrier::new(threads + 1));
-        // Of the pins that end at once there is one at a time, so there is always room.
+        // The pins that end at once come one at a time, so there is always room.
         let one = std::sync::Mutex::new(());
         thread::scope(|scope| {
             for thread in 0..threads as u64 {
@@ -178,7 +179,7 @@ fn any_number_of_threads_may_pin() {
                     barrier.wait();
                     pinned.unwrap();
                     turn = one.lock().unwrap();
-                    // Whatever became of their slots, what is pinned stays, and the others pin again.
+                    // Whatever happened to their slots, pinned pages stay, and the other threads pin again.
                     kept.into_iter().for_each(|pin| assert_eq!(pin.unwrap()[0], page as u8));
                     assert_eq!(file.pin(page).unwrap()[0], page as u8, "thread {thread}");
                     drop(turn);
@@ -192,7 +193,7 @@ fn any_number_of_threads_may_pin() {
     }
 }
 
-/// What a thread that has ended left pinned is no room for others: they get what is left, all of it.
+/// Pins of a thread that has ended take up their room. Other threads get all the rest.
 #[test]
 fn pins_outlive_their_threads() {
     let (_place, _array, file) = made(options(4, 8192), 4096);

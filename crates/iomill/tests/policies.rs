@@ -1,8 +1,8 @@
 //! The cache's policies over recorded traces, beside the hit rates of global caches that other simulators found.
 //!
 //! `IOMILL_TRACES` names a directory of traces (`name.csv`: op, byte offset, length in bytes) with `reference_hit_rates.csv`
-//! (trace, cache_pages, fraction, policy, method, hit_rate, tool). Without it only made-up accesses are tried. With
-//! `IOMILL_TABLE=1` the table of `docs/cache.md` is printed as well. Both want a release build.
+//! (trace, cache_pages, fraction, policy, method, hit_rate, tool). Without it the tests run only made-up accesses. With
+//! `IOMILL_TABLE=1` they also print the table of `docs/cache.md`. Both need a release build.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -20,7 +20,7 @@ use iomill::cache::set::WAYS_DEFAULT;
 
 const PAGE: u64 = 4096;
 
-/// A trace and a size of the cache in pages, with the hit rates in percent that policies have there as one large set.
+/// A trace and a size of the cache in pages, with the hit rates in percent of policies in one large set.
 struct Cell {
     trace: String,
     pages: u64,
@@ -42,7 +42,8 @@ impl World {
         for line in read("reference_hit_rates.csv").lines().skip(1) {
             let fields: Vec<&str> = line.split(',').collect();
             let (trace, pages) = (fields[0].to_owned(), fields[1].parse().unwrap());
-            // Nothing in websearch_25k is asked for twice. Where two tools tell of one policy, libCacheSim's figure counts.
+            // No page of websearch_25k is asked for twice. Where two tools give figures for one policy, libCacheSim's figure
+            // counts.
             let is_wanted = fields[4] == "warm" && fields[6].starts_with("libCacheSim");
             if is_wanted && pages >= 64 && trace != "websearch_25k" {
                 let rate: f64 = fields[5].parse().unwrap();
@@ -65,7 +66,7 @@ impl World {
         self.cells.iter().map(|cell| cell.global[policy]).collect()
     }
 
-    /// The worst cell's difference to global LRU, and where that is.
+    /// The worst cell's difference to global LRU, and the name of that cell.
     fn worst(&self, rates: &[f64]) -> (f64, String) {
         let lru = self.global("LRU");
         let cells = self.cells.iter().zip(rates).zip(&lru);
@@ -88,17 +89,17 @@ fn keys(text: &str) -> Vec<Key> {
     keys
 }
 
-/// How the policy hears of accesses.
+/// How the policy learns of accesses.
 #[derive(Clone, Copy, PartialEq)]
 enum Feed {
-    /// As in the real cache.
+    /// Late and in groups, as in the real cache.
     Ring,
-    /// Of each, at once.
+    /// At once, of each access.
     Direct,
 }
 
-/// The hit rate in percent of the second half, after the first. The cache is never larger than `pages`, so with whole sets
-/// mostly smaller.
+/// The hit rate in percent of the second half, after the first. The cache is never larger than `pages`, and with whole sets it is
+/// usually smaller.
 fn hit_rate(keys: &[Key], pages: u64, ways: usize, kind: PolicyKind, feed: Feed) -> f64 {
     let pages = (pages / ways as u64).max(1) * ways as u64;
     let directory = Directory::new(Plan::fixed(pages, ways, kind)).unwrap();
@@ -171,8 +172,8 @@ fn print_table(world: &World) {
     }
 }
 
-/// Recorded traces: the default policy is better than LRU, far worse nowhere, and better than ARC on average, though its sets
-/// are small and those of the reference are as large as the cache.
+/// Recorded traces: the default policy is better than LRU, nowhere far worse, and better than ARC on average. Yet its sets are
+/// small, and those of the reference are as large as the cache.
 #[test]
 fn the_default_policy_does_well_on_recorded_traces() {
     let Some(directory) = std::env::var_os("IOMILL_TRACES").map(PathBuf::from) else {
@@ -203,7 +204,7 @@ fn the_default_policy_does_well_on_recorded_traces() {
     }
 }
 
-/// Zipf-like accesses (the page's rank is a power of a random number), whose order drifts, with a scan now and then.
+/// Zipf-like accesses: the page's rank is a power of a random number. Their order drifts, with a scan now and then.
 fn made_up(accesses: usize) -> Vec<Key> {
     let mut random = fastrand::Rng::with_seed(5);
     let mut keys = Vec::with_capacity(accesses);
@@ -233,7 +234,7 @@ fn policies_do_as_expected_on_made_up_accesses() {
         }
         let (duel, tiny) = (rate(PolicyKind::Duel), rate(PolicyKind::WTinyLfu));
         assert!(duel > lru.min(tiny) - 0.5 && duel > lru - 1.0, "{pages} pages: {duel:.2}, {tiny:.2}, lru {lru:.2}");
-        // What threads lose by handing accesses over late, and not all of them.
+        // The loss because threads hand accesses over late, and lose some of them.
         let direct = hit_rate(&keys, pages, WAYS_DEFAULT, PolicyKind::WTinyLfu, Feed::Direct);
         assert!((direct - tiny).abs() < 0.5, "{pages} pages: {tiny:.2}, fed at once {direct:.2}");
     }

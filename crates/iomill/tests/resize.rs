@@ -34,7 +34,7 @@ fn call(rng: &mut Rng, file: &File, start: usize, model: &mut [u8]) {
             model[at..at + len].copy_from_slice(&new);
         }
         3 if len > 0 => {
-            // A pin holds on to what it was, and its page goes on.
+            // A pin keeps its bytes, and its page changes.
             let page = offset / PAGE as u64;
             let inside = (offset % PAGE as u64) as usize;
             let Ok(pin) = file.pin(page) else { return };
@@ -78,7 +78,7 @@ fn resizes_beside_calls(mode: Mode, nodes: usize) {
                 })
             })
             .collect();
-        // Whatever panics, the others end.
+        // If one thread panics, the others end.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {
@@ -114,7 +114,7 @@ fn resizes_beside_calls(mode: Mode, nodes: usize) {
     check(&file);
     drop(file);
     array.close().unwrap();
-    // What the drives have, with no cache in between.
+    // The bytes on the drives, with no cache in between.
     let array = ArrayOptions::new().cache_bytes(0).open(&drives[0]).unwrap();
     check(&array.open_file("f").unwrap());
 }
@@ -157,7 +157,7 @@ fn fill(array: &Array, bytes: u64) -> File {
     file
 }
 
-/// Alone in its process, so that nobody else's memory is measured.
+/// Alone in its process, so that no other test's memory is measured.
 #[test]
 fn memory_goes_back() {
     if std::env::var_os("IOMILL_MEASURES_ITSELF").is_none() {
@@ -174,7 +174,7 @@ fn memory_goes_back() {
     let full = rss_bytes();
     array.resize_cache(8 * MIB).unwrap();
     let small = rss_bytes();
-    // 64 MiB of which some pages did not stay, less 8 MiB and a chunk of 4 MiB.
+    // 64 MiB without some pages that did not stay, less 8 MiB and a chunk of 4 MiB.
     assert!(small + 40 * MIB < full, "{full} -> {small}");
     let mut got = vec![0; MIB as usize];
     file.read_at(&mut got, 5 * MIB).unwrap();

@@ -1,7 +1,7 @@
 //! Many threads on one array of real files: right bytes, or an error that says why, and an end.
 //!
-//! Goals: the races that a simulation on one thread cannot have, between calls, opening, naming and closing. Non-goals: speed; faults of
-//! drives, which are the simulator's.
+//! Goals: races that a simulation on one thread cannot have, between calls, opening, naming and closing. Non-goals: speed; faults
+//! of drives, which the simulator covers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ impl Rig {
         ArrayOptions::new().mode(mode).depth(8).create(&self.drives).unwrap()
     }
 
-    /// Opens the array as soon as whoever has it is done with it.
+    /// Opens the array as soon as its present user has closed it.
     fn open(&self) -> Array {
         let start = Instant::now();
         loop {
@@ -52,12 +52,12 @@ impl Rig {
     }
 }
 
-/// Runs a test that must end.
+/// Runs a test. Fails if it does not end.
 fn ends(body: impl FnOnce() + Send + 'static) {
     let (done, ended) = channel();
     let test = thread::spawn(move || {
         body();
-        // Nobody listens any more when it has taken too long.
+        // The test has failed already if nothing receives this.
         let _ = done.send(());
     });
     match ended.recv_timeout(Duration::from_secs(120)) {
@@ -85,7 +85,7 @@ fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Writes or reads and checks a range of a thread's own part of the file, in one way or another.
+/// Writes, or reads and checks, a range of a thread's own part of the file, by a random call.
 fn call(rng: &mut Rng, file: &File, start: usize, model: &mut [u8]) -> Result<()> {
     let at = rng.usize(0..model.len());
     let most = [100, 5000, 40_000][rng.usize(0..3)];
@@ -169,7 +169,7 @@ fn names_opened_made_renamed_and_deleted_by_all() {
     ends(|| {
         let rig = Rig::new(2);
         let array = rig.create(Mode::Auto);
-        // Those of the engine that was chosen.
+        // The notices about the chosen engine.
         let before = array.notices();
         let until = Instant::now() + Duration::from_secs(2);
         let (opened, deleted) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -212,7 +212,7 @@ fn names_opened_made_renamed_and_deleted_by_all() {
     });
 }
 
-/// A file of these tests is empty, or this many bytes.
+/// Makes a file as all files of these tests are: empty, or this many bytes.
 fn write_same(file: &File) -> Result<()> {
     file.write_at(&[7; 10_000], 0)
 }
@@ -254,7 +254,7 @@ fn renames_in_opposite_directions_end() {
     });
 }
 
-/// What a file holds at an offset once it was written there.
+/// The byte that a file holds at an offset after a write there.
 fn pattern(offset: usize) -> u8 {
     (offset / 7 % 251) as u8 + 1
 }
@@ -322,7 +322,7 @@ fn an_array_is_closed_under_those_who_use_it() {
                     scope.spawn(move || {
                         let (mut rng, mut model) = (Rng::with_seed((round * 10 + index) as u64), vec![0; len]);
                         start.wait();
-                        // A call that fails has not begun: what was in flight when the array was closed has ended well.
+                        // A call that fails has not begun. I/O that was in flight when the array was closed has ended well.
                         loop {
                             match call(&mut rng, &file, index * len, &mut model) {
                                 Ok(()) => {}
@@ -355,7 +355,7 @@ fn an_array_is_closed_under_those_who_use_it() {
                 start.wait();
                 thread::sleep(Duration::from_millis(round as u64 * 2));
                 array.close().unwrap();
-                // The lock is free, and nobody works on without it.
+                // The lock is free, and no thread works on without it.
                 let again = rig.open();
                 let mut all = vec![0; 6 * len];
                 again.open_file("file").unwrap().read_at(&mut all, 0).unwrap();
@@ -371,7 +371,7 @@ fn an_array_is_closed_under_those_who_use_it() {
     });
 }
 
-/// The last to hold a file, and with it the array, is an operation that ends on a drive thread.
+/// The last hold on a file, and with it on the array, belongs to an operation that ends on a drive thread.
 #[test]
 fn what_is_dropped_in_flight_is_finished() {
     ends(|| {
@@ -435,7 +435,7 @@ fn whoever_knows_that_a_call_has_ended_may_delete_the_file() {
             let write = vec![Task::Write { offset: 0, bytes: vec![1; 4096] }];
             file.submit(write, move |result| {
                 sender.send(result).unwrap();
-                // Still in the callback while the file is closed and deleted.
+                // The callback still runs while the file is closed and deleted.
                 gone_on.recv().unwrap();
             })
             .unwrap();
@@ -458,7 +458,7 @@ fn whoever_knows_that_a_call_has_ended_may_delete_the_file() {
     });
 }
 
-/// A user's waker runs on a drive thread, which must outlive it.
+/// A user's waker runs on a drive thread. The thread must survive its panic.
 #[test]
 fn a_waker_that_panics_stops_nobody() {
     struct Bomb;

@@ -4,10 +4,10 @@ use iomill::engine::{MAX_SEGMENTS, Segment};
 
 use super::*;
 
-/// So many segments of `pages` pages each, apart from each other, in an order that is not that of their addresses.
+/// So many segments of `pages` pages each, apart from each other, not in the order of their addresses.
 fn frames(memory: &mut PageBuf, count: usize, pages: usize) -> Vec<Segment> {
     let start = memory.as_mut_ptr();
-    // Seven has no divisor in common with the powers of two that are tested, and one frame in two is left out.
+    // Seven has no divisor in common with the tested powers of two. One frame in two is left out.
     let at = |i: usize| start.wrapping_add((i * 7 % count) * 2 * pages * PAGE);
     (0..count).map(|i| Segment { buf: at(i), len: pages * PAGE }).collect()
 }
@@ -17,7 +17,7 @@ fn scattered(slot: u32, op: Op, file: FileRef, offset: u64, list: &[Segment]) ->
     Request { slot, op, len, file, offset, memory: Memory::scatter(list) }
 }
 
-/// Whether a list's memory holds the pages from `number` on, and the frames between hold nothing.
+/// Whether a list's memory holds the pages from `number` on, and the frames between are zero.
 fn holds(memory: &PageBuf, list: &[Segment], number: u64) -> bool {
     let mut rest = memory.as_slice().to_vec();
     let mut expected = number;
@@ -93,13 +93,13 @@ fn scattered_memory_goes_with_memory_in_one_place_and_with_errors() {
         let end_of_file = scattered(0, Op::Read, named(&file, 1), 3 * PAGE as u64, &list);
         let bad_file = scattered(1, Op::Read, nothing, 0, &list[..2]);
         let bad_write = scattered(2, Op::Write, nothing, 0, &list[..2]);
-        // A copy has no demands of alignment: there, an offset that no file has.
+        // A copy needs no alignment. For that engine the test uses an offset that no file has.
         let at = if name == "mmap" { u64::MAX - 4095 } else { 0 };
         let misaligned = scattered(3, Op::Write, named(&file, 1), at, &askew[1..3]);
         let plain = request(4, Op::Read, named(&file, 1), PAGE as u64, &mut one);
         let sync = Request { len: 0, memory: Memory::NONE, ..request(5, Op::Sync, named(&file, 1), 0, &mut one) };
         let expected = [5 * PAGE as i32, -libc::EBADF, -libc::EBADF, -libc::EINVAL, PAGE as i32, 0];
-        // Twice: an error must not leave anything behind.
+        // Twice: an error must leave nothing behind.
         for _ in 0..2 {
             let batch = [bad_write, end_of_file, plain, misaligned, sync, bad_file];
             assert_eq!(run(&mut *engine, &batch), expected, "{name}");
@@ -118,7 +118,7 @@ fn scattered_memory_works_where_nothing_need_be_aligned() {
         fs::write(&path, &bytes).unwrap();
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let mut memory = PageBuf::new(2 * 64 * PAGE).unwrap();
-        // As the rest of a short transfer may be.
+        // A list such as a short transfer may leave.
         let mut list = frames(&mut memory, 16, 1);
         list[0] = Segment { buf: list[0].buf.wrapping_add(1234), len: PAGE - 1234 };
         let read = scattered(0, Op::Read, named(&file, 1), 1234, &list);

@@ -1,4 +1,4 @@
-//! The machine with engines that a test can hold up, and that panic when it says so.
+//! The machine with engines that a test can block, and that panic when the test asks for it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use iomill::engine::{Completion, Engine, EngineConfig, Op, Request, Wake};
 use iomill::sys::clock::Clock;
 use iomill::sys::fs::{DriveFs, Handle};
 
-/// Holds threads up while it is shut.
+/// Blocks threads while it is shut.
 #[derive(Debug, Default)]
 pub struct Latch {
-    /// Whether it is shut, and how many it holds up.
+    /// Whether it is shut, and how many threads it blocks.
     state: Mutex<(bool, usize)>,
     changed: Condvar,
 }
@@ -39,27 +39,27 @@ impl Latch {
         state.1 -= 1;
     }
 
-    /// Waits until it holds up so many.
+    /// Waits until it blocks so many threads.
     pub fn wait_for(&self, threads: usize) {
         let state = self.state.lock().unwrap();
         let waited =
             self.changed.wait_timeout_while(state, Duration::from_secs(60), |state| state.1 < threads).unwrap();
-        assert!(!waited.1.timed_out(), "nobody came to the latch");
+        assert!(!waited.1.timed_out(), "no thread came to the latch");
     }
 }
 
-/// What a test has done to its engines.
+/// What a test asks of its engines.
 #[derive(Debug, Default)]
 pub struct Hooks {
     pub reads: Latch,
     pub writes: Latch,
-    /// The first so many waits panic once they have something to report.
+    /// The first so many waits panic once they have a completion to report.
     pub panics: AtomicU32,
-    /// The wake of that number from now on panics, after it was done; 0 for none.
+    /// The wake of that number, counted from now on, panics after it was done; 0 for none.
     pub wake_panics: AtomicU32,
 }
 
-/// Counts down; whether it came to 0 by this.
+/// Counts down. Says whether the count is now 0.
 fn is_last(count: &AtomicU32) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)) == Ok(1)
 }

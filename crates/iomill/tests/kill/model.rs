@@ -1,21 +1,21 @@
-//! What a kill may leave of each file: the test's model. It knows nothing of parts, records or caches, only of operations
-//! that were begun and acknowledged.
+//! What a kill may leave of each file: the test's model. It knows nothing of parts, records or caches, only of operations that
+//! were begun and acknowledged.
 //!
-//! What is promised, and checked:
-//! 1. A change of the catalog is there wholly or not at all; one that was acknowledged is there.
+//! The promises that are checked:
+//! 1. A change of the catalog is there wholly or not at all. A change that was acknowledged is there.
 //! 2. The length is that of the last acknowledged sync, `set_len` or close, or of one in progress.
-//! 3. What was acknowledged before a sync that was acknowledged is there. Each page holds what was synced last or what a
-//!    later write (acknowledged or not) made of it, never a mixture of what one piece of a write did and did not reach.
-//! 4. What no write has reached since the file grew over it is zero.
+//! 3. Writes that were acknowledged before an acknowledged sync are there. Each page holds what was synced last, or the result of
+//!    a later write (acknowledged or not). One piece of a write reaches a page wholly or not at all.
+//! 4. Bytes that no write has reached since the file grew over them are zero.
 //!
-//! A kill leaves what the kernel holds, so that data acknowledged but not synced is there in fact. That is not promised,
-//! and not checked.
+//! A kill leaves what the kernel holds. So data that was acknowledged but not synced is there in fact. That is not promised, and
+//! not checked.
 
 use std::collections::BTreeMap;
 
 use crate::plan::{Op, PAGE, Shape, Write, stamp};
 
-/// A file as it was found.
+/// A file as it was found after a kill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub shape: Shape,
@@ -23,23 +23,23 @@ pub struct Found {
     pub bytes: Vec<u8>,
 }
 
-/// What pages must hold in one of the states that are allowed.
+/// What pages must hold in one of the allowed states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
-    /// What was synced, or anything written since.
+    /// The synced bytes, or any bytes written since.
     Any,
-    /// All that was acknowledged.
+    /// Everything that was acknowledged.
     Acknowledged,
-    /// That, and the write in progress.
+    /// Everything that was acknowledged, and the write in progress.
     Everything,
 }
 
 /// One page: never shorter than a page.
 #[derive(Clone, Debug)]
 struct PageModel {
-    /// With all that was acknowledged.
+    /// With everything that was acknowledged.
     now: Vec<u8>,
-    /// What it may be instead.
+    /// The other contents that it may have.
     or: Vec<Vec<u8>>,
 }
 
@@ -48,11 +48,11 @@ struct PageModel {
 struct FileModel {
     shape: Shape,
     attribute: Option<String>,
-    /// With all that was acknowledged.
+    /// With everything that was acknowledged.
     len: u64,
     /// The lengths that the last acknowledged syncs may have published.
     durable: Vec<u64>,
-    /// Those that are not all zero for sure.
+    /// Pages that may differ from zero.
     pages: BTreeMap<u64, PageModel>,
 }
 
@@ -80,8 +80,7 @@ impl FileModel {
         file
     }
 
-    /// Pages may be as any of the write's ranges, each reached or not, leave them. The pieces of one range within a page
-    /// are one.
+    /// Each of the write's ranges may have reached its pages or not. The pieces of one range within a page count as one.
     fn begin_write(&mut self, write: &Write) {
         for (number, ranges) in by_page(write) {
             let page = self.pages.entry(number).or_insert_with(PageModel::zero);
@@ -120,7 +119,7 @@ impl FileModel {
         self.synced();
     }
 
-    /// The lengths that may be found, each with what its pages must hold.
+    /// The lengths that may be found, each with the contents that its pages must have.
     fn states(&self, op: Option<&Op>) -> Vec<(u64, Expect)> {
         let mut states: Vec<_> = self.durable.iter().map(|len| (*len, Expect::Any)).collect();
         match op {
@@ -202,7 +201,7 @@ impl PageModel {
     }
 }
 
-/// A write's ranges cut at pages: for each page (offset in the file, length) in bytes.
+/// A write's ranges cut at pages: for each page the ranges as (offset in the file, length) in bytes.
 fn by_page(write: &Write) -> BTreeMap<u64, Vec<(u64, u64)>> {
     let mut pages: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     for &(start, len) in &write.ranges {
@@ -220,7 +219,7 @@ fn put(page: &mut [u8], number: u64, version: u64, offset: u64, len: u64) {
     page[(offset - number * PAGE) as usize..][..len as usize].copy_from_slice(&stamp(version, offset, len));
 }
 
-/// What a page says of itself: which version from which byte on.
+/// A page in words: from which byte on it holds which version.
 fn tell(bytes: &[u8]) -> String {
     let mut runs: Vec<(usize, String)> = Vec::new();
     for (index, cell) in bytes.chunks(16).enumerate() {
@@ -240,7 +239,7 @@ fn tell(bytes: &[u8]) -> String {
 }
 
 impl Model {
-    /// The writer says that it begins an operation.
+    /// The writer reports that it begins an operation.
     pub fn begin(&mut self, op: &Op) {
         assert_eq!(self.in_progress, None);
         if let Op::Write { name, write } | Op::Race { name, write } = op {
@@ -249,7 +248,7 @@ impl Model {
         self.in_progress = Some(op.clone());
     }
 
-    /// The writer says that the operation in progress is done.
+    /// The writer reports that the operation in progress is done.
     pub fn done(&mut self) {
         let op = self.in_progress.take().unwrap();
         let files = &mut self.files;
@@ -262,7 +261,7 @@ impl Model {
             Op::Race { name, write } => {
                 let file = files.get_mut(name).unwrap();
                 let before = file.len;
-                // The sync covers what was acknowledged before it began, and perhaps the write beside it.
+                // The sync covers writes that were acknowledged before it began, and perhaps the write beside it.
                 file.synced();
                 file.begin_write(write);
                 file.end_write(write);
@@ -272,8 +271,8 @@ impl Model {
         }
     }
 
-    /// Checks what a kill has left, and goes on from there. Whether the change of the catalog that was in progress, if
-    /// any, has come about.
+    /// Checks what a kill has left, and continues from there. Returns whether the change of the catalog in progress, if any, has
+    /// come about.
     pub fn check(&mut self, found: &BTreeMap<String, Found>) -> Result<Option<bool>, String> {
         let op = self.in_progress.take();
         let names = |files: &BTreeMap<String, FileModel>| files.keys().cloned().collect::<Vec<_>>();
@@ -306,7 +305,7 @@ impl Model {
     }
 }
 
-/// A change of the catalog, done.
+/// Applies a change of the catalog.
 fn change(files: &mut BTreeMap<String, FileModel>, op: &Op) {
     match op {
         Op::Create { name, shape } => {

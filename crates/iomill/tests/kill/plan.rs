@@ -1,5 +1,5 @@
-//! What the writer does next: operations from a seed. The writer performs them and the test that kills it follows, each
-//! with a planner of its own, so that a line through a pipe need only say how far the writer has come.
+//! The operations of a writer, from a seed. The writer performs them, and the test that kills it follows. Each has a planner of
+//! its own, so a line through a pipe need only say how far the writer has come.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,8 +9,8 @@ use iomill::{ArrayOptions, Layout, LayoutKind, Mode, Remote, Topology};
 
 pub const PAGE: u64 = 4096;
 
-/// Threads of a writer. Each has names of its own, so that each has one operation in progress at most and the outcome of
-/// every other is known; the array, its drives and the catalog they share.
+/// Threads of a writer. Each has names of its own. So each has at most one operation in progress, and the outcome of every other
+/// is known. They share the array, its drives and the catalog.
 pub const WORKERS: usize = 2;
 
 /// Longest file in bytes.
@@ -45,7 +45,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// Where it ends at the furthest.
+    /// The end of the last range.
     pub fn end(&self) -> u64 {
         self.ranges.iter().map(|(offset, len)| offset + len).max().unwrap_or(0)
     }
@@ -110,7 +110,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// For the count of what was interrupted.
+    /// The kind, for the count of interrupted operations.
     pub fn kind(&self) -> &'static str {
         match self {
             Op::Create { .. } => "create",
@@ -132,7 +132,7 @@ impl Op {
     }
 }
 
-/// What must have been interrupted once at least in a run of some length: what matters.
+/// The kinds that a run of some length must interrupt at least once.
 pub const KINDS: [&str; 11] = [
     "create",
     "delete",
@@ -147,8 +147,8 @@ pub const KINDS: [&str; 11] = [
     "sync",
 ];
 
-/// The bytes of a version at an offset of its file: cells of 16 bytes, version and offset of the cell. So every page
-/// says which write made which of its bytes, and where they belong.
+/// The bytes of a version at an offset of its file: cells of 16 bytes, with version and offset of the cell. So every page shows
+/// which write made each of its bytes, and where they belong.
 pub fn stamp(version: u64, offset: u64, len: u64) -> Vec<u8> {
     let first = offset / 16 * 16;
     let cells = (first..offset + len).step_by(16);
@@ -162,7 +162,7 @@ pub fn options(rng: &mut Rng) -> (ArrayOptions, String) {
     let asked = [EngineKind::Aio, EngineKind::Posix, EngineKind::Mmap].map(Some);
     let engine = [None, None, None, asked[0], asked[1], asked[2], asked[2]][rng.usize(..7)];
     let depth = [4, 32][rng.usize(..2)];
-    // None, of so few pages that they come and go, and one that all fits into.
+    // No cache, small caches in which pages come and go, and a cache for everything.
     let cache_bytes = [0, 12 * PAGE, 48 * PAGE, 1 << 24][rng.usize(..4)];
     // A node has one set of 12 pages at least.
     let nodes = if cache_bytes < 48 * PAGE { 1 } else { [1, 2, 4][rng.usize(..3)] };
@@ -179,7 +179,7 @@ struct Entry {
     open: bool,
 }
 
-/// Where a worker is in its plan.
+/// A worker's position in its plan.
 #[derive(Clone, Debug)]
 pub struct Planner {
     rng: Rng,
@@ -188,7 +188,7 @@ pub struct Planner {
     version: u64,
     drives: u16,
     files: BTreeMap<String, Entry>,
-    /// What must come first.
+    /// Operations that must come first.
     queue: VecDeque<Op>,
 }
 
@@ -202,7 +202,7 @@ impl Planner {
         Planner { rng, worker, version, drives, files, queue: VecDeque::new() }
     }
 
-    /// The next operation. It is taken for done: a worker that fails stops.
+    /// The next operation. The planner takes it as done: a worker that fails stops.
     pub fn next(&mut self) -> Op {
         let op = loop {
             match self.queue.pop_front() {
@@ -234,7 +234,7 @@ impl Planner {
         }
     }
 
-    /// Queues an operation and what must come before it, or nothing where it would change nothing.
+    /// Queues an operation and the operations that must come before it. Queues nothing if it would change nothing.
     fn plan(&mut self) {
         let free: Vec<String> = NAMES
             .iter()
@@ -303,7 +303,7 @@ impl Planner {
             52..80 => Op::Write { name, write: self.write(len) },
             80..90 => Op::Race { name, write: self.write(len) },
             _ => {
-                // So that there is something to sync.
+                // A write first, so that there is something to sync.
                 let write = self.write(len);
                 self.queue.push_back(Op::Write { name: name.clone(), write });
                 Op::Sync { name }
@@ -338,7 +338,7 @@ impl Planner {
         Write { call, version: self.next_version(), ranges, aligned_memory: self.rng.bool() }
     }
 
-    /// One range: pages or any bytes, within the file, over its end or beyond.
+    /// One range: whole pages or any bytes, within the file, over its end or beyond.
     fn range(&mut self, len: u64) -> (u64, u64) {
         let offset = if self.rng.u8(..3) == 0 { len.min(MAX - PAGE) } else { self.rng.u64(..MAX - PAGE) };
         let end = offset + 1 + self.rng.u64(..(MAX - offset).min(20 * PAGE));
@@ -349,7 +349,7 @@ impl Planner {
         (offset, end - offset)
     }
 
-    /// Many ranges in pages of their own or two in one page, which two pieces then change at the same time.
+    /// Many ranges in pages of their own, or two in one page, which two pieces then change at the same time.
     fn scatter(&mut self, len: u64, same: bool) -> Vec<(u64, u64)> {
         let beyond = if self.rng.bool() { 0 } else { 8 };
         let pages = (len.div_ceil(PAGE) + beyond).clamp(4, MAX / PAGE);

@@ -1,5 +1,5 @@
-//! The process that is killed: opens the array, performs the operations of its plan and says on its error output when
-//! it begins and ends each. Whatever else appears there is a failure of its own.
+//! The process that is killed. It opens the array, performs the operations of its plan, and reports on its error output when it
+//! begins and ends each. Any other output there is a failure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{IoSlice, Write as _};
@@ -18,15 +18,15 @@ pub const MARK: &str = "kill:";
 /// The number that stands for the writer itself in its lines, not for one of its workers.
 pub const ITSELF: usize = WORKERS;
 
-/// A ring that has been closed may hold its files, and so the lock, a little longer; never so long.
+/// A ring that was closed may hold its files, and so the lock, a little longer, but never so long.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a writer is to do.
+/// The job of a writer.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub seed: u64,
     pub round: u64,
-    /// Only opens the array and all files, and closes them: what a writer does before anything else, after a kill.
+    /// Only opens the array and all files, and closes them: the first work of every writer after a kill.
     pub only_opens: bool,
     /// One drive of the array.
     pub drive: PathBuf,
@@ -47,7 +47,7 @@ impl Job {
         }
     }
 
-    /// How the writer opens the array, and that in words.
+    /// How the writer opens the array, and a description in words.
     pub fn options(&self) -> (ArrayOptions, String) {
         options(&mut Rng::with_seed(self.seed ^ (self.round << 20)))
     }
@@ -66,7 +66,7 @@ pub fn open_when_free<T>(open: impl Fn() -> iomill::Result<T>) -> iomill::Result
     }
 }
 
-/// Says a line, in one write, so that lines of several workers never mix.
+/// Writes a line at once, so that lines of several workers never mix.
 fn say(worker: usize, text: &str) {
     let line = format!("{MARK} {worker} {text}\n");
     assert!(line.len() <= 4096, "a pipe takes no more at once");
@@ -105,7 +105,7 @@ pub fn run(job: &Job) {
 struct Worker<'a> {
     array: &'a Array,
     number: usize,
-    /// Those that are open.
+    /// The open files.
     files: HashMap<String, File>,
 }
 
