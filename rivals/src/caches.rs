@@ -1,8 +1,10 @@
-//! Well-known caches of Rust programs as caches of pages: page numbers for keys, pages for values, a record copied out of each.
+//! Well-known caches of Rust programs as caches of pages: keys are page numbers, values are pages, and each read copies a record
+//! out of a page.
 //!
-//! Each gets what makes it cheaper: a hash of one multiplication chain instead of its own, room for half as many entries
-//! again, so that it never evicts, and foyer S3-FIFO, whose hits take a shared lock only. All three share one set of
-//! pages, which costs them nothing and saves memory. Non-goals: misses; these crates do no I/O.
+//! Each cache has the settings that make it cheaper. It hashes with one chain of multiplications instead of its own hash. It has
+//! room for half as many entries again, so that it never evicts. foyer has S3-FIFO, because hits then take only a shared lock. All
+//! three share one set of pages, which costs them nothing and saves memory.
+//! Non-goals: misses; these crates do no I/O.
 
 use std::fmt;
 use std::fs::File;
@@ -18,7 +20,7 @@ use iomill_bench::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Record, 
 
 type Page = Arc<[u8; PAGE_BYTES]>;
 
-/// The pages of the data, each in an allocation of its own, read in when they are first wanted.
+/// The pages of the data, each in its own allocation. They are read at the first use.
 #[derive(Debug, Default)]
 pub struct Pages(Mutex<Option<Arc<[Page]>>>);
 
@@ -67,23 +69,23 @@ impl Hasher for Mixing {
     }
 }
 
-/// What takes part of such a crate.
+/// A crate's cache, as this measurement uses it.
 pub trait PageCache: Clone + Send + Sync {
     /// Its contender's name.
     const NAME: &'static str;
-    /// How it is set up, for the reader of its figures.
+    /// Its set-up, for the reader of its figures.
     const NOTE: &'static str;
 
-    /// An empty one with room for so many pages.
+    /// An empty cache with room for `pages` pages.
     fn with_room(pages: usize) -> Self;
 
     /// Puts a page in.
     fn put(&self, number: u64, page: Page);
 
-    /// Called when all is in.
+    /// Called when all pages are in.
     fn settle(&self) {}
 
-    /// Copies a record out of a page; whether the page is there.
+    /// Copies a record out of a page. Returns whether the page is there.
     fn copy(&self, number: u64, start: usize, record: &mut Record) -> bool;
 }
 
@@ -145,7 +147,7 @@ impl PageCache for Moka {
     }
 }
 
-/// foyer's memory part.
+/// foyer's in-memory cache.
 #[derive(Clone)]
 pub struct Foyer(foyer_memory::Cache<u64, Page, Mixing>);
 
@@ -175,7 +177,7 @@ pub struct Cached<C> {
     data: Arc<Data>,
     pages: Arc<Pages>,
     reads: RecordReads,
-    /// Full once the contender is prepared.
+    /// Filled when the contender is prepared.
     cache: Option<C>,
 }
 
@@ -186,7 +188,7 @@ impl<C> fmt::Debug for Cached<C> {
 }
 
 impl<C: PageCache> Cached<C> {
-    /// Over the data, with pages that others share.
+    /// A cache of the data. Its pages are shared with other contenders.
     pub fn new(data: Arc<Data>, pages: Arc<Pages>) -> Cached<C> {
         Cached { data, pages, reads: RecordReads { skew: Skew::Uniform, batch: 1 }, cache: None }
     }
@@ -208,7 +210,7 @@ impl<C: PageCache> Cached<C> {
 
 #[cold]
 fn gone(name: &str, number: u64) -> Error {
-    let why = format!("it has not kept page {number}, although there is room for all");
+    let why = format!("it has lost page {number}, although it has room for all pages");
     Error::Machine { what: name.to_owned(), why }
 }
 

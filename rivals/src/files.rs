@@ -1,7 +1,7 @@
-//! `tokio::fs`: tasks that seek and read, each with a handle of its own, of a file that is in the page cache.
+//! `tokio::fs`: tasks that seek and read in a file in the page cache. Each task has a handle of its own.
 //!
-//! Goals: what futures on files cost that a runtime brings. Non-goals: files that are not in memory; by `tokio::fs` a thread waits for
-//! each such read.
+//! Goals: the cost of a runtime's own futures on files.
+//! Non-goals: files that are not in memory; with `tokio::fs` a thread waits for each such read.
 
 use std::io::SeekFrom;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::runtime::{Builder, Runtime};
 
-/// Tasks that read at the same time.
+/// Number of tasks that read at the same time.
 const IN_FLIGHT: usize = 64;
 
 /// See the head of this file.
@@ -25,7 +25,7 @@ pub struct TokioFs {
 }
 
 impl TokioFs {
-    /// Over the plain file of the data.
+    /// Reads the plain file of the data.
     pub fn new(data: Arc<Data>) -> TokioFs {
         TokioFs { data, reads: RecordReads { skew: Skew::Uniform, batch: 1 } }
     }
@@ -47,18 +47,20 @@ impl Contender<RecordReads> for TokioFs {
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
-        // All of it is in the page cache afterwards.
+        // Brings all of the file into the page cache.
         let mut file = std::fs::File::open(self.data.path()).map_err(|e| Error::io("open", self.data.path(), e))?;
         std::io::copy(&mut file, &mut std::io::sink()).map_err(|e| Error::io("read", self.data.path(), e))?;
         records::run(slice, &self.reads, &self.data, || Tasks::new(&self.data))
     }
 
     fn notes(&self) -> Vec<String> {
-        vec![format!("{IN_FLIGHT} tasks on a runtime of one thread, or as many as there are records in a call")]
+        vec![format!(
+            "{IN_FLIGHT} tasks on a runtime of one thread, or one for each record of a call if these are fewer"
+        )]
     }
 }
 
-/// A task's own handle, and what it read last.
+/// A task's own handle, and the record that it read last.
 struct Handle {
     file: File,
     record: [u8; RECORD_BYTES],
@@ -103,7 +105,7 @@ impl Reader for Tasks {
     }
 }
 
-/// Reads records one after the other; an error says where, and why.
+/// Reads records one after the other. An error gives the offset and the reason.
 async fn read_all<const VERIFY: bool>(
     mut handle: Handle,
     records: Vec<u32>,

@@ -1,6 +1,7 @@
 //! iomill's futures on tokio's runtimes: each lane is a task.
 //!
-//! Goals: what a program pays that has a runtime already; the runtime is made before the clock starts. Non-goals: tuning of tokio.
+//! Goals: the costs for a program that already has a runtime. The runtime is made before the clock starts.
+//! Non-goals: tuning of tokio.
 
 use std::sync::Arc;
 
@@ -8,18 +9,18 @@ use iomill::{Error, Result};
 use iomill_bench::asynchronous::{Driver, Flights, Flyer, Lane, Way};
 use tokio::runtime::{Builder, Runtime};
 
-/// Names of those that are brought: one, 64 and 512 in flight.
+/// Names of the brought ways: one, 64 and 512 operations in flight.
 const CURRENT_THREAD: [(&str, usize); 3] =
     [("iomill-tokio-current-1", 1), ("iomill-tokio-current-64", 64), ("iomill-tokio-current-512", 512)];
 const MULTI_THREAD: [(&str, usize); 3] =
     [("iomill-tokio-multi-1", 1), ("iomill-tokio-multi-64", 64), ("iomill-tokio-multi-512", 512)];
 
-/// Which runtime.
+/// The kind of runtime.
 #[derive(Clone, Copy, Debug)]
 enum Tokio {
-    /// The measuring thread polls.
+    /// The measuring thread polls the tasks.
     CurrentThread,
-    /// Threads of the runtime poll, as many as there are processors.
+    /// Threads of the runtime poll the tasks, one for each CPU.
     MultiThread,
 }
 
@@ -61,7 +62,7 @@ impl Driver for Tasks {
     }
 }
 
-/// All of them.
+/// All ways of both kinds.
 pub fn flyers() -> Vec<Flyer> {
     let of = |names: [(&'static str, usize); 3], tokio: Tokio| {
         let way: Arc<dyn Way> = Arc::new(tokio);

@@ -1,4 +1,4 @@
-//! Each rival reads what was written, and notices what was not.
+//! Each rival reads what was written, and fails when the bytes are wrong.
 
 #![allow(clippy::unwrap_used)]
 

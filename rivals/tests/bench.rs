@@ -1,4 +1,4 @@
-//! `iomill-rivals bench`: the rivals take part beside those of iomill, and can be chosen.
+//! `iomill-rivals bench`: the brought rivals take part with the rivals of iomill's own command, and can be chosen.
 
 #![allow(clippy::unwrap_used)]
 

@@ -473,7 +473,7 @@ mod tests {
         let narrow = report().table(Some(75));
         let (rows, _) = narrow.split_once("\nx: ratio").unwrap();
         assert!(rows.lines().skip(1).all(|line| line.chars().count() <= 75), "{narrow}");
-        assert!(rows.ends_with("No room for p99: a wider terminal has it, and --json."), "{narrow}");
+        assert!(rows.ends_with("No room for p99: use a wider terminal, or --json."), "{narrow}");
         assert!(["0.80x", "pread (cold)", "310k"].iter().all(|part| rows.contains(part)), "{narrow}");
     }
 }

@@ -58,7 +58,7 @@ pub struct Progress {
     pub done: usize,
     /// Slices in total.
     pub total: usize,
-    /// The contender whose slice starts now; empty at the end.
+    /// The contender of the slice that starts now; empty at the end.
     pub contender: &'static str,
 }
 

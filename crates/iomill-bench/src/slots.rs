@@ -90,7 +90,7 @@ impl Slots {
         Some((slot, self.memory.as_ptr().wrapping_add(start)))
     }
 
-    /// Frees a slot whose operation ended with `result` (bytes or a negated errno), and counts the operation.
+    /// Frees a slot after its operation has ended with `result` (bytes or a negated errno), and counts the operation.
     #[inline(always)]
     pub(crate) fn give_back<const VERIFY: bool>(
         &mut self,

@@ -1,16 +1,17 @@
-//! What a slice saw beside its operations, and whether that is the state that its contender is said to be in.
+//! What a slice saw besides its operations, and whether that matches the state that its contender claims.
 //!
-//! Goals: a figure that is called warm, cold or held is one; a slice in another state ends the measurement with an error. Non-goals:
-//! to bring a contender into a state, which is its own work; times, which the machine's neighbours change.
+//! Goals: a figure with the name warm, cold or held is one. A slice in another state ends the measurement with an error.
+//! Non-goals: bringing a contender into a state, which it does itself; times, which other programs on the machine change.
 //!
 //! Rules:
-//! 1. A thread counts from before its slice begins until after it has ended, so that what brings about the state is not counted,
-//!    and counting is not timed.
-//! 2. Each thread counts for itself: what else the process does is not the contender's.
-//! 3. Warm: threads meet no page faults and fetch nothing from drives, and what cache there is has all pages.
+//! 1. A thread counts from before its slice starts until after it has ended. So the preparation of the state is not counted, and
+//!    counting is not timed.
+//! 2. Each thread counts for itself, because other work of the process is not the contender's.
+//! 3. Warm: threads have no page faults and fetch nothing from drives, and a cache, if any, has all pages.
 //! 4. Cold: all bytes come from drives.
-//! 5. Held: memory was full when the slice began, and as many operations found their bytes in it as its size lets.
-//! 6. A contender that does not say what its slices saw is in the wrong state. What the kernel does not count is not held against one.
+//! 5. Held: memory was full when the slice started, and the share of operations that found their bytes in it matches its size.
+//! 6. A contender that does not report what its slices saw is in the wrong state. A figure that the kernel does not count passes
+//!    the check.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -21,47 +22,48 @@ use iomill::{Error, Result};
 use crate::contender::{Cache, Sample, Slice};
 use crate::human;
 
-/// Warm: a page fault or a miss in so many operations costs less than one percent of the shortest of them.
+/// Warm: one page fault or miss in this many operations costs less than one percent of the shortest operations.
 const OPS_PER_EXCEPTION: u64 = 10_000;
 
-/// What a thread may meet besides: it allocates a histogram, buffers, and what hundreds of operations in flight need.
+/// Page faults that each thread may have besides. It allocates a histogram, buffers, and memory for hundreds of operations in
+/// flight.
 const FAULTS_PER_THREAD: u64 = 256;
 
-/// What a process may fetch besides, in bytes: pieces of its own executable.
+/// Bytes that a process may fetch besides: pages of its own executable.
 const FETCHED_BESIDES_BYTES: u64 = 256 << 10;
 
-/// Of the pages that a warm cache is asked for, so many are not there: as few as make no difference.
+/// Maximum share of misses in a warm cache. It is too small to make a difference.
 const MISSED_SHARE_MAX: f64 = 0.001;
 
-/// Cold: the share of all bytes that comes from drives at least. A kernel may keep pages that were dropped, for a moment.
+/// Cold: minimum share of all bytes that comes from drives. A kernel may keep dropped pages for a moment.
 const COLD_SHARE_MIN: f64 = 0.9;
 
-/// Held: the share of its memory that is in use at least. Pages have sets to be in, so the last free frames are rarely found.
+/// Held: minimum share of the memory in use. A page can be in one set only, so some frames stay free.
 const FILLED_SHARE_MIN: f64 = 0.7;
 
-/// What the threads of a slice met while it ran, summed.
+/// What the threads of a slice saw while it ran, summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Seen {
     /// Page faults without I/O.
     pub minor_faults: u64,
     /// Page faults that waited for a drive.
     pub major_faults: u64,
-    /// Bytes that the threads had drives fetch; `None` where the kernel does not tell.
+    /// Bytes that the threads made drives fetch; `None` where the kernel does not count them.
     pub fetched_bytes: Option<u64>,
 }
 
-/// Counts what the calling thread meets (rules 1 and 2). The module `threads` has one for each thread; a contender that works
+/// Counts what the calling thread sees (rules 1 and 2). The module `threads` has one for each thread. A contender that works
 /// elsewhere brings its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch(Seen);
 
 impl Watch {
-    /// Begins.
+    /// Starts to count.
     pub fn begin() -> Result<Watch> {
         Ok(Watch(of_this_thread()?))
     }
 
-    /// What the same thread has met since.
+    /// What the same thread has seen since then.
     pub fn end(self) -> Result<Seen> {
         let (now, before) = (of_this_thread()?, self.0);
         Ok(Seen {
@@ -73,7 +75,7 @@ impl Watch {
 }
 
 impl Seen {
-    /// What two threads met together.
+    /// The sum of what two threads saw.
     pub fn and(self, other: Seen) -> Seen {
         Seen {
             minor_faults: self.minor_faults + other.minor_faults,
@@ -96,38 +98,38 @@ fn of_this_thread() -> Result<Seen> {
     Ok(Seen { minor_faults: usage.ru_minflt as u64, major_faults: usage.ru_majflt as u64, fetched_bytes })
 }
 
-/// Bytes that whoever has that file in `/proc` had drives fetch so far; `None` on kernels that do not count them.
+/// Bytes that the process or thread with that file in `/proc` made drives fetch so far; `None` on kernels that do not count them.
 pub(crate) fn fetched_bytes(io: &str) -> Option<u64> {
     let text = fs::read_to_string(io).ok()?;
     text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
 }
 
-/// What a contender's own cache saw of a slice.
+/// What a contender's own cache counted in a slice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Own {
     /// Pages that were found in it.
     pub hits: u64,
-    /// Pages that were asked for and not found.
+    /// Pages that were requested and not found.
     pub misses: u64,
 }
 
-/// Whose slice is looked at, for the words of an error.
+/// The contender and workload of a slice, for the words of an error.
 #[derive(Clone, Copy, Debug)]
 pub struct Whose<'a> {
     /// The contender's name.
     pub contender: &'a str,
-    /// The state that it is said to be in.
+    /// The state that it claims.
     pub cache: Cache,
-    /// What it does, such as `random-read-4KiB`.
+    /// The name of the workload, such as `random-read-4KiB`.
     pub workload: &'a str,
 }
 
-/// What a workload lets a contender find in its memory.
+/// What a contender may find in its memory with a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finds {
-    /// Bytes that a drive gives for an operation that finds nothing.
+    /// Bytes that a drive delivers for an operation that finds nothing in memory.
     pub miss_bytes: u64,
-    /// The share of operations that find their bytes.
+    /// The share of operations that find their bytes in memory.
     pub share: RangeInclusive<f64>,
 }
 
@@ -148,11 +150,11 @@ pub fn check(whose: Whose<'_>, finds: Option<&Finds>, slice: &Slice<'_>, sample:
         sample.ops,
         sample.wall.as_secs_f64()
     );
-    let why = format!("it was not {state}: {why}; its figure would mean something else, so there is none");
+    let why = format!("it was not {state}: {why}; its figure would be misleading, so there is none");
     Err(Error::Machine { what, why })
 }
 
-/// Rule 3.
+/// Why a slice breaks rule 3.
 fn not_warm(slice: &Slice<'_>, sample: &Sample) -> Option<String> {
     let Some(seen) = sample.seen else { return Some(UNSEEN.to_owned()) };
     let exceptions = sample.ops / OPS_PER_EXCEPTION;
@@ -173,31 +175,31 @@ fn not_warm(slice: &Slice<'_>, sample: &Sample) -> Option<String> {
     (missed > MISSED_SHARE_MAX).then(|| {
         let Own { hits, misses } = own;
         format!(
-            "its cache is expected to have all but {MISSED_SHARE_MAX} of the pages, and had {hits} and lacked {misses}"
+            "its cache may lack a share of at most {MISSED_SHARE_MAX} of the pages, but it had {hits} and lacked {misses}"
         )
     })
 }
 
-/// Rule 4.
+/// Why a slice breaks rule 4.
 fn not_cold(sample: &Sample) -> Option<String> {
     let Some(seen) = sample.seen else { return Some(UNSEEN.to_owned()) };
     let least = sample.bytes as f64 * COLD_SHARE_MIN;
     seen.fetched_bytes.filter(|&fetched| (fetched as f64) < least).map(|fetched| {
         let (bytes, fetched) = (human::size(sample.bytes), human::size(fetched));
-        format!("all of {bytes} are expected from drives, and {fetched} came")
+        format!("all of {bytes} are expected from drives, but only {fetched} came")
     })
 }
 
-/// Rule 5.
+/// Why a slice breaks rule 5.
 fn not_held(finds: Option<&Finds>, sample: &Sample) -> Option<String> {
     let Some(filled) = sample.filled else { return Some(UNSEEN.to_owned()) };
     if filled < FILLED_SHARE_MIN {
         let (least, seen) = (100.0 * FILLED_SHARE_MIN, 100.0 * filled);
-        return Some(format!("its memory is expected to be in use to {least:.0}% at least, and was to {seen:.0}%"));
+        return Some(format!("at least {least:.0}% of its memory must be in use, but only {seen:.0}% was"));
     }
     let (finds, fetched) = (finds?, sample.fetched_bytes?);
     let found = 1.0 - fetched as f64 / (sample.ops.max(1) * finds.miss_bytes) as f64;
-    // Three deviations of a share that is seen in so few operations.
+    // Three standard deviations of a share that is measured with this number of operations.
     let slack = 1.5 / (sample.ops.max(1) as f64).sqrt();
     let (least, most) = (finds.share.start() - slack, finds.share.end() + slack);
     (!(least..=most).contains(&found)).then(|| {
@@ -208,7 +210,7 @@ fn not_held(finds: Option<&Finds>, sample: &Sample) -> Option<String> {
     })
 }
 
-const UNSEEN: &str = "it does not say what its threads met";
+const UNSEEN: &str = "it does not say what its threads saw";
 
 #[cfg(test)]
 mod tests {
@@ -229,7 +231,7 @@ mod tests {
     static NEVER: AtomicBool = AtomicBool::new(false);
     const LEN_BYTES: u64 = 64 << 20;
 
-    /// Reads a mapping that was or was not brought in before the time began.
+    /// Reads a mapping. Its pages are or are not mapped before the slice.
     struct Mapping {
         data: Arc<Data>,
         is_brought_in: bool,
@@ -285,7 +287,7 @@ mod tests {
         };
         let measured = run(true).unwrap();
         assert_eq!(measured.outcomes[0].samples.len(), 1);
-        // What the last one brought into the page cache is there, and mapped by none.
+        // The pages are in the page cache from the last run, but not mapped.
         let error = run(false).unwrap_err().to_string();
         for said in
             ["slice of a mapping (warm), uniform, 1 threads", "was not warm", "page faults are expected at most"]
@@ -362,7 +364,7 @@ mod tests {
             refusal(Cache::Held, Some(&finds), &one)
         };
         assert_eq!(held(0.95, 0.125), None);
-        assert!(held(0.5, 0.125).unwrap().contains("to 70% at least, and was to 50%"));
+        assert!(held(0.5, 0.125).unwrap().contains("at least 70% of its memory must be in use, but only 50% was"));
         assert!(held(1.0, 0.2).unwrap().contains("and 20.0% did"));
         assert!(held(1.0, 0.05).unwrap().contains("and 5.0% did"));
     }

@@ -1,14 +1,15 @@
 //! Text in columns.
 //!
-//! Goals: on a terminal a table is as wide as that: text is broken, and figures that can be missed are left out, which is said. Elsewhere
-//! nothing is left out. Non-goals: figures that are broken, or lines between them.
+//! Goals: a table fits the terminal. Text wraps, and columns that are not essential are left out; a line below the table names
+//! them. Without a terminal no column is left out.
+//! Non-goals: wrapping figures, or lines between them.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
 
-/// Columns are so far apart.
+/// Distance between columns.
 const GAP: usize = 2;
 
-/// Text is not broken into columns narrower than this.
+/// Text columns do not get narrower than this by wrapping.
 const TEXT_WIDTH_MIN: usize = 12;
 
 /// A table.
@@ -16,7 +17,7 @@ const TEXT_WIDTH_MIN: usize = 12;
 pub struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
-    /// Where there is no terminal; `None` for as wide as need be.
+    /// The width without a terminal; `None` for no limit.
     usual_width: Option<usize>,
 }
 
@@ -25,7 +26,7 @@ struct Column {
     head: String,
     is_right: bool,
     is_spare: bool,
-    /// After what its text may be broken.
+    /// The character after which its text may wrap.
     breaks_at: Option<char>,
 }
 
@@ -41,25 +42,25 @@ impl Column {
 }
 
 impl Table {
-    /// A table with headings. Marks before them, in this order: `?` for what may be left out where room is short, the last such column
-    /// first; `>` for numbers; `~` and a character for text that may be broken after that character.
+    /// A table with headings. A heading may start with marks, in this order. `?`: the column may be left out on a narrow terminal;
+    /// the last one goes first. `>`: numbers. `~` and a character: text that may wrap after that character.
     pub fn new<S: AsRef<str>>(headings: &[S]) -> Table {
         let columns = headings.iter().map(|heading| Column::new(heading.as_ref())).collect();
         Table { columns, rows: Vec::new(), usual_width: None }
     }
 
-    /// The width where there is no terminal, in columns of one: text is broken for it, nothing left out.
+    /// Sets the width without a terminal, in characters. Text wraps at it, and no column is left out.
     pub fn usual_width(mut self, width: usize) -> Table {
         self.usual_width = Some(width);
         self
     }
 
-    /// Adds a row, of as many cells as there are headings.
+    /// Adds a row, with one cell for each heading.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The lines, on a terminal of that many columns or on none.
+    /// The lines of the table, for a terminal with that many columns or for none.
     pub fn render(&self, terminal_width: Option<usize>) -> String {
         let shown = self.shown(terminal_width);
         let widths = self.widths(&shown, terminal_width.or(self.usual_width).unwrap_or(usize::MAX));
@@ -86,18 +87,18 @@ impl Table {
         let end = if left_out.is_empty() {
             String::new()
         } else {
-            format!("No room for {}: a wider terminal has it, and --json.\n", left_out.join(", "))
+            format!("No room for {}: use a wider terminal, or --json.\n", left_out.join(", "))
         };
         format!("{}\n{end}", grid.trim_fmt())
     }
 
-    /// The columns for which there is room.
+    /// The columns that fit.
     fn shown(&self, terminal_width: Option<usize>) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = terminal_width else { return shown };
         let needed = |shown: &[usize]| shown.iter().map(|&index| self.width_min(index) + GAP).sum::<usize>();
         let needed_least: Vec<usize> = shown.iter().copied().filter(|&index| !self.columns[index].is_spare).collect();
-        // Where lines are too long anyway, nothing is won by leaving out what they say.
+        // If lines are too long anyway, leaving columns out gains nothing.
         if needed(&needed_least) > width + GAP {
             return shown;
         }
@@ -109,7 +110,8 @@ impl Table {
         shown
     }
 
-    /// How wide the columns are that are shown, all together at most `width` as far as text can be broken: the widest first.
+    /// The widths of the shown columns. The widest text columns shrink first, until all together take at most `width` or none can
+    /// shrink.
     fn widths(&self, shown: &[usize], width: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = shown.iter().map(|&index| self.width_whole(index)).collect();
         while widths.iter().map(|width| width + GAP).sum::<usize>() > width.saturating_add(GAP) {
@@ -132,7 +134,7 @@ impl Table {
     }
 }
 
-/// A text in lines of at most `width` characters, broken after `end` where there is one.
+/// A text in lines of at most `width` characters. It wraps after `end` where possible.
 fn broken(text: &str, end: char, width: usize) -> String {
     let (mut lines, mut line) = (Vec::new(), String::new());
     for piece in text.split_inclusive(end) {
@@ -176,7 +178,7 @@ mod tests {
         let fewer = table.render(Some(45));
         let (rows, said) = fewer.trim_end().rsplit_once('\n').unwrap();
         assert!(widest(rows) <= 45 && rows.contains("p50") && !rows.contains("p99"), "{fewer}");
-        assert_eq!(said, "No room for p99: a wider terminal has it, and --json.");
+        assert_eq!(said, "No room for p99: use a wider terminal, or --json.");
         let least = table.render(Some(30));
         assert!(
             least.contains("somebody") && least.contains("310k") && least.contains("No room for p50, p99"),

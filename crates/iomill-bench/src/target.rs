@@ -1,7 +1,7 @@
-//! The bytes that are measured: one plain file per drive, filled with the pattern.
+//! The measured bytes: one plain file per drive, filled with the pattern.
 //!
-//! Goals: every contender works on the same bytes and can prove it. Non-goals: knowing how an array spreads a file over
-//! its parts; whoever made the parts says which virtual page lies where.
+//! Goals: every contender works on the same bytes and can prove it.
+//! Non-goals: knowing how an array spreads a file over its parts. The maker of the parts gives the map of virtual pages.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -18,19 +18,19 @@ use rustix::fs::{Advice, OFlags};
 use crate::pattern::{self, PAGE_BYTES};
 use crate::state::Watch;
 
-/// Which virtual page lies at page `.1` of part `.0`.
+/// Returns the virtual page at page `.1` of part `.0`.
 pub type PageMap = Arc<dyn Fn(usize, u64) -> u64 + Send + Sync>;
 
-/// One drive's share.
+/// One drive's share of the bytes.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// A plain file.
     pub path: PathBuf,
-    /// How much of it holds the pattern, in bytes.
+    /// Bytes at its start that hold the pattern.
     pub len_bytes: u64,
 }
 
-/// What is measured.
+/// The measured files.
 #[derive(Clone)]
 pub struct Target {
     parts: Vec<Part>,
@@ -45,7 +45,7 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// A target made of files that hold the pattern already.
+    /// A target of files that already hold the pattern.
     pub fn new(parts: Vec<Part>, seed: u64, page_map: PageMap) -> Result<Target> {
         if parts.is_empty() || parts.len() > 1024 {
             return Err(Error::invalid(format!("{} parts", parts.len()), "give 1 to 1024 files, one per drive"));
@@ -61,8 +61,8 @@ impl Target {
         Arc::new(move |part, page| (page / block_pages * drives + part as u64) * block_pages + page % block_pages)
     }
 
-    /// Writes one file of pattern into each directory and makes a target of them. Existing files are replaced.
-    /// `progress` is told the bytes written so far and in all; `cancel` makes it end, with an error.
+    /// Writes one file of pattern into each directory and makes a target of them. Existing files are replaced. `progress` gets the
+    /// bytes written so far and the total. `cancel` ends it with an error.
     pub fn write(
         dirs: &[PathBuf],
         file_name: &str,
@@ -94,17 +94,17 @@ impl Target {
         &self.parts
     }
 
-    /// Lengths of the parts in bytes.
+    /// Lengths of the parts, in bytes.
     pub fn part_lens(&self) -> Vec<u64> {
         self.parts.iter().map(|part| part.len_bytes).collect()
     }
 
-    /// Length of all parts together in bytes.
+    /// Total length of all parts, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.len_bytes).sum()
     }
 
-    /// Checks the stamp of every page of a block that was read.
+    /// Checks the stamp of every page in a block that was read.
     pub fn verify(&self, part: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         for (index, page) in bytes.chunks(PAGE_BYTES).enumerate() {
             let expected = self.stamp_at(part, offset, index);
@@ -120,7 +120,7 @@ impl Target {
         Ok(())
     }
 
-    /// Checks all of the bytes that were read at any place.
+    /// Checks all bytes of a read at any offset.
     pub fn verify_bytes(&self, part: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut expected = vec![0; bytes.len()];
         self.fill_bytes(part, offset, &mut expected);
@@ -134,7 +134,7 @@ impl Target {
         }
     }
 
-    /// The bytes that belong at any place.
+    /// Fills in the right bytes for any offset.
     pub fn fill_bytes(&self, part: usize, offset: u64, mut bytes: &mut [u8]) {
         let mut at = offset;
         while !bytes.is_empty() {
@@ -147,14 +147,14 @@ impl Target {
         }
     }
 
-    /// Puts the right stamp on every page of a block that is about to be written.
+    /// Puts the right stamp on every page of a block that will be written.
     pub fn put_stamps(&self, part: usize, offset: u64, bytes: &mut [u8]) {
         for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
             page[..8].copy_from_slice(&self.stamp_at(part, offset, index).to_le_bytes());
         }
     }
 
-    /// Finds out whether every part is still as long as it should be.
+    /// Checks that every part still has at least its length.
     pub(crate) fn check_lens(&self) -> Result<()> {
         for part in &self.parts {
             let held = part.path.metadata().map_err(|e| Error::io("look at", &part.path, e))?.len();
@@ -170,7 +170,7 @@ impl Target {
         self.parts.iter().map(|part| open_part(&part.path, direct, write)).collect()
     }
 
-    /// Why the parts cannot be opened for direct I/O, where that is the file system's doing.
+    /// Why the parts cannot be opened for direct I/O, if the file system does not support it.
     pub(crate) fn why_not_direct(&self) -> Result<Option<String>> {
         match self.open(true, false) {
             Err(Error::Io { path, source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
@@ -181,8 +181,8 @@ impl Target {
         }
     }
 
-    /// Takes the parts out of the page cache, as far as nobody else holds them there. For direct I/O too: the kernel
-    /// looks for each block in what other contenders left cached.
+    /// Drops the parts from the page cache, unless another program holds their pages there. Direct I/O needs this too: the kernel
+    /// looks up each block among the cached pages that other contenders left.
     pub fn drop_cached(&self) -> Result<()> {
         for part in &self.parts {
             let file = open_part(&part.path, false, false)?;
@@ -192,7 +192,7 @@ impl Target {
         Ok(())
     }
 
-    /// Why nothing shows that the parts come from drives when they are read cold: their file system is memory, or tells nothing.
+    /// Why cold reads cannot be shown to come from drives: the file system is in memory, or it does not report what it fetches.
     pub(crate) fn why_not_cold(&self) -> Result<Option<String>> {
         self.drop_cached()?;
         for (part, file) in self.parts.iter().zip(self.open(false, false)?) {
@@ -226,7 +226,7 @@ pub(crate) fn advise(file: &File, path: &Path, advice: Advice) -> Result<()> {
 fn open_part(path: &Path, direct: bool, write: bool) -> Result<File> {
     let direct = if direct { OFlags::DIRECT } else { OFlags::empty() };
     let open = |flags: OFlags| OpenOptions::new().read(true).write(write).custom_flags(flags.bits() as i32).open(path);
-    // Only the file's owner may leave its access time alone; for everybody else it costs what it costs.
+    // Only the file's owner may switch off updates of its access time. For other users reads include that cost.
     match open(direct | OFlags::NOATIME) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => open(direct),
         other => other,

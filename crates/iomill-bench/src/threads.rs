@@ -1,7 +1,7 @@
 //! Runs one slice on several threads, and measures it from outside.
 //!
-//! Goals: what is set up before and torn down after is not in the figures; the clock is not read in anybody's loop; a
-//! thread that fails, panics or cannot be started ends the slice with an error, never with a hang.
+//! Goals: the figures do not include set-up and tear-down. No loop reads the clock for the duration. A thread that fails, panics or
+//! cannot be started ends the slice with an error, and never with a hang.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use iomill::{Error, Result};
 use crate::contender::{Sample, Slice, latencies};
 use crate::state::{self, Seen, Watch};
 
-/// How often the waiting thread looks at the clock and at the cancel flag.
+/// How often the waiting thread checks the clock and the cancel flag.
 const TICK: Duration = Duration::from_millis(10);
 
 /// What one thread did.
@@ -38,10 +38,10 @@ impl Count {
     }
 }
 
-/// Where the threads of a slice wait for each other: all arrive, then the one that measures opens the way.
+/// Where the threads of a slice wait for each other. All threads arrive, then the measuring thread opens the gate.
 #[derive(Debug, Default)]
 struct Gate {
-    /// How many arrived, and whether it is open.
+    /// How many threads have arrived, and whether the gate is open.
     state: Mutex<(usize, bool)>,
     changed: Condvar,
 }
@@ -65,7 +65,7 @@ impl Gate {
     }
 }
 
-/// Lets so many through at a time.
+/// Lets a limited number of threads through at a time.
 #[derive(Debug)]
 struct Turnstile {
     free: Mutex<usize>,
@@ -77,7 +77,7 @@ impl Turnstile {
         Turnstile { free: Mutex::new(most.max(1)), changed: Condvar::new() }
     }
 
-    /// Does `work` once it is this thread's turn. It does not panic.
+    /// Runs `work` when it is this thread's turn. `work` must not panic.
     fn pass<T>(&self, work: impl FnOnce() -> T) -> T {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_while(free, |free| *free == 0);
@@ -91,17 +91,18 @@ impl Turnstile {
 
 #[derive(Debug)]
 struct Course<'a> {
-    /// As many set up at the same time as there are CPUs: more are no faster, and who cancels waits for them.
+    /// At most as many threads as CPUs set up at the same time. More are no faster, and a cancellation waits for them.
     set_up: Turnstile,
     cancel: &'a AtomicBool,
     start: Gate,
     end: Gate,
     stop: &'a AtomicBool,
+    /// Threads that have ended. Release in `one_thread`: pairs with the Acquire in `wait_for_end`.
     finished: AtomicUsize,
 }
 
-/// Sets up one worker per thread (in that thread), starts them together, and stops them when the slice is over.
-/// `work` returns when the flag it is given is set, or earlier when it has nothing left to do.
+/// Sets up one worker per thread (in that thread), starts them together, and stops them when the slice is over. `work` returns when
+/// its flag is set, or earlier when it has nothing left to do.
 pub(crate) fn run<W>(
     slice: &Slice<'_>,
     set_up: impl Fn(usize) -> Result<W> + Sync,
@@ -110,7 +111,7 @@ pub(crate) fn run<W>(
     run_until(&AtomicBool::new(false), slice, set_up, work)
 }
 
-/// The same with a flag of the caller's own, for work that outlives a borrow of it.
+/// The same with the caller's own stop flag, for work that may outlive a borrow of a local one.
 pub(crate) fn run_until<W>(
     stop: &AtomicBool,
     slice: &Slice<'_>,
@@ -165,7 +166,7 @@ pub(crate) fn run_until<W>(
 }
 
 impl Course<'_> {
-    /// Somebody has cancelled it, or failed: who has not begun need not.
+    /// The slice was cancelled, or a thread failed. Threads that have not started need not start.
     fn is_over(&self) -> bool {
         self.cancel.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
     }
@@ -185,7 +186,7 @@ fn one_thread<W>(
     }
     let watch = Watch::begin();
     course.start.arrive_and_wait();
-    // The worker lives until the end has been measured: tearing it down is no part of its work.
+    // The worker lives until the end has been measured, because its tear-down is no part of the slice.
     let outcome = worker.map(|mut worker| {
         let count = match &mut worker {
             Some(worker) => catch_unwind(AssertUnwindSafe(|| work(worker, course.stop))),
@@ -199,7 +200,7 @@ fn one_thread<W>(
     }
     course.finished.fetch_add(1, Ordering::Release);
     course.end.arrive_and_wait();
-    // The CPU time has been taken by now: to look costs no slice anything.
+    // The CPU time has been taken by now, so this look does not count in it.
     let seen = watch.and_then(Watch::end);
     let (_worker, count) = outcome?;
     Ok((count?, end, seen?))
@@ -220,7 +221,7 @@ fn panicked() -> Error {
     Error::Machine { what: "a measuring thread".into(), why: "it panicked; its message is above".into() }
 }
 
-/// User and system time of all threads of this process so far, in microseconds, kernel workers of its rings included.
+/// User and system time of all threads of this process so far, in microseconds. It includes the kernel workers of its rings.
 pub(crate) fn process_cpu_us() -> Result<f64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is valid for one `rusage`, which the call fills.
@@ -234,7 +235,7 @@ pub(crate) fn process_cpu_us() -> Result<f64> {
     Ok(us(usage.ru_utime) + us(usage.ru_stime))
 }
 
-/// Bytes that all threads of this process had drives fetch so far; `None` on kernels that do not count them.
+/// Bytes that all threads of this process made drives fetch so far; `None` on kernels that do not count them.
 fn process_fetched_bytes() -> Option<u64> {
     state::fetched_bytes("/proc/self/io")
 }
@@ -290,7 +291,7 @@ mod tests {
         static CANCEL: AtomicBool = AtomicBool::new(true);
         let cancelled = Slice { cancel: &CANCEL, ..slice(60_000) };
         assert!(run(&cancelled, Ok, spin).unwrap().wall < Duration::from_secs(5));
-        // Nobody is set up any more.
+        // No thread is set up after the cancellation.
         let many = Slice { threads: 300, ..cancelled };
         let never = |_| -> Result<usize> { Err(Error::invalid("set up", "after it was cancelled")) };
         assert_eq!(run(&many, never, spin).unwrap().ops, 0);

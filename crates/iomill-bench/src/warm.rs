@@ -1,7 +1,7 @@
-//! What a hit costs: random reads of small records that are all in memory, from one contender after the other.
+//! The cost of a hit: random reads of small records that are all in memory, from one contender after the other.
 //!
-//! Goals: the figure that decides whether a cache in user space is worth it, beside that of a mapped file. Non-goals:
-//! misses, writes.
+//! Goals: the figure that decides whether a cache in user space is worth it, compared with a mapped file.
+//! Non-goals: misses, writes.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,34 +21,34 @@ use crate::rivals::resident::Resident;
 use crate::rivals::{Bring, Names};
 use crate::rounds::{self, Plan, Turns, WARM_UP};
 
-/// How often all bytes are in memory at once: in the page cache and in iomill's cache.
+/// Number of copies of all bytes in memory at the same time: in the page cache and in iomill's cache.
 pub(crate) const COPIES: u64 = 2;
-/// The same where rivals are brought, which share one more.
+/// The same with brought rivals, which share one more copy.
 const COPIES_WITH_BROUGHT: u64 = 3;
 
-/// iomill's cache over the data, where its size is not given. A page has one set to be in; in a cache as large as the data many
-/// sets would be too small for their pages, in this one a set has room for four times as many as it gets on average, and next to
-/// none is too small. Memory is taken for pages only.
+/// Default ratio of the size of iomill's cache to the data. A page can be in one set only. In a cache as large as the data many
+/// sets would be too small for their pages. With this ratio a set has room for four times its average number of pages, and almost
+/// none is too small. The cache takes memory only for pages that it holds.
 pub const CACHE_OVER_SIZE: u64 = 4;
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Bytes that are read from, all of them in memory.
+    /// Length of the data in bytes. All of it is in memory.
     pub size_bytes: u64,
-    /// Size of iomill's cache in bytes, [`CACHE_OVER_SIZE`] times the data if it is not given.
+    /// Size of iomill's cache in bytes. The default is [`CACHE_OVER_SIZE`] times the data.
     pub cache_bytes: Option<u64>,
-    /// How iomill opens the array; the cache's size and access are the measurement's own.
+    /// How iomill opens the array. The measurement sets the cache's size and the access itself.
     pub options: ArrayOptions,
-    /// Which records; one measurement each.
+    /// The popularities of the records; one measurement each.
     pub skews: Vec<Skew>,
-    /// Records per call of those that take many.
+    /// Records per call, for contenders that take many in a call.
     pub batch: u32,
     /// How turns are taken.
     pub turns: Turns,
-    /// Its asynchronous ways.
+    /// iomill's asynchronous ways.
     pub flyers: Vec<Flyer>,
-    /// Who takes part beside iomill.
+    /// The contenders besides iomill.
     pub rivals: Rivals,
 }
 
@@ -59,11 +59,11 @@ impl Settings {
     }
 }
 
-/// Who may take part beside iomill.
+/// The rivals that may take part.
 pub const RIVALS: Names =
     Names { own: &[MMAP, MMAP_SMALL_PAGES, PREAD], brought: &[QUICK_CACHE, MOKA, FOYER, TOKIO_FS] };
 
-/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has what was complete.
+/// Measures on `arena`, and leaves nothing behind. `cancel` ends it soon; the report then has the complete rounds only.
 pub fn run(
     arena: Arena,
     settings: &Settings,
@@ -84,7 +84,7 @@ fn measure(
     settings.rivals.check(RIVALS, bring)?;
     if let Some(cache_bytes) = settings.cache_bytes.filter(|&bytes| bytes < settings.size_bytes) {
         let (cache, size) = (crate::human::size(cache_bytes), crate::human::size(settings.size_bytes));
-        let why = "what is read must fit in the cache; give a larger --cache, or none for one that surely holds it";
+        let why = "the cache must hold all of the file; give a larger --cache, or leave --cache out";
         return Err(Error::invalid(format!("a cache of {cache} for {size}"), why));
     }
     check_memory(settings.size_bytes, if bring.is_some() { COPIES_WITH_BROUGHT } else { COPIES })?;
@@ -101,19 +101,18 @@ fn measure(
     Ok(Report { baselines: &[MMAP, MMAP_SMALL_PAGES], ..Report::new(machine, &measured) })
 }
 
-/// Refuses what cannot be in memory so many times.
+/// Refuses a size of which that many copies do not fit in memory.
 pub(crate) fn check_memory(size_bytes: u64, copies: u64) -> Result<()> {
     let (needed, there) = (size_bytes.saturating_mul(copies), machine::available_memory_bytes()?);
     if needed > there / 10 * 9 {
         let (needed, there) = (crate::human::size(needed), crate::human::size(there));
-        let why =
-            format!("{copies} times that, {needed}, would be in memory, and {there} is free; give a smaller --size");
+        let why = format!("{copies} copies need {needed} of memory, and {there} is free; give a smaller --size");
         return Err(Error::invalid(format!("a size of {}", crate::human::size(size_bytes)), why));
     }
     Ok(())
 }
 
-/// All that take part but those that are brought.
+/// All contenders except the brought ones.
 fn contenders(data: &Arc<Data>, whole: &Arc<Whole>, flyers: &[Flyer]) -> Vec<Box<dyn Contender<RecordReads>>> {
     let mut contenders = cached::warm(data, whole, flyers);
     let rivals: [Box<dyn Contender<RecordReads>>; 3] = [
@@ -137,7 +136,7 @@ mod tests {
 
     const LEN_BYTES: u64 = 2 << 20;
 
-    /// What goes when it is dropped: the contenders before the array.
+    /// The fields are dropped in this order: the contenders go before the array.
     struct Setting {
         contenders: Vec<Box<dyn Contender<RecordReads>>>,
         _flat: FlatFile,
@@ -167,7 +166,7 @@ mod tests {
         for skew in [Skew::Uniform, Skew::Zipf] {
             for contender in &mut *contenders {
                 assert_eq!(contender.prepare(&RecordReads { skew, batch: 100 }).unwrap(), None);
-                // Those that wait for other threads may wait for them on a busy machine.
+                // Contenders that wait for other threads may wait long on a busy machine.
                 let least = if contender.notes().iter().any(|note| note.contains("in flight")) { 0 } else { 100 };
                 for verify in [true, false] {
                     let sample = contender.run(&slice(verify)).unwrap();

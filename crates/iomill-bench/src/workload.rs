@@ -1,7 +1,7 @@
-//! What is asked of every contender, and the places it is asked at.
+//! What every contender has to do, and at which places.
 //!
-//! Goals: a place costs two multiplications and no allocation, so that the loop around the kernel is all there is to
-//! measure. Non-goals: skewed access (traces are replayed elsewhere).
+//! Goals: drawing a place costs two multiplications and no allocation, so that the loop measures only the kernel's work.
+//! Non-goals: skewed access (`draw` and the replay of traces have it).
 
 use std::fmt;
 
@@ -11,25 +11,25 @@ use crate::contender::Task;
 use crate::human;
 use crate::pattern::{PAGE_BYTES, Rng, mix};
 
-/// In which order places come.
+/// The order of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Each block uniformly at random: first the drive, then the block on it.
+    /// Uniformly random blocks: first a random drive, then a random block on it.
     Random,
-    /// Ascending, drive after drive; every thread in a share of its own of each part.
+    /// Ascending, drive after drive. Every thread has a share of its own of each part.
     Sequential,
 }
 
-/// What to do, the same for every contender.
+/// The description of the work, the same for every contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// In which order.
+    /// The order of places.
     pub order: Order,
     /// Bytes per operation: a whole number of pages.
     pub block_bytes: u32,
-    /// Share of reads among the operations, 0 to 100.
+    /// Percentage of reads among the operations, 0 to 100.
     pub read_percent: u8,
-    /// Operations in flight per drive and thread, where a contender has such a thing.
+    /// Operations in flight per drive and thread, for contenders with such a setting.
     pub depth: u32,
 }
 
@@ -51,7 +51,7 @@ impl Task for Workload {
             return Err(Error::invalid(what, "give a multiple of 4096: the unit of direct I/O"));
         }
         if self.block_bytes > 16 << 20 {
-            return Err(Error::invalid(format!("block of {} bytes", self.block_bytes), "at most 16 MiB"));
+            return Err(Error::invalid(format!("block of {} bytes", self.block_bytes), "give at most 16 MiB"));
         }
         if self.read_percent > 100 {
             return Err(Error::invalid(format!("{} percent of reads", self.read_percent), "give 0 to 100"));
@@ -86,7 +86,7 @@ pub struct Place {
     pub part: u32,
     /// Whether to write instead of to read.
     pub write: bool,
-    /// Where in the part, in bytes.
+    /// Offset in the part, in bytes.
     pub offset: u64,
 }
 
@@ -95,7 +95,7 @@ pub struct Place {
 pub struct Places {
     rng: Rng,
     walk: Walk,
-    /// Blocks per part; never empty, no zero.
+    /// Blocks per part. There is at least one part, and each has at least one block.
     blocks: Box<[u64]>,
     block_bytes: u64,
     read_percent: u64,
@@ -104,7 +104,7 @@ pub struct Places {
 #[derive(Debug)]
 enum Walk {
     Random,
-    /// Every block once, in a shuffled order: see `Places::once`.
+    /// Every block once, in a shuffled order, for `Places::once`.
     Shuffled {
         next: u64,
         step: u64,
@@ -121,13 +121,13 @@ enum Walk {
 }
 
 impl Places {
-    /// The places of thread `thread` of `threads`, without end.
+    /// The endless sequence of places of thread `thread` of `threads`.
     pub fn new(workload: &Workload, part_lens: &[u64], thread: usize, threads: usize) -> Result<Places> {
         Places::build(workload, part_lens, thread, threads, true)
     }
 
-    /// The same, but each block comes at most once over all threads: what the page cache took in is never asked for
-    /// again.
+    /// The same, but each block comes at most once over all threads. So no read finds a block that an earlier one brought into the
+    /// page cache.
     pub fn once(workload: &Workload, part_lens: &[u64], thread: usize, threads: usize) -> Result<Places> {
         Places::build(workload, part_lens, thread, threads, false)
     }
@@ -137,7 +137,7 @@ impl Places {
         let block_bytes = u64::from(w.block_bytes);
         let blocks: Box<[u64]> = part_lens.iter().map(|len| len / block_bytes).collect();
         if blocks.is_empty() || blocks.contains(&0) {
-            let why = format!("each must hold at least one block of {}", human::size(block_bytes));
+            let why = format!("each must hold at least one block of {}; give a larger file", human::size(block_bytes));
             return Err(Error::invalid("the parts to be measured", why));
         }
         let (thread, threads) = (thread as u64, threads.max(1) as u64);
@@ -155,12 +155,12 @@ impl Places {
         Ok(Places { rng, walk, blocks, block_bytes, read_percent: u64::from(w.read_percent) })
     }
 
-    /// The next place; `None` at the end of a walk that visits every block once.
+    /// The next place. `None` at the end of a sequence that has every block once.
     #[inline(always)]
     pub fn draw(&mut self) -> Option<Place> {
         let (part, block) = match &mut self.walk {
             Walk::Random => {
-                // Multiplying a random fraction by n gives the choice above the point and a fresh fraction below it.
+                // A random fraction times n gives the choice before the point, and a new fraction after it.
                 let wide = u128::from(self.rng.draw()) * self.blocks.len() as u128;
                 let part = (wide >> 64) as usize;
                 (part, ((u128::from(wide as u64) * u128::from(self.blocks[part])) >> 64) as u64)
@@ -204,13 +204,13 @@ fn next_in_order(walk: &mut Walk, blocks: &[u64]) -> Option<(usize, u64)> {
             let part = (*next % drives) as usize;
             let block = *first + *next / drives;
             *next += 1;
-            // A part shorter than the longest is gone through again from its start.
+            // A part shorter than the longest starts again at its beginning.
             Some((part, block % blocks[part]))
         }
     }
 }
 
-/// A permutation of `0..total`: a bijection on the next power of two, walked until it lands inside.
+/// A permutation of `0..total`: applies a bijection on the next power of two until the result is below `total`.
 pub(crate) fn shuffled(index: u64, total: u64) -> u64 {
     let bits = (64 - total.saturating_sub(1).leading_zeros()).max(2);
     let mask = u64::MAX >> (64 - bits);

@@ -48,7 +48,7 @@ const SIZES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 pub const DEEP: u32 = 32;
 /// The share of the best result that counts as enough.
 const ENOUGH: f64 = 0.95;
-/// Drives whose speeds differ by a smaller factor count as equal.
+/// Drives count as equal if their speeds differ by less than this factor.
 const UNEVEN: f64 = 1.2;
 /// Bytes per read when bandwidth is measured.
 const WIDE_BYTES: u32 = 64 << 10;

@@ -1,4 +1,4 @@
-//! io_uring by hand: the code of a specialist who needs nothing but these reads.
+//! io_uring by hand: the code that an expert writes for these reads and nothing else.
 //!
 //! One ring per thread over all files. Files, buffers and the ring itself are registered. One call submits a batch and waits for
 //! completions. The loop has no allocation, no clock and no lock.
