@@ -219,7 +219,7 @@ fn a_hole_shows_nothing_of_a_write_that_failed() {
                 false => file.write_at(&bytes, at),
             };
             if cache_pages == 64 {
-                // A page that must be read first, and whose read fails. The other pages are in the cache by then.
+                // A page that must be read first, and the read fails. The other pages are in the cache by then.
                 file.sync().unwrap();
                 file.advise(.., iomill::Advice::DontNeed).unwrap();
                 world.faults(|faults| faults.inject(eio(Kind::Read)));
