@@ -191,13 +191,13 @@ fn advice(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::ENOSPC) => "; free space on that drive, then try again",
         Some(libc::EFBIG) => "; the limit of file sizes (`ulimit -f`) or the file system does not allow it",
-        Some(libc::EDQUOT) => "; the quota of that drive is used up",
-        Some(libc::EROFS) => "; that file system is mounted read-only",
+        Some(libc::EDQUOT) => "; the quota of that drive is used up, free space or raise it",
+        Some(libc::EROFS) => "; that file system is mounted read-only, mount it for writing",
         Some(libc::EACCES | libc::EPERM) => "; check the owner and mode of that directory",
         Some(libc::EMFILE) => "; raise the limit of open files (`ulimit -n`)",
-        Some(libc::ENFILE) => "; the system's limit of open files is reached (`fs.file-max`)",
+        Some(libc::ENFILE) => "; raise the system's limit of open files (`fs.file-max`)",
         Some(libc::EIO) => "; the drive failed, see the kernel's log",
-        Some(libc::ELOOP) => "; symbolic links are not followed inside a drive",
+        Some(libc::ELOOP) => "; symbolic links are not followed inside a drive, put the file itself there",
         _ => "",
     }
 }

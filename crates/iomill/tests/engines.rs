@@ -184,6 +184,7 @@ fn no_wake_is_lost() {
             let (asked, answered) = (Arc::clone(&asked), Arc::clone(&answered));
             move || {
                 for round in 1..=rounds {
+                    // Acquire and Release: pair with those of `asked` and `answered` in the other thread.
                     while asked.load(Ordering::Acquire) < round {
                         std::hint::spin_loop();
                         std::thread::yield_now();

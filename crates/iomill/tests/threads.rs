@@ -212,7 +212,7 @@ fn names_opened_made_renamed_and_deleted_by_all() {
     });
 }
 
-/// Makes a file as all files of these tests are: empty, or this many bytes.
+/// Writes what every file of these tests holds. Each file is empty or has this many bytes.
 fn write_same(file: &File) -> Result<()> {
     file.write_at(&[7; 10_000], 0)
 }

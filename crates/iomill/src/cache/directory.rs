@@ -369,6 +369,7 @@ mod models {
                     from.set_free(way);
                 }
             }
+            // Release: pairs with the Acquire in `place`.
             self.size.store(2 | 1 << 32, Ordering::Release);
         }
     }

@@ -208,7 +208,7 @@ fn check_part(drives: &[Drive], drive: &Drive, record: &Record, least: u64, repa
     let path = part_path(&record.id);
     let tell = |what: String| problem(drives, usize::from(drive.index), &path, &what, Severity::Error);
     let lost = |what: String| Problem {
-        advice: format!("bring it back from a copy, or remove {:?}; what it held cannot be made anew", record.name),
+        advice: format!("bring it back from a copy, or remove {:?}; iomill cannot restore its bytes", record.name),
         ..tell(what)
     };
     let opened = absent_is_none(OpenFile::open(&drive.fs, &path, Access::READ)).map_err(failed("open", fs, &path))?;

@@ -125,10 +125,10 @@ impl Catalog {
                 self.epoch = epoch;
                 self.labels_agree = true;
                 let paths: Vec<_> = labels.iter().map(|(drive, _)| drive.path().display().to_string()).collect();
-                self.notice(format!("labels brought up to epoch {epoch} on {}", paths.join(", ")));
+                self.notice(format!("labels updated to epoch {epoch} on {}", paths.join(", ")));
             }
             Err(error) if team.members.iter().all(|member| member.label.epoch > 0 && member.signed) => {
-                self.notice(format!("the labels could not be brought up, the next writer tries again: {error}"));
+                self.notice(format!("the labels could not be updated, the next writer tries again: {error}"));
             }
             Err(error) => return Err(error),
         }

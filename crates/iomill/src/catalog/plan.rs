@@ -28,7 +28,7 @@ pub enum Severity {
 /// Advice for a problem that a writer corrects.
 pub(super) const REPAIR_ADVICE: &str = "run `iomill check --repair`; opening the array for writing puts it right too";
 /// Advice for the same problem where a repair was refused.
-pub(super) const LATER_ADVICE: &str = "a repair puts it right once the errors are gone that only you can decide";
+pub(super) const LATER_ADVICE: &str = "first decide the errors that need you; then a repair puts it right";
 
 /// A problem that the plan found.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub struct Problem {
     pub what: String,
     /// How bad that is.
     pub severity: Severity,
-    /// Whether it has been put right.
+    /// Whether a repair has corrected it.
     pub repaired: bool,
     /// What to do about it.
     pub advice: String,

@@ -119,7 +119,7 @@ impl Record {
         }
     }
 
-    /// Why this cannot be a record.
+    /// Why this is not a valid record.
     fn fault(&self) -> Option<String> {
         if self.generation == 0 || i64::try_from(self.generation).is_err() {
             return Some(format!("has the generation {}", self.generation));
@@ -158,12 +158,12 @@ impl Record {
     }
 }
 
-/// Reads a record as it stands on a drive. Never panics, whatever the bytes.
+/// Reads the bytes of a drive's record. Never panics, whatever the bytes.
 pub fn parse_record(bytes: &[u8]) -> Result<Record, TextError> {
     parse_record_as(bytes, Signature::Required).map(|(record, _)| record)
 }
 
-/// Reads a record; says also whether it was signed.
+/// Reads a record, and says whether it was signed.
 pub(super) fn parse_record_as(bytes: &[u8], signature: Signature) -> Result<(Record, bool), TextError> {
     if bytes.len() >= RECORD_MAX_BYTES {
         return Err(TextError::Bad(format!("is larger than a record can be ({RECORD_MAX_BYTES} bytes)")));

@@ -81,7 +81,7 @@ fn verify(text: &str, signature: Signature) -> Result<(&str, bool), TextError> {
     let Some(lines) = text.strip_suffix('\n') else { return bad("is cut off: its last line has no end") };
     let start = lines.rfind('\n').map_or(0, |end| end + 1);
     let Some(checksum) = lines[start..].strip_prefix(CHECKSUM) else {
-        return bad("is cut off: its last line is no checksum");
+        return bad("is cut off: its last line is not a checksum");
     };
     let body = &text[..start];
     if checksum == "none" {
@@ -91,7 +91,7 @@ fn verify(text: &str, signature: Signature) -> Result<(&str, bool), TextError> {
         };
     }
     let Some(expected) = checksum.strip_prefix("xxh3:").and_then(parse_hex_u64) else {
-        return bad("has a last line that is no checksum");
+        return bad("has a last line that is not a checksum");
     };
     if xxh3_64(body.as_bytes()) == expected { Ok((body, true)) } else { bad("has changed: its checksum is wrong") }
 }

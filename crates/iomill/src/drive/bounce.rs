@@ -9,7 +9,7 @@
 //!    `BOUNCE_MAX_BYTES` are lent. A piece that finds no memory left waits, like a piece at a locked block.
 //! 2. A queue with nothing in flight after it has dispatched keeps its chunks only while at most half of the bound is lent. So a
 //!    queue that has some of the other half has I/O in flight. It gives the memory back after that I/O has ended. It does so also
-//!    where its next pieces wait for a block's lock, or for a turn at that lock which a piece without memory has.
+//!    where its next pieces wait: for a block's lock, or for the turn of a piece without memory at that lock.
 //! 3. A queue that has a chunk needs no other to go on. A piece that bounces takes a free slot with a lent place, where there is
 //!    one.
 //! 4. A chunk is registered with the queue's engine if it is lent within the first half, which stays.

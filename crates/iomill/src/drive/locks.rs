@@ -93,7 +93,7 @@ impl BlockLocks {
     }
 
     /// Gives an exclusive hold back. Sharers that were kept out have their turn (rule 4). An exclusive taker that waits then
-    /// leaves its mark anew. Release: pairs with the Acquire in `change`.
+    /// leaves its mark again. Release: pairs with the Acquire in `change`.
     pub fn release_exclusive(&self, index: u32) {
         let state = &self.states[index as usize];
         let mut seen = state.load(Ordering::Relaxed);

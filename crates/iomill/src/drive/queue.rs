@@ -1,4 +1,4 @@
-//! The queue of one drive: plain state, advanced by `dispatch` and `complete` over whatever engine its owner brings.
+//! The queue of one drive: plain state, advanced by `dispatch` and `complete` over the engine of its owner.
 //!
 //! Goals: at most `depth` slots in flight, and the rest parked. Neighbours meet in the order of parked pieces, and travel as one.
 //! Every result is checked. Short transfers are continued. Unaligned ends go through bounce pages. The background never delays
@@ -79,7 +79,7 @@ pub struct Queue {
     /// Pieces that found their block locked or no bounce memory when their turn came, in the order of their turns. Every dispatch
     /// tries them first.
     blocked: VecDeque<Piece>,
-    /// Those of `blocked` that this dispatch has tried in vain.
+    /// Pieces of `blocked` that this dispatch has tried without success.
     tried: VecDeque<Piece>,
     /// Foreground pieces that had a turn since the last background piece.
     passed: u32,
@@ -286,7 +286,7 @@ impl Queue {
         }
     }
 
-    /// Blocked pieces that were tried in vain go before those that were not tried.
+    /// Blocked pieces that were tried without success go before those that were not tried.
     fn put_back_tried(&mut self) {
         if self.blocked.is_empty() {
             return std::mem::swap(&mut self.blocked, &mut self.tried);

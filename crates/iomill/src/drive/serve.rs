@@ -293,7 +293,7 @@ thread_local! {
     static SERVING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a server is telling the caller of an end. The caller must not then wait for the server's own I/O, nor for a block lock
+/// Whether a server is telling the caller of an end. The caller must not then wait for the server's own I/O, or for a block lock
 /// that the server may hold.
 pub fn is_serving() -> bool {
     SERVING.with(Cell::get)

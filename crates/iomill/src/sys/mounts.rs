@@ -129,7 +129,7 @@ pub fn read_mountinfo() -> io::Result<String> {
 }
 
 struct Found {
-    /// Everything in `paths`, and the paths that must not get there.
+    /// Everything in `paths`, and the paths that must never be added.
     seen: HashSet<PathBuf>,
     paths: Vec<PathBuf>,
 }

@@ -18,8 +18,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::memory::page_bytes;
 
-/// Where the word is; null before the first question. The AcqRel in `find_word` pairs with the Acquire in `word`, so that a zeroed
-/// page is found whole.
+/// Where the word is; null before the first question.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
 /// The word where the kernel wipes no page.
@@ -69,7 +68,7 @@ pub fn call_in_children(call: unsafe extern "C" fn()) {
 
 #[inline]
 fn word() -> Option<&'static AtomicU64> {
-    // SAFETY: null, or a word that lives as long as the process (`find_word`).
+    // SAFETY: null, or a word that lives as long as the process (`find_word`). Acquire: pairs with the AcqRel there.
     unsafe { WORD.load(Ordering::Acquire).as_ref() }
 }
 
@@ -79,7 +78,7 @@ fn find_word() -> &'static AtomicU64 {
         call_in_children(clear);
         (&raw const PLAIN).cast_mut()
     });
-    // A second thread that comes here at the same moment leaves a page unused.
+    // A second thread that comes here at the same moment leaves a page unused. AcqRel: pairs with the Acquire in `word`.
     let _second = WORD.compare_exchange(null_mut(), found, Ordering::AcqRel, Ordering::Acquire);
     word().unwrap_or(&PLAIN)
 }

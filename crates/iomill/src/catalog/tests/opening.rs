@@ -173,7 +173,7 @@ fn labels_of_one_epoch_agree_and_the_highest_rules() {
     drop(reader);
     drop(open(&world, Mode::Writer).unwrap());
     assert_eq!(parse_label(&world.read(0, "label").unwrap()).unwrap().epoch, 2);
-    assert_spotless(&world, "brought up");
+    assert_spotless(&world, "updated");
     // The weights of the files that exist are their own.
     assert_eq!(open(&world, Mode::Peek).unwrap().record("a").unwrap().weights, [10, 10]);
 }

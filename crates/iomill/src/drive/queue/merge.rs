@@ -7,7 +7,7 @@
 //!    not get its lock ends the run before it, and is blocked when its turn comes.
 //! 3. A merged I/O that is cut short goes on where it stopped. When it fails, the pieces that were transferred by then have ended
 //!    well. Each of the others is tried by itself, and never merged again, so that its result is its own. It gives its lock back
-//!    and takes it anew. Its owner has not heard of an end, so another write in between counts as the earlier one.
+//!    and takes it again. Its owner has not heard of an end, so another write in between counts as the earlier one.
 
 use super::slot::{Hold, Slot};
 use super::waiting::{Waiting, follows};
