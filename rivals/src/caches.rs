@@ -1,5 +1,5 @@
-//! Well-known caches of Rust programs as caches of pages: keys are page numbers, values are pages, and each read copies a record
-//! out of a page.
+//! Well-known caches of Rust programs as caches of pages. Keys are page numbers, values are pages. Each read copies a record out of
+//! a page.
 //!
 //! Each cache has the settings that make it cheaper. It hashes with one chain of multiplications instead of its own hash. It has
 //! room for half as many entries again, so that it never evicts. foyer has S3-FIFO, because hits then take only a shared lock. All

@@ -69,7 +69,7 @@ impl Task for Access {
         let divides = |slot: u32| slot > 0 && page.is_multiple_of(slot);
         if !divides(self.slot_bytes) || self.op_bytes == 0 || self.op_bytes > self.slot_bytes {
             let what = format!("{} bytes in every {}", self.op_bytes, self.slot_bytes);
-            return Err(Error::invalid(what, "slots divide a page, and an operation stays in its slot"));
+            return Err(Error::invalid(what, "give slots that divide a page, and operations that fit in a slot"));
         }
         if self.read_percent > 100 || matches!(self.choice, Choice::Hits(101..)) {
             return Err(Error::invalid("a share above 100 percent", "give 0 to 100"));

@@ -204,7 +204,7 @@ impl Drop for Arena {
     }
 }
 
-/// Fills a file whose length is a whole number of pages. Then closes the file and the array.
+/// Fills a file with pattern. `len` must be a whole number of pages. Then closes the file and the array.
 fn write_pattern(
     array: Array,
     file: iomill::File,

@@ -76,7 +76,7 @@ impl Flyer {
         self.name
     }
 
-    /// For the reader of the figures.
+    /// A note for the reader of the figures.
     pub(crate) fn note(&self) -> String {
         format!("{} in flight per thread, each a call of its own", self.in_flight)
     }

@@ -94,7 +94,7 @@ impl Hits {
         self.misses += counted.misses;
     }
 
-    /// For the reader of the figures.
+    /// A note for the reader of the figures.
     fn note(self, cache_bytes: u64) -> String {
         format!("a cache of {}, in which {self} of the pages asked for were found", human::size(cache_bytes))
     }

@@ -36,7 +36,7 @@ pub fn svg(report: &Report) -> Result<String> {
     Ok(text)
 }
 
-/// The share of hits in percent that a workload asks for.
+/// The share of hits of a workload, in percent.
 fn share(row: &Row) -> Option<f64> {
     row.workload.split_once(HITS)?.0.parse().ok()
 }

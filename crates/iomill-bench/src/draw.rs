@@ -1,5 +1,4 @@
-//! Which of many equal slots is asked for next: at random, by a zipf law, with a given share of hits in memory, or one after the
-//! other.
+//! Which of many equal slots comes next: a random one, one by a zipf law, one with a given share of hits, or the next in order.
 //!
 //! Goals: popular slots are scattered over all slots, so that no two of them are neighbours by design. Non-goals: traces of real
 //! programs.

@@ -142,9 +142,9 @@ pub struct Ratio {
     pub what: String,
     /// The figure that is divided.
     pub figure: Figure,
-    /// The contender whose figure is divided.
+    /// The contender of the figure that is divided.
     pub of: String,
-    /// The contender whose figure divides.
+    /// The contender of the divisor.
     pub over: String,
     /// The median of the rounds' ratios; null if there are none.
     pub seen: Option<f64>,
@@ -320,13 +320,13 @@ fn spread(ratios: &[f64]) -> Option<(f64, f64)> {
 }
 
 impl Gate {
-    /// For machines.
+    /// The result as JSON, for programs.
     pub fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self)
             .map_err(|e| Error::Machine { what: "writing the gate as JSON".into(), why: e.to_string() })
     }
 
-    /// For people, without a newline at the end.
+    /// The result as a table for people, without a newline at the end.
     pub fn table(&self, terminal_width: Option<usize>) -> String {
         let mut table = Table::new(&["ratio", ">seen", ">noise", ">at most", "verdict", "?~ what"]);
         let cell = |value: Option<f64>| value.map_or("-".to_owned(), human::ratio);

@@ -1,5 +1,5 @@
-//! The four steps of the first paper (SC'13), switched on one after the other: evenly spread interrupts, threads bound to CPUs, the
-//! noop scheduler, and an I/O thread per drive.
+//! The four steps of the first paper (SC'13), switched on one after the other. They are evenly spread interrupts, threads bound to
+//! CPUs, the noop scheduler, and an I/O thread per drive.
 //!
 //! Goals: each step adds to the steps before it. The steps take turns as contenders, so that a disturbance of the machine affects
 //! all of them. The machine's settings are restored, also after an error or a signal.

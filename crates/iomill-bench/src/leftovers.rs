@@ -2,8 +2,8 @@
 //!
 //! The name of everything that a measurement makes contains its process id and a word for the namespace in which that id is valid.
 //!
-//! Goals: files of a living process are never touched, nor files that only look alike. Such are results that a user has named
-//! `iomill-bench-2026`, or files of a running measurement in another container or on another machine, in a shared directory.
+//! Goals: files of a living process are never touched, nor files that only look alike. A user may have named results
+//! `iomill-bench-2026`. A measurement in another container or on another machine may use the same directory.
 //! Non-goals: reporting the removal; files of another user, which that user's next measurement removes; files from before the last
 //! start of the machine.
 

@@ -1,7 +1,7 @@
 //! Measurements of data that does not fit in memory: cold reads, reads of which a share hits, small writes.
 //!
-//! Goals: all contenders have the same memory for the data that they read or write. A contender whose memory cannot be limited is
-//! left out, with the reason.
+//! Goals: all contenders have the same memory for the data that they read or write. If the memory of a contender cannot be limited,
+//! it is left out with the reason.
 //! Non-goals: data that fits in memory ([`crate::warm`]).
 
 use std::sync::atomic::AtomicBool;

@@ -121,13 +121,13 @@ impl Settings {
 }
 
 impl MappedReport {
-    /// For machines.
+    /// The report as JSON, for programs.
     pub fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self)
             .map_err(|e| Error::Machine { what: "writing the report as JSON".into(), why: e.to_string() })
     }
 
-    /// For people, without a newline at the end.
+    /// The report as a table for people, without a newline at the end.
     pub fn table(&self, terminal_width: Option<usize>) -> String {
         let mut text = self.reads.table(terminal_width);
         if !self.growth.is_empty() {

@@ -24,7 +24,7 @@ pub(crate) struct Region {
 
 // SAFETY: a region owns its mapping; access goes through `&self` and `&mut self` as for a boxed slice.
 unsafe impl Send for Region {}
-// SAFETY: as above; `&self` gives only shared slices and a pointer, whose use needs the caller's own `unsafe`.
+// SAFETY: as above; `&self` gives only shared slices and a pointer. Its use needs the caller's own `unsafe`.
 unsafe impl Sync for Region {}
 
 impl Region {

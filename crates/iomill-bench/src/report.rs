@@ -42,7 +42,7 @@ pub struct Row {
     pub workload: String,
     /// Number of threads.
     pub threads: usize,
-    /// `direct`, `cold` or `warm`.
+    /// `direct`, `cold`, `warm` or `held`.
     pub cache: String,
     /// Number of timed rounds.
     pub rounds: usize,
@@ -96,7 +96,7 @@ pub struct LeftOut {
     pub contender: String,
     /// The name of the workload.
     pub workload: String,
-    /// `direct`, `cold` or `warm`.
+    /// `direct`, `cold`, `warm` or `held`.
     pub cache: String,
     /// The reason.
     pub why: String,
@@ -138,11 +138,14 @@ impl Report {
         }
         let mut lines = vec![self.machine.line(), table.render(terminal_width).trim_end().to_owned()];
         if self.baselines.is_empty() {
-            lines.push("x: ratio to the best rival, cold and direct among themselves, warm among themselves.".into());
+            lines.push(
+                "x: ratio to the best rival. Warm contenders compare only with warm ones, the others with the rest."
+                    .into(),
+            );
             lines.push("Direct I/O has no cache, so it has no warm row.".into());
         } else {
-            let cpu = "x: CPU time per operation over that of the contender named (below 1 is less),";
-            lines.push(format!("{cpu}\nthen operations per second over its own (above 1 is more)."));
+            let cpu = "x: CPU time per operation divided by that of the named contender (below 1 is better),";
+            lines.push(format!("{cpu}\nthen operations per second divided by its own (above 1 is better)."));
         }
         lines.extend(self.left_out_lines());
         if self.cancelled {

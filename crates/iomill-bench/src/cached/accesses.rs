@@ -41,7 +41,7 @@ enum Calls {
 pub(crate) struct Accesses {
     name: &'static str,
     place: Place,
-    /// The plain files whose pages other contenders may have left in the page cache.
+    /// The plain files. Other contenders may have left pages of them in the page cache.
     target: Target,
     calls: Calls,
     access: Access,

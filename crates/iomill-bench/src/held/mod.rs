@@ -77,7 +77,7 @@ impl<T> fmt::Debug for Held<T> {
 }
 
 impl<T: HeldTask> Held<T> {
-    /// A contender whose process does the job that `job` makes of a task.
+    /// A contender with a process. `job` makes the process's job from a task.
     pub(crate) fn new(name: &'static str, helper: &Helper, job: impl Fn(&T) -> Job + 'static) -> Held<T> {
         let (helper, job) = (helper.clone(), Box::new(job));
         Held { name, helper, job, running: None, lost: None, spoils: false, notes: Vec::new() }

@@ -155,7 +155,7 @@ pub(super) fn grow(dir: &Path, writer: Writer, is_ahead: bool, bytes: u64) -> Re
     })
 }
 
-/// For people.
+/// The table for people.
 pub(super) fn table(rows: &[Growth]) -> String {
     let mut lines = Vec::new();
     if let Some(first) = rows.first() {
@@ -163,7 +163,7 @@ pub(super) fn table(rows: &[Growth]) -> String {
         lines.push(format!("growth by {bytes} in writes of {op_bytes}, calls to the file system and time:"));
     }
     for row in rows {
-        let ahead = if row.is_preallocated { "room made ahead" } else { "each write lengthens" };
+        let ahead = if row.is_preallocated { "preallocated" } else { "each write extends" };
         lines.push(format!(
             "{:12} {ahead:20} {:>8} calls {:>9} + {:>9} sync",
             row.contender,

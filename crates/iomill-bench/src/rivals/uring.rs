@@ -101,7 +101,7 @@ impl Contender for Uring {
 }
 
 struct Worker<'a> {
-    /// Dropped (closed) before `_files`, and before `slots`, whose memory is registered with it.
+    /// Dropped (closed) before `_files`, and before `slots`: their memory is registered with it.
     ring: IoUring,
     slots: Slots,
     _files: Vec<File>,
@@ -252,8 +252,7 @@ fn enter(submitter: &Submitter<'_>, unsubmitted: usize, want: usize) -> Result<u
     }
 }
 
-/// A ring that only its thread uses, and whose completions are processed when the thread asks for them. On older kernels a plain
-/// ring.
+/// A ring that only its thread uses, and that processes completions when the thread asks for them. On older kernels a plain ring.
 fn make_ring(entries: u32) -> io::Result<IoUring> {
     let entries = entries.next_power_of_two();
     let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_no_sqarray().build(entries);
