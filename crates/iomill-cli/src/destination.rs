@@ -131,7 +131,7 @@ pub fn check_report(option: &str, file: &Path) -> Result<()> {
         Err(error) => Err(Failure::local("write", file)(error)),
         Ok(found) if found.file_type().is_block_device() => {
             let why =
-                format!("{option}: {} is a block device, and what is on it would be lost; name a file", file.display());
+                format!("{option}: {} is a block device, and its data would be lost; name a file", file.display());
             Err(Failure::Usage(why))
         }
         Ok(found) if found.is_file() || found.is_dir() => {

@@ -50,7 +50,7 @@ pub enum Failure {
     /// The reader of the standard output has gone. No message says so.
     #[error("the reader of the standard output has gone")]
     BrokenPipe,
-    /// A failure, and the state in which it left the work.
+    /// A failure, and what it left behind.
     #[error("{cause}; {aftermath}")]
     Undone {
         /// What went wrong.
@@ -87,7 +87,7 @@ impl Failure {
         Failure::Local { action: "write to", place: "standard output".to_owned(), source }
     }
 
-    /// This failure, with the state in which it left the work.
+    /// This failure, with what it left behind.
     pub fn and(self, aftermath: impl Into<String>) -> Failure {
         Failure::Undone { cause: Box::new(self), aftermath: aftermath.into() }
     }

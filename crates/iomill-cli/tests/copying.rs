@@ -163,7 +163,7 @@ fn a_source_that_fails_leaves_nothing() {
     site.feed(["put", "-", "a"], b"old").good();
     // Reads at the start of a process's memory fail.
     let ended = site.run(["put", "/proc/self/mem", "a", "--force"]);
-    ended.failed(1, &["cannot read /proc/self/mem", "what was written has been removed", "\"a\" is as it was"]);
+    ended.failed(1, &["cannot read /proc/self/mem", "the new data has been removed", "\"a\" is unchanged"]);
     assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], b"old".to_vec()));
     assert_eq!(parts(&site), 2);
 }
@@ -179,7 +179,7 @@ fn an_interrupted_put_removes_what_it_wrote() {
         send(&child, signal);
         let ended = Ended::of(child.wait_with_output().unwrap());
         drop(stdin);
-        ended.failed(code, &["interrupted", "what was written has been removed", "\"a\" is as it was"]);
+        ended.failed(code, &["interrupted", "the new data has been removed", "\"a\" is unchanged"]);
         assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], b"old".to_vec()));
         assert_eq!(parts(&site), 2);
     }

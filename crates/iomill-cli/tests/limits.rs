@@ -26,8 +26,7 @@ fn a_disk_that_fills_up_gives_all_back() {
     // A source of known length is refused before any write, one of unknown length in the middle.
     let big = bytes(100_000_000);
     site.file("big", &big);
-    let words =
-        ["ssd1/iomill/parts/", "No space left", "free space on that drive", "what was written has been removed"];
+    let words = ["ssd1/iomill/parts/", "No space left", "free space on that drive", "the new data has been removed"];
     site.run(["put", "big", "b"]).failed(1, &words);
     let mut put = site.command(["put", "-", "a", "--force"]);
     let mut cat = Command::new("cat").arg(site.path("big")).stdout(io_pipe(&mut put)).spawn().unwrap();
@@ -96,7 +95,7 @@ fn a_limit_of_file_sizes_is_named() {
     let source = site.file("source", &bytes(1_000_000));
     let mut command = site.command(["put", source.to_str().unwrap(), "a"]);
     limited(&mut command, libc::RLIMIT_FSIZE, 300_000);
-    Ended::of(command.output().unwrap()).failed(1, &["ssd", "ulimit -f", "what was written has been removed"]);
+    Ended::of(command.output().unwrap()).failed(1, &["ssd", "ulimit -f", "the new data has been removed"]);
     site.feed(["put", "-", "a"], &bytes(1_000_000)).good();
     let mut command = site.command(["get", "a", "out"]);
     limited(&mut command, libc::RLIMIT_FSIZE, 100_000);
@@ -124,7 +123,7 @@ fn without_io_uring_another_engine_serves() {
     site.feed(["put", "-", "a"], &data).good();
     let allowed = site.run(["info", "--json"]).good().json();
     if allowed["drives"][0]["engine"] != "io_uring" {
-        println!("skipped: io_uring cannot be had here in the first place");
+        println!("skipped: io_uring does not work here in any case");
         return;
     }
     let run = |arguments: &[&str]| {

@@ -46,7 +46,7 @@ fn a_report_says_what_why_and_by_whom_and_changes_nothing() {
         "note: nvme0n1 coalescing: 8 completions or 100 us",
         "iomill never changes this",
         "more are as they should be (--all shows them)",
-        "`iomill tune --apply` sets them, `--undo` puts back what was. Nothing was changed.",
+        "`iomill tune --apply` sets them, `--undo` puts the old values back. Nothing was changed.",
     ] {
         assert!(text.contains(words), "{words:?} is not in: {text}");
     }

@@ -152,7 +152,7 @@ pub fn undo(tree: &Tree, store: &Store) -> Result<Option<Undone>> {
             }
         }
     } else if !state.settings.is_empty() {
-        undone.notes.push("the machine was started anew since the settings were made, which ended them".to_owned());
+        undone.notes.push("a restart of the machine has ended the settings already".to_owned());
     }
     for kept in state.files {
         match replace(&kept.path, kept.text.as_deref()) {

@@ -272,7 +272,7 @@ fn a_restart_leaves_files_alone_to_put_back() {
     place.tree.write("proc/sys/kernel/random/boot_id", "another").unwrap();
     let running = place.snapshot();
     let undone = apply::undo(&place.tree, &store).unwrap().unwrap();
-    assert!(undone.restored.is_empty() && undone.notes[0].contains("started anew"), "{undone:?}");
+    assert!(undone.restored.is_empty() && undone.notes[0].contains("a restart of the machine"), "{undone:?}");
     assert_eq!(place.snapshot(), running, "settings of another run are not touched");
     assert!(!written[0].exists());
     assert_eq!(

@@ -89,7 +89,7 @@ impl FromStr for Format {
     fn from_str(text: &str) -> Result<Format, String> {
         Format::ALL.into_iter().find(|format| format.name() == text).ok_or_else(|| {
             let names = Format::ALL.map(Format::name).join(", ");
-            format!("there is no format {text:?}; there are {names}")
+            format!("there is no format {text:?}; give one of {names}")
         })
     }
 }

@@ -81,7 +81,7 @@ impl FromStr for Policy {
         let all = Policy::all();
         all.iter().copied().find(|policy| policy.name() == text).ok_or_else(|| {
             let names: Vec<&str> = all.iter().map(|policy| policy.name()).collect();
-            format!("there is no policy {text:?}; there are {}", names.join(", "))
+            format!("there is no policy {text:?}; give one of {}", names.join(", "))
         })
     }
 }

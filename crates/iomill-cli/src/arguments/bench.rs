@@ -37,7 +37,7 @@ pub enum BenchWhat {
     Warm(BenchWarm),
     /// Random reads of far more than fits in memory: what a miss costs
     Cold(BenchColdOnly),
-    /// Random reads of which a given share hits, and a key-value load
+    /// Random reads with a given share of hits, and a key-value load
     Mixed(BenchMixed),
     /// Small unaligned writes, and the sync after them
     SmallWrites(BenchSmallWrites),

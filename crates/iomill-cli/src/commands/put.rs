@@ -57,16 +57,15 @@ fn write(array: &Array, file: File, source: Source, progress: &mut Progress, int
     Ok(bytes)
 }
 
-/// Removes what was written, and adds to the failure whether that worked.
+/// Removes the new data, and adds to the failure whether that worked.
 fn take_back(array: &Array, unfinished: &str, failure: Failure, name: &str, replaces: bool) -> Failure {
     if let Failure::Library(Error::OutcomeUnknown { .. }) = failure {
         return failure.and(format!("the new file has one of the names {name:?} and {unfinished:?}"));
     }
     match array.delete(unfinished) {
-        Ok(()) if replaces => failure.and(format!("what was written has been removed, and {name:?} is as it was")),
-        Ok(()) => failure.and("what was written has been removed"),
-        Err(error) => failure.and(format!(
-            "what was written could not be removed ({error}); remove it later with `iomill check --repair`"
-        )),
+        Ok(()) if replaces => failure.and(format!("the new data has been removed, and {name:?} is unchanged")),
+        Ok(()) => failure.and("the new data has been removed"),
+        Err(error) => failure
+            .and(format!("the new data could not be removed ({error}); remove it later with `iomill check --repair`")),
     }
 }

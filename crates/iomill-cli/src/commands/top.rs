@@ -66,7 +66,7 @@ fn print(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::stdout)
 }
 
-/// Which processes are to be shown.
+/// The processes that the user wants to see.
 struct Wish {
     pid: Option<u32>,
     array: Option<String>,

@@ -222,7 +222,7 @@ fn aftermath(arguments: &Tune, found: &[Finding], pending: usize, changes: &[Cha
     match to_mend {
         0 => "\nnothing to mend\n".to_owned(),
         _ => format!(
-            "\n{to_mend} to mend, by {pending} {}: `iomill tune --apply` sets {}, `--undo` puts back what was. {}\n",
+            "\n{to_mend} to mend, by {pending} {}: `iomill tune --apply` sets {}, `--undo` puts the old values back. {}\n",
             if pending == 1 { "setting" } else { "settings" },
             if pending == 1 { "it" } else { "them" },
             if arguments.persist { "The files take effect at the next restart." } else { "Nothing was changed." }
@@ -243,8 +243,8 @@ fn undo(context: &Context<'_>, arguments: &Tune, tree: &Tree) -> Result<Answer> 
     let store = Store::open(&path)?;
     let Some(undone) = apply::undo(tree, &store)? else { return nothing(store.path()) };
     context.note(undone.notes.iter().cloned());
-    let mut text: String = undone.restored.iter().map(|path| format!("{path}: as it was\n")).collect();
-    text.extend(undone.files.iter().map(|path| format!("{path}: as it was\n")));
+    let mut text: String = undone.restored.iter().map(|path| format!("{path}: old value restored\n")).collect();
+    text.extend(undone.files.iter().map(|path| format!("{path}: removed, or old text restored\n")));
     let mut answer = Answer::new(text, undone_document(&undone));
     if !undone.failed.is_empty() {
         answer.failures.push(Failure::Unsound(format!(

@@ -144,7 +144,7 @@ fn of_mpt3sas(tree: &Tree, drive: &Drive) -> Option<Finding> {
 /// The daemon that moves interrupts.
 pub(super) fn balancer(tree: &Tree) -> Finding {
     if !tree.exists("proc") {
-        let why = "there is no /proc to look for it in";
+        let why = "without /proc its process cannot be found";
         return Finding::new(MACHINE, "irqbalance", "not known", BALANCER).unknown(why);
     }
     let runs = tree.has_process("irqbalance");
@@ -155,7 +155,7 @@ pub(super) fn balancer(tree: &Tree) -> Finding {
     let why = "every ten seconds it moves the interrupts that it can move, and so undoes settings; it cannot move managed interrupts";
     finding.verdict(
         Verdict::Advise,
-        "stopped (`systemctl disable --now irqbalance`), or told with --banirq what to leave",
+        "stopped (`systemctl disable --now irqbalance`), or run with --banirq for the interrupts to leave",
         why,
     )
 }

@@ -31,7 +31,7 @@ fn version(rest: &str) -> &str {
 }
 
 fn objection(packages: usize, max: usize) -> Option<String> {
-    let advice = "do without one, or put what needs it into a workspace of its own, as `rivals` is";
+    let advice = "remove one, or move the code that needs it into a workspace of its own, like `rivals`";
     (packages > max).then(|| format!("a build takes {packages} packages, of at most {max}: {advice}"))
 }
 

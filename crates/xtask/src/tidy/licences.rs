@@ -37,7 +37,7 @@ fn objection(licence: Option<&str>) -> Option<String> {
     // LAX reads the old `MIT/Apache-2.0` as an OR.
     match Expression::parse_mode(licence, ParseMode::LAX) {
         Ok(expression) if expression.evaluate(allowed) => None,
-        Ok(_) => Some(format!("licence `{licence}` is not among those allowed")),
+        Ok(_) => Some(format!("licence `{licence}` is not allowed; use another package")),
         Err(error) => Some(format!("licence `{licence}` cannot be read: {}", error.reason)),
     }
 }

@@ -35,7 +35,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
             for (at, token) in run.iter().enumerate() {
                 let attribute = group(run.get(at + 1), Delimiter::Bracket).map(inner).unwrap_or_default();
                 if punct(Some(token), '#') && names_ignore(&attribute) {
-                    found(token, "`#[ignore]`: a test runs or goes");
+                    found(token, "`#[ignore]`: let the test run, or remove it");
                 }
             }
         });

@@ -43,7 +43,7 @@ struct Task<'a> {
 
 pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
     let [path] = &arguments.traces[..] else {
-        let why = "one trace at a time is replayed on an array; --simulate takes several";
+        let why = "give one trace to replay on an array; --simulate takes several";
         return Err(Failure::Usage(why.to_owned()));
     };
     // An error of the array comes before the trace is read, which may take long.
