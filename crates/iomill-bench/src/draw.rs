@@ -9,7 +9,7 @@ use crate::workload::shuffled;
 /// Exponent of the zipf law. Measurements of key-value stores usually take this one.
 pub const ZIPF_EXPONENT: f64 = 0.99;
 
-/// With a share `h` of hits, the hot slots take `h` of one part in `HOT_PART` of the memory. An LRU cache then sees a hot slot 8
+/// With a share `h` of hits, the hot slots take `h / HOT_PART` of the memory. An LRU cache then sees a hot slot 8
 /// times on average before the cold slots have pushed it out. Only one request in e^8 misses its hot slot.
 const HOT_PART: u64 = 8;
 
