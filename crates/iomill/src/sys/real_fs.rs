@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{
     self as sys, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags,
@@ -42,6 +43,8 @@ pub struct RealFs {
     directory: OwnedFd,
     /// Cleared once the kernel (or a seccomp filter) has shown that it lacks `openat2`.
     has_openat2: AtomicBool,
+    /// What the devices of opened files demand.
+    demands: Demands,
 }
 
 impl RealFs {
@@ -57,7 +60,8 @@ impl RealFs {
             sys::fsync(&parent)?;
         }
         let directory = sys::openat(&parent, DIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty())?;
-        Ok(RealFs { location, directory, has_openat2: AtomicBool::new(true) })
+        let (has_openat2, demands) = (AtomicBool::new(true), Demands::new(Path::new("/sys")));
+        Ok(RealFs { location, directory, has_openat2, demands })
     }
 
     /// Opens a path below the drive's directory. It follows no symbolic link at any step.
@@ -273,7 +277,7 @@ impl DriveFs for RealFs {
         }
         let told = direct_demands(file)?.map(|(_, memory)| memory);
         let number = sys::fstat(file)?.st_dev;
-        let memory = memory_demand(Path::new("/sys"), (sys::major(number), sys::minor(number)), told);
+        let memory = self.demands.memory((sys::major(number), sys::minor(number)), told);
         Ok(Alignment { offset: PAGE_BYTES, memory })
     }
 
@@ -365,15 +369,51 @@ fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
     }
 }
 
-/// The alignment of memory that direct I/O on a device needs. Linux before 6.1 does not tell it. There it is the device's logical
-/// block: Linux before 6.0 demands that much, and no version demands more. If the device does not show its block, as under btrfs,
-/// it is a page. zram fills whole pages of memory, from the page's start. If the memory starts within a page, zram overwrites
-/// what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18).
-fn memory_demand(sys: &Path, (major, minor): (u32, u32), told: Option<u32>) -> u32 {
-    let device = block::find(sys, major, minor).unwrap_or_default();
-    let block = || block::logical_block_bytes(sys, &device.name).filter(|bytes| bytes.is_power_of_two());
-    let told = told.or_else(block).unwrap_or(PAGE_BYTES).max(1);
-    if device.name.starts_with("zram") { told.max(PAGE_BYTES) } else { told }
+/// What devices demand of direct I/O's memory. Each device is looked up in sysfs once, because a look takes some ten
+/// system calls, and every part of a file asks. The drive's directory is open, so its file system stays mounted, and no
+/// other device gets the number.
+#[derive(Debug)]
+struct Demands {
+    sys: PathBuf,
+    known: Mutex<Vec<((u32, u32), Demand)>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Demand {
+    /// The device's logical block; a page if the device does not show its block.
+    block: u32,
+    /// What the device demands whatever the kernel says.
+    least: u32,
+}
+
+impl Demands {
+    /// By the sysfs that is mounted at `sys`.
+    fn new(sys: &Path) -> Demands {
+        Demands { sys: sys.to_owned(), known: Mutex::default() }
+    }
+
+    /// The alignment of memory that direct I/O on a device needs; `told` is what the kernel says. If the kernel does
+    /// not say (before Linux 6.1), it is the device's logical block: Linux before 6.0 demands that much, and no version
+    /// demands more. If the device does not show its block, as under btrfs, it is a page.
+    fn memory(&self, number: (u32, u32), told: Option<u32>) -> u32 {
+        let Demand { block, least } = self.of(number);
+        told.unwrap_or(block).max(least)
+    }
+
+    fn of(&self, number: (u32, u32)) -> Demand {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&(_, demand)) = known.iter().find(|(known, _)| *known == number) {
+            return demand;
+        }
+        let device = block::find(&self.sys, number.0, number.1).unwrap_or_default();
+        let block = block::logical_block_bytes(&self.sys, &device.name).filter(|bytes| bytes.is_power_of_two());
+        // zram fills whole pages of memory, from the page's start. If the memory starts within a page, zram overwrites
+        // what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18).
+        let least = if device.name.starts_with("zram") { PAGE_BYTES } else { 1 };
+        let demand = Demand { block: block.unwrap_or(PAGE_BYTES), least };
+        known.push((number, demand));
+        demand
+    }
 }
 
 fn mount_id(directory: BorrowedFd<'_>) -> Option<u64> {

@@ -270,10 +270,15 @@ fn memory_is_aligned_to_a_block_where_the_kernel_tells_nothing_else() {
     std::fs::create_dir_all(&part).unwrap();
     std::fs::write(part.join("partition"), "1\n").unwrap();
     symlink(&part, dir.path().join("dev/block/259:9")).unwrap();
-    let demand = |minor, told| memory_demand(dir.path(), (259, minor), told);
+    let demands = Demands::new(dir.path());
+    let demand = |minor, told| demands.memory((259, minor), told);
     assert_eq!([1, 9, 2, 3, 4].map(|minor| demand(minor, None)), [4096, 4096, 512, 4096, 4096]);
     // A file system on no visible device, such as btrfs, or a machine without sysfs.
     assert_eq!(demand(77, None), 4096);
     assert_eq!([1, 9, 2, 77].map(|minor| demand(minor, Some(4))), [4; 4], "what the kernel tells counts");
     assert_eq!((demand(4, Some(4)), demand(2, Some(0))), (4096, 1));
+    // Each part of a file asks. sysfs is asked once for each device.
+    std::fs::remove_dir_all(dir.path().join("dev")).unwrap();
+    assert_eq!([1, 9, 2, 3, 4].map(|minor| demand(minor, None)), [4096, 4096, 512, 4096, 4096]);
+    assert_eq!((demand(4, Some(4)), demand(2, Some(4))), (4096, 4));
 }
