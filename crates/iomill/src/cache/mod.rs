@@ -28,6 +28,7 @@
 
 mod copy;
 pub mod directory;
+mod dirty_sets;
 pub mod feeder;
 mod forget;
 mod frames;
@@ -57,6 +58,7 @@ use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock};
 use directory::Directory;
 pub use directory::Place;
+use dirty_sets::DirtySets;
 use frames::Frames;
 use key::{Hash, Key};
 use lanes::ways_of;
@@ -161,6 +163,8 @@ pub struct Cache {
     /// Pages that are dirty or flushing. `end_flush` counts down with Release, after it has noted the flush for a sync;
     /// pairs with the Acquire in `dirty`.
     dirty: AtomicU64,
+    /// The sets that have such pages.
+    dirty_sets: DirtySets,
     /// A resize holds this.
     resizing: Mutex<()>,
     /// A thread that moves pages between sets holds this for writing. A thread that goes through all sets holds it for
@@ -189,11 +193,16 @@ impl Cache {
             what: format!("address space for a cache of {} bytes", u64::from(most) * page),
             why: format!("{e}; ask for a smaller cache"),
         })?;
+        let dirty_sets = DirtySets::new(directory.sets_max()).map_err(|e| Error::Machine {
+            what: "the cache's list of dirty sets".into(),
+            why: format!("{e}; give a smaller cache"),
+        })?;
         Ok(Cache {
             directory,
             frames,
             waiters: Waiters::default(),
             dirty: AtomicU64::new(0),
+            dirty_sets,
             resizing: Mutex::new(()),
             moves: RwLock::new(()),
             number: 0,
@@ -334,14 +343,14 @@ impl Cache {
     /// told why.
     pub fn end_fill(&self, fill: Fill, outcome: Outcome, dirty: bool) -> u32 {
         let hash = self.directory.hash(fill.key);
-        let (_, mut set) = self.directory.lock(hash);
+        let (place, mut set) = self.directory.lock(hash);
         let Some(way) = set.find(fill.key, hash) else { unreachable!("a filling way stays until its fill ends") };
         debug_assert!(Locked::has(set.filling(), way) && set.frame(way) == fill.frame);
         match outcome {
             Ok(()) => {
                 set.set_present(way, fill.key, hash);
                 if dirty {
-                    self.soil(&mut set, way);
+                    self.soil(place, &mut set, way);
                 }
             }
             Err(_) => {

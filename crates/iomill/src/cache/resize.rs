@@ -157,6 +157,8 @@ impl Cache {
             from.set_waiters(from.waiters() - waiters);
             from.set_transit(from.transit() - transit);
         }
+        self.dirty_sets.note(origin, &from);
+        self.dirty_sets.note(Place(new), &to);
         directory.set_sets(new + 1);
     }
 
@@ -196,6 +198,8 @@ impl Cache {
         to.set_transit(transit);
         from.set_waiters(0);
         from.set_transit(0);
+        self.dirty_sets.note(origin, &to);
+        self.dirty_sets.note(Place(last), &from);
         self.directory.set_sets(last);
         true
     }

@@ -39,7 +39,7 @@ impl Cache {
             };
             // SAFETY: the caller's promise. The set is locked, so no other thread writes to its frames.
             unsafe { self.frames.copy_in(frame, within, from, len) };
-            self.soil(&mut set, way);
+            self.soil(place, &mut set, way);
             return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok(way as u32) };
         }
         if self.waiters.in_transit(&set, key) {
@@ -58,7 +58,7 @@ impl Cache {
         }
         set.set_present(way, key, hash);
         self.directory.policy().inserted(place.0, &mut set, way, hash);
-        self.soil(&mut set, way);
+        self.soil(place, &mut set, way);
         Wrote::Done { dirty: set.dirty().count_ones(), was: Err(room.came) }
     }
 
@@ -95,11 +95,12 @@ impl Cache {
     }
 
     /// Notes that a present page differs from what the drives hold.
-    pub(super) fn soil(&self, set: &mut Locked<'_>, way: usize) {
+    pub(super) fn soil(&self, place: Place, set: &mut Locked<'_>, way: usize) {
         if !Locked::has(set.dirty() | set.flushing(), way) {
             self.dirty.fetch_add(1, Ordering::Relaxed);
         }
         set.set_dirty(way, true);
+        self.dirty_sets.note(place, set);
     }
 
     /// Copies a dirty page, for the caller to flush. Copies nothing if the page is clean, or on its way already (rules
@@ -127,7 +128,7 @@ impl Cache {
     /// Ends a flush. If the page was written to meanwhile, or the flush failed, it is still dirty.
     pub fn end_flush(&self, key: Key, outcome: Outcome) {
         let hash = self.directory.hash(key);
-        let (_, mut set) = self.directory.lock(hash);
+        let (place, mut set) = self.directory.lock(hash);
         let Some(way) = set.find(key, hash) else { unreachable!("a page stays until its flush has ended (rule 3)") };
         set.set_flushing(way, false);
         if outcome.is_err() {
@@ -136,6 +137,7 @@ impl Cache {
         if !Locked::has(set.dirty(), way) {
             // Release: pairs with the Acquire in `dirty`.
             self.dirty.fetch_sub(1, Ordering::Release);
+            self.dirty_sets.note(place, &set);
         }
         self.waiters.tell(&mut set, key, outcome);
     }
@@ -165,8 +167,8 @@ impl Cache {
             return keys;
         }
         let _all = read(&self.moves);
-        for index in 0..self.directory.sets() {
-            self.dirty_in(Place(index), true, &mut set);
+        for place in self.dirty_sets.all(self.directory.sets()) {
+            self.dirty_in(place, true, &mut set);
             keys.extend(set.drain(..).filter(|key| key.file() == file));
         }
         keys.sort_unstable();
@@ -190,9 +192,11 @@ impl Cache {
                     self.drop_page(&mut set, way);
                 }
             }
+            self.dirty_sets.note(Place(index), &set);
         }
     }
 
+    /// Frees the way of a present page. If the page may be dirty, the caller notes the set in `dirty_sets` afterwards.
     pub(super) fn drop_page(&self, set: &mut Locked<'_>, way: usize) {
         if Locked::has(set.dirty() | set.flushing(), way) {
             // Release: pairs with the Acquire in `dirty`.

@@ -1,0 +1,97 @@
+//! Which sets have pages that are dirty or being flushed: a bit for each set.
+//!
+//! Goals: a sync of a file looks at the sets that have such pages, and not at all sets. Non-goals: which pages those
+//! are, and whose (the set's header says it).
+//!
+//! Rule: the bit of a set changes under the set's lock only, after the set's masks have changed. So a thread whose
+//! write has ended finds the bit of the page's set, until a flush has cleaned the set.
+
+use std::io;
+
+use super::directory::Place;
+use super::set::Locked;
+use super::words::Words;
+use crate::sys::sync::Ordering;
+
+/// Sets of a word.
+const BITS: u32 = u64::BITS;
+
+/// A bit for each set.
+#[derive(Debug)]
+pub struct DirtySets(Words);
+
+impl DirtySets {
+    /// For so many sets, all of them clean.
+    pub fn new(sets_max: u32) -> io::Result<DirtySets> {
+        Ok(DirtySets(Words::new(sets_max.div_ceil(BITS) as usize)?))
+    }
+
+    /// Takes over what the masks of a locked set say.
+    pub fn note(&self, Place(index): Place, set: &Locked<'_>) {
+        let (word, bit) = (&self.0.all()[(index / BITS) as usize], 1 << (index % BITS));
+        let is_dirty = set.dirty() | set.flushing() != 0;
+        // The bit is this lock's, so the other bits' changes do not matter to the look.
+        match (word.load(Ordering::Relaxed) & bit != 0, is_dirty) {
+            (false, true) => _ = word.fetch_or(bit, Ordering::Relaxed),
+            // Release: pairs with the Acquire in `all`.
+            (true, false) => _ = word.fetch_and(!bit, Ordering::Release),
+            _ => {}
+        }
+    }
+
+    /// The dirty ones of the first so many sets. A caller that misses a set sees all that the threads that cleaned it
+    /// had seen.
+    pub fn all(&self, sets: u32) -> impl Iterator<Item = Place> {
+        let words = self.0.all()[..sets.div_ceil(BITS) as usize].iter().zip(0..);
+        words.flat_map(move |(word, at)| {
+            // Acquire: pairs with the Release in `note`.
+            let mut bits = word.load(Ordering::Acquire);
+            std::iter::from_fn(move || {
+                let index = (bits != 0).then(|| at * BITS + bits.trailing_zeros())?;
+                bits &= bits - 1;
+                Some(Place(index))
+            })
+        })
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+    use crate::cache::key::Key;
+    use crate::cache::policy::PolicyKind;
+    use crate::cache::{Cache, Flush, Plan, Wrote};
+    use crate::drive::PAGE_BYTES;
+
+    /// A sync looks at no clean set, and at each dirty one, until its pages have arrived on the drives.
+    #[test]
+    fn exactly_the_dirty_sets_are_looked_at() {
+        let bytes = 4000 * PAGE_BYTES as u64;
+        let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let cache = Cache::new(plan).unwrap();
+        let dirty = || cache.dirty_sets.all(cache.directory.sets()).map(|Place(index)| index).collect::<Vec<_>>();
+        let key = |page| Key::new(1, page).unwrap();
+        let place = |page| cache.directory.place(key(page).hash()).0;
+        let (page, mut copy) = ([7; PAGE_BYTES], [0; PAGE_BYTES]);
+        for number in 0..20 {
+            // SAFETY: a whole page.
+            let wrote = unsafe { cache.write(key(number), key(number).hash(), 0, page.as_ptr(), PAGE_BYTES, || true) };
+            assert!(matches!(wrote, Wrote::Done { .. }));
+        }
+        let places = |from| {
+            let mut places: Vec<u32> = (from..20).map(place).collect();
+            places.sort_unstable();
+            places.dedup();
+            places
+        };
+        for flushed in 0..18 {
+            assert_eq!(dirty(), places(flushed));
+            // SAFETY: a whole page, and ours.
+            assert_eq!(unsafe { cache.begin_flush(key(flushed), copy.as_mut_ptr()) }, Flush::Begun);
+            assert_eq!(dirty(), places(flushed), "it is on its way");
+            cache.end_flush(key(flushed), Ok(()));
+        }
+        cache.discard(1, 0);
+        assert_eq!(dirty(), []);
+    }
+}
