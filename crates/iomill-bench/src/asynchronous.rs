@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use iomill::{Error, File, Result};
+use iomill::{File, Result};
 
 use crate::contender::{
     IOMILL_CALLBACK_1, IOMILL_CALLBACK_64, IOMILL_CALLBACK_512, IOMILL_FUTURE_1, IOMILL_FUTURE_64, IOMILL_FUTURE_512,
@@ -105,14 +105,20 @@ impl Flyer {
                 .try_for_each(|read| read.map(drop))?;
             Ok((self.way.driver(flights)?, shared))
         };
-        threads::run_until(&stop, slice, set_up, |(driver, shared), _| {
-            begin();
-            let mut count = Count::new()?;
-            count.ops = driver.drive()?;
-            count.bytes = count.ops * load.op_bytes as u64;
-            shared.give_latencies(&mut count);
-            Ok(count)
-        })
+        threads::run_told(
+            &stop,
+            slice,
+            set_up,
+            || Ok(()),
+            |(driver, shared), _| {
+                begin();
+                let mut count = Count::new()?;
+                count.ops = driver.drive()?;
+                count.bytes = count.ops * load.op_bytes as u64;
+                shared.give_latencies(&mut count);
+                Ok(count)
+            },
+        )
     }
 }
 
@@ -123,12 +129,6 @@ fn is_right(seed: u64, only_stamps: bool, offset: u64, bytes: &[u8]) -> bool {
     }
     let pages = (offset / pattern::PAGE_BYTES as u64..).zip(bytes.chunks(pattern::PAGE_BYTES));
     pages.into_iter().all(|(page, bytes)| pattern::stamp_in(bytes) == Some(pattern::stamp(seed, page)))
-}
-
-#[cold]
-fn wrong(offset: u64) -> Error {
-    let what = format!("the bytes at offset {offset} of the measured file");
-    Error::Machine { what, why: "what was read is not what was written; write the file anew and run again".into() }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! Non-goals: an array of its own. It opens the target's array for the length of a slice.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use ::iomill::engine::EngineKind;
@@ -18,7 +18,7 @@ use crate::asynchronous::{Flyer, Load, Op, Ops};
 use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_NULL, Sample, Slice, Task};
 use crate::pattern::{self, PAGE_BYTES};
 use crate::target::Target;
-use crate::threads::{self, Count};
+use crate::threads::{self, Count, goes_on};
 use crate::workload::{Places, Workload};
 
 /// A batch holds this many times the number of I/Os in flight over all drives.
@@ -188,7 +188,7 @@ impl Worker {
     fn work(&mut self, stop: &AtomicBool, verify: bool) -> Result<Count> {
         let mut count = Count::new()?;
         let batch = self.offsets.capacity();
-        while !stop.load(Ordering::Relaxed) {
+        while goes_on(count.ops, stop) {
             self.offsets.clear();
             self.writes.clear();
             for _ in 0..batch {
@@ -200,6 +200,9 @@ impl Worker {
             self.write()?;
             count.record(start.elapsed());
             let ops = (self.offsets.len() + self.writes.len()) as u64;
+            if ops == 0 {
+                break;
+            }
             count.ops += ops;
             count.bytes += ops * self.block_bytes as u64;
         }
@@ -211,7 +214,7 @@ impl Worker {
         self.file.read_many(&self.offsets, self.block_bytes, out)?;
         if verify {
             for (&offset, block) in self.offsets.iter().zip(out.chunks(self.block_bytes)) {
-                check_block(offset, block)?;
+                pattern::check_stamps(self.file.name(), SEED, offset, block)?;
             }
         }
         Ok(())
@@ -229,17 +232,4 @@ impl Worker {
         }
         self.file.write_many(&self.writes, self.block_bytes, bytes)
     }
-}
-
-fn check_block(offset: u64, block: &[u8]) -> Result<()> {
-    for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(block.chunks(PAGE_BYTES)) {
-        if pattern::stamp_in(bytes) != Some(pattern::stamp(SEED, page)) {
-            let what = format!("page {page} of the measured file");
-            return Err(Error::Machine {
-                what,
-                why: "it does not begin with its stamp; write the file anew and run again".into(),
-            });
-        }
-    }
-    Ok(())
 }

@@ -43,6 +43,8 @@ pub struct Settings {
     pub options: ArrayOptions,
     /// Operations per call, for contenders that take many in a call.
     pub batch: u32,
+    /// I/Os in flight on each drive, for io_uring by hand.
+    pub depth: u32,
     /// How turns are taken.
     pub turns: Turns,
     /// iomill's asynchronous ways, for cold reads.
@@ -166,7 +168,7 @@ fn accesses(
     }
     let compares = tasks.iter().any(Direct::compares);
     if compares {
-        contenders.push(Box::new(Direct::new(Uring::new(target))));
+        contenders.push(Box::new(Direct::new(Uring::new(arena.target()?), settings.depth)));
     }
     for (name, mapped) in [(PREAD, false), (MMAP, true)] {
         let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
@@ -174,7 +176,7 @@ fn accesses(
             let (drives, file_name) = (drives.clone(), file_name.clone());
             Job::Access { mapped, drives, file_name, access: *access }
         };
-        contenders.push(Box::new(Held::new(name, &settings.helper, job)));
+        contenders.push(Box::new(Held::new(name, &settings.helper, job).over_drives(arena.target()?)));
     }
     let measured = in_turns(&mut contenders, settings, tasks, cancel, stage)?;
     let baselines: &[&str] = if compares { &[URING_BY_HAND, PREAD, MMAP] } else { &[PREAD, MMAP] };
@@ -242,11 +244,15 @@ impl HeldTask for SmallWrites {
 
 /// io_uring by hand, compared with contenders that have a cache. It reads whole pages, and finds none in memory.
 #[derive(Debug)]
-pub(crate) struct Direct(Uring);
+pub(crate) struct Direct {
+    uring: Uring,
+    /// I/Os in flight on each drive.
+    depth: u32,
+}
 
 impl Direct {
-    pub(crate) fn new(uring: Uring) -> Direct {
-        Direct(uring)
+    pub(crate) fn new(uring: Uring, depth: u32) -> Direct {
+        Direct { uring, depth }
     }
 
     fn compares(access: &Access) -> bool {
@@ -268,18 +274,18 @@ impl Contender<Access> for Direct {
         if !Direct::compares(access) {
             return Ok(Some("it has no cache; measure it with cold reads of pages".to_owned()));
         }
-        Contender::<Workload>::prepare(&mut self.0, &Workload::RANDOM_READ)
+        Contender::<Workload>::prepare(&mut self.uring, &Workload { depth: self.depth, ..Workload::RANDOM_READ })
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
-        Contender::<Workload>::run(&mut self.0, slice)
+        Contender::<Workload>::run(&mut self.uring, slice)
     }
 
     fn lost(&self) -> Option<String> {
-        Contender::<Workload>::lost(&self.0)
+        Contender::<Workload>::lost(&self.uring)
     }
 
     fn notes(&self) -> Vec<String> {
-        Contender::<Workload>::notes(&self.0)
+        Contender::<Workload>::notes(&self.uring)
     }
 }

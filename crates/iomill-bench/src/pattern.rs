@@ -4,6 +4,10 @@
 //! would be faster than with real data.
 //! Non-goals: cryptography, checking every byte.
 
+use std::path::PathBuf;
+
+use iomill::{Error, Result};
+
 /// The unit of direct I/O, and of the stamps.
 pub const PAGE_BYTES: usize = 4096;
 
@@ -79,6 +83,22 @@ pub fn holds(seed: u64, offset: u64, bytes: &[u8]) -> bool {
     let mut expected = vec![0; bytes.len()];
     fill_bytes(seed, offset, &mut expected);
     expected == bytes
+}
+
+/// The error where the bytes at `offset` are not those that were written there. `name` is the file's, or its path.
+#[cold]
+pub fn wrong(name: impl Into<PathBuf>, what: &str, offset: u64) -> Error {
+    let why = format!("the {what} at offset {offset} is not what was written; write the file anew and run again");
+    Error::Corrupt { path: name.into(), why }
+}
+
+/// Checks the stamp of every page of a block that was read from a file with the pattern of `seed`.
+pub(crate) fn check_stamps(name: &str, seed: u64, offset: u64, block: &[u8]) -> Result<()> {
+    let pages = (offset / PAGE_BYTES as u64..).zip(block.chunks(PAGE_BYTES));
+    match pages.into_iter().find(|(page, bytes)| stamp_in(bytes) != Some(stamp(seed, *page))) {
+        Some((page, _)) => Err(wrong(name, "page", page * PAGE_BYTES as u64)),
+        None => Ok(()),
+    }
 }
 
 /// The stamp that a page holds; `None` if there are fewer than 8 bytes.

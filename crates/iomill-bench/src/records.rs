@@ -8,14 +8,14 @@ use std::fmt;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use iomill::{Error, Result};
 
 use crate::contender::{Sample, Slice, Task};
 use crate::draw::{Choice, Draws};
 use crate::pattern::{self, PAGE_BYTES};
-use crate::threads::{self, Count};
+use crate::threads::{self, Count, goes_on};
 
 /// Length of a record. Records do not cross pages.
 pub const RECORD_BYTES: usize = 128;
@@ -120,10 +120,10 @@ impl Data {
     /// Checks all bytes of a record.
     pub(crate) fn check(&self, offset: u64, record: &[u8]) -> Result<()> {
         if pattern::holds(self.seed, offset, record) {
-            return Ok(());
+            Ok(())
+        } else {
+            Err(pattern::wrong(&self.path, "record", offset))
         }
-        let why = format!("the record at offset {offset} is not what was written; write the file anew and run again");
-        Err(Error::Corrupt { path: self.path.clone(), why })
     }
 }
 
@@ -188,7 +188,7 @@ fn work<R: Reader, const VERIFY: bool>(
     stop: &AtomicBool,
 ) -> Result<Count> {
     let mut count = Count::new()?;
-    while !stop.load(Ordering::Relaxed) {
+    while goes_on(count.ops, stop) {
         let records = &list[*at..list.len().min(*at + batch)];
         reader.read::<VERIFY>(records, data)?;
         *at = if *at + batch < list.len() { *at + batch } else { 0 };

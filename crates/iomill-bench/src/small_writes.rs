@@ -13,7 +13,7 @@ use crate::contender::{Sample, Slice, Task};
 use crate::human;
 use crate::pattern::{self, PAGE_BYTES, Rng};
 use crate::slots::Timer;
-use crate::threads::{self, Count};
+use crate::threads::{self, Count, goes_on};
 
 /// Random bytes that writes take their bytes from.
 const POOL_BYTES: usize = 1 << 16;
@@ -84,21 +84,25 @@ pub(crate) trait Writer {
 
 /// Runs one slice. The threads write until the time is up, and the last thread to end calls `sync`, which makes all writes durable.
 /// A verifying slice writes the pattern of `seed` and reads it back. The file should hold other bytes than that pattern.
+/// `ready` is that of [`threads::run_told`].
 pub(crate) fn run<W: Writer>(
     slice: &Slice<'_>,
     writes: &SmallWrites,
     seed: u64,
     set_up: impl Fn() -> Result<W> + Sync,
+    ready: impl FnOnce() -> Result<()>,
     sync: impl Fn() -> Result<()> + Sync,
 ) -> Result<Sample> {
     let ended = AtomicUsize::new(0);
-    threads::run(
+    threads::run_told(
+        &AtomicBool::new(false),
         slice,
         |thread| {
             let mut worker = Worker::new(set_up()?, *writes, thread);
             worker.fill_cache(slice)?;
             Ok(worker)
         },
+        ready,
         |worker, stop| {
             worker.writer.begin();
             let outcome = if slice.verify { worker.verify(seed, stop) } else { worker.work(stop) };
@@ -144,7 +148,7 @@ impl<W: Writer> Worker<W> {
     fn work(&mut self, stop: &AtomicBool) -> Result<Count> {
         let (mut count, mut timer) = (Count::new()?, Timer::new());
         let mut from = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while goes_on(count.ops, stop) {
             let (offset, len) = self.writes.draw(&mut self.rng);
             let bytes = &self.pool[from..from + len];
             // The step is coprime to the range of starts, so that all starts come in turn.
@@ -158,7 +162,7 @@ impl<W: Writer> Worker<W> {
 
     fn verify(&mut self, seed: u64, stop: &AtomicBool) -> Result<Count> {
         let mut count = Count::new()?;
-        while !stop.load(Ordering::Relaxed) && self.written.len() < CHECKED {
+        while goes_on(count.ops, stop) && self.written.len() < CHECKED {
             let (offset, len) = self.writes.draw(&mut self.rng);
             let bytes = &mut self.pool[..len];
             pattern::fill_bytes(seed, offset, bytes);
@@ -230,7 +234,7 @@ mod tests {
             };
             // Writes may overlap and hide a lost write. So the writes are short, and enough of them are lost.
             let writes = SmallWrites { op_bytes: 10, ..WRITES };
-            let sample = run(&slice(verify), &writes, 5, set_up, sync);
+            let sample = run(&slice(verify), &writes, 5, set_up, || Ok(()), sync);
             assert_eq!(synced.load(Ordering::Relaxed), 1);
             assert_eq!(sample.is_err(), loses > 0, "{sample:?}");
         }

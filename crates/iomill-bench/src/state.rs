@@ -9,7 +9,7 @@
 //! 2. Each thread counts for itself, because other work of the process is not the contender's.
 //! 3. Warm: threads have no page faults and fetch nothing from drives, and a cache, if any, has all pages.
 //! 4. Cold: all bytes come from drives.
-//! 5. Held: memory was full when the slice started, and the share of operations that found their bytes in it matches its size.
+//! 5. Held: memory was full when the slice started, and the share of reads that found their bytes in it matches its size.
 //! 6. A contender that does not report what its slices saw is in the wrong state. A figure that the kernel does not count passes
 //!    the check.
 
@@ -150,7 +150,9 @@ pub fn check(whose: Whose<'_>, finds: Option<&Finds>, slice: &Slice<'_>, sample:
         sample.ops,
         sample.wall.as_secs_f64()
     );
-    let why = format!("it was not {state}: {why}; its figure would be misleading, so there is none");
+    let why = format!(
+        "it was not {state}: {why}; its figure would be misleading, so there is none; run again on an idle machine, or with longer --seconds"
+    );
     Err(Error::Machine { what, why })
 }
 

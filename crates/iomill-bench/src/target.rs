@@ -110,11 +110,7 @@ impl Target {
             let expected = self.stamp_at(part, offset, index);
             if pattern::stamp_in(page) != Some(expected) {
                 let at = offset + (index * PAGE_BYTES) as u64;
-                let why = format!(
-                    "the page at offset {at} does not begin with its stamp: what was read is not what was written; \
-                     write the file anew and run again"
-                );
-                return Err(Error::Corrupt { path: self.path(part).to_owned(), why });
+                return Err(pattern::wrong(self.path(part), "page", at));
             }
         }
         Ok(())
@@ -126,11 +122,7 @@ impl Target {
         self.fill_bytes(part, offset, &mut expected);
         match expected.iter().zip(bytes).position(|(expected, got)| expected != got) {
             None => Ok(()),
-            Some(at) => {
-                let at = offset + at as u64;
-                let why = format!("the byte at offset {at} is not what was written; write the file anew and run again");
-                Err(Error::Corrupt { path: self.path(part).to_owned(), why })
-            }
+            Some(at) => Err(pattern::wrong(self.path(part), "byte", offset + at as u64)),
         }
     }
 

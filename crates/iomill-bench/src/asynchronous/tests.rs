@@ -98,6 +98,25 @@ fn every_flyer_reads_and_writes_what_is_right() {
 }
 
 #[test]
+fn every_flyer_writes_the_stamps_of_its_own_seed() {
+    let (_dir, arena) = setting();
+    let array = ArrayOptions::new().open_at(arena.drives()).unwrap();
+    let file = array.open_file(arena.file_name()).unwrap();
+    let load = Load { file: &file, op_bytes: 4096, seed: crate::arena::SEED + 1, writes: true };
+    let of_lane = |lane: usize, _| -> Result<Ops> {
+        let op = move |write| Op { offset: lane as u64 * 4096, write };
+        Ok(Box::new([true, false].into_iter().map(op)))
+    };
+    for flyer in Flyer::all() {
+        let long = Slice { threads: 1, duration: Duration::from_secs(600), ..slice(true) };
+        let sample = flyer.run(&long, &load, |_| Ok(()), of_lane, || ()).unwrap();
+        assert_eq!(sample.ops, 2 * flyer.in_flight as u64, "{}", flyer.name());
+    }
+    file.close().unwrap();
+    array.close().unwrap();
+}
+
+#[test]
 fn every_flyer_ends_at_a_wrong_byte() {
     let (_dir, arena) = setting();
     let array = ArrayOptions::new().open_at(arena.drives()).unwrap();

@@ -3,7 +3,7 @@
 //! As for other contenders, a slice starts with a full cache: the array is opened again, and each thread reads what fills it.
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use iomill::{ArrayOptions, Error, File, Result};
@@ -19,7 +19,7 @@ use crate::pattern::{self, PAGE_BYTES, Rng};
 use crate::slots::Timer;
 use crate::state::Own;
 use crate::target::Target;
-use crate::threads::{self, Count};
+use crate::threads::{self, Count, goes_on};
 
 /// Random bytes that writes take their bytes from.
 const POOL_BYTES: usize = 1 << 16;
@@ -246,7 +246,7 @@ impl Worker<'_> {
     fn work<const VERIFY: bool>(&mut self, stop: &AtomicBool) -> Result<Count> {
         let (mut count, mut timer) = (Count::new()?, Timer::new());
         let len = self.access.op_bytes as usize;
-        while !stop.load(Ordering::Relaxed) {
+        while goes_on(count.ops, stop) {
             let (offset, chosen) = self.draw();
             let reads = self.reads(chosen);
             let (file, buffer, pool) = (self.file, &mut self.buffer[..len], &self.pool);
@@ -254,10 +254,10 @@ impl Worker<'_> {
                 timer.time(&mut count, || {
                     let read = file.read_at(buffer, offset)?;
                     black_box(&*buffer);
-                    if read == len { Ok(()) } else { Err(wrong(offset)) }
+                    if read == len { Ok(()) } else { Err(wrong(file, offset)) }
                 })?;
                 if VERIFY && !pattern::holds(SEED, offset, buffer) {
-                    return Err(wrong(offset));
+                    return Err(wrong(file, offset));
                 }
             } else if VERIFY {
                 // Other threads read while this one writes. Only the pattern stays right for their checks.
@@ -275,7 +275,7 @@ impl Worker<'_> {
 
     fn work_in_batches(&mut self, verify: bool, stop: &AtomicBool) -> Result<Count> {
         let mut count = Count::new()?;
-        while !stop.load(Ordering::Relaxed) {
+        while goes_on(count.ops, stop) {
             self.reads.clear();
             self.writes.clear();
             for _ in 0..self.access.batch {
@@ -299,7 +299,7 @@ impl Worker<'_> {
         black_box(&*out);
         let mut read = self.reads.iter().zip(out.chunks_exact(len));
         match read.find(|(offset, bytes)| verify && !pattern::holds(SEED, **offset, bytes)) {
-            Some((&offset, _)) => Err(wrong(offset)),
+            Some((&offset, _)) => Err(wrong(self.file, offset)),
             None => Ok(()),
         }
     }
@@ -322,8 +322,6 @@ impl Worker<'_> {
     }
 }
 
-#[cold]
-fn wrong(offset: u64) -> Error {
-    let what = format!("the bytes at offset {offset} of the measured file");
-    Error::Machine { what, why: "what was read is not what was written; write the file anew and run again".into() }
+fn wrong(file: &File, offset: u64) -> Error {
+    pattern::wrong(file.name(), "value", offset)
 }

@@ -46,7 +46,7 @@ impl Contender<SmallWrites> for WriteAt {
         let opened = self.place.open(self.writes.cache_bytes, true)?;
         let (array, file, since) = (&opened.array, &opened.file, &Since::default());
         let set_up = || Ok(Called { array, file, since });
-        let mut sample = small_writes::run(slice, &self.writes, SEED + 1, set_up, || file.sync())?;
+        let mut sample = small_writes::run(slice, &self.writes, SEED + 1, set_up, || Ok(()), || file.sync())?;
         sample.filled = since.filled(self.writes.cache_bytes.min(self.writes.len_bytes));
         sample.fetched_bytes = Some(fetched_bytes(&since.end(array)));
         opened.close()?;

@@ -3,14 +3,14 @@
 //! Goals: batches large enough for merging, and nothing in the loop but the draw and the call. Non-goals: writes.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use iomill::{Array, Buffer, Error, File, Result};
+use iomill::{Array, Buffer, File, Result};
 
 use crate::arena::SEED;
 use crate::pattern::{self, PAGE_BYTES, Rng, mix};
-use crate::threads::Count;
+use crate::threads::{Count, goes_on};
 
 /// Pages of a batch: 32 times the longest merged I/O, so that the drives stay busy when requests merge.
 pub(super) const BATCH_PAGES: usize = 2048;
@@ -95,7 +95,7 @@ impl Worker {
 
     pub(super) fn work(&mut self, stop: &AtomicBool, verify: bool) -> Result<Count> {
         let mut count = Count::new()?;
-        while !stop.load(Ordering::Relaxed) {
+        while goes_on(count.ops, stop) {
             self.offsets.clear();
             self.offsets.extend((0..BATCH_PAGES).map(|_| self.places.draw() * PAGE_BYTES as u64));
             let start = Instant::now();
@@ -107,13 +107,7 @@ impl Worker {
                 continue;
             }
             for (&offset, page) in self.offsets.iter().zip(self.buffer.chunks(PAGE_BYTES)) {
-                if pattern::stamp_in(page) != Some(pattern::stamp(SEED, offset / PAGE_BYTES as u64)) {
-                    let what = format!("page {} of the measured file", offset / PAGE_BYTES as u64);
-                    return Err(Error::Machine {
-                        what,
-                        why: "it does not begin with its stamp; write the file anew and run again".into(),
-                    });
-                }
+                pattern::check_stamps(self.file.name(), SEED, offset, page)?;
             }
         }
         Ok(count)

@@ -24,7 +24,7 @@ use iomill_trace::{Format, Op, Reader, TraceError};
 use super::loads::BATCH_PAGES;
 use crate::arena::SEED;
 use crate::pattern::{self, PAGE_BYTES};
-use crate::threads::Count;
+use crate::threads::{Count, goes_on};
 
 /// A batch has at most this many requests. A batch of two or more has at most this many bytes.
 const BATCH_REQUESTS: usize = BATCH_PAGES;
@@ -146,7 +146,7 @@ impl<'a> Worker<'a> {
 
     pub(super) fn work(&mut self, stop: &AtomicBool, verify: bool) -> iomill::Result<Count> {
         let mut count = Count::new()?;
-        while !stop.load(Ordering::Relaxed) {
+        while goes_on(count.ops, stop) {
             let batch = &self.trace.batches[self.next.fetch_add(1, Ordering::Relaxed) % self.trace.batches.len()];
             if verify {
                 fill(&batch.writes, &mut self.content);
@@ -162,7 +162,7 @@ impl<'a> Worker<'a> {
             count.ops += (batch.reads.len() + batch.writes.len()) as u64;
             count.bytes += (batch.read_bytes + batch.write_bytes) as u64;
             if verify {
-                check(&batch.reads, &self.buffer)?;
+                check(self.file.name(), &batch.reads, &self.buffer)?;
             }
         }
         Ok(count)
@@ -180,16 +180,12 @@ fn fill(ranges: &[(u64, usize)], bytes: &mut [u8]) {
 }
 
 /// Checks that the bytes of the ranges, one after the other, are the pattern.
-fn check(ranges: &[(u64, usize)], bytes: &[u8]) -> iomill::Result<()> {
+fn check(name: &str, ranges: &[(u64, usize)], bytes: &[u8]) -> iomill::Result<()> {
     let mut left = bytes;
     for &(offset, len) in ranges {
         let (now, rest) = left.split_at(len);
         if !pattern::holds(SEED, offset, now) {
-            let what = format!("{len} bytes at {offset} of the measured file");
-            return Err(Error::Machine {
-                what,
-                why: "what was read is not what was written; write the file anew and run again".into(),
-            });
+            return Err(pattern::wrong(name, &format!("request of {len} bytes"), offset));
         }
         left = rest;
     }
@@ -246,8 +242,9 @@ mod tests {
         let ranges = [(100, 5000), (0, 1)];
         let mut bytes = vec![0; 6000];
         fill(&ranges, &mut bytes);
-        check(&ranges, &bytes).unwrap();
+        check("f", &ranges, &bytes).unwrap();
         bytes[5000] ^= 1;
-        assert!(check(&ranges, &bytes).unwrap_err().to_string().contains("1 bytes at 0"));
+        let error = check("f", &ranges, &bytes).unwrap_err().to_string();
+        assert!(error.contains("f: the request of 1 bytes at offset 0 is not"), "{error}");
     }
 }

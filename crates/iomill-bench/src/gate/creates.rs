@@ -16,7 +16,7 @@ use crate::arena::Arena;
 use crate::contender::{Cache, Contender, IOMILL_CREATE, PLAIN_CREATE, Sample, Slice, Task};
 use crate::leftovers;
 use crate::pattern::{self, PAGE_BYTES};
-use crate::threads::{self, Count};
+use crate::threads::{self, Count, goes_on};
 
 /// Files of one page each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ fn work(slice: &Slice<'_>, maker: &(impl Maker + Sync)) -> Result<Sample> {
         |_| Ok(()),
         |(), stop: &AtomicBool| {
             let mut count = Count::new()?;
-            while !stop.load(Ordering::Relaxed) {
+            while goes_on(count.ops, stop) {
                 let (name, start) = (name(made.fetch_add(1, Ordering::Relaxed)), Instant::now());
                 maker.create(&name, &page)?;
                 count.record(start.elapsed());

@@ -1,6 +1,6 @@
 //! The process with limited memory. It does what its standard input asks for, until that ends.
 
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Lines, Write};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -13,28 +13,60 @@ use crate::contender::{Sample, Slice};
 
 /// Serves requests. An error of a request goes back as an answer, because only the asking process can tell the user. A returned
 /// error is a broken pipe.
-pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<()> {
-    let broken = |e| Error::io("talk through", "a pipe to the measurement", e);
+pub fn serve(input: impl BufRead, output: impl Write) -> Result<()> {
+    let mut pipes = Pipes { lines: input.lines(), output };
     let mut work: Option<Box<dyn Work>> = None;
-    for text in input.lines() {
-        let answer = answer(&text.map_err(broken)?, &mut work).unwrap_or_else(|e| Answer::Failed(e.to_string()));
-        let mut line = answer.line()?;
-        line.push('\n');
-        output.write_all(line.as_bytes()).and_then(|()| output.flush()).map_err(broken)?;
+    while let Some(text) = pipes.next()? {
+        let answer = answer(&text, &mut work, &mut pipes).unwrap_or_else(|e| Answer::Failed(e.to_string()));
+        pipes.say(&answer)?;
     }
     Ok(())
 }
 
-/// A prepared job of a process.
-pub(super) trait Work {
-    /// Runs one slice.
-    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;
+/// What connects the process with the measurement.
+struct Pipes<I, O> {
+    lines: Lines<I>,
+    output: O,
 }
 
-fn answer(text: &str, work: &mut Option<Box<dyn Work>>) -> Result<Answer> {
+impl<I: BufRead, O: Write> Pipes<I, O> {
+    /// The next request; `None` at the end.
+    fn next(&mut self) -> Result<Option<String>> {
+        self.lines.next().transpose().map_err(broken)
+    }
+
+    fn say(&mut self, answer: &Answer) -> Result<()> {
+        let mut line = answer.line()?;
+        line.push('\n');
+        self.output.write_all(line.as_bytes()).and_then(|()| self.output.flush()).map_err(broken)
+    }
+
+    /// Says that a slice is set up, and waits until it is to begin: the measurement looks at the memory in between.
+    fn wait_to_begin(&mut self) -> Result<()> {
+        self.say(&Answer::SetUp)?;
+        match self.next()?.map(|text| Request::parse(&text)).transpose()? {
+            Some(Request::Begin) => Ok(()),
+            other => Err(Error::invalid(format!("{other:?} after a slice was set up"), "begin it first")),
+        }
+    }
+}
+
+fn broken(error: std::io::Error) -> Error {
+    Error::io("talk through", "a pipe to the measurement", error)
+}
+
+/// A prepared job of a process.
+pub(super) trait Work {
+    /// Runs one slice. Calls `ready` when it is set up and before the clock starts.
+    fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample>;
+}
+
+fn answer(text: &str, work: &mut Option<Box<dyn Work>>, pipes: &mut Pipes<impl BufRead, impl Write>) -> Result<Answer> {
     // To end a slice early, the measurement ends this process.
     static NEVER: AtomicBool = AtomicBool::new(false);
+    let early = || Error::invalid("a slice before its job", "prepare the process first");
     match Request::parse(text)? {
+        Request::Begin => Err(early()),
         Request::Prepare(job) => {
             match job {
                 Job::Access { mapped: true, access, .. } if access.writes() => {
@@ -50,10 +82,9 @@ fn answer(text: &str, work: &mut Option<Box<dyn Work>>) -> Result<Answer> {
             Ok(Answer::Ready)
         }
         Request::Run { threads, duration_us, verify } => {
-            let early = || Error::invalid("a slice before its job", "prepare the process first");
             let work = work.as_mut().ok_or_else(early)?;
             let slice = Slice { threads, duration: Duration::from_micros(duration_us), verify, cancel: &NEVER };
-            Ok(Answer::Sample(Figures::of(&work.run(&slice)?)))
+            Ok(Answer::Sample(Figures::of(&work.run(&slice, &mut || pipes.wait_to_begin())?)))
         }
     }
 }

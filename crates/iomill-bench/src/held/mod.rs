@@ -33,6 +33,7 @@ use protocol::{Answer, Request};
 
 use crate::contender::{Cache, Contender, Sample, Slice, Task};
 use crate::human;
+use crate::target::Target;
 
 /// How often a waiting measurement checks for cancellation.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -63,6 +64,8 @@ pub(crate) struct Held<T> {
     name: &'static str,
     helper: Helper,
     job: Box<dyn Fn(&T) -> Job>,
+    /// What must come from drives when it is not in the process's memory.
+    cold: Option<Target>,
     running: Option<Running>,
     /// Why the process is gone.
     lost: Option<String>,
@@ -80,7 +83,12 @@ impl<T: HeldTask> Held<T> {
     /// A contender with a process. `job` makes the process's job from a task.
     pub(crate) fn new(name: &'static str, helper: &Helper, job: impl Fn(&T) -> Job + 'static) -> Held<T> {
         let (helper, job) = (helper.clone(), Box::new(job));
-        Held { name, helper, job, running: None, lost: None, spoils: false, notes: Vec::new() }
+        Held { name, helper, job, cold: None, running: None, lost: None, spoils: false, notes: Vec::new() }
+    }
+
+    /// Takes part only where reads of `target` can be seen to come from drives.
+    pub(crate) fn over_drives(self, target: Target) -> Held<T> {
+        Held { cold: Some(target), ..self }
     }
 }
 
@@ -98,6 +106,9 @@ impl<T: HeldTask> Contender<T> for Held<T> {
         self.spoils = task.spoils();
         // The process of the last task ends first, and frees its memory.
         (self.running, self.lost) = (None, None);
+        if let Some(why) = self.cold.as_ref().map_or(Ok(None), Target::why_not_cold)? {
+            return Ok(Some(why));
+        }
         let group = match MemoryGroup::make() {
             Ok(group) => group,
             Err(why) => return Ok(Some(format!("its memory cannot be limited: {why}"))),
@@ -130,14 +141,19 @@ impl<T: HeldTask> Contender<T> for Held<T> {
         let running = self.running.as_mut().ok_or_else(unprepared)?;
         let duration_us = slice.duration.as_micros() as u64;
         let request = Request::Run { threads: slice.threads, duration_us, verify: slice.verify };
-        let answer =
-            running.ask(&request, Some(slice.cancel)).inspect_err(|error| self.lost = Some(error.to_string()))?;
+        let mut ask = |running: &mut Running, request: &Request| {
+            running.ask(request, Some(slice.cancel)).inspect_err(|error| self.lost = Some(error.to_string()))
+        };
+        let mut answer = ask(running, &request)?;
+        let mut filled = None;
+        if let Some(Answer::SetUp) = answer {
+            // As rule 5 of `state` says, before the slice: it may end with more in memory than it began with.
+            let used_bytes = running.group.usage_bytes()?.saturating_sub(running.own_bytes);
+            filled = Some(used_bytes as f64 / running.room_bytes.max(1) as f64);
+            answer = ask(running, &Request::Begin)?;
+        }
         match answer {
-            Some(Answer::Sample(sample)) => {
-                let used_bytes = running.group.usage_bytes()?.saturating_sub(running.own_bytes);
-                let filled = used_bytes as f64 / running.room_bytes.max(1) as f64;
-                Ok(Sample { filled: Some(filled), ..sample.into_sample()? })
-            }
+            Some(Answer::Sample(sample)) => Ok(Sample { filled, ..sample.into_sample()? }),
             // Cancelled. The process still works on its slice, so it is useless. The sample is worthless.
             None => {
                 self.running = None;

@@ -38,8 +38,10 @@ pub(crate) enum Job {
 pub(super) enum Request {
     /// The first request, sent once. The answer is `Ready` or `LeftOut`.
     Prepare(Job),
-    /// Runs a slice. The answer is `Sample`.
+    /// Sets up a slice. The answer is `SetUp`.
     Run { threads: usize, duration_us: u64, verify: bool },
+    /// Starts the slice's clock. The answer is `Sample`.
+    Begin,
 }
 
 /// A message from the process.
@@ -48,6 +50,8 @@ pub(super) enum Answer {
     Ready,
     /// The process cannot do the job, or not in a comparable way.
     LeftOut(String),
+    /// The memory is as full as the slice begins with. The process does nothing until `Begin` comes.
+    SetUp,
     Sample(Figures),
     Failed(String),
 }

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use iomill::{Error, Result};
 use rustix::fs::Advice;
@@ -21,7 +21,7 @@ use crate::memory::Region;
 use crate::pattern::{PAGE_BYTES, Rng};
 use crate::slots::Timer;
 use crate::target::{Target, advise};
-use crate::threads::{self, Count};
+use crate::threads::{self, Count, goes_on};
 
 /// Random bytes that writes take their bytes from.
 const POOL_BYTES: usize = 1 << 16;
@@ -48,21 +48,28 @@ impl Buffered {
         Ok(Buffered { mapped, target, access, slots_per_part })
     }
 
-    fn run_on<B: Backend>(&self, slice: &Slice<'_>, backend: impl Fn() -> Result<B> + Sync) -> Result<Sample> {
-        threads::run(
+    fn run_on<B: Backend>(
+        &self,
+        slice: &Slice<'_>,
+        ready: &mut dyn FnMut() -> Result<()>,
+        backend: impl Fn() -> Result<B> + Sync,
+    ) -> Result<Sample> {
+        threads::run_told(
+            &AtomicBool::new(false),
             slice,
             |thread| {
                 let mut worker = Worker::new(self, backend()?, thread, slice.threads)?;
                 worker.fill_cache()?;
                 Ok(worker)
             },
+            ready,
             |worker, stop| if slice.verify { worker.work::<true>(stop) } else { worker.work::<false>(stop) },
         )
     }
 }
 
 impl Work for Buffered {
-    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+    fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample> {
         // H2.
         self.target.drop_cached()?;
         let files = self.target.open(false, self.access.writes())?;
@@ -71,14 +78,14 @@ impl Work for Buffered {
             advise(file, &part.path, if in_order { Advice::Normal } else { Advice::Random })?;
         }
         if !self.mapped {
-            return self.run_on(slice, || Ok(Called { files: &files, target: &self.target }));
+            return self.run_on(slice, ready, || Ok(Called { files: &files, target: &self.target }));
         }
         let map = |(part, file): (&crate::target::Part, &File)| {
             let failed = |e: rustix::io::Errno| Error::io("map", &part.path, e.into());
             Region::file(file, part.len_bytes as usize).map_err(failed)
         };
         let mapped = self.target.parts().iter().zip(&files).map(map).collect::<Result<Vec<Region>>>()?;
-        self.run_on(slice, || Ok(Mapped { parts: &mapped }))
+        self.run_on(slice, ready, || Ok(Mapped { parts: &mapped }))
     }
 }
 
@@ -163,7 +170,7 @@ impl<'a, B: Backend> Worker<'a, B> {
     fn work<const VERIFY: bool>(&mut self, stop: &AtomicBool) -> Result<Count> {
         let (mut count, mut timer) = (Count::new()?, Timer::new());
         let read_percent = u64::from(self.of.access.read_percent);
-        while !stop.load(Ordering::Relaxed) {
+        while goes_on(count.ops, stop) {
             let slot = self.draws.draw();
             let (part, offset) = self.place(slot);
             let chosen = self.rng.draw();

@@ -32,8 +32,19 @@ fn job(arena: &Arena, mapped: bool, access: Access) -> Job {
     Job::Access { mapped, drives, file_name, access }
 }
 
-/// The answers of a process to these requests.
+/// The answers of a process to these requests. Each slice begins as soon as it is set up.
 fn answers(requests: &[Request]) -> Vec<Answer> {
+    let mut all = all_answers(&requests.iter().flat_map(begun).collect::<Vec<_>>());
+    all.retain(|answer| *answer != Answer::SetUp);
+    all
+}
+
+fn begun(request: &Request) -> Vec<Request> {
+    let begins = matches!(request, Request::Run { .. }).then_some(Request::Begin);
+    [request.clone()].into_iter().chain(begins).collect()
+}
+
+fn all_answers(requests: &[Request]) -> Vec<Answer> {
     let lines: Vec<String> = requests.iter().map(|request| request.line().unwrap()).collect();
     let mut output = Vec::new();
     serve(Cursor::new(lines.join("\n")), &mut output).unwrap();
@@ -77,6 +88,45 @@ fn reads_and_updates_are_verified() {
     let all = answers(&[Request::Prepare(job(&arena, true, updates)), slice(true)]);
     assert!(matches!(&all[0], Answer::LeftOut(why) if why.contains("races")), "{:?}", all[0]);
     assert!(matches!(&all[1], Answer::Failed(why) if why.contains("prepare")), "{:?}", all[1]);
+}
+
+#[test]
+fn a_slice_waits_until_it_is_to_begin() {
+    let (_base, arena) = arena();
+    let prepare = Request::Prepare(job(&arena, false, ACCESS));
+    let all = all_answers(&[prepare.clone(), slice(false), Request::Begin, slice(false), slice(false)]);
+    assert_eq!((&all[0], &all[1], &all[3]), (&Answer::Ready, &Answer::SetUp, &Answer::SetUp));
+    assert!(ops(&all[2]) > 0);
+    assert!(matches!(&all[4], Answer::Failed(why) if why.contains("begin it first")), "{:?}", all[4]);
+    assert_eq!(all.len(), 5);
+}
+
+/// On a busy machine a slice may end before its threads start.
+#[test]
+fn a_slice_without_time_has_operations() {
+    let (base, arena) = arena();
+    let path = base.path().join("f");
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let writes = SmallWrites { op_bytes: 1000, cache_bytes: 1 << 20, len_bytes: 1 << 20 };
+    for job in [job(&arena, false, ACCESS), job(&arena, true, ACCESS), Job::Write { path: path.clone(), writes }] {
+        let none = |verify| Request::Run { threads: 4, duration_us: 0, verify };
+        let all = answers(&[Request::Prepare(job.clone()), none(true), none(false)]);
+        assert!(all[1..].iter().all(|answer| ops(answer) >= 4), "{job:?}");
+    }
+}
+
+#[test]
+fn a_file_system_that_is_memory_is_left_out_with_the_reason() {
+    // Where there is a file system in memory that may be written to.
+    let Ok(base) = tempfile::tempdir_in("/dev/shm") else { return };
+    let mut arena = Arena::fresh(&base.path().join("array"), 2).unwrap();
+    let shape = Shape { len_bytes: 6 << 20, layout: iomill::Layout::default() };
+    arena.fill(&shape, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
+    let helper = Helper { program: "true".into(), arguments: Vec::new() };
+    let make = |_: &Access| -> Job { unreachable!("its process is not asked") };
+    let mut held = Held::new("pread", &helper, make).over_drives(arena.target().unwrap());
+    let why = held.prepare(&ACCESS).unwrap().unwrap();
+    assert!(why.contains("brought nothing from a drive"), "{why}");
 }
 
 #[test]

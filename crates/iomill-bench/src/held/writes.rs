@@ -31,13 +31,13 @@ impl Plain {
 }
 
 impl Work for Plain {
-    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+    fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample> {
         // H2.
         advise(&self.file, &self.path, Advice::DontNeed)?;
         advise(&self.file, &self.path, Advice::Random)?;
         let (file, path) = (&self.file, self.path.as_path());
         let sync = || file.sync_data().map_err(|e| Error::io("sync", path, e));
-        small_writes::run(slice, &self.writes, SEED + 1, || Ok(Called { file, path }), sync)
+        small_writes::run(slice, &self.writes, SEED + 1, || Ok(Called { file, path }), ready, sync)
     }
 }
 

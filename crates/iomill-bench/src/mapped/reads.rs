@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use iomill::engine::mmap::{MappedParts, MmapEngine};
 use iomill::engine::{Completion, Engine, EngineConfig, FileRef, Memory, Op, Request};
@@ -27,7 +27,7 @@ use crate::memory::Region;
 use crate::pattern::{self, Rng, mix};
 use crate::slots::Timer;
 use crate::target::{Part, Target, advise};
-use crate::threads::{self, Count};
+use crate::threads::{self, Count, goes_on};
 use crate::workload::{Order, shuffled};
 
 /// Reads of any length, in one file.
@@ -194,13 +194,11 @@ fn work<const VERIFY: bool>(
     let (mut count, mut timer) = (Count::new()?, Timer::new());
     let len = of.reads.op_bytes as usize;
     // At least one read: on a busy machine a short slice may end before its thread runs.
-    while count.ops == 0 || !stop.load(Ordering::Relaxed) {
+    while goes_on(count.ops, stop) {
         let Some(offset) = places.draw() else { break };
         timer.time(&mut count, || reader.read(offset, len))?;
         if VERIFY && !pattern::holds(SEED, offset, &reader.buffer[..len]) {
-            let why =
-                format!("what was read at offset {offset} is not what was written; write the file anew and run again");
-            return Err(Error::Corrupt { path: of.flat.path().to_owned(), why });
+            return Err(pattern::wrong(of.flat.path(), "block", offset));
         }
         count.ops += 1;
     }

@@ -237,10 +237,11 @@ impl<'a> Worker<'a> {
         let mut ending = false;
         let mut pending: Vec<*mut ControlBlock> = Vec::with_capacity(self.batch);
         loop {
-            ending |= stop.load(Ordering::Relaxed);
             if !ending {
                 ending = !self.fill_batch(&mut pending);
                 self.submit(&mut pending)?;
+                // After the batch, as in `goes_on`.
+                ending |= stop.load(Ordering::Relaxed);
             }
             let in_flight = self.slots.in_flight();
             if in_flight == 0 && ending {

@@ -3,7 +3,7 @@
 //! Cold and warm are as for `pread`. For warm reads the pages are also mapped before the slice, so that no read faults.
 //! Non-goals: writes (as for `pread`); surviving a failing drive, which raises SIGBUS in every program that maps.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use iomill::{Error, Result};
 
@@ -12,7 +12,7 @@ use crate::contender::{Cache, Contender, MMAP, Sample, Slice, Task};
 use crate::memory::Region;
 use crate::slots::Timer;
 use crate::target::Target;
-use crate::threads::{self, Count};
+use crate::threads::{self, Count, goes_on};
 use crate::workload::{Places, Workload};
 
 /// See the head of this file.
@@ -89,7 +89,7 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn work<const VERIFY: bool>(&mut self, stop: &AtomicBool) -> Result<Count> {
         let (mut count, mut timer) = (Count::new()?, Timer::new());
-        while !stop.load(Ordering::Relaxed) {
+        while goes_on(count.ops, stop) {
             let Some(place) = self.places.draw() else { break };
             let (part, start) = (place.part as usize, place.offset as usize);
             let (mapped, buffer) = (self.mapped[part].bytes(), &mut self.buffer);

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use iomill::{Error, Result};
 use rustix::fs::Advice;
@@ -16,7 +16,7 @@ use crate::contender::{Cache, Contender, PREAD, Sample, Slice, Task};
 use crate::machine;
 use crate::slots::Timer;
 use crate::target::{Target, advise};
-use crate::threads::{self, Count};
+use crate::threads::{self, Count, goes_on};
 use crate::workload::{Order, Places, Workload};
 
 /// See the head of this file.
@@ -136,7 +136,7 @@ impl<'a> Worker<'a> {
 
     fn work<const VERIFY: bool>(&mut self, stop: &AtomicBool) -> Result<Count> {
         let (mut count, mut timer) = (Count::new()?, Timer::new());
-        while !stop.load(Ordering::Relaxed) {
+        while goes_on(count.ops, stop) {
             let Some(place) = self.places.draw() else { break };
             let (part, offset) = (place.part as usize, place.offset);
             let (file, buffer) = (&self.files[part], &mut self.buffer);

@@ -59,6 +59,11 @@ fn every_rival_reads_the_right_bytes() {
                 assert!(sample.cpu_us > 0.0 && !sample.wall.is_zero(), "{label}: {sample:?}");
                 let whose = Whose { contender: rival.name(), cache: rival.cache(), workload: &label };
                 state::check(whose, None, &slice(2, true), &sample).unwrap();
+                if !rival.name().starts_with(FIO_IO_URING) {
+                    // On a busy machine a slice may end before its threads start.
+                    let none = Slice { duration: Duration::ZERO, ..slice(2, false) };
+                    assert!(rival.run(&none).unwrap().ops >= 2, "{label}");
+                }
                 if rival.cache() == Cache::Cold {
                     let blocks = target.total_bytes() / u64::from(block_bytes);
                     assert!(sample.ops <= blocks, "{label}: {} of {blocks} blocks", sample.ops);
@@ -100,7 +105,7 @@ fn every_rival_that_verifies_notices_wrong_bytes() {
             continue;
         }
         let error = rival.run(&slice(1, true)).unwrap_err().to_string();
-        assert!(error.contains("stamp"), "{error}");
+        assert!(error.contains("is not what was written"), "{error}");
         noticed.push(rival.name());
     }
     let uring = uring::why_not().is_none().then_some(URING_BY_HAND);

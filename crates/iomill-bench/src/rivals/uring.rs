@@ -161,8 +161,9 @@ impl<'a> Worker<'a> {
         let (batch, block_bytes) = (self.batch, self.block_bytes);
         let mut unsubmitted = 0;
         let outcome = loop {
-            feed.ending |= stop.load(Ordering::Relaxed);
             unsubmitted += feed.push_batch(&mut queue, batch, block_bytes);
+            // After the batch, as in `goes_on`.
+            feed.ending |= stop.load(Ordering::Relaxed);
             let in_flight = feed.slots.in_flight();
             if in_flight == 0 && feed.ending {
                 break Ok(());

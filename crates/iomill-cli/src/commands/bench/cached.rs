@@ -129,6 +129,7 @@ fn settings(
         options: turns.kind.apply(context.options()),
         // For contenders that take several operations per call; `cold_settings` sets it.
         batch: 1,
+        depth: context.global.queues.depth().most(),
         turns: turns.rounds.times.turns(vec![threads.into()]),
         flyers: flyers(context),
         rivals: turns.rounds.rivals.clone(),
