@@ -47,6 +47,9 @@ const COLD_SIZE_OVER_CACHE: u64 = 8;
 /// Records or pages per call, for calls that take many.
 const BATCH: u32 = 256;
 
+/// More noise than this share of the bound may hide a ratio that is far worse.
+const NOISE_SHARE_MAX: f64 = 0.25;
+
 /// How to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -119,6 +122,8 @@ pub enum Verdict {
     Within,
     /// Worse than its bound by more than the noise.
     Worse,
+    /// Not known to be worse, with so much noise that it may be by far.
+    TooNoisy,
     /// A contender did not take part.
     NotMeasured,
 }
@@ -128,6 +133,7 @@ impl Verdict {
         match self {
             Verdict::Within => "within",
             Verdict::Worse => "WORSE",
+            Verdict::TooNoisy => "too noisy",
             Verdict::NotMeasured => "not measured",
         }
     }
@@ -267,6 +273,10 @@ impl Course<'_> {
         let stage = &mut *self.stage;
         for one in rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), self.cancel)? {
             self.cancelled |= one.cancelled;
+            if one.cancelled && one.outcomes.is_empty() {
+                // No round is complete, so there is nothing to tell.
+                break;
+            }
             for pair in pairs {
                 let missing = || Error::invalid(format!("the ratio {:?}", pair.name), "add its bound to gate.toml");
                 let bound = self.bounds.iter().find(|bound| bound.name == pair.name).ok_or_else(missing)?;
@@ -292,6 +302,7 @@ fn ratio<T: Task>(pair: &Pair, bound: &Bound, measured: &Measured<T>) -> Ratio {
     let verdict = match spread {
         None => Verdict::NotMeasured,
         Some((seen, noise)) if seen - noise > bound.at_most => Verdict::Worse,
+        Some((_, noise)) if noise > bound.at_most * NOISE_SHARE_MAX => Verdict::TooNoisy,
         Some(_) => Verdict::Within,
     };
     Ratio {

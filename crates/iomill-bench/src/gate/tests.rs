@@ -46,6 +46,33 @@ fn a_ratio_is_worse_only_beyond_its_noise() {
 }
 
 #[test]
+fn noise_that_may_hide_anything_is_no_pass() {
+    let noisy = measured(&[0.5, 1.2, 2.1]);
+    let verdict = |at_most| ratio(&DRIVES[0], &bound(at_most), &noisy).verdict;
+    // Half of the range is 0.8.
+    assert_eq!(
+        [0.3, 0.5, 3.1, 3.3].map(verdict),
+        [Verdict::Worse, Verdict::TooNoisy, Verdict::TooNoisy, Verdict::Within]
+    );
+}
+
+#[test]
+fn what_was_cancelled_before_its_first_round_is_not_told() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let arena = Arena::fresh(&dir.path().join("array"), 1).unwrap();
+    let turns = Turns { threads: vec![1], rounds: 2, slice: Duration::from_millis(30) };
+    let settings = Settings { size_bytes: 1 << 20, options: ArrayOptions::new(), turns };
+    let cancel = AtomicBool::new(false);
+    let mut cancels = |stage| {
+        if let Stage::Measuring(_) = stage {
+            cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    let gate = run(arena, &settings, &cancel, &mut cancels).unwrap();
+    assert!(gate.cancelled && gate.results.is_empty(), "{gate:?}");
+}
+
+#[test]
 fn few_rounds_count_all_of_them() {
     assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((2.0, 1.0)));
     assert_eq!(spread(&[1.5]), Some((1.5, 0.0)));

@@ -11,6 +11,10 @@ use crate::interrupt::Interrupt;
 use crate::terminal;
 
 pub fn run(context: &Context<'_>, arguments: &BenchGate) -> Result<Answer> {
+    if context.global.mode.is_some() || context.global.queues.depth.is_some() {
+        let why = "bench gate holds ratios to bounds that were taken with the defaults; leave --mode and --depth out";
+        return Err(Failure::Usage(why.to_owned()));
+    }
     let settings =
         Settings { size_bytes: arguments.size, options: context.options(), turns: arguments.times.turns(vec![1]) };
     let interrupt = Interrupt::install()?;
