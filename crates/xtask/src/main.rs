@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy(),
         ["forbidden", "--", program, ref arguments @ ..] | ["forbidden", program, ref arguments @ ..] => {
             eprintln!("forbidden: {program}: {}", forbidden::run(program, arguments));
-            ExitCode::from(126)
+            ExitCode::from(2)
         }
         ["tidy", "--prose"] => prose(),
         ["budget"] => budget(false),
