@@ -1,10 +1,10 @@
 //! Which sets have pages that are dirty or being flushed: a bit for each set.
 //!
 //! Goals: a sync of a file looks at the sets that have such pages, and not at all sets. Non-goals: which pages those
-//! are, and whose (the set's header says it).
+//! are, and of which files (the set's header says it).
 //!
-//! Rule: the bit of a set changes under the set's lock only, after the set's masks have changed. So a thread whose
-//! write has ended finds the bit of the page's set, until a flush has cleaned the set.
+//! Rule: the bit of a set changes under the set's lock only, after the set's masks have changed. So after a write the bit
+//! of the page's set is there, until a flush has cleaned the set.
 
 use std::io;
 
