@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "../../iomill/tests/forbid/mod.rs"]
+mod forbid;
 
 use std::fs;
 use std::io;
@@ -210,26 +212,7 @@ fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u6
 
 /// Makes the kernel refuse `io_uring_setup` with EPERM, as containers do.
 fn forbid_uring(command: &mut Command) {
-    const ALLOW: u32 = 0x7fff_0000;
-    const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
-    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let filter = [
-        // Load the number of the system call, the first word of `seccomp_data`.
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, REFUSE),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, ALLOW),
-    ];
-    // SAFETY: both calls are allowed between fork and exec; the kernel copies the filter, which the closure owns.
-    unsafe {
-        command.pre_exec(move || {
-            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
-            {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(())
-        })
-    };
+    let filter = forbid::filter(&[libc::SYS_io_uring_setup], libc::EPERM);
+    // SAFETY: installing the filter, which the closure owns, is allowed between fork and exec.
+    unsafe { command.pre_exec(move || forbid::install(&filter)) };
 }

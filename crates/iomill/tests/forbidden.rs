@@ -4,6 +4,9 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+#[path = "forbid/mod.rs"]
+mod forbid;
+
 use std::thread;
 
 use iomill::{ArrayOptions, EngineKind, Layout, Mode, Topology};
@@ -21,27 +24,9 @@ const FORBIDDEN: [libc::c_long; 7] = [
 const PAGE: usize = 4096;
 const PAGES: usize = 256;
 
-/// From now on these calls of this thread, and of all that it starts, fail with EPERM.
-fn forbid(calls: &[libc::c_long]) {
-    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // The number of the call is the first word that a filter sees.
-    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
-    for &call in calls {
-        filter.push(libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32) });
-        filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
-    }
-    filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and its statements live until the calls return.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
-}
-
 #[test]
 fn an_array_works_without_them_and_says_so() {
-    forbid(&FORBIDDEN);
+    forbid::install(&forbid::filter(&FORBIDDEN, libc::EPERM)).unwrap();
     assert!(!iomill::sys::barrier::available());
     for engine in [None, Some(EngineKind::Mmap)] {
         for mode in [Mode::Inline, Mode::DriveThreads] {

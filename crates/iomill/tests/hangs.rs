@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+#[path = "forward/mod.rs"]
+mod forward;
 mod hangs {
     pub mod held;
 }

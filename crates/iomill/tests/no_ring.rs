@@ -4,10 +4,13 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+#[path = "forward/mod.rs"]
+mod forward;
+
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -18,7 +21,6 @@ use std::thread;
 use iomill::engine::platform::{Choice, Platform};
 use iomill::engine::real::RealPlatform;
 use iomill::engine::{Engine, EngineConfig, EngineKind};
-use iomill::sys::clock::Clock;
 use iomill::sys::fs::{DriveFs, Handle};
 use iomill::{ArrayOptions, Error, File, Layout, Mode};
 
@@ -75,12 +77,7 @@ fn a_sync_that_could_not_be_begun_is_tried_again() {
 struct Unlocked(RealPlatform);
 
 impl Platform for Unlocked {
-    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
-        self.0.attach(path, create)
-    }
-    fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
-        self.0.neighbours(near)
-    }
+    forward!(0);
     fn choose(&self, _: &dyn DriveFs, _: Handle, _: Option<EngineKind>) -> io::Result<Choice> {
         Ok(Choice { kind: EngineKind::Uring, why: None })
     }
@@ -89,15 +86,6 @@ impl Platform for Unlocked {
             EngineKind::Uring => Err(io::Error::new(io::ErrorKind::OutOfMemory, "there is no ring")),
             _ => self.0.engine(kind, config),
         }
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.0.clock()
-    }
-    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
-        self.0.random(bytes)
-    }
-    fn threads(&self) -> bool {
-        self.0.threads()
     }
 }
 
@@ -132,12 +120,7 @@ fn another_engine_serves_where_locked_memory_lacks() {
 struct Few(RealPlatform, AtomicUsize);
 
 impl Platform for Few {
-    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
-        self.0.attach(path, create)
-    }
-    fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
-        self.0.neighbours(near)
-    }
+    forward!(0);
     fn choose(&self, drive: &dyn DriveFs, probe: Handle, wish: Option<EngineKind>) -> io::Result<Choice> {
         self.0.choose(drive, probe, wish)
     }
@@ -145,15 +128,6 @@ impl Platform for Few {
         let left = self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         left.map_err(|_| io::Error::from_raw_os_error(libc::EMFILE))?;
         self.0.engine(kind, config)
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.0.clock()
-    }
-    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
-        self.0.random(bytes)
-    }
-    fn threads(&self) -> bool {
-        self.0.threads()
     }
 }
 

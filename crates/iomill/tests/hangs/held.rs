@@ -1,7 +1,6 @@
 //! The machine with engines that a test can block, and that panic when the test asks for it.
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -10,7 +9,6 @@ use iomill::EngineKind;
 use iomill::engine::platform::{Choice, Platform};
 use iomill::engine::real::RealPlatform;
 use iomill::engine::{Completion, Engine, EngineConfig, Op, Request, Wake};
-use iomill::sys::clock::Clock;
 use iomill::sys::fs::{DriveFs, Handle};
 
 /// Blocks threads while it is shut.
@@ -71,27 +69,13 @@ pub struct Held {
 }
 
 impl Platform for Held {
-    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
-        self.machine.attach(path, create)
-    }
-    fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
-        self.machine.neighbours(near)
-    }
+    forward!(machine);
     fn choose(&self, drive: &dyn DriveFs, probe: Handle, wish: Option<EngineKind>) -> io::Result<Choice> {
         self.machine.choose(drive, probe, wish)
     }
     fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
         let inner = self.machine.engine(kind, config)?;
         Ok(Box::new(HeldEngine { inner, hooks: Arc::clone(&self.hooks) }))
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.machine.clock()
-    }
-    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
-        self.machine.random(bytes)
-    }
-    fn threads(&self) -> bool {
-        true
     }
 }
 

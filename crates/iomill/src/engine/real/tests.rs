@@ -8,6 +8,9 @@ use std::process::Command;
 
 use super::*;
 
+#[path = "../../../tests/forbid/mod.rs"]
+mod seccomp;
+
 /// Tells the test binary, which the test starts again, the errno that the kernel is to answer.
 const CHILD: &str = "IOMILL_TEST_FORBIDDEN";
 
@@ -22,21 +25,7 @@ fn direct_file() -> (tempfile::TempDir, File) {
 
 /// From now on this process's `forbidden` system calls fail with `errno`.
 fn forbid(forbidden: &[libc::c_long], errno: i32) {
-    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // A filter sees the number of the system call as its first word.
-    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
-    for number in forbidden {
-        let equal = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *number as u32);
-        filter.push(libc::sock_filter { jt: 0, jf: 1, ..equal });
-        filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32));
-    }
-    filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and its statements live until the calls return.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
+    seccomp::install(&seccomp::filter(forbidden, errno)).unwrap();
 }
 
 /// Runs the named test of this file again in a child, in which `CHILD` has `value`. `None` in that child.

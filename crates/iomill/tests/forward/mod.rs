@@ -1,0 +1,27 @@
+//! Platforms of tests that differ from the real machine in few calls.
+
+/// The calls of `Platform` that such a platform hands on to the real machine in its field `$machine`: all but `choose` and
+/// `engine`.
+macro_rules! forward {
+    ($machine:tt) => {
+        fn attach(
+            &self,
+            path: &std::path::Path,
+            create: bool,
+        ) -> std::io::Result<std::sync::Arc<dyn iomill::sys::fs::DriveFs>> {
+            self.$machine.attach(path, create)
+        }
+        fn neighbours(&self, near: &std::path::Path) -> Vec<std::path::PathBuf> {
+            self.$machine.neighbours(near)
+        }
+        fn clock(&self) -> std::sync::Arc<dyn iomill::sys::clock::Clock> {
+            self.$machine.clock()
+        }
+        fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
+            self.$machine.random(bytes)
+        }
+        fn threads(&self) -> bool {
+            self.$machine.threads()
+        }
+    };
+}
