@@ -36,6 +36,13 @@ pub struct Access {
 }
 
 impl Access {
+    /// Reads of pages at random.
+    pub fn page_reads(len_bytes: u64, cache_bytes: u64, batch: u32) -> Access {
+        let page = PAGE_BYTES as u32;
+        let (choice, slot_bytes, op_bytes) = (Choice::Uniform, page, page);
+        Access { choice, slot_bytes, op_bytes, read_percent: 100, len_bytes, cache_bytes, batch }
+    }
+
     /// Whether some operations are writes.
     pub fn writes(&self) -> bool {
         self.read_percent < 100

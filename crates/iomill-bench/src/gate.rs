@@ -25,7 +25,6 @@ use crate::contender::{
     Contender, IOMILL_CREATE, IOMILL_FUTURE_64, IOMILL_INLINE, IOMILL_READ_AT, IOMILL_READ_MANY, MMAP,
     MMAP_SMALL_PAGES, PLAIN_CREATE, Sample, Task, URING_BY_HAND,
 };
-use crate::draw::Choice;
 use crate::human;
 use crate::iomill::Iomill;
 use crate::limited::Direct;
@@ -209,16 +208,7 @@ fn drives(arena: &Arena, settings: &Settings) -> Result<Vec<Box<dyn Contender>>>
 }
 
 fn cold_access(settings: &Settings) -> Access {
-    let page = PAGE_BYTES as u32;
-    Access {
-        choice: Choice::Uniform,
-        slot_bytes: page,
-        op_bytes: page,
-        read_percent: 100,
-        len_bytes: settings.size_bytes,
-        cache_bytes: (settings.size_bytes / COLD_SIZE_OVER_CACHE).max(1 << 20),
-        batch: BATCH,
-    }
+    Access::page_reads(settings.size_bytes, (settings.size_bytes / COLD_SIZE_OVER_CACHE).max(1 << 20), BATCH)
 }
 
 fn cold(arena: &Arena, settings: &Settings) -> Result<Vec<Box<dyn Contender<Access>>>> {

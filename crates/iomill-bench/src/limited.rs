@@ -118,16 +118,7 @@ fn check(settings: &Settings) -> Result<()> {
 
 impl Settings {
     fn cold(&self) -> Access {
-        let page = PAGE_BYTES as u32;
-        Access {
-            choice: Choice::Uniform,
-            slot_bytes: page,
-            op_bytes: page,
-            read_percent: 100,
-            len_bytes: self.size_bytes,
-            cache_bytes: self.cache_bytes,
-            batch: self.batch,
-        }
+        Access::page_reads(self.size_bytes, self.cache_bytes, self.batch)
     }
 
     /// The load with updates comes last, because it leaves bytes that cannot be verified.

@@ -142,27 +142,11 @@ fn cpus_in(list: &str) -> usize {
     list.split(',').filter_map(range).sum()
 }
 
-/// File system type and source of the mount that holds a path. It is the longest mount point that is a prefix of the path, and the
-/// last of equal ones.
+/// File system type and source of the mount that holds a path.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
-    let mut best: Option<(usize, (String, String))> = None;
-    for line in mountinfo.lines() {
-        let (Some((before, after)), Some(point)) = (line.split_once(" - "), line.split(' ').nth(4)) else { continue };
-        if before.is_empty() || !path.starts_with(unescape(point)) {
-            continue;
-        }
-        let mut fields = after.split(' ');
-        let found = (fields.next().unwrap_or_default().to_owned(), unescape(fields.next().unwrap_or_default()));
-        if best.as_ref().is_none_or(|(len, _)| *len <= point.len()) {
-            best = Some((point.len(), found));
-        }
-    }
-    best.map(|(_, found)| found)
-}
-
-/// mountinfo writes spaces, tabs, newlines and backslashes in octal.
-fn unescape(field: &str) -> String {
-    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    let mounts = iomill_platform::mounts::table(mountinfo);
+    let mount = iomill_platform::mounts::holding(&mounts, path)?;
+    Some((mount.kind.clone(), mount.source.clone()))
 }
 
 fn scheduler_of(device: &str) -> String {

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use iomill::sys::mounts::unescape;
+
 use crate::tree::Tree;
 
 /// One mount.
@@ -30,7 +32,12 @@ impl Mount {
 
 /// All mounts that this process sees, in the order in which they were made.
 pub fn all(tree: &Tree) -> Vec<Mount> {
-    tree.get("proc/self/mountinfo").unwrap_or_default().lines().filter_map(parse).collect()
+    table(&tree.get("proc/self/mountinfo").unwrap_or_default())
+}
+
+/// All mounts of a table such as `/proc/self/mountinfo`.
+pub fn table(text: &str) -> Vec<Mount> {
+    text.lines().filter_map(parse).collect()
 }
 
 /// The mount that holds a path: of those with the longest mount point, the last.
@@ -61,19 +68,6 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Turns the kernel's `\040` back into the byte that it stands for.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        let digits = tail.get(..3).filter(|digits| first == b'\\' && digits.iter().all(|d| (b'0'..=b'7').contains(d)));
-        let value = digits.map(|digits| digits.iter().fold(0u32, |value, digit| value * 8 + u32::from(digit - b'0')));
-        bytes.push(value.map_or(first, |value| value as u8));
-        rest = if value.is_some() { &tail[3..] } else { tail };
-    }
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,7 +77,7 @@ mod tests {
         let text = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n\
                     28 27 8:1 / /mnt/a\\040b rw,noatime shared:1 - xfs /dev/sda1 rw,attr2,rw\n\
                     29 27 8:2 / /mnt/a\\040b rw - xfs /dev/sdb rw\nnonsense\n";
-        let mounts: Vec<Mount> = text.lines().filter_map(parse).collect();
+        let mounts = table(text);
         assert_eq!(mounts.len(), 3);
         assert_eq!(mounts[1].options, ["rw", "noatime", "attr2"]);
         assert!(mounts[1].has("noatime") && !mounts[0].has("noatime"));

@@ -76,16 +76,7 @@ impl Accesses {
     }
 
     fn new(name: &'static str, calls: Calls, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
-        let page = PAGE_BYTES as u32;
-        let access = Access {
-            choice: Choice::Uniform,
-            slot_bytes: page,
-            op_bytes: page,
-            read_percent: 100,
-            len_bytes: 8 << 20,
-            cache_bytes: 1 << 20,
-            batch: 1,
-        };
+        let access = Access::page_reads(8 << 20, 1 << 20, 1);
         let (place, target) = (Place::new(arena, options), arena.target()?);
         Ok(Accesses { name, place, target, calls, access, hits: Hits::default() })
     }

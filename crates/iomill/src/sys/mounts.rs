@@ -166,8 +166,8 @@ fn parse_mount(line: &str) -> Option<(PathBuf, &str)> {
     Some((PathBuf::from(OsString::from_vec(unescape(root.as_bytes()))), kind))
 }
 
-/// Turns the kernel's `\040` back into the byte that it stands for.
-pub(super) fn unescape(text: &[u8]) -> Vec<u8> {
+/// Turns the kernel's `\040` in a table of mounts back into the byte that it stands for.
+pub fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&first, tail)) = rest.split_first() {

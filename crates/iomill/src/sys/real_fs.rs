@@ -4,11 +4,11 @@
 //! directories 0700, whatever the umask. Descriptors are not inherited. Non-goals: the data path (engines), and
 //! caching: each call is its system calls.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -437,7 +437,7 @@ fn find_mount(table: &[u8], id: u64) -> Option<Mount> {
     let line = lines.find(|line| line.first().is_some_and(|first| *first == id.as_bytes()))?;
     let dash = line.iter().position(|field| *field == b"-")?;
     let file_system = String::from_utf8_lossy(line.get(dash + 1)?).into_owned();
-    let source = PathBuf::from(OsStr::from_bytes(line.get(dash + 2)?));
+    let source = PathBuf::from(OsString::from_vec(mounts::unescape(line.get(dash + 2)?)));
     Some(Mount { file_system, source })
 }
 

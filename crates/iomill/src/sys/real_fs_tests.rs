@@ -239,12 +239,14 @@ fn zeroes_are_written_within_pages() {
 #[test]
 fn mounts_are_found_by_number() {
     let table = b"36 35 98:0 / /mnt\\040x rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw\n\
-                  361 35 0:44 /sub /b rw - btrfs /dev/nvme0n1p2 rw,subvol=/sub\n7 1 0:1 / /c rw - tmpfs";
+                  361 35 0:44 /sub /b rw - btrfs /dev/nvme0n1p2 rw,subvol=/sub\n7 1 0:1 / /c rw - tmpfs\n\
+                  8 1 0:44 / /d rw - btrfs /dev/mapper/a\\040b rw";
     let mount = |file_system: &str, source: &str| {
         Some(Mount { file_system: file_system.to_owned(), source: PathBuf::from(source) })
     };
     assert_eq!(find_mount(table, 36), mount("ext3", "/dev/root"));
     assert_eq!(find_mount(table, 361), mount("btrfs", "/dev/nvme0n1p2"));
+    assert_eq!(find_mount(table, 8), mount("btrfs", "/dev/mapper/a b"));
     assert_eq!(find_mount(table, 7), None);
     assert_eq!(find_mount(table, 3), None);
 }
