@@ -33,7 +33,7 @@ use crate::pattern::PAGE_BYTES;
 use crate::records::{Data, RecordReads, Skew};
 use crate::rivals::resident::Resident;
 use crate::rivals::uring::Uring;
-use crate::rounds::{self, Measured, Outcome, Turns, WARM_UP};
+use crate::rounds::{self, Failed, Measured, Outcome, Turns, WARM_UP};
 use crate::table::Table;
 use crate::warm;
 use crate::workload::Workload;
@@ -263,6 +263,9 @@ impl Course<'_> {
         let stage = &mut *self.stage;
         for one in rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), self.cancel)? {
             self.cancelled |= one.cancelled;
+            if let Some(Failed { what, why }) = one.failed {
+                return Err(Error::Machine { what, why });
+            }
             if one.cancelled && one.outcomes.is_empty() {
                 // No round is complete, so there is nothing to tell.
                 break;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::contender::{Cache, IOMILL_NULL, Sample, Task};
 use crate::human;
 use crate::machine::Machine;
-use crate::rounds::{Measured, Outcome, Plan};
+use crate::rounds::{Failed, Measured, Outcome, Plan};
 use crate::table::Table;
 
 /// Width of a table without a terminal, as far as workload names can wrap.
@@ -28,6 +28,8 @@ pub struct Report {
     pub left_out: Vec<LeftOut>,
     /// True if the run was cancelled before all rounds were done.
     pub cancelled: bool,
+    /// What ended the run before all measurements were done; null if nothing did. The results are those of the earlier ones.
+    pub failed: Option<Failed>,
     /// Contenders that the table compares with, instead of the best rival.
     #[serde(skip)]
     pub baselines: &'static [&'static str],
@@ -105,10 +107,11 @@ pub struct LeftOut {
 impl Report {
     /// Computes the figures of measurements, one for each workload.
     pub fn new<T: Task>(machine: Machine, measured: &[Measured<T>]) -> Report {
-        let mut report =
-            Report { machine, results: Vec::new(), left_out: Vec::new(), cancelled: false, baselines: &[] };
+        let (results, left_out) = (Vec::new(), Vec::new());
+        let mut report = Report { machine, results, left_out, cancelled: false, failed: None, baselines: &[] };
         for one in measured {
             report.cancelled |= one.cancelled;
+            report.failed = report.failed.or_else(|| one.failed.clone());
             let workload = one.plan.workload.to_string();
             let mut rows: Vec<Row> = one.outcomes.iter().map(|outcome| row(outcome, &one.plan)).collect();
             compare(&mut rows);
@@ -150,6 +153,9 @@ impl Report {
         lines.extend(self.left_out_lines());
         if self.cancelled {
             lines.push("Cancelled: only complete rounds are counted.".into());
+        }
+        if self.failed.is_some() {
+            lines.push("A measurement failed: only those before it are counted.".into());
         }
         lines.join("\n")
     }
@@ -364,7 +370,7 @@ mod tests {
             outcome(IOMILL_NULL, Cache::Direct, [9_000_000, 9_000_000, 9_000_000], 0.1),
         ];
         let left_out = vec![(PREAD, Cache::Warm, "no room".to_owned())];
-        let measured = Measured { plan, outcomes, left_out, cancelled: false, spoilt: false };
+        let measured = Measured { outcomes, left_out, ..Measured::of(plan) };
         Report::new(Machine { cpu_model: "A CPU".into(), cores: 2, ..Machine::default() }, &[measured])
     }
 

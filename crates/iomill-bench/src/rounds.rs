@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use iomill::{Error, Result};
+use serde::Serialize;
 
 use crate::contender::{Cache, Contender, Sample, Slice, Task};
 use crate::state::{self, Whose};
@@ -88,9 +89,29 @@ pub struct Measured<T = Workload> {
     pub cancelled: bool,
     /// A contender left other bytes than the pattern in the parts. Write the parts anew before they are read again.
     pub spoilt: bool,
+    /// Why the measurement has no outcomes, where earlier ones have some.
+    pub failed: Option<Failed>,
 }
 
-/// Measures one plan after the other with the same contenders. The last measurement may be a cancelled one.
+impl<T> Measured<T> {
+    /// A measurement without outcomes.
+    pub(crate) fn of(plan: Plan<T>) -> Measured<T> {
+        let (outcomes, left_out) = (Vec::new(), Vec::new());
+        Measured { plan, outcomes, left_out, cancelled: false, spoilt: false, failed: None }
+    }
+}
+
+/// An error of the machine or the harness that ended a measurement after others were complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    /// What failed.
+    pub what: String,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+/// Measures one plan after the other with the same contenders. The last measurement may be a cancelled one. It may also be one
+/// that failed after others were complete: these may have taken hours.
 pub fn run_each<T: Task>(
     contenders: &mut [Box<dyn Contender<T> + '_>],
     plans: impl IntoIterator<Item = Plan<T>>,
@@ -99,10 +120,15 @@ pub fn run_each<T: Task>(
 ) -> Result<Vec<Measured<T>>> {
     let mut measured = Vec::new();
     for plan in plans {
-        let one = run(contenders, &plan, progress, cancel)?;
-        let cancelled = one.cancelled;
+        let one = match run(contenders, &plan, progress, cancel) {
+            Err(Error::Machine { what, why }) if !measured.is_empty() => {
+                Measured { failed: Some(Failed { what, why }), ..Measured::of(plan) }
+            }
+            other => other?,
+        };
+        let is_last = one.cancelled || one.failed.is_some();
         measured.push(one);
-        if cancelled {
+        if is_last {
             break;
         }
     }
@@ -117,8 +143,7 @@ pub fn run<T: Task>(
     cancel: &AtomicBool,
 ) -> Result<Measured<T>> {
     check(plan)?;
-    let mut measured =
-        Measured { plan: *plan, outcomes: Vec::new(), left_out: Vec::new(), cancelled: false, spoilt: false };
+    let mut measured = Measured::of(*plan);
     let mut taking_part = Vec::new();
     for contender in contenders.iter_mut() {
         match contender.prepare(&plan.workload)? {
@@ -250,7 +275,7 @@ mod tests {
                 slice.cancel.store(true, Ordering::Relaxed);
             }
             if self.log.borrow().len() >= self.dies_at.unwrap_or(usize::MAX) {
-                return Err(Error::invalid(self.name, "it died"));
+                return Err(Error::Machine { what: self.name.to_owned(), why: "it died".into() });
             }
             Ok(Sample { ops: 10, bytes: 40960, wall: slice.duration, ..Sample::empty()? })
         }
@@ -317,6 +342,22 @@ mod tests {
         assert_eq!(counts, [("a", 3), ("c", 3)]);
         // A contender that fails and is not lost has read wrong bytes.
         assert!(run(&mut [one("a", Some(1)), one("b", None)], &plan(), &mut |_| (), &never).is_err());
+    }
+
+    #[test]
+    fn what_was_complete_before_a_failure_is_kept() {
+        let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
+        let run_two = |dies_at| {
+            log.borrow_mut().clear();
+            let fake = Fake { name: "a", spoils: false, left_out: false, log: &log, cancel_at: None, dies_at };
+            run_each(&mut [Box::new(fake) as Box<dyn Contender>], [plan(), plan(), plan()], &mut |_| (), &never)
+        };
+        // Each plan takes a check and three rounds.
+        let measured = run_two(Some(6)).unwrap();
+        assert_eq!(measured.iter().map(|one| one.outcomes.len()).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!(measured[1].failed, Some(Failed { what: "a".into(), why: "it died".into() }));
+        assert!(measured[0].failed.is_none() && run_two(Some(4)).is_err());
+        assert!(run_two(None).unwrap().iter().all(|one| one.failed.is_none()));
     }
 
     #[test]

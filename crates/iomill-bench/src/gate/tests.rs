@@ -18,7 +18,7 @@ fn measured(ratios: &[f64]) -> Measured {
     let ours = ratios.iter().zip(&by_hand).map(|(ratio, by_hand)| sample(ratio * by_hand)).collect();
     let theirs = by_hand.iter().map(|&by_hand| sample(by_hand)).collect();
     let outcomes = vec![outcome(IOMILL_INLINE, ours), outcome(URING_BY_HAND, theirs)];
-    Measured { plan, outcomes, left_out: Vec::new(), cancelled: false, spoilt: false }
+    Measured { outcomes, ..Measured::of(plan) }
 }
 
 fn bound(at_most: f64) -> Bound {

@@ -16,7 +16,7 @@ use iomill_bench::bench::{self, Settings, Stage};
 use iomill_bench::contender::{IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
 use iomill_bench::human;
 use iomill_bench::report::Report;
-use iomill_bench::rounds::Plan;
+use iomill_bench::rounds::{Failed, Plan};
 use iomill_bench::workload::{Order, Workload};
 
 use crate::arguments::{Bench, BenchAccess, BenchQuick, BenchWhat, Mode};
@@ -160,7 +160,11 @@ fn watched(
 
 /// A report's table and document.
 fn told(context: &Context<'_>, report: &Report) -> Result<Answer> {
-    answer(context, report.table(terminal::width()) + "\n", report.json()?)
+    let mut answer = answer(context, report.table(terminal::width()) + "\n", report.json()?)?;
+    if let Some(Failed { what, why }) = report.failed.clone() {
+        answer.failures.push(Error::Machine { what, why }.into());
+    }
+    Ok(answer)
 }
 
 /// Runs something that reports its progress, and shows that.
