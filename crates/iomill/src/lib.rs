@@ -30,7 +30,10 @@ pub mod counters;
 pub mod drive;
 pub mod engine;
 pub mod error;
+mod exec;
+mod file;
 pub mod layout;
+mod pager;
 pub mod sys;
 
 pub use api::*;

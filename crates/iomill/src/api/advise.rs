@@ -2,10 +2,10 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
-use super::cached::Habit;
 use super::file::File;
 use crate::drive::PAGE_BYTES;
 use crate::error::Result;
+use crate::pager::ahead::Pattern;
 
 /// What a program says of a range of a file, or of how it will read: [`File::advise`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,12 @@ impl File {
     /// of all ranges and files together a 16th of the cache at a time. `DontNeed` lets clean pages go that lie in the range as a whole.
     /// Dirty pages stay: [`File::sync`] first.
     pub fn advise(&self, range: impl RangeBounds<u64>, advice: Advice) -> Result<()> {
-        self.state.array().check_open()?;
+        self.state.exec().check_open()?;
         let Some(paged) = &self.state.paged else { return Ok(()) };
         match advice {
-            Advice::Normal => self.ahead().expect(Habit::Unknown),
-            Advice::Random => self.ahead().expect(Habit::Random),
-            Advice::Sequential => self.ahead().expect(Habit::Sequential),
+            Advice::Normal => self.ahead().expect(Pattern::Unknown),
+            Advice::Random => self.ahead().expect(Pattern::Random),
+            Advice::Sequential => self.ahead().expect(Pattern::Sequential),
             Advice::WillNeed => {
                 let bytes = bytes_of(range);
                 let page = PAGE_BYTES as u64;
@@ -48,7 +48,7 @@ impl File {
                 let end = if bytes.end >= self.len() { bytes.end.div_ceil(page) } else { bytes.end / page };
                 let pages = bytes.start.div_ceil(page)..end;
                 if !pages.is_empty() {
-                    paged.cached.forget(paged.number(), pages);
+                    paged.pager.forget(paged.number(), pages);
                 }
             }
         }

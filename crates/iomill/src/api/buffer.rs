@@ -21,13 +21,13 @@ pub struct Buffer {
 impl Array {
     /// Allocates a zeroed buffer of `len` bytes, not 0, that starts at a page.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
-        self.inner.check_home()?;
+        self.inner.exec.check_home()?;
         let memory = PageBuf::new(len);
         let mut memory =
             memory.map_err(|e| Error::Machine { what: format!("a buffer of {len} bytes"), why: e.to_string() })?;
         let regions = Arc::clone(self.regions());
         regions.add(memory.as_mut_ptr(), memory.len());
-        Ok(Buffer { memory, home: self.inner.home, regions })
+        Ok(Buffer { memory, home: self.inner.exec.home, regions })
     }
 }
 

@@ -14,7 +14,7 @@ impl ArrayOptions {
     /// can be without losing anything. Data is not read. Nobody else has the array open for writing, or at all with
     /// `repair`.
     pub fn check<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>, repair: bool) -> Result<Report> {
-        super::callbacks::check_may_block("check")?;
+        crate::exec::pools::check_may_block("check")?;
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         catalog::check(&self.platform, &starts, repair, &|record, len, position| {
             // A layout that cannot be compiled is a fault of the record, which the catalog's own checks tell.

@@ -17,6 +17,8 @@ use crate::engine::platform::{Choice, Platform};
 use crate::engine::real::RealPlatform;
 use crate::engine::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
 use crate::error::{Error, Result};
+use crate::exec::Exec;
+use crate::file::Entered;
 use crate::sys::clock::Clock;
 use crate::sys::fs::{DriveFs, Handle};
 
@@ -235,8 +237,8 @@ fn a_length_that_waited_for_a_sync_that_failed_stays() {
             move || file.set_len(len)
         });
         // Closed: it has looked at all that it looks at before it waits.
-        while file.state.gate.try_enter() {
-            file.state.gate.leave();
+        while let Some(entered) = Entered::try_enter(&file.state.file) {
+            drop(entered);
             thread::yield_now();
         }
         go_on.send(()).unwrap();
@@ -257,12 +259,13 @@ fn nothing_is_written_after_the_array_is_closed() {
     plan.fail_writes.store(true, Ordering::Relaxed);
     // What a resize has in its hands when the array is closed.
     let paged = Arc::clone(file.state.paged.as_ref().unwrap());
-    let keys = paged.cached.dirty_of(paged.number());
+    let keys = paged.pager.dirty_of(paged.number());
     assert_eq!(keys.len(), 1);
     assert_eq!(array.close().unwrap_err().errno(), Some(libc::EIO));
     plan.fail_writes.store(false, Ordering::Relaxed);
     let before = plan.writes.load(Ordering::Relaxed);
-    let flushed = paged.cached.flush_other(&file.state, &keys, Class::Foreground);
+    let io = file.state.exec().blocking();
+    let flushed = Exec::run_to_end(file.state.flush_if_open(&io, &keys, Class::Foreground));
     assert!(flushed.is_none());
     assert_eq!(plan.writes.load(Ordering::Relaxed), before, "a page was written without the array's lock");
 }

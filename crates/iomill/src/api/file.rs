@@ -4,22 +4,16 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::array::ArrayInner;
-use super::cached::{Ahead, CHUNK_PAGES, Paged, Seat, Want};
-use super::callbacks;
-use super::hold::Hold;
-pub(crate) use super::hold::Inside;
-use super::joined::Joined;
-use super::late::Told;
-use super::operation::Operation;
-use super::split::{Extent, Splitter};
-use super::state::FileState;
-use crate::drive::{Class, PAGE_BYTES, Piece};
-use crate::engine::Op;
+use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
-
-/// Pieces that one message to the drive threads carries at most; longer calls go in several.
-const WAVE_PIECES: usize = 8192;
+use crate::exec::{Exec, Within, pools};
+use crate::file::split::Extent;
+use crate::file::transfer::WriteTurn;
+use crate::file::vectored::VectoredWrite;
+use crate::file::{Entered, Reported};
+use crate::pager::ahead::{CHUNK_PAGES, ReadAhead};
+use crate::pager::local::Local;
+use crate::pager::{OpenRef, Paged, Span, Want};
 
 /// A hit that comes to the end of so many bytes looks whether read-ahead is to go on: all that it costs the others.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
@@ -39,31 +33,30 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// Dropping the last handle makes durable what was written since the file was opened, but cannot report errors; [`File::close`] does.
 #[derive(Clone, Debug)]
 pub struct File {
-    pub(crate) state: Hold,
-    pub(crate) class: Class,
+    pub(super) state: OpenRef,
+    pub(super) class: Class,
     /// Which failures of write-back this handle was told of.
-    pub(super) told: Told,
+    pub(super) reported: Reported,
     handle: Arc<Handle>,
 }
 
 /// What clones of a handle share.
 #[derive(Debug)]
 struct Handle {
-    ahead: Ahead,
-    /// Counted by `FileState::is_held`.
+    ahead: ReadAhead,
+    /// Counted by `OpenFile::is_held`.
     _held: Arc<()>,
 }
 
 impl File {
-    pub(crate) fn new(state: Arc<FileState>) -> File {
-        let ahead = Ahead::new(state.array().options.read_ahead_bytes);
-        let handle = Arc::new(Handle { ahead, _held: state.handle() });
-        let told = state.late.begin();
-        File { state: Hold::new(state), class: Class::Foreground, told, handle }
+    pub(super) fn new(state: OpenRef, read_ahead_bytes: u64) -> File {
+        let handle = Arc::new(Handle { ahead: ReadAhead::new(read_ahead_bytes), _held: state.handle() });
+        let reported = state.file.errors.begin();
+        File { state, class: Class::Foreground, reported, handle }
     }
 
     /// What is known of how the handle is read.
-    pub(super) fn ahead(&self) -> &Ahead {
+    pub(super) fn ahead(&self) -> &ReadAhead {
         &self.handle.ahead
     }
 
@@ -75,12 +68,12 @@ impl File {
 
     /// The file's name when it was opened.
     pub fn name(&self) -> &str {
-        &self.state.record.name
+        self.state.file.name()
     }
 
     /// Length in bytes, that of completed writes included.
     pub fn len(&self) -> u64 {
-        self.state.len()
+        self.state.file.len()
     }
 
     /// Whether the length is 0.
@@ -92,8 +85,8 @@ impl File {
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match &self.state.paged {
-            Some(paged) => match paged.cached.last_seat_as::<true>() {
-                Some(seat) => self.read_page::<true>(paged, seat, buf, offset),
+            Some(paged) => match paged.pager.last_local_as::<true>() {
+                Some(local) => self.read_page::<true>(paged, local, buf, offset),
                 None => self.read_page_in_any_shape(paged, buf, offset),
             },
             None => false,
@@ -143,38 +136,38 @@ impl File {
     /// Reads within one page of the file, if the cache has it. Part of every loop that reads, so that nothing is saved and
     /// restored for each call.
     #[inline(always)]
-    fn read_page<const DEFAULT: bool>(&self, paged: &Paged, seat: &Seat, buf: &mut [u8], offset: u64) -> bool {
+    fn read_page<const DEFAULT: bool>(&self, paged: &Paged, local: &Local, buf: &mut [u8], offset: u64) -> bool {
         let within = offset as usize % PAGE_BYTES;
         // Negative beyond the end: no file is longer than `MAX_FILE_BYTES`, and of offsets so high that this is no more true no page
         // has a key.
-        let room = self.state.len().wrapping_sub(offset) as i64;
+        let room = self.state.file.len().wrapping_sub(offset) as i64;
         if buf.len() > PAGE_BYTES - within || buf.len() as i64 > room {
             return false;
         }
         // SAFETY: `buf` is ours for the whole call, and the range is within a page.
-        unsafe { paged.read_page::<DEFAULT>(seat, offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
+        unsafe { paged.read_page::<DEFAULT>(local, offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
     }
 
     #[inline(never)]
     fn read_page_in_any_shape(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
         // A thread's first read takes the longer way.
-        paged.cached.last_seat().is_some_and(|seat| self.read_page::<false>(paged, seat, buf, offset))
+        paged.pager.last_local().is_some_and(|local| self.read_page::<false>(paged, local, buf, offset))
     }
 
     /// `read_at` for what is not one page in the cache.
     #[inline(never)]
     fn read_any(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        callbacks::check_may_block("read_at")?;
-        self.state.range_end(offset, buf.len() as u64)?;
+        pools::check_may_block("read_at")?;
+        self.state.file.range_end(offset, buf.len() as u64)?;
         if let Some(paged) = &self.state.paged {
             return self.read_paged(paged, buf, offset);
         }
-        let inside = Inside::enter(&self.state)?;
-        let len = self.state.len().saturating_sub(offset).min(buf.len() as u64) as usize;
-        let span = (buf.as_ptr(), buf.len());
+        let entered = Entered::enter(&self.state.file)?;
+        let len = self.state.file.len().saturating_sub(offset).min(buf.len() as u64) as usize;
+        let within = Within::new(buf.as_ptr(), buf.len());
         let extent = Extent { offset, len, buf: buf.as_mut_ptr() };
-        // SAFETY: `buf` is ours for the whole call, and `run` returns only after all I/O on it has ended.
-        unsafe { self.run(&inside, Op::Read, span, std::iter::once(extent)) }?;
+        // SAFETY: `buf` is ours for the whole call, and `fetch` returns only after all I/O on it has ended.
+        unsafe { self.fetch(&entered, within, std::iter::once(extent)) }?;
         Ok(len)
     }
 
@@ -187,11 +180,11 @@ impl File {
     /// Reads into several buffers, one after the other, from one offset on; how many bytes were read. A page that buffers
     /// share is read once for each of them.
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        callbacks::check_may_block("read_vectored_at")?;
+        pools::check_may_block("read_vectored_at")?;
         let total = bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.state.range_end(offset, total)?;
-        let inside = Inside::enter(&self.state)?;
-        let all = self.state.len().saturating_sub(offset).min(total);
+        self.state.file.range_end(offset, total)?;
+        let entered = Entered::enter(&self.state.file)?;
+        let all = self.state.file.len().saturating_sub(offset).min(total);
         let mut done = 0;
         let extents = bufs.iter_mut().map(|buf| {
             let len = (all - done).min(buf.len() as u64);
@@ -203,31 +196,25 @@ impl File {
             let extents: Vec<Extent> = extents.collect();
             self.look_ahead(offset, all as usize);
             // SAFETY: the buffers are ours for the whole call.
-            unsafe { self.gather_inside(paged, extents.into_iter()) }?;
+            unsafe { self.gather_inside(&entered, paged, extents.into_iter()) }?;
             return Ok(all as usize);
         }
-        // SAFETY: the buffers are ours for the whole call, and `run` returns only after all I/O on them has ended.
-        unsafe { self.run(&inside, Op::Read, (std::ptr::null(), 0), extents) }?;
+        // SAFETY: the buffers are ours for the whole call, and `fetch` returns only after all I/O on them has ended.
+        unsafe { self.fetch(&entered, Within::SLABS, extents) }?;
         Ok(all as usize)
     }
 
     /// Writes several buffers, one after the other, from one offset on.
     pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        callbacks::check_may_block("write_vectored_at")?;
+        pools::check_may_block("write_vectored_at")?;
         let total = bufs.iter().map(|buf| buf.len() as u64).sum();
-        let end = self.state.range_end(offset, total)?;
+        let end = self.state.file.range_end(offset, total)?;
         // Nothing written is no reason to grow.
         let end = if total > 0 { end } else { 0 };
-        let inside = self.begin_write(end, std::iter::once(offset..end))?;
-        let joined = Joined::new(bufs, offset);
-        if let Some(paged) = &self.state.paged {
-            // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
-            let result = unsafe { self.state.write_paged(paged, joined.extents.iter().copied(), self.class) };
-            return self.end_paged_write(end, result);
-        }
-        // SAFETY: the buffers are borrowed and `joined` lives for the whole call, and writes only read them.
-        let result = unsafe { self.run(&inside, Op::Write, (std::ptr::null(), 0), joined.extents.iter().copied()) };
-        self.end_write(end, result)
+        let entered = self.begin_write(end, std::iter::once(offset..end))?;
+        let write = VectoredWrite::new(bufs, offset);
+        // SAFETY: the buffers are borrowed and `write` lives for the whole call, and writes only read them.
+        unsafe { self.store(&entered, end, Within::SLABS, write.extents.iter().copied()) }
     }
 
     /// Gathers records of one length: the record at `offsets[i]` goes to `out[i * record_len..][..record_len]`. One call
@@ -258,19 +245,19 @@ impl File {
 
     /// Sets the length in bytes, durably. What is cut off is gone; what is added reads as zero.
     pub fn set_len(&self, len: u64) -> Result<()> {
-        callbacks::check_may_block("set_len")?;
-        self.state.array().check_open()?;
+        pools::check_may_block("set_len")?;
+        self.state.exec().check_open()?;
         self.state.set_len(len)
     }
 
     /// Gives the file room for `len` bytes without changing its length, so that writing them cannot fail for want of
     /// space, and costs the file system less. The room goes when the file is closed or cut, and when a write past the end fails.
     pub fn preallocate(&self, len: u64) -> Result<()> {
-        callbacks::check_may_block("preallocate")?;
-        self.state.range_end(len, 0)?;
-        let _inside = Inside::enter(&self.state)?;
-        self.state.check_writable()?;
-        self.state.preallocate(len)
+        pools::check_may_block("preallocate")?;
+        self.state.file.range_end(len, 0)?;
+        let _entered = Entered::enter(&self.state.file)?;
+        self.state.file.check_writable()?;
+        self.state.file.preallocate(len)
     }
 
     /// Makes all writes that ended before this call durable, by whatever handle, and the length, and what an earlier writer left unsynced. On
@@ -281,14 +268,14 @@ impl File {
     /// sync tries again. After a failed fdatasync the file takes no more writes until it is opened again, because what the drives hold is
     /// not known any more.
     pub fn sync(&self) -> Result<()> {
-        callbacks::check_may_block("sync")?;
-        let _inside = Inside::enter(&self.state)?;
-        self.state.sync_and_tell(&self.told)
+        pools::check_may_block("sync")?;
+        let _entered = Entered::enter(&self.state.file)?;
+        self.state.sync_and_report(&self.reported)
     }
 
     /// Syncs and closes this handle. What [`File::sync`] would report is reported here.
     pub fn close(self) -> Result<()> {
-        callbacks::check_may_block("close")?;
+        pools::check_may_block("close")?;
         self.sync()
     }
 
@@ -302,69 +289,68 @@ impl File {
     }
 
     /// Enters for writes of `ranges`, in bytes, of which the last ends at `end`, with room made for them.
-    pub(crate) fn begin_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<Inside<'_>> {
-        let mut inside = Inside::enter(&self.state)?;
-        while self.state.is_littered(end) {
-            drop(inside);
-            self.state.sweep()?;
-            inside = Inside::enter(&self.state)?;
-        }
-        self.make_room(&inside, end, ranges)?;
-        Ok(inside)
-    }
-
-    /// Makes room for writes of `ranges`, of which the last ends at `end`.
-    pub(super) fn make_room(
-        &self,
-        _inside: &Inside<'_>,
-        end: u64,
-        ranges: impl Iterator<Item = Range<u64>>,
-    ) -> Result<()> {
-        self.state.check_writable()?;
-        self.state.reserve(end, ranges)
+    fn begin_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<Entered<'_>> {
+        let entered = self.state.enter_to_write(end)?;
+        self.state.file.check_writable()?;
+        self.state.file.reserve(end, ranges)?;
+        Ok(entered)
     }
 
     /// Reads through the cache: what it holds without any lock, the rest inside the gate.
     fn read_paged(&self, paged: &Arc<Paged>, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.state.array().check_open()?;
+        self.state.exec().check_open()?;
         let extent = |len: u64, buf: &mut [u8]| {
             let len = len.saturating_sub(offset).min(buf.len() as u64) as usize;
             Extent { offset, len, buf: buf.as_mut_ptr() }
         };
         let mut missing = Vec::new();
-        let all = extent(self.state.len(), buf);
+        let all = extent(self.state.file.len(), buf);
         // SAFETY: `buf` is ours for the whole call.
         unsafe { paged.read_rest(all, &mut missing) };
         if missing.is_empty() {
             self.passed(offset, all.len);
             return Ok(all.len);
         }
-        let _inside = Inside::enter(&self.state)?;
+        let entered = Entered::enter(&self.state.file)?;
         self.missed(paged, offset, all.len);
-        let now = extent(self.state.len(), buf);
+        let now = extent(self.state.file.len(), buf);
         if now.len < all.len {
             // It has shrunk meanwhile: all is looked at again, as it is now.
             missing.clear();
             // SAFETY: as above.
             unsafe { paged.read(now, &mut missing) };
         }
-        // SAFETY: as above; `complete` returns only after all I/O has ended.
-        unsafe { self.state.complete(paged, Want::Read, missing, self.class) }?;
+        // SAFETY: as above.
+        unsafe { self.read_missing(&entered, paged, missing) }?;
         Ok(now.len.min(all.len))
     }
 
-    /// Reads extents through the cache, inside the gate.
+    /// Reads what the cache has not.
     ///
     /// # Safety
-    /// The extents' memory is writable, and nobody else's until this returns.
-    pub(super) unsafe fn gather_inside(&self, paged: &Paged, extents: impl Iterator<Item = Extent>) -> Result<()> {
+    /// The spans' memory is writable, and nothing else's until this returns.
+    unsafe fn read_missing(&self, _entered: &Entered<'_>, paged: &Paged, missing: Vec<Span>) -> Result<()> {
+        let io = self.state.exec().blocking();
+        // SAFETY: the caller's promise; `run_to_end` returns only after all I/O has ended.
+        Exec::run_to_end(unsafe { self.state.complete(&io, paged, Want::Read, missing, self.class) }).map(drop)
+    }
+
+    /// Reads extents through the cache.
+    ///
+    /// # Safety
+    /// The extents' memory is writable, and nothing else's until this returns.
+    unsafe fn gather_inside(
+        &self,
+        entered: &Entered<'_>,
+        paged: &Paged,
+        extents: impl Iterator<Item = Extent>,
+    ) -> Result<()> {
         let mut missing = Vec::new();
         // SAFETY: the caller's promise, for both.
         unsafe {
             paged.read_many(extents, &mut missing);
-            self.state.complete(paged, Want::Read, missing, self.class)
+            self.read_missing(entered, paged, missing)
         }
-        .map(drop)
     }
 
     fn gather(
@@ -373,30 +359,30 @@ impl File {
         ranges: impl Iterator<Item = (u64, usize)> + Clone,
         out: &mut [u8],
     ) -> Result<()> {
-        callbacks::check_may_block(call)?;
+        pools::check_may_block(call)?;
         let start = out.as_mut_ptr();
         if let Some(paged) = &self.state.paged {
-            self.state.array().check_open()?;
-            self.check_within(ranges.clone())?;
+            self.state.exec().check_open()?;
+            self.state.file.check_within(ranges.clone())?;
             let mut missing = Vec::new();
             // SAFETY: `out` is ours for the whole call, as long as the ranges' sum.
             unsafe { paged.read_many(extents(ranges.clone(), start), &mut missing) };
             if missing.is_empty() {
                 return Ok(());
             }
-            let _inside = Inside::enter(&self.state)?;
+            let entered = Entered::enter(&self.state.file)?;
             // It may have shrunk before we were inside.
-            self.check_within(ranges)?;
-            // SAFETY: as above; `complete` returns only after all I/O has ended.
-            return unsafe { self.state.complete(paged, Want::Read, missing, self.class) }.map(drop);
+            self.state.file.check_within(ranges)?;
+            // SAFETY: as above.
+            return unsafe { self.read_missing(&entered, paged, missing) };
         }
-        let inside = Inside::enter(&self.state)?;
-        self.check_within(ranges.clone())?;
-        let span = (out.as_ptr(), out.len());
+        let entered = Entered::enter(&self.state.file)?;
+        self.state.file.check_within(ranges.clone())?;
+        let within = Within::new(out.as_ptr(), out.len());
         let extents = extents(ranges, start);
-        // SAFETY: `out` is ours for the whole call, as long as the ranges' sum, and `run` returns only after all I/O on
+        // SAFETY: `out` is ours for the whole call, as long as the ranges' sum, and `fetch` returns only after all I/O on
         // it has ended.
-        unsafe { self.run(&inside, Op::Read, span, extents) }
+        unsafe { self.fetch(&entered, within, extents) }
     }
 
     fn scatter(
@@ -405,117 +391,59 @@ impl File {
         ranges: impl Iterator<Item = (u64, usize)> + Clone,
         bytes: &[u8],
     ) -> Result<()> {
-        callbacks::check_may_block(call)?;
+        pools::check_may_block(call)?;
         let written = ranges.clone().filter(|&(_, len)| len > 0);
         let mut end = 0;
         for (offset, len) in written.clone() {
-            end = end.max(self.state.range_end(offset, len as u64)?);
+            end = end.max(self.state.file.range_end(offset, len as u64)?);
         }
-        let inside = self.begin_write(end, written.map(|(offset, len)| offset..offset + len as u64))?;
-        let span = (bytes.as_ptr(), bytes.len());
-        let extents = extents(ranges, bytes.as_ptr().cast_mut());
-        let result = match &self.state.paged {
-            // SAFETY: `bytes` is borrowed for the whole call, as long as the ranges' sum, and writes only read it.
-            Some(paged) => unsafe { self.state.write_paged(paged, extents, self.class) },
-            // SAFETY: as above.
-            None => unsafe { self.run(&inside, Op::Write, span, extents) },
-        };
-        if self.state.paged.is_some() {
-            return self.end_paged_write(end, result);
-        }
-        self.end_write(end, result)
+        let entered = self.begin_write(end, written.map(|(offset, len)| offset..offset + len as u64))?;
+        let within = Within::new(bytes.as_ptr(), bytes.len());
+        // SAFETY: `bytes` is borrowed for the whole call, as long as the ranges' sum, and writes only read it.
+        unsafe { self.store(&entered, end, within, extents(ranges, bytes.as_ptr().cast_mut())) }
     }
 
-    /// Takes note of a write through the cache up to `end`, 0 if it was empty. Parts are marked when they are flushed.
-    fn end_paged_write(&self, end: u64, result: Result<()>) -> Result<()> {
-        match &result {
-            _ if end == 0 => {}
-            Ok(()) => self.state.wrote(end, |_| false),
-            Err(_) => self.state.wrote_in_part(end, |_| true),
-        }
-        result
-    }
-
-    /// Takes note of a write up to `end`, 0 if it was empty.
-    fn end_write(&self, end: u64, result: Result<()>) -> Result<()> {
-        match &result {
-            _ if end == 0 => {}
-            Ok(()) => self.state.wrote(end, |_| true),
-            Err(_) => self.state.wrote_in_part(end, |_| true),
-        }
-        result
-    }
-
-    /// Every range of a gather lies within the file.
-    pub(crate) fn check_within(&self, ranges: impl Iterator<Item = (u64, usize)>) -> Result<()> {
-        let len = self.state.len();
-        for (index, (offset, range_len)) in ranges.enumerate() {
-            if offset.checked_add(range_len as u64).is_none_or(|end| end > len) {
-                let what = format!("record {index} at offset {offset} of {range_len} bytes");
-                return Err(Error::invalid(what, format!("file {:?} ends at {len}", self.name())));
-            }
-        }
-        Ok(())
-    }
-
-    /// Runs extents to their ends.
+    /// Reads extents past the cache.
     ///
     /// # Safety
-    /// The extents' memory is valid until this returns; memory that is read into is touched by nobody else.
-    unsafe fn run(
+    /// The extents' memory is valid until this returns, and is touched by nothing else.
+    unsafe fn fetch(
         &self,
-        _inside: &Inside<'_>,
-        op: Op,
-        span: (*const u8, usize),
+        _entered: &Entered<'_>,
+        within: Within,
         extents: impl Iterator<Item = Extent>,
     ) -> Result<()> {
-        let bytes = std::cell::Cell::new(0);
-        let extents = extents.inspect(|extent| bytes.set(bytes.get() + extent.len as u64));
-        let pieces = Splitter::new(&self.state, op, self.class, extents);
-        let result = if self.state.array().blocks_on_threads() {
-            // SAFETY: the caller's promise; `run_on_threads` returns only after the operations have ended.
-            unsafe { self.run_on_threads(span, pieces) }
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { self.state.array().run_blocking(&self.state, span, pieces) }
-        };
-        self.state.array().count_bytes(op, bytes.get());
-        result
+        let (file, io) = (&self.state.file, self.state.exec().blocking());
+        // SAFETY: the caller's promise; `run_to_end` returns only after all I/O has ended.
+        Exec::run_to_end(unsafe { file.transfer(&io, self.class, within, extents, std::iter::empty()) })
     }
 
+    /// Writes extents, through the cache if there is one, of which the last ends at `end`; 0 if they are empty.
+    ///
     /// # Safety
-    /// As for `run`.
-    unsafe fn run_on_threads(
+    /// The extents' memory is readable until this returns.
+    unsafe fn store(
         &self,
-        span: (*const u8, usize),
-        pieces: impl Iterator<Item = (u16, Piece)>,
+        _entered: &Entered<'_>,
+        end: u64,
+        within: Within,
+        extents: impl Iterator<Item = Extent>,
     ) -> Result<()> {
-        // Why there are no drive threads is said here; later it is only known that there are none.
-        self.state.array().fleet()?;
-        let array = self.state.array();
-        let mut pieces = pieces.peekable();
-        while pieces.peek().is_some() {
-            self.state.gate.enter_again();
-            let operation = Operation::new(Arc::clone(&self.state), Vec::new(), None, None);
-            let ends = WaitForEnd { operation: &operation, array };
-            // SAFETY: the memory is the caller's, who is held here until the operation has ended, also by a panic.
-            unsafe { operation.start(array, pieces.by_ref().take(WAVE_PIECES), span, true) };
-            drop(ends);
-            operation.take()?;
+        let (file, io) = (&self.state.file, self.state.exec().blocking());
+        let turn = WriteTurn::begin(file, end, self.state.paged.is_none());
+        match &self.state.paged {
+            Some(paged) => {
+                let spans = extents.flat_map(crate::pager::spans).collect();
+                // SAFETY: the caller's promise, as for `fetch`.
+                Exec::run_to_end(unsafe { self.state.write_spans(&io, paged, spans, self.class) })?;
+            }
+            // SAFETY: as above.
+            None => {
+                Exec::run_to_end(unsafe { file.transfer(&io, self.class, within, std::iter::empty(), extents) })?;
+            }
         }
+        turn.finish();
         Ok(())
-    }
-}
-
-/// Waits for an operation's end when it is dropped, by a panic too: the operation's memory is the caller's.
-struct WaitForEnd<'a> {
-    operation: &'a Operation,
-    array: &'a ArrayInner,
-}
-
-impl Drop for WaitForEnd<'_> {
-    fn drop(&mut self) {
-        self.operation.wait(self.array);
     }
 }
 

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use super::array::Array;
 use super::options::{ArrayOptions, Mode};
-use super::places::Places;
 use crate::catalog::{Catalog, Record, part_path};
 use crate::counters::Counters;
 use crate::drive::inline::Service;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
+use crate::exec::roles::NodeRoles;
 use crate::layout::{LayoutKind, Map};
 use crate::sys::fs::Ground;
 
@@ -78,7 +78,7 @@ impl ArrayInfo {
         catalog: &Catalog,
         options: &ArrayOptions,
         services: &[Service],
-        places: &Places,
+        roles: &NodeRoles,
         notices: Vec<String>,
     ) -> Result<ArrayInfo> {
         let mut drives = Vec::new();
@@ -96,16 +96,16 @@ impl ArrayInfo {
             });
         }
         let grounds: Vec<Option<u32>> = drives.iter().map(|drive| drive.ground.node).collect();
-        let owner = places.of_drives(&grounds);
+        let owner = roles.of_drives(&grounds);
         let node = |place: usize| NodeInfo {
-            id: places.nodes[place].id,
-            cpus: places.nodes[place].cpus.clone(),
-            caches: places.cache.contains(&place),
+            id: roles.nodes[place].id,
+            cpus: roles.nodes[place].cpus.clone(),
+            caches: roles.cache.contains(&place),
             drives: (0..drives.len()).filter(|&drive| owner[drive] == place).map(|drive| drive as u16).collect(),
             pages: 0,
             sent_pages: 0,
         };
-        let nodes = (0..places.nodes.len()).map(node).collect();
+        let nodes = (0..roles.nodes.len()).map(node).collect();
         let (id, epoch, files) = (catalog.id().to_string(), catalog.epoch(), catalog.list("").len());
         let (mode, plug) = (options.mode_in_force(), options.batching_in_force().plug);
         Ok(ArrayInfo { id, epoch, files, drives, nodes, mode, plug, notices })
@@ -168,11 +168,11 @@ impl FileStat {
 impl Array {
     /// The array and its drives as they are now.
     pub fn info(&self) -> Result<ArrayInfo> {
-        self.inner.check_home()?;
+        self.inner.exec.check_home()?;
         let (array, notices) = (&self.inner, self.notices());
-        let mut info = ArrayInfo::new(&array.catalog, &array.options, &array.services, &array.places, notices)?;
-        if let Some(cached) = &array.cached {
-            cached.tell_nodes(&array.places, &mut info.nodes);
+        let mut info = ArrayInfo::new(&array.catalog, &array.options, &array.exec.services, &array.roles, notices)?;
+        for (node, pages, sent_pages) in array.pager.iter().flat_map(|pager| pager.of_nodes(&array.roles)) {
+            (info.nodes[node].pages, info.nodes[node].sent_pages) = (pages, sent_pages);
         }
         Ok(info)
     }
@@ -180,13 +180,13 @@ impl Array {
     /// What a user should know of: fallbacks, repairs, errors of files that were dropped and not closed. Each is told once, of very many the
     /// first.
     pub fn notices(&self) -> Vec<String> {
-        if self.inner.home.is_here() { self.inner.notices.all() } else { Vec::new() }
+        if self.inner.exec.home.is_here() { self.inner.exec.notices.all() } else { Vec::new() }
     }
 
     /// What this process has done on the array since it was opened.
     pub fn counters(&self) -> Counters {
-        let array = &self.inner;
-        if array.home.is_here() { array.board.counters() } else { Counters::default() }
+        let exec = &self.inner.exec;
+        if exec.home.is_here() { exec.board.counters() } else { Counters::default() }
     }
 
     /// The counters as a page that Prometheus reads (text format 0.0.4), for a program to serve.

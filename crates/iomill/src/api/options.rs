@@ -13,7 +13,11 @@ use crate::engine::EngineKind;
 use crate::engine::platform::Platform;
 use crate::engine::real::RealPlatform;
 use crate::error::Result;
+pub use crate::exec::Mode;
+use crate::exec::roles::NodeRoles;
 pub use crate::layout::LayoutKind;
+use crate::pager::PagerOptions;
+pub use crate::pager::nodes::Remote;
 use crate::sys::topology::Topology;
 
 /// Slots per drive unless told otherwise: enough to reach the best throughput of every SSD the original was tried on.
@@ -30,31 +34,6 @@ pub const DEFAULT_READ_AHEAD_BYTES: u64 = 1 << 20;
 
 /// Block size unless told otherwise, in bytes: 16 pages.
 pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
-
-/// Who drives the I/O of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// Blocking calls on the caller's own ring, futures and callbacks by drive threads.
-    #[default]
-    Auto,
-    /// All I/O on the caller's own ring and no thread per drive: a future has ended when the call that made it returns.
-    Inline,
-    /// All reads and writes by one thread per drive; `sync` still runs where it is called.
-    DriveThreads,
-}
-
-/// How blocking calls get at pages that are in the cache of another node. Futures and callbacks, which are handed to the drive threads
-/// anyway, always reach for them directly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Remote {
-    /// What is there directly; what is missing and what is written by message, when there are several pages of one node.
-    #[default]
-    Auto,
-    /// Always directly.
-    Direct,
-    /// Always by message to a thread of the node, one for all pages of a call there (up to 1,024), pinned pages excepted.
-    Message,
-}
 
 /// Options for creating or opening an array.
 ///
@@ -268,6 +247,24 @@ impl ArrayOptions {
     pub fn platform(mut self, platform: Arc<dyn Platform>) -> Self {
         self.platform = platform;
         self
+    }
+
+    /// What nodes do.
+    pub(super) fn roles(&self) -> Result<NodeRoles> {
+        NodeRoles::new(self.topology, &self.cache_nodes, &self.io_nodes, self.platform.threads())
+    }
+
+    /// What the pager is made from.
+    pub(super) fn pager(&self) -> PagerOptions {
+        PagerOptions {
+            cache_bytes: self.cache_bytes,
+            cache_bytes_max: self.cache_bytes_max,
+            set_size: self.set_size,
+            policy: self.policy,
+            hash_mask: self.hash_mask,
+            remote: self.remote,
+            has_threads: self.platform.threads(),
+        }
     }
 
     /// Makes directories into the drives of a new array, and opens it.

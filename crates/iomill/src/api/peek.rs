@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use super::info::{ArrayInfo, FileStat};
 use super::options::ArrayOptions;
-use super::places::Places;
 use super::setup;
 use crate::catalog::{Catalog, Mode};
 use crate::error::Result;
@@ -31,7 +30,7 @@ impl Peek {
         let mut notices = self.notices();
         self.options.note_misfits(&self.catalog, &mut notices);
         let services = setup::services(&self.options, &self.catalog, &mut notices)?;
-        ArrayInfo::new(&self.catalog, &self.options, &services, &Places::new(&self.options)?, notices)
+        ArrayInfo::new(&self.catalog, &self.options, &services, &self.options.roles()?, notices)
     }
 
     /// The array's id.

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::options::{ArrayOptions, Layout, Mode};
-use super::places::Places;
 use crate::catalog::{Catalog, Drive, FileSpec};
 use crate::counters::{Board, Subject};
 use crate::drive::PAGE_BYTES;
 use crate::drive::inline::Service;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
+use crate::exec::CpusOfDrives;
+use crate::exec::roles::NodeRoles;
 use crate::sys::fs::{Access, Alignment, OpenFile};
 use crate::sys::{block, cpu};
 
@@ -51,8 +52,7 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<()>
         let what = format!("a CPU map of {} entries", map.len());
         return Err(Error::invalid(what, format!("the array has {drives} drives")));
     }
-    let places = Places::new(options)?;
-    if places.are_apart() && options.mode_in_force() == Mode::Inline && options.cache_bytes != Some(0) {
+    if options.roles()?.are_apart() && options.mode_in_force() == Mode::Inline && options.cache_bytes != Some(0) {
         let what = "nodes that cache and own no drives, with the inline mode";
         let why = "their I/O is for the drives' threads on other nodes; leave the mode as it is, or share the nodes";
         return Err(Error::invalid(what, why));
@@ -181,17 +181,23 @@ pub fn board(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String
     board.map_err(|e| machine("memory for counters", e))
 }
 
+/// [`cpus`], asked for when the drive threads start.
+pub fn cpus_later(options: &ArrayOptions, catalog: &Arc<Catalog>, roles: &Arc<NodeRoles>) -> CpusOfDrives {
+    let (cpu_map, catalog, roles) = (options.cpu_map.clone(), Arc::clone(catalog), Arc::clone(roles));
+    Box::new(move || cpus(cpu_map.as_ref(), &catalog, &roles))
+}
+
 /// The CPUs of each drive's thread: as mapped, or those of its node, or where there is one node those near the drive, as far as this
 /// process may use them. Empty where nothing is known or all are near.
-pub fn cpus(options: &ArrayOptions, catalog: &Catalog, places: &Places) -> Result<Vec<Vec<usize>>> {
-    if let Some(map) = &options.cpu_map {
+fn cpus(cpu_map: Option<&Vec<Vec<usize>>>, catalog: &Catalog, roles: &NodeRoles) -> Result<Vec<Vec<usize>>> {
+    if let Some(map) = cpu_map {
         return Ok(map.clone());
     }
-    if places.nodes.len() > 1 {
+    if roles.nodes.len() > 1 {
         let ground = |drive: &Drive| drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e));
         let grounds = catalog.drives().iter().map(|drive| Ok(ground(drive)?.node)).collect::<Result<Vec<_>>>()?;
-        let nodes = places.of_drives(&grounds);
-        return Ok(nodes.into_iter().map(|node| places.nodes[node].cpus.clone()).collect());
+        let nodes = roles.of_drives(&grounds);
+        return Ok(nodes.into_iter().map(|node| roles.nodes[node].cpus.clone()).collect());
     }
     let allowed = cpu::allowed().unwrap_or_default();
     let mut cpus = Vec::new();

@@ -11,6 +11,7 @@
 //! 4. While a page is in transit it has no way in its set. A fill or a new page of that name waits until the transit
 //!    has ended.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::key::Key;
@@ -29,33 +30,62 @@ const TRANSIT_MAX: usize = 64;
 /// How the work on a page ended.
 pub type Outcome = std::result::Result<(), Failure>;
 
-/// What all threads that wait for a page share.
+/// What all operations that wait for a page share.
 #[derive(Debug, Default)]
 pub struct Waiter {
-    outcome: Mutex<Option<Outcome>>,
+    state: Mutex<WaiterState>,
     told: Condvar,
+}
+
+#[derive(Default)]
+struct WaiterState {
+    outcome: Option<Outcome>,
+    /// Called at the end. The set is locked then, so each only hands work to another thread.
+    calls: Vec<Call>,
+}
+
+type Call = Box<dyn FnOnce() + Send>;
+
+impl fmt::Debug for WaiterState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaiterState").field("outcome", &self.outcome).field("calls", &self.calls.len()).finish()
+    }
 }
 
 impl Waiter {
     /// How the work ended, if it has ended.
     pub fn outcome(&self) -> Option<Outcome> {
-        *lock(&self.outcome)
+        lock(&self.state).outcome
+    }
+
+    /// How the work ended; or `call` is called when it ends, with locks held.
+    pub fn outcome_or_call(&self, call: Call) -> Option<Outcome> {
+        let mut state = lock(&self.state);
+        if state.outcome.is_none() {
+            state.calls.push(call);
+        }
+        state.outcome
     }
 
     /// Blocks until the work has ended.
     pub fn wait(&self) -> Outcome {
-        let mut outcome = lock(&self.outcome);
+        let mut state = lock(&self.state);
         loop {
-            if let Some(outcome) = *outcome {
+            if let Some(outcome) = state.outcome {
                 return outcome;
             }
-            outcome = wait(&self.told, outcome);
+            state = wait(&self.told, state);
         }
     }
 
     fn tell(&self, outcome: Outcome) {
-        *lock(&self.outcome) = Some(outcome);
+        let calls = {
+            let mut state = lock(&self.state);
+            state.outcome = Some(outcome);
+            std::mem::take(&mut state.calls)
+        };
         self.told.notify_all();
+        calls.into_iter().for_each(|call| call());
     }
 }
 

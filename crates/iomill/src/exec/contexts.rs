@@ -1,0 +1,165 @@
+//! Contexts: each calling thread's own engines over all drives of an array, for the inline way.
+//!
+//! The thread owns its context, so that a ring goes with its thread; the array reaches it by a `Weak`, to take it away
+//! when the array is closed.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{Exec, PAUSE};
+use crate::drive::inline::{Context, Service, with_rings_or_without};
+use crate::drive::regions::Regions;
+use crate::drive::{Done, Piece};
+use crate::error::{Error, Result};
+use crate::sys::clock::Clock;
+use crate::sys::process::Home;
+use crate::sys::sync::{Mutex, Ordering, lock};
+
+thread_local! {
+    /// This thread's contexts, by array instance. The thread owns them: a ring goes with its thread.
+    static CONTEXTS: RefCell<Vec<(u64, Arc<Cell>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One thread's context, where the array can reach it.
+pub(crate) struct Cell {
+    home: Home,
+    /// `None` before first use and after the array has been closed.
+    context: Mutex<Option<Context>>,
+    /// Keys of files to let go of before the next use.
+    forget: Mutex<Vec<u64>>,
+    any_to_forget: AtomicBool,
+}
+
+impl Exec {
+    /// Runs pieces to their ends on the calling thread and reports each. An error means that none was begun.
+    ///
+    /// # Safety
+    /// The pieces' memory and files are valid until this returns; memory that is read into is touched by nothing else.
+    pub(super) unsafe fn run_inline(
+        &self,
+        span: (*const u8, usize),
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        done: impl FnMut(Done),
+    ) -> Result<()> {
+        let cell = self.cell();
+        cell.forget_closed();
+        let mut context = lock(&cell.context);
+        let context = match &mut *context {
+            Some(context) => context,
+            empty => empty.insert(self.new_context()?),
+        };
+        // SAFETY: the caller's promise is the one that `run` asks for.
+        let result = unsafe { context.run(&self.regions, span, pieces, || self.pause_for_drives(), done) };
+        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
+    }
+
+    /// Sees to it that a cell, not the calling thread's, has a context.
+    pub fn ready_context(&self, cell: &Cell) -> Result<()> {
+        let mut context = lock(&cell.context);
+        if context.is_none() {
+            *context = Some(self.new_context()?);
+        }
+        Ok(())
+    }
+
+    fn new_context(&self) -> Result<Context> {
+        let make = |services: &[Service]| Context::new(&*self.platform, services, &self.locks, &self.hold);
+        let notice = |notice| self.notice(notice);
+        let context = with_rings_or_without(&self.services, self.may_change_engines, &notice, make);
+        context.map_err(|e| Error::Machine {
+            what: format!("an engine for thread {:?}", std::thread::current().name().unwrap_or("unnamed")),
+            why: format!("{e}; raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`)"),
+        })
+    }
+
+    /// This thread's cell.
+    pub(super) fn cell(&self) -> Arc<Cell> {
+        let found = CONTEXTS.try_with(|contexts| {
+            let mut contexts = contexts.borrow_mut();
+            if let Some((_, cell)) = contexts.iter().find(|(instance, _)| *instance == self.instance) {
+                return Arc::clone(cell);
+            }
+            // Contexts of arrays that are closed hold nothing any more; their cells go when a new one comes.
+            contexts.retain(|(_, cell)| Arc::weak_count(cell) > 0);
+            let cell = self.new_cell();
+            contexts.push((self.instance, Arc::clone(&cell)));
+            cell
+        });
+        // A thread that is ending has no table any more: its last calls get a context for each.
+        found.unwrap_or_else(|_| self.new_cell())
+    }
+
+    /// A cell of its owner's own, which the array can reach.
+    pub fn new_cell(&self) -> Arc<Cell> {
+        let cell = Arc::new(Cell {
+            home: self.home,
+            context: Mutex::new(None),
+            forget: Mutex::new(Vec::new()),
+            any_to_forget: AtomicBool::new(false),
+        });
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|cell| cell.strong_count() > 0);
+        contexts.push(Arc::downgrade(&cell));
+        cell
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if !self.home.is_here() {
+            // Rule 2 of the fork: its rings are the parent's.
+            std::mem::forget(std::mem::replace(&mut self.context, Mutex::new(None)));
+        }
+    }
+}
+
+impl Cell {
+    /// Runs pieces to their ends on the calling thread, which has the cell, and reports each. An error means that none was begun.
+    ///
+    /// # Safety
+    /// As for `Exec::run_inline`.
+    pub unsafe fn run(
+        &self,
+        regions: &Regions,
+        clock: &dyn Clock,
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        done: impl FnMut(Done),
+    ) -> Result<()> {
+        self.forget_closed();
+        let mut context = lock(&self.context);
+        let Some(context) = &mut *context else { return Err(Error::Closed) };
+        // SAFETY: the caller's promise is the one that `run` asks for.
+        let result = unsafe { context.run(regions, (std::ptr::null(), 0), pieces, || clock.sleep(PAUSE), done) };
+        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
+    }
+
+    /// Has a file let go of before the next use.
+    pub(super) fn forget_later(&self, key: u64) {
+        lock(&self.forget).push(key);
+        self.any_to_forget.store(true, Ordering::Release);
+    }
+
+    /// Takes the context away.
+    pub(super) fn clear(&self) {
+        *lock(&self.context) = None;
+    }
+
+    /// Lets go of files that were closed since the last use.
+    fn forget_closed(&self) {
+        if self.any_to_forget.load(Ordering::Acquire) {
+            self.forget_now();
+        }
+    }
+
+    #[cold]
+    fn forget_now(&self) {
+        self.any_to_forget.store(false, Ordering::Release);
+        let keys = std::mem::take(&mut *lock(&self.forget));
+        if let Some(context) = &mut *lock(&self.context) {
+            for key in keys {
+                context.forget(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The drive threads of an array: one server per drive, started when first needed. In a simulation there are no threads, and
+//! a caller that waits steps the servers.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::pools;
+use crate::drive::Class;
+use crate::drive::inbox::{Inbox, Load};
+use crate::drive::inline::{Service, with_rings_or_without};
+use crate::drive::locks::BlockLocks;
+use crate::drive::regions::Regions;
+use crate::drive::serve::{Message, Server, Turn};
+use crate::engine::Wake;
+use crate::engine::platform::Platform;
+use crate::error::{Error, Result};
+use crate::sys::cpu;
+use crate::sys::fs::Handle;
+use crate::sys::sync::{Mutex, lock};
+
+/// What drive threads are made from.
+pub struct Plan<'a> {
+    pub platform: &'a dyn Platform,
+    pub services: &'a [Service],
+    /// Whether engines may be others than the services say: nothing but this library chose them.
+    pub may_change: bool,
+    /// CPUs of each drive's thread; empty means any.
+    pub cpus: Vec<Vec<usize>>,
+    pub locks: &'a Arc<BlockLocks>,
+    pub regions: &'a Arc<Regions>,
+    pub hold: &'a [Handle],
+}
+
+/// The servers of all drives.
+pub struct DriveThreads {
+    inboxes: Vec<ServerInbox>,
+    servers: Mutex<Servers>,
+}
+
+/// Where a drive's messages go in.
+struct ServerInbox {
+    inbox: Arc<Inbox<Message>>,
+    waker: Arc<dyn Wake>,
+}
+
+enum Servers {
+    Threads(Vec<JoinHandle<()>>),
+    /// A caller that waits steps them.
+    Stepped(Vec<Server>),
+}
+
+impl std::fmt::Debug for DriveThreads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DriveThreads of {}", self.inboxes.len())
+    }
+}
+
+impl DriveThreads {
+    /// Makes the servers and starts their threads. Notices say where a thread could not be bound to its CPUs, or uses another engine.
+    pub fn start(plan: Plan<'_>, notice: &dyn Fn(String)) -> Result<DriveThreads> {
+        let mut inboxes = Vec::new();
+        let mut servers = Vec::new();
+        for service in plan.services {
+            let make = |one: &[Service]| Server::new(plan.platform, &one[0], plan.locks, plan.regions, plan.hold);
+            let server = with_rings_or_without(std::slice::from_ref(service), plan.may_change, notice, make);
+            let server = server.map_err(|e| Error::Machine {
+                what: format!("the {} engine of a drive thread", service.kind),
+                why: e.to_string(),
+            })?;
+            inboxes.push(ServerInbox { inbox: server.inbox(), waker: server.waker() });
+            servers.push(server);
+        }
+        if !plan.platform.threads() {
+            return Ok(DriveThreads { inboxes, servers: Mutex::new(Servers::Stepped(servers)) });
+        }
+        let all = DriveThreads { inboxes, servers: Mutex::new(Servers::Threads(Vec::new())) };
+        for (drive, server) in servers.into_iter().enumerate() {
+            let cpus = plan.cpus.get(drive).cloned().unwrap_or_default();
+            let thread = spawn(drive, server, cpus, notice)?;
+            if let Servers::Threads(threads) = &mut *lock(&all.servers) {
+                threads.push(thread);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Sends a message to a drive; gives it back when they have stopped. Waits for space where the inbox is full, unless this is a
+    /// waker (rule 3 of `pools`).
+    pub fn send(&self, drive: usize, message: Message, weight: usize) -> std::result::Result<(), Message> {
+        let to = &self.inboxes[drive];
+        let load = match message.behind() {
+            0 => Load::Front(weight),
+            behind => Load::Behind(behind),
+        };
+        if !pools::may_wait() {
+            return to.inbox.push(message, load, || to.waker.wake());
+        }
+        to.inbox.hand_over(message, load, || to.waker.wake(), || self.step())
+    }
+
+    /// Whether a drive would take a share of so many pieces without a wait.
+    pub fn has_room(&self, drive: usize, class: Class, weight: usize) -> bool {
+        let inbox = &self.inboxes[drive].inbox;
+        if class == Class::Background { inbox.has_room_behind(weight) } else { inbox.has_room(weight) }
+    }
+
+    /// Advances servers that have no threads; `false` if they have.
+    pub fn step(&self) -> bool {
+        let mut servers = lock(&self.servers);
+        let Servers::Stepped(servers) = &mut *servers else { return false };
+        let mut busy = false;
+        for server in servers.iter_mut() {
+            // One whose work is all blocked waits for another, which must then get its turn.
+            busy |= !server.in_flight() && server.turn(false) == Turn::Busy && !server.is_blocked();
+        }
+        if !busy && let Some(server) = servers.iter_mut().find(|server| server.in_flight()) {
+            server.turn(true);
+        }
+        true
+    }
+
+    /// Stops the servers after everything handed to them has ended.
+    pub fn stop(&self) {
+        for to in &self.inboxes {
+            if to.inbox.close() {
+                to.waker.wake();
+            }
+        }
+        let mut servers = lock(&self.servers);
+        match &mut *servers {
+            Servers::Stepped(servers) => servers.clear(),
+            Servers::Threads(threads) => {
+                for thread in threads.drain(..) {
+                    if thread.thread().id() != std::thread::current().id() {
+                        // A server that panicked has drained its I/O while unwinding; its panic message is out.
+                        let _ = thread.join();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for DriveThreads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn spawn(drive: usize, mut server: Server, cpus: Vec<usize>, notice: &dyn Fn(String)) -> Result<JoinHandle<()>> {
+    let (report, bound) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name(format!("iomill-drive-{drive}")).spawn(move || {
+        let result = if cpus.is_empty() { Ok(()) } else { cpu::bind_current_thread(&cpus) };
+        let _ = report.send(result);
+        while server.turn(true) != Turn::Ended {}
+    });
+    let thread = thread.map_err(|e| Error::Machine {
+        what: format!("the thread of drive {drive}"),
+        why: format!("{e}; raise the limit of processes (`ulimit -u`) or use the inline mode"),
+    })?;
+    if let Ok(Err(error)) = bound.recv() {
+        notice(format!("the thread of drive {drive} runs on any CPU: {error}"));
+    }
+    Ok(thread)
+}

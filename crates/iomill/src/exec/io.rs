@@ -1,0 +1,413 @@
+//! The places at which an operation waits.
+//!
+//! Rules:
+//! 1. What blocks does so inside the wait itself: a blocking operation is polled once, and has ended then.
+//! 2. A spawned operation waits on no thread. The end of its pieces wakes it on the drive thread that brings the end. Everything else
+//!    wakes it on a thread of the pool `resumes`: a page's end is told under locks, and on threads of other callers.
+//! 3. The pieces' memory and sink stay until all pieces have ended, also when an operation is dropped by a panic: dropping a [`Landing`]
+//!    waits for them.
+
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::{Exec, pools};
+use crate::cache::{Outcome, Waiter};
+use crate::drive::serve::{Owner, Share};
+use crate::drive::{Failure, Fault, Piece};
+use crate::engine::Op;
+use crate::error::Result;
+use crate::sys::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, lock, wait};
+
+/// Pieces that one wave to the drive threads has at most; longer lists go in several.
+const WAVE_PIECES: usize = 8192;
+
+/// Hears of the ends of pieces, of each once, by its tag, on the thread that brings it.
+pub trait Sink: Sync {
+    /// A piece has ended. It must not block.
+    fn piece_done(&self, tag: u32, outcome: Outcome);
+}
+
+/// Keeps the first failure, for operations that need to know no more.
+#[derive(Debug, Default)]
+pub struct FirstFailure {
+    is_some: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl FirstFailure {
+    /// Whether all have ended well so far.
+    pub fn is_none(&self) -> bool {
+        !self.is_some.load(Ordering::Relaxed)
+    }
+
+    pub fn take(&self) -> Option<Failure> {
+        if self.is_none() { None } else { lock(&self.failure).take() }
+    }
+
+    pub fn keep(&self, outcome: Outcome) {
+        if let Err(failure) = outcome {
+            lock(&self.failure).get_or_insert(failure);
+            // Relaxed: it is read on this thread, or after the flight has landed.
+            self.is_some.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Sink for FirstFailure {
+    fn piece_done(&self, _tag: u32, outcome: Outcome) {
+        self.keep(outcome);
+    }
+}
+
+/// Memory, from an address on, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Within(*const u8, usize);
+
+impl Within {
+    /// Nothing but slabs.
+    pub const SLABS: Within = Within(std::ptr::null(), 0);
+
+    /// `len` bytes from `start` on.
+    pub fn new(start: *const u8, len: usize) -> Within {
+        Within(start, len)
+    }
+
+    /// The address `offset` bytes on.
+    pub fn at(self, offset: usize) -> *mut u8 {
+        self.0.wrapping_add(offset).cast_mut()
+    }
+
+    fn span(self) -> (*const u8, usize) {
+        (self.0, self.1)
+    }
+}
+
+// SAFETY: it is an address range to look up, and is never read through.
+unsafe impl Send for Within {}
+// SAFETY: as above.
+unsafe impl Sync for Within {}
+
+/// A failure that stands for an error before the drives were asked.
+pub fn failure(op: Op, errno: i32) -> Failure {
+    Failure { op, key: 0, offset: 0, fault: Fault::Errno(errno) }
+}
+
+/// By which engines pieces go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The calling thread's own.
+    Inline,
+    /// The drives'. With `flush` they do not wait for neighbours: an operation waits for just these.
+    Drives { flush: bool },
+}
+
+/// How an operation does I/O and waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Io<'a> {
+    exec: &'a Exec,
+    way: Way,
+    /// Rule 1.
+    blocks: bool,
+}
+
+impl Exec {
+    /// For a blocking call.
+    pub fn blocking(&self) -> Io<'_> {
+        let way = if self.blocks_on_threads() { Way::Drives { flush: true } } else { Way::Inline };
+        Io { exec: self, way, blocks: true }
+    }
+
+    /// For a blocking call that keeps away from the drive threads. The thread of a drive may be here, with a file's last handle; and when the
+    /// array is being closed there may be none.
+    pub fn blocking_inline(&self) -> Io<'_> {
+        Io { exec: self, way: Way::Inline, blocks: true }
+    }
+
+    /// For work that no call waits for, on a thread of its own: by the drive threads, which have a class for it, unless there are none.
+    pub fn blocking_behind(&self) -> Io<'_> {
+        let is_inline = self.runs_inline() || self.drive_threads().is_err();
+        Io { exec: self, way: if is_inline { Way::Inline } else { Way::Drives { flush: false } }, blocks: true }
+    }
+
+    /// For an operation that is spawned ([`Exec::spawn`]).
+    pub fn spawned(&self) -> Io<'_> {
+        if self.runs_inline() {
+            self.blocking_inline()
+        } else {
+            Io { exec: self, way: Way::Drives { flush: false }, blocks: false }
+        }
+    }
+
+    /// Runs an operation to its end on the calling thread. All its I/O is [`Exec::blocking`], or the like.
+    pub fn run_to_end<T>(operation: impl Future<Output = T>) -> T {
+        let mut operation = std::pin::pin!(operation);
+        match operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => unreachable!("a blocking operation waits inside its only poll (rule 1)"),
+        }
+    }
+}
+
+impl<'a> Io<'a> {
+    /// Whether waits block the calling thread.
+    pub fn blocks(&self) -> bool {
+        self.blocks
+    }
+
+    /// The same, but flushing keeps away from the drive threads where it may ([`Exec::blocking_inline`]).
+    pub fn to_flush(self) -> Io<'a> {
+        let waits_for_drives = self.blocks && matches!(self.way, Way::Drives { flush: true });
+        Io { way: if waits_for_drives { Way::Inline } else { self.way }, ..self }
+    }
+
+    /// Runs pieces, all of them whatever becomes of some, and tells `sink` of each. What is returned waits for their ends. An error means
+    /// that none was begun. `within` is memory that holds all pieces' memory but what lies in slabs.
+    ///
+    /// It is no `async fn`, so that the pieces are taken before anything is waited for.
+    ///
+    /// # Safety
+    /// The pieces' memory and files are valid until what is returned has ended or is dropped; memory that is read into is touched by nothing
+    /// else. What is returned is not forgotten.
+    pub unsafe fn run<'s>(
+        &self,
+        within: Within,
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        sink: &'s dyn Sink,
+    ) -> Result<Landing<'a, 's>> {
+        let Way::Drives { flush } = self.way else {
+            // SAFETY: the caller's promise.
+            unsafe { self.exec.run_inline(within.span(), pieces, |end| sink.piece_done(end.tag, end.result)) }?;
+            return Ok(Landing { flight: None, exec: self.exec, blocks: true, sink: PhantomData });
+        };
+        // The reason why there are no drive threads is told here; later it is only known that there are none.
+        self.exec.drive_threads()?;
+        let mut pieces = pieces.peekable();
+        loop {
+            // A spawned operation has all its pieces in memory by now.
+            let wave = if self.blocks { WAVE_PIECES } else { usize::MAX };
+            let landing = self.hand_out(within, pieces.by_ref().take(wave), sink, flush);
+            if pieces.peek().is_none() {
+                return Ok(landing);
+            }
+            landing.block();
+        }
+    }
+
+    fn hand_out<'s>(
+        &self,
+        within: Within,
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        sink: &'s dyn Sink,
+        flush: bool,
+    ) -> Landing<'a, 's> {
+        let flight = Flight::new(sink);
+        let handing_out = HandingOut(&flight);
+        let landing =
+            Landing { flight: Some(Arc::clone(&flight)), exec: self.exec, blocks: self.blocks, sink: PhantomData };
+        for (drive, pieces) in self.exec.shares(pieces) {
+            flight.left.fetch_add(1, Ordering::Relaxed);
+            let owner = Arc::clone(&flight) as Arc<dyn Owner>;
+            self.exec.send_share(drive, Share { owner, pieces, span: within.span(), flush });
+        }
+        // What was handed out is all that there is, also where a panic ends it: before the landing, which waits for that.
+        drop(handing_out);
+        landing
+    }
+
+    /// Waits for a page that another operation works on, and says how that ended.
+    pub async fn wait_for_page(&self, waiter: &Arc<Waiter>) -> Outcome {
+        if !self.blocks {
+            return poll_fn(|context| self.exec.poll_page(waiter, context)).await;
+        }
+        if self.exec.has_threads() {
+            return waiter.wait();
+        }
+        loop {
+            if let Some(outcome) = waiter.outcome() {
+                return outcome;
+            }
+            self.exec.pause_for_io();
+        }
+    }
+
+    /// Goes on where blocking holds up no other operation's I/O.
+    pub async fn on_blocking_thread(&self) {
+        if !self.blocks {
+            let may_block = |context: &mut Context<'_>| {
+                if pools::may_resume_blocking() {
+                    return Poll::Ready(());
+                }
+                self.exec.wake_on_pool(context.waker());
+                Poll::Pending
+            };
+            poll_fn(may_block).await;
+        }
+    }
+
+    /// Lets I/O get on a little, where there is nothing to wait for by name.
+    pub async fn pause(&self) {
+        self.on_blocking_thread().await;
+        self.exec.pause_for_io();
+    }
+}
+
+impl Exec {
+    fn poll_page(&self, waiter: &Arc<Waiter>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let (resumes, waker) = (Arc::clone(&self.resumes), context.waker().clone());
+        match waiter.outcome_or_call(Box::new(move || resumes.wake(waker))) {
+            Some(outcome) => Poll::Ready(outcome),
+            None => Poll::Pending,
+        }
+    }
+
+    fn wake_on_pool(&self, waker: &Waker) {
+        self.resumes.wake(waker.clone());
+    }
+}
+
+/// Pieces in flight on drive threads.
+struct Flight {
+    /// Rule 3.
+    sink: NonNull<dyn Sink>,
+    /// Shares that have not ended, and one more while they are handed out.
+    left: AtomicUsize,
+    state: Mutex<FlightState>,
+    told: Condvar,
+}
+
+#[derive(Default)]
+struct FlightState {
+    has_landed: bool,
+    waker: Option<Waker>,
+}
+
+// SAFETY: the sink is `Sync`, and stays as long as pieces are in flight (rule 3).
+unsafe impl Send for Flight {}
+// SAFETY: as above.
+unsafe impl Sync for Flight {}
+
+impl Flight {
+    fn new(sink: &dyn Sink) -> Arc<Flight> {
+        // SAFETY: this changes only the lifetime, which rule 3 keeps instead: nothing reaches the sink after the last share has ended.
+        let sink = unsafe { std::mem::transmute::<NonNull<dyn Sink + '_>, NonNull<dyn Sink>>(NonNull::from(sink)) };
+        Arc::new(Flight { sink, left: AtomicUsize::new(1), state: Mutex::default(), told: Condvar::new() })
+    }
+
+    /// One share has ended, or no more are handed out. The last end wakes the operation.
+    fn end_share(&self) {
+        // AcqRel: what sinks were told on other threads is seen by the operation after the last end.
+        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let waker = {
+            let mut state = lock(&self.state);
+            state.has_landed = true;
+            // Under the lock: after it the flight may be gone.
+            self.told.notify_one();
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Owner for Flight {
+    fn piece_done(&self, tag: u32, result: Outcome) {
+        // SAFETY: the piece's share has not ended, so the sink is there (rule 3).
+        unsafe { self.sink.as_ref() }.piece_done(tag, result);
+    }
+
+    fn share_done(self: Arc<Self>, _failure: Option<Failure>) {
+        self.end_share();
+    }
+}
+
+/// Shares of a flight are being handed out.
+struct HandingOut<'a>(&'a Flight);
+
+impl Drop for HandingOut<'_> {
+    fn drop(&mut self) {
+        self.0.end_share();
+    }
+}
+
+/// Waits for pieces to end, also when it is dropped before (rule 3).
+#[must_use = "dropping it blocks"]
+pub struct Landing<'a, 's> {
+    /// `None` where they have ended.
+    flight: Option<Arc<Flight>>,
+    exec: &'a Exec,
+    blocks: bool,
+    sink: PhantomData<&'s dyn Sink>,
+}
+
+impl Landing<'_, '_> {
+    fn block(&self) {
+        let Some(flight) = &self.flight else { return };
+        if !self.exec.has_threads() {
+            while !lock(&flight.state).has_landed {
+                self.exec.pause_for_drives();
+            }
+            return;
+        }
+        let mut state = lock(&flight.state);
+        while !state.has_landed {
+            state = wait(&flight.told, state);
+        }
+    }
+}
+
+impl Future for Landing<'_, '_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.blocks {
+            self.block();
+            return Poll::Ready(());
+        }
+        let Some(flight) = &self.flight else { return Poll::Ready(()) };
+        let mut state = lock(&flight.state);
+        if state.has_landed {
+            return Poll::Ready(());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Landing<'_, '_> {
+    fn drop(&mut self) {
+        self.block();
+    }
+}
+
+/// Runs two operations beside each other, to both their ends.
+pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
+    let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
+    let (mut a, mut b) = (None, None);
+    poll_fn(move |context| {
+        if a.is_none()
+            && let Poll::Ready(result) = one.as_mut().poll(context)
+        {
+            a = Some(result);
+        }
+        if b.is_none()
+            && let Poll::Ready(result) = other.as_mut().poll(context)
+        {
+            b = Some(result);
+        }
+        match (a.take(), b.take()) {
+            (Some(one), Some(other)) => Poll::Ready((one, other)),
+            (one, other) => {
+                (a, b) = (one, other);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}

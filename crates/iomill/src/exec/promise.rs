@@ -1,0 +1,94 @@
+//! The result of an operation, from the thread that brings it to the future that waits for it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::pools;
+use crate::error::{Error, Result};
+use crate::sys::sync::{Mutex, lock};
+
+#[derive(Debug)]
+enum State<T> {
+    /// The task that waits, if it has been polled.
+    Open(Option<Waker>),
+    Kept(T),
+    /// The operation has panicked.
+    Broken,
+    /// The result was taken.
+    Taken,
+}
+
+/// The right to bring a result, once. Dropping it without one is an error of the future.
+#[derive(Debug)]
+pub struct Promise<T>(Arc<Mutex<State<T>>>);
+
+/// A future of the result.
+#[derive(Debug)]
+pub struct Promised<T>(Arc<Mutex<State<T>>>);
+
+/// A promise and the future of what it brings.
+pub fn promise<T>() -> (Promise<T>, Promised<T>) {
+    let state = Arc::new(Mutex::new(State::Open(None)));
+    (Promise(Arc::clone(&state)), Promised(state))
+}
+
+impl<T> Promise<T> {
+    /// Brings the result, and wakes the task that waits for it.
+    pub fn keep(self, result: T) {
+        self.end(State::Kept(result));
+    }
+
+    fn end(&self, how: State<T>) {
+        let waker = {
+            let mut state = lock(&self.0);
+            match &mut *state {
+                State::Open(waker) => {
+                    let waker = waker.take();
+                    *state = how;
+                    waker
+                }
+                _ => None,
+            }
+        };
+        if let Some(waker) = waker {
+            pools::wake(waker);
+        }
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        self.end(State::Broken);
+    }
+}
+
+impl<T> Future for Promised<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        // Made and dropped without the lock: wakers are a user's code.
+        let mut waker = Some(context.waker().clone());
+        let now = {
+            let mut state = lock(&self.0);
+            match &mut *state {
+                State::Open(before) => {
+                    std::mem::swap(before, &mut waker);
+                    None
+                }
+                _ => Some(std::mem::replace(&mut *state, State::Taken)),
+            }
+        };
+        drop(waker);
+        match now {
+            None | Some(State::Open(_)) => Poll::Pending,
+            Some(State::Kept(result)) => Poll::Ready(Ok(result)),
+            Some(State::Broken) => Poll::Ready(Err(Error::Machine {
+                what: "an operation".into(),
+                why: "it panicked; its message says where".into(),
+            })),
+            Some(State::Taken) => Poll::Ready(Err(Error::invalid("a future", "polled again after it resolved"))),
+        }
+    }
+}

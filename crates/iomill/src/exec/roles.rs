@@ -1,0 +1,120 @@
+//! Which nodes cache and which own drives.
+//!
+//! Goals: options checked against the machine once, in words that say what it has. Non-goals: threads and memory, which go where
+//! this says.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::sys::cpu::NODE_ROOT;
+use crate::sys::topology::{self, Node, Topology};
+
+/// The nodes and what each is for.
+#[derive(Clone, Debug)]
+pub struct NodeRoles {
+    /// All nodes; one where nodes make no difference.
+    pub nodes: Vec<Node>,
+    /// Those that cache, by place in `nodes`, in rising order; not empty.
+    pub cache: Vec<usize>,
+    /// Those that own drives; likewise.
+    pub io: Vec<usize>,
+}
+
+impl NodeRoles {
+    /// All nodes of the topology, with roles for those that are named; without names all have the role. Without threads it is a
+    /// simulation, which is the same on every machine.
+    pub fn new(
+        topology: Topology,
+        cache_nodes: &Option<Vec<usize>>,
+        io_nodes: &Option<Vec<usize>>,
+        has_threads: bool,
+    ) -> Result<NodeRoles> {
+        let topology = match topology {
+            Topology::Machine if !has_threads => Topology::One,
+            topology => topology,
+        };
+        let nodes = topology::nodes(topology, Path::new(NODE_ROOT)).map_err(|e| match topology {
+            Topology::Emulate(_) => Error::invalid(format!("topology {topology}"), e.to_string()),
+            // Its message has the advice that fits.
+            _ if e.raw_os_error() == Some(libc::EMFILE) => Error::io("list the machine's nodes in", NODE_ROOT, e),
+            _ => Error::Machine {
+                what: "the machine's nodes".into(),
+                why: format!("{e}; the topology `one` does without"),
+            },
+        })?;
+        let chosen = |wanted: &Option<Vec<usize>>, what| match wanted {
+            None => Ok((0..nodes.len()).collect()),
+            Some(wanted) => choose(&nodes, wanted, what),
+        };
+        let (cache, io) = (chosen(cache_nodes, "cache")?, chosen(io_nodes, "I/O")?);
+        Ok(NodeRoles { nodes, cache, io })
+    }
+
+    /// Whether there is a node that caches and owns no drives.
+    pub fn are_apart(&self) -> bool {
+        !self.cache.iter().all(|node| self.io.contains(node))
+    }
+
+    /// The node that owns each drive, by place, from the kernel's number of the node that the drive is at, where it is known:
+    /// that one if it owns drives, else the next in turn that does.
+    pub fn of_drives(&self, at: &[Option<u32>]) -> Vec<usize> {
+        let mut turns = self.io.iter().copied().cycle();
+        let known =
+            |at: Option<u32>| self.io.iter().copied().find(|&node| at.is_some() && self.nodes[node].memory == at);
+        at.iter().map(|&at| known(at).or_else(|| turns.next()).unwrap_or(0)).collect()
+    }
+}
+
+/// Finds nodes by their numbers.
+fn choose(nodes: &[Node], wanted: &[usize], what: &str) -> Result<Vec<usize>> {
+    let ids: Vec<String> = nodes.iter().map(|node| node.id.to_string()).collect();
+    let has = match &ids[..] {
+        [id] => format!("there is one node, {id}"),
+        ids => format!("there are nodes {}", ids.join(", ")),
+    };
+    if wanted.is_empty() {
+        return Err(Error::invalid(format!("an empty list of {what} nodes"), format!("name at least one; {has}")));
+    }
+    let mut places = Vec::new();
+    for id in wanted {
+        match nodes.iter().position(|node| node.id == *id) {
+            Some(place) if !places.contains(&place) => places.push(place),
+            Some(_) => return Err(Error::invalid(format!("{what} node {id}"), "it is named twice")),
+            None => return Err(Error::invalid(format!("{what} node {id}"), has)),
+        }
+    }
+    places.sort_unstable();
+    Ok(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(id: usize) -> Node {
+        Node { id, cpus: vec![id], memory: Some(id as u32) }
+    }
+
+    #[test]
+    fn nodes_are_named_or_refused() {
+        let nodes = [node(0), node(2), node(3)];
+        assert_eq!(choose(&nodes, &[3, 0], "cache").unwrap(), [0, 2]);
+        for (bad, says) in [(&[][..], "name at least one"), (&[1], "nodes 0, 2, 3"), (&[2, 2], "named twice")] {
+            let error = choose(&nodes, bad, "cache").unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains("cache node"), "{error}");
+        }
+        let error = choose(&nodes[..1], &[1], "I/O").unwrap_err().to_string();
+        assert!(error.contains("there is one node, 0"), "{error}");
+    }
+
+    #[test]
+    fn drives_are_owned_by_their_node_or_one_in_turn() {
+        let places = NodeRoles { nodes: (0..4).map(node).collect(), cache: vec![0, 1], io: vec![2, 3] };
+        assert!(places.are_apart());
+        let at = [Some(3), Some(0), None, Some(2), None, Some(3)];
+        assert_eq!(places.of_drives(&at), [3, 2, 3, 2, 2, 3]);
+        let emulated = NodeRoles { nodes: vec![Node { memory: None, ..node(0) }; 2], cache: vec![1], io: vec![0, 1] };
+        assert_eq!(emulated.of_drives(&[None, Some(0), Some(7)]), [0, 1, 0]);
+        assert!(!emulated.are_apart());
+    }
+}

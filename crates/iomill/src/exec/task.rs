@@ -1,0 +1,220 @@
+//! Operations that no thread waits for.
+//!
+//! An operation belongs to itself: it holds its file and its buffers, and lives until it has ended, whatever becomes of the future or the
+//! call that caused it.
+//!
+//! Rules:
+//! 1. One thread at a time polls a task. A wake that comes meanwhile has it polled once more ([`RunState`]).
+//! 2. The thread that wakes a task polls it. So a wake is done only where that is allowed (rule 2 of `io`).
+//! 3. A task that panics has ended. Its locals are dropped as in every panic: that completes fills, leaves gates and breaks promises.
+
+use std::cell::UnsafeCell;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::Exec;
+use crate::sys::sync::{AtomicU32, Ordering};
+
+/// Nothing polls it, and no wake has come since.
+const IDLE: u32 = 0;
+/// A thread polls it.
+const RUNNING: u32 = 1;
+/// A thread polls it, and a wake has come.
+const WOKEN: u32 = 2;
+const ENDED: u32 = 3;
+
+/// Which thread may poll a task (rule 1).
+#[derive(Debug)]
+struct RunState(AtomicU32);
+
+impl RunState {
+    fn new() -> RunState {
+        RunState(AtomicU32::new(IDLE))
+    }
+
+    /// Takes in a wake; whether the caller is to poll.
+    fn begin(&self) -> bool {
+        let woken = |state| match state {
+            IDLE => Some(RUNNING),
+            RUNNING => Some(WOKEN),
+            _ => None,
+        };
+        // AcqRel: pairs with `pause` of the thread that polled last, so that what it left in the future is seen.
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, woken) == Ok(IDLE)
+    }
+
+    /// A poll has not brought the end; whether the caller is done with it. Else a wake has come, and it polls again.
+    fn pause(&self) -> bool {
+        // AcqRel: pairs with `begin`.
+        let is_idle = self.0.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if !is_idle {
+            // Only a wake changes it meanwhile.
+            self.0.swap(RUNNING, Ordering::AcqRel);
+        }
+        is_idle
+    }
+
+    fn end(&self) {
+        self.0.store(ENDED, Ordering::Release);
+    }
+}
+
+/// An operation with what it takes to poll it.
+struct Task<F> {
+    state: RunState,
+    /// Until the end. Reached by the thread that polls (rule 1).
+    operation: UnsafeCell<Option<F>>,
+}
+
+// SAFETY: `operation` is reached by one thread at a time (rule 1), which hands it over by `state`; so it need only be `Send`.
+unsafe impl<F: Send> Sync for Task<F> {}
+
+impl<F: Future<Output = ()> + Send + 'static> Task<F> {
+    fn run(self: &Arc<Self>) {
+        if !self.state.begin() {
+            return;
+        }
+        let waker = Waker::from(Arc::clone(self));
+        loop {
+            // Its message is out (rule 3).
+            let polled = catch_unwind(AssertUnwindSafe(|| self.poll(&mut Context::from_waker(&waker))));
+            if !matches!(polled, Ok(Poll::Pending)) {
+                // SAFETY: this thread polls, until `end`.
+                let operation = unsafe { &mut *self.operation.get() };
+                // In place, because it is pinned. A second panic of its locals must not take the thread along either.
+                let _ = catch_unwind(AssertUnwindSafe(|| *operation = None));
+                return self.state.end();
+            }
+            if self.state.pause() {
+                return;
+            }
+        }
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: this thread polls (rule 1).
+        match unsafe { &mut *self.operation.get() } {
+            // SAFETY: it lies in an `Arc`, from which it is never moved, and is dropped in place.
+            Some(operation) => unsafe { Pin::new_unchecked(operation) }.poll(context),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Wake for Task<F> {
+    fn wake(self: Arc<Self>) {
+        self.run();
+    }
+}
+
+impl Exec {
+    /// Begins an operation, whose I/O is [`Exec::spawned`], and returns when it has ended or waits for the first time.
+    pub fn spawn(&self, operation: impl Future<Output = ()> + Send + 'static) {
+        if self.runs_inline() {
+            return Exec::run_to_end(operation);
+        }
+        Arc::new(Task { state: RunState::new(), operation: UnsafeCell::new(Some(operation)) }).run();
+    }
+}
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use super::*;
+    use crate::sys::sync::{AtomicU32, model};
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// What a task waits for, its polls, and whether a poll saw all of it.
+    #[derive(Default)]
+    struct Model {
+        events: [AtomicU32; 2],
+        polls: UnsafeCell<u32>,
+        saw_all: UnsafeCell<bool>,
+    }
+
+    fn wake(state: &RunState, task: &Model) {
+        if !state.begin() {
+            return;
+        }
+        loop {
+            // SAFETY: loom checks that one thread at a time is here (rule 1).
+            task.polls.with_mut(|polls| unsafe { *polls += 1 });
+            let all = task.events.iter().all(|event| event.load(Ordering::Relaxed) == 1);
+            if all {
+                // SAFETY: as above.
+                task.saw_all.with_mut(|saw| unsafe { *saw = true });
+                return state.end();
+            }
+            if state.pause() {
+                return;
+            }
+        }
+    }
+
+    /// One thread at a time polls, and a poll after the last event sees all of them (rule 1).
+    ///
+    /// Seen to fail when a wake that found the task running was dropped, and when `begin` let a second thread poll.
+    #[test]
+    fn loom_task_sees_every_wake() {
+        model(|| {
+            let shared = Arc::new((RunState::new(), Model::default()));
+            let threads: Vec<_> = (0..2)
+                .map(|event| {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || {
+                        shared.1.events[event].store(1, Ordering::Relaxed);
+                        wake(&shared.0, &shared.1);
+                    })
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            // SAFETY: the threads have ended.
+            assert!(shared.1.saw_all.with(|saw| unsafe { *saw }));
+        });
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::exec::promise;
+
+    fn start(operation: impl Future<Output = ()> + Send + 'static) {
+        Arc::new(Task { state: RunState::new(), operation: UnsafeCell::new(Some(operation)) }).run();
+    }
+
+    #[test]
+    fn a_wake_within_a_poll_polls_once_more() {
+        let polls = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&polls);
+        start(poll_fn(move |context| {
+            let mut polls = counted.lock().unwrap();
+            *polls += 1;
+            if *polls == 3 {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        assert_eq!(*polls.lock().unwrap(), 3);
+    }
+
+    #[test]
+    fn a_task_that_panics_breaks_its_promise_and_nothing_else() {
+        let (promise, mut promised) = promise::<u32>();
+        start(async move {
+            let _promise = promise;
+            panic!("a test's own");
+        });
+        let polled = Pin::new(&mut promised).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Ready(Err(crate::Error::Machine { .. }))), "{polled:?}");
+    }
+}

@@ -1,0 +1,277 @@
+//! What of an open file is durable, and how it becomes so.
+//!
+//! Rules:
+//! 1. A mark says that a part holds what no fdatasync has covered. It is set after a write has ended, before the write is acknowledged.
+//!    A sync takes the mark before it asks for the part's fdatasync. A part that another writer has written to begins with one (`Mark`).
+//! 2. Syncs come one after the other. Under the lock each looks whether an earlier one has failed, because a mark that is not there
+//!    says nothing else: the sync that took it may have failed while this one waited.
+//! 3. A failed fdatasync, publication or cleaning of the end is the last that becomes of the file: after it no write begins and no sync
+//!    ends well. What the kernel still holds of earlier writes is unknown then, and a second fdatasync does not tell.
+//! 4. Every marked part is asked for its fdatasync, whatever becomes of the others. The marks of a sync that failed are set again.
+
+use std::sync::OnceLock;
+
+use super::FileState;
+use super::backing::{KeepLength, Part};
+use crate::drive::Piece;
+use crate::error::{Error, Result};
+use crate::exec::{FirstFailure, Within};
+use crate::sys::sync::{AtomicU8, Mutex, MutexGuard, Ordering, lock};
+
+/// The syncs of a file: one at a time, and none after one that failed.
+#[derive(Debug)]
+pub struct Syncs<T> {
+    /// Why there are no more; set once.
+    failed: OnceLock<String>,
+    /// What the next sync goes on from.
+    last: Mutex<T>,
+}
+
+impl<T> Syncs<T> {
+    pub fn new(last: T) -> Syncs<T> {
+        Syncs { failed: OnceLock::new(), last: Mutex::new(last) }
+    }
+
+    /// Why there are no more.
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// There are no more (rule 3). Only the first reason counts.
+    pub fn fail(&self, why: String) {
+        let _kept_if_first = self.failed.set(why);
+    }
+
+    /// The right to sync, when the sync that is under way has ended; why not, if that or an earlier one has failed (rule 2).
+    pub fn begin(&self) -> std::result::Result<MutexGuard<'_, T>, &str> {
+        let last = lock(&self.last);
+        match self.failure() {
+            Some(why) => Err(why),
+            None => Ok(last),
+        }
+    }
+}
+
+/// What a part holds that no fdatasync has covered (rule 1).
+#[derive(Debug)]
+pub struct Mark(AtomicU8);
+
+/// Nothing.
+const NOTHING: u8 = 0;
+/// What an earlier writer may have left: it was killed, or let go of the file without a sync. It can be read, so a sync covers it. It was
+/// never acknowledged, so nobody pays for it without asking.
+const FOUND: u8 = 1;
+/// What was written since the file was opened.
+const WRITTEN: u8 = 2;
+
+impl Mark {
+    /// Of a part that is being opened, by what it holds.
+    pub fn new(holds_bytes: bool) -> Mark {
+        Mark(AtomicU8::new(if holds_bytes { FOUND } else { NOTHING }))
+    }
+
+    /// The part was written to.
+    #[inline]
+    pub fn set(&self) {
+        if self.0.load(Ordering::Relaxed) != WRITTEN {
+            self.0.swap(WRITTEN, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes the mark away; what it was, if the part is to be synced. The end of a file keeps what was found as it was found.
+    fn take(&self, is_end: bool) -> Option<u8> {
+        if is_end && self.0.load(Ordering::Acquire) != WRITTEN {
+            return None;
+        }
+        Some(self.0.swap(NOTHING, Ordering::AcqRel)).filter(|&mark| mark != NOTHING)
+    }
+
+    /// Sets again what was taken (rule 4).
+    fn put_back(&self, mark: u8) {
+        self.0.fetch_max(mark, Ordering::AcqRel);
+    }
+}
+
+/// The length that is durable.
+#[derive(Debug)]
+pub struct Published {
+    pub len: u64,
+    pub keeper: Box<dyn KeepLength>,
+}
+
+/// A sync under way. Between its begin and [`SyncTurn::finish`] the pages that it is to cover are flushed.
+#[derive(Debug)]
+pub struct SyncTurn<'a> {
+    file: &'a FileState,
+    published: MutexGuard<'a, Published>,
+    /// The length to publish, taken before the flush: what is written meanwhile may not be on the drives when this length is.
+    len: u64,
+    is_end: bool,
+}
+
+impl FileState {
+    /// The right to make durable every write that ended before this call, and the length (rule 3 of the length). `None` for a file that is
+    /// only read. With `is_end` it is the file's last sync.
+    pub fn begin_sync(&self, is_end: bool) -> Result<Option<SyncTurn<'_>>> {
+        if !self.is_writer {
+            return Ok(None);
+        }
+        let published = self.syncs.begin().map_err(|why| self.poisoned(why))?;
+        Ok(Some(SyncTurn { file: self, published, len: self.len(), is_end }))
+    }
+
+    /// An error where an earlier failure keeps writes from being made durable.
+    pub(super) fn check_syncable(&self) -> Result<()> {
+        self.syncs.failure().map_or(Ok(()), |why| Err(self.poisoned(why)))
+    }
+
+    fn poisoned(&self, why: &str) -> Error {
+        Error::Poisoned { name: self.name().to_owned(), why: why.to_owned() }
+    }
+
+    /// Makes durable what was written to the parts (rule 4).
+    fn sync_parts(&self, is_end: bool) -> Result<()> {
+        let mut marked = Marked {
+            file: self,
+            parts: self.parts().iter().filter_map(|part| Some((part, part.mark.take(is_end)?))).collect(),
+            has_begun: false,
+        };
+        if marked.parts.is_empty() {
+            return Ok(());
+        }
+        marked.has_begun = true;
+        let pieces = marked.parts.iter().map(|(part, _)| (part.drive, Piece::sync(part.file)));
+        let failure = FirstFailure::default();
+        // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
+        let begun = unsafe { self.exec.blocking_inline().run(Within::SLABS, pieces, &failure) };
+        marked.has_begun = false;
+        // Where none was begun, the next sync may have better luck.
+        drop(begun?);
+        if let Some(failure) = failure.take() {
+            let error = self.error(failure);
+            self.set_poison(&error);
+            return Err(error);
+        }
+        marked.parts.clear();
+        Ok(())
+    }
+
+    /// The file takes no more writes (rule 3).
+    pub(super) fn set_poison(&self, error: &Error) {
+        self.syncs.fail(error.to_string());
+    }
+}
+
+/// Parts whose marks a sync has taken. Dropping it sets again what is left in it (rule 4).
+struct Marked<'a> {
+    file: &'a FileState,
+    parts: Vec<(&'a Part, u8)>,
+    /// A panic now leaves unknown what the drives have done (rule 3).
+    has_begun: bool,
+}
+
+impl Drop for Marked<'_> {
+    fn drop(&mut self) {
+        if self.has_begun {
+            self.file.syncs.fail("a sync panicked, so it is not known what is durable".to_owned());
+        }
+        self.parts.iter().for_each(|(part, mark)| part.mark.put_back(*mark));
+    }
+}
+
+impl SyncTurn<'_> {
+    /// Makes the parts durable, and then the length.
+    pub fn finish(mut self) -> Result<()> {
+        self.file.sync_parts(self.is_end)?;
+        if self.len != self.published.len {
+            let published = self.published.keeper.publish(self.len);
+            published.inspect_err(|error| self.file.set_poison(error))?;
+            self.published.len = self.len;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use super::*;
+    use crate::sys::sync::{Arc, model};
+    use loom::thread;
+
+    /// A drive with a cache of its own. A bit is a write.
+    #[derive(Default)]
+    struct Drive {
+        /// What the next fdatasync covers. One that fails drops it, as the kernel may.
+        holds: u64,
+        durable: u64,
+        /// The next fdatasync fails.
+        is_failing: bool,
+    }
+
+    type File = (Syncs<()>, Mark, Mutex<Drive>);
+
+    /// As `FileState` does; whether it ended well.
+    fn sync((syncs, mark, drive): &File) -> bool {
+        let Ok(_last) = syncs.begin() else { return false };
+        let Some(taken) = mark.take(false) else { return true };
+        let mut drive = lock(drive);
+        let holds = std::mem::take(&mut drive.holds);
+        if std::mem::take(&mut drive.is_failing) {
+            drop(drive);
+            syncs.fail("it failed".to_owned());
+            mark.put_back(taken);
+            return false;
+        }
+        drive.durable |= holds;
+        true
+    }
+
+    fn write_and_sync(file: &File, bit: u64) -> bool {
+        lock(&file.2).holds |= bit;
+        file.1.set();
+        let is_synced = sync(file);
+        assert!(!is_synced || lock(&file.2).durable & bit != 0, "write {bit} is said to be durable");
+        is_synced
+    }
+
+    fn check(is_failing: bool) {
+        model(move || {
+            let drive = Drive { is_failing, ..Drive::default() };
+            let file: Arc<File> = Arc::new((Syncs::new(()), Mark::new(false), Mutex::new(drive)));
+            let other = thread::spawn({
+                let file = Arc::clone(&file);
+                move || write_and_sync(&file, 1)
+            });
+            let ours = write_and_sync(&file, 2);
+            let theirs = other.join().unwrap();
+            assert_eq!(ours && theirs, !is_failing);
+        });
+    }
+
+    /// No sync says that a write is durable which is not, also where another sync fails while it waits (rules 2 and 3).
+    ///
+    /// Seen to fail when `begin` looked at the failure before it took the lock, and not after.
+    #[test]
+    fn loom_sync_says_what_is_durable() {
+        check(false);
+        check(true);
+    }
+
+    /// A write that ended before a sync began is covered by it, whatever other sync is under way (rule 1).
+    ///
+    /// Seen to fail when the sync took the mark after its fdatasync.
+    #[test]
+    fn loom_sync_covers_what_ended_before_it() {
+        model(|| {
+            // The other thread has something to sync.
+            let drive = Drive { holds: 4, ..Drive::default() };
+            let file: Arc<File> = Arc::new((Syncs::new(()), Mark::new(true), Mutex::new(drive)));
+            let other = thread::spawn({
+                let file = Arc::clone(&file);
+                move || sync(&file)
+            });
+            assert!(write_and_sync(&file, 1));
+            assert!(other.join().unwrap());
+        });
+    }
+}

@@ -1,0 +1,120 @@
+//! Being inside a file's gate, or keeping it closed.
+
+use super::gate::Closed;
+use super::{FileState, tail};
+use crate::drive::serve;
+use crate::error::{Error, Result};
+use crate::exec::pools;
+use crate::sys::sync::Ordering;
+
+/// Is inside a file's gate.
+#[derive(Debug)]
+pub struct Entered<'a>(&'a FileState);
+
+impl<'a> Entered<'a> {
+    /// Enters, unless the array is closed.
+    pub fn enter(file: &'a FileState) -> Result<Entered<'a>> {
+        file.exec.check_home()?;
+        file.gate.enter(|| file.exec.pause());
+        let entered = Entered(file);
+        file.exec.check_open()?;
+        Ok(entered)
+    }
+
+    /// Enters, unless the gate is closed or the array is.
+    pub fn try_enter(file: &'a FileState) -> Option<Entered<'a>> {
+        let entered = file.gate.try_enter().then(|| Entered(file))?;
+        file.exec.is_open().then_some(entered)
+    }
+
+    /// Enters, unless the array is closed; `None` where the file's gate is, and the caller must not wait until it opens.
+    pub fn enter_if_open(file: &'a FileState) -> Result<Option<Entered<'a>>> {
+        file.exec.check_home()?;
+        if pools::may_wait() {
+            return Entered::enter(file).map(Some);
+        }
+        if !file.gate.try_enter() {
+            return Ok(None);
+        }
+        let entered = Entered(file);
+        file.exec.check_open()?;
+        Ok(Some(entered))
+    }
+}
+
+impl Entered<'_> {
+    /// Stays inside after the guard is gone; [`FileState::leave_gate`] leaves.
+    pub fn stay(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.gate.leave();
+    }
+}
+
+/// A change of a file's length under way: its gate is closed, and nothing is in flight.
+#[derive(Debug)]
+pub struct Resize<'a> {
+    file: &'a FileState,
+    _closed: Closed<'a>,
+}
+
+impl FileState {
+    /// Leaves the gate for an operation that has stayed inside.
+    pub fn leave_gate(&self) {
+        self.gate.leave();
+    }
+
+    /// Closes the gate for a change of what the file holds (rule 6 of the length). The caller is not inside.
+    pub fn begin_resize(&self) -> Result<Resize<'_>> {
+        // Where there is nothing to wait for.
+        self.check_writable()?;
+        let closed = self.gate.close(|| self.exec.pause_for_io());
+        self.exec.check_open()?;
+        self.check_writable()?;
+        Ok(Resize { file: self, _closed: closed })
+    }
+
+    /// The same for a write that clears what failed ones have left. It waits for drives, which a call on the thread of a drive must not.
+    /// Without threads it waits for what may have called it, if that is a callback.
+    pub fn begin_sweep(&self) -> Result<Resize<'_>> {
+        if serve::is_serving() || !(self.exec.has_threads() || pools::may_block()) {
+            return Err(Error::WouldBlock { call: "a write after one that failed" });
+        }
+        self.begin_resize()
+    }
+
+    /// Closes the gate for the file's end, whatever its state. What entered before has ended when this returns.
+    pub fn close_gate(&self) -> impl Drop + '_ {
+        self.gate.close(|| self.exec.pause_for_io())
+    }
+}
+
+impl Resize<'_> {
+    /// Whether failed writes may have left bytes beyond the end (rule 5 of the length).
+    pub fn has_stale_tail(&self) -> bool {
+        self.file.has_stale_tail.load(Ordering::Relaxed)
+    }
+
+    /// Shortens the length in memory.
+    pub fn cut(&self, len: u64) {
+        self.file.len.store(len, Ordering::Release);
+    }
+
+    /// Lengthens the parts by holes, then the length in memory.
+    pub fn extend(&self, len: u64) -> Result<()> {
+        self.file.extend(len)?;
+        self.file.wrote(len);
+        Ok(())
+    }
+
+    /// Makes what is beyond the length read as zero. Where that fails, the file must not grow over it.
+    pub fn clean_tail(&self) -> Result<()> {
+        tail::clean(self.file, self.file.len()).inspect_err(|error| self.file.set_poison(error))?;
+        self.file.has_stale_tail.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! An open file: its parts, its length, and what keeps them in step.
+//!
+//! Goals: what every handle of a file shares below the cache. Non-goals: pages in memory, and handles.
+//!
+//! Rules of the length:
+//! 1. Before a byte is written past the end, every part is at least as long as the layout implies for the new end
+//!    (`reserve`). Parts only ever are too long, never too short, and what is beyond the length reads as zero.
+//! 2. The length in memory grows after the write that extends it has ended well (`wrote`).
+//! 3. The durable length is published after an fdatasync of every part that was written since the last one (`durable`).
+//! 4. Shrinking publishes first and cuts after ([`Resize`]), with no I/O in flight. What a crash leaves uncut is cut when
+//!    the file is next opened for writing (`tail::clean`).
+//! 5. What a failed write has left beyond the length is cleared before the length grows over it, by a change of the length or by a write
+//!    that begins later, with no I/O in flight.
+//! 6. A caller that closes the gate looks at the array and at earlier failures when it is closed: both may have ended what it waited for.
+
+pub mod backing;
+pub mod durable;
+mod entered;
+mod gate;
+mod parts;
+mod room;
+pub mod split;
+mod tail;
+pub mod transfer;
+pub mod vectored;
+mod writeback_errors;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::catalog::{Catalog, Record};
+use crate::drive::{Failure, Fault};
+use crate::engine::Op;
+use crate::error::{Error, Result};
+use crate::exec::Exec;
+use crate::sys::sync::{AtomicU64, Mutex, Ordering};
+use backing::{Backing, Part, Place};
+use durable::{Published, Syncs};
+use gate::Gate;
+use parts::ArrayParts;
+use writeback_errors::WritebackErrors;
+
+pub use entered::{Entered, Resize};
+pub use writeback_errors::Reported;
+
+/// The longest file in bytes: far beyond every file system's own limit, and low enough that no sum overflows.
+pub const MAX_FILE_BYTES: u64 = 1 << 60;
+
+/// An open file below the cache.
+#[derive(Debug)]
+pub struct FileState {
+    pub exec: Arc<Exec>,
+    backing: Box<dyn Backing>,
+    is_writer: bool,
+    /// I/O enters; a change of the length closes it.
+    gate: Gate,
+    /// Failures of write-back that handles are to be told of.
+    pub errors: WritebackErrors,
+    /// Current length in bytes, durable or not.
+    len: AtomicU64,
+    /// Serialises whatever changes the size of parts.
+    grow: Mutex<()>,
+    /// Syncs, with the length that is published. Only a writer has any.
+    syncs: Syncs<Published>,
+    /// A failed write may have left bytes beyond the length (rule 5). Set inside the gate, cleared with the gate closed.
+    has_stale_tail: AtomicBool,
+}
+
+impl FileState {
+    /// Opens a file of an array.
+    pub fn open(exec: &Arc<Exec>, catalog: &Catalog, record: &Arc<Record>) -> Result<FileState> {
+        let file = catalog.open_length(record)?;
+        let len = file.current();
+        if len > MAX_FILE_BYTES {
+            let what = format!("length of {:?} is {len}", record.name);
+            return Err(Error::invalid(what, "no file is that long: the length file is not to be trusted"));
+        }
+        let backing = Box::new(ArrayParts::open(exec, catalog, record, len)?);
+        let published = Published { len, keeper: Box::new(file) };
+        FileState::new(exec, backing, catalog.is_writer(), published)
+    }
+
+    /// A file that lies in `backing`, with the length that is published.
+    fn new(exec: &Arc<Exec>, backing: Box<dyn Backing>, is_writer: bool, published: Published) -> Result<FileState> {
+        let len = published.len;
+        let file = FileState {
+            exec: Arc::clone(exec),
+            backing,
+            is_writer,
+            gate: Gate::default(),
+            errors: WritebackErrors::default(),
+            len: AtomicU64::new(len),
+            grow: Mutex::new(()),
+            syncs: Syncs::new(published),
+            has_stale_tail: AtomicBool::new(false),
+        };
+        file.check_parts(len)?;
+        if is_writer {
+            tail::clean(&file, len)?;
+        }
+        Ok(file)
+    }
+
+    /// Every part must hold what the length says.
+    fn check_parts(&self, len: u64) -> Result<()> {
+        for (index, part) in self.parts().iter().enumerate() {
+            let (has, needs) = (part.has(), self.backing.part_bytes(index, len));
+            if has < needs {
+                let why = format!(
+                    "the part is {has} bytes long but the file's length needs {needs}: it was cut behind iomill's \
+                     back, or it is not the part that belongs here; restore it, or see `iomill check`"
+                );
+                return Err(Error::Corrupt { path: part.path(), why });
+            }
+        }
+        Ok(())
+    }
+
+    /// The file's name when it was opened.
+    pub fn name(&self) -> &str {
+        self.backing.name()
+    }
+
+    /// Bytes of a block, which lies in one part.
+    pub fn block_bytes(&self) -> u64 {
+        self.backing.block_bytes()
+    }
+
+    pub fn parts(&self) -> &[Part] {
+        self.backing.parts()
+    }
+
+    /// Where a byte is, by its offset in bytes, and its part.
+    pub fn locate(&self, offset: u64) -> (&Part, Place) {
+        let place = self.backing.locate(offset);
+        (&self.parts()[place.part], place)
+    }
+
+    pub fn is_writer(&self) -> bool {
+        self.is_writer
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> u64 {
+        // Acquire: pairs with `wrote`, so that a reader that sees the length sees the bytes.
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Checks that a range can exist at all; its end.
+    pub fn range_end(&self, offset: u64, len: u64) -> Result<u64> {
+        match offset.checked_add(len) {
+            Some(end) if end <= MAX_FILE_BYTES => Ok(end),
+            _ => Err(Error::invalid(
+                format!("offset {offset} with length {len}"),
+                format!("a file ends at 2^60 = {MAX_FILE_BYTES} bytes at the latest"),
+            )),
+        }
+    }
+
+    /// Every range of a gather, (offset, length) in bytes each, lies within the file.
+    pub fn check_within(&self, ranges: impl Iterator<Item = (u64, usize)>) -> Result<()> {
+        let len = self.len();
+        for (index, (offset, range_len)) in ranges.enumerate() {
+            if offset.checked_add(range_len as u64).is_none_or(|end| end > len) {
+                let what = format!("record {index} at offset {offset} of {range_len} bytes");
+                return Err(Error::invalid(what, format!("file {:?} ends at {len}", self.name())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of a write up to `end` that failed. What it left behind within the file must reach the drives as well
+    /// before a sync may say that all did; what it left beyond is in the way of growing.
+    pub fn wrote_in_part(&self, end: u64) {
+        if end > self.len() {
+            self.has_stale_tail.store(true, Ordering::Relaxed);
+        }
+        self.mark_parts();
+    }
+
+    /// Takes note of a write up to `end` that ended well (rule 2).
+    pub fn wrote(&self, end: u64) {
+        if end > self.len.load(Ordering::Relaxed) {
+            self.len.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
+    /// Parts hold what no fdatasync has covered.
+    pub fn mark_parts(&self) {
+        self.parts().iter().for_each(|part| part.mark.set());
+    }
+
+    /// The part of a byte holds something new.
+    pub fn mark_part_of(&self, offset: u64) {
+        self.locate(offset).0.mark.set();
+    }
+
+    /// Whether a write up to `end` would bring into the file what a failed one has left (rule 5).
+    #[inline]
+    pub fn is_in_stale_tail(&self, end: u64) -> bool {
+        end > self.len() && self.has_stale_tail.load(Ordering::Relaxed)
+    }
+
+    /// Refuses writes where they cannot be kept.
+    pub fn check_writable(&self) -> Result<()> {
+        if !self.is_writer {
+            return Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".into() });
+        }
+        self.check_syncable()
+    }
+
+    /// Turns a piece's failure into an error that names the part.
+    pub fn error(&self, failure: Failure) -> Error {
+        let part = self.parts().iter().find(|part| part.file.key == failure.key);
+        let path = part.map(Part::path).unwrap_or_default();
+        match failure.fault {
+            Fault::Cut(missing) => Error::PartCut { path, offset: failure.offset, missing },
+            Fault::Errno(libc::ECANCELED) => Error::Closed,
+            Fault::Errno(errno) => Error::Io {
+                action: match failure.op {
+                    Op::Read => "read",
+                    Op::Write => "write",
+                    Op::Sync => "sync",
+                },
+                path,
+                offset: (failure.op != Op::Sync).then_some(failure.offset),
+                source: std::io::Error::from_raw_os_error(errno),
+            },
+        }
+    }
+
+    /// Gives back what was allocated ahead. Nothing is in flight.
+    pub fn trim(&self) -> Result<()> {
+        tail::trim(self)
+    }
+}
+
+impl Drop for FileState {
+    /// Nothing is in flight.
+    fn drop(&mut self) {
+        for part in self.backing.parts() {
+            self.exec.forget(part.file.key);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Room in parts: what makes them longer, and how far ahead of what is written.
+//!
+//! Goals: appends that do not pay the file system each time; a batch takes the room that its writes take one after the other in rising
+//! order. Non-goals: making parts shorter, which is `tail`'s.
+
+use std::ops::Range;
+
+use super::FileState;
+use super::backing::Part;
+use crate::drive::PAGE_BYTES;
+use crate::error::{Error, Result};
+use crate::sys::sync::{Ordering, lock};
+
+/// Parts grow by an eighth of their size, within these bounds, in bytes. What is skipped by more than the most stays a hole.
+const GROW_LEAST_BYTES: u64 = 1 << 20;
+const GROW_MOST_BYTES: u64 = 256 << 20;
+
+impl Part {
+    /// The part has this many bytes now, which the next sync makes durable. Under `FileState::grow`.
+    fn grew(&self, to: u64) {
+        self.reserved.store(to, Ordering::Relaxed);
+        self.mark.set();
+    }
+
+    /// Makes a part at least `needs` bytes long, with room for what begins at `start`: what lies far before that stays a hole.
+    fn reserve(&self, start: u64, needs: u64, is_ahead: bool) -> Result<()> {
+        let mut has = self.reserved.load(Ordering::Relaxed);
+        if needs <= has {
+            return Ok(());
+        }
+        if start > has + GROW_MOST_BYTES {
+            self.extend(start)?;
+            has = start;
+        }
+        if needs <= has {
+            // Of the ranges none is in this part.
+            return Ok(());
+        }
+        self.grew(if is_ahead {
+            self.allocate_ahead(has, needs)?
+        } else {
+            self.allocate(has, needs).map(|()| needs)?
+        });
+        Ok(())
+    }
+
+    /// Gives a part more room than it needs now, so that appends do not pay the file system each time; where the drive
+    /// has no room for more, what it needs. The new size.
+    fn allocate_ahead(&self, has: u64, needs: u64) -> Result<u64> {
+        let extra = (has / 8).clamp(GROW_LEAST_BYTES, GROW_MOST_BYTES);
+        let target = needs.max((has + extra).next_multiple_of(PAGE_BYTES as u64));
+        match self.allocate(has, target) {
+            Ok(()) => Ok(target),
+            Err(_) if target > needs => self.allocate(has, needs).map(|()| needs),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lengthens a part by a hole.
+    fn extend(&self, to: u64) -> Result<()> {
+        let (fs, handle) = (self.open.fs(), self.open.handle());
+        fs.set_len(handle, to).map_err(|e| Error::io("extend", self.path(), e))?;
+        self.grew(to);
+        Ok(())
+    }
+
+    fn allocate(&self, from: u64, to: u64) -> Result<()> {
+        let (fs, handle) = (self.open.fs(), self.open.handle());
+        fs.allocate(handle, from, to - from).map_err(|source| {
+            // Some file systems keep what they took before they ran out, which is all that the drive had. If it cannot be given
+            // back now, the next opening does it.
+            if fs.len(handle).is_ok_and(|len| len > from) {
+                let _ = fs.set_len(handle, from);
+            }
+            Error::Io { action: "make room in", path: self.path(), offset: Some(from), source }
+        })
+    }
+}
+
+impl FileState {
+    /// Makes the parts long enough for writes of `ranges`, in any order, of which the last ends at `end` (rule 1 of the length).
+    pub fn reserve(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<()> {
+        let len = self.len();
+        if end <= len {
+            return Ok(());
+        }
+        let _grow = lock(&self.grow);
+        // As a rule there is room.
+        if self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has()) {
+            return Ok(());
+        }
+        let spans = spans(ranges.filter(|range| range.end > len).collect());
+        for span in &spans {
+            for (index, part) in self.parts().iter().enumerate() {
+                let start = self.backing.part_bytes(index, span.start) & !(PAGE_BYTES as u64 - 1);
+                part.reserve(start, self.needs(index, span.end), span.end == end)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the parts exactly long enough for a file of `end` bytes that is about to be written whole.
+    pub fn preallocate(&self, end: u64) -> Result<()> {
+        let _grow = lock(&self.grow);
+        for (index, part) in self.parts().iter().enumerate() {
+            let (needs, has) = (self.needs(index, end), part.has());
+            if needs > has {
+                part.allocate(has, needs)?;
+                part.grew(needs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lengthens the parts by holes.
+    pub(super) fn extend(&self, len: u64) -> Result<()> {
+        let _grow = lock(&self.grow);
+        for (index, part) in self.parts().iter().enumerate() {
+            let needs = self.needs(index, len);
+            if needs > part.has() {
+                part.extend(needs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What part `index` must have when the file is `end` bytes long, in whole pages.
+    fn needs(&self, index: usize, end: u64) -> u64 {
+        self.backing.part_bytes(index, end).next_multiple_of(PAGE_BYTES as u64)
+    }
+}
+
+/// The ranges in rising order, those that are near each other as one.
+fn spans(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut spans: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match spans.last_mut() {
+            Some(last) if range.start <= last.end.saturating_add(GROW_MOST_BYTES) => last.end = last.end.max(range.end),
+            _ => spans.push(range),
+        }
+    }
+    spans
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_ranges_are_one_span() {
+        let far = GROW_MOST_BYTES;
+        let ranges =
+            vec![3 * far..3 * far + 9, 10..20, 0..100, far + 100..far + 101, 40..50, 2 * far + 102..2 * far + 103];
+        assert_eq!(spans(ranges), [0..far + 101, 2 * far + 102..3 * far + 9]);
+        assert_eq!(spans(Vec::new()), []);
+    }
+}

@@ -1,0 +1,166 @@
+//! Cuts what a call asks for into pieces: at block boundaries, because the next block is on another drive, and at page
+//! edges, as the drive's direct I/O demands.
+
+use super::FileState;
+use crate::drive::locks::BlockLocks;
+use crate::drive::{BOUNCE_BYTES, Class, PAGE_BYTES, PIECE_BYTES, Piece};
+use crate::engine::{Memory, Op};
+use crate::sys::fs::Alignment;
+
+/// A range of a virtual file and the caller's memory for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Offset in the file in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: usize,
+    /// The memory.
+    pub buf: *mut u8,
+}
+
+// SAFETY: an extent describes memory; a caller that passes it to another thread vouches for it, as for a piece.
+unsafe impl Send for Extent {}
+// SAFETY: as above; nothing is reached through it but by unsafe code.
+unsafe impl Sync for Extent {}
+
+/// An iterator over the pieces of extents, each with the array's index of its drive.
+pub struct Splitter<'a, E> {
+    file: &'a FileState,
+    op: Op,
+    class: Class,
+    extents: E,
+    now: Extent,
+}
+
+impl<'a, E: Iterator<Item = Extent>> Splitter<'a, E> {
+    /// Cuts `extents`, which lie within what `FileState` allows.
+    pub fn new(file: &'a FileState, op: Op, class: Class, extents: E) -> Self {
+        let now = Extent { offset: 0, len: 0, buf: std::ptr::null_mut() };
+        Splitter { file, op, class, extents, now }
+    }
+}
+
+impl<E: Iterator<Item = Extent>> Iterator for Splitter<'_, E> {
+    type Item = (u16, Piece);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u16, Piece)> {
+        while self.now.len == 0 {
+            self.now = self.extents.next()?;
+        }
+        let Extent { offset, len, buf } = self.now;
+        let block_bytes = self.file.block_bytes();
+        let (part, place) = self.file.locate(offset);
+        let in_block = len.min((block_bytes - offset % block_bytes) as usize);
+        let len = piece_len(self.op, part.align, place.offset, in_block, buf as usize);
+        self.now = Extent { offset: offset + len as u64, len: self.now.len - len, buf: buf.wrapping_add(len) };
+        let lock = if self.op == Op::Write { BlockLocks::index(part.file.key, place.block) } else { 0 };
+        let piece = Piece {
+            file: part.file,
+            op: self.op,
+            class: self.class,
+            lock,
+            len: len as u32,
+            token: 0,
+            tag: 0,
+            offset: place.offset,
+            memory: Memory::one(buf),
+        };
+        Some((part.drive, piece))
+    }
+}
+
+impl FileState {
+    /// How many bytes of a page its part holds: a whole page, but at the end of a part that is only read.
+    pub fn page_bytes(&self, page: u64) -> usize {
+        // What is below the length is in the parts (rule 1 of the length).
+        if (page + 1) * PAGE_BYTES as u64 <= self.len() {
+            return PAGE_BYTES;
+        }
+        let (part, place) = self.locate(page * PAGE_BYTES as u64);
+        part.has().saturating_sub(place.offset).clamp(1, PAGE_BYTES as u64) as usize
+    }
+
+    /// The piece that moves pages of one block, from `page` on, and its drive.
+    pub fn page_piece(&self, op: Op, class: Class, page: u64, len: usize, memory: Memory) -> (u16, Piece) {
+        let (part, place) = self.locate(page * PAGE_BYTES as u64);
+        let lock = BlockLocks::index(part.file.key, place.block);
+        let piece = Piece { op, class, lock, len: len as u32, offset: place.offset, memory, ..Piece::sync(part.file) };
+        (part.drive, piece)
+    }
+}
+
+/// How much of a range within one block goes into the next piece (`drive::Piece` says what a piece may be).
+#[inline]
+fn piece_len(op: Op, align: Alignment, offset: u64, len: usize, address: usize) -> usize {
+    if !align.is_direct() {
+        return len.min(PIECE_BYTES);
+    }
+    let into_page = offset as usize % PAGE_BYTES;
+    let misaligned = |address: usize| !address.is_multiple_of(align.memory as usize);
+    if into_page == 0 {
+        let whole = len - len % PAGE_BYTES;
+        return match op {
+            _ if whole > 0 && !misaligned(address) => whole.min(PIECE_BYTES),
+            Op::Write if whole > 0 => whole.min(BOUNCE_BYTES),
+            Op::Write => len,
+            _ => len.min(BOUNCE_BYTES),
+        };
+    }
+    let to_edge = PAGE_BYTES - into_page;
+    if op == Op::Write || len <= to_edge {
+        return len.min(to_edge);
+    }
+    if into_page + len <= BOUNCE_BYTES {
+        return len;
+    }
+    // A long read: up to the edge through a bounce page where the rest can go straight, else a bounce buffer full.
+    if misaligned(address + to_edge) { BOUNCE_BYTES - into_page } else { to_edge }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DIRECT: Alignment = Alignment { offset: 4096, memory: 512 };
+    /// Drives of large sectors under an old kernel, and zram.
+    const STRICT: Alignment = Alignment { offset: 4096, memory: 4096 };
+
+    proptest! {
+        /// Pieces make progress and are what `Piece` promises.
+        #[test]
+        fn pieces_are_as_promised(
+            offset in 0u64..1 << 20, len in 1usize..1 << 20, address in 0usize..1 << 14, write: bool, kind in 0usize..3,
+        ) {
+            let (op, align) = (if write { Op::Write } else { Op::Read }, [Alignment::NONE, DIRECT, STRICT][kind]);
+            let demand = align.memory as usize;
+            let (mut offset, mut left, mut address) = (offset, len, address);
+            while left > 0 {
+                let n = piece_len(op, align, offset, left, address);
+                prop_assert!(n > 0 && n <= left);
+                let first = offset as usize % PAGE_BYTES;
+                let pages = (first + n).next_multiple_of(PAGE_BYTES);
+                let direct = kind == 0 || (first == 0 && n.is_multiple_of(PAGE_BYTES) && address.is_multiple_of(demand));
+                if direct {
+                    prop_assert!(n <= PIECE_BYTES);
+                } else {
+                    prop_assert!(pages <= BOUNCE_BYTES);
+                    prop_assert!(!write || pages == PAGE_BYTES || (first == 0 && n.is_multiple_of(PAGE_BYTES)));
+                }
+                offset += n as u64;
+                address += n;
+                left -= n;
+            }
+        }
+    }
+
+    #[test]
+    fn an_aligned_long_transfer_is_never_bounced() {
+        assert_eq!(piece_len(Op::Read, DIRECT, 8192, 1 << 20, 512), PIECE_BYTES);
+        assert_eq!(piece_len(Op::Read, DIRECT, 4000, 1 << 20, 416), 96, "the edge, so that the rest is aligned");
+        assert_eq!(piece_len(Op::Write, DIRECT, 4000, 1 << 20, 1), 96);
+        assert_eq!(piece_len(Op::Read, DIRECT, 100, 128, 7), 128);
+        assert_eq!(piece_len(Op::Read, DIRECT, 4090, 128, 7), 128, "one bounced read over the page edge");
+    }
+}

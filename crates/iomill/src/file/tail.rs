@@ -1,0 +1,57 @@
+//! What lies beyond a file's end in its parts: cutting it off and making it read as zero.
+//!
+//! Garbage gets there when a process dies between a write past the end and the publication of the new length, or between the
+//! publication of a shorter length and the cutting of the parts. With the hash layout the last, partial group of blocks
+//! also leaves unused blocks *inside* a part, so cutting is not enough.
+
+use super::FileState;
+use crate::drive::PAGE_BYTES;
+use crate::engine::EngineKind;
+use crate::error::{Error, Result};
+use crate::sys::sync::Ordering;
+
+/// Makes everything beyond `len` read as zero, and cuts the parts to what the layout implies, in whole pages. Nothing
+/// is in flight.
+pub fn clean(file: &FileState, len: u64) -> Result<()> {
+    for (index, part) in file.parts().iter().enumerate() {
+        let (fs, handle) = (part.open.fs(), part.open.handle());
+        let failed = |action| move |e| Error::io(action, part.open.full_path(), e);
+        let end = file.backing.part_bytes(index, len);
+        let whole = end.next_multiple_of(PAGE_BYTES as u64);
+        let has = part.reserved.load(Ordering::Relaxed);
+        if has > end {
+            // The file system zeroes the rest of the last page when it cuts within it.
+            fs.set_len(handle, end).map_err(failed("cut"))?;
+        }
+        if has != end || whole != end {
+            fs.set_len(handle, whole).map_err(failed("extend"))?;
+            part.reserved.store(whole, Ordering::Relaxed);
+            part.mark.set();
+        }
+        let ranges = file.backing.unused_ranges(index, len, whole);
+        for &(offset, len) in &ranges {
+            fs.zero(handle, offset, len).map_err(failed("zero"))?;
+            // Durable before a longer length is, which would uncover what was here.
+            part.mark.set();
+        }
+        // An engine of mapped parts would not hear of it, and leave it out of a sync.
+        if !ranges.is_empty() && file.exec.services[usize::from(part.drive)].kind == EngineKind::Mmap {
+            fs.sync_data(handle).map_err(failed("sync"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives back what was allocated ahead.
+pub fn trim(file: &FileState) -> Result<()> {
+    let len = file.len();
+    for (index, part) in file.parts().iter().enumerate() {
+        let needs = file.backing.part_bytes(index, len).next_multiple_of(PAGE_BYTES as u64);
+        if part.reserved.load(Ordering::Relaxed) > needs {
+            let cut = part.open.fs().set_len(part.open.handle(), needs);
+            cut.map_err(|e| Error::io("cut", part.open.full_path(), e))?;
+            part.reserved.store(needs, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}

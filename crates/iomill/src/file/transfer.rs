@@ -1,0 +1,91 @@
+//! Bytes between a call's memory and a file's drives, past every cache.
+
+use super::FileState;
+use super::split::{Extent, Splitter};
+use crate::drive::Class;
+use crate::engine::Op;
+use crate::error::Result;
+use crate::exec::{FirstFailure, Io, Landing, Within};
+
+/// A write under way. Dropped before its end, by an error or a panic, it has written in part.
+#[derive(Debug)]
+pub struct WriteTurn<'a> {
+    file: &'a FileState,
+    /// Where the last byte ends; 0 if nothing is written.
+    end: u64,
+    /// Whether it goes to the drives now. What goes to the cache is marked when it is flushed.
+    is_direct: bool,
+    has_ended: bool,
+}
+
+impl<'a> WriteTurn<'a> {
+    /// Begins a write whose last byte ends at `end`. The caller is inside the gate.
+    pub fn begin(file: &'a FileState, end: u64, is_direct: bool) -> WriteTurn<'a> {
+        WriteTurn { file, end, is_direct, has_ended: end == 0 }
+    }
+
+    /// It has ended well.
+    pub fn finish(mut self) {
+        if self.end > 0 {
+            if self.is_direct {
+                self.file.mark_parts();
+            }
+            self.file.wrote(self.end);
+        }
+        self.has_ended = true;
+    }
+}
+
+impl Drop for WriteTurn<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.file.wrote_in_part(self.end);
+        }
+    }
+}
+
+impl FileState {
+    /// Reads `reads` and writes `writes`. The caller is inside the gate, and has made room. After a failure no more is begun.
+    ///
+    /// # Safety
+    /// The extents' memory is valid until this has ended or is dropped; memory that is read into is touched by nothing else.
+    pub async unsafe fn transfer(
+        &self,
+        io: &Io<'_>,
+        class: Class,
+        within: Within,
+        reads: impl Iterator<Item = Extent>,
+        writes: impl Iterator<Item = Extent>,
+    ) -> Result<()> {
+        let first = FirstFailure::default();
+        // SAFETY: the caller's promise.
+        let landing = unsafe { self.begin_transfer(io, class, within, reads, writes, &first) }?;
+        landing.await;
+        first.take().map_or(Ok(()), |failure| Err(self.error(failure)))
+    }
+
+    /// # Safety
+    /// As for `transfer`, until what is returned has ended or is dropped.
+    unsafe fn begin_transfer<'a, 's>(
+        &self,
+        io: &Io<'a>,
+        class: Class,
+        within: Within,
+        reads: impl Iterator<Item = Extent>,
+        writes: impl Iterator<Item = Extent>,
+        first: &'s FirstFailure,
+    ) -> Result<Landing<'a, 's>> {
+        let (mut read, mut written) = (0, 0);
+        let reads = reads.inspect(|extent| read += extent.len as u64);
+        let writes = writes.inspect(|extent| written += extent.len as u64);
+        let mut pieces =
+            Splitter::new(self, Op::Read, class, reads).chain(Splitter::new(self, Op::Write, class, writes));
+        let until_failure = std::iter::from_fn(|| if first.is_none() { pieces.next() } else { None });
+        // SAFETY: the caller's promise.
+        let landing = unsafe { io.run(within, until_failure, first) };
+        drop(pieces);
+        self.exec.count_bytes(Op::Read, read);
+        self.exec.count_bytes(Op::Write, written);
+        landing
+    }
+}

@@ -1,0 +1,97 @@
+//! Vectored writes, cut so that every page is written once and as a whole.
+
+use std::io::IoSlice;
+
+use super::split::Extent;
+use crate::drive::PAGE_BYTES;
+
+/// The extents of a vectored write. A page that several buffers share is gathered, so that it too is written as a whole.
+pub struct VectoredWrite {
+    /// One after the other; none ends within a page that the next one begins in.
+    pub extents: Vec<Extent>,
+    /// The gathered pages, which extents point into.
+    shared: Vec<Vec<u8>>,
+}
+
+impl VectoredWrite {
+    /// Cuts what is to be written from `offset` on.
+    pub fn new(bufs: &[IoSlice<'_>], offset: u64) -> VectoredWrite {
+        let mut write = VectoredWrite { extents: Vec::with_capacity(bufs.len()), shared: Vec::new() };
+        let mut at = offset;
+        // What is gathered of the page at `at`, up to there.
+        let mut page: Vec<u8> = Vec::new();
+        for buf in bufs {
+            let mut bytes = &buf[..];
+            if !page.is_empty() {
+                let (head, rest) = bytes.split_at(bytes.len().min(to_page_end(at)));
+                page.extend_from_slice(head);
+                at += head.len() as u64;
+                bytes = rest;
+                if at.is_multiple_of(PAGE_BYTES as u64) {
+                    write.push_shared(&mut page, at);
+                }
+            }
+            // Either `bytes` are used up or `page` is empty now.
+            let tail = (at as usize + bytes.len()) % PAGE_BYTES;
+            let (whole, rest) = bytes.split_at(bytes.len().saturating_sub(tail));
+            if !whole.is_empty() {
+                write.extents.push(Extent { offset: at, len: whole.len(), buf: whole.as_ptr().cast_mut() });
+            }
+            page.extend_from_slice(rest);
+            at += bytes.len() as u64;
+        }
+        if !page.is_empty() {
+            write.push_shared(&mut page, at);
+        }
+        write
+    }
+
+    /// Takes over a gathered page that ends at `end`.
+    fn push_shared(&mut self, page: &mut Vec<u8>, end: u64) {
+        let page = std::mem::take(page);
+        let extent = Extent { offset: end - page.len() as u64, len: page.len(), buf: page.as_ptr().cast_mut() };
+        self.extents.push(extent);
+        self.shared.push(page);
+    }
+}
+
+/// From an offset to the end of its page, in bytes.
+fn to_page_end(offset: u64) -> usize {
+    PAGE_BYTES - (offset % PAGE_BYTES as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A vectored write is cut at page edges only, and misses and changes nothing.
+        #[test]
+        fn vectored_buffers_share_no_page(
+            offset in 0u64..3 * 4096,
+            lens in proptest::collection::vec(prop_oneof![0usize..10, 0usize..6000, Just(4096)], 0..8),
+        ) {
+            let total: usize = lens.iter().sum();
+            let bytes: Vec<u8> = (0..total).map(|at| (at % 251) as u8).collect();
+            let mut rest = &bytes[..];
+            let bufs: Vec<IoSlice<'_>> = lens.iter().map(|len| {
+                let (buf, more) = rest.split_at(*len);
+                rest = more;
+                IoSlice::new(buf)
+            }).collect();
+            let write = VectoredWrite::new(&bufs, offset);
+            let mut at = offset;
+            for extent in &write.extents {
+                prop_assert_eq!(extent.offset, at);
+                prop_assert!(extent.len > 0);
+                prop_assert!(at == offset || at % 4096 == 0);
+                // SAFETY: the extent is part of `bytes` or of a page of `write`; both live.
+                let there = unsafe { std::slice::from_raw_parts(extent.buf, extent.len) };
+                prop_assert_eq!(there, &bytes[(at - offset) as usize..][..extent.len]);
+                at += extent.len as u64;
+            }
+            prop_assert_eq!(at, offset + total as u64);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Batches of reads and writes that no call waits for.
+//!
+//! Rule: a batch that a waker begins where the file's gate is closed is begun on a callback thread (rule 3 of `pools`).
+
+use std::sync::Arc;
+
+use super::open::{EnteredFile, OpenFile, OpenRef};
+use super::span::{Span, Want, spans};
+use crate::drive::Class;
+use crate::drive::serve::INBOX_PIECES;
+use crate::engine::Op;
+use crate::error::{Error, Result};
+use crate::exec::pools::{self, Pool};
+use crate::exec::{Exec, Io, Promise, Within, both};
+use crate::file::Entered;
+use crate::file::split::{Extent, Splitter};
+use crate::file::transfer::WriteTurn;
+
+/// The buffers of a batch: what it read, or what it wrote.
+pub type Buffers = Vec<Vec<u8>>;
+
+/// What is called with the outcome of a batch.
+type Callback = Box<dyn FnOnce(Result<Buffers>) + Send>;
+
+/// One task of a batch given to `File::submit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Read a range that lies within the file.
+    Read {
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// Write bytes.
+    Write {
+        /// Offset in bytes.
+        offset: u64,
+        /// What to write.
+        bytes: Vec<u8>,
+    },
+}
+
+/// Some tasks.
+#[derive(Debug)]
+pub struct Batch {
+    tasks: Vec<Task>,
+    /// Whether reads end where the file does. Else such reads are errors.
+    may_be_short: bool,
+}
+
+impl Batch {
+    pub fn of(tasks: Vec<Task>) -> Batch {
+        Batch { tasks, may_be_short: false }
+    }
+
+    /// One read, as far as the file goes.
+    pub fn up_to_end(offset: u64, len: usize) -> Batch {
+        Batch { tasks: vec![Task::Read { offset, len }], may_be_short: true }
+    }
+
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    fn writes(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.tasks.iter().filter_map(|task| match task {
+            Task::Write { offset, bytes } if !bytes.is_empty() => Some((*offset, bytes.len() as u64)),
+            _ => None,
+        })
+    }
+
+    fn is_write(&self) -> bool {
+        self.tasks.iter().any(|task| matches!(task, Task::Write { .. }))
+    }
+
+    /// Where the last byte that is written ends; 0 if nothing is.
+    fn write_end(&self, file: &OpenFile) -> Result<u64> {
+        self.writes().try_fold(0, |end, (offset, len)| Ok(file.file.range_end(offset, len)?.max(end)))
+    }
+
+    /// Cuts its reads to a file's length, or refuses those that go beyond.
+    fn fit(&mut self, file: &OpenFile) -> Result<()> {
+        if !self.may_be_short {
+            return file.file.check_within(reads(&self.tasks));
+        }
+        let end = file.file.len();
+        for task in &mut self.tasks {
+            if let Task::Read { offset, len } = task {
+                file.file.range_end(*offset, *len as u64)?;
+                *len = end.saturating_sub(*offset).min(*len as u64) as usize;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The ranges that tasks read.
+fn reads(tasks: &[Task]) -> impl Iterator<Item = (u64, usize)> {
+    tasks.iter().filter_map(|task| match *task {
+        Task::Read { offset, len } => Some((offset, len)),
+        Task::Write { .. } => None,
+    })
+}
+
+/// Where the outcome of a batch goes. Dropped without one, by a panic, it tells of that.
+pub struct Done(Option<Receiver>);
+
+enum Receiver {
+    Promise(Promise<Result<Buffers>>),
+    Callback(Arc<Pool>, Callback),
+}
+
+impl Done {
+    pub fn promise(promise: Promise<Result<Buffers>>) -> Done {
+        Done(Some(Receiver::Promise(promise)))
+    }
+
+    /// Has `callback` called on a thread of `callbacks`, which is started now, where its failure is the caller's to see.
+    pub fn callback(callbacks: &Arc<Pool>, callback: Callback) -> Result<Done> {
+        callbacks.get_ready()?;
+        Ok(Done(Some(Receiver::Callback(Arc::clone(callbacks), callback))))
+    }
+
+    fn tell(mut self, outcome: Result<Buffers>) {
+        match self.0.take() {
+            Some(Receiver::Promise(promise)) => promise.keep(outcome),
+            Some(Receiver::Callback(callbacks, callback)) => callbacks.call(Box::new(move || callback(outcome))),
+            None => {}
+        }
+    }
+
+    /// The caller hears of the error by itself.
+    fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if let Some(Receiver::Callback(callbacks, callback)) = self.0.take() {
+            let why = "it panicked; its message says where".to_owned();
+            let panicked = Error::Machine { what: "an operation".into(), why };
+            callbacks.call(Box::new(move || callback(Err(panicked))));
+        }
+    }
+}
+
+/// Begins batches on a file. It is no handle of it.
+pub struct Requester {
+    file: OpenRef,
+    class: Class,
+}
+
+impl Requester {
+    pub fn new(file: OpenRef, class: Class) -> Requester {
+        Requester { file, class }
+    }
+
+    /// Begins a batch, whose outcome goes to `done`. An error means that nothing was begun, and `done` is not told.
+    pub fn begin(self, mut batch: Batch, mut done: Done) -> Result<()> {
+        match self.try_begin(&mut batch, &mut done) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.begin_later(batch, done),
+            Err(error) => {
+                done.forget();
+                Err(error)
+            }
+        }
+    }
+
+    /// Begins a batch, and takes `done`; `false` where that takes a wait that a waker must not do.
+    fn try_begin(&self, batch: &mut Batch, done: &mut Done) -> Result<bool> {
+        let Some(entered) = self.enter_for(batch)? else { return Ok(false) };
+        self.start(entered, batch, done).map(|()| true)
+    }
+
+    /// The same by a callback thread. From here on errors go to `done`.
+    fn begin_later(self, mut batch: Batch, mut done: Done) -> Result<()> {
+        let callbacks = Arc::clone(&self.file.exec().callbacks);
+        if let Err(error) = callbacks.get_ready() {
+            done.forget();
+            return Err(error);
+        }
+        callbacks.run(Box::new(move || {
+            let begun = self.try_begin(&mut batch, &mut done);
+            drop(self);
+            match begun {
+                Ok(true) => {}
+                // No callback thread could take it, and the waker itself is here.
+                Ok(false) => done.tell(Err(Error::WouldBlock { call: "what a waker begins" })),
+                Err(error) => done.tell(Err(error)),
+            }
+        }));
+        Ok(())
+    }
+
+    /// Enters for a batch, with room made for what it writes. `None` where that takes a wait that a waker must not do.
+    fn enter_for(&self, batch: &Batch) -> Result<Option<Entered<'_>>> {
+        let file = &self.file.file;
+        if !batch.is_write() {
+            return Entered::enter_if_open(file);
+        }
+        let end = batch.write_end(&self.file)?;
+        let entered = if pools::may_wait() {
+            self.file.enter_to_write(end)?
+        } else {
+            let Some(entered) = Entered::enter_if_open(file)? else { return Ok(None) };
+            if file.is_in_stale_tail(end) {
+                return Ok(None);
+            }
+            entered
+        };
+        file.check_writable()?;
+        file.reserve(end, batch.writes().map(|(offset, len)| offset..offset + len))?;
+        Ok(Some(entered))
+    }
+
+    /// Starts a batch that has been entered for. `done` is taken when it has begun.
+    fn start(&self, entered: Entered<'_>, batch: &mut Batch, done: &mut Done) -> Result<()> {
+        batch.fit(&self.file)?;
+        // Errors of the drive threads' start are the caller's to see, here.
+        self.file.exec().get_ready()?;
+        let (is_write, write_end) = (batch.is_write(), batch.write_end(&self.file)?);
+        let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.tasks))?;
+        let entered = EnteredFile::stay(entered, &self.file);
+        let done = Done(done.0.take());
+        let missing = match &entered.paged {
+            None => Vec::new(),
+            Some(paged) => {
+                let mut missing = Vec::new();
+                // SAFETY: the memory is in `buffers`, on the heap.
+                unsafe { paged.read_many(reads.iter().copied(), &mut missing) };
+                if missing.is_empty() && !is_write {
+                    entered.leave(move || done.tell(Ok(buffers)));
+                    return Ok(());
+                }
+                missing
+            }
+        };
+        let (exec, class) = (Arc::clone(self.file.exec()), self.class);
+        let executor = Arc::clone(&exec);
+        executor.spawn(async move {
+            let moves = Moves { reads, missing, writes, write_end, class };
+            // SAFETY: the memory is in `buffers`, on the heap, which goes after this has ended or was dropped: moving a `Vec` does not
+            // move what it points to.
+            let ran = unsafe { moves.run(&exec, &entered).await };
+            let outcome = ran.map(|()| buffers);
+            entered.leave(move || done.tell(outcome));
+        });
+        Ok(())
+    }
+
+    /// Whether all drives concerned have room now for what tasks may ask of them.
+    pub fn has_room(&self, tasks: &[Task]) -> bool {
+        let (file, exec): (_, &Exec) = (&self.file.file, self.file.exec());
+        // What makes no sense is refused when it is submitted, before anything is made of it.
+        if !exec.has_drive_threads() || file.check_within(reads(tasks)).is_err() {
+            return true;
+        }
+        let mut weights = vec![0; exec.services.len()];
+        // A share of more pieces than an inbox holds is let into an empty one, however many they are.
+        let mut uncounted = file.parts().len();
+        for task in tasks {
+            let (op, offset, len) = match task {
+                Task::Read { offset, len } => (Op::Read, *offset, *len),
+                Task::Write { offset, bytes } => (Op::Write, *offset, bytes.len()),
+            };
+            if file.range_end(offset, len as u64).is_err() {
+                return true;
+            }
+            let extent = Extent { offset, len, buf: std::ptr::null_mut() };
+            for (drive, _) in Splitter::new(file, op, self.class, std::iter::once(extent)) {
+                weights[usize::from(drive)] += 1;
+                uncounted -= usize::from(weights[usize::from(drive)] == INBOX_PIECES + 1);
+                if uncounted == 0 {
+                    break;
+                }
+            }
+        }
+        exec.has_room(self.class, &weights)
+    }
+}
+
+/// What a batch moves, once its memory is there.
+struct Moves {
+    reads: Vec<Extent>,
+    /// With a cache: what of the reads it has not.
+    missing: Vec<Span>,
+    writes: Vec<Extent>,
+    write_end: u64,
+    class: Class,
+}
+
+impl Moves {
+    /// # Safety
+    /// The memory of all extents is valid until this has ended or is dropped; memory that is read into is touched by nothing else.
+    async unsafe fn run(self, exec: &Exec, file: &OpenFile) -> Result<()> {
+        let io: Io<'_> = exec.spawned();
+        let Moves { reads, missing, writes, write_end, class } = self;
+        let turn = WriteTurn::begin(&file.file, write_end, file.paged.is_none());
+        // SAFETY: the caller's promise, for all of them.
+        unsafe {
+            match &file.paged {
+                None => {
+                    let (reads, writes) = (reads.into_iter(), writes.into_iter());
+                    file.file.transfer(&io, class, Within::SLABS, reads, writes).await?;
+                }
+                Some(paged) if writes.is_empty() => {
+                    file.complete(&io, paged, Want::Read, missing, class).await?;
+                }
+                Some(paged) => {
+                    let read = file.complete(&io, paged, Want::Read, missing, class);
+                    let spans = writes.into_iter().flat_map(spans).collect();
+                    let write = file.write_spans(&io, paged, spans, class);
+                    let (read, written) = both(read, write).await;
+                    read.map(drop).and(written)?;
+                }
+            }
+        }
+        turn.finish();
+        Ok(())
+    }
+}
+
+/// The buffers of tasks, and the extents that are read into and written from them.
+fn memory_of(tasks: Vec<Task>) -> Result<(Buffers, Vec<Extent>, Vec<Extent>)> {
+    let mut buffers: Buffers = Vec::with_capacity(tasks.len());
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    for task in tasks {
+        let (extents, offset, mut bytes) = match task {
+            Task::Read { offset, len } => (&mut reads, offset, zeroed(len)?),
+            Task::Write { offset, bytes } => (&mut writes, offset, bytes),
+        };
+        extents.push(Extent { offset, len: bytes.len(), buf: bytes.as_mut_ptr() });
+        buffers.push(bytes);
+    }
+    Ok((buffers, reads, writes))
+}
+
+fn zeroed(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let reserved = bytes.try_reserve_exact(len);
+    reserved.map_err(|e| Error::Machine { what: format!("a buffer of {len} bytes"), why: e.to_string() })?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}

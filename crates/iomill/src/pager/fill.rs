@@ -1,0 +1,197 @@
+//! A wave of fills: pages that one call is to fill, read by as few I/Os as they take.
+
+use std::ops::{Deref, Range};
+
+use super::Paged;
+use super::span::{Span, Want};
+use crate::cache::{Fill, Outcome};
+use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
+use crate::engine::{MAX_SEGMENTS, Memory, Op, Segment};
+use crate::file::FileState;
+use crate::sys::sync::{AtomicU32, Ordering};
+
+/// How many pages ahead of the one that is worked on what filling it takes is fetched.
+pub(super) const FETCH_AHEAD: usize = 4;
+
+/// Pages that belong to one call to fill, each with what the call wants of it.
+///
+/// Every fill in it ends exactly once: by [`Fills::end_run`] for each run of `pieces`, by [`Fills::abandon`], or, where a panic comes
+/// between, when this is dropped (rule 6 of the cache). It is dropped after its pieces have ended.
+#[derive(Debug)]
+pub struct Fills<P: Deref<Target = Paged>> {
+    paged: P,
+    /// What is to be done with the pages once they are there.
+    want: Want,
+    /// In the order of pages once it is planned.
+    entries: Vec<(Fill, Span)>,
+    runs: Vec<Run>,
+    /// The frames of the entries in runs of several, as scattered memory.
+    list: Vec<Segment>,
+}
+
+/// Entries that one piece reads.
+#[derive(Debug)]
+struct Run {
+    first: usize,
+    count: usize,
+    /// Where its frames begin in the list, if there are several.
+    listed: usize,
+    /// Bytes to read; the last page of a part that is only read may be short.
+    len: usize,
+    /// So many of its fills have ended. One thread ends a run, so there is nothing to order.
+    ended: AtomicU32,
+}
+
+// SAFETY: the pointers are frames', which a fill owns, and the memory of spans, for which the call vouches until its end.
+unsafe impl<P: Deref<Target = Paged> + Send> Send for Fills<P> {}
+// SAFETY: what is reached by `&self` does not change once it is planned, but for `ended`.
+unsafe impl<P: Deref<Target = Paged> + Sync> Sync for Fills<P> {}
+
+impl<P: Deref<Target = Paged>> Fills<P> {
+    /// No pages yet.
+    pub fn new(want: Want, paged: P) -> Fills<P> {
+        Fills { paged, want, entries: Vec::new(), runs: Vec::new(), list: Vec::new() }
+    }
+
+    /// What is to be done with the pages.
+    pub fn want(&self) -> Want {
+        self.want
+    }
+
+    /// Adds a page and what the call wants of it.
+    pub fn push(&mut self, fill: Fill, span: Span) {
+        self.entries.push((fill, span));
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many pieces it takes to fill them, once it is planned.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Joins adjacent pages of a block into runs. Nothing is added after this.
+    pub fn plan(&mut self, file: &FileState) {
+        let paged = &*self.paged;
+        if !self.entries.is_sorted_by_key(page_of) {
+            self.entries.sort_unstable_by_key(page_of);
+        }
+        self.runs.reserve(self.entries.len());
+        let block_pages = file.block_bytes() / PAGE_BYTES as u64;
+        let mut last: Option<(u64, bool)> = None;
+        for (index, (fill, _)) in self.entries.iter().enumerate() {
+            let page = fill.key.page();
+            let has = file.page_bytes(page);
+            if has < PAGE_BYTES {
+                paged.pager.cache_of(fill.key).put_zeroes(fill, has);
+            }
+            let whole = has == PAGE_BYTES;
+            let adjacent = last
+                .is_some_and(|(before, all)| all && whole && before + 1 == page && !page.is_multiple_of(block_pages));
+            match self.runs.last_mut() {
+                Some(run) if adjacent && run.count < MAX_SEGMENTS && run.len + PAGE_BYTES <= PIECE_BYTES => {
+                    run.count += 1;
+                    run.len += PAGE_BYTES;
+                }
+                _ => self.runs.push(Run { first: index, count: 1, listed: 0, len: has, ended: AtomicU32::new(0) }),
+            }
+            last = Some((page, whole));
+        }
+        for run in self.runs.iter_mut().filter(|run| run.count > 1) {
+            run.listed = self.list.len();
+            let frames = self.entries[run.first..run.first + run.count].iter();
+            self.list.extend(
+                frames.map(|(fill, _)| Segment { buf: paged.pager.cache_of(fill.key).filling(fill), len: PAGE_BYTES }),
+            );
+        }
+    }
+
+    /// One piece for each run, with the run's number for a tag.
+    pub fn pieces<'a>(&'a self, file: &'a FileState, class: Class) -> impl Iterator<Item = (u16, Piece)> + 'a {
+        let paged = &*self.paged;
+        self.runs.iter().enumerate().map(move |(tag, run)| {
+            let (fill, _) = &self.entries[run.first];
+            let memory = match run.count {
+                1 => Memory::one(paged.pager.cache_of(fill.key).filling(fill)),
+                _ => Memory::scatter(&self.list[run.listed..run.listed + run.count]),
+            };
+            let (drive, piece) = file.page_piece(Op::Read, class, fill.key.page(), run.len, memory);
+            (drive, Piece { tag: tag as u32, ..piece })
+        })
+    }
+
+    /// Ends the fills of a run: does with the pages what the call wants, and shows them to everybody. Those whose sets want to be
+    /// flushed now are appended to `over`.
+    pub fn end_run(&self, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
+        let Run { first, count, ended, .. } = &self.runs[run as usize];
+        // Runs mostly end in the order in which they began.
+        if let Some((later, _)) = self.entries.get(first + count + FETCH_AHEAD) {
+            self.paged.prefetch(later.key.page());
+        }
+        for index in ended.load(Ordering::Relaxed) as usize..*count {
+            // Before it ends: if that panics, it is not ended again, and those after it are.
+            ended.store(index as u32 + 1, Ordering::Relaxed);
+            over.extend(self.end(&self.entries[first + index], outcome));
+        }
+    }
+
+    /// Ends all fills that have not ended, because they could not be begun. That is the caller's failure: others try for themselves.
+    pub fn abandon(&self) {
+        for run in &self.runs {
+            let ended = run.ended.swap(run.count as u32, Ordering::Relaxed) as usize;
+            self.abandon_entries(run.first + ended..run.first + run.count);
+        }
+    }
+
+    fn abandon_entries(&self, entries: Range<usize>) {
+        let fills = self.entries[entries].iter().map(|(fill, _)| fill);
+        fills.for_each(|fill| self.paged.pager.cache_of(fill.key).abandon_fill(*fill));
+    }
+
+    /// Ends a fill; its page, if its set wants to be flushed now.
+    fn end(&self, (fill, span): &(Fill, Span), outcome: Outcome) -> Option<u64> {
+        let paged = &*self.paged;
+        let cache = paged.pager.cache_of(fill.key);
+        let (within, len) = (usize::from(span.within), usize::from(span.len));
+        if outcome.is_ok() {
+            // SAFETY: the frame is ours until the fill ends, the span's memory is the call's until its end, and the range is
+            // within a page.
+            unsafe {
+                match self.want {
+                    Want::Read => {
+                        std::ptr::copy_nonoverlapping(cache.filling(fill).wrapping_add(within), span.buf, len);
+                    }
+                    Want::Write => cache.put(fill, within, span.buf, len),
+                    Want::Touch | Want::Ahead => {}
+                }
+            }
+        }
+        if outcome.is_err() && self.want == Want::Ahead {
+            cache.abandon_fill(*fill);
+            return None;
+        }
+        let dirty = cache.end_fill(*fill, outcome, outcome.is_ok() && self.want == Want::Write);
+        (self.want == Want::Write && dirty > paged.pager.limits().set_dirty).then_some(span.page)
+    }
+}
+
+impl<P: Deref<Target = Paged>> Drop for Fills<P> {
+    fn drop(&mut self) {
+        self.abandon();
+        // Those that were not planned yet.
+        let planned = self.runs.last().map_or(0, |run| run.first + run.count);
+        self.abandon_entries(planned..self.entries.len());
+    }
+}
+
+fn page_of((fill, _): &(Fill, Span)) -> u64 {
+    fill.key.page()
+}

@@ -1,0 +1,380 @@
+//! Flushing: taking dirty pages to their drives.
+//!
+//! A page is copied under its set's lock and written from the copy, so that it may be read and written meanwhile. Dirty pages that
+//! lie side by side in a block go in one write. Who flushes: a background thread, sets that have too many dirty pages; a writer, when its
+//! set is full of them or the whole cache has too many; `sync`, all of a file.
+//!
+//! A flush that fails leaves its pages dirty, and the file's handles are told of it once each (`api::late`). One in the background is
+//! not tried again until somebody syncs, or more is written to the pages' sets.
+
+use super::open::OpenFile;
+use super::wave::Over;
+use super::{Paged, Pager};
+use crate::cache::key::Key;
+use crate::cache::{Cache, Flush, Outcome};
+use crate::counters::Id;
+use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
+use crate::engine::{Memory, Op};
+use crate::error::{Error, Result};
+use crate::exec::{Exec, FirstFailure, Io, Sink, Within, failure};
+use crate::file::Entered;
+use crate::sys::memory::PageBuf;
+use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, lock};
+
+/// Pages that one flush copies at a time at most.
+const COPY_PAGES: usize = 256;
+/// The same of a flush of some sets, of which every writer may be at one.
+const SMALL_COPY_PAGES: usize = 32;
+/// Copies of either size that are kept to be used again, at most: some MiB, however many have flushed at a time.
+const COPIES_KEPT: [usize; 2] = [4, 32];
+/// Pages that go in one write.
+struct Run {
+    first: Key,
+    count: usize,
+    /// Where they are in the copy, in bytes.
+    at: usize,
+    ended: AtomicBool,
+}
+
+/// Pages that are being flushed. When it is dropped, by a panic too, those whose flush has not ended are dirty again, as they were.
+struct Runs<'a> {
+    file: &'a OpenFile,
+    paged: &'a Paged,
+    all: Vec<Run>,
+    /// Pages whose flush has ended, and how many of them are clean.
+    flushed: AtomicU64,
+    cleaned: AtomicU64,
+    first: FirstFailure,
+}
+
+impl<'a> Runs<'a> {
+    fn new(file: &'a OpenFile, paged: &'a Paged) -> Runs<'a> {
+        let (flushed, cleaned) = (AtomicU64::new(0), AtomicU64::new(0));
+        Runs { file, paged, all: Vec::new(), flushed, cleaned, first: FirstFailure::default() }
+    }
+
+    fn end_pages(&self, run: &Run, outcome: Outcome) {
+        if run.ended.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for page in run.first.page()..run.first.page() + run.count as u64 {
+            if let Some((key, _, cache)) = self.paged.key(page) {
+                cache.end_flush(key, outcome);
+            }
+        }
+    }
+}
+
+impl Sink for Runs<'_> {
+    fn piece_done(&self, tag: u32, outcome: Outcome) {
+        let run = &self.all[tag as usize];
+        // Before the pages are clean, so that a sync which finds them clean covers them.
+        self.file.file.mark_part_of(run.first.page() * PAGE_BYTES as u64);
+        if let Err(failure) = outcome {
+            // Before an operation that waits for the pages may look.
+            self.file.file.errors.failed(failure);
+        }
+        self.end_pages(run, outcome);
+        self.flushed.fetch_add(run.count as u64, Ordering::Relaxed);
+        if outcome.is_ok() {
+            self.cleaned.fetch_add(run.count as u64, Ordering::Relaxed);
+        }
+        self.first.keep(outcome);
+    }
+}
+
+impl Drop for Runs<'_> {
+    fn drop(&mut self) {
+        let outcome = Err(failure(Op::Write, libc::ECANCELED));
+        self.all.iter().for_each(|run| self.end_pages(run, outcome));
+    }
+}
+
+/// Memory to copy pages to, which is used again.
+struct Copies<'a> {
+    pager: &'a Pager,
+    /// Until it is dropped.
+    memory: Option<PageBuf>,
+}
+
+// SAFETY: the memory is a plain allocation, which any thread may use and free.
+unsafe impl Send for Copies<'_> {}
+
+impl Copies<'_> {
+    fn memory(&mut self) -> &mut PageBuf {
+        match &mut self.memory {
+            Some(memory) => memory,
+            None => unreachable!("it goes when this is dropped"),
+        }
+    }
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.pager.give_copy(memory);
+        }
+    }
+}
+
+/// What became of pages that were to be flushed.
+#[derive(Debug)]
+pub struct Flushed {
+    /// Those that somebody else was flushing.
+    busy: Vec<Key>,
+    /// How many were written.
+    pub cleaned: u64,
+    /// The first error, after all were tried.
+    pub result: Result<()>,
+}
+
+impl Flushed {
+    const NONE: Flushed = Flushed { busy: Vec::new(), cleaned: 0, result: Ok(()) };
+
+    /// Whether who needs room may look again.
+    fn is_progress(&self) -> bool {
+        self.cleaned > 0 || self.result.is_ok()
+    }
+}
+
+impl OpenFile {
+    /// Has the sets of some pages flushed. The caller has no unfinished fills, and may do I/O (rule 4 of the cache).
+    pub(super) async fn note_dirty(&self, io: &Io<'_>, paged: &Paged, op: Op, over: &Over) {
+        if op == Op::Read {
+            return self.note_dirty_for_later(paged, over);
+        }
+        // What fails stays dirty, and each handle's next sync says so (`writeback_errors`).
+        if !over.pressed.is_empty() {
+            let _later = self.flush_sets(io, paged, &over.pressed).await;
+        }
+        if over.many.is_empty() {
+            return;
+        }
+        let too_many = paged.pager.dirty() > paged.pager.limits().dirty_pages;
+        let is_left = !too_many && self.exec().has_threads();
+        if !is_left || !paged.pager.flush_later(self.exec(), paged.keys(&over.many)) {
+            let _later = self.flush_sets(io, paged, &over.many).await;
+        }
+    }
+
+    /// The same for a caller that may not do I/O. Without threads they wait for one that may.
+    fn note_dirty_for_later(&self, paged: &Paged, over: &Over) {
+        let pages = over.many.iter().chain(&over.pressed);
+        if self.exec().has_threads() && !(over.many.is_empty() && over.pressed.is_empty()) {
+            // Without a thread they wait for a call that may do I/O, as well.
+            let _is_left = paged.pager.flush_later(self.exec(), paged.keys(pages));
+        }
+    }
+
+    /// Flushes the dirty pages of some pages' sets, of this and other files: whether that is worth another look for room, and the first
+    /// error. That is an error of the pages that it names, whose files' handles are told (`writeback_errors`), and not of the call that needs
+    /// room.
+    pub(super) async fn flush_sets(&self, io: &Io<'_>, paged: &Paged, pages: &[u64]) -> (bool, Result<()>) {
+        let keys = paged.pager.dirty_beside(paged.keys(pages));
+        let (mut any, mut first) = (false, Ok(()));
+        let of_files: Vec<&[Key]> = keys.chunk_by(|a, b| a.file() == b.file()).collect();
+        for keys in of_files {
+            let flushed = if keys[0].file() == paged.number() {
+                self.flush(io, paged, keys, Class::Foreground).await
+            } else {
+                let Some(other) = paged.pager.file(keys[0].file()) else { continue };
+                let Some(flushed) = other.flush_if_open(io, keys, Class::Foreground).await else { continue };
+                flushed
+            };
+            any |= flushed.is_progress();
+            first = first.and(flushed.result);
+        }
+        (any, first)
+    }
+
+    /// Flushes pages of the file, unless its length is being changed, or the array is closed: what the file could not keep by then is
+    /// lost, because without the array's lock its parts may be another process's.
+    pub async fn flush_if_open(&self, io: &Io<'_>, keys: &[Key], class: Class) -> Option<Flushed> {
+        let paged = self.paged.as_ref()?;
+        let _entered = Entered::try_enter(&self.file)?;
+        Some(self.flush(io, paged, keys, class).await)
+    }
+
+    /// Flushes a page by itself; whether it was dirty.
+    pub(super) async fn flush_page(&self, io: &Io<'_>, paged: &Paged, page: u64) -> Result<bool> {
+        let Some((key, ..)) = paged.key(page) else { return Ok(false) };
+        let mut copies = paged.pager.take_copy(1)?;
+        let mut runs = Runs::new(self, paged);
+        // There is no room for its neighbours.
+        let at = copies.memory().len() - PAGE_BYTES;
+        let (asked, _) = self.copy_run(paged, key, copies.memory(), at, &mut runs.all);
+        let (_, result) = self.write_runs(io, &runs, &mut copies, Class::Foreground).await;
+        result.map(|()| matches!(asked, Some(Flush::Begun | Flush::Busy)))
+    }
+
+    /// The same on the calling thread.
+    pub(super) fn flush_page_now(&self, paged: &Paged, page: u64) -> Result<bool> {
+        Exec::run_to_end(self.flush_page(&self.exec().blocking(), paged, page))
+    }
+
+    /// Flushes all dirty pages of the file, and waits for those that others are flushing. The first error, after all were tried.
+    pub(super) fn flush_all(&self) -> Result<()> {
+        let Some(paged) = &self.paged else { return Ok(()) };
+        Exec::run_to_end(self.flush_all_of(&self.exec().blocking(), paged))
+    }
+
+    async fn flush_all_of(&self, io: &Io<'_>, paged: &Paged) -> Result<()> {
+        let mut keys = paged.pager.dirty_of(paged.number());
+        let mut first = Ok(());
+        while !keys.is_empty() {
+            // What others are flushing may be older than what this is to cover, and may fail: it is looked at again, until it is
+            // clean or was ours.
+            let flushed = self.flush(io, paged, &keys, Class::Foreground).await;
+            keys = flushed.busy;
+            first = first.and(flushed.result);
+            let waiters: Vec<_> = keys.iter().filter_map(|key| paged.waiter(key.page(), true)).collect();
+            for waiter in &waiters {
+                let _seen_in_the_next_round = io.wait_for_page(waiter).await;
+            }
+        }
+        first
+    }
+
+    /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours. What cannot be written keeps nothing
+    /// else from its drive, but its neighbours of the same write.
+    async fn flush(&self, io: &Io<'_>, paged: &Paged, keys: &[Key], class: Class) -> Flushed {
+        let mut flushed = Flushed::NONE;
+        let mut copies = match paged.pager.take_copy(keys.len()) {
+            Ok(copies) => copies,
+            Err(error) => return Flushed { result: Err(error), ..flushed },
+        };
+        let mut keys = keys.iter().copied().peekable();
+        while keys.peek().is_some() {
+            let mut runs = Runs::new(self, paged);
+            let mut used = 0;
+            while let Some(&key) = keys.peek()
+                && used < copies.memory().len()
+            {
+                // A neighbour that was cleaned meanwhile may end a run before the page: then it is looked at again.
+                let (asked, copied) = self.copy_run(paged, key, copies.memory(), used, &mut runs.all);
+                used += copied;
+                match asked {
+                    Some(Flush::Busy) => flushed.busy.push(key),
+                    Some(_) => {}
+                    None => continue,
+                }
+                keys.next();
+            }
+            let (cleaned, result) = self.write_runs(io, &runs, &mut copies, class).await;
+            flushed.cleaned += cleaned;
+            flushed.result = flushed.result.and(result);
+        }
+        flushed
+    }
+
+    /// Copies a dirty page with its dirty neighbours before and after it in its block: what became of that page, if it was reached,
+    /// and how many bytes were copied.
+    fn copy_run(
+        &self,
+        paged: &Paged,
+        key: Key,
+        copy: &mut PageBuf,
+        at: usize,
+        runs: &mut Vec<Run>,
+    ) -> (Option<Flush>, usize) {
+        let block_pages = self.file.block_bytes() / PAGE_BYTES as u64;
+        let block = key.page() - key.page() % block_pages;
+        let room = ((copy.len() - at) / PAGE_BYTES).min(PIECE_BYTES / PAGE_BYTES) as u64;
+        let name = |page: u64| paged.key(page).map(|(key, _, cache)| (key, cache));
+        let is_dirty = |page: u64| name(page).is_some_and(|(key, cache): (Key, &Cache)| cache.is_dirty(key));
+        let wanted = key.page();
+        let mut first = wanted;
+        while first > block && wanted - first + 1 < room && is_dirty(first - 1) {
+            first -= 1;
+        }
+        let (mut page, mut copied, mut asked) = (first, 0, None);
+        while page < block + block_pages && copied < room {
+            let to = copy.as_mut_ptr().wrapping_add(at + copied as usize * PAGE_BYTES);
+            // SAFETY: `room` pages fit the copy from `at` on, which is ours.
+            let begun = name(page).map_or(Flush::Clean, |(key, cache)| unsafe { cache.begin_flush(key, to) });
+            if page == wanted {
+                asked = Some(begun);
+            }
+            if begun == Flush::Begun {
+                copied += 1;
+            } else if copied > 0 || page >= wanted {
+                break;
+            } else {
+                // Another thread has just flushed a neighbour before it.
+                first = page + 1;
+            }
+            page += 1;
+        }
+        if copied > 0
+            && let Some((first, _)) = name(first)
+        {
+            runs.push(Run { first, count: copied as usize, at, ended: AtomicBool::new(false) });
+            paged.on_its_way(first.page() + copied - 1);
+        }
+        (asked, copied as usize * PAGE_BYTES)
+    }
+
+    /// Writes copies of pages to their drives: how many are there now, and the first error. With an error of which no page is the cause
+    /// none was begun, and a flush that comes next may have better luck.
+    async fn write_runs(
+        &self,
+        io: &Io<'_>,
+        runs: &Runs<'_>,
+        copies: &mut Copies<'_>,
+        class: Class,
+    ) -> (u64, Result<()>) {
+        let copy = copies.memory();
+        let within = Within::new(copy.as_mut_ptr().cast_const(), copy.len());
+        let pieces = runs.all.iter().enumerate().map(|(tag, run)| {
+            let memory = Memory::one(within.at(run.at));
+            let (drive, piece) =
+                self.file.page_piece(Op::Write, class, run.first.page(), run.count * PAGE_BYTES, memory);
+            (drive, Piece { tag: tag as u32, ..piece })
+        });
+        // SAFETY: the copy lives until this has ended, and nothing else has it.
+        match unsafe { io.to_flush().run(within, pieces, runs) } {
+            Ok(landing) => landing.await,
+            Err(error) => return (0, Err(error)),
+        }
+        runs.paged.pager.with_local(|local| local.tally.add(Id::Flushes, runs.flushed.load(Ordering::Relaxed)));
+        let failed = runs.first.take().map_or(Ok(()), |failure| Err(self.file.error(failure)));
+        (runs.cleaned.load(Ordering::Relaxed), failed)
+    }
+}
+
+impl Pager {
+    /// Memory for copies of so many pages, or of some of them at a time.
+    fn take_copy(&self, pages: usize) -> Result<Copies<'_>> {
+        let most = (self.pages() as usize / 64).clamp(4, COPY_PAGES);
+        // Neighbours come along.
+        let is_small = pages <= SMALL_COPY_PAGES / 2 || most <= SMALL_COPY_PAGES;
+        if let Some(copy) = lock(&self.copies[usize::from(is_small)]).pop() {
+            return Ok(Copies { pager: self, memory: Some(copy) });
+        }
+        let pages = if is_small { most.min(SMALL_COPY_PAGES) } else { most };
+        let failed =
+            |e: std::io::Error| Error::Machine { what: format!("memory to flush {pages} pages"), why: e.to_string() };
+        Ok(Copies { pager: self, memory: Some(PageBuf::new(pages * PAGE_BYTES).map_err(failed)?) })
+    }
+
+    fn give_copy(&self, copy: PageBuf) {
+        let is_small = copy.len() <= SMALL_COPY_PAGES * PAGE_BYTES;
+        let mut copies = lock(&self.copies[usize::from(is_small)]);
+        if copies.len() < COPIES_KEPT[usize::from(is_small)] {
+            copies.push(copy);
+        }
+    }
+
+    /// The dirty pages of some pages' sets, in their order.
+    pub(super) fn dirty_beside(&self, pages: impl Iterator<Item = Key>) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for page in pages {
+            let cache = self.cache_of(page);
+            let directory = cache.directory();
+            cache.dirty_in(directory.place(directory.hash(page)), false, &mut keys);
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+}

@@ -1,0 +1,133 @@
+//! Flushing in the background.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::Pager;
+use crate::cache::key::Key;
+use crate::drive::Class;
+use crate::exec::{Exec, pools};
+use crate::sys::sync::{self, Condvar, Mutex, lock};
+
+/// Sets that wait for the flusher at most.
+const QUEUE_SETS: usize = 4096;
+/// Sets that the flusher takes at a time.
+const BATCH_SETS: usize = 64;
+
+/// The background thread, and the sets that wait for it.
+#[derive(Debug, Default)]
+pub struct Flusher {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A page of each set that has too many dirty pages.
+    queue: VecDeque<Key>,
+    running: bool,
+    stop: bool,
+    thread: Option<JoinHandle<()>>,
+    /// No thread could be started.
+    has_failed: bool,
+}
+
+impl Flusher {
+    /// Leaves the sets of pages to the thread; `false` where none could be started.
+    fn push(&self, start: impl FnOnce() -> Option<JoinHandle<()>>, keys: impl Iterator<Item = Key>) -> bool {
+        let mut state = lock(&self.state);
+        if state.stop || state.has_failed {
+            return state.stop;
+        }
+        if state.thread.is_none() {
+            state.thread = start();
+            state.has_failed = state.thread.is_none();
+            if state.has_failed {
+                return false;
+            }
+        }
+        for key in keys {
+            if state.queue.len() < QUEUE_SETS {
+                state.queue.push_back(key);
+            }
+        }
+        if !state.running {
+            self.work.notify_one();
+        }
+        true
+    }
+
+    /// The next pages whose sets are to be flushed; `None` at the end.
+    fn next(&self) -> Option<Vec<Key>> {
+        let mut state = lock(&self.state);
+        state.running = false;
+        loop {
+            if state.stop {
+                return None;
+            }
+            if !state.queue.is_empty() {
+                let count = state.queue.len().min(BATCH_SETS);
+                state.running = true;
+                return Some(state.queue.drain(..count).collect());
+            }
+            state = sync::wait(&self.work, state);
+        }
+    }
+
+    /// Ends the thread; what it has not flushed stays dirty.
+    pub fn stop(&self) {
+        let thread = {
+            let mut state = lock(&self.state);
+            state.stop = true;
+            state.queue.clear();
+            self.work.notify_all();
+            state.thread.take()
+        };
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // It cannot have panicked: its rounds are caught.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Pager {
+    /// Leaves the sets of pages to the thread in the background; `false` where none could be started, which `exec` is told.
+    pub(super) fn flush_later(self: &Arc<Self>, exec: &Exec, keys: impl Iterator<Item = Key>) -> bool {
+        self.flusher.push(|| self.start_flusher(exec), keys)
+    }
+
+    /// Starts the thread. Without it calls that write flush by themselves.
+    fn start_flusher(self: &Arc<Self>, exec: &Exec) -> Option<JoinHandle<()>> {
+        let pager = Arc::downgrade(self);
+        let thread = std::thread::Builder::new().name("iomill-flush".into()).spawn(move || {
+            // A file whose last hold is this thread's would be flushed here, and the others not meanwhile.
+            pools::leave_closing_to_others();
+            loop {
+                // Held only while there is work, and while asleep through the flusher's own end: `stop` comes first.
+                let Some(pager) = pager.upgrade() else { return };
+                let Some(pages) = pager.flusher.next() else { return };
+                // A panic must not take those along that are flushed after it. Its message is out.
+                let _ = catch_unwind(AssertUnwindSafe(|| pager.flush_sets_behind(&pages)));
+            }
+        });
+        if let Err(error) = &thread {
+            exec.notice(format!("no thread to flush in the background: {error}"));
+        }
+        thread.ok()
+    }
+
+    /// One round: the sets of these pages.
+    fn flush_sets_behind(&self, pages: &[Key]) {
+        let keys = self.dirty_beside(pages.iter().copied());
+        for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
+            let Some(file) = self.file(keys[0].file()) else { continue };
+            let io = file.exec().blocking_behind();
+            // What fails stays dirty, and is kept for the file's handles (`writeback_errors`).
+            let _kept = Exec::run_to_end(file.flush_if_open(&io, keys, Class::Background));
+        }
+    }
+}

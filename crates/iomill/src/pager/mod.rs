@@ -1,0 +1,296 @@
+//! Files through the page cache: what a call does with pages.
+//!
+//! Goals: `cache` and `exec` put together for calls. Non-goals: the cache's own rules, and lengths.
+//!
+//! A call is cut into spans of pages. What is in the cache is copied at once (`read`, `write`); of what is not, the pages become
+//! the caller's to fill, in waves of bounded size, adjacent ones by one I/O (`fill`). What somebody else is working on is waited for after
+//! one's own fills have ended (rule 4 of the cache), and what finds its set full goes past the cache. Dirty pages are flushed by
+//! a thread in the background, by whoever writes too much, and by `sync` (`flush`).
+
+pub mod ahead;
+pub mod batch;
+mod complete;
+mod fill;
+mod flush;
+mod flusher;
+mod in_place;
+pub mod local;
+mod node_request;
+mod node_threads;
+pub mod nodes;
+mod open;
+mod open_files;
+mod read;
+mod resize;
+mod span;
+mod table;
+mod wave;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use crate::cache::key::{FILE_MAX, Key};
+use crate::cache::policy::PolicyKind;
+use crate::cache::{Cache, Plan};
+use crate::counters::Board;
+use crate::drive::PAGE_BYTES;
+use crate::drive::regions::Regions;
+use crate::error::Result;
+use crate::exec::pools;
+use crate::exec::roles::NodeRoles;
+use crate::sys::memory::PageBuf;
+use crate::sys::process;
+use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock, read, write};
+use flusher::Flusher;
+use nodes::{Remote, Spread};
+
+pub use in_place::{Pages, Pin};
+pub use open::{OpenFile, OpenRef};
+pub use open_files::OpenFiles;
+pub use span::Want;
+pub use span::{Span, spans};
+
+/// Frames are registered with engines in chunks, which are also how memory goes back to the system: a sixteenth of the cache or a
+/// little more, within these bounds, in bytes.
+const CHUNK_MIN_BYTES: u64 = 2 << 20;
+const CHUNK_MAX_BYTES: u64 = 64 << 20;
+const CHUNK_SHARE: u64 = 16;
+
+/// Pages of one wave of fills at most.
+const WAVE_PAGES: usize = 1024;
+
+/// What a pager is made from.
+#[derive(Clone, Debug)]
+pub struct PagerOptions {
+    /// Memory for cached pages in bytes; 0 for none, `None` for the default.
+    pub cache_bytes: Option<u64>,
+    /// How far it may grow.
+    pub cache_bytes_max: Option<u64>,
+    /// Pages of a set.
+    pub set_size: usize,
+    pub policy: PolicyKind,
+    pub hash_mask: u64,
+    pub remote: Remote,
+    /// Whether there are threads: there are none in a simulation.
+    pub has_threads: bool,
+}
+
+/// A cache, and what flushes it. It serves the files of any number of arrays.
+#[derive(Debug)]
+pub struct Pager {
+    /// The cache of the first node that has one.
+    first: Cache,
+    /// The others', and what else there is to several nodes.
+    spread: Option<Spread>,
+    /// See [`Pager::is_default`].
+    is_default: bool,
+    /// Tells caches of this process apart in the threads' tables.
+    instance: u64,
+    /// The same while the array is open.
+    open: AtomicU64,
+    /// The same if there is one cache, and it is of the default shape.
+    open_default: AtomicU64,
+    /// The open files, by their number in the cache.
+    files: RwLock<BTreeMap<u32, Weak<OpenFile>>>,
+    /// Files opened so far.
+    next_number: AtomicU64,
+    pub flusher: Flusher,
+    board: Arc<Board>,
+    /// Pages that came in, roughly: changes tell threads that have only hits that a policy has to choose.
+    taken: AtomicU64,
+    /// Pages that are on their way before anybody has asked for them.
+    ahead: AtomicU64,
+    /// What is to be brought in by advice.
+    wanted: ahead::Wanted,
+    /// Memory for the copies that are flushed, used again: large ones and small ones.
+    copies: [Mutex<Vec<PageBuf>>; 2],
+    regions: Arc<Regions>,
+    /// See [`CHUNK_MIN_BYTES`].
+    chunk_bytes: usize,
+}
+
+/// Bounds that follow from the cache's size.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Pages of one wave of fills (rule 5 of the cache).
+    wave_pages: usize,
+    /// A set with more dirty pages than that is flushed.
+    set_dirty: u32,
+    /// With more dirty pages than that writers flush themselves.
+    dirty_pages: u64,
+}
+
+impl Pager {
+    /// The cache that the options ask for, if they do; by default one that there is address space for.
+    pub fn new(
+        options: &PagerOptions,
+        roles: &NodeRoles,
+        instance: u64,
+        regions: &Arc<Regions>,
+        board: &Arc<Board>,
+        notices: &mut Vec<String>,
+    ) -> Result<Option<Arc<Pager>>> {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        let nodes = roles.cache.len();
+        let Some(mut sizes) = resize::sizes(options, nodes)? else { return Ok(None) };
+        let mut caches = loop {
+            let smaller = match Pager::of_size(options, sizes, nodes) {
+                Ok(caches) => break caches,
+                Err(error) => sizes.smaller(options, nodes).ok_or(error)?,
+            };
+            sizes = smaller;
+        };
+        if sizes.now < sizes.wanted {
+            let (now, wanted) = (sizes.now >> 10, sizes.wanted >> 10);
+            notices
+                .push(format!("the cache has {now} KiB and not {wanted} KiB: address space is limited (`ulimit -v`)"));
+        }
+        board.set_cache_bytes(sizes.now);
+        let share = sizes.now / CHUNK_SHARE / nodes as u64;
+        let chunk_bytes = share.next_power_of_two().clamp(CHUNK_MIN_BYTES, CHUNK_MAX_BYTES) as usize;
+        for cache in &caches {
+            let (start, len) = cache.span();
+            regions.add_slab(start, len, chunk_bytes);
+            regions.use_slab(start, cache.used_bytes());
+        }
+        let first = caches.remove(0);
+        let threads = options.has_threads;
+        let is_default = roles.nodes.len() == 1 && first.directory().is_default_shape();
+        let pager = Pager {
+            is_default,
+            first,
+            spread: (roles.nodes.len() > 1).then(|| Spread::new(roles, caches, options.remote, threads)),
+            board: Arc::clone(board),
+            taken: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+            wanted: ahead::Wanted::default(),
+            copies: Default::default(),
+            regions: Arc::clone(regions),
+            chunk_bytes,
+            instance,
+            open: AtomicU64::new(instance),
+            open_default: AtomicU64::new(if is_default { instance } else { local::CLOSED }),
+            files: RwLock::default(),
+            next_number: AtomicU64::new(0),
+            flusher: Flusher::default(),
+        };
+        pager.bind(roles, notices);
+        ONCE.call_once(|| {
+            process::call_in_children(local::forget_in_child);
+            pools::before_users_code(local::forget_last);
+        });
+        Ok(Some(Arc::new(pager)))
+    }
+
+    fn of_size(options: &PagerOptions, sizes: resize::Sizes, nodes: usize) -> Result<Vec<Cache>> {
+        match caches(options, sizes.now, sizes.most, nodes) {
+            // Where address space is counted as memory, a cache that cannot grow is better than none.
+            Err(_) if options.cache_bytes_max.is_none() => caches(options, sizes.now, sizes.now, nodes),
+            caches => caches,
+        }
+    }
+
+    /// What follows from the cache's size now.
+    fn limits(&self) -> Limits {
+        // All pages of a wave may be one node's.
+        let least = self.caches().map(|cache| cache.directory().pages()).min().unwrap_or(0);
+        Limits {
+            wave_pages: (least as usize / 4).clamp(1, WAVE_PAGES),
+            set_dirty: self.first.directory().ways() as u32 * 3 / 4,
+            dirty_pages: self.pages() * 3 / 4,
+        }
+    }
+
+    /// A number for a file that is being opened. Numbers come again after 16 million files, when the pages of the earlier one are gone.
+    fn number(&self) -> u32 {
+        loop {
+            let drawn = self.next_number.fetch_add(1, Ordering::Relaxed);
+            let number = (drawn % u64::from(FILE_MAX)) as u32 + 1;
+            if read(&self.files).contains_key(&number) {
+                continue;
+            }
+            if drawn >= u64::from(FILE_MAX) {
+                self.discard(number, 0);
+            }
+            return number;
+        }
+    }
+
+    /// Makes a file known, so that its pages can be flushed.
+    fn enter(&self, number: u32, file: &Arc<OpenFile>) {
+        write(&self.files).insert(number, Arc::downgrade(file));
+    }
+
+    /// The file is gone. Its clean pages age away; dirty ones, whose flush has failed and been reported, go now.
+    fn leave(&self, number: u32) {
+        write(&self.files).remove(&number);
+        if !self.dirty_of(number).is_empty() {
+            self.discard(number, 0);
+        }
+    }
+
+    /// An open file. Who lets go of it last closes it, wherever that is.
+    fn file(&self, number: u32) -> Option<OpenRef> {
+        read(&self.files).get(&number).and_then(Weak::upgrade).map(OpenRef::new)
+    }
+}
+
+/// The caches of so many nodes, with so much memory among them.
+fn caches(options: &PagerOptions, bytes: u64, bytes_max: u64, nodes: usize) -> Result<Vec<Cache>> {
+    let share = |bytes| nodes::shares(bytes, options.set_size, nodes);
+    let each = share(bytes).into_iter().zip(share(bytes_max)).enumerate();
+    let cache = |(number, (bytes, bytes_max))| {
+        let PagerOptions { set_size, policy, hash_mask, .. } = *options;
+        Ok(Cache::new(Plan { bytes, bytes_max, set_size, policy, hash_mask })?.numbered(number))
+    };
+    each.map(cache).collect()
+}
+
+/// A file's part of the cache.
+#[derive(Debug)]
+pub struct Paged {
+    pub pager: Arc<Pager>,
+    /// The key of the file's page 0.
+    zero: Key,
+    /// Of pages from here on, in bytes, the drives hold nothing yet but zeroes, and nothing is on its way to them: those that are not
+    /// in the cache need not be read before they are written to. It moves before a page does (`on_its_way`), and who looks holds the
+    /// lock of the page's set, without which no page leaves the cache.
+    fresh_from: AtomicU64,
+}
+
+impl Paged {
+    /// The part of a file that is being opened, `len` bytes long.
+    pub fn new(pager: &Arc<Pager>, len: u64) -> Paged {
+        let fresh_from = AtomicU64::new(len.next_multiple_of(PAGE_BYTES as u64));
+        Paged { pager: Arc::clone(pager), zero: Key::first(pager.number()), fresh_from }
+    }
+
+    /// The file's number in keys.
+    pub fn number(&self) -> u32 {
+        self.zero.file()
+    }
+
+    /// Takes note that a page is about to be written to its drive.
+    fn on_its_way(&self, page: u64) {
+        let end = (page + 1) * PAGE_BYTES as u64;
+        if self.fresh_from.load(Ordering::Relaxed) < end {
+            self.fresh_from.fetch_max(end, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a page's drive holds nothing of it yet but zeroes. The page's set is locked, and the page not in it.
+    fn is_fresh(&self, page: u64) -> bool {
+        page * PAGE_BYTES as u64 >= self.fresh_from.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what is cached from a length on, the page that it falls into included. Nobody writes or fills.
+    pub fn cut(&self, len: u64) {
+        self.pager.discard(self.number(), len / PAGE_BYTES as u64);
+        self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
+    }
+
+    /// The names of pages.
+    fn keys<'a>(&'a self, pages: impl IntoIterator<Item = &'a u64> + 'a) -> impl Iterator<Item = Key> + 'a {
+        pages.into_iter().filter_map(|&page| self.zero.page_after(page))
+    }
+}

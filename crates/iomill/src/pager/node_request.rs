@@ -1,0 +1,408 @@
+//! NodeRequests: what a call has to do with pages of another node, done there.
+//!
+//! The caller sends each node its share of a wave as one message, does its own share meanwhile, and is told when all of them have ended.
+//! A node's thread (`node_threads`) looks the pages up, fills what is missing, and copies straight from and into the caller's memory.
+//!
+//! Rules, beside those of the cache and of the inbox:
+//! 1. A caller holds no fills when it sends, and none when it waits for the replies: its own have ended by then (rule 4 of the cache).
+//! 2. Who works on an request waits for drives and for nobody else. What somebody else is at, and what finds its set full, goes back
+//!    undone, and the caller does it after all its requests have ended. So nobody who has fills waits for a page, an inbox of a node or
+//!    an answer, and the chain of who waits for whom ends at a drive: caller -> node's thread -> drive, caller -> page -> who fills
+//!    it -> drive.
+//! 3. A caller returns, also with an error and by a panic, only after all its requests have ended: others write to its memory.
+//! 4. An request ends once: when all that it began has ended, or when it is dropped because nobody will work on it. Who works on it has
+//!    let go of its file and its array before the caller is told, who may close them.
+
+use std::sync::Arc;
+
+use super::Paged;
+use super::fill::Fills;
+use super::open::OpenRef;
+use super::span::{Span, Want};
+use super::wave::Sorted;
+use crate::cache::Outcome;
+use crate::drive::serve::{Owner, Share};
+use crate::drive::{Class, Failure, Piece};
+use crate::error::{Error, Result};
+use crate::exec::Exec;
+use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
+
+/// What comes back from all requests of a wave.
+#[derive(Debug, Default)]
+pub struct Replies {
+    state: Mutex<State>,
+    told: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// NodeRequests that have not ended.
+    out: usize,
+    left: Sorted,
+    /// The first error.
+    error: Option<Error>,
+}
+
+impl Replies {
+    fn begin(&self) {
+        lock(&self.state).out += 1;
+    }
+
+    /// Takes in the end of an request. Only the last one wakes the caller.
+    fn end(&self, left: Sorted, result: Result<()>) {
+        let mut state = lock(&self.state);
+        state.left.extend(left);
+        if let Err(error) = result {
+            state.error.get_or_insert(error);
+        }
+        state.out -= 1;
+        if state.out == 0 {
+            self.told.notify_one();
+        }
+    }
+
+    fn wait(&self) -> (Sorted, Result<()>) {
+        let mut state = lock(&self.state);
+        while state.out > 0 {
+            state = match self.told.wait(state) {
+                Ok(state) => state,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+        (std::mem::take(&mut state.left), state.error.take().map_or(Ok(()), Err))
+    }
+}
+
+/// NodeRequests that are out. Dropping it waits for their ends (rule 3).
+#[derive(Debug)]
+pub struct Awaited(pub Arc<Replies>);
+
+impl Awaited {
+    /// Waits until all have ended; what they left undone, and the first error.
+    pub fn wait(self) -> (Sorted, Result<()>) {
+        self.0.wait()
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let _seen_or_lost_to_a_panic = self.0.wait();
+    }
+}
+
+/// One node's share of a wave.
+#[derive(Debug)]
+pub struct NodeRequest {
+    want: Want,
+    class: Class,
+    spans: Vec<Span>,
+    /// Until the end (rule 4).
+    file: Option<OpenRef>,
+    replies: Arc<Replies>,
+}
+
+impl NodeRequest {
+    /// An request that `replies` hears of the end of.
+    pub fn new(want: Want, class: Class, spans: Vec<Span>, file: OpenRef, replies: &Arc<Replies>) -> NodeRequest {
+        replies.begin();
+        NodeRequest { want, class, spans, file: Some(file), replies: Arc::clone(replies) }
+    }
+
+    /// How many pages it is about.
+    pub fn weight(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// What runs its I/O, until it has ended.
+    pub fn exec(&self) -> Option<&Arc<Exec>> {
+        self.file.as_ref().map(|file| file.exec())
+    }
+
+    /// Ends it as if it had never been, and gives back what it was to do.
+    pub fn take_back(mut self) -> Vec<Span> {
+        let spans = std::mem::take(&mut self.spans);
+        self.end(Sorted::default(), Ok(()));
+        spans
+    }
+
+    fn end(&mut self, left: Sorted, result: Result<()>) {
+        if let Some(file) = self.file.take() {
+            drop(file);
+            self.replies.end(left, result);
+        }
+    }
+
+    /// Does what needs no drive and begins the rest; `None` if that was all.
+    pub fn begin(mut self) -> Option<Begun> {
+        let file = self.file.clone()?;
+        let paged = file.paged.clone()?;
+        let mut fills = Fills::new(self.want, Arc::clone(&paged));
+        let spans = std::mem::take(&mut self.spans);
+        // SAFETY: the caller keeps the spans' memory until the request has ended (rule 3), which is after `fills`.
+        let left = unsafe { paged.begin_wave(&spans, &mut fills) };
+        drop(file);
+        if fills.is_empty() {
+            self.end(left, Ok(()));
+            return None;
+        }
+        if let Some(file) = &self.file {
+            fills.plan(&file.file);
+        }
+        let (runs, tail) = (fills.runs(), Mutex::new(Tail { request: self, left, failure: None }));
+        Some(Begun { fills, runs_left: AtomicUsize::new(runs), tail })
+    }
+}
+
+impl Drop for NodeRequest {
+    fn drop(&mut self) {
+        let why = "it has ended; what the call began is done as far as it says, and calls after it do without".into();
+        self.end(Sorted::default(), Err(Error::Machine { what: "the thread of a node".into(), why }));
+    }
+}
+
+/// An request with pages to fill.
+#[derive(Debug)]
+pub struct Begun {
+    /// Before the request: where a panic leaves some of them, the caller hears of it after they have ended.
+    fills: Fills<Arc<Paged>>,
+    runs_left: AtomicUsize,
+    tail: Mutex<Tail>,
+}
+
+#[derive(Debug)]
+struct Tail {
+    request: NodeRequest,
+    left: Sorted,
+    failure: Option<Failure>,
+}
+
+impl Begun {
+    /// The pieces that fill its pages, each with its drive. Every one ends in [`Begun::run_done`], or none and all by
+    /// [`Begun::fail`]. The lists of scattered ones are in `self`.
+    pub fn pieces(&self) -> Vec<(u16, Piece)> {
+        let tail = lock(&self.tail);
+        let Some(file) = &tail.request.file else { return Vec::new() };
+        self.fills.pieces(&file.file, tail.request.class).collect()
+    }
+
+    /// How many pages it fills.
+    pub fn pages(&self) -> usize {
+        self.fills.len()
+    }
+
+    /// Takes in the end of a piece, by its tag; whether it was the last, with which the request ends.
+    pub fn run_done(&self, tag: u32, outcome: Outcome) -> bool {
+        let mut many = Vec::new();
+        self.fills.end_run(tag, outcome, &mut many);
+        if outcome.is_err() || !many.is_empty() {
+            let mut tail = lock(&self.tail);
+            tail.left.over.many.extend(many);
+            tail.failure = tail.failure.or(outcome.err());
+        }
+        self.count_down()
+    }
+
+    fn count_down(&self) -> bool {
+        let last = self.runs_left.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last {
+            self.end(None);
+        }
+        last
+    }
+
+    /// Ends it with an error, before any of its pieces was begun.
+    pub fn fail(&self, error: &Error) {
+        self.fills.abandon();
+        self.end(Some(Error::Machine { what: "the thread of a node".into(), why: error.to_string() }));
+    }
+
+    fn end(&self, error: Option<Error>) {
+        let mut tail = lock(&self.tail);
+        let Tail { request, left, failure } = &mut *tail;
+        let failed = failure.zip(request.file.as_ref()).map(|(failure, file)| file.file.error(failure));
+        let result = failed.or(error).map_or(Ok(()), Err);
+        request.end(std::mem::take(left), result);
+    }
+
+    /// Hands the pieces to the drive threads, who end it.
+    pub fn send_to_drives(self) {
+        let Some(exec) = lock(&self.tail).request.exec().cloned() else { return };
+        // It does not end before what runs it is let go of here (rule 4).
+        self.runs_left.fetch_add(1, Ordering::Relaxed);
+        let shares = exec.shares(self.pieces().into_iter());
+        let this = Arc::new(self);
+        for (drive, pieces) in shares {
+            let owner = Arc::clone(&this) as Arc<dyn Owner>;
+            exec.send_share(drive, Share { owner, pieces, span: (std::ptr::null(), 0), flush: true });
+        }
+        drop(exec);
+        this.count_down();
+    }
+}
+
+impl Owner for Begun {
+    fn piece_done(&self, tag: u32, result: Outcome) {
+        self.run_done(tag, result);
+    }
+
+    fn share_done(self: Arc<Self>, _failure: Option<Failure>) {}
+}
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use super::{Arc, Awaited, Condvar, Mutex, Ordering, Replies, Sorted, lock};
+    use crate::drive::inbox::Inbox;
+    use crate::sys::sync::{AtomicU64, model};
+    use loom::thread;
+
+    /// What nodes have copied is there when the caller has waited, for all of them (rule 3).
+    ///
+    /// Seen to fail when the caller did not wait, and when the last end did not wake it.
+    #[test]
+    fn loom_errand_ends_after_its_copy() {
+        model(|| {
+            let memory: Arc<[AtomicU64; 2]> = Arc::default();
+            let replies = Arc::<Replies>::default();
+            let nodes = [0, 1].map(|node| {
+                replies.begin();
+                let (memory, replies) = (Arc::clone(&memory), Arc::clone(&replies));
+                thread::spawn(move || {
+                    memory[node].store(7, Ordering::Relaxed);
+                    replies.end(Sorted::default(), Ok(()));
+                })
+            });
+            let (_, result) = Awaited(replies).wait();
+            result.unwrap();
+            assert_eq!([0, 1].map(|node| memory[node].load(Ordering::Relaxed)), [7, 7]);
+            nodes.into_iter().for_each(|node| node.join().unwrap());
+        });
+    }
+
+    /// What requests see of a page: nobody's, somebody's to fill, or there. How the cache does that has models of its own.
+    #[derive(Default)]
+    struct Page(Mutex<State>, Condvar);
+
+    #[derive(Clone, Copy, Default, PartialEq)]
+    enum State {
+        #[default]
+        Missing,
+        Filling,
+        There,
+    }
+
+    impl Page {
+        /// What it was; if that is missing, it is the caller's to fill.
+        fn begin(&self) -> State {
+            let mut state = lock(&self.0);
+            let was = *state;
+            if was == State::Missing {
+                *state = State::Filling;
+            }
+            was
+        }
+
+        fn end(&self) {
+            *lock(&self.0) = State::There;
+            self.1.notify_all();
+        }
+
+        fn wait(&self) {
+            let mut state = lock(&self.0);
+            while *state == State::Filling {
+                state = self.1.wait(state).unwrap();
+            }
+        }
+    }
+
+    /// Hands an request for a page to a node that may sleep.
+    fn send(inbox: &Inbox<(usize, Arc<Replies>)>, node: &thread::Thread, page: usize) -> Awaited {
+        let replies = Arc::<Replies>::default();
+        replies.begin();
+        if inbox.send((page, Arc::clone(&replies)), 1).unwrap() {
+            node.unpark();
+        }
+        Awaited(replies)
+    }
+
+    /// Works on two requests as a node does: what somebody else is at goes back undone (rule 2).
+    fn work(pages: &[Page; 2], inbox: &Inbox<(usize, Arc<Replies>)>) {
+        let (mut requests, mut done) = (Vec::new(), 0);
+        while done < 2 {
+            if !inbox.take(&mut requests, true).some {
+                thread::park();
+            }
+            for (page, replies) in requests.drain(..) {
+                let mut left = Sorted::default();
+                match pages[page].begin() {
+                    State::Missing => pages[page].end(),
+                    State::There => {}
+                    State::Filling => left.over.many.push(page as u64),
+                }
+                replies.end(left, Ok(()));
+                done += 1;
+            }
+        }
+    }
+
+    /// Asks for pages as a node's thread does, which ends what it fills after it has asked for all; what goes back undone (rule 2).
+    fn work_on(pages: &[Page; 2], wanted: [usize; 2]) -> Vec<usize> {
+        let asked = wanted.map(|page| (page, pages[page].begin()));
+        let those = |state| asked.into_iter().filter(move |(_, asked)| *asked == state).map(|(page, _)| page);
+        those(State::Missing).for_each(|page| pages[page].end());
+        those(State::Filling).collect()
+    }
+
+    /// Two threads of nodes at the same two pages, each of which may have begun one of them when it comes to the other: nobody hangs, and
+    /// what goes back is there soon.
+    ///
+    /// Seen to fail when they waited for each other's page (rule 2).
+    #[test]
+    fn loom_errand_waits_for_no_page_while_it_fills() {
+        model(|| {
+            let pages: Arc<[Page; 2]> = Arc::default();
+            let other = thread::spawn({
+                let pages = Arc::clone(&pages);
+                move || work_on(&pages, [1, 0])
+            });
+            let left = work_on(&pages, [0, 1]);
+            left.into_iter().for_each(|page| pages[page].wait());
+            other.join().unwrap().into_iter().for_each(|page| pages[page].wait());
+            assert!(pages.iter().all(|page| page.begin() == State::There));
+        });
+    }
+
+    /// Two callers and a node that sleeps: one asks it for the page that the other is filling, who asks it for yet another. Nobody hangs,
+    /// and the page is there in the end (rules 1 and 2, and those of the inbox).
+    ///
+    /// Seen to fail with both rules broken, the node waiting for a page whose owner waits for the node (one of them is enough here), and
+    /// when the sender did not wake the node.
+    #[test]
+    fn loom_errand_waits_for_no_page() {
+        model(|| {
+            let pages: Arc<[Page; 2]> = Arc::default();
+            let inbox = Arc::new(Inbox::new(8));
+            let node = thread::spawn({
+                let (pages, inbox) = (Arc::clone(&pages), Arc::clone(&inbox));
+                move || work(&pages, &inbox)
+            });
+            let other = thread::spawn({
+                let (pages, inbox, node) = (Arc::clone(&pages), Arc::clone(&inbox), node.thread().clone());
+                move || {
+                    let away = send(&inbox, &node, 1);
+                    if pages[0].begin() == State::Missing {
+                        pages[0].end();
+                    }
+                    let (left, _) = away.wait();
+                    assert!(left.over.many.is_empty());
+                }
+            });
+            let (left, _) = send(&inbox, node.thread(), 0).wait();
+            if !left.over.many.is_empty() {
+                pages[0].wait();
+            }
+            assert!(pages[0].begin() == State::There);
+            node.join().unwrap();
+            other.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,260 @@
+//! The threads of the nodes that cache: each takes the requests of its inbox and does them beside each other.
+//!
+//! Goals: one wake for as many requests as come while a thread sleeps or works; all their pages in flight at the same time. Non-goals:
+//! knowing what an request is about (`request`, whose rules hold here), and background work.
+//!
+//! A thread sleeps parked. Its token is kept when it comes before the thread parks, as rule 2 of the inbox wants of an engine's wake.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+use std::thread::{JoinHandle, Thread};
+
+use super::node_request::{Begun, NodeRequest};
+use crate::drive::inbox::{Inbox, Load};
+use crate::drive::regions::Regions;
+use crate::drive::serve::INBOX_PIECES;
+use crate::drive::{Done, Piece};
+use crate::exec::Exec;
+use crate::exec::contexts;
+use crate::exec::roles::NodeRoles;
+use crate::sys::clock::Clock;
+use crate::sys::cpu;
+use crate::sys::sync::{Mutex, Ordering, lock};
+
+/// A node has a thread for so many of its CPUs, and one at least.
+const CPUS_PER_THREAD: usize = 8;
+/// And not more than this.
+const THREADS_MAX: usize = 4;
+
+/// Pages that a thread has in flight before it takes another request.
+const PAGES_IN_FLIGHT: usize = 1024;
+
+/// Tags of one request's pieces, of which a wave has fewer, and requests that a thread begins before it sees the end of all.
+const TAGS: u32 = 1 << 12;
+const REQUESTS: usize = 1 << 16;
+
+/// Not of `sys::sync`: no model is about it, and loom's cannot be static.
+static TURNS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+thread_local! {
+    static TURN: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// A number of the calling thread's own, counted up from thread to thread.
+pub fn turn() -> usize {
+    TURN.with(|turn| {
+        if turn.get() == usize::MAX {
+            turn.set(TURNS.fetch_add(1, Ordering::Relaxed));
+        }
+        turn.get()
+    })
+}
+
+/// The threads of all nodes that cache, started when first needed.
+#[derive(Debug)]
+pub struct NodeThreads {
+    /// By the cache's number: the node's, and its CPUs.
+    nodes: Vec<(usize, Vec<usize>)>,
+    /// By the cache's number. Empty where a thread could not be started.
+    started: OnceLock<Vec<Vec<Worker>>>,
+    starting: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    inbox: Arc<Inbox<NodeRequest>>,
+    thread: Thread,
+    join: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl NodeThreads {
+    /// Nothing is started yet.
+    pub fn new(roles: &NodeRoles) -> NodeThreads {
+        let node = |&place: &usize| (roles.nodes[place].id, roles.nodes[place].cpus.clone());
+        let nodes = roles.cache.iter().map(node).collect();
+        NodeThreads { nodes, started: OnceLock::new(), starting: Mutex::new(()) }
+    }
+
+    fn threads(&self, notice: &dyn Fn(String)) -> &[Vec<Worker>] {
+        if let Some(threads) = self.started.get() {
+            return threads;
+        }
+        let _starting = lock(&self.starting);
+        self.started.get_or_init(|| self.nodes.iter().map(|(id, cpus)| node_threads(*id, cpus, notice)).collect())
+    }
+
+    /// Hands an request to the node that has the cache of this number; gives it back where nobody is there to take it. Waits for room
+    /// where the inbox is full, which the caller does holding nothing (rule 1 of `request`).
+    pub fn send(
+        &self,
+        cache: usize,
+        request: NodeRequest,
+        notice: &dyn Fn(String),
+    ) -> std::result::Result<(), NodeRequest> {
+        let node_threads = &self.threads(notice)[cache];
+        if node_threads.is_empty() {
+            return Err(request);
+        }
+        let (worker, load) = (&node_threads[turn() % node_threads.len()], Load::Front(request.weight()));
+        worker.inbox.hand_over(request, load, || worker.thread.unpark(), || false)
+    }
+
+    /// Ends the threads after what was handed to them.
+    pub fn stop(&self) {
+        // Whoever comes after finds no thread to start.
+        let workers = || self.started.get_or_init(|| self.nodes.iter().map(|_| Vec::new()).collect()).iter().flatten();
+        for worker in workers() {
+            if worker.inbox.close() {
+                worker.thread.unpark();
+            }
+        }
+        for worker in workers() {
+            if worker.thread.id() != std::thread::current().id()
+                && let Some(join) = lock(&worker.join).take()
+            {
+                // Should it have panicked, its message is out and its requests were ended.
+                let _ = join.join();
+            }
+        }
+    }
+}
+
+/// Starts the threads of one node.
+fn node_threads(id: usize, cpus: &[usize], notice: &dyn Fn(String)) -> Vec<Worker> {
+    let count = (cpus.len() / CPUS_PER_THREAD).clamp(1, THREADS_MAX);
+    let mut node_threads = Vec::new();
+    for index in 0..count {
+        let inbox = Arc::new(Inbox::new(INBOX_PIECES));
+        let name = if count == 1 { format!("iomill-node-{id}") } else { format!("iomill-node-{id}.{index}") };
+        let (report, bound) = std::sync::mpsc::channel();
+        let (own, cpus) = (Arc::clone(&inbox), cpus.to_vec());
+        let join = std::thread::Builder::new().name(name).spawn(move || {
+            let result = if cpus.is_empty() { Ok(()) } else { cpu::bind_current_thread(&cpus) };
+            // Whoever started this thread waits for it.
+            let _ = report.send(result);
+            work(&own);
+        });
+        match join {
+            Ok(join) => {
+                if let Ok(Err(error)) = bound.recv() {
+                    notice(format!("a thread of node {id} runs on any CPU: {error}"));
+                }
+                node_threads.push(Worker { inbox, thread: join.thread().clone(), join: Mutex::new(Some(join)) });
+            }
+            Err(error) => notice(format!("no thread on node {id}, whose pages are fetched from elsewhere: {error}")),
+        }
+    }
+    node_threads
+}
+
+/// Closes the inbox however its thread ends, and ends the requests that nobody will work on.
+struct Closing<'a>(&'a Inbox<NodeRequest>);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+        let mut left = Vec::new();
+        self.0.take(&mut left, false);
+    }
+}
+
+fn work(inbox: &Inbox<NodeRequest>) {
+    let _closing = Closing(inbox);
+    let mut ring: Option<Ring> = None;
+    let mut requests = Vec::new();
+    loop {
+        let taken = inbox.take(&mut requests, true);
+        let Some(first) = requests.first() else {
+            if taken.closed {
+                return;
+            }
+            std::thread::park();
+            continue;
+        };
+        if first.exec().is_some_and(|exec| exec.blocks_on_threads()) {
+            requests.drain(..).filter_map(NodeRequest::begin).for_each(Begun::send_to_drives);
+            continue;
+        }
+        if ring.is_none() {
+            ring = first.exec().map(Ring::new);
+        }
+        match &ring {
+            Some(ring) => Wave::default().run(inbox, ring, &mut requests),
+            None => unreachable!("an request has its array until it ends"),
+        }
+    }
+}
+
+/// This thread's own engines, and what of the array they need. It does not hold the array (rule 4 of `request`).
+struct Ring {
+    cell: Arc<contexts::Cell>,
+    regions: Arc<Regions>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Ring {
+    fn new(exec: &Arc<Exec>) -> Ring {
+        Ring { cell: exec.new_cell(), regions: Arc::clone(&exec.regions), clock: Arc::clone(&exec.clock) }
+    }
+}
+
+/// NodeRequests that are worked on at the same time, on this thread's own ring.
+#[derive(Default)]
+struct Wave {
+    /// By number, the high bits of tags; those that have ended are gone.
+    begun: Vec<Option<Begun>>,
+    /// Pieces that were not taken yet.
+    pieces: VecDeque<(u16, Piece)>,
+    /// Pages that are being filled.
+    pages: usize,
+}
+
+impl Wave {
+    /// Works on the requests, and on those that come while there are some, until all have ended.
+    fn run(self, inbox: &Inbox<NodeRequest>, ring: &Ring, requests: &mut Vec<NodeRequest>) {
+        // Its failure, if any, is that of the first request's array, whose calls see it.
+        let made = requests.first().and_then(NodeRequest::exec).map_or(Ok(()), |exec| exec.ready_context(&ring.cell));
+        let wave = RefCell::new(self);
+        let source = std::iter::from_fn(|| {
+            let mut wave = wave.borrow_mut();
+            while wave.pieces.is_empty() {
+                let has_room = wave.pages < PAGES_IN_FLIGHT && wave.begun.len() < REQUESTS;
+                if requests.is_empty() && (!has_room || !inbox.take(requests, false).some) {
+                    return None;
+                }
+                requests.drain(..).for_each(|request| wave.begin(request));
+            }
+            wave.pieces.pop_front()
+        });
+        let done = |end: Done| wave.borrow_mut().piece_done(end);
+        // SAFETY: the pieces' memory is frames, which the fills in `begun` own until their ends, and so are the lists; their files are
+        // the requests'.
+        let ran = made.and_then(|()| unsafe { ring.cell.run(&ring.regions, &*ring.clock, source, done) });
+        if let Err(error) = ran {
+            // None was begun.
+            let mut wave = wave.into_inner();
+            requests.drain(..).for_each(|request| wave.begin(request));
+            wave.begun.iter().flatten().for_each(|begun| begun.fail(&error));
+        }
+    }
+
+    fn begin(&mut self, request: NodeRequest) {
+        let Some(begun) = request.begin() else { return };
+        let number = self.begun.len() as u32;
+        let pieces = begun.pieces().into_iter();
+        self.pieces.extend(pieces.map(|(drive, piece)| (drive, Piece { tag: number * TAGS + piece.tag, ..piece })));
+        self.pages += begun.pages();
+        self.begun.push(Some(begun));
+    }
+
+    fn piece_done(&mut self, end: Done) {
+        let place = &mut self.begun[(end.tag / TAGS) as usize];
+        let Some(begun) = place else { unreachable!("an request has as many pieces as tags that end") };
+        let pages = begun.pages();
+        if begun.run_done(end.tag % TAGS, end.result) {
+            *place = None;
+            self.pages -= pages;
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! One cache on each node that caches, as one: which page is where, and who is near it.
+//!
+//! A page belongs to one node for ever, by a hash of the 64 KiB that it lies in. With one node there is one cache and nothing else here
+//! costs more than a branch.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::node_request::{Awaited, NodeRequest, Replies};
+use super::node_threads::NodeThreads;
+use super::open::OpenFile;
+use super::span::{Span, Want};
+use super::{Paged, Pager};
+use crate::cache::Cache;
+use crate::cache::key::{Hash, Key};
+use crate::counters::Id;
+use crate::drive::{Class, PAGE_BYTES};
+use crate::exec::Io;
+use crate::exec::roles::NodeRoles;
+use crate::file::split::Extent;
+use crate::sys::sync::{AtomicU64, Ordering};
+use crate::sys::topology::{Finder, MEMORY_POLICY};
+
+/// A wave's pages of another node go there as a message from so many on. Below it is cheaper to fill them from here: the drive writes to
+/// whatever node's memory by itself, and a message wakes two threads.
+const MESSAGE_PAGES: usize = 8;
+
+/// How blocking calls get at pages that are in the cache of another node. Futures and callbacks, which are handed to the drive threads
+/// anyway, always reach for them directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Remote {
+    /// What is there directly; what is missing and what is written by message, when there are several pages of one node.
+    #[default]
+    Auto,
+    /// Always directly.
+    Direct,
+    /// Always by message to a thread of the node, one for all pages of a call there (up to 1,024), pinned pages excepted.
+    Message,
+}
+
+/// What is needed where there are several nodes.
+#[derive(Debug)]
+pub(super) struct Spread {
+    /// The caches but the first.
+    others: Box<[Cache]>,
+    finder: Finder,
+    /// By a node's place among the array's, the number of its cache, if it has one.
+    homes: Vec<Option<usize>>,
+    /// Pages that are to be filled or written to go by message from so many on.
+    least_asked: usize,
+    /// Pages that are to be read, and may be there, from so many on; `None` for never.
+    least_read: Option<usize>,
+    /// Pages sent by message, by the cache's number.
+    sent: Vec<AtomicU64>,
+    threads: NodeThreads,
+}
+
+impl Spread {
+    /// The caches' nodes are those of `roles` that cache; `others` are their caches but the first.
+    pub fn new(roles: &NodeRoles, others: Vec<Cache>, remote: Remote, has_threads: bool) -> Spread {
+        let home = |node| roles.cache.iter().position(|&cache| cache == node);
+        let (least_asked, least_read) = match remote {
+            _ if !has_threads => (usize::MAX, None),
+            Remote::Auto => (MESSAGE_PAGES, None),
+            Remote::Direct => (usize::MAX, None),
+            Remote::Message => (1, Some(1)),
+        };
+        Spread {
+            others: others.into(),
+            finder: Finder::new(&roles.nodes),
+            homes: (0..roles.nodes.len()).map(home).collect(),
+            least_asked,
+            least_read,
+            sent: roles.cache.iter().map(|_| AtomicU64::new(0)).collect(),
+            threads: NodeThreads::new(roles),
+        }
+    }
+
+    /// The number of the cache that is on the calling thread's node, if one is.
+    fn home(&self) -> Option<usize> {
+        self.finder.here(super::node_threads::turn()).and_then(|node| self.homes[node])
+    }
+
+    fn count(&self) -> usize {
+        self.others.len() + 1
+    }
+
+    /// Takes those of the spans out that are on other nodes, `least` or more on one: by the cache's number.
+    fn take_away(&self, paged: &Paged, spans: &mut Vec<Span>, least: usize) -> Vec<Vec<Span>> {
+        let home = self.home();
+        let mut shares = vec![Vec::new(); self.count()];
+        spans.retain(|span| {
+            let Some(key) = paged.zero.page_after(span.page) else { return true };
+            let node = key.node(self.count());
+            if Some(node) != home {
+                shares[node].push(*span);
+            }
+            Some(node) == home
+        });
+        for share in &mut shares {
+            if share.len() < least {
+                spans.append(share);
+            }
+        }
+        shares
+    }
+}
+
+impl Pager {
+    /// All caches.
+    pub fn caches(&self) -> impl Iterator<Item = &Cache> {
+        let others = self.spread.iter().flat_map(|spread| &spread.others);
+        std::iter::once(&self.first).chain(others)
+    }
+
+    /// Whether there is one cache, and it is of the default shape, for which reads are made.
+    #[inline(always)]
+    pub fn is_default(&self) -> bool {
+        self.is_default
+    }
+
+    /// The one that a page belongs to; with `DEFAULT` there is only one.
+    #[inline(always)]
+    pub(super) fn cache_as<const DEFAULT: bool>(&self, key: Key) -> &Cache {
+        if DEFAULT { &self.first } else { self.cache_of(key) }
+    }
+
+    /// The one that a page belongs to.
+    #[inline(always)]
+    pub fn cache_of(&self, key: Key) -> &Cache {
+        match &self.spread {
+            None => &self.first,
+            Some(spread) => match key.node(spread.count()) {
+                0 => &self.first,
+                number => &spread.others[number - 1],
+            },
+        }
+    }
+
+    /// Has each cache's memory, untouched so far, come from its node. What cannot be is noticed once.
+    pub(super) fn bind(&self, roles: &NodeRoles, notices: &mut Vec<String>) {
+        let bind = |(cache, &node): (&Cache, &usize)| match roles.nodes[node].memory {
+            Some(memory) => cache.bind(memory, MEMORY_POLICY),
+            None => Ok(()),
+        };
+        if let Some(error) = self.caches().zip(&roles.cache).find_map(|each| bind(each).err()) {
+            notices.push(format!("the cache's memory is where it comes to be: {error}"));
+        }
+    }
+
+    /// Pages that fit now.
+    pub fn pages(&self) -> u64 {
+        self.caches().map(|cache| cache.directory().pages()).sum()
+    }
+
+    /// Pages of a set.
+    pub fn ways(&self) -> usize {
+        self.first.directory().ways()
+    }
+
+    /// Pages that are dirty or on their way to a drive.
+    pub fn dirty(&self) -> u64 {
+        self.caches().map(Cache::dirty).sum()
+    }
+
+    /// All pages of a file that are dirty or being flushed, in their order.
+    pub fn dirty_of(&self, file: u32) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.caches().flat_map(|cache| cache.dirty_of(file)).collect();
+        if self.spread.is_some() {
+            keys.sort_unstable();
+        }
+        keys
+    }
+
+    /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
+    pub fn discard(&self, file: u32, page: u64) {
+        self.caches().for_each(|cache| cache.discard(file, page));
+    }
+
+    /// What the nodes' caches have: the node's place, its cache's pages, and the pages that were sent to it by message.
+    pub fn of_nodes(&self, roles: &NodeRoles) -> impl Iterator<Item = (usize, u64, u64)> {
+        self.caches().zip(&roles.cache).map(|(cache, &place)| {
+            let sent = self.spread.as_ref().map(|spread| spread.sent[cache.number()].load(Ordering::Relaxed));
+            (place, cache.directory().pages(), sent.unwrap_or(0))
+        })
+    }
+
+    /// Forgets pages of a file that are clean, as [`Cache::forget`] does; how many.
+    pub fn forget(&self, file: u32, pages: Range<u64>) -> u64 {
+        self.caches().map(|cache| cache.forget(file, pages.clone())).sum()
+    }
+
+    /// Ends the nodes' threads. No call is under way.
+    pub fn stop_node_threads(&self) {
+        if let Some(spread) = &self.spread {
+            spread.threads.stop();
+        }
+    }
+}
+
+impl Paged {
+    /// The name of a page and the cache that it belongs to, unless the page is too far out to be cached.
+    #[inline(always)]
+    pub fn key(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+        self.key_as::<false>(page)
+    }
+
+    /// The same; with `DEFAULT` there is one cache.
+    #[inline(always)]
+    pub fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+        let key = self.zero.page_after(page)?;
+        let cache = self.pager.cache_as::<DEFAULT>(key);
+        Some((key, cache.directory().hash(key), cache))
+    }
+
+    /// The same for who wants to look into that cache directly; `None` where such pages go by message.
+    #[inline(always)]
+    pub(super) fn key_to_read<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+        match &self.pager.spread {
+            _ if DEFAULT => self.key_as::<true>(page),
+            None => self.key(page),
+            Some(spread) => self.key(page).filter(|(.., cache)| {
+                spread.least_read.is_none_or(|least| least > 1 || spread.home() == Some(cache.number()))
+            }),
+        }
+    }
+
+    /// Leaves to the other nodes what is to be read by message whether it is there or not: that goes to `missing`, and what is left is
+    /// returned. `None` where nothing is read so.
+    pub(super) fn leave_to_nodes<E: Iterator<Item = Extent>>(
+        &self,
+        extents: E,
+        missing: &mut Vec<Span>,
+    ) -> std::result::Result<Vec<Span>, E> {
+        let Some(spread) = &self.pager.spread else { return Err(extents) };
+        let Some(least) = spread.least_read else { return Err(extents) };
+        let mut near: Vec<Span> = extents.flat_map(super::span::spans).collect();
+        let before = missing.len();
+        missing.extend(spread.take_away(self, &mut near, least).into_iter().flatten());
+        let bytes = missing[before..].iter().map(|span| u64::from(span.len)).sum();
+        self.pager.with_local(|local| local.tally.add(Id::BytesRead, bytes));
+        Ok(near)
+    }
+}
+
+impl OpenFile {
+    /// Sends other nodes their shares of a wave, one message each, and leaves what is the caller's to do. `None` if nothing is away.
+    ///
+    /// # Safety
+    /// The spans' memory is valid, and (for reads) nobody else's, until what is returned has been waited for or dropped.
+    pub(super) unsafe fn send_away(
+        &self,
+        io: &Io<'_>,
+        paged: &Paged,
+        want: Want,
+        wave: &mut Vec<Span>,
+        class: Class,
+    ) -> Option<Awaited> {
+        let spread = paged.pager.spread.as_ref()?;
+        // A spawned operation is on a drive's thread already, and waits for no other.
+        if spread.least_asked > wave.len() || !io.blocks() {
+            return None;
+        }
+        let shares = spread.take_away(paged, wave, spread.least_asked);
+        let mut away = None;
+        for (node, spans) in shares.into_iter().enumerate().filter(|(_, spans)| !spans.is_empty()) {
+            // A file that is being closed has no share in the work of others any more.
+            let Some(file) = paged.pager.file(paged.number()) else {
+                wave.extend(spans);
+                continue;
+            };
+            let replies = &away.get_or_insert_with(|| Awaited(Arc::<Replies>::default())).0;
+            spread.sent[node].fetch_add(spans.len() as u64, Ordering::Relaxed);
+            let request = NodeRequest::new(want, class, spans, file, replies);
+            if let Err(request) = spread.threads.send(node, request, &|notice| self.exec().notice(notice)) {
+                wave.extend(request.take_back());
+            }
+        }
+        away
+    }
+}
+
+/// A set's worth of memory for each of so many nodes, as even as whole sets can be.
+pub(super) fn shares(bytes: u64, ways: usize, nodes: usize) -> Vec<u64> {
+    if nodes == 1 {
+        return vec![bytes];
+    }
+    let set_bytes = (ways * PAGE_BYTES) as u64;
+    let (sets, nodes) = (bytes / set_bytes, nodes as u64);
+    (0..nodes).map(|node| (sets / nodes + u64::from(node < sets % nodes)) * set_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shared_in_whole_sets() {
+        let set = 4 * PAGE_BYTES as u64;
+        assert_eq!(shares(7 * set + 5, 4, 1), [7 * set + 5]);
+        assert_eq!(shares(7 * set + 5, 4, 3), [3 * set, 2 * set, 2 * set]);
+        assert_eq!(shares(4 * set, 4, 4), [set; 4]);
+    }
+}

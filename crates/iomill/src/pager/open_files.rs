@@ -1,0 +1,129 @@
+//! The open files of an array: opening, and keeping closed.
+//!
+//! Rule: `naming` is held while a file is created, deleted or renamed, so that names stay as they were found. It is taken before the table's
+//! lock, and is not held while anything is waited for that a user's callback may hold up.
+
+use std::sync::Arc;
+
+use super::open::{OpenFile, OpenRef, Owner};
+use super::table::{Entry, Found, Table};
+use super::{Paged, Pager};
+use crate::catalog::{Catalog, Id, Record};
+use crate::error::{Error, Result};
+use crate::exec::Exec;
+use crate::file::FileState;
+use crate::sys::sync::{Mutex, lock};
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct OpenFiles {
+    exec: Arc<Exec>,
+    table: Arc<Table<OpenFile>>,
+    naming: Mutex<()>,
+}
+
+/// What became of keeping a file closed.
+enum Kept {
+    Closed(#[expect(dead_code, reason = "held")] Entry<OpenFile>),
+    OnItsWay,
+    /// A handle has it, or something that is under way on it does.
+    InUse(OpenRef, Arc<Record>),
+}
+
+impl OpenFiles {
+    /// No file is open.
+    pub fn new(exec: &Arc<Exec>) -> OpenFiles {
+        OpenFiles { exec: Arc::clone(exec), table: Table::new(exec), naming: Mutex::new(()) }
+    }
+
+    /// Changes names that no open file has.
+    pub fn with_names<R>(&self, change: impl FnOnce() -> R) -> R {
+        let _naming = lock(&self.naming);
+        change()
+    }
+
+    /// The file, if it is open.
+    pub fn find(&self, id: &Id) -> Option<OpenRef> {
+        self.table.find(id).map(OpenRef::new)
+    }
+
+    /// Opens a file, or joins those that have it open.
+    pub fn open(&self, catalog: &Catalog, pager: Option<&Arc<Pager>>, name: &str, owner: &Owner) -> Result<OpenRef> {
+        self.exec.check_home()?;
+        loop {
+            let id = catalog.record(name)?.id;
+            let entry = match self.table.look(&id)? {
+                Found::Closed(entry) => entry,
+                Found::OnItsWay => {
+                    self.table.wait_for(&id);
+                    continue;
+                }
+                Found::Open(file) => {
+                    let file = OpenRef::new(file);
+                    // The file that was looked up may have been renamed before another thread opened it.
+                    if file.file.name() == name {
+                        return Ok(file);
+                    }
+                    continue;
+                }
+            };
+            // While the entry is there, the file is neither deleted nor renamed. It may have been before.
+            let record = catalog.record(name)?;
+            if record.id != id {
+                continue;
+            }
+            let file = FileState::open(&self.exec, catalog, &record)?;
+            let paged = pager.map(|pager| Arc::new(Paged::new(pager, file.len())));
+            let file = Arc::new(OpenFile::new(file, paged, entry, owner));
+            if let (Some(pager), Some(paged)) = (pager, &file.paged) {
+                pager.enter(paged.number(), &file);
+            }
+            Entry::fill(&self.table, id, &file);
+            return Ok(OpenRef::new(file));
+        }
+    }
+
+    /// Changes names while the files that `find` finds are closed and stay so; an error if one is open. What is under way on them is
+    /// waited for without a hold on any name: it may be a user's task, for which others' files must not wait.
+    pub fn with_closed<R>(
+        &self,
+        find: impl Fn() -> Result<Vec<Arc<Record>>>,
+        change: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        loop {
+            // Declared first, so that it is dropped after the lock of names: it may have a file's last hold.
+            let mut kept = Vec::new();
+            let naming = lock(&self.naming);
+            for record in find()? {
+                kept.push(self.keep_closed(record)?);
+            }
+            if kept.iter().all(|kept| matches!(kept, Kept::Closed(_))) {
+                return change();
+            }
+            drop(naming);
+            let held = |kept: &Kept| match kept {
+                Kept::InUse(file, record) if file.is_held() => Some(Error::Busy { name: record.name.clone() }),
+                _ => None,
+            };
+            if let Some(error) = kept.iter().find_map(held) {
+                return Err(error);
+            }
+            drop(kept);
+            self.exec.pause_for_io();
+        }
+    }
+
+    /// Keeps a file from being opened as long as what is returned lives.
+    fn keep_closed(&self, record: Arc<Record>) -> Result<Kept> {
+        Ok(match self.table.look(&record.id)? {
+            Found::Closed(entry) => Kept::Closed(entry),
+            Found::OnItsWay => Kept::OnItsWay,
+            Found::Open(file) => Kept::InUse(OpenRef::new(file), record),
+        })
+    }
+
+    /// All open files of an array that is closing. They all count on the array's lock.
+    pub fn settled(&self) -> Vec<OpenRef> {
+        self.table.settled().into_iter().map(OpenRef::new).collect()
+    }
+}

@@ -1,0 +1,147 @@
+//! The cache's size: as it is opened, and as it is changed while files are read and written.
+
+use std::path::Path;
+
+use super::{Pager, PagerOptions};
+use crate::cache::key::Key;
+use crate::cache::{Cache, Resize, Step};
+use crate::drive::{Class, PAGE_BYTES};
+use crate::error::{Error, Result};
+use crate::exec::Exec;
+use crate::sys::limits::{address_space_bytes, default_cache_bytes, memory_limit_bytes};
+
+/// How far a cache may grow unless told otherwise: by so many doublings, as far as there is memory.
+const DOUBLINGS: u32 = 2;
+
+/// Sets that a resize changes at a time, before it looks whether the array is still open.
+const STEP_SETS: u32 = 64;
+
+/// One part in so many of limited address space is for a cache to grow in: rings, threads and the program need some.
+const ADDRESS_SHARE: u64 = 2;
+
+/// Sizes in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub now: u64,
+    /// What it may be resized to.
+    pub most: u64,
+    /// What it would be by default if address space were not limited.
+    pub wanted: u64,
+}
+
+impl Sizes {
+    /// The next smaller cache to try where there is no address space for this one and nobody asked for it; `None` below one set.
+    pub fn smaller(self, options: &PagerOptions, nodes: usize) -> Option<Sizes> {
+        let now = self.now / 2;
+        let by_default = options.cache_bytes.is_none() && options.cache_bytes_max.is_none();
+        (by_default && check_least(options.set_size, nodes, now).is_ok()).then_some(Sizes { now, most: now, ..self })
+    }
+}
+
+/// The sizes that options ask for; `None` for no cache.
+pub fn sizes(options: &PagerOptions, nodes: usize) -> Result<Option<Sizes>> {
+    // Where it cannot be found out there is no cache unless somebody names its size, and none that grows unless told how far.
+    let memory_bytes = memory_limit_bytes(Path::new("/")).unwrap_or(0);
+    let address_bytes = address_space_bytes();
+    let most = options.cache_bytes_max;
+    let by_default = |limit_bytes| default_cache_bytes(limit_bytes).min(most.unwrap_or(u64::MAX));
+    let (now, wanted) = match options.cache_bytes {
+        Some(bytes) => (bytes, bytes),
+        None => (by_default(memory_bytes.min(address_bytes)), by_default(memory_bytes)),
+    };
+    if now == 0 {
+        return Ok(None);
+    }
+    check_least(options.set_size, nodes, now)?;
+    if let Some(most) = most
+        && most < now
+    {
+        let what = format!("a cache of {now} bytes that may grow to {most} bytes");
+        return Err(Error::invalid(what, "`cache_bytes_max` is at least `cache_bytes`"));
+    }
+    let room = memory_bytes.min(address_bytes / ADDRESS_SHARE);
+    let fits = |doublings: &u32| now.checked_shl(*doublings).is_some_and(|bytes| bytes <= room);
+    let most = most.unwrap_or_else(|| now << (0..=DOUBLINGS).rev().find(fits).unwrap_or(0));
+    Ok(Some(Sizes { now, most, wanted }))
+}
+
+fn check_least(ways: usize, nodes: usize, bytes: u64) -> Result<()> {
+    let least = (nodes * ways * PAGE_BYTES) as u64;
+    if bytes < least {
+        let each = if nodes == 1 { String::new() } else { format!(" for each of {nodes} nodes") };
+        let why = format!("it holds at least one set of {ways} pages{each}, {least} bytes; 0 is none");
+        return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
+    }
+    Ok(())
+}
+
+impl Pager {
+    /// Changes the size, step by step, and waits for what is in the way. An error leaves it at a size between.
+    pub fn resize(&self, exec: &Exec, bytes: u64) -> Result<()> {
+        let ways = self.first.directory().ways();
+        if bytes == 0 {
+            let why = "an open array keeps its cache; shrink it to one set at least, or open the array without one";
+            return Err(Error::invalid("a cache of 0 bytes", why));
+        }
+        check_least(ways, self.caches().count(), bytes)?;
+        let set_bytes = (ways * PAGE_BYTES) as u64;
+        let sets_max = self.caches().map(|cache| u64::from(cache.directory().sets_max())).sum();
+        let most = set_bytes * sets_max;
+        // Up to a set more is the same number of whole sets.
+        if bytes / set_bytes > sets_max {
+            let why = format!(
+                "it was opened to grow to {most} bytes; close the array and open it with `cache_bytes_max({bytes})`"
+            );
+            return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
+        }
+        // All are begun before the first goes on, so that of two resizes at a time one comes first on all nodes.
+        let shares = super::nodes::shares(bytes, ways, self.caches().count());
+        let resizes: Vec<_> =
+            self.caches().zip(shares).map(|(cache, bytes)| (cache, cache.begin_resize(bytes))).collect();
+        for (cache, mut resize) in resizes {
+            self.resize_one(exec, cache, &mut resize)?;
+        }
+        self.board.set_cache_bytes(bytes);
+        Ok(())
+    }
+
+    /// Goes on with one cache's resize to its end.
+    fn resize_one(&self, exec: &Exec, cache: &Cache, resize: &mut Resize<'_>) -> Result<()> {
+        let start = cache.span().0;
+        self.regions.use_slab(start, cache.used_bytes());
+        let mut dirty = Vec::new();
+        loop {
+            let step = resize.go_on(STEP_SETS, &mut dirty);
+            self.board.set_cache_bytes(self.pages() * PAGE_BYTES as u64);
+            exec.check_open()?;
+            match step {
+                Step::Done => break,
+                Step::More => {}
+                Step::Blocked if self.flush_out(&mut dirty)? => {}
+                Step::Blocked => exec.pause_for_io(),
+            }
+        }
+        self.regions.use_slab(start, cache.used_bytes());
+        let released = resize.release(self.chunk_bytes, |range| self.regions.drop_chunks(start, range));
+        released.map(drop).map_err(|e| Error::Machine {
+            what: "memory of a cache that has shrunk".into(),
+            why: format!("{e}; it is used again when the cache grows"),
+        })
+    }
+
+    /// Flushes pages that are in the way, and forgets them; whether there were any that could be.
+    fn flush_out(&self, dirty: &mut Vec<Key>) -> Result<bool> {
+        dirty.sort_unstable();
+        let mut any = false;
+        for keys in dirty.chunk_by(|a, b| a.file() == b.file()) {
+            let Some(file) = self.file(keys[0].file()) else { continue };
+            let io = file.exec().blocking();
+            if let Some(flushed) = Exec::run_to_end(file.flush_if_open(&io, keys, Class::Foreground)) {
+                flushed.result?;
+                any = true;
+            }
+        }
+        dirty.clear();
+        Ok(any)
+    }
+}

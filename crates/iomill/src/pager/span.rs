@@ -1,0 +1,70 @@
+//! A call's range, cut at page edges.
+
+use crate::drive::PAGE_BYTES;
+use crate::file::split::Extent;
+
+/// A range within one page, and the caller's memory for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// The page's number in its file.
+    pub page: u64,
+    /// Where the range begins in it, in bytes.
+    pub within: u16,
+    /// Length in bytes: at most to the page's end.
+    pub len: u16,
+    /// The memory.
+    pub buf: *mut u8,
+}
+
+// SAFETY: a span describes memory; whoever passes it to another thread vouches for it, as for a piece.
+unsafe impl Send for Span {}
+// SAFETY: as above; nothing is reached through it but by unsafe code.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// The whole of a page, and no memory: for those who touch it.
+    pub fn of_page(page: u64) -> Span {
+        Span { page, within: 0, len: 0, buf: std::ptr::null_mut() }
+    }
+
+    /// Offset in the file in bytes.
+    pub fn offset(&self) -> u64 {
+        self.page * PAGE_BYTES as u64 + u64::from(self.within)
+    }
+
+    /// The same as an extent.
+    pub fn extent(&self) -> Extent {
+        Extent { offset: self.offset(), len: usize::from(self.len), buf: self.buf }
+    }
+}
+
+/// Cuts an extent at page edges.
+#[inline]
+pub fn spans(extent: Extent) -> impl Iterator<Item = Span> + Clone {
+    let mut rest = extent;
+    std::iter::from_fn(move || {
+        if rest.len == 0 {
+            return None;
+        }
+        let within = rest.offset as usize % PAGE_BYTES;
+        let len = rest.len.min(PAGE_BYTES - within);
+        let span =
+            Span { page: rest.offset / PAGE_BYTES as u64, within: within as u16, len: len as u16, buf: rest.buf };
+        rest = Extent { offset: rest.offset + len as u64, len: rest.len - len, buf: rest.buf.wrapping_add(len) };
+        Some(span)
+    })
+}
+
+/// What a call wants of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// To copy from them.
+    Read,
+    /// To copy into them.
+    Write,
+    /// To have them in the cache, because it is about to use them there.
+    Touch,
+    /// To have them in the cache, because a call may ask for them soon. No call waits for that, so pages that another operation works
+    /// on, and pages whose set is full, are left alone.
+    Ahead,
+}

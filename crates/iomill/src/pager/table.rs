@@ -1,0 +1,127 @@
+//! What is open, by id: each at most once.
+//!
+//! Rules:
+//! 1. An entry whose `Weak` is dead belongs to a thread that is still opening or closing the thing, or that keeps it closed. It holds the
+//!    entry's guard, which alone removes it. Every change is told by `changed`.
+//! 2. Nothing that may be a thing's last hold is dropped with the table locked: closing it takes the lock.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use crate::catalog::Id;
+use crate::error::Result;
+use crate::exec::Exec;
+use crate::sys::sync::{Condvar, Mutex, MutexGuard, lock, wait};
+
+type Entries<T> = BTreeMap<Id, Weak<T>>;
+
+/// See the head of this file.
+pub struct Table<T> {
+    exec: Arc<Exec>,
+    open: Mutex<Entries<T>>,
+    changed: Condvar,
+}
+
+/// An entry of the table, which goes with this (rule 1).
+pub struct Entry<T> {
+    table: Arc<Table<T>>,
+    id: Id,
+}
+
+/// What there was in the table.
+pub enum Found<T> {
+    Open(Arc<T>),
+    /// It is being opened or closed.
+    OnItsWay,
+    /// Nothing; the entry is the caller's.
+    Closed(Entry<T>),
+}
+
+impl<T> fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Table of {}", lock(&self.open).len())
+    }
+}
+
+impl<T> fmt::Debug for Entry<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Entry {}", self.id)
+    }
+}
+
+impl<T> Drop for Entry<T> {
+    fn drop(&mut self) {
+        lock(&self.table.open).remove(&self.id);
+        self.table.changed.notify_all();
+    }
+}
+
+impl<T> Entry<T> {
+    /// From now on the thing is found. It holds the entry.
+    pub fn fill(table: &Table<T>, id: Id, thing: &Arc<T>) {
+        lock(&table.open).insert(id, Arc::downgrade(thing));
+        table.changed.notify_all();
+    }
+}
+
+impl<T> Table<T> {
+    /// Nothing is open.
+    pub fn new(exec: &Arc<Exec>) -> Arc<Table<T>> {
+        Arc::new(Table { exec: Arc::clone(exec), open: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// What is open under an id.
+    pub fn find(&self, id: &Id) -> Option<Arc<T>> {
+        lock(&self.open).get(id).and_then(Weak::upgrade)
+    }
+
+    /// What there is under an id; nothing is added where the array is closed.
+    pub fn look(self: &Arc<Self>, id: &Id) -> Result<Found<T>> {
+        let mut open = lock(&self.open);
+        self.exec.check_open()?;
+        Ok(match open.get(id).map(Weak::upgrade) {
+            Some(Some(thing)) => Found::Open(thing),
+            Some(None) => Found::OnItsWay,
+            None => {
+                open.insert(*id, Weak::new());
+                Found::Closed(Entry { table: Arc::clone(self), id: *id })
+            }
+        })
+    }
+
+    /// Waits until the entry of this id is no longer on its way.
+    pub fn wait_for(&self, id: &Id) {
+        let mut open = lock(&self.open);
+        while open.get(id).is_some_and(|thing| thing.strong_count() == 0) {
+            open = self.wait_for_change(open);
+        }
+    }
+
+    fn wait_for_change<'a>(&'a self, open: MutexGuard<'a, Entries<T>>) -> MutexGuard<'a, Entries<T>> {
+        if !self.exec.has_threads() {
+            // What closes the thing is stepped here.
+            drop(open);
+            self.exec.pause_for_io();
+            return lock(&self.open);
+        }
+        wait(&self.changed, open)
+    }
+
+    /// All that is open, when each thread that was opening or closing something, or kept it closed, is done.
+    pub fn settled(&self) -> Vec<Arc<T>> {
+        loop {
+            let mut open = lock(&self.open);
+            while open.values().any(|thing| thing.strong_count() == 0) {
+                open = self.wait_for_change(open);
+            }
+            let all: Vec<_> = open.values().filter_map(Weak::upgrade).collect();
+            let is_all = all.len() == open.len();
+            // Before `all`, which may have the last holds (rule 2).
+            drop(open);
+            if is_all {
+                return all;
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The first half of a wave: each page is looked up, and what is missing becomes the call's to fill.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::Paged;
+use super::fill::{FETCH_AHEAD, Fills};
+use super::local::Local;
+use super::span::{Span, Want};
+use crate::cache::{Begun, Came, Fill, Waiter, Wrote};
+use crate::counters::Id;
+use crate::sys::sync::Ordering;
+
+/// What became of one span at first sight.
+enum Asked {
+    Done,
+    /// Somebody is at the page.
+    Busy,
+    Yours(Fill),
+    /// The set is full.
+    Full,
+}
+
+/// What a page's set wants after the page was asked for.
+enum Wants {
+    Nothing,
+    /// It has many dirty pages.
+    Flush,
+    /// A clean page had to go in the place of a dirty one.
+    FlushNow,
+}
+
+/// Pages whose sets want to be flushed.
+#[derive(Debug, Default)]
+pub(super) struct Over {
+    /// They have many dirty pages.
+    pub many: Vec<u64>,
+    /// A clean page had to go in the place of a dirty one. A call that writes flushes those at once: the flusher does not keep up, and what
+    /// stays in the cache is to be what the policy wants.
+    pub pressed: Vec<u64>,
+}
+
+/// Spans by what became of them.
+#[derive(Debug, Default)]
+pub(super) struct Sorted {
+    pub busy: Vec<Span>,
+    pub full: Vec<Span>,
+    /// Pages whose sets want to be flushed.
+    pub over: Over,
+}
+
+impl Sorted {
+    /// Adds what became of others.
+    pub fn extend(&mut self, other: Sorted) {
+        self.busy.extend(other.busy);
+        self.full.extend(other.full);
+        self.over.many.extend(other.over.many);
+        self.over.pressed.extend(other.over.pressed);
+    }
+}
+
+impl Paged {
+    /// Asks for one page; and what its set wants.
+    ///
+    /// # Safety
+    /// The span's memory is valid, and (for reads) nobody else's.
+    unsafe fn ask(&self, local: &Local, want: Want, span: Span, set_dirty: u32) -> (Asked, Wants) {
+        let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
+        if want != Want::Write {
+            // A page to be read was not found a moment ago; the others are asked for here first.
+            if want != Want::Read
+                && let Some(seen) = cache.directory().find(key, hash)
+            {
+                if want == Want::Touch {
+                    local.hit(&self.pager, cache, seen.way, hash);
+                }
+                return (Asked::Done, Wants::Nothing);
+            }
+            let asked = match cache.begin_fill(key, hash) {
+                // SAFETY: the caller's promise.
+                Begun::Present if want == Want::Read && unsafe { self.read_span(local, span) } => Asked::Done,
+                Begun::Present if want == Want::Ahead => Asked::Done,
+                Begun::Present if want == Want::Touch => {
+                    local.tally.add(Id::Hits, 1);
+                    Asked::Done
+                }
+                // It goes and comes: the next round looks again.
+                Begun::Present | Begun::Busy => Asked::Busy,
+                Begun::Yours(fill) => return yours(fill),
+                // Of dirty pages, as a rule.
+                Begun::Full => return (Asked::Full, Wants::Flush),
+            };
+            return (asked, Wants::Nothing);
+        }
+        let fresh = || self.is_fresh(span.page);
+        // SAFETY: a span is within its page, and its memory is the caller's.
+        let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
+        match wrote {
+            Wrote::Done { dirty, was: Ok(way) } => {
+                local.hit(&self.pager, cache, way, hash);
+                (Asked::Done, if dirty > set_dirty { Wants::Flush } else { Wants::Nothing })
+            }
+            Wrote::Done { dirty, was: Err(came) } => {
+                local.came(came);
+                (Asked::Done, if dirty > set_dirty { Wants::Flush } else { wants(came) })
+            }
+            Wrote::Busy => (Asked::Busy, Wants::Nothing),
+            Wrote::Yours(fill) => yours(fill),
+            // Whoever writes flushes it (`flush_full`).
+            Wrote::Full => (Asked::Full, Wants::Nothing),
+        }
+    }
+
+    /// Fetches ahead what filling a page will read and write.
+    #[inline]
+    pub(super) fn prefetch(&self, page: u64) {
+        if let Some((_, hash, cache)) = self.key(page) {
+            cache.prefetch_to_fill(hash);
+        }
+    }
+
+    /// What to wait on while somebody is at a page.
+    pub(super) fn waiter(&self, page: u64, to_flush: bool) -> Option<Arc<Waiter>> {
+        let (key, hash, cache) = self.key(page)?;
+        cache.waiter(key, hash, to_flush)
+    }
+
+    /// Asks for the pages of a wave: what is there is done, what is ours to fill goes into `fills`.
+    ///
+    /// # Safety
+    /// The spans' memory is valid, and (for reads) nothing else's, until the fills have ended.
+    pub(super) unsafe fn begin_wave<P: Deref<Target = Paged>>(&self, spans: &[Span], fills: &mut Fills<P>) -> Sorted {
+        let mut sorted = Sorted::default();
+        let set_dirty = self.pager.limits().set_dirty;
+        self.pager.with_local(|local| {
+            local.tell(&self.pager);
+            let mut evictions = 0;
+            for (index, &span) in spans.iter().enumerate() {
+                if let Some(later) = spans.get(index + FETCH_AHEAD) {
+                    self.prefetch(later.page);
+                }
+                // SAFETY: the caller's promise.
+                let (asked, wants) = unsafe { self.ask(local, fills.want(), span, set_dirty) };
+                match wants {
+                    Wants::Nothing => {}
+                    Wants::Flush => sorted.over.many.push(span.page),
+                    Wants::FlushNow => sorted.over.pressed.push(span.page),
+                }
+                match asked {
+                    Asked::Done => {}
+                    Asked::Busy => sorted.busy.push(span),
+                    Asked::Full => sorted.full.push(span),
+                    Asked::Yours(fill) => {
+                        evictions += u64::from(fill.came.evicted);
+                        fills.push(fill, span);
+                    }
+                }
+            }
+            let came = fills.len() as u64;
+            if came > 0 {
+                self.pager.taken.fetch_add(came, Ordering::Relaxed);
+                local.tally.add(Id::Fills, came);
+                local.tally.add(Id::Evictions, evictions);
+                local.tally.add(if fills.want() == Want::Ahead { Id::ReadAhead } else { Id::Misses }, came);
+            }
+        });
+        sorted
+    }
+}
+
+fn yours(fill: Fill) -> (Asked, Wants) {
+    let wants = wants(fill.came);
+    (Asked::Yours(fill), wants)
+}
+
+fn wants(came: Came) -> Wants {
+    if came.is_pressed { Wants::FlushNow } else { Wants::Nothing }
+}
