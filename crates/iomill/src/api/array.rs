@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::file::File;
-use super::info::FileStat;
+use super::info::{ArrayInfo, FileStat};
 use super::options::{ArrayOptions, Layout};
 use super::setup;
 use crate::catalog::Catalog;
-use crate::counters::Meter;
+use crate::counters::{Counters, Meter};
 use crate::drive::regions::Regions;
 use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
@@ -207,6 +207,34 @@ impl Array {
         self.open_inner()?.catalog.set_attribute(name, key, value)
     }
 
+    /// The array and its drives as they are now.
+    pub fn info(&self) -> Result<ArrayInfo> {
+        self.inner.exec.check_home()?;
+        let (array, notices) = (&self.inner, self.notices());
+        let mut info = ArrayInfo::new(&array.catalog, &array.options, &array.exec.services, &array.roles, notices)?;
+        for (node, pages, sent_pages) in array.pager.iter().flat_map(|pager| pager.of_nodes(&array.roles)) {
+            (info.nodes[node].pages, info.nodes[node].sent_pages) = (pages, sent_pages);
+        }
+        Ok(info)
+    }
+
+    /// What a user should know of: fallbacks, repairs, errors of files that were dropped and not closed. Each is told once, of very many the
+    /// first.
+    pub fn notices(&self) -> Vec<String> {
+        if self.inner.exec.home.is_here() { self.inner.exec.notices.all() } else { Vec::new() }
+    }
+
+    /// What this process has done on the array since it was opened.
+    pub fn counters(&self) -> Counters {
+        let exec = &self.inner.exec;
+        if exec.home.is_here() { exec.board.counters() } else { Counters::default() }
+    }
+
+    /// The counters as a page that Prometheus reads (text format 0.0.4), for a program to serve.
+    pub fn metrics(&self) -> String {
+        self.counters().metrics()
+    }
+
     pub(crate) fn regions(&self) -> &Arc<Regions> {
         &self.inner.exec.regions
     }
@@ -240,6 +268,24 @@ impl Array {
     pub fn close(self) -> Result<()> {
         check_may_block("close")?;
         self.inner.close()
+    }
+}
+
+impl ArrayOptions {
+    /// Makes directories into the drives of a new array, and opens it.
+    pub fn create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        Array::create_with(self, drives.into_iter().map(|p| p.as_ref().to_owned()).collect())
+    }
+
+    /// Opens the array that a drive belongs to; its labels name the others.
+    pub fn open(self, drive: impl AsRef<Path>) -> Result<Array> {
+        self.open_at([drive])
+    }
+
+    /// Opens an array whose drives have moved, naming the places of some or all of them.
+    pub fn open_at<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
+        Array::open_with(self, starts)
     }
 }
 

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::array::Array;
 use super::options::{ArrayOptions, Mode};
 use crate::catalog::{Catalog, Record, part_path};
-use crate::counters::Counters;
 use crate::drive::inline::Service;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
@@ -162,35 +160,5 @@ impl FileStat {
             generation: record.generation,
             attributes: record.attributes.clone(),
         })
-    }
-}
-
-impl Array {
-    /// The array and its drives as they are now.
-    pub fn info(&self) -> Result<ArrayInfo> {
-        self.inner.exec.check_home()?;
-        let (array, notices) = (&self.inner, self.notices());
-        let mut info = ArrayInfo::new(&array.catalog, &array.options, &array.exec.services, &array.roles, notices)?;
-        for (node, pages, sent_pages) in array.pager.iter().flat_map(|pager| pager.of_nodes(&array.roles)) {
-            (info.nodes[node].pages, info.nodes[node].sent_pages) = (pages, sent_pages);
-        }
-        Ok(info)
-    }
-
-    /// What a user should know of: fallbacks, repairs, errors of files that were dropped and not closed. Each is told once, of very many the
-    /// first.
-    pub fn notices(&self) -> Vec<String> {
-        if self.inner.exec.home.is_here() { self.inner.exec.notices.all() } else { Vec::new() }
-    }
-
-    /// What this process has done on the array since it was opened.
-    pub fn counters(&self) -> Counters {
-        let exec = &self.inner.exec;
-        if exec.home.is_here() { exec.board.counters() } else { Counters::default() }
-    }
-
-    /// The counters as a page that Prometheus reads (text format 0.0.4), for a program to serve.
-    pub fn metrics(&self) -> String {
-        self.counters().metrics()
     }
 }

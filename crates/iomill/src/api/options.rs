@@ -1,12 +1,11 @@
 //! How an array is created or opened, and how a file is laid out.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Array;
 use super::profile::Profile;
 use crate::cache::policy::PolicyKind;
 use crate::cache::set::WAYS_DEFAULT;
+use crate::catalog::{Catalog, Id};
 use crate::drive::Batching;
 pub use crate::drive::DEFAULT_PLUG;
 use crate::engine::EngineKind;
@@ -181,7 +180,7 @@ impl ArrayOptions {
         self
     }
 
-    /// How far [`Array::resize_cache`] may grow the cache, in bytes: at least what it begins with. It costs address space, and memory
+    /// How far [`super::Array::resize_cache`] may grow the cache, in bytes: at least what it begins with. It costs address space, and memory
     /// only when the cache grows. By default it is four times the size that the cache begins with, or twice, or the same, as far as
     /// the process may use so much memory.
     pub fn cache_bytes_max(mut self, bytes: u64) -> Self {
@@ -266,21 +265,38 @@ impl ArrayOptions {
             has_threads: self.platform.threads(),
         }
     }
+}
 
-    /// Makes directories into the drives of a new array, and opens it.
-    pub fn create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
-        Array::create_with(self, drives.into_iter().map(|p| p.as_ref().to_owned()).collect())
+impl ArrayOptions {
+    /// What was measured of the array's drives. It says depth, plug and mode where no option does, and the weights of new files. What
+    /// of it does not fit the array is told by [`super::Array::notices`].
+    pub fn profile(mut self, profile: Profile) -> Self {
+        self.profile = Some(Arc::new(profile));
+        self
     }
 
-    /// Opens the array that a drive belongs to; its labels name the others.
-    pub fn open(self, drive: impl AsRef<Path>) -> Result<Array> {
-        self.open_at([drive])
+    pub(super) fn mode_in_force(&self) -> Mode {
+        self.mode.or_else(|| self.profile.as_ref()?.mode).unwrap_or_default()
     }
 
-    /// Opens an array whose drives have moved, naming the places of some or all of them.
-    pub fn open_at<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
-        let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
-        Array::open_with(self, starts)
+    pub(super) fn batching_in_force(&self) -> Batching {
+        let plug = self.plug.or_else(|| self.profile.as_ref()?.plug).unwrap_or(DEFAULT_PLUG);
+        Batching { plug, ..self.batching }
+    }
+
+    /// The depth of a drive; without one, of a drive that no profile knows.
+    pub(super) fn depth_of(&self, drive: Option<&Id>) -> u32 {
+        let profiled = || self.profile.as_ref()?.drive(drive?)?.depth;
+        self.depth.or_else(profiled).unwrap_or(DEFAULT_DEPTH)
+    }
+
+    /// Weights for new files that are not those of the labels.
+    pub(super) fn weights_of_files(&self, catalog: &Catalog) -> Option<Vec<u32>> {
+        self.profile.as_ref()?.weights(catalog.drives())
+    }
+
+    pub(super) fn note_misfits(&self, catalog: &Catalog, notices: &mut Vec<String>) {
+        notices.extend(self.profile.iter().flat_map(|profile| profile.misfits(catalog)));
     }
 }
 

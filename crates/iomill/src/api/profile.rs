@@ -7,16 +7,14 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::options::{ArrayOptions, DEFAULT_DEPTH, Mode};
-use super::setup::{DEPTH_MAX, PLUG_MAX};
 use crate::catalog::{Catalog, Drive, Id, WEIGHT_MAX};
-use crate::drive::{Batching, DEFAULT_PLUG};
+use crate::drive::{DEPTH_MAX, PLUG_MAX};
 use crate::error::{Error, Result};
+use crate::exec::Mode;
 
 /// The format that is written, and the newest that is read.
 const FORMAT: i64 = 1;
@@ -159,18 +157,18 @@ impl Profile {
         text
     }
 
-    fn drive(&self, id: &Id) -> Option<&ProfileDrive> {
+    pub(super) fn drive(&self, id: &Id) -> Option<&ProfileDrive> {
         let id = id.to_string();
         self.drives.iter().find(|drive| drive.id == id)
     }
 
     /// The drives' weights by index, if each has one.
-    fn weights(&self, drives: &[Drive]) -> Option<Vec<u32>> {
+    pub(super) fn weights(&self, drives: &[Drive]) -> Option<Vec<u32>> {
         drives.iter().map(|drive| self.drive(&drive.id)?.weight).collect()
     }
 
     /// What of the profile does not fit the array.
-    fn misfits(&self, catalog: &Catalog) -> Vec<String> {
+    pub(super) fn misfits(&self, catalog: &Catalog) -> Vec<String> {
         let profile = self.path.display();
         let drives = catalog.drives();
         let mut notices = Vec::new();
@@ -270,39 +268,6 @@ fn format_of(text: &str) -> Result<(), (usize, String)> {
             Err((format.span().start, why))
         }
         other => Err((format.span().start, format!("there is no format {other}; it is {FORMAT}"))),
-    }
-}
-
-impl ArrayOptions {
-    /// What was measured of the array's drives. It says depth, plug and mode where no option does, and the weights of new files. What
-    /// of it does not fit the array is told by [`super::Array::notices`].
-    pub fn profile(mut self, profile: Profile) -> Self {
-        self.profile = Some(Arc::new(profile));
-        self
-    }
-
-    pub(super) fn mode_in_force(&self) -> Mode {
-        self.mode.or_else(|| self.profile.as_ref()?.mode).unwrap_or_default()
-    }
-
-    pub(super) fn batching_in_force(&self) -> Batching {
-        let plug = self.plug.or_else(|| self.profile.as_ref()?.plug).unwrap_or(DEFAULT_PLUG);
-        Batching { plug, ..self.batching }
-    }
-
-    /// The depth of a drive; without one, of a drive that no profile knows.
-    pub(super) fn depth_of(&self, drive: Option<&Id>) -> u32 {
-        let profiled = || self.profile.as_ref()?.drive(drive?)?.depth;
-        self.depth.or_else(profiled).unwrap_or(DEFAULT_DEPTH)
-    }
-
-    /// Weights for new files that are not those of the labels.
-    pub(super) fn weights_of_files(&self, catalog: &Catalog) -> Option<Vec<u32>> {
-        self.profile.as_ref()?.weights(catalog.drives())
-    }
-
-    pub(super) fn note_misfits(&self, catalog: &Catalog, notices: &mut Vec<String>) {
-        notices.extend(self.profile.iter().flat_map(|profile| profile.misfits(catalog)));
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::api::{Array, Layout};
+use crate::api::{ArrayOptions, DEFAULT_DEPTH};
 
 const ID: &str = "000102030405060708090a0b0c0d0eff";
 

@@ -6,20 +6,14 @@ use std::sync::Arc;
 use super::options::{ArrayOptions, Layout, Mode};
 use crate::catalog::{Catalog, Drive, FileSpec};
 use crate::counters::{Board, Subject};
-use crate::drive::PAGE_BYTES;
 use crate::drive::inline::Service;
+use crate::drive::{DEPTH_MAX, PAGE_BYTES, PLUG_MAX};
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::exec::CpusOfDrives;
 use crate::exec::roles::NodeRoles;
 use crate::sys::fs::{Access, Alignment, OpenFile};
 use crate::sys::{block, cpu};
-
-/// Most slots per drive.
-pub(super) const DEPTH_MAX: u32 = 1024;
-
-/// Most pieces to wait for.
-pub(super) const PLUG_MAX: u32 = 1024;
 
 /// Most slots of one thread over all drives: what an io_uring takes.
 const IN_FLIGHT_MAX: usize = 65_000;

@@ -43,6 +43,12 @@ pub enum Class {
 /// Pieces that wait at most before a batch is sent on: the value that Falcon (ATC'17) found best for each drive.
 pub const DEFAULT_PLUG: u32 = 32;
 
+/// The largest number of slots of a drive.
+pub const DEPTH_MAX: u32 = 1024;
+
+/// The largest number of pieces that a batch waits for.
+pub const PLUG_MAX: u32 = 1024;
+
 /// What a drive's queue does with the pieces that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {

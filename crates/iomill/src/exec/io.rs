@@ -205,15 +205,16 @@ impl<'a> Io<'a> {
         flush: bool,
     ) -> Landing<'a, 's> {
         let flight = Flight::new(sink);
-        let handing_out = HandingOut(&flight);
         let landing =
             Landing { flight: Some(Arc::clone(&flight)), exec: self.exec, blocks: self.blocks, sink: PhantomData };
+        // Declared after the landing: a panic drops it before the landing waits.
+        let handing_out = HandingOut(&flight);
         for (drive, pieces) in self.exec.shares(pieces) {
             flight.left.fetch_add(1, Ordering::Relaxed);
             let owner = Arc::clone(&flight) as Arc<dyn Owner>;
             self.exec.send_share(drive, Share { owner, pieces, span: within.span(), flush });
         }
-        // What was handed out is all that there is, also where a panic ends it: before the landing, which waits for that.
+        // What was handed out is all that there is.
         drop(handing_out);
         landing
     }

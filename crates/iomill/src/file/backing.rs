@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::durable::Mark;
+use super::mark::Mark;
 use crate::engine::FileRef;
 use crate::error::Result;
 use crate::sys::fs::{Alignment, OpenFile};

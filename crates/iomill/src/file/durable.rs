@@ -13,10 +13,12 @@ use std::sync::OnceLock;
 
 use super::FileState;
 use super::backing::{KeepLength, Part};
+#[cfg(all(test, iomill_models))]
+use super::mark::Mark;
 use crate::drive::Piece;
 use crate::error::{Error, Result};
 use crate::exec::{FirstFailure, Within};
-use crate::sys::sync::{AtomicU8, Mutex, MutexGuard, Ordering, lock};
+use crate::sys::sync::{Mutex, MutexGuard, lock};
 
 /// The syncs of a file: one at a time, and none after one that failed.
 #[derive(Debug)]
@@ -49,46 +51,6 @@ impl<T> Syncs<T> {
             Some(why) => Err(why),
             None => Ok(last),
         }
-    }
-}
-
-/// What a part holds that no fdatasync has covered (rule 1).
-#[derive(Debug)]
-pub struct Mark(AtomicU8);
-
-/// Nothing.
-const NOTHING: u8 = 0;
-/// What an earlier writer may have left: it was killed, or let go of the file without a sync. It can be read, so a sync covers it. It was
-/// never acknowledged, so nobody pays for it without asking.
-const FOUND: u8 = 1;
-/// What was written since the file was opened.
-const WRITTEN: u8 = 2;
-
-impl Mark {
-    /// Of a part that is being opened, by what it holds.
-    pub fn new(holds_bytes: bool) -> Mark {
-        Mark(AtomicU8::new(if holds_bytes { FOUND } else { NOTHING }))
-    }
-
-    /// The part was written to.
-    #[inline]
-    pub fn set(&self) {
-        if self.0.load(Ordering::Relaxed) != WRITTEN {
-            self.0.swap(WRITTEN, Ordering::AcqRel);
-        }
-    }
-
-    /// Takes the mark away; what it was, if the part is to be synced. The end of a file keeps what was found as it was found.
-    fn take(&self, is_end: bool) -> Option<u8> {
-        if is_end && self.0.load(Ordering::Acquire) != WRITTEN {
-            return None;
-        }
-        Some(self.0.swap(NOTHING, Ordering::AcqRel)).filter(|&mark| mark != NOTHING)
-    }
-
-    /// Sets again what was taken (rule 4).
-    fn put_back(&self, mark: u8) {
-        self.0.fetch_max(mark, Ordering::AcqRel);
     }
 }
 

@@ -1,18 +1,25 @@
 //! A gate that I/O passes freely and that closes for the rare change that tolerates none in flight.
 //!
 //! Rules:
-//! 1. Whoever enters counts up, then looks at the flag; whoever closes sets the flag, then looks at the count. Both are
-//!    one word, so neither can miss the other.
+//! 1. An operation that enters counts up, then looks at the flag; a change that closes the gate sets the flag, then looks at the count. Both
+//!    are one word, so neither can miss the other.
 //! 2. A call that finds the gate closed counts down again and waits outside, holding nothing.
+//! 3. A call that waits outside leaves a mark (`KEPT_OUT`), which the next call that enters clears. Where the gate opens with that mark, the
+//!    calls outside have their turn (`TURN`): the gate does not close again before one of them has entered. So changes in a loop cannot
+//!    starve them.
+//! 4. A call that leaves the mark keeps trying until it has entered. So no turn stands for ever.
 
 use crate::sys::sync::{AtomicU64, Ordering};
 
 const CLOSED: u64 = 1 << 63;
+const KEPT_OUT: u64 = 1 << 62;
+const TURN: u64 = 1 << 61;
+const INSIDE: u64 = TURN - 1;
 
 /// Counts the operations inside.
 #[derive(Debug)]
 pub struct Gate {
-    /// CLOSED and the number inside.
+    /// The flags, and the number inside. `CLOSED` and `TURN` never occur together.
     state: AtomicU64,
 }
 
@@ -27,6 +34,7 @@ impl Gate {
     #[inline]
     pub fn enter(&self, mut pause: impl FnMut()) {
         while !self.try_enter() {
+            self.keep_out();
             pause();
         }
     }
@@ -34,30 +42,43 @@ impl Gate {
     /// Enters unless the gate is closed.
     #[inline]
     pub fn try_enter(&self) -> bool {
-        // The first look keeps those who wait from disturbing the closer's count.
+        // The first look keeps calls that wait from disturbing the closer's count.
         if self.state.load(Ordering::Relaxed) & CLOSED != 0 {
             return false;
         }
-        let entered = self.state.fetch_add(1, Ordering::Acquire) & CLOSED == 0;
-        if !entered {
+        // Acquire: pairs with the Release in `Closed::drop`, so that the change is seen.
+        let before = self.state.fetch_add(1, Ordering::Acquire);
+        if before & CLOSED != 0 {
             self.leave();
+            return false;
         }
-        entered
+        if before & (KEPT_OUT | TURN) != 0 {
+            self.state.fetch_and(!(KEPT_OUT | TURN), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Leaves the mark of a call that waits, if the gate is still closed (rules 3 and 4).
+    #[cold]
+    fn keep_out(&self) {
+        let mark = |state| (state & CLOSED != 0).then_some(state | KEPT_OUT);
+        let _open_by_now = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark);
     }
 
     /// Leaves.
     pub fn leave(&self) {
+        // Release: pairs with the Acquire in `close`, so that the change comes after what was done inside.
         let before = self.state.fetch_sub(1, Ordering::Release);
-        debug_assert!(before & !CLOSED > 0);
+        debug_assert!(before & INSIDE > 0);
     }
 
-    /// Closes the gate until the guard is dropped, and waits (by `pause`) until nobody is inside. Closers exclude each
-    /// other.
+    /// Closes the gate until the guard is dropped, and waits (by `pause`) until no operation is inside. Closers exclude each other.
     pub fn close(&self, mut pause: impl FnMut()) -> Closed<'_> {
-        while self.state.fetch_or(CLOSED, Ordering::Acquire) & CLOSED != 0 {
+        let close = |state| (state & (CLOSED | TURN) == 0).then_some(state | CLOSED);
+        while self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, close).is_err() {
             pause();
         }
-        while self.state.load(Ordering::Acquire) != CLOSED {
+        while self.state.load(Ordering::Acquire) & INSIDE != 0 {
             pause();
         }
         Closed { gate: self }
@@ -72,7 +93,9 @@ pub struct Closed<'a> {
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        self.gate.state.fetch_and(!CLOSED, Ordering::Release);
+        let open =
+            |state| Some(if state & KEPT_OUT != 0 { (state | TURN) & !(CLOSED | KEPT_OUT) } else { state & !CLOSED });
+        let _always_opens = self.gate.state.fetch_update(Ordering::Release, Ordering::Relaxed, open);
     }
 }
 
@@ -103,6 +126,39 @@ mod models {
             // SAFETY: loom checks that the operation is not at it.
             shared.1.with_mut(|value| unsafe { *value = 1 });
             shared.1.with_mut(|value| unsafe { *value = 2 });
+            drop(closed);
+            io.join().unwrap();
+        });
+    }
+
+    /// A change in a loop lets a call in that it has kept out (rule 3).
+    ///
+    /// Seen to fail when `Closed::drop` gave no turn.
+    #[test]
+    fn loom_gate_gives_turns() {
+        model(|| {
+            let shared = Arc::new((Gate::default(), AtomicU64::new(0), AtomicU64::new(0)));
+            let io = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || {
+                    let (gate, kept_out, entered) = &*shared;
+                    while !gate.try_enter() {
+                        gate.keep_out();
+                        // Only a mark that was left while the gate was closed counts.
+                        if gate.state.load(Ordering::Relaxed) & (CLOSED | KEPT_OUT) == CLOSED | KEPT_OUT {
+                            kept_out.store(1, Ordering::SeqCst);
+                        }
+                        thread::yield_now();
+                    }
+                    entered.store(1, Ordering::SeqCst);
+                    gate.leave();
+                }
+            });
+            let closed = shared.0.close(thread::yield_now);
+            let was_kept_out = shared.1.load(Ordering::SeqCst) == 1;
+            drop(closed);
+            let closed = shared.0.close(thread::yield_now);
+            assert!(!was_kept_out || shared.2.load(Ordering::SeqCst) == 1, "it was kept out twice");
             drop(closed);
             io.join().unwrap();
         });

@@ -17,6 +17,7 @@ pub mod backing;
 pub mod durable;
 mod entered;
 mod gate;
+mod mark;
 mod parts;
 mod room;
 pub mod split;

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::backing::{Backing, KeepLength, Part, Place};
-use super::durable::Mark;
+use super::mark::Mark;
 use crate::catalog::{Catalog, LengthFile, Record, part_path};
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
