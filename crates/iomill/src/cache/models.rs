@@ -246,8 +246,8 @@ fn loom_cache_write_against_flush() {
 
 /// A sync that finds nothing dirty sees what the flusher noted before: that the drives must make something durable.
 ///
-/// Seen to fail when the count of dirty pages was read with Relaxed, and when a set's masks were read without its
-/// version.
+/// Seen to fail when the count of dirty pages or the list of dirty sets was read with Relaxed, and when a set's masks were read
+/// without its version.
 #[test]
 fn loom_cache_sync_sees_the_flush() {
     model(|| {
