@@ -1,7 +1,7 @@
-//! Contexts: each calling thread's own engines over all drives of an array, for the inline way.
+//! Contexts: each calling thread's own engines over all drives of an array, for inline I/O. A [`Cell`] holds one.
 //!
-//! The thread owns its context, so that a ring goes with its thread; the array reaches it by a `Weak`, to take it away
-//! when the array is closed.
+//! The thread owns its cell, so that its rings end with the thread. The array reaches the cell by a `Weak`, and takes the
+//! context out when it closes. Non-goals: the engines of drive threads (`drive_threads`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sys::process::Home;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
 thread_local! {
-    /// This thread's contexts, by array instance. The thread owns them: a ring goes with its thread.
+    /// This thread's cells, by array instance.
     static CONTEXTS: RefCell<Vec<(u64, Arc<Cell>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Cell {
     home: Home,
     /// `None` before first use and after the array has been closed.
     context: Mutex<Option<Context>>,
-    /// Keys of files to let go of before the next use.
+    /// Keys of closed files, which the context forgets before its next use.
     forget: Mutex<Vec<u64>>,
     any_to_forget: AtomicBool,
 }
@@ -54,7 +54,7 @@ impl Exec {
         result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
     }
 
-    /// Sees to it that a cell, not the calling thread's, has a context.
+    /// Makes the context of a cell that is not the calling thread's, if it has none.
     pub fn ready_context(&self, cell: &Cell) -> Result<()> {
         let mut context = lock(&cell.context);
         if context.is_none() {
@@ -80,17 +80,17 @@ impl Exec {
             if let Some((_, cell)) = contexts.iter().find(|(instance, _)| *instance == self.instance) {
                 return Arc::clone(cell);
             }
-            // Contexts of arrays that are closed hold nothing any more; their cells go when a new one comes.
+            // The cells of closed arrays are empty. They go when a new one comes.
             contexts.retain(|(_, cell)| Arc::weak_count(cell) > 0);
             let cell = self.new_cell();
             contexts.push((self.instance, Arc::clone(&cell)));
             cell
         });
-        // A thread that is ending has no table any more: its last calls get a context for each.
+        // A thread that is ending has no table any more: each of its last calls gets a cell of its own.
         found.unwrap_or_else(|_| self.new_cell())
     }
 
-    /// A cell of its owner's own, which the array can reach.
+    /// A new cell, which the array can reach.
     pub fn new_cell(&self) -> Arc<Cell> {
         let cell = Arc::new(Cell {
             home: self.home,
@@ -115,7 +115,7 @@ impl Drop for Cell {
 }
 
 impl Cell {
-    /// Runs pieces to their ends on the calling thread, which has the cell, and reports each. An error means that none was begun.
+    /// Runs pieces to their ends on the calling thread, which owns the cell, and reports each. An error means that none was begun.
     ///
     /// # Safety
     /// As for `Exec::run_inline`.
@@ -134,9 +134,10 @@ impl Cell {
         result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
     }
 
-    /// Has a file let go of before the next use.
+    /// Has the context forget a file before its next use.
     pub(super) fn forget_later(&self, key: u64) {
         lock(&self.forget).push(key);
+        // Release: pairs with the Acquire in `forget_closed`.
         self.any_to_forget.store(true, Ordering::Release);
     }
 
@@ -145,7 +146,7 @@ impl Cell {
         *lock(&self.context) = None;
     }
 
-    /// Lets go of files that were closed since the last use.
+    /// Forgets the files that were closed since the last use.
     fn forget_closed(&self) {
         if self.any_to_forget.load(Ordering::Acquire) {
             self.forget_now();

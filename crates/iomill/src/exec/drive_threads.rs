@@ -1,5 +1,5 @@
-//! The drive threads of an array: one server per drive, started when first needed. In a simulation there are no threads, and
-//! a caller that waits steps the servers.
+//! The drive threads of an array ([`DriveThreads`]): one server per drive, started when first needed. In a simulation there are no
+//! threads, and a caller that waits steps the servers. Non-goals: what a server does (`drive::serve`).
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,7 +22,7 @@ use crate::sys::sync::{Mutex, lock};
 pub struct Plan<'a> {
     pub platform: &'a dyn Platform,
     pub services: &'a [Service],
-    /// Whether engines may be others than the services say: nothing but this library chose them.
+    /// Whether another engine may replace one that cannot be made: no option names one.
     pub may_change: bool,
     /// CPUs of each drive's thread; empty means any.
     pub cpus: Vec<Vec<usize>>,
@@ -37,7 +37,7 @@ pub struct DriveThreads {
     servers: Mutex<Servers>,
 }
 
-/// Where a drive's messages go in.
+/// Where a drive receives its messages.
 struct ServerInbox {
     inbox: Arc<Inbox<Message>>,
     waker: Arc<dyn Wake>,
@@ -84,8 +84,8 @@ impl DriveThreads {
         Ok(all)
     }
 
-    /// Sends a message to a drive; gives it back when they have stopped. Waits for space where the inbox is full, unless this is a
-    /// waker (rule 3 of `pools`).
+    /// Sends a message to a drive. Returns the message if the servers have stopped. Waits while the inbox is full, except in a waker
+    /// (rule 3 of `pools`).
     pub fn send(&self, drive: usize, message: Message, weight: usize) -> std::result::Result<(), Message> {
         let to = &self.inboxes[drive];
         let load = match message.behind() {
@@ -98,19 +98,19 @@ impl DriveThreads {
         to.inbox.hand_over(message, load, || to.waker.wake(), || self.step())
     }
 
-    /// Whether a drive would take a share of so many pieces without a wait.
+    /// Whether a drive takes a share of `weight` pieces without a wait.
     pub fn has_room(&self, drive: usize, class: Class, weight: usize) -> bool {
         let inbox = &self.inboxes[drive].inbox;
         if class == Class::Background { inbox.has_room_behind(weight) } else { inbox.has_room(weight) }
     }
 
-    /// Advances servers that have no threads; `false` if they have.
+    /// Advances servers that have no threads. Returns `false` if they have threads.
     pub fn step(&self) -> bool {
         let mut servers = lock(&self.servers);
         let Servers::Stepped(servers) = &mut *servers else { return false };
         let mut busy = false;
         for server in servers.iter_mut() {
-            // One whose work is all blocked waits for another, which must then get its turn.
+            // A server with nothing but blocked work waits for another server, which must get its turn.
             busy |= !server.in_flight() && server.turn(false) == Turn::Busy && !server.is_blocked();
         }
         if !busy && let Some(server) = servers.iter_mut().find(|server| server.in_flight()) {
@@ -119,7 +119,7 @@ impl DriveThreads {
         true
     }
 
-    /// Stops the servers after everything handed to them has ended.
+    /// Stops the servers when everything that was handed to them has ended.
     pub fn stop(&self) {
         for to in &self.inboxes {
             if to.inbox.close() {
@@ -132,7 +132,7 @@ impl DriveThreads {
             Servers::Threads(threads) => {
                 for thread in threads.drain(..) {
                     if thread.thread().id() != std::thread::current().id() {
-                        // A server that panicked has drained its I/O while unwinding; its panic message is out.
+                        // A server that panicked has drained its I/O while unwinding, and the panic message has been printed.
                         let _ = thread.join();
                     }
                 }

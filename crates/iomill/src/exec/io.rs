@@ -1,11 +1,13 @@
-//! The places at which an operation waits.
+//! How an operation does I/O and waits: [`Io`] starts pieces, a [`Landing`] waits for them, a [`Sink`] receives their ends.
+//!
+//! Non-goals: the polling of spawned operations (`task`).
 //!
 //! Rules:
-//! 1. What blocks does so inside the wait itself: a blocking operation is polled once, and has ended then.
-//! 2. A spawned operation waits on no thread. The end of its pieces wakes it on the drive thread that brings the end. Everything else
-//!    wakes it on a thread of the pool `resumes`: a page's end is told under locks, and on threads of other callers.
-//! 3. The pieces' memory and sink stay until all pieces have ended, also when an operation is dropped by a panic: dropping a [`Landing`]
-//!    waits for them.
+//! 1. A blocking operation blocks inside the wait itself. So it is polled once, and has ended then.
+//! 2. A spawned operation blocks no thread. The drive thread that brings the last end of its pieces wakes it. Everything else wakes it on
+//!    a thread of the pool `resumes`, because the end of a page is reported under locks, and on threads of other callers.
+//! 3. The pieces' memory and sink stay until all pieces have ended, also when a panic drops the operation: dropping a [`Landing`]
+//!    waits for the ends.
 
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
@@ -22,16 +24,16 @@ use crate::engine::Op;
 use crate::error::Result;
 use crate::sys::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, lock, wait};
 
-/// Pieces that one wave to the drive threads has at most; longer lists go in several.
+/// Most pieces that a blocking call hands to the drive threads at a time. Longer lists go in several waves.
 const WAVE_PIECES: usize = 8192;
 
-/// Hears of the ends of pieces, of each once, by its tag, on the thread that brings it.
+/// Receives the end of each piece once, by its tag, on the thread that brings it.
 pub trait Sink: Sync {
     /// A piece has ended. It must not block.
     fn piece_done(&self, tag: u32, outcome: Outcome);
 }
 
-/// Keeps the first failure, for operations that need to know no more.
+/// A sink that keeps the first failure, and nothing else.
 #[derive(Debug, Default)]
 pub struct FirstFailure {
     is_some: AtomicBool,
@@ -51,7 +53,7 @@ impl FirstFailure {
     pub fn keep(&self, outcome: Outcome) {
         if let Err(failure) = outcome {
             lock(&self.failure).get_or_insert(failure);
-            // Relaxed: it is read on this thread, or after the flight has landed.
+            // Relaxed: it is read on this thread, or after the flight has landed (the AcqRel in `Flight::end_share`).
             self.is_some.store(true, Ordering::Relaxed);
         }
     }
@@ -63,12 +65,12 @@ impl Sink for FirstFailure {
     }
 }
 
-/// Memory, from an address on, in bytes.
+/// A range of memory: its address, and its length in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Within(*const u8, usize);
 
 impl Within {
-    /// Nothing but slabs.
+    /// No memory but slabs.
     pub const SLABS: Within = Within(std::ptr::null(), 0);
 
     /// `len` bytes from `start` on.
@@ -91,17 +93,17 @@ unsafe impl Send for Within {}
 // SAFETY: as above.
 unsafe impl Sync for Within {}
 
-/// A failure that stands for an error before the drives were asked.
+/// A failure for an error that came before any drive was asked.
 pub fn failure(op: Op, errno: i32) -> Failure {
     Failure { op, key: 0, offset: 0, fault: Fault::Errno(errno) }
 }
 
-/// By which engines pieces go.
+/// Which engines run pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// The calling thread's own.
     Inline,
-    /// The drives'. With `flush` they do not wait for neighbours: an operation waits for just these.
+    /// The drive threads'. With `flush` the pieces do not wait for neighbours in the queue: an operation waits for just these.
     Drives { flush: bool },
 }
 
@@ -121,13 +123,13 @@ impl Exec {
         Io { exec: self, way, blocks: true }
     }
 
-    /// For a blocking call that keeps away from the drive threads. The thread of a drive may be here, with a file's last handle; and when the
-    /// array is being closed there may be none.
+    /// For a blocking call that does not use the drive threads. It may itself run on a drive thread that drops a file's last handle. An
+    /// array that is being closed may have no drive threads.
     pub fn blocking_inline(&self) -> Io<'_> {
         Io { exec: self, way: Way::Inline, blocks: true }
     }
 
-    /// For work that no call waits for, on a thread of its own: by the drive threads, which have a class for it, unless there are none.
+    /// For background work on a thread of its own. It uses the drive threads, unless there are none: their queues have a class for it.
     pub fn blocking_behind(&self) -> Io<'_> {
         let is_inline = self.runs_inline() || self.drive_threads().is_err();
         Io { exec: self, way: if is_inline { Way::Inline } else { Way::Drives { flush: false } }, blocks: true }
@@ -158,20 +160,20 @@ impl<'a> Io<'a> {
         self.blocks
     }
 
-    /// The same, but flushing keeps away from the drive threads where it may ([`Exec::blocking_inline`]).
+    /// The same for a flush: one that blocks does not use the drive threads ([`Exec::blocking_inline`]).
     pub fn to_flush(self) -> Io<'a> {
         let waits_for_drives = self.blocks && matches!(self.way, Way::Drives { flush: true });
         Io { way: if waits_for_drives { Way::Inline } else { self.way }, ..self }
     }
 
-    /// Runs pieces, all of them whatever becomes of some, and tells `sink` of each. What is returned waits for their ends. An error means
-    /// that none was begun. `within` is memory that holds all pieces' memory but what lies in slabs.
+    /// Runs all pieces, also after some have failed, and reports each end to `sink`. The returned [`Landing`] waits for the ends. An error
+    /// means that no piece was begun. `within` contains the memory of all pieces, except what lies in slabs.
     ///
-    /// It is no `async fn`, so that the pieces are taken before anything is waited for.
+    /// It is no `async fn`, so that it takes the pieces before the caller waits for anything.
     ///
     /// # Safety
-    /// The pieces' memory and files are valid until what is returned has ended or is dropped; memory that is read into is touched by nothing
-    /// else. What is returned is not forgotten.
+    /// The pieces' memory and files are valid until the landing has ended or is dropped. Nothing else touches memory that is read into.
+    /// The landing is not forgotten.
     pub unsafe fn run<'s>(
         &self,
         within: Within,
@@ -183,11 +185,11 @@ impl<'a> Io<'a> {
             unsafe { self.exec.run_inline(within.span(), pieces, |end| sink.piece_done(end.tag, end.result)) }?;
             return Ok(Landing { flight: None, exec: self.exec, blocks: true, sink: PhantomData });
         };
-        // The reason why there are no drive threads is told here; later it is only known that there are none.
+        // This error says why there are no drive threads. Later it is only known that there are none.
         self.exec.drive_threads()?;
         let mut pieces = pieces.peekable();
         loop {
-            // A spawned operation has all its pieces in memory by now.
+            // A spawned operation holds all its pieces in memory already, so they go at once.
             let wave = if self.blocks { WAVE_PIECES } else { usize::MAX };
             let landing = self.hand_out(within, pieces.by_ref().take(wave), sink, flush);
             if pieces.peek().is_none() {
@@ -214,12 +216,12 @@ impl<'a> Io<'a> {
             let owner = Arc::clone(&flight) as Arc<dyn Owner>;
             self.exec.send_share(drive, Share { owner, pieces, span: within.span(), flush });
         }
-        // What was handed out is all that there is.
+        // Nothing more is handed out.
         drop(handing_out);
         landing
     }
 
-    /// Waits for a page that another operation works on, and says how that ended.
+    /// Waits for a page that another operation works on. Returns how that operation ended.
     pub async fn wait_for_page(&self, waiter: &Arc<Waiter>) -> Outcome {
         if !self.blocks {
             return poll_fn(|context| self.exec.poll_page(waiter, context)).await;
@@ -235,7 +237,7 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// Goes on where blocking holds up no other operation's I/O.
+    /// Continues on a thread where blocking delays no other operation's I/O.
     pub async fn on_blocking_thread(&self) {
         if !self.blocks {
             let may_block = |context: &mut Context<'_>| {
@@ -249,7 +251,7 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// Lets I/O get on a little, where there is nothing to wait for by name.
+    /// Gives I/O a little time, where the operation has nothing specific to wait for.
     pub async fn pause(&self) {
         self.on_blocking_thread().await;
         self.exec.pause_for_io();
@@ -298,16 +300,16 @@ impl Flight {
         Arc::new(Flight { sink, left: AtomicUsize::new(1), state: Mutex::default(), told: Condvar::new() })
     }
 
-    /// One share has ended, or no more are handed out. The last end wakes the operation.
+    /// One share has ended, or no more shares come. The last end wakes the operation.
     fn end_share(&self) {
-        // AcqRel: what sinks were told on other threads is seen by the operation after the last end.
+        // AcqRel: pairs with this in other threads, so that the operation sees what their sinks have stored.
         if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
         let waker = {
             let mut state = lock(&self.state);
             state.has_landed = true;
-            // Under the lock: after it the flight may be gone.
+            // Under the lock: when it is released, the flight may be gone.
             self.told.notify_one();
             state.waker.take()
         };
@@ -337,7 +339,7 @@ impl Drop for HandingOut<'_> {
     }
 }
 
-/// Waits for pieces to end, also when it is dropped before (rule 3).
+/// Waits for pieces to end. Dropping it waits, too (rule 3).
 #[must_use = "dropping it blocks"]
 pub struct Landing<'a, 's> {
     /// `None` where they have ended.
@@ -387,7 +389,7 @@ impl Drop for Landing<'_, '_> {
     }
 }
 
-/// Runs two operations beside each other, to both their ends.
+/// Runs two operations at the same time, until both have ended.
 pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
     let (mut a, mut b) = (None, None);

@@ -1,24 +1,26 @@
-//! Running I/O: which thread advances an operation, and what is told of its end.
+//! Running I/O: which thread advances an operation, and what its end wakes. The type is [`Exec`], made from a [`Setup`].
 //!
-//! Goals: one way through an operation, whether a call blocks for it or a future waits for it. Non-goals: knowing what an operation
-//! is about. Files, lengths and caches are the rooms above.
+//! Goals: one way through an operation, whether a call blocks for it or a future waits for it. Non-goals: files, lengths and caches,
+//! which are the matter of the rooms above.
 //!
-//! An operation is an `async fn` of a room above. Its steps wait at three places only: for pieces ([`Io::run`]), for a page that another
-//! operation works on ([`Io::wait_for_page`]), and for a thread that may block ([`Io::on_blocking_thread`]). A blocking call runs it on its
-//! own thread ([`Exec::run_to_end`]), where each of them blocks. A future or a callback spawns it ([`Exec::spawn`]).
+//! An operation is an `async fn` of a room above. It has three kinds of waits: for pieces ([`Io::run`]), for a page that another
+//! operation works on ([`Io::wait_for_page`]), and for a thread that may block ([`Io::on_blocking_thread`]). A blocking call runs the
+//! operation on its own thread ([`Exec::run_to_end`]), where each wait blocks. A future or a callback spawns it ([`Exec::spawn`]).
 //!
 //! | thread | advances |
 //! |---|---|
 //! | of the caller | blocking operations, by the thread's own engines (`contexts`) |
-//! | of a drive | the drive's queue (`drive_threads`), and spawned operations whose pieces have ended (`task`) |
+//! | of a drive | the drive's queue (`drive_threads`), and spawned operations when their pieces have ended (`task`) |
 //! | of a pool | callbacks; spawned operations that have waited for a page; closing of files (`pools`) |
 //!
-//! An array that was opened before a fork is of no use to the child. The child has a copy of all memory, but no threads, and shares
-//! descriptors: locks, rings, the file of counters. What it did to its copy would undo what the parent has done since. Rules of the fork:
-//! 1. Every call asks `check_home` before it takes a lock, which a thread that the child does not have may hold.
-//! 2. What takes locks, tells others or touches shared memory when it is dropped asks too, and leaves all as it is in a child.
-//! 3. What has such parts is not dropped in a child: each handle leaves its share of the count behind.
-//! 4. A hit in the cache asks nothing. It finds its thread's state by `local::LAST`, which the C library has cleared in the child.
+//! A child process cannot use an array that was opened before the fork. The child has a copy of all memory, but none of the threads. It
+//! shares descriptors with the parent: locks, rings, the file of counters. Calls of the child would undo what the parent has done since.
+//! Rules of the fork:
+//! 1. Every call asks `check_home` before it takes a lock. A thread that the child does not have may hold the lock.
+//! 2. A destructor that takes locks, wakes threads or touches shared memory asks first. In a child it leaves all as it is.
+//! 3. A value with such parts is not dropped in a child: each handle leaves its share of the count behind.
+//! 4. A hit in the cache asks nothing. It finds its thread's state by `local::LAST`. The C library calls `local::forget_in_child` in the
+//!    child, which clears it.
 
 pub mod contexts;
 mod drive_threads;
@@ -54,10 +56,10 @@ use pools::Pool;
 pub use io::{FirstFailure, Io, Landing, Sink, Within, both, failure};
 pub use promise::{Promise, Promised, promise};
 
-/// The time until something that another thread does is looked at again.
+/// How long a thread sleeps before it looks again at what another thread does.
 pub const PAUSE: Duration = Duration::from_micros(50);
 
-/// Tells the instances of this process apart in the threads' tables of contexts.
+/// The number of the next instance. It tells the instances of this process apart in the threads' tables of contexts.
 static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// Which thread drives the I/O of a call.
@@ -80,7 +82,7 @@ pub struct Setup {
     pub platform: Arc<dyn Platform>,
     /// How each drive is served, by index.
     pub services: Vec<Service>,
-    /// Whether engines may be others than the services say: nothing but this library chose them.
+    /// Whether another engine may replace one that cannot be made: no option names one.
     pub may_change_engines: bool,
     pub mode: Mode,
     /// Whether blocking calls go to the drive threads in every mode.
@@ -109,7 +111,7 @@ pub struct Exec {
     /// What is counted: `board.tally()` is the calling thread's part of it.
     pub board: Arc<Board>,
     instance: u64,
-    /// The process that it works in; nothing of it is for another one's (rules of the fork).
+    /// The process that opened the array. No other process may use it (rules of the fork).
     pub home: Home,
     next_key: AtomicU64,
     closed: AtomicBool,
@@ -119,9 +121,9 @@ pub struct Exec {
     starting: Mutex<()>,
     /// Users' callbacks, and operations that wait to enter a file.
     pub callbacks: Arc<Pool>,
-    /// Operations that are inside their files and have waited for a page. Apart from the callbacks, among which are jobs that wait to enter.
+    /// Operations that are inside their files and have waited for a page. A pool of its own: jobs of `callbacks` wait to enter files.
     pub resumes: Arc<Pool>,
-    /// Files that were let go of where closing them must not be waited for. Apart from both, since a flush may take long.
+    /// Closes files that were let go of by a thread that must not wait. A pool of its own, because a flush may take long.
     pub closes: Arc<Pool>,
     contexts: Mutex<Vec<Weak<Cell>>>,
 }
@@ -168,7 +170,7 @@ impl Exec {
         }
     }
 
-    /// An error where another process has the array open, and this is its child (rules of the fork).
+    /// An error in a child of the process that opened the array (rules of the fork).
     #[inline]
     pub fn check_home(&self) -> Result<()> {
         if self.home.is_here() { Ok(()) } else { Err(Error::Forked) }
@@ -181,10 +183,11 @@ impl Exec {
 
     #[inline]
     pub fn is_open(&self) -> bool {
+        // Acquire: pairs with the AcqRel in `begin_close`.
         !self.closed.load(Ordering::Acquire)
     }
 
-    /// From now on no call begins; whether it was open.
+    /// Lets no more call begin. Returns whether the array was open.
     pub fn begin_close(&self) -> bool {
         !self.closed.swap(true, Ordering::AcqRel)
     }
@@ -193,7 +196,7 @@ impl Exec {
         self.platform.threads()
     }
 
-    /// What the queues of a drive take its parts to demand of I/O.
+    /// The alignment that a drive's queues assume for I/O on all its parts.
     pub fn align(&self, drive: u16) -> Alignment {
         self.services[usize::from(drive)].align
     }
@@ -207,7 +210,7 @@ impl Exec {
         }
     }
 
-    /// A name for a file that engines are to know.
+    /// A new key, by which engines know a file.
     pub fn next_key(&self) -> u64 {
         self.next_key.fetch_add(1, Ordering::Relaxed)
     }
@@ -216,34 +219,34 @@ impl Exec {
         self.notices.push(notice);
     }
 
-    /// Lets other work get on: steps a simulation, or sleeps a little.
+    /// Gives other work time: steps a simulation, or sleeps a little.
     pub fn pause(&self) {
         if !self.callbacks.step() {
             self.pause_for_io();
         }
     }
 
-    /// Lets only I/O get on, and operations that it is part of. A caller that holds something that a callback may want (a closed gate)
-    /// waits like this, so that in a simulation no callback runs within the wait and waits for it in turn.
+    /// Gives time to I/O and operations, and not to callbacks. A caller that holds what a callback may want, such as a closed gate, waits
+    /// like this: in a simulation a callback that runs within the wait would wait for that caller.
     pub fn pause_for_io(&self) {
         if !self.closes.step() && !self.resumes.step() {
             self.pause_for_drives();
         }
     }
 
-    /// Lets only the drives get on: for a caller with unfinished work that an operation may wait for.
+    /// Gives time to the drives only: for a caller with unfinished work, for which an operation may wait.
     pub fn pause_for_drives(&self) {
         if !self.drive_threads.get().is_some_and(DriveThreads::step) {
             self.clock.sleep(PAUSE);
         }
     }
 
-    /// Whether a file may be closed here. Without threads all waits step what they wait for, but not within a step.
+    /// Whether this thread may close a file now. Without threads a wait steps what it waits for, but a step cannot contain another step.
     pub fn may_close(&self) -> bool {
         if self.has_threads() { pools::may_close() } else { !serve::is_serving() }
     }
 
-    /// Tells every engine that a file is being closed. Without I/O in flight on it, it does not matter when they hear.
+    /// Has every engine forget a file that is being closed. No I/O is in flight on the file, so engines may do that at any later time.
     pub fn forget(&self, key: u64) {
         for cell in lock(&self.contexts).iter().filter_map(Weak::upgrade) {
             cell.forget_later(key);
@@ -256,16 +259,16 @@ impl Exec {
         }
     }
 
-    /// Hands a share to a drive's server. Where there is none, the share's owner is told.
+    /// Hands a share to a drive's server. Without a server the share is dropped, which reports its end to its owner.
     pub fn send_share(&self, drive: usize, share: Share) {
         if let Ok(drives) = self.drive_threads() {
             let weight = share.pieces.len();
-            // What comes back is dropped, which tells its owner.
+            // A server that has stopped gives the share back, to be dropped here.
             let _ = drives.send(drive, Message::Share(share), weight);
         }
     }
 
-    /// Pieces by their drives.
+    /// Groups pieces by drive. Drives without pieces are left out.
     pub fn shares(&self, pieces: impl Iterator<Item = (u16, Piece)>) -> impl Iterator<Item = (usize, Vec<Piece>)> {
         let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); self.services.len()];
         for (drive, piece) in pieces {
@@ -274,7 +277,7 @@ impl Exec {
         shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty())
     }
 
-    /// Whether all drives would take so many pieces each (by index) without a wait.
+    /// Whether each drive has room for `weights[drive]` more pieces without a wait.
     pub fn has_room(&self, class: Class, weights: &[usize]) -> bool {
         let Some(drives) = self.drive_threads.get() else { return true };
         weights.iter().enumerate().all(|(drive, &weight)| weight == 0 || drives.has_room(drive, class, weight))
@@ -308,7 +311,7 @@ impl Exec {
         Ok(self.drive_threads.get_or_init(|| drives))
     }
 
-    /// Makes what a spawned operation needs, so that its failure is the caller's to see.
+    /// Starts the threads and engines that a spawned operation needs, so that the caller sees the error if that fails.
     pub fn get_ready(&self) -> Result<()> {
         if !self.runs_inline() {
             self.resumes.get_ready()?;
@@ -317,7 +320,7 @@ impl Exec {
         self.ready_context(&self.cell())
     }
 
-    /// Makes what a blocking call on this thread needs, where that it cannot be had must be known before anything is done.
+    /// Makes the engines that a blocking call on this thread needs: for calls that must see an error before they change anything.
     pub fn get_ready_to_block(&self) -> Result<()> {
         self.ready_context(&self.cell())
     }
@@ -327,12 +330,12 @@ impl Exec {
         self.mode == Mode::Inline
     }
 
-    /// Whether blocking calls go to the drive threads: as they are told to, or where the nodes that cache own no drives.
+    /// Whether blocking calls go to the drive threads: by the mode, or because nodes that cache own no drives.
     pub fn blocks_on_threads(&self) -> bool {
         self.mode == Mode::DriveThreads || self.is_apart
     }
 
-    /// Ends all threads and engines. No file is open any more.
+    /// Ends all threads and engines, when no file is open any more.
     pub fn stop(&self) {
         if let Some(drives) = self.drive_threads.get() {
             drives.stop();

@@ -1,8 +1,8 @@
-//! What a user of an array should know of and that is no error of a call.
+//! [`Notices`]: what a user of an array should know, and what is no error of a call. Non-goals: printing them.
 
 use crate::sys::sync::{Mutex, lock};
 
-/// Notices that are kept at most. What goes on saying something new for ever says nothing.
+/// Most notices that are kept. Later ones are only counted, so that an endless cause takes no more memory.
 const MOST: usize = 100;
 
 /// The notices of an array, each once.
@@ -12,12 +12,12 @@ pub struct Notices(Mutex<State>);
 #[derive(Debug)]
 struct State {
     kept: Vec<String>,
-    /// How many came that were not kept.
+    /// How many more notices came.
     more: u64,
 }
 
 impl Notices {
-    /// With those that there are already.
+    /// With the notices that opening the array has brought.
     pub fn new(notices: Vec<String>) -> Notices {
         Notices(Mutex::new(State { kept: notices, more: 0 }))
     }

@@ -1,17 +1,18 @@
-//! Pools of threads: where callbacks of `submit` run, so that a drive thread never runs a user's code. A pool has a thread per NUMA node,
-//! which starts when it is first needed. In a simulation a caller that waits steps the jobs.
+//! Pools of threads ([`Pool`]). Callbacks of `submit` run there, so that a drive thread never runs them. A pool has a thread per NUMA node,
+//! which starts when it is first needed. In a simulation a caller that waits steps the jobs. Non-goals: I/O.
 //!
-//! Work of this library that waits for other work runs on such threads too. There are three pools, whose jobs must not hold each other up:
-//! `callbacks` also has what enters files, such as syncs for futures; `resumes` has operations that are inside a file, which must end before
-//! its gate can close; `closes` closes files, which may flush for long.
+//! An array has three pools, because jobs of one kind must not wait behind jobs of another:
+//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file, such as syncs for futures.
+//! - `resumes` polls operations that are inside a file. They must end before the file's gate can close.
+//! - `closes` closes files. Their flushes may take long.
 //!
 //! Rules:
-//! 1. Where a user's code is called by this library, in callbacks and in wakers, every call that waits for drives or for others is an error
-//!    (`check_may_block`): what it waits for may wait for the thread that it is on.
-//! 2. A callback may begin what goes on without it, and waits for room in the drives' queues and for closed gates.
-//! 3. A waker may begin it, too, and waits for nothing: the thread may be a drive's own. What finds a queue full is let in all the same
-//!    (`Inbox::push`), and what finds a gate closed is begun on a callback thread.
-//! 4. Who lets go of a file, or of the array, last has it closed. Where that must not be waited for, the threads for closing do it (`may_close`).
+//! 1. In a user's code that this library calls (callbacks and wakers), every call that waits for drives or for other threads is an error
+//!    (`check_may_block`). What it waits for may wait for its own thread.
+//! 2. A callback may begin asynchronous operations. It waits for room in the drives' queues and for closed gates.
+//! 3. A waker may begin them, too. It waits for nothing, because its thread may be a drive's. A full queue takes its pieces all the same
+//!    (`Inbox::push`). An operation that finds a gate closed begins on a callback thread.
+//! 4. The last holder of a file or of the array closes it. If that thread must not wait, a thread of `closes` does it (`may_close`).
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -27,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::sys::cpu;
 use crate::sys::sync::{Mutex, lock};
 
-/// What the calling thread may wait for, from all to nothing.
+/// Which user's code the calling thread runs. A later variant may wait for less.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Inside {
     Nothing,
@@ -39,27 +40,27 @@ enum Inside {
 
 thread_local! {
     static INSIDE: Cell<Inside> = const { Cell::new(Inside::Nothing) };
-    /// The thread's jobs wait for each other.
+    /// The thread has jobs that other threads wait for, so it closes no file.
     static IS_POOL: Cell<bool> = const { Cell::new(false) };
-    /// The thread resumes an operation.
+    /// The thread polls an operation for `resumes`.
     static RESUMES: Cell<bool> = const { Cell::new(false) };
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Refuses a call that blocks when a callback or a waker makes it: it would wait for I/O whose callbacks it holds up (rule 1, and rule 7 of
-/// the page cache: an error, not a deadlock).
+/// Refuses a blocking call of a callback or a waker (rule 1). The call would wait for I/O, and delay the callbacks of that I/O. An error
+/// is better than a deadlock (rule 7 of the cache).
 pub fn check_may_block(call: &'static str) -> Result<()> {
     if may_block() { Ok(()) } else { Err(Error::WouldBlock { call }) }
 }
 
-/// Whether this is neither a callback nor a waker, nor told by a drive's server.
+/// Whether the calling thread runs no callback and no waker, and serves no drive.
 #[inline]
 pub fn may_block() -> bool {
     INSIDE.with(Cell::get) == Inside::Nothing && !serve::is_serving()
 }
 
-/// Whether what is begun here may wait for room and for gates (rules 2 and 3).
+/// Whether an operation that begins here may wait for room and for gates (rules 2 and 3).
 pub fn may_wait() -> bool {
     INSIDE.with(Cell::get) < Inside::Waker && !serve::is_serving()
 }
@@ -74,25 +75,25 @@ pub fn may_resume_blocking() -> bool {
     RESUMES.with(Cell::get) && !serve::is_serving()
 }
 
-/// Has `forget` called before each call of a user's code. The first one stays.
+/// Registers `forget`, which runs before each call of a user's code. Only the first registration counts.
 pub fn before_users_code(forget: fn()) {
     let _kept_if_first = BEFORE.set(forget);
 }
 
 static BEFORE: OnceLock<fn()> = OnceLock::new();
 
-/// From now on others have the calling thread's files closed.
+/// From now on the pool `closes` closes the files that the calling thread lets go of.
 pub fn leave_closing_to_others() {
     IS_POOL.with(|is_pool| is_pool.set(true));
 }
 
-/// Wakes a user's task. Whatever its executor does at once is done here, and if it panics, only this ends.
+/// Wakes a user's task. The waker may run a user's code. A panic of that code ends here.
 pub fn wake(waker: Waker) {
-    // Its message is out.
+    // The panic message has been printed.
     let _ = catch_unwind(AssertUnwindSafe(|| within(Inside::Waker, || waker.wake())));
 }
 
-/// Calls a user's code, which may also be called within another's.
+/// Calls a user's code. Such calls may be nested: then the stricter limit holds.
 fn within<R>(what: Inside, code: impl FnOnce() -> R) -> R {
     let before = INSIDE.with(Cell::get);
     let _reset = Reset(before);
@@ -134,7 +135,7 @@ impl Pool {
         Pool { closes: true, ..Pool::new(threads, "close") }
     }
 
-    /// Starts the threads, where that has not been done: by who begins what will need them, so that he hears of it if it cannot be.
+    /// Starts the threads, unless they run already. A call that will need them does this first, so that it can report an error.
     pub fn get_ready(&self) -> Result<()> {
         let mut state = lock(&self.state);
         if !self.threads || state.stopped || !state.pool.is_empty() {
@@ -154,16 +155,16 @@ impl Pool {
         within(Inside::Callback, callback)
     }
 
-    /// Runs work of our own that blocks, such as a sync for a future.
+    /// Runs a job of this library that blocks, such as a sync for a future.
     pub fn run(&self, job: Job) {
-        // Without a thread to run it (the array is closing, or none could be started and the caller may block) the job runs here: late
-        // or on the wrong thread is better than never. If it panics, a drive thread must not.
+        // Without a thread (the array is closing, or none could be started) the job runs here, because a job must not be lost. A panic of
+        // the job must not end this thread, which may be a drive's.
         if let Some(job) = self.hand_over(job) {
             let _ = catch_unwind(AssertUnwindSafe(job));
         }
     }
 
-    /// The same, but without a thread to run it the job comes back.
+    /// The same, but returns the job if there is no thread to run it.
     pub fn hand_over(&self, job: Job) -> Option<Job> {
         let mut state = lock(&self.state);
         if !self.threads && !state.stopped {
@@ -171,7 +172,7 @@ impl Pool {
             return None;
         }
         if state.pool.is_empty() && !state.stopped {
-            // Who asks for threads that were not got ready may block, or does without.
+            // A caller that has not called `get_ready` may block, or works without the thread.
             state.pool = start(self.name, self.closes).unwrap_or_default();
         }
         state.next = state.next.wrapping_add(1);
@@ -182,20 +183,20 @@ impl Pool {
         }
     }
 
-    /// Has a task polled by a thread of the pool. It never polls here: the caller may hold locks.
+    /// Wakes a task on a thread of the pool, and never here: the caller may hold locks.
     pub fn wake(&self, waker: Waker) {
         let resume = move || {
             let _resuming = Resuming(RESUMES.with(|resumes| resumes.replace(true)));
             waker.wake();
         };
         if let Some(job) = self.hand_over(Box::new(resume)) {
-            // The pool was started before the task was, and stops after it. Should that fail, a thread of its own does.
+            // The pool starts before the task and stops after it. If it does not run all the same, a new thread wakes the task.
             let started = std::thread::Builder::new().name("iomill-resume".into()).spawn(job);
             debug_assert!(started.is_ok(), "a task was lost: {started:?}");
         }
     }
 
-    /// Runs one job of an array without threads; `false` if there is none.
+    /// Runs one job of an array without threads. Returns `false` if there is none.
     pub fn step(&self) -> bool {
         let job = lock(&self.state).queue.pop_front();
         job.map(|job| job()).is_some()
@@ -212,14 +213,14 @@ impl Pool {
         for (sender, thread) in pool {
             drop(sender);
             if thread.thread().id() != std::thread::current().id() {
-                // It cannot have panicked: jobs are caught.
+                // The thread catches the panics of its jobs, so it has not panicked.
                 let _ = thread.join();
             }
         }
     }
 }
 
-/// Ends resuming also when the operation panics.
+/// Resets `RESUMES`, also when the operation panics.
 struct Resuming(bool);
 
 impl Drop for Resuming {
@@ -228,7 +229,7 @@ impl Drop for Resuming {
     }
 }
 
-/// Leaves the callback also when it panics, for what was before.
+/// Resets `INSIDE` to what it was before the callback, also when that panics.
 struct Reset(Inside);
 
 impl Drop for Reset {
@@ -237,7 +238,7 @@ impl Drop for Reset {
     }
 }
 
-/// One thread per node, bound to the node's CPUs where there are several nodes. An error where not a single one could be started.
+/// One thread per node, bound to the node's CPUs where there are several nodes. An error if no thread at all could be started.
 fn start(name: &str, closes: bool) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>> {
     let nodes = cpu::nodes(Path::new("/sys/devices/system/node")).unwrap_or_default();
     let mut cpus_of: Vec<Vec<usize>> = nodes.into_iter().map(|node| node.cpus).collect();
@@ -249,14 +250,14 @@ fn start(name: &str, closes: bool) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>>
         let (sender, receiver) = channel::<Job>();
         let thread = std::thread::Builder::new().name(format!("iomill-{name}-{node}")).spawn(move || {
             if !cpus.is_empty() {
-                // Away from its node a callback thread is slower, not wrong.
+                // An error is ignored: away from its node a thread is slower, not wrong.
                 let _ = cpu::bind_current_thread(&cpus);
             }
             if !closes {
                 leave_closing_to_others();
             }
             for job in receiver {
-                // A callback that panics must not take those behind it along. Its message is out.
+                // A panic of one job must not end the thread: more jobs wait. The panic message has been printed.
                 let _ = catch_unwind(AssertUnwindSafe(job));
             }
         });

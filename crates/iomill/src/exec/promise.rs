@@ -1,4 +1,6 @@
-//! The result of an operation, from the thread that brings it to the future that waits for it.
+//! The result of an operation, from the thread that brings it ([`Promise`]) to the future that waits for it ([`Promised`]).
+//!
+//! Non-goals: polling of operations (`task`).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +22,7 @@ enum State<T> {
     Taken,
 }
 
-/// The right to bring a result, once. Dropping it without one is an error of the future.
+/// The right to bring a result, once. If it is dropped without a result, the future resolves to an error.
 #[derive(Debug)]
 pub struct Promise<T>(Arc<Mutex<State<T>>>);
 

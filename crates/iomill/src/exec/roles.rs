@@ -1,7 +1,7 @@
-//! Which nodes cache and which own drives.
+//! [`NodeRoles`]: which nodes cache, and which own drives.
 //!
-//! Goals: options checked against the machine once, in words that say what it has. Non-goals: threads and memory, which go where
-//! this says.
+//! Goals: options are checked against the machine once, and errors list its nodes. Non-goals: starting threads and placing memory by
+//! these roles.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ use crate::sys::topology::{self, Node, Topology};
 pub struct NodeRoles {
     /// All nodes; one where nodes make no difference.
     pub nodes: Vec<Node>,
-    /// Those that cache, by place in `nodes`, in rising order; not empty.
+    /// Those that cache, by index in `nodes`, in rising order; not empty.
     pub cache: Vec<usize>,
     /// Those that own drives; likewise.
     pub io: Vec<usize>,
 }
 
 impl NodeRoles {
-    /// All nodes of the topology, with roles for those that are named; without names all have the role. Without threads it is a
-    /// simulation, which is the same on every machine.
+    /// All nodes of the topology. The named nodes have the role; without names all nodes have it. Without threads it is a simulation,
+    /// which takes the machine for one node, so that its runs are the same everywhere.
     pub fn new(
         topology: Topology,
         cache_nodes: &Option<Vec<usize>>,
@@ -55,8 +55,8 @@ impl NodeRoles {
         !self.cache.iter().all(|node| self.io.contains(node))
     }
 
-    /// The node that owns each drive, by place, from the kernel's number of the node that the drive is at, where it is known:
-    /// that one if it owns drives, else the next in turn that does.
+    /// The node that owns each drive, by index in `nodes`. `at` has the kernel's number of the node that the drive is near, where that is
+    /// known. This node owns the drive if it has the role; else the next node in turn that has the role owns it.
     pub fn of_drives(&self, at: &[Option<u32>]) -> Vec<usize> {
         let mut turns = self.io.iter().copied().cycle();
         let known =

@@ -1,12 +1,12 @@
-//! Operations that no thread waits for.
+//! Operations that block no thread: [`Exec::spawn`], and the `Task` that it makes of an operation. Non-goals: what wakes a task (`io`).
 //!
-//! An operation belongs to itself: it holds its file and its buffers, and lives until it has ended, whatever becomes of the future or the
-//! call that caused it.
+//! A spawned operation owns its file and its buffers. It lives until it has ended, also when the future or the call that caused it is
+//! gone.
 //!
 //! Rules:
-//! 1. One thread at a time polls a task. A wake that comes meanwhile has it polled once more ([`RunState`]).
-//! 2. The thread that wakes a task polls it. So a wake is done only where that is allowed (rule 2 of `io`).
-//! 3. A task that panics has ended. Its locals are dropped as in every panic: that completes fills, leaves gates and breaks promises.
+//! 1. One thread at a time polls a task. If a wake comes meanwhile, that thread polls once more ([`RunState`]).
+//! 2. The thread that wakes a task polls it. So only threads that may poll wake it (rule 2 of `io`).
+//! 3. A task that panics has ended. The panic drops its locals, which completes fills, leaves gates and breaks promises.
 
 use std::cell::UnsafeCell;
 use std::future::Future;
@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::Exec;
 use crate::sys::sync::{AtomicU32, Ordering};
 
-/// Nothing polls it, and no wake has come since.
+/// No thread polls it, and no wake has come since the last poll.
 const IDLE: u32 = 0;
 /// A thread polls it.
 const RUNNING: u32 = 1;
@@ -35,7 +35,7 @@ impl RunState {
         RunState(AtomicU32::new(IDLE))
     }
 
-    /// Takes in a wake; whether the caller is to poll.
+    /// Notes a wake. Returns whether the caller must poll.
     fn begin(&self) -> bool {
         let woken = |state| match state {
             IDLE => Some(RUNNING),
@@ -46,18 +46,19 @@ impl RunState {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, woken) == Ok(IDLE)
     }
 
-    /// A poll has not brought the end; whether the caller is done with it. Else a wake has come, and it polls again.
+    /// Notes a poll that was not the last. Returns whether the caller is done; else a wake has come, and the caller polls again.
     fn pause(&self) -> bool {
-        // AcqRel: pairs with `begin`.
+        // AcqRel: pairs with the AcqRel in `begin`.
         let is_idle = self.0.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if !is_idle {
-            // Only a wake changes it meanwhile.
+            // It is `WOKEN`: only a wake changes the state while a thread polls.
             self.0.swap(RUNNING, Ordering::AcqRel);
         }
         is_idle
     }
 
     fn end(&self) {
+        // Release: pairs with the Acquire in `begin`.
         self.0.store(ENDED, Ordering::Release);
     }
 }
@@ -65,7 +66,7 @@ impl RunState {
 /// An operation with what it takes to poll it.
 struct Task<F> {
     state: RunState,
-    /// Until the end. Reached by the thread that polls (rule 1).
+    /// `None` after the end. Only the thread that polls reaches it (rule 1).
     operation: UnsafeCell<Option<F>>,
 }
 
@@ -79,12 +80,12 @@ impl<F: Future<Output = ()> + Send + 'static> Task<F> {
         }
         let waker = Waker::from(Arc::clone(self));
         loop {
-            // Its message is out (rule 3).
+            // Rule 3. The panic message has been printed.
             let polled = catch_unwind(AssertUnwindSafe(|| self.poll(&mut Context::from_waker(&waker))));
             if !matches!(polled, Ok(Poll::Pending)) {
                 // SAFETY: this thread polls, until `end`.
                 let operation = unsafe { &mut *self.operation.get() };
-                // In place, because it is pinned. A second panic of its locals must not take the thread along either.
+                // In place, because it is pinned. A second panic, when its locals are dropped, must not end the thread.
                 let _ = catch_unwind(AssertUnwindSafe(|| *operation = None));
                 return self.state.end();
             }
@@ -111,7 +112,7 @@ impl<F: Future<Output = ()> + Send + 'static> Wake for Task<F> {
 }
 
 impl Exec {
-    /// Begins an operation, whose I/O is [`Exec::spawned`], and returns when it has ended or waits for the first time.
+    /// Begins an operation that does its I/O by [`Exec::spawned`]. Returns when the operation has ended or waits for the first time.
     pub fn spawn(&self, operation: impl Future<Output = ()> + Send + 'static) {
         if self.runs_inline() {
             return Exec::run_to_end(operation);
