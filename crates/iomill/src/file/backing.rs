@@ -1,4 +1,4 @@
-//! What a file's bytes lie in.
+//! What holds a file's bytes and its length: the traits [`Backing`] and [`KeepLength`], and the [`Part`]s of a backing.
 //!
 //! Goals: the rooms above need not know whether a file is spread over an array. Non-goals: I/O, which goes by pieces on parts.
 
@@ -16,13 +16,13 @@ use crate::sys::sync::{AtomicU64, Ordering};
 pub struct Part {
     /// The open part.
     pub open: OpenFile,
-    /// Its name to the engines.
+    /// Its handle and key, by which engines know it.
     pub file: FileRef,
     /// Index of its drive.
     pub drive: u16,
-    /// What its drive's queues take I/O on it to demand.
+    /// The alignment that its drive's queues assume for I/O on it.
     pub align: Alignment,
-    /// Bytes that the part is known to have: a multiple of the page. Written under `FileState::grow` only.
+    /// Bytes that the part is known to have: a multiple of the page. Changed only under `FileState::grow`, or with nothing in flight.
     pub reserved: AtomicU64,
     /// Whether it holds what no fdatasync has covered.
     pub mark: Mark,
@@ -56,7 +56,7 @@ pub trait Backing: fmt::Debug + Send + Sync {
     /// The file's name when it was opened.
     fn name(&self) -> &str;
 
-    /// Bytes that lie in one part one after the other, from each multiple of this on: a multiple of the page.
+    /// The block size in bytes, a multiple of the page. The bytes of a block lie in one part, one after the other.
     fn block_bytes(&self) -> u64;
 
     /// Its parts.
@@ -65,14 +65,14 @@ pub trait Backing: fmt::Debug + Send + Sync {
     /// Where a byte is, by its offset in bytes.
     fn locate(&self, offset: u64) -> Place;
 
-    /// What a part must hold at least when the file is `len` bytes long, in bytes.
+    /// The bytes that a part must have at least when the file is `len` bytes long.
     fn part_bytes(&self, part: usize, len: u64) -> u64;
 
-    /// Ranges of a part before its end at `part_end` that hold no byte below `len`: (offset, length) in bytes.
+    /// Ranges of a part, up to `part_end`, that hold no byte of a file of `len` bytes: (offset, length) in bytes.
     fn unused_ranges(&self, part: usize, len: u64, part_end: u64) -> Vec<(u64, u64)>;
 }
 
-/// What keeps a file's length over a crash.
+/// Keeps a file's length over a crash.
 pub trait KeepLength: fmt::Debug + Send {
     /// Makes a length durable, in bytes.
     fn publish(&mut self, len: u64) -> Result<()>;

@@ -1,13 +1,16 @@
-//! What of an open file is durable, and how it becomes so.
+//! What of an open file is durable, and how it becomes so: [`Syncs`], and one [`SyncTurn`] for each sync.
+//!
+//! Non-goals: flushing cached pages, which the pager does between the begin and the end of a turn.
 //!
 //! Rules:
-//! 1. A mark says that a part holds what no fdatasync has covered. It is set after a write has ended, before the write is acknowledged.
-//!    A sync takes the mark before it asks for the part's fdatasync. A part that another writer has written to begins with one (`Mark`).
-//! 2. Syncs come one after the other. Under the lock each looks whether an earlier one has failed, because a mark that is not there
-//!    says nothing else: the sync that took it may have failed while this one waited.
-//! 3. A failed fdatasync, publication or cleaning of the end is the last that becomes of the file: after it no write begins and no sync
-//!    ends well. What the kernel still holds of earlier writes is unknown then, and a second fdatasync does not tell.
-//! 4. Every marked part is asked for its fdatasync, whatever becomes of the others. The marks of a sync that failed are set again.
+//! 1. A mark says that a part holds bytes that no fdatasync has covered. It is set after a write has ended, before the write is
+//!    acknowledged. A sync takes the mark before it asks for the part's fdatasync. A part that already holds bytes when it is opened
+//!    begins with a mark (`Mark`).
+//! 2. Syncs come one after the other. Under the lock each looks whether an earlier one has failed. A missing mark does not tell it: the
+//!    sync that took the mark may have failed while this one waited.
+//! 3. After a failed fdatasync, publication or cleaning of the end, no write begins and no sync succeeds. It is unknown then what the
+//!    kernel still holds of earlier writes, and a second fdatasync does not say it.
+//! 4. A sync asks every marked part for its fdatasync, even if another part fails. The marks of a sync that failed are set again.
 
 use std::sync::OnceLock;
 
@@ -20,12 +23,12 @@ use crate::error::{Error, Result};
 use crate::exec::{FirstFailure, Within};
 use crate::sys::sync::{Mutex, MutexGuard, lock};
 
-/// The syncs of a file: one at a time, and none after one that failed.
+/// The syncs of a file: one at a time, and none after a failure.
 #[derive(Debug)]
 pub struct Syncs<T> {
-    /// Why there are no more; set once.
+    /// Why there are no more syncs. Set once.
     failed: OnceLock<String>,
-    /// What the next sync goes on from.
+    /// What the last sync has left for the next one.
     last: Mutex<T>,
 }
 
@@ -34,17 +37,17 @@ impl<T> Syncs<T> {
         Syncs { failed: OnceLock::new(), last: Mutex::new(last) }
     }
 
-    /// Why there are no more.
+    /// Why there are no more syncs.
     pub fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
-    /// There are no more (rule 3). Only the first reason counts.
+    /// Refuses all later syncs (rule 3). Only the first reason counts.
     pub fn fail(&self, why: String) {
         let _kept_if_first = self.failed.set(why);
     }
 
-    /// The right to sync, when the sync that is under way has ended; why not, if that or an earlier one has failed (rule 2).
+    /// Waits for the sync under way, and returns the right to sync. The error says why that or an earlier sync has failed (rule 2).
     pub fn begin(&self) -> std::result::Result<MutexGuard<'_, T>, &str> {
         let last = lock(&self.last);
         match self.failure() {
@@ -66,14 +69,14 @@ pub struct Published {
 pub struct SyncTurn<'a> {
     file: &'a FileState,
     published: MutexGuard<'a, Published>,
-    /// The length to publish, taken before the flush: what is written meanwhile may not be on the drives when this length is.
+    /// The length to publish, in bytes. Taken before the flush: later writes may not be on the drives when this length is published.
     len: u64,
     is_end: bool,
 }
 
 impl FileState {
-    /// The right to make durable every write that ended before this call, and the length (rule 3 of the length). `None` for a file that is
-    /// only read. With `is_end` it is the file's last sync.
+    /// The right to make durable every write that ended before this call, and the length (rule 3 of the length). `None` for a file that
+    /// is open for reading only. `is_end` says that it is the file's last sync.
     pub fn begin_sync(&self, is_end: bool) -> Result<Option<SyncTurn<'_>>> {
         if !self.is_writer {
             return Ok(None);
@@ -82,7 +85,7 @@ impl FileState {
         Ok(Some(SyncTurn { file: self, published, len: self.len(), is_end }))
     }
 
-    /// An error where an earlier failure keeps writes from being made durable.
+    /// An error if an earlier failure keeps writes from becoming durable.
     pub(super) fn check_syncable(&self) -> Result<()> {
         self.syncs.failure().map_or(Ok(()), |why| Err(self.poisoned(why)))
     }
@@ -107,7 +110,7 @@ impl FileState {
         // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
         let begun = unsafe { self.exec.blocking_inline().run(Within::SLABS, pieces, &failure) };
         marked.has_begun = false;
-        // Where none was begun, the next sync may have better luck.
+        // If no piece was begun, the next sync may try again.
         drop(begun?);
         if let Some(failure) = failure.take() {
             let error = self.error(failure);
@@ -118,17 +121,17 @@ impl FileState {
         Ok(())
     }
 
-    /// The file takes no more writes (rule 3).
+    /// Refuses all later writes and syncs (rule 3).
     pub(super) fn set_poison(&self, error: &Error) {
         self.syncs.fail(error.to_string());
     }
 }
 
-/// Parts whose marks a sync has taken. Dropping it sets again what is left in it (rule 4).
+/// Parts of which a sync has taken the marks. Dropping it sets the marks again that are left in it (rule 4).
 struct Marked<'a> {
     file: &'a FileState,
     parts: Vec<(&'a Part, u8)>,
-    /// A panic now leaves unknown what the drives have done (rule 3).
+    /// If the sync panics now, it is unknown what the drives have done (rule 3).
     has_begun: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Being inside a file's gate, or keeping it closed.
+//! Guards of a file's gate: [`Entered`] is inside, [`Resize`] keeps it closed. Non-goals: the gate itself (`gate`).
 
 use super::gate::Closed;
 use super::{FileState, tail};
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::exec::pools;
 use crate::sys::sync::Ordering;
 
-/// Is inside a file's gate.
+/// A guard inside a file's gate.
 #[derive(Debug)]
 pub struct Entered<'a>(&'a FileState);
 
@@ -21,13 +21,13 @@ impl<'a> Entered<'a> {
         Ok(entered)
     }
 
-    /// Enters, unless the gate is closed or the array is.
+    /// Enters, unless the gate or the array is closed.
     pub fn try_enter(file: &'a FileState) -> Option<Entered<'a>> {
         let entered = file.gate.try_enter().then(|| Entered(file))?;
         file.exec.is_open().then_some(entered)
     }
 
-    /// Enters, unless the array is closed; `None` where the file's gate is, and the caller must not wait until it opens.
+    /// Enters, unless the array is closed. `None` if the gate is closed and the caller must not wait until it opens.
     pub fn enter_if_open(file: &'a FileState) -> Result<Option<Entered<'a>>> {
         file.exec.check_home()?;
         if pools::may_wait() {
@@ -43,7 +43,7 @@ impl<'a> Entered<'a> {
 }
 
 impl Entered<'_> {
-    /// Stays inside after the guard is gone; [`FileState::leave_gate`] leaves.
+    /// Stays inside without the guard. [`FileState::leave_gate`] leaves.
     pub fn stay(self) {
         std::mem::forget(self);
     }
@@ -70,7 +70,7 @@ impl FileState {
 
     /// Closes the gate for a change of what the file holds (rule 6 of the length). The caller is not inside.
     pub fn begin_resize(&self) -> Result<Resize<'_>> {
-        // Where there is nothing to wait for.
+        // An early look, so that a call that must fail does not wait.
         self.check_writable()?;
         let closed = self.gate.close(|| self.exec.pause_for_io());
         self.exec.check_open()?;
@@ -78,8 +78,8 @@ impl FileState {
         Ok(Resize { file: self, _closed: closed })
     }
 
-    /// The same for a write that clears what failed ones have left. It waits for drives, which a call on the thread of a drive must not.
-    /// Without threads it waits for what may have called it, if that is a callback.
+    /// The same for a write that clears the bytes of failed writes. It waits for drives, which a drive thread must not do. Without threads
+    /// a callback must not do it either: it would wait for its own caller.
     pub fn begin_sweep(&self) -> Result<Resize<'_>> {
         if serve::is_serving() || !(self.exec.has_threads() || pools::may_block()) {
             return Err(Error::WouldBlock { call: "a write after one that failed" });
@@ -87,7 +87,7 @@ impl FileState {
         self.begin_resize()
     }
 
-    /// Closes the gate for the file's end, whatever its state. What entered before has ended when this returns.
+    /// Closes the gate for the file's end, even if the array is closed. Operations that entered before have ended when this returns.
     pub fn close_gate(&self) -> impl Drop + '_ {
         self.gate.close(|| self.exec.pause_for_io())
     }
@@ -101,6 +101,7 @@ impl Resize<'_> {
 
     /// Shortens the length in memory.
     pub fn cut(&self, len: u64) {
+        // Release: pairs with the Acquire in `FileState::len`.
         self.file.len.store(len, Ordering::Release);
     }
 
@@ -111,7 +112,7 @@ impl Resize<'_> {
         Ok(())
     }
 
-    /// Makes what is beyond the length read as zero. Where that fails, the file must not grow over it.
+    /// Makes the bytes beyond the length read as zero. If that fails, the file must not grow over them, so it takes no more writes.
     pub fn clean_tail(&self) -> Result<()> {
         tail::clean(self.file, self.file.len()).inspect_err(|error| self.file.set_poison(error))?;
         self.file.has_stale_tail.store(false, Ordering::Relaxed);

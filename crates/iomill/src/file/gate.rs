@@ -1,11 +1,11 @@
-//! A gate that I/O passes freely and that closes for the rare change that tolerates none in flight.
+//! A [`Gate`]: I/O passes it freely, and a rare change closes it, with no I/O in flight meanwhile. Non-goals: what the change is.
 //!
 //! Rules:
-//! 1. An operation that enters counts up, then looks at the flag; a change that closes the gate sets the flag, then looks at the count. Both
-//!    are one word, so neither can miss the other.
+//! 1. An operation that enters counts up, and then looks at the flag. A change that closes the gate sets the flag, and then looks at the
+//!    count. Both are in one word, so neither can miss the other.
 //! 2. A call that finds the gate closed counts down again and waits outside, holding nothing.
-//! 3. A call that waits outside leaves a mark (`KEPT_OUT`), which the next call that enters clears. Where the gate opens with that mark, the
-//!    calls outside have their turn (`TURN`): the gate does not close again before one of them has entered. So changes in a loop cannot
+//! 3. A call that waits outside leaves a mark (`KEPT_OUT`), which the next call that enters clears. If the gate opens with that mark, the
+//!    calls outside get a turn (`TURN`): the gate does not close again before one of them has entered. So changes in a loop cannot
 //!    starve them.
 //! 4. A call that leaves the mark keeps trying until it has entered. So no turn stands for ever.
 
@@ -16,10 +16,10 @@ const KEPT_OUT: u64 = 1 << 62;
 const TURN: u64 = 1 << 61;
 const INSIDE: u64 = TURN - 1;
 
-/// Counts the operations inside.
+/// Counts the operations inside, and keeps new ones out while it is closed.
 #[derive(Debug)]
 pub struct Gate {
-    /// The flags, and the number inside. `CLOSED` and `TURN` never occur together.
+    /// The flags, and the number of operations inside. `CLOSED` and `TURN` are never set together.
     state: AtomicU64,
 }
 
@@ -30,7 +30,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Enters; `pause` is called as long as the gate is closed. Every `enter` is followed by one `leave`.
+    /// Enters. Calls `pause` as long as the gate is closed. Each `enter` needs one `leave`.
     #[inline]
     pub fn enter(&self, mut pause: impl FnMut()) {
         while !self.try_enter() {
@@ -39,7 +39,7 @@ impl Gate {
         }
     }
 
-    /// Enters unless the gate is closed.
+    /// Enters, unless the gate is closed.
     #[inline]
     pub fn try_enter(&self) -> bool {
         // The first look keeps calls that wait from disturbing the closer's count.
@@ -75,9 +75,11 @@ impl Gate {
     /// Closes the gate until the guard is dropped, and waits (by `pause`) until no operation is inside. Closers exclude each other.
     pub fn close(&self, mut pause: impl FnMut()) -> Closed<'_> {
         let close = |state| (state & (CLOSED | TURN) == 0).then_some(state | CLOSED);
+        // Acquire: pairs with the Release in `Closed::drop`, so that a closer sees the change of the last one.
         while self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, close).is_err() {
             pause();
         }
+        // Acquire: pairs with the Release in `leave`.
         while self.state.load(Ordering::Acquire) & INSIDE != 0 {
             pause();
         }
@@ -95,6 +97,7 @@ impl Drop for Closed<'_> {
     fn drop(&mut self) {
         let open =
             |state| Some(if state & KEPT_OUT != 0 { (state | TURN) & !(CLOSED | KEPT_OUT) } else { state & !CLOSED });
+        // Release: pairs with the Acquire in `try_enter` and in `close`.
         let _always_opens = self.gate.state.fetch_update(Ordering::Release, Ordering::Relaxed, open);
     }
 }

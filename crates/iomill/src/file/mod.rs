@@ -1,17 +1,18 @@
-//! An open file: its parts, its length, and what keeps them in step.
+//! An open file ([`FileState`]): its parts, its length, and the rules that keep them consistent.
 //!
-//! Goals: what every handle of a file shares below the cache. Non-goals: pages in memory, and handles.
+//! Goals: what all handles of a file share below the cache. Non-goals: pages in memory, and handles.
 //!
 //! Rules of the length:
 //! 1. Before a byte is written past the end, every part is at least as long as the layout implies for the new end
-//!    (`reserve`). Parts only ever are too long, never too short, and what is beyond the length reads as zero.
+//!    (`reserve`). Parts may be too long, and are never too short. Bytes beyond the length read as zero.
 //! 2. The length in memory grows after the write that extends it has ended well (`wrote`).
 //! 3. The durable length is published after an fdatasync of every part that was written since the last one (`durable`).
-//! 4. Shrinking publishes first and cuts after ([`Resize`]), with no I/O in flight. What a crash leaves uncut is cut when
-//!    the file is next opened for writing (`tail::clean`).
-//! 5. What a failed write has left beyond the length is cleared before the length grows over it, by a change of the length or by a write
-//!    that begins later, with no I/O in flight.
-//! 6. A caller that closes the gate looks at the array and at earlier failures when it is closed: both may have ended what it waited for.
+//! 4. Shrinking first publishes the length, and then cuts the parts ([`Resize`]), with no I/O in flight. If a crash comes between, the
+//!    next opening for writing cuts them (`tail::clean`).
+//! 5. Before the length grows over bytes that a failed write has left there, they are cleared, with no I/O in flight. A change of the
+//!    length does that, or a write that begins later.
+//! 6. A caller that has closed the gate looks again whether the array is open, and whether a sync has failed. Both may have changed while
+//!    it waited.
 
 pub mod backing;
 pub mod durable;
@@ -53,15 +54,15 @@ pub struct FileState {
     pub exec: Arc<Exec>,
     backing: Box<dyn Backing>,
     is_writer: bool,
-    /// I/O enters; a change of the length closes it.
+    /// I/O enters it. A change of the length closes it.
     gate: Gate,
-    /// Failures of write-back that handles are to be told of.
+    /// Failures of write-back, for the next sync of each handle.
     pub errors: WritebackErrors,
     /// Current length in bytes, durable or not.
     len: AtomicU64,
-    /// Serialises whatever changes the size of parts.
+    /// Held by operations inside the gate that change the size of parts.
     grow: Mutex<()>,
-    /// Syncs, with the length that is published. Only a writer has any.
+    /// The syncs, with the published length. Only a writer syncs.
     syncs: Syncs<Published>,
     /// A failed write may have left bytes beyond the length (rule 5). Set inside the gate, cleared with the gate closed.
     has_stale_tail: AtomicBool,
@@ -81,7 +82,7 @@ impl FileState {
         FileState::new(exec, backing, catalog.is_writer(), published)
     }
 
-    /// A file that lies in `backing`, with the length that is published.
+    /// A file in `backing`, with its published length.
     fn new(exec: &Arc<Exec>, backing: Box<dyn Backing>, is_writer: bool, published: Published) -> Result<FileState> {
         let len = published.len;
         let file = FileState {
@@ -102,7 +103,7 @@ impl FileState {
         Ok(file)
     }
 
-    /// Every part must hold what the length says.
+    /// Checks that every part is as long as the length demands.
     fn check_parts(&self, len: u64) -> Result<()> {
         for (index, part) in self.parts().iter().enumerate() {
             let (has, needs) = (part.has(), self.backing.part_bytes(index, len));
@@ -143,11 +144,11 @@ impl FileState {
 
     #[inline(always)]
     pub fn len(&self) -> u64 {
-        // Acquire: pairs with `wrote`, so that a reader that sees the length sees the bytes.
+        // Acquire: pairs with the AcqRel in `wrote`, so that a reader that sees the length sees the bytes.
         self.len.load(Ordering::Acquire)
     }
 
-    /// Checks that a range can exist at all; its end.
+    /// Checks that a range can exist at all. Returns its end.
     pub fn range_end(&self, offset: u64, len: u64) -> Result<u64> {
         match offset.checked_add(len) {
             Some(end) if end <= MAX_FILE_BYTES => Ok(end),
@@ -158,7 +159,7 @@ impl FileState {
         }
     }
 
-    /// Every range of a gather, (offset, length) in bytes each, lies within the file.
+    /// Checks that every range, (offset, length) in bytes each, lies within the file.
     pub fn check_within(&self, ranges: impl Iterator<Item = (u64, usize)>) -> Result<()> {
         let len = self.len();
         for (index, (offset, range_len)) in ranges.enumerate() {
@@ -170,8 +171,8 @@ impl FileState {
         Ok(())
     }
 
-    /// Takes note of a write up to `end` that failed. What it left behind within the file must reach the drives as well
-    /// before a sync may say that all did; what it left beyond is in the way of growing.
+    /// Notes a write up to `end` that failed. A sync also covers the bytes that it has left within the file. The bytes beyond must be
+    /// cleared before the file grows over them.
     pub fn wrote_in_part(&self, end: u64) {
         if end > self.len() {
             self.has_stale_tail.store(true, Ordering::Relaxed);
@@ -179,30 +180,31 @@ impl FileState {
         self.mark_parts();
     }
 
-    /// Takes note of a write up to `end` that ended well (rule 2).
+    /// Notes a write up to `end` that succeeded (rule 2).
     pub fn wrote(&self, end: u64) {
         if end > self.len.load(Ordering::Relaxed) {
+            // AcqRel: pairs with the Acquire in `len`.
             self.len.fetch_max(end, Ordering::AcqRel);
         }
     }
 
-    /// Parts hold what no fdatasync has covered.
+    /// Marks all parts: they hold bytes that no fdatasync has covered.
     pub fn mark_parts(&self) {
         self.parts().iter().for_each(|part| part.mark.set());
     }
 
-    /// The part of a byte holds something new.
+    /// Marks the part of one byte.
     pub fn mark_part_of(&self, offset: u64) {
         self.locate(offset).0.mark.set();
     }
 
-    /// Whether a write up to `end` would bring into the file what a failed one has left (rule 5).
+    /// Whether a write up to `end` would make bytes of a failed write part of the file (rule 5).
     #[inline]
     pub fn is_in_stale_tail(&self, end: u64) -> bool {
         end > self.len() && self.has_stale_tail.load(Ordering::Relaxed)
     }
 
-    /// Refuses writes where they cannot be kept.
+    /// An error if the file takes no writes.
     pub fn check_writable(&self) -> Result<()> {
         if !self.is_writer {
             return Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".into() });
@@ -230,7 +232,7 @@ impl FileState {
         }
     }
 
-    /// Gives back what was allocated ahead. Nothing is in flight.
+    /// Gives back the space that was allocated ahead. Nothing is in flight.
     pub fn trim(&self) -> Result<()> {
         tail::trim(self)
     }

@@ -1,4 +1,4 @@
-//! The parts of a file of an array.
+//! [`ArrayParts`]: the parts of a file of an array, as a [`Backing`]. Non-goals: changes of their size (`room`, `tail`).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::layout::{LayoutKind, Map};
 use crate::sys::fs::{Access, OpenFile};
 use crate::sys::sync::AtomicU64;
 
-/// A file of an array, opened: its layout and its parts.
+/// An open file of an array: its layout and its parts.
 #[derive(Debug)]
 pub struct ArrayParts {
     record: Arc<Record>,
@@ -108,8 +108,8 @@ fn open_part(exec: &Exec, catalog: &Catalog, record: &Record, drive: u16, access
     })?;
     let own = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
     if own != align {
-        // A file may differ from its drive's others (encrypted, journalled, inline). Buffered it takes what the queue, which
-        // goes by the drive, makes of the pieces.
+        // A file may differ from others of its drive (encrypted, journalled, inline). The queue aligns pieces by its drive, and buffered
+        // I/O takes them all.
         let buffered = Access { direct: false, ..access };
         open = OpenFile::open(&place.fs, &path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
     }

@@ -1,7 +1,7 @@
-//! Room in parts: what makes them longer, and how far ahead of what is written.
+//! Room in parts: methods of [`FileState`] and [`Part`] that make parts longer, and how far ahead of the writes.
 //!
-//! Goals: appends that do not pay the file system each time; a batch takes the room that its writes take one after the other in rising
-//! order. Non-goals: making parts shorter, which is `tail`'s.
+//! Goals: appends do not pay for the file system each time; a batch takes as much room as its writes take one after the other in rising
+//! order. Non-goals: making parts shorter, which `tail` does.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::sys::sync::{Ordering, lock};
 
-/// Parts grow by an eighth of their size, within these bounds, in bytes. What is skipped by more than the most stays a hole.
+/// Parts grow by an eighth of their size, within these bounds, in bytes. A range that skips more than the most leaves a hole.
 const GROW_LEAST_BYTES: u64 = 1 << 20;
 const GROW_MOST_BYTES: u64 = 256 << 20;
 
 impl Part {
-    /// The part has this many bytes now, which the next sync makes durable. Under `FileState::grow`.
+    /// Notes the part's new size in bytes, which the next sync makes durable. The caller holds `FileState::grow`.
     fn grew(&self, to: u64) {
         self.reserved.store(to, Ordering::Relaxed);
         self.mark.set();
     }
 
-    /// Makes a part at least `needs` bytes long, with room for what begins at `start`: what lies far before that stays a hole.
+    /// Makes a part at least `needs` bytes long, for a range that begins at `start`. Far before that it leaves a hole.
     fn reserve(&self, start: u64, needs: u64, is_ahead: bool) -> Result<()> {
         let mut has = self.reserved.load(Ordering::Relaxed);
         if needs <= has {
@@ -33,7 +33,7 @@ impl Part {
             has = start;
         }
         if needs <= has {
-            // Of the ranges none is in this part.
+            // This part holds no byte of the ranges.
             return Ok(());
         }
         self.grew(if is_ahead {
@@ -44,8 +44,8 @@ impl Part {
         Ok(())
     }
 
-    /// Gives a part more room than it needs now, so that appends do not pay the file system each time; where the drive
-    /// has no room for more, what it needs. The new size.
+    /// Gives a part more room than it needs now. If the drive lacks space for that, it gives only what the part needs. Returns the new size
+    /// in bytes.
     fn allocate_ahead(&self, has: u64, needs: u64) -> Result<u64> {
         let extra = (has / 8).clamp(GROW_LEAST_BYTES, GROW_MOST_BYTES);
         let target = needs.max((has + extra).next_multiple_of(PAGE_BYTES as u64));
@@ -67,8 +67,8 @@ impl Part {
     fn allocate(&self, from: u64, to: u64) -> Result<()> {
         let (fs, handle) = (self.open.fs(), self.open.handle());
         fs.allocate(handle, from, to - from).map_err(|source| {
-            // Some file systems keep what they took before they ran out, which is all that the drive had. If it cannot be given
-            // back now, the next opening does it.
+            // Some file systems keep the space that they took before they ran out: all that the drive had. If giving it back fails here,
+            // the next opening does it.
             if fs.len(handle).is_ok_and(|len| len > from) {
                 let _ = fs.set_len(handle, from);
             }
@@ -78,14 +78,14 @@ impl Part {
 }
 
 impl FileState {
-    /// Makes the parts long enough for writes of `ranges`, in any order, of which the last ends at `end` (rule 1 of the length).
+    /// Makes the parts long enough for writes of `ranges`, in bytes and in any order. The last ends at `end` (rule 1 of the length).
     pub fn reserve(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<()> {
         let len = self.len();
         if end <= len {
             return Ok(());
         }
         let _grow = lock(&self.grow);
-        // As a rule there is room.
+        // The common case.
         if self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has()) {
             return Ok(());
         }
@@ -99,7 +99,7 @@ impl FileState {
         Ok(())
     }
 
-    /// Makes the parts exactly long enough for a file of `end` bytes that is about to be written whole.
+    /// Allocates the parts of a file of `end` bytes, without room ahead.
     pub fn preallocate(&self, end: u64) -> Result<()> {
         let _grow = lock(&self.grow);
         for (index, part) in self.parts().iter().enumerate() {
@@ -124,13 +124,13 @@ impl FileState {
         Ok(())
     }
 
-    /// What part `index` must have when the file is `end` bytes long, in whole pages.
+    /// The bytes that part `index` must have when the file is `end` bytes long: whole pages.
     fn needs(&self, index: usize, end: u64) -> u64 {
         self.backing.part_bytes(index, end).next_multiple_of(PAGE_BYTES as u64)
     }
 }
 
-/// The ranges in rising order, those that are near each other as one.
+/// The ranges in rising order. Ranges near each other are joined.
 fn spans(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut spans: Vec<Range<u64>> = Vec::new();

@@ -1,5 +1,5 @@
-//! Cuts what a call asks for into pieces: at block boundaries, because the next block is on another drive, and at page
-//! edges, as the drive's direct I/O demands.
+//! [`Splitter`] cuts the [`Extent`]s of a call into pieces: at block boundaries, because the next block is on another drive, and at
+//! page edges, as the drive's direct I/O demands. Non-goals: the order and merging of pieces (`drive::queue`).
 
 use super::FileState;
 use crate::drive::locks::BlockLocks;
@@ -18,9 +18,9 @@ pub struct Extent {
     pub buf: *mut u8,
 }
 
-// SAFETY: an extent describes memory; a caller that passes it to another thread vouches for it, as for a piece.
+// SAFETY: an extent describes memory. A caller that passes it to another thread keeps that memory valid, as for a piece.
 unsafe impl Send for Extent {}
-// SAFETY: as above; nothing is reached through it but by unsafe code.
+// SAFETY: as above; only unsafe code reaches the memory through it.
 unsafe impl Sync for Extent {}
 
 /// An iterator over the pieces of extents, each with the array's index of its drive.
@@ -33,7 +33,7 @@ pub struct Splitter<'a, E> {
 }
 
 impl<'a, E: Iterator<Item = Extent>> Splitter<'a, E> {
-    /// Cuts `extents`, which lie within what `FileState` allows.
+    /// Cuts `extents`, which lie within the parts.
     pub fn new(file: &'a FileState, op: Op, class: Class, extents: E) -> Self {
         let now = Extent { offset: 0, len: 0, buf: std::ptr::null_mut() };
         Splitter { file, op, class, extents, now }
@@ -71,9 +71,9 @@ impl<E: Iterator<Item = Extent>> Iterator for Splitter<'_, E> {
 }
 
 impl FileState {
-    /// How many bytes of a page its part holds: a whole page, but at the end of a part that is only read.
+    /// How many bytes of a page its part holds: a whole page, except at the end of a part that is open for reading only.
     pub fn page_bytes(&self, page: u64) -> usize {
-        // What is below the length is in the parts (rule 1 of the length).
+        // Bytes below the length are in the parts (rule 1 of the length).
         if (page + 1) * PAGE_BYTES as u64 <= self.len() {
             return PAGE_BYTES;
         }
@@ -81,7 +81,7 @@ impl FileState {
         part.has().saturating_sub(place.offset).clamp(1, PAGE_BYTES as u64) as usize
     }
 
-    /// The piece that moves pages of one block, from `page` on, and its drive.
+    /// The piece that moves `len` bytes of one block, from the start of `page` on, and its drive.
     pub fn page_piece(&self, op: Op, class: Class, page: u64, len: usize, memory: Memory) -> (u16, Piece) {
         let (part, place) = self.locate(page * PAGE_BYTES as u64);
         let lock = BlockLocks::index(part.file.key, place.block);
@@ -90,7 +90,7 @@ impl FileState {
     }
 }
 
-/// How much of a range within one block goes into the next piece (`drive::Piece` says what a piece may be).
+/// How many bytes of a range within one block go into the next piece (`drive::Piece` says what a piece may be).
 #[inline]
 fn piece_len(op: Op, align: Alignment, offset: u64, len: usize, address: usize) -> usize {
     if !align.is_direct() {
@@ -114,7 +114,7 @@ fn piece_len(op: Op, align: Alignment, offset: u64, len: usize, address: usize) 
     if into_page + len <= BOUNCE_BYTES {
         return len;
     }
-    // A long read: up to the edge through a bounce page where the rest can go straight, else a bounce buffer full.
+    // A long read: up to the page edge through a bounce page if the rest can go without one, else a whole bounce buffer.
     if misaligned(address + to_edge) { BOUNCE_BYTES - into_page } else { to_edge }
 }
 

@@ -1,8 +1,9 @@
-//! What lies beyond a file's end in its parts: cutting it off and making it read as zero.
+//! The bytes beyond a file's end in its parts: [`clean`] makes them read as zero, and [`trim`] cuts off room. Non-goals: `room`, which
+//! makes parts longer.
 //!
-//! Garbage gets there when a process dies between a write past the end and the publication of the new length, or between the
-//! publication of a shorter length and the cutting of the parts. With the hash layout the last, partial group of blocks
-//! also leaves unused blocks *inside* a part, so cutting is not enough.
+//! Stale bytes get there when a process dies between a write past the end and the publication of the new length. They also stay when
+//! it dies between the publication of a shorter length and the cutting of the parts. With the hash layout the last, partial
+//! group of blocks leaves unused blocks *inside* a part, so cutting is not enough.
 
 use super::FileState;
 use crate::drive::PAGE_BYTES;
@@ -31,10 +32,10 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         let ranges = file.backing.unused_ranges(index, len, whole);
         for &(offset, len) in &ranges {
             fs.zero(handle, offset, len).map_err(failed("zero"))?;
-            // Durable before a longer length is, which would uncover what was here.
+            // The zeroes are durable before a longer length is, which would show the old bytes.
             part.mark.set();
         }
-        // An engine of mapped parts would not hear of it, and leave it out of a sync.
+        // The engine `mmap` does not know of these zeroes, and would leave them out of a sync.
         if !ranges.is_empty() && file.exec.services[usize::from(part.drive)].kind == EngineKind::Mmap {
             fs.sync_data(handle).map_err(failed("sync"))?;
         }
@@ -42,7 +43,7 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Gives back what was allocated ahead.
+/// Gives back the space that was allocated ahead.
 pub fn trim(file: &FileState) -> Result<()> {
     let len = file.len();
     for (index, part) in file.parts().iter().enumerate() {

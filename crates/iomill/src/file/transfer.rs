@@ -1,4 +1,4 @@
-//! Bytes between a call's memory and a file's drives, past every cache.
+//! Transfers between a call's memory and a file's drives, past every cache; and [`WriteTurn`], which every write has. Non-goals: pages.
 
 use super::FileState;
 use super::split::{Extent, Splitter};
@@ -7,24 +7,24 @@ use crate::engine::Op;
 use crate::error::Result;
 use crate::exec::{FirstFailure, Io, Landing, Within};
 
-/// A write under way. Dropped before its end, by an error or a panic, it has written in part.
+/// A write under way. If an error or a panic drops it before `finish`, it counts as a write that failed.
 #[derive(Debug)]
 pub struct WriteTurn<'a> {
     file: &'a FileState,
-    /// Where the last byte ends; 0 if nothing is written.
+    /// The end of the last byte, as an offset in bytes; 0 if nothing is written.
     end: u64,
-    /// Whether it goes to the drives now. What goes to the cache is marked when it is flushed.
+    /// Whether it goes to the drives now. A write to the cache marks the parts when its pages are flushed.
     is_direct: bool,
     has_ended: bool,
 }
 
 impl<'a> WriteTurn<'a> {
-    /// Begins a write whose last byte ends at `end`. The caller is inside the gate.
+    /// Begins a write up to the offset `end`, in bytes. The caller is inside the gate.
     pub fn begin(file: &'a FileState, end: u64, is_direct: bool) -> WriteTurn<'a> {
         WriteTurn { file, end, is_direct, has_ended: end == 0 }
     }
 
-    /// It has ended well.
+    /// The write has succeeded.
     pub fn finish(mut self) {
         if self.end > 0 {
             if self.is_direct {
@@ -45,7 +45,7 @@ impl Drop for WriteTurn<'_> {
 }
 
 impl FileState {
-    /// Reads `reads` and writes `writes`. The caller is inside the gate, and has made room. After a failure no more is begun.
+    /// Reads `reads` and writes `writes`. The caller is inside the gate, and has made room. After a failure no more pieces begin.
     ///
     /// # Safety
     /// The extents' memory is valid until this has ended or is dropped; memory that is read into is touched by nothing else.

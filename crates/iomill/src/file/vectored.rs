@@ -1,24 +1,24 @@
-//! Vectored writes, cut so that every page is written once and as a whole.
+//! [`VectoredWrite`]: a vectored write, cut so that every page is written once and as a whole. Non-goals: vectored reads.
 
 use std::io::IoSlice;
 
 use super::split::Extent;
 use crate::drive::PAGE_BYTES;
 
-/// The extents of a vectored write. A page that several buffers share is gathered, so that it too is written as a whole.
+/// The extents of a vectored write. A page that several buffers share is copied together, so that one piece writes it.
 pub struct VectoredWrite {
     /// One after the other; none ends within a page that the next one begins in.
     pub extents: Vec<Extent>,
-    /// The gathered pages, which extents point into.
+    /// The pages that were copied together. Extents point into them.
     shared: Vec<Vec<u8>>,
 }
 
 impl VectoredWrite {
-    /// Cuts what is to be written from `offset` on.
+    /// Cuts `bufs`, which are written one after the other from `offset` on, in bytes.
     pub fn new(bufs: &[IoSlice<'_>], offset: u64) -> VectoredWrite {
         let mut write = VectoredWrite { extents: Vec::with_capacity(bufs.len()), shared: Vec::new() };
         let mut at = offset;
-        // What is gathered of the page at `at`, up to there.
+        // The bytes of the page that ends after `at`, copied so far.
         let mut page: Vec<u8> = Vec::new();
         for buf in bufs {
             let mut bytes = &buf[..];
@@ -31,7 +31,7 @@ impl VectoredWrite {
                     write.push_shared(&mut page, at);
                 }
             }
-            // Either `bytes` are used up or `page` is empty now.
+            // Now either `bytes` or `page` is empty.
             let tail = (at as usize + bytes.len()) % PAGE_BYTES;
             let (whole, rest) = bytes.split_at(bytes.len().saturating_sub(tail));
             if !whole.is_empty() {
@@ -46,7 +46,7 @@ impl VectoredWrite {
         write
     }
 
-    /// Takes over a gathered page that ends at `end`.
+    /// Takes over a copied page that ends at `end`.
     fn push_shared(&mut self, page: &mut Vec<u8>, end: u64) {
         let page = std::mem::take(page);
         let extent = Extent { offset: end - page.len() as u64, len: page.len(), buf: page.as_ptr().cast_mut() };

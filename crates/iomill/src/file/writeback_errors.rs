@@ -1,13 +1,15 @@
-//! Errors that come after the call that caused them: a page was written to and the call ended well, and then the page could not be
-//! written back. Each handle that was open is told of it once, by its next sync. Linux keeps such errors alike (`errseq_t`).
+//! [`WritebackErrors`]: errors that come after the call that caused them. A write to a cached page succeeded, and later the page could not
+//! be written back. The next sync of each handle that was open reports that once. Linux keeps such errors alike (`errseq_t`).
+//!
+//! Non-goals: errors of the calls themselves, and failures after which the file takes no more writes (`durable`).
 //!
 //! Rules:
-//! 1. Every flush that was begun and fails counts up and leaves its failure, whatever caused the flush. What it could not write stays dirty.
-//! 2. A handle has the count that it was told of. A new one begins with the count of that moment, a clone with that of the handle it
-//!    was made from.
-//! 3. A sync does all its work, then looks. It tells of its own failure first, and of any other if there was none; the handle has been told
-//!    of both then.
-//! 4. What no handle was told of before the last one went is told when the file is closed.
+//! 1. Every flush that was begun and fails adds one to the count and stores its failure, for whatever call it ran. Its pages stay dirty.
+//! 2. Each handle has the count of the failures that were reported to it. A new handle begins with the present count, a clone with the
+//!    count of its original.
+//! 3. A sync does all its work, then looks at the count. It reports its own failure if it has one, else the last other failure. Both
+//!    count as reported to the handle then.
+//! 4. The end of the file reports the last failure if no handle has reported it.
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
 /// The failures of write-back of a file.
 #[derive(Debug, Default)]
 pub struct WritebackErrors {
-    /// Written to with `last` locked only.
+    /// Changed only with `last` locked, so Relaxed is enough.
     count: AtomicU64,
     last: Mutex<Last>,
 }
@@ -25,11 +27,11 @@ pub struct WritebackErrors {
 #[derive(Debug, Default)]
 struct Last {
     failure: Option<Failure>,
-    /// A handle was told of it.
+    /// Whether it was reported by a handle, or at the file's end.
     is_told: bool,
 }
 
-/// Which failures a handle was told of.
+/// The count of failures that were reported to a handle.
 #[derive(Debug)]
 pub struct Reported(Arc<AtomicU64>);
 
@@ -40,26 +42,26 @@ impl Clone for Reported {
 }
 
 impl Reported {
-    /// The same handle's, for a call of its that goes on elsewhere.
+    /// The same count, for a call of the handle that runs on another thread.
     pub fn share(&self) -> Reported {
         Reported(Arc::clone(&self.0))
     }
 }
 
 impl WritebackErrors {
-    /// Takes note of a flush that failed (rule 1).
+    /// Notes a flush that failed (rule 1).
     pub fn failed(&self, failure: Failure) {
         let mut last = lock(&self.last);
         *last = Last { failure: Some(failure), is_told: false };
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// For a new handle (rule 2).
+    /// The count for a new handle (rule 2).
     pub fn begin(&self) -> Reported {
         Reported(Arc::new(AtomicU64::new(self.count.load(Ordering::Relaxed))))
     }
 
-    /// Tells a handle of the last failure that it was not told of (rule 3).
+    /// The last failure, if it has not been reported to this handle yet (rule 3).
     pub fn tell(&self, told: &Reported) -> Option<Failure> {
         let mut last = lock(&self.last);
         let count = self.count.load(Ordering::Relaxed);
@@ -70,7 +72,7 @@ impl WritebackErrors {
         last.failure
     }
 
-    /// The failure that no handle was told of, at the file's end (rule 4).
+    /// The last failure, at the file's end, if it has not been reported yet (rule 4).
     pub fn untold(&self) -> Option<Failure> {
         let mut last = lock(&self.last);
         let untold = if last.is_told { None } else { last.failure };
