@@ -20,23 +20,54 @@
 //! # }
 //! ```
 //!
-//! Everything that users call is at this level. The modules are the rooms below it, open for tools, measurements and the
-//! simulator, and change without notice.
+//! Everything that users call is at this level. The modules below it are rooms of the library. With the feature `internals` they
+//! are public, for tools, measurements and the simulator. They change without notice, and no version promises anything of them.
 
-pub mod api;
+// With the feature `internals` these rooms are public. Without it they are the crate's own. Then some of their items have no user,
+// because only tools call them, so the compiler is not to warn of those. Each room has two lines and no macro, for rustfmt to follow.
+#[cfg(feature = "internals")]
 pub mod cache;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unused_imports)]
+mod cache;
+#[cfg(feature = "internals")]
 pub mod catalog;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unused_imports)]
+mod catalog;
+#[cfg(feature = "internals")]
 pub mod counters;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unused_imports)]
+mod counters;
+#[cfg(feature = "internals")]
 pub mod drive;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unused_imports)]
+mod drive;
+#[cfg(feature = "internals")]
 pub mod engine;
-pub mod error;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unused_imports)]
+mod engine;
+#[cfg(feature = "internals")]
+pub mod layout;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unused_imports)]
+mod layout;
+#[cfg(feature = "internals")]
+pub mod sys;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unused_imports)]
+mod sys;
+
+mod api;
+mod error;
 mod exec;
 mod file;
-pub mod layout;
 mod pager;
-pub mod sys;
 
 pub use api::*;
-pub use counters::{Counters, DriveCounters};
+pub use counters::{Counters, DriveCounters, Latency};
 pub use engine::EngineKind;
 pub use error::{Error, Result};

@@ -240,6 +240,7 @@ impl Array {
     }
 
     /// Advances an array without threads (a simulation) by one step.
+    #[cfg(feature = "internals")]
     pub fn step(&self) {
         if self.inner.exec.home.is_here() {
             self.inner.exec.pause();

@@ -437,8 +437,8 @@ impl File {
                 // SAFETY: the caller's promise, as for `fetch`.
                 Exec::run_to_end(unsafe { self.state.write_spans(&io, paged, spans, self.class) })?;
             }
-            // SAFETY: as above.
             None => {
+                // SAFETY: as above.
                 Exec::run_to_end(unsafe { file.transfer(&io, self.class, within, std::iter::empty(), extents) })?;
             }
         }

@@ -118,7 +118,7 @@ impl<T> Outcome<T> {
         }
         match (self.now.take(), &mut self.later) {
             (Some(result), _) => Poll::Ready(result),
-            (None, Some(promised)) => Pin::new(promised).poll(context).map(Result::flatten),
+            (None, Some(promised)) => Pin::new(promised).poll(context).map(|kept| kept.and_then(|result| result)),
             (None, None) => Poll::Ready(Err(Error::invalid("a future", "polled again after it resolved"))),
         }
     }

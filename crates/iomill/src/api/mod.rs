@@ -16,9 +16,11 @@ mod peek;
 mod pin;
 mod profile;
 mod setup;
+mod traits;
 
 pub use crate::cache::policy::PolicyKind;
 pub use crate::file::MAX_FILE_BYTES;
+pub use crate::sys::fs::Ground;
 pub use crate::sys::topology::Topology;
 pub use advise::Advice;
 pub use array::Array;

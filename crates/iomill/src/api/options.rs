@@ -209,7 +209,7 @@ impl ArrayOptions {
     }
 
     /// Only these bits of the cache's hash count. For tests, which want a bad hash, so that sets really fill.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub fn cache_hash_mask(mut self, mask: u64) -> Self {
         self.hash_mask = mask;
         self
@@ -243,6 +243,7 @@ impl ArrayOptions {
     }
 
     /// The world the array lives in: the machine, or a simulation.
+    #[cfg(feature = "internals")]
     pub fn platform(mut self, platform: Arc<dyn Platform>) -> Self {
         self.platform = platform;
         self

@@ -30,7 +30,7 @@ const FOREIGN_TOLD: usize = 8;
 pub struct Profile {
     /// Who drives the I/O of blocking calls.
     pub mode: Option<Mode>,
-    /// See [`ArrayOptions::plug`].
+    /// See [`ArrayOptions::plug`](super::ArrayOptions::plug).
     pub plug: Option<u32>,
     /// Its drives, each known by its id.
     pub drives: Vec<ProfileDrive>,

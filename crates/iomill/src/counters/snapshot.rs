@@ -54,7 +54,7 @@ pub struct DriveCounters {
     pub errors: u64,
     /// Requests that the drive has now. A gauge.
     pub in_flight: u64,
-    /// How long reads and writes took from start to end, of one in [`TIMED_ONE_IN`](super::TIMED_ONE_IN).
+    /// How long reads and writes took from start to end, of one in 17.
     pub latency: Latency,
 }
 

@@ -176,7 +176,10 @@ impl OpenFile {
         // it goes before `ends` and `fills`.
         let begun = unsafe { io.run(Within::SLABS, fills.pieces(&self.file, class), &ends) };
         let begun = match begun {
-            Ok(landing) => Ok(landing.await),
+            Ok(landing) => {
+                landing.await;
+                Ok(())
+            }
             Err(error) => Err(error),
         };
         over.many.append(&mut lock(&ends.many));

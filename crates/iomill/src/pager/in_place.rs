@@ -73,7 +73,7 @@ impl PagePlace<'_> {
     }
 }
 
-/// The cached bytes of a range, page by page: what [`File::read_with`] hands out.
+/// The cached bytes of a range, page by page: what [`File::read_with`](crate::File::read_with) hands out.
 #[derive(Debug)]
 pub struct Pages<'a> {
     paged: &'a Paged,

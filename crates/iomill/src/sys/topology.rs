@@ -22,7 +22,7 @@ pub enum Topology {
     Machine,
     /// One node, whatever the machine has.
     One,
-    /// So many nodes, from 1 to [`EMULATED_MAX`], with the CPUs divided among them. If there are fewer CPUs, nodes
+    /// So many nodes, from 1 to 64, with the CPUs divided among them. If there are fewer CPUs, nodes
     /// share them. Memory is not bound.
     Emulate(usize),
 }

@@ -1,0 +1,53 @@
+//! What the compiler checks of the public types: which of them may go to other threads, and which may move after a poll. A type that
+//! loses one of these traits does not compile. It has no types of its own.
+
+use super::*;
+use crate::{Counters, DriveCounters, EngineKind, Error, Latency};
+
+const fn is_shared<T: Send + Sync + Unpin + 'static>() {}
+
+/// For types that borrow: they cannot be `'static`.
+const fn may_cross<T: Send + Sync + Unpin>() {}
+
+const _: () = {
+    is_shared::<Array>();
+    is_shared::<ArrayOptions>();
+    is_shared::<File>();
+    is_shared::<Cursor>();
+    is_shared::<Buffer>();
+    is_shared::<Peek>();
+    is_shared::<Profile>();
+    is_shared::<ProfileDrive>();
+    is_shared::<Error>();
+    is_shared::<Counters>();
+    is_shared::<DriveCounters>();
+    is_shared::<Latency>();
+};
+
+const _: () = {
+    is_shared::<ArrayInfo>();
+    is_shared::<DriveInfo>();
+    is_shared::<Ground>();
+    is_shared::<NodeInfo>();
+    is_shared::<FileStat>();
+    is_shared::<Report>();
+    is_shared::<Problem>();
+    is_shared::<Severity>();
+    is_shared::<Layout>();
+    is_shared::<LayoutKind>();
+    is_shared::<EngineKind>();
+    is_shared::<PolicyKind>();
+    is_shared::<Mode>();
+    is_shared::<Remote>();
+    is_shared::<Topology>();
+    is_shared::<Advice>();
+};
+
+const _: () = {
+    is_shared::<Reading>();
+    is_shared::<Writing>();
+    is_shared::<Syncing>();
+    is_shared::<Task>();
+    may_cross::<Pin<'_>>();
+    may_cross::<Pages<'_>>();
+};
