@@ -1,11 +1,12 @@
-//! Files through the page cache: what a call does with pages.
+//! Files through the page cache: what a call does with pages. A [`Pager`] has the caches, a [`Paged`] is a file's part of them, and an
+//! [`OpenFile`] is a file with that part.
 //!
 //! Goals: `cache` and `exec` put together for calls. Non-goals: the cache's own rules, and lengths.
 //!
-//! A call is cut into spans of pages. What is in the cache is copied at once (`read`, `write`); of what is not, the pages become
-//! the caller's to fill, in waves of bounded size, adjacent ones by one I/O (`fill`). What somebody else is working on is waited for after
-//! one's own fills have ended (rule 4 of the cache), and what finds its set full goes past the cache. Dirty pages are flushed by
-//! a thread in the background, by whoever writes too much, and by `sync` (`flush`).
+//! A call is cut into spans of pages. Pages that are in the cache are copied at once (`read`, `wave`). The caller fills the others, in
+//! waves of bounded size, adjacent pages by one I/O (`fill`). The call waits for pages that another operation works on after its own
+//! fills have ended (rule 4 of the cache). A span with a full set goes past the cache (`complete`). A background thread flushes dirty
+//! pages, and so do calls that write too much, and `sync` (`flush`).
 
 pub mod ahead;
 pub mod batch;
@@ -50,13 +51,13 @@ pub use open_files::OpenFiles;
 pub use span::Want;
 pub use span::{Span, spans};
 
-/// Frames are registered with engines in chunks, which are also how memory goes back to the system: a sixteenth of the cache or a
+/// Frames are registered with engines in chunks, and memory goes back to the system in chunks. A chunk is a sixteenth of the cache or a
 /// little more, within these bounds, in bytes.
 const CHUNK_MIN_BYTES: u64 = 2 << 20;
 const CHUNK_MAX_BYTES: u64 = 64 << 20;
 const CHUNK_SHARE: u64 = 16;
 
-/// Pages of one wave of fills at most.
+/// Most pages of one wave of fills.
 const WAVE_PAGES: usize = 1024;
 
 /// What a pager is made from.
@@ -64,7 +65,7 @@ const WAVE_PAGES: usize = 1024;
 pub struct PagerOptions {
     /// Memory for cached pages in bytes; 0 for none, `None` for the default.
     pub cache_bytes: Option<u64>,
-    /// How far it may grow.
+    /// How far it may grow, in bytes.
     pub cache_bytes_max: Option<u64>,
     /// Pages of a set.
     pub set_size: usize,
@@ -75,20 +76,20 @@ pub struct PagerOptions {
     pub has_threads: bool,
 }
 
-/// A cache, and what flushes it. It serves the files of any number of arrays.
+/// The caches, and the thread that flushes them. A pager serves the files of any number of arrays.
 #[derive(Debug)]
 pub struct Pager {
     /// The cache of the first node that has one.
     first: Cache,
-    /// The others', and what else there is to several nodes.
+    /// The caches of the other nodes, with what only several nodes need.
     spread: Option<Spread>,
     /// See [`Pager::is_default`].
     is_default: bool,
-    /// Tells caches of this process apart in the threads' tables.
+    /// Tells the pagers of this process apart in the threads' tables.
     instance: u64,
-    /// The same while the array is open.
+    /// `instance` while the array is open, then `local::CLOSED`.
     open: AtomicU64,
-    /// The same if there is one cache, and it is of the default shape.
+    /// The same, but `local::CLOSED` from the start unless there is one cache of the default shape.
     open_default: AtomicU64,
     /// The open files, by their number in the cache.
     files: RwLock<BTreeMap<u32, Weak<OpenFile>>>,
@@ -96,13 +97,13 @@ pub struct Pager {
     next_number: AtomicU64,
     pub flusher: Flusher,
     board: Arc<Board>,
-    /// Pages that came in, roughly: changes tell threads that have only hits that a policy has to choose.
+    /// Pages that came in, roughly. A change tells a thread that has only hits that a policy needs to know of them.
     taken: AtomicU64,
-    /// Pages that are on their way before anybody has asked for them.
+    /// Pages in flight that no call has asked for yet.
     ahead: AtomicU64,
-    /// What is to be brought in by advice.
+    /// Ranges that advice asks for.
     wanted: ahead::Wanted,
-    /// Memory for the copies that are flushed, used again: large ones and small ones.
+    /// Memory for the copies that are flushed, to be used again: large ones and small ones.
     copies: [Mutex<Vec<PageBuf>>; 2],
     regions: Arc<Regions>,
     /// See [`CHUNK_MIN_BYTES`].
@@ -114,14 +115,14 @@ pub struct Pager {
 struct Limits {
     /// Pages of one wave of fills (rule 5 of the cache).
     wave_pages: usize,
-    /// A set with more dirty pages than that is flushed.
+    /// A set with more dirty pages than this is flushed.
     set_dirty: u32,
-    /// With more dirty pages than that writers flush themselves.
+    /// With more dirty pages than this in all sets, writers flush by themselves.
     dirty_pages: u64,
 }
 
 impl Pager {
-    /// The cache that the options ask for, if they do; by default one that there is address space for.
+    /// The caches that the options ask for, or `None`. A default size shrinks until the address space has room for it.
     pub fn new(
         options: &PagerOptions,
         roles: &NodeRoles,
@@ -184,15 +185,15 @@ impl Pager {
 
     fn of_size(options: &PagerOptions, sizes: resize::Sizes, nodes: usize) -> Result<Vec<Cache>> {
         match caches(options, sizes.now, sizes.most, nodes) {
-            // Where address space is counted as memory, a cache that cannot grow is better than none.
+            // The address space may be too small for the largest size. A cache that cannot grow is better than none.
             Err(_) if options.cache_bytes_max.is_none() => caches(options, sizes.now, sizes.now, nodes),
             caches => caches,
         }
     }
 
-    /// What follows from the cache's size now.
+    /// The bounds that follow from the present size.
     fn limits(&self) -> Limits {
-        // All pages of a wave may be one node's.
+        // All pages of a wave may belong to one node.
         let least = self.caches().map(|cache| cache.directory().pages()).min().unwrap_or(0);
         Limits {
             wave_pages: (least as usize / 4).clamp(1, WAVE_PAGES),
@@ -201,7 +202,7 @@ impl Pager {
         }
     }
 
-    /// A number for a file that is being opened. Numbers come again after 16 million files, when the pages of the earlier one are gone.
+    /// A number for a file that is being opened. After 16 million files numbers are used again, without the pages of the earlier file.
     fn number(&self) -> u32 {
         loop {
             let drawn = self.next_number.fetch_add(1, Ordering::Relaxed);
@@ -216,12 +217,12 @@ impl Pager {
         }
     }
 
-    /// Makes a file known, so that its pages can be flushed.
+    /// Adds an open file, so that its pages can be flushed.
     fn enter(&self, number: u32, file: &Arc<OpenFile>) {
         write(&self.files).insert(number, Arc::downgrade(file));
     }
 
-    /// The file is gone. Its clean pages age away; dirty ones, whose flush has failed and been reported, go now.
+    /// Removes a file that is closed. Its clean pages age away. Its dirty pages go now: their flush has failed, and that was reported.
     fn leave(&self, number: u32) {
         write(&self.files).remove(&number);
         if !self.dirty_of(number).is_empty() {
@@ -229,13 +230,13 @@ impl Pager {
         }
     }
 
-    /// An open file. Who lets go of it last closes it, wherever that is.
+    /// An open file, by its number in keys.
     fn file(&self, number: u32) -> Option<OpenRef> {
         read(&self.files).get(&number).and_then(Weak::upgrade).map(OpenRef::new)
     }
 }
 
-/// The caches of so many nodes, with so much memory among them.
+/// The caches of `nodes` nodes, which share the bytes.
 fn caches(options: &PagerOptions, bytes: u64, bytes_max: u64, nodes: usize) -> Result<Vec<Cache>> {
     let share = |bytes| nodes::shares(bytes, options.set_size, nodes);
     let each = share(bytes).into_iter().zip(share(bytes_max)).enumerate();
@@ -252,9 +253,9 @@ pub struct Paged {
     pub pager: Arc<Pager>,
     /// The key of the file's page 0.
     zero: Key,
-    /// Of pages from here on, in bytes, the drives hold nothing yet but zeroes, and nothing is on its way to them: those that are not
-    /// in the cache need not be read before they are written to. It moves before a page does (`on_its_way`), and who looks holds the
-    /// lock of the page's set, without which no page leaves the cache.
+    /// From this offset on, in bytes, the drives hold only zeroes, and no write is in flight. A page there that is not in the cache need
+    /// not be read before a write. The offset moves before a page goes to its drive (`on_its_way`). A thread that looks holds the lock of
+    /// the page's set, without which no page leaves the cache.
     fresh_from: AtomicU64,
 }
 
@@ -270,26 +271,27 @@ impl Paged {
         self.zero.file()
     }
 
-    /// Takes note that a page is about to be written to its drive.
+    /// Notes that a page is about to be written to its drive.
     fn on_its_way(&self, page: u64) {
         let end = (page + 1) * PAGE_BYTES as u64;
+        // Relaxed, here and in `is_fresh`: the lock of the page's set orders them.
         if self.fresh_from.load(Ordering::Relaxed) < end {
             self.fresh_from.fetch_max(end, Ordering::Relaxed);
         }
     }
 
-    /// Whether a page's drive holds nothing of it yet but zeroes. The page's set is locked, and the page not in it.
+    /// Whether a page's drive holds only zeroes of it. The page's set is locked, and does not have the page.
     fn is_fresh(&self, page: u64) -> bool {
         page * PAGE_BYTES as u64 >= self.fresh_from.load(Ordering::Relaxed)
     }
 
-    /// Forgets what is cached from a length on, the page that it falls into included. Nobody writes or fills.
+    /// Forgets the cached pages from a length in bytes on, and the page that contains that end. No write and no fill is in flight.
     pub fn cut(&self, len: u64) {
         self.pager.discard(self.number(), len / PAGE_BYTES as u64);
         self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
     }
 
-    /// The names of pages.
+    /// The keys of pages. Pages too far out to be cached are left out.
     fn keys<'a>(&'a self, pages: impl IntoIterator<Item = &'a u64> + 'a) -> impl Iterator<Item = Key> + 'a {
         pages.into_iter().filter_map(|&page| self.zero.page_after(page))
     }

@@ -1,7 +1,7 @@
-//! An open file with its part of the cache: what handles hold.
+//! An open file with its part of the cache ([`OpenFile`]), and what holds it: [`OpenRef`] for handles, [`EnteredFile`] for operations.
 //!
-//! Goals: calls that need both the file and its cached pages, and the end of a file from wherever its last holder happens to be.
-//! Non-goals: what a call does with pages, which is in the other files of this room.
+//! Goals: calls that need both the file and its cached pages; the end of a file on any thread. Non-goals: what a call does with pages,
+//! which is in the other files of this room.
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
@@ -17,7 +17,7 @@ use crate::exec::Exec;
 use crate::file::{Entered, FileState, Reported};
 use crate::sys::sync::Ordering;
 
-/// What an open file keeps: its array.
+/// What an open file keeps alive: its array.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// An open file.
@@ -26,15 +26,15 @@ pub struct OpenFile {
     /// Its part of the cache, if there is one.
     pub paged: Option<Arc<Paged>>,
     pub file: FileState,
-    /// Nothing is left to keep. What a finished file still held would be written without the array's lock.
+    /// Whether `finish` has run. Pages that the file still has must not be written after it, without the array's lock.
     finished: AtomicBool,
-    /// What the drives do not hold yet is not wanted. Set by the last handle, cleared by one that comes after it (`give_up`).
+    /// Whether bytes that the drives do not hold yet may be lost. The last handle sets it, and a new handle clears it (`give_up`).
     given_up: AtomicBool,
-    /// One share for each handle, and this one. Operations in flight hold the file without being handles.
+    /// Its count is one for each handle, and one for this. Operations in flight hold the file without being handles.
     handles: Arc<()>,
-    /// Goes after the file: then it may be opened again.
+    /// Dropped after `file`: from then on the file may be opened again.
     _entry: Entry<OpenFile>,
-    /// What stays as long as a file of it is open. Goes last.
+    /// The array, which stays as long as a file of it is open. Dropped last.
     _owner: Owner,
 }
 
@@ -56,24 +56,24 @@ impl OpenFile {
         &self.file.exec
     }
 
-    /// A share of the file for a new handle.
+    /// Counts a new handle, until the result is dropped.
     pub fn handle(&self) -> Arc<()> {
         let handle = Arc::clone(&self.handles);
         self.given_up.store(false, Ordering::Release);
         handle
     }
 
-    /// Has what is only in memory given up, unless there is another handle than the caller's. A new handle counts itself and then clears the
-    /// mark (`handle`): so either it is counted here, or the mark is cleared after this.
+    /// Gives up the bytes that are only in memory, unless there is another handle than the caller's. A new handle counts itself and then
+    /// clears the mark (`handle`). So either it is counted here, or it clears the mark after this.
     pub fn give_up(&self) {
-        // Read and written in one, so that a handle whose clearing this undoes is counted below.
+        // A swap, so that a handle is counted below if this undoes its clearing. AcqRel: pairs with the Release in `handle`.
         self.given_up.swap(true, Ordering::AcqRel);
         if Arc::strong_count(&self.handles) > 2 {
             self.given_up.store(false, Ordering::Release);
         }
     }
 
-    /// Whether a user has a handle, rather than an operation on its way out.
+    /// Whether a user has a handle. Operations in flight do not count.
     pub fn is_held(&self) -> bool {
         Arc::strong_count(&self.handles) > 1
     }
@@ -83,19 +83,19 @@ impl OpenFile {
         self.sync_as(false)
     }
 
-    /// [`OpenFile::sync`]. At the file's end pages that could not be flushed are lost, and do not take all that was along with them.
+    /// [`OpenFile::sync`]. At the file's end pages that cannot be flushed are lost, and all others become durable.
     fn sync_as(&self, is_end: bool) -> Result<()> {
         let Some(turn) = self.file.begin_sync(is_end)? else { return Ok(()) };
         let flushed = self.flush_all();
         if flushed.is_err() && !is_end {
-            // What failed stays dirty, and may be tried again.
+            // Pages that failed stay dirty, and the next sync tries again.
             return flushed;
         }
         let finished = turn.finish();
         flushed.and(finished)
     }
 
-    /// [`OpenFile::sync`] for a handle, which is told of what went wrong meanwhile as well.
+    /// [`OpenFile::sync`] for a handle. It also reports failures of write-back since the handle's last sync.
     pub fn sync_and_report(&self, reported: &Reported) -> Result<()> {
         let result = self.sync();
         let later = self.file.errors.tell(reported);
@@ -103,11 +103,11 @@ impl OpenFile {
         later.map_or(Ok(()), |failure| Err(self.file.error(failure)))
     }
 
-    /// Sets the length, durably (rule 4 of the length). The caller is not inside the gate.
+    /// Sets the length in bytes, durably (rule 4 of the length). The caller is not inside the gate.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.file.range_end(len, 0)?;
         let resize = self.file.begin_resize()?;
-        // What fails before the length is raised leaves it as it is.
+        // An error up to the change of the length leaves it as it is.
         self.exec().get_ready_to_block()?;
         if len < self.file.len() {
             self.sync()?;
@@ -123,11 +123,11 @@ impl OpenFile {
             self.clear_stale_tail(&resize)?;
             resize.extend(len)?;
         }
-        // A length that writes have brought about already is to be durable too.
+        // If the length is right already, it must become durable, too.
         self.sync()
     }
 
-    /// Enters for writes, of which the last ends at `end`, behind the clearing of what failed ones have left (rule 5 of the length).
+    /// Enters for writes up to the offset `end`. First clears the bytes that failed writes have left before that (rule 5 of the length).
     pub fn enter_to_write(&self, end: u64) -> Result<Entered<'_>> {
         let mut entered = Entered::enter(&self.file)?;
         while self.file.is_in_stale_tail(end) {
@@ -146,15 +146,15 @@ impl OpenFile {
         }
         let len = self.file.len();
         if let Some(paged) = &self.paged {
-            // The page that the file ends in goes as well, and is wanted on its drive before.
+            // The page that contains the end leaves the cache, too. So its bytes must be on its drive before.
             self.flush_page_now(paged, len / PAGE_BYTES as u64)?;
             paged.cut(len);
         }
         resize.clean_tail()
     }
 
-    /// Keeps what was written and gives back what was allocated ahead, once. Nothing is in flight. The first error, after everything was
-    /// tried.
+    /// Makes all writes durable and gives back the space that was allocated ahead, once. Nothing is in flight. Returns the first error,
+    /// after it has tried everything.
     pub fn finish(&self) -> Result<()> {
         if self.finished.swap(true, Ordering::AcqRel) || !self.file.is_writer() {
             return Ok(());
@@ -163,20 +163,19 @@ impl OpenFile {
             return Ok(());
         }
         debug_assert!(!serve::is_serving(), "what follows waits for drives (`OpenRef::let_go`)");
-        // Where an earlier failure keeps the file from being made durable, this says so.
-        // A length that could not be published may be shorter than the one that was, for which the parts must be long enough.
+        // Without a good sync the parts are not cut: the durable length may be the longer one.
         let kept = self.sync_as(true).and_then(|()| self.file.trim());
         kept.and(self.file.errors.untold().map_or(Ok(()), |failure| Err(self.file.error(failure))))
     }
 }
 
 impl Drop for OpenFile {
-    /// The last handle is gone. A caller that wants to hear of errors calls `close`.
+    /// The last holder is gone. Errors become notices; a caller that needs them calls `close`.
     fn drop(&mut self) {
-        // In this order, also when finishing panics: pages that are left go, then the parts, then the entry.
+        // The order, also when `finish` panics: the remaining pages go, then the parts, then the entry.
         let _leaving = Leaving(self.paged.as_deref());
         if self.finished.load(Ordering::Acquire) {
-            // The array is closed, and no call will ask.
+            // Closing the array has finished the file.
             return;
         }
         if let Err(error) = self.finish() {
@@ -185,7 +184,7 @@ impl Drop for OpenFile {
     }
 }
 
-/// Takes a file out of its cache when it is dropped.
+/// Removes a file from its pager when it is dropped.
 struct Leaving<'a>(Option<&'a Paged>);
 
 impl Drop for Leaving<'_> {
@@ -196,7 +195,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// A hold on an open file. The last one that goes closes the file, wherever that is.
+/// Holds an open file. Dropping the last one closes the file, on any thread.
 #[derive(Clone, Debug)]
 pub struct OpenRef(ManuallyDrop<Arc<OpenFile>>);
 
@@ -205,9 +204,8 @@ impl OpenRef {
         OpenRef(ManuallyDrop::new(file))
     }
 
-    /// Lets go of the file, then does `after`. The last hold that goes has the file flushed, which waits for drives, and for block locks that
-    /// a piece of the very drive thread may hold that is here; so where that must not be waited for, both are left to another thread (rule 4
-    /// of `pools`).
+    /// Lets go of the file, then runs `after`. The last holder flushes the file, which waits for drives, and for locks of blocks. A piece
+    /// of this very drive thread may hold such a lock. So a thread that must not wait leaves both to another thread (rule 4 of `pools`).
     pub fn let_go(self, after: impl FnOnce() + Send + 'static) {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: it is taken once, and `this` is not dropped.
@@ -242,7 +240,7 @@ impl Deref for OpenRef {
 }
 
 impl Drop for OpenRef {
-    /// Anywhere: also in the waker of a task that a drive thread wakes.
+    /// Runs on any thread: also in the waker of a task, on a drive thread.
     fn drop(&mut self) {
         if !self.exec().home.is_here() {
             // Rule 3 of the fork.
@@ -254,25 +252,25 @@ impl Drop for OpenRef {
     }
 }
 
-/// Is inside the gate of a file, and holds the file: for operations that no call waits for.
+/// Is inside the gate of a file, and holds the file: for spawned operations.
 #[derive(Debug)]
 pub struct EnteredFile(Option<OpenRef>);
 
 impl EnteredFile {
-    /// Stays inside after `entered` is gone, which is inside the same file.
+    /// Takes over from `entered`, which is inside the same file.
     pub fn stay(entered: Entered<'_>, file: &OpenRef) -> EnteredFile {
-        // What is entered is now left by this.
+        // The new guard leaves the gate.
         entered.stay();
         EnteredFile(Some(file.clone()))
     }
 
-    /// Enters, if that takes no wait and the array is open.
+    /// Enters, unless the gate or the array is closed.
     pub fn try_enter(file: &Arc<OpenFile>) -> Option<EnteredFile> {
         let entered = Entered::try_enter(&file.file)?;
         Some(EnteredFile::stay(entered, &OpenRef::new(Arc::clone(file))))
     }
 
-    /// Leaves the gate, lets go of the file, and then does `after`: what is told may close the file and delete it.
+    /// Leaves the gate, lets go of the file, and then runs `after`. The code that `after` wakes may close the file and delete it.
     pub fn leave(mut self, after: impl FnOnce() + Send + 'static) {
         if let Some(file) = self.take() {
             file.let_go(after);

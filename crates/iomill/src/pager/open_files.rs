@@ -1,7 +1,7 @@
-//! The open files of an array: opening, and keeping closed.
+//! [`OpenFiles`]: opening the files of an array, and keeping them closed. Non-goals: the table itself (`table`).
 //!
-//! Rule: `naming` is held while a file is created, deleted or renamed, so that names stay as they were found. It is taken before the table's
-//! lock, and is not held while anything is waited for that a user's callback may hold up.
+//! Rule: a thread that creates, deletes or renames a file holds `naming`, so that names stay as it found them. It takes `naming` before
+//! the table's lock. It does not hold `naming` while it waits for something that a user's callback may delay.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ pub struct OpenFiles {
     naming: Mutex<()>,
 }
 
-/// What became of keeping a file closed.
+/// The result of an attempt to keep a file closed.
 enum Kept {
     Closed(#[expect(dead_code, reason = "held")] Entry<OpenFile>),
     OnItsWay,
-    /// A handle has it, or something that is under way on it does.
+    /// A handle or an operation in flight holds it.
     InUse(OpenRef, Arc<Record>),
 }
 
@@ -47,7 +47,7 @@ impl OpenFiles {
         self.table.find(id).map(OpenRef::new)
     }
 
-    /// Opens a file, or joins those that have it open.
+    /// Opens a file. If it is open already, returns that.
     pub fn open(&self, catalog: &Catalog, pager: Option<&Arc<Pager>>, name: &str, owner: &Owner) -> Result<OpenRef> {
         self.exec.check_home()?;
         loop {
@@ -67,7 +67,7 @@ impl OpenFiles {
                     continue;
                 }
             };
-            // While the entry is there, the file is neither deleted nor renamed. It may have been before.
+            // From here on the entry keeps the file from being deleted or renamed. That may have happened before.
             let record = catalog.record(name)?;
             if record.id != id {
                 continue;
@@ -83,15 +83,15 @@ impl OpenFiles {
         }
     }
 
-    /// Changes names while the files that `find` finds are closed and stay so; an error if one is open. What is under way on them is
-    /// waited for without a hold on any name: it may be a user's task, for which others' files must not wait.
+    /// Changes names while the files that `find` finds stay closed. An error if a user has one open. Waits for operations in flight on
+    /// them, without the lock of names: such an operation may run a user's task, and other files must not wait for that.
     pub fn with_closed<R>(
         &self,
         find: impl Fn() -> Result<Vec<Arc<Record>>>,
         change: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
         loop {
-            // Declared first, so that it is dropped after the lock of names: it may have a file's last hold.
+            // Declared first, so that it is dropped after the lock of names: it may be a file's last holder.
             let mut kept = Vec::new();
             let naming = lock(&self.naming);
             for record in find()? {
@@ -113,7 +113,7 @@ impl OpenFiles {
         }
     }
 
-    /// Keeps a file from being opened as long as what is returned lives.
+    /// Keeps a file from being opened as long as the result lives.
     fn keep_closed(&self, record: Arc<Record>) -> Result<Kept> {
         Ok(match self.table.look(&record.id)? {
             Found::Closed(entry) => Kept::Closed(entry),
@@ -122,7 +122,7 @@ impl OpenFiles {
         })
     }
 
-    /// All open files of an array that is closing. They all count on the array's lock.
+    /// All open files of an array that is closing.
     pub fn settled(&self) -> Vec<OpenRef> {
         self.table.settled().into_iter().map(OpenRef::new).collect()
     }

@@ -1,4 +1,4 @@
-//! Looking up pages, and copying those that the cache has.
+//! Look-ups: methods of [`Paged`] that copy what the cache has of a range. Non-goals: pages that are missing (`wave`, `complete`).
 
 use super::Paged;
 use super::local::Local;
@@ -10,14 +10,14 @@ use crate::counters::Id;
 use crate::drive::PAGE_BYTES;
 use crate::file::split::Extent;
 
-/// Look-ups at one stage of a batch.
+/// How many look-ups of a batch are at one stage.
 const OVERLAP: usize = 8;
 
 impl Paged {
-    /// Copies what the cache holds of one extent; what it does not is appended to `missing`.
+    /// Copies what the cache has of one extent, and appends the rest to `missing`.
     ///
     /// # Safety
-    /// The extent's memory is writable and nobody else's.
+    /// The extent's memory is writable, and nothing else uses it.
     pub unsafe fn read(&self, extent: Extent, missing: &mut Vec<Span>) {
         let extents = match self.leave_to_nodes(std::iter::once(extent), missing) {
             // SAFETY: the caller's promise.
@@ -35,7 +35,7 @@ impl Paged {
         });
     }
 
-    /// As `read`, for who has looked already whether it is one page that the cache has.
+    /// As `read`, for a caller that has already looked for a range within one page.
     ///
     /// # Safety
     /// As for `read`.
@@ -51,12 +51,12 @@ impl Paged {
         unsafe { self.read(extent, missing) };
     }
 
-    /// Copies a range within one page, if the cache has it. Every instruction counts here: the processor overlaps a read's cache
-    /// misses with those of as many reads after it as it can look ahead. With `DEFAULT` there is one cache, of the default shape
+    /// Copies a range within one page, if the cache has it. Every instruction counts here: the fewer there are, the more of the next reads
+    /// fit into the processor's look-ahead, where their cache misses overlap. With `DEFAULT` there is one cache, of the default shape
     /// ([`Pager::is_default`](super::Pager::is_default)).
     ///
     /// # Safety
-    /// `within + len` is at most a page, and `to` is writable for `len` bytes and nobody else's.
+    /// `within + len` is at most a page. `to` is writable for `len` bytes, and nothing else uses them.
     #[inline(always)]
     pub unsafe fn read_page<const DEFAULT: bool>(
         &self,
@@ -142,7 +142,7 @@ impl Paged {
     }
 }
 
-/// A page of a batch that is asked for.
+/// A look-up of a batch.
 #[derive(Clone, Copy)]
 struct Asking {
     key: Key,
@@ -162,15 +162,15 @@ impl Asking {
     }
 }
 
-/// Look-ups that overlap: each is at one of three stages. First its set is fetched ahead; [`OVERLAP`] look-ups later the page is
-/// looked for and its bytes are fetched ahead; and as many later they are copied.
+/// Look-ups that overlap: each is at one of three stages. First its set is prefetched. After [`OVERLAP`] more look-ups the page is
+/// looked up, and its bytes are prefetched. After as many again they are copied.
 struct Batch<'a, const DEFAULT: bool> {
     paged: &'a Paged,
     local: &'a Local,
     missing: &'a mut Vec<Span>,
-    /// By their number, modulo the length: those from `copied` on.
+    /// By their number, modulo the length: those that are not copied yet.
     asked: [Asking; 2 * OVERLAP],
-    /// Those of them that were found.
+    /// What was found for them, in the same places.
     seen: [Option<Seen<'a>>; 2 * OVERLAP],
     /// Look-ups so far.
     count: usize,
@@ -183,10 +183,10 @@ impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
         Batch { paged, local, missing, asked, seen, count: 0, hits: 0 }
     }
 
-    /// Adds a span, and moves two that came earlier on by a stage.
+    /// Adds a span, and moves two earlier ones to their next stage.
     ///
     /// # Safety
-    /// The span's memory is writable and nobody else's, until `end`.
+    /// The span's memory is writable until `end`, and nothing else uses it.
     #[inline(always)]
     unsafe fn push(&mut self, span: Span) {
         let Some((key, hash, cache)) = self.paged.key_as::<DEFAULT>(span.page) else { return self.missing.push(span) };
@@ -224,7 +224,7 @@ impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
         let cache = self.paged.pager.cache_as::<DEFAULT>(asking.key);
         let set = cache.directory().set_as::<DEFAULT>(asking.place);
         let seen = match self.seen[number % (2 * OVERLAP)] {
-            // A tag is right but for about one in a hundred.
+            // About one tag in a hundred is that of another page.
             Some(guessed) if !set.has_key(guessed.way, asking.key) => set.find(asking.key, asking.hash),
             guessed => guessed,
         };
@@ -239,7 +239,7 @@ impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
         }
     }
 
-    /// Moves all that are left on to their end.
+    /// Moves the remaining look-ups through all stages.
     ///
     /// # Safety
     /// As for `push`.

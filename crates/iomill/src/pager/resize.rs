@@ -1,4 +1,5 @@
-//! The cache's size: as it is opened, and as it is changed while files are read and written.
+//! The cache's [`Sizes`]: as it is opened, and as `Pager::resize` changes it while files are read and written. Non-goals: moving pages,
+//! which is the cache's (`cache::resize`).
 
 use std::path::Path;
 
@@ -10,13 +11,13 @@ use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::sys::limits::{address_space_bytes, default_cache_bytes, memory_limit_bytes};
 
-/// How far a cache may grow unless told otherwise: by so many doublings, as far as there is memory.
+/// How many times a cache may double by default, as far as there is memory.
 const DOUBLINGS: u32 = 2;
 
-/// Sets that a resize changes at a time, before it looks whether the array is still open.
+/// Sets that a resize changes before it looks again whether the array is open.
 const STEP_SETS: u32 = 64;
 
-/// One part in so many of limited address space is for a cache to grow in: rings, threads and the program need some.
+/// If address space is limited, one part in so many is for a cache to grow in. Rings, threads and the program need the rest.
 const ADDRESS_SHARE: u64 = 2;
 
 /// Sizes in bytes.
@@ -30,7 +31,8 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The next smaller cache to try where there is no address space for this one and nobody asked for it; `None` below one set.
+    /// The next smaller default size to try if the address space has no room for this one. `None` below one set, and if an option names a
+    /// size.
     pub fn smaller(self, options: &PagerOptions, nodes: usize) -> Option<Sizes> {
         let now = self.now / 2;
         let by_default = options.cache_bytes.is_none() && options.cache_bytes_max.is_none();
@@ -40,7 +42,7 @@ impl Sizes {
 
 /// The sizes that options ask for; `None` for no cache.
 pub fn sizes(options: &PagerOptions, nodes: usize) -> Result<Option<Sizes>> {
-    // Where it cannot be found out there is no cache unless somebody names its size, and none that grows unless told how far.
+    // If the limit is unknown, there is no cache by default, and a cache grows only as far as `cache_bytes_max` says.
     let memory_bytes = memory_limit_bytes(Path::new("/")).unwrap_or(0);
     let address_bytes = address_space_bytes();
     let most = options.cache_bytes_max;
@@ -76,7 +78,7 @@ fn check_least(ways: usize, nodes: usize, bytes: u64) -> Result<()> {
 }
 
 impl Pager {
-    /// Changes the size, step by step, and waits for what is in the way. An error leaves it at a size between.
+    /// Changes the size to `bytes`, step by step, and waits for pages that are in the way. An error leaves the cache at a size between.
     pub fn resize(&self, exec: &Exec, bytes: u64) -> Result<()> {
         let ways = self.first.directory().ways();
         if bytes == 0 {
@@ -87,14 +89,14 @@ impl Pager {
         let set_bytes = (ways * PAGE_BYTES) as u64;
         let sets_max = self.caches().map(|cache| u64::from(cache.directory().sets_max())).sum();
         let most = set_bytes * sets_max;
-        // Up to a set more is the same number of whole sets.
+        // Compared in whole sets: bytes beyond the last one do not count.
         if bytes / set_bytes > sets_max {
             let why = format!(
                 "it was opened to grow to {most} bytes; close the array and open it with `cache_bytes_max({bytes})`"
             );
             return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
         }
-        // All are begun before the first goes on, so that of two resizes at a time one comes first on all nodes.
+        // All resizes begin before the first continues. So of two calls at a time the same one comes first on all nodes.
         let shares = super::nodes::shares(bytes, ways, self.caches().count());
         let resizes: Vec<_> =
             self.caches().zip(shares).map(|(cache, bytes)| (cache, cache.begin_resize(bytes))).collect();
@@ -105,7 +107,7 @@ impl Pager {
         Ok(())
     }
 
-    /// Goes on with one cache's resize to its end.
+    /// Runs one cache's resize to its end.
     fn resize_one(&self, exec: &Exec, cache: &Cache, resize: &mut Resize<'_>) -> Result<()> {
         let start = cache.span().0;
         self.regions.use_slab(start, cache.used_bytes());
@@ -129,7 +131,7 @@ impl Pager {
         })
     }
 
-    /// Flushes pages that are in the way, and forgets them; whether there were any that could be.
+    /// Flushes pages that are in the way, and clears the list. Returns whether any could be flushed.
     fn flush_out(&self, dirty: &mut Vec<Key>) -> Result<bool> {
         dirty.sort_unstable();
         let mut any = false;

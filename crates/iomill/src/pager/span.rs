@@ -1,4 +1,4 @@
-//! A call's range, cut at page edges.
+//! A call's range, cut at page edges: [`Span`]; and what the call wants of the pages: [`Want`]. Non-goals: I/O, which goes by pieces.
 
 use crate::drive::PAGE_BYTES;
 use crate::file::split::Extent;
@@ -16,13 +16,13 @@ pub struct Span {
     pub buf: *mut u8,
 }
 
-// SAFETY: a span describes memory; whoever passes it to another thread vouches for it, as for a piece.
+// SAFETY: a span describes memory. A caller that passes it to another thread keeps that memory valid, as for a piece.
 unsafe impl Send for Span {}
-// SAFETY: as above; nothing is reached through it but by unsafe code.
+// SAFETY: as above; only unsafe code reaches the memory through it.
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// The whole of a page, and no memory: for those who touch it.
+    /// A page without memory, for `Want::Touch` and `Want::Ahead`.
     pub fn of_page(page: u64) -> Span {
         Span { page, within: 0, len: 0, buf: std::ptr::null_mut() }
     }
@@ -62,7 +62,7 @@ pub enum Want {
     Read,
     /// To copy into them.
     Write,
-    /// To have them in the cache, because it is about to use them there.
+    /// To have them in the cache, because the call is about to use them there.
     Touch,
     /// To have them in the cache, because a call may ask for them soon. No call waits for that, so pages that another operation works
     /// on, and pages whose set is full, are left alone.

@@ -1,9 +1,9 @@
-//! What is open, by id: each at most once.
+//! [`Table`]: the open things of an array, by id, each at most once. Non-goals: opening and closing them.
 //!
 //! Rules:
-//! 1. An entry whose `Weak` is dead belongs to a thread that is still opening or closing the thing, or that keeps it closed. It holds the
-//!    entry's guard, which alone removes it. Every change is told by `changed`.
-//! 2. Nothing that may be a thing's last hold is dropped with the table locked: closing it takes the lock.
+//! 1. An entry with a dead `Weak` belongs to a thread that is opening or closing the thing, or keeps it closed. That thread holds the
+//!    [`Entry`], which alone removes it. Every change notifies `changed`.
+//! 2. No thread drops a possible last holder of a thing with the table locked: closing the thing takes the lock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,18 +23,18 @@ pub struct Table<T> {
     changed: Condvar,
 }
 
-/// An entry of the table, which goes with this (rule 1).
+/// An entry of the table. Dropping it removes the entry (rule 1).
 pub struct Entry<T> {
     table: Arc<Table<T>>,
     id: Id,
 }
 
-/// What there was in the table.
+/// What the table has under an id.
 pub enum Found<T> {
     Open(Arc<T>),
-    /// It is being opened or closed.
+    /// A thread is opening or closing it, or keeps it closed.
     OnItsWay,
-    /// Nothing; the entry is the caller's.
+    /// Nothing. The caller gets the entry.
     Closed(Entry<T>),
 }
 
@@ -58,7 +58,7 @@ impl<T> Drop for Entry<T> {
 }
 
 impl<T> Entry<T> {
-    /// From now on the thing is found. It holds the entry.
+    /// Makes the thing known. The thing holds the entry.
     pub fn fill(table: &Table<T>, id: Id, thing: &Arc<T>) {
         lock(&table.open).insert(id, Arc::downgrade(thing));
         table.changed.notify_all();
@@ -76,7 +76,7 @@ impl<T> Table<T> {
         lock(&self.open).get(id).and_then(Weak::upgrade)
     }
 
-    /// What there is under an id; nothing is added where the array is closed.
+    /// What there is under an id. If there is nothing, adds an entry; an error if the array is closed.
     pub fn look(self: &Arc<Self>, id: &Id) -> Result<Found<T>> {
         let mut open = lock(&self.open);
         self.exec.check_open()?;
@@ -90,7 +90,7 @@ impl<T> Table<T> {
         })
     }
 
-    /// Waits until the entry of this id is no longer on its way.
+    /// Waits until no thread opens or closes the thing with this id, or keeps it closed.
     pub fn wait_for(&self, id: &Id) {
         let mut open = lock(&self.open);
         while open.get(id).is_some_and(|thing| thing.strong_count() == 0) {
@@ -100,7 +100,7 @@ impl<T> Table<T> {
 
     fn wait_for_change<'a>(&'a self, open: MutexGuard<'a, Entries<T>>) -> MutexGuard<'a, Entries<T>> {
         if !self.exec.has_threads() {
-            // What closes the thing is stepped here.
+            // This thread steps the job that closes the thing.
             drop(open);
             self.exec.pause_for_io();
             return lock(&self.open);
@@ -108,7 +108,7 @@ impl<T> Table<T> {
         wait(&self.changed, open)
     }
 
-    /// All that is open, when each thread that was opening or closing something, or kept it closed, is done.
+    /// All open things. Waits until no thread opens or closes a thing, or keeps it closed.
     pub fn settled(&self) -> Vec<Arc<T>> {
         loop {
             let mut open = lock(&self.open);
@@ -117,7 +117,7 @@ impl<T> Table<T> {
             }
             let all: Vec<_> = open.values().filter_map(Weak::upgrade).collect();
             let is_all = all.len() == open.len();
-            // Before `all`, which may have the last holds (rule 2).
+            // Before `all`, which may hold things last (rule 2).
             drop(open);
             if is_all {
                 return all;
