@@ -15,6 +15,9 @@ use crate::pager::ahead::{CHUNK_PAGES, ReadAhead};
 use crate::pager::local::Local;
 use crate::pager::{OpenRef, Paged, Span, Want};
 
+/// Pages of one read that room is made for before it is known how many are missing.
+const MISSING_PAGES: usize = 256;
+
 /// A hit that comes to the end of so many bytes looks whether read-ahead is to go on: all that it costs the others.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 
@@ -303,7 +306,8 @@ impl File {
             let len = len.saturating_sub(offset).min(buf.len() as u64) as usize;
             Extent { offset, len, buf: buf.as_mut_ptr() }
         };
-        let mut missing = Vec::new();
+        // As a rule its first page, at least, is not there.
+        let mut missing = Vec::with_capacity(buf.len().div_ceil(PAGE_BYTES).min(MISSING_PAGES));
         let all = extent(self.state.file.len(), buf);
         // SAFETY: `buf` is ours for the whole call.
         unsafe { paged.read_rest(all, &mut missing) };

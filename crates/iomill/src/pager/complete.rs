@@ -3,8 +3,6 @@
 //! A wave is bounded, so that a call never owns more of a set than there is. What another operation works on is waited for after the call's
 //! own fills have ended (rule 4 of the cache). What finds its set full goes past the cache.
 
-use std::collections::VecDeque;
-
 use super::Paged;
 use super::fill::Fills;
 use super::open::OpenFile;
@@ -68,11 +66,12 @@ impl OpenFile {
         todo: Vec<Span>,
         class: Class,
     ) -> Result<usize> {
-        let (mut todo, mut untouched) = (VecDeque::from(todo), 0);
+        let (mut todo, mut untouched) = (todo, 0);
         while !todo.is_empty() {
-            let count = todo.len().min(paged.pager.limits().wave_pages);
-            let mut fills = Fills::new(want, paged);
-            let mut wave = todo.drain(..count).collect();
+            let mut wave = todo;
+            let most = paged.pager.limits().wave_pages;
+            todo = if wave.len() > most { wave.split_off(most) } else { Vec::new() };
+            let mut fills = Fills::new(want, paged, wave.len());
             // SAFETY: the caller's promise; `away` is waited for here, also when this unwinds.
             let away = unsafe { self.send_away(io, paged, want, &mut wave, class) };
             // SAFETY: the caller's promise.
@@ -87,17 +86,17 @@ impl OpenFile {
             ran?;
             self.note_dirty(io, paged, if want == Want::Write { Op::Write } else { Op::Read }, &sorted.over).await;
             if want == Want::Write && self.flush_full(io, paged, &sorted.full).await? {
-                todo.extend(sorted.full.drain(..));
+                todo.append(&mut sorted.full);
             }
             for span in &sorted.full {
                 match want {
                     // SAFETY: the caller's promise.
                     Want::Read if !unsafe { self.pass_full(io, paged, Op::Read, *span, class).await? } => {
-                        todo.push_back(*span);
+                        todo.push(*span);
                     }
                     // SAFETY: the caller's promise.
                     Want::Write if !unsafe { self.pass_full(io, paged, Op::Write, *span, class).await? } => {
-                        todo.push_back(*span);
+                        todo.push(*span);
                     }
                     Want::Read | Want::Write => {}
                     Want::Touch | Want::Ahead => untouched += 1,
@@ -118,7 +117,7 @@ impl OpenFile {
         paged: &Paged,
         want: Want,
         busy: Vec<Span>,
-        todo: &mut VecDeque<Span>,
+        todo: &mut Vec<Span>,
     ) -> Result<()> {
         for span in busy {
             if let Some(waiter) = paged.waiter(span.page, false) {
@@ -129,7 +128,7 @@ impl OpenFile {
                     outcome.map_err(|failure| self.file.error(failure))?;
                 }
             }
-            todo.push_back(span);
+            todo.push(span);
         }
         Ok(())
     }

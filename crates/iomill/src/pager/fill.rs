@@ -48,9 +48,9 @@ unsafe impl<P: Deref<Target = Paged> + Send> Send for Fills<P> {}
 unsafe impl<P: Deref<Target = Paged> + Sync> Sync for Fills<P> {}
 
 impl<P: Deref<Target = Paged>> Fills<P> {
-    /// No pages yet.
-    pub fn new(want: Want, paged: P) -> Fills<P> {
-        Fills { paged, want, entries: Vec::new(), runs: Vec::new(), list: Vec::new() }
+    /// No pages yet, with room for so many.
+    pub fn new(want: Want, paged: P, room: usize) -> Fills<P> {
+        Fills { paged, want, entries: Vec::with_capacity(room), runs: Vec::new(), list: Vec::new() }
     }
 
     /// What is to be done with the pages.

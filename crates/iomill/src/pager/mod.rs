@@ -194,11 +194,14 @@ impl Pager {
     /// The bounds that follow from the present size.
     fn limits(&self) -> Limits {
         // All pages of a wave may belong to one node.
-        let least = self.caches().map(|cache| cache.directory().pages()).min().unwrap_or(0);
+        let (least, pages) = match &self.spread {
+            None => (self.first.directory().pages(), self.first.directory().pages()),
+            Some(_) => (self.caches().map(|cache| cache.directory().pages()).min().unwrap_or(0), self.pages()),
+        };
         Limits {
             wave_pages: (least as usize / 4).clamp(1, WAVE_PAGES),
             set_dirty: self.first.directory().ways() as u32 * 3 / 4,
-            dirty_pages: self.pages() * 3 / 4,
+            dirty_pages: pages * 3 / 4,
         }
     }
 

@@ -136,7 +136,7 @@ impl NodeRequest {
     pub fn begin(mut self) -> Option<Begun> {
         let file = self.file.clone()?;
         let paged = file.paged.clone()?;
-        let mut fills = Fills::new(self.want, Arc::clone(&paged));
+        let mut fills = Fills::new(self.want, Arc::clone(&paged), self.spans.len());
         let spans = std::mem::take(&mut self.spans);
         // SAFETY: the caller keeps the spans' memory until the request has ended (rule 3), which is after `fills`.
         let left = unsafe { paged.begin_wave(&spans, &mut fills) };
