@@ -1,18 +1,17 @@
-//! Bringing pages in before they are asked for: read-ahead where access is sequential, and on advice.
+//! Bringing pages in before a call asks for them: read-ahead of a handle ([`ReadAhead`]), and ranges that advice asks for ([`Wanted`]).
 //!
-//! Goals: a sequential reader finds its pages in the cache; who reads at random pays nothing that counts. Non-goals: guessing strides,
-//! or reading backwards.
+//! Goals: a sequential reader finds its pages in the cache; random reads cost nothing extra that can be measured. Non-goals: guessing
+//! strides, and reading backwards.
 //!
-//! A handle keeps a few streams, roles at which somebody reads one page after the other. They are looked at when a page is not in the
-//! cache, and at hits only where a read comes to the end of a chunk of the file, and then only while a stream is ahead. All else about a
-//! hit is as if there was no read-ahead.
+//! A handle keeps a few streams: positions from which a thread seems to read one page after the other. A read looks at them when it
+//! misses a page. A hit looks at them only if it comes to the end of a chunk of the file, and only while a stream has a window. All other
+//! hits cost the same as without read-ahead.
 //!
 //! Rules:
-//! 1. What is on its way before anybody has asked for it is an eighth of the cache at most (`Share`), so that it does not push out what it
-//!    was fetched with.
-//! 2. Nobody waits to begin it: where a lock is taken, the gate closed or the share used up, it is left. What is asked for by advice is put
-//!    back while the share is used up, and gone on with by whose share ends.
-//! 3. It belongs to itself, as every operation, and holds the file inside its gate until it has ended.
+//! 1. Pages in flight that no call has asked for are at most an eighth of the cache (`Share`), so that they do not push each other out.
+//! 2. No thread waits to begin read-ahead: if a lock is taken, the gate is closed or the share is used up, it is left out. Advice is put
+//!    back while the share is used up. The end of a share continues with it.
+//! 3. A read-ahead is a spawned operation: it owns itself, and holds the file inside its gate until it has ended.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -29,37 +28,37 @@ use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
 /// Pages of a stream's first window.
 const FIRST_PAGES: u64 = 4;
 
-/// The same where the reader has said that it will read on.
+/// The same for a handle with the advice `Sequential`.
 const SEQUENTIAL_FIRST_PAGES: u64 = 32;
 
-/// How much larger windows get then.
+/// How many times larger the windows of such a handle get.
 const SEQUENTIAL_TIMES: u64 = 2;
 
 /// Pages of the largest window.
 const WINDOW_MAX_PAGES: u64 = 1024;
 
-/// One part in so many of the cache is the largest window.
+/// The largest window is at most one part in so many of the cache.
 const WINDOW_SHARE: u64 = 16;
 
 /// See rule 1.
 const ON_ITS_WAY_SHARE: u64 = 8;
 
-/// Of a range that will be needed, one part in so many of the cache is brought in.
+/// Of a range with the advice `WillNeed`, at most one part in so many of the cache comes in.
 const NEEDED_SHARE: u64 = 2;
 
-/// Ranges that are asked for by advice and not yet begun, at most.
+/// Most ranges that advice asks for and that have not begun.
 const WANTED_MAX: usize = 4096;
 
 /// Streams of a handle.
 const STREAMS: usize = 8;
 
-/// A hit whose read comes to the end of so many pages looks whether its stream is to go on.
+/// A hit that comes to the end of so many pages looks whether its stream needs the next window.
 pub const CHUNK_PAGES: u64 = 16;
 
-/// How a handle is read.
+/// The advice for a handle's reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// It shows.
+    /// No advice: read-ahead follows from the reads.
     Unknown,
     /// At random.
     Random,
@@ -67,7 +66,7 @@ pub enum Pattern {
     Sequential,
 }
 
-/// What a handle knows of how it is read.
+/// What a handle knows of its reads.
 #[derive(Debug)]
 pub struct ReadAhead {
     /// Pages of the largest window; 0 for no read-ahead.
@@ -84,18 +83,18 @@ struct Streams {
     clock: u64,
 }
 
-/// Somebody who reads one page after the other, or may.
+/// A position from which a thread reads one page after the other, or may do so.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// The last page that it is known to have read.
+    /// The last page that is known to have been read.
     last: u64,
-    /// It was read ahead up to here.
+    /// The end of the last window.
     end: u64,
     /// Pages of the last window; 0 before the first.
     window: u64,
-    /// The next window is begun when it comes to this page.
+    /// The next window begins when a read comes to this page.
     mark: u64,
-    /// When it was last found; 0 for never.
+    /// The clock's value when a read last found it; 0 for never.
     used: u64,
 }
 
@@ -104,17 +103,17 @@ struct Stream {
 struct Windows {
     first: u64,
     most: u64,
-    /// Whether the first window is begun before two reads have followed each other.
+    /// Whether the first window begins before two reads have followed each other.
     at_once: bool,
 }
 
 impl Stream {
-    /// Whether a read from `page` on goes on where it is.
+    /// Whether a read from `page` on continues this stream.
     fn goes_on(&self, page: u64) -> bool {
         self.used > 0 && page >= self.last && page <= self.end.max(self.last + 1)
     }
 
-    /// Notes that it has come to `last`, and says what to read now.
+    /// Notes that a read has come to `last`. Returns what to read ahead now.
     fn come_to(&mut self, last: u64, windows: Windows) -> Option<Range<u64>> {
         self.last = last;
         if self.window > 0 && last < self.mark {
@@ -128,7 +127,7 @@ impl Stream {
 }
 
 impl Streams {
-    /// A read of these pages has missed: what to read ahead.
+    /// Notes a read of these pages that has missed. Returns what to read ahead.
     fn missed(&mut self, pages: Range<u64>, windows: Windows) -> Option<Range<u64>> {
         self.clock += 1;
         let (clock, last) = (self.clock, pages.end.saturating_sub(1).max(pages.start));
@@ -141,7 +140,7 @@ impl Streams {
         if windows.at_once { stream.come_to(last, windows) } else { None }
     }
 
-    /// A read has come to the end of this page, which was there.
+    /// Notes a hit that has come to the end of this page. Returns what to read ahead.
     fn passed(&mut self, page: u64, windows: Windows) -> Option<Range<u64>> {
         self.clock += 1;
         let clock = self.clock;
@@ -150,7 +149,7 @@ impl Streams {
         stream.come_to(page, windows)
     }
 
-    /// What was to be read was not begun.
+    /// Notes that a window was not begun.
     fn take_back(&mut self, range: &Range<u64>) {
         if let Some(stream) = self.all.iter_mut().find(|stream| stream.window > 0 && stream.end == range.end) {
             (stream.end, stream.window) = (range.start, 0);
@@ -163,7 +162,7 @@ impl Streams {
 }
 
 impl ReadAhead {
-    /// Of a handle of which nothing is known, with windows of up to so many bytes.
+    /// For a new handle, with windows of up to `window_bytes`.
     pub fn new(window_bytes: u64) -> ReadAhead {
         ReadAhead {
             window_pages: window_bytes.div_ceil(PAGE_BYTES as u64).min(WINDOW_MAX_PAGES),
@@ -173,7 +172,7 @@ impl ReadAhead {
         }
     }
 
-    /// Takes note of how the handle will be read.
+    /// Notes the advice for the handle.
     pub fn expect(&self, pattern: Pattern) {
         self.pattern.store(pattern as u32, Ordering::Relaxed);
         if pattern == Pattern::Random {
@@ -182,7 +181,7 @@ impl ReadAhead {
         }
     }
 
-    /// The windows for this handle with this cache; `None` for no read-ahead.
+    /// The sizes of this handle's windows with this cache. `None` for no read-ahead.
     fn windows(&self, pager: &Pager) -> Option<Windows> {
         let pattern = self.pattern.load(Ordering::Relaxed);
         if self.window_pages == 0 || pattern == Pattern::Random as u32 {
@@ -195,13 +194,13 @@ impl ReadAhead {
         (most > 0).then(|| Windows { first: first.min(most), most, at_once })
     }
 
-    /// A read of these pages of a file has missed at least one.
+    /// Notes a read of these pages of a file that has missed at least one.
     pub fn missed(&self, file: &Arc<OpenFile>, paged: &Arc<Paged>, pages: Range<u64>) {
         let Some(windows) = self.windows(&paged.pager) else { return };
         self.look(file, paged, |streams| streams.missed(pages, windows));
     }
 
-    /// A read has found all it asked for, and comes to the end of a chunk at this page.
+    /// Notes a read that has found all its pages, and comes to the end of a chunk at this page.
     pub fn passed(&self, file: &Arc<OpenFile>, paged: &Arc<Paged>, page: u64) {
         if self.active.load(Ordering::Relaxed) == 0 {
             return;
@@ -211,7 +210,7 @@ impl ReadAhead {
     }
 
     fn look(&self, file: &Arc<OpenFile>, paged: &Arc<Paged>, next: impl FnOnce(&mut Streams) -> Option<Range<u64>>) {
-        // Another thread that reads by this handle is at it: it may be missed here (rule 2).
+        // Another thread that reads by this handle has the lock: this look is left out (rule 2).
         let Ok(mut streams) = self.streams.try_lock() else { return };
         let range = next(&mut streams);
         if let Some(range) = &range
@@ -223,7 +222,7 @@ impl ReadAhead {
         if self.active.load(Ordering::Relaxed) != active {
             self.active.store(active, Ordering::Relaxed);
         }
-        // Begun without the lock, because the inline mode reads it here and now.
+        // Begun without the lock, because in the inline mode the whole read happens here.
         drop(streams);
         let Some(range) = range else { return };
         match file.start_ahead(paged, range.clone(), None) {
@@ -237,7 +236,7 @@ impl ReadAhead {
     }
 }
 
-/// Pages that are on their way before they are asked for (rule 1).
+/// A number of pages in flight that no call has asked for (rule 1).
 #[derive(Debug)]
 pub struct Share {
     pager: Arc<Pager>,
@@ -251,7 +250,7 @@ impl Share {
         Some(Share { pager: Arc::clone(pager), pages })
     }
 
-    /// Pages of all shares together.
+    /// Most pages of all shares together.
     fn most(pager: &Pager) -> u64 {
         pager.pages() / ON_ITS_WAY_SHARE
     }
@@ -259,6 +258,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        // AcqRel: pairs with the Acquire in `go_on`.
         self.pager.ahead.fetch_sub(self.pages, Ordering::AcqRel);
         if let Some(resume) = self.pager.wanted.take_resume() {
             resume();
@@ -266,22 +266,22 @@ impl Drop for Share {
     }
 }
 
-/// What became of beginning to read ahead.
+/// The result of an attempt to read ahead.
 enum Start {
-    /// It was begun, or there was nothing to do.
+    /// It has begun, or there was nothing to do.
     Done,
     /// The share is used up.
     NoShare,
-    /// The file's length is being changed, or the array closed, or the background of a drive is full.
+    /// The file's length is being changed, the array is being closed, or a drive has no room for background work.
     NotNow,
 }
 
-/// Who is told of the end, on whatever thread: it only hands work on.
+/// Runs at the end of a read-ahead, on any thread. It only hands work to a pool.
 type Then = Box<dyn FnOnce() + Send>;
 
 impl OpenFile {
-    /// Begins to bring pages in that may be asked for soon, if it can at once (rule 2). `then` is called when
-    /// it has ended, on the thread that brings the end, and not at all if it was not begun.
+    /// Begins to bring pages in that a call may ask for soon, if that takes no wait (rule 2). The thread that brings the end calls `then`.
+    /// If the read-ahead has not begun, `then` is not called.
     fn start_ahead(self: &Arc<Self>, paged: &Arc<Paged>, pages: Range<u64>, then: Option<Then>) -> Result<Start> {
         self.exec().get_ready()?;
         let Some(entered) = EnteredFile::try_enter(self) else { return Ok(Start::NotNow) };
@@ -300,7 +300,7 @@ impl OpenFile {
             let io = exec.spawned();
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let ran = unsafe { entered.complete(&io, &paged, Want::Ahead, spans, Class::Background).await };
-            // What fails before any call has asked for it is no call's error: a call that asks reads for itself.
+            // No call has asked for these pages, so an error is dropped. A call that asks for them reads them itself.
             drop(ran);
             drop(share);
             entered.leave(move || then.into_iter().for_each(|then| then()));
@@ -308,7 +308,7 @@ impl OpenFile {
         Ok(Start::Done)
     }
 
-    /// Whether the drives' background has room for a read of these pages now.
+    /// Whether the drives have room for a background read of these pages now.
     fn has_room_behind(&self, pages: Range<u64>) -> bool {
         let mut weights = vec![0; self.exec().services.len()];
         let step = self.file.block_bytes().min(PIECE_BYTES as u64);
@@ -320,12 +320,12 @@ impl OpenFile {
         self.exec().has_room(Class::Background, &weights)
     }
 
-    /// The number of pages, the last of which may be short.
+    /// The number of pages of the file. The last one may be short.
     pub fn end_page(&self) -> u64 {
         self.file.len().div_ceil(PAGE_BYTES as u64)
     }
 
-    /// Has pages brought in that will be needed, one wave after the other, behind those that were asked for before.
+    /// Brings pages in on advice, one wave after the other, after the ranges of earlier advice.
     pub fn will_need(self: &Arc<Self>, paged: &Arc<Paged>, pages: Range<u64>) {
         let most = paged.pager.pages() / NEEDED_SHARE;
         let end = pages.end.min(self.end_page()).min(pages.start.saturating_add(most));
@@ -335,7 +335,7 @@ impl OpenFile {
     }
 }
 
-/// Ranges that will be needed.
+/// Ranges that advice asks for.
 #[derive(Debug, Default)]
 pub struct Wanted {
     state: Mutex<Queue>,
@@ -344,9 +344,9 @@ pub struct Wanted {
 #[derive(Default)]
 struct Queue {
     ranges: VecDeque<(Weak<OpenFile>, Range<u64>)>,
-    /// Whether somebody is bringing them in, one wave after the other.
+    /// Whether a thread or an operation is bringing them in, one wave after the other.
     running: bool,
-    /// Goes on with it when a share has ended.
+    /// Continues when a share has ended.
     resume: Option<Then>,
 }
 
@@ -357,7 +357,7 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Wanted {
-    /// Adds one, unless there are too many; whether the caller is to see to it that they come in.
+    /// Adds a range, unless there are too many. Returns whether the caller must start to bring ranges in.
     fn push(&self, file: Weak<OpenFile>, pages: Range<u64>) -> bool {
         let mut queue = lock(&self.state);
         if queue.ranges.len() < WANTED_MAX {
@@ -366,7 +366,7 @@ impl Wanted {
         !std::mem::replace(&mut queue.running, true)
     }
 
-    /// The next wave of up to so many pages; `None` ends the bringing in.
+    /// The next wave of up to `most` pages. `None` if no range is left.
     fn next(&self, most: u64) -> Option<(Weak<OpenFile>, Range<u64>)> {
         let mut queue = lock(&self.state);
         let Some((file, pages)) = queue.ranges.front_mut() else {
@@ -381,7 +381,7 @@ impl Wanted {
         Some(wave)
     }
 
-    /// Puts a wave back, to be gone on with when a share has ended.
+    /// Puts a wave back. `resume` continues with it when a share has ended.
     fn put_back(&self, file: Weak<OpenFile>, pages: Range<u64>, resume: Then) {
         let mut queue = lock(&self.state);
         match queue.ranges.front_mut() {
@@ -396,8 +396,8 @@ impl Wanted {
     }
 }
 
-/// Goes on with what is wanted on a thread that may wait for room in the drives' queues, and close a file: who is told of an end may be a
-/// drive's.
+/// Continues with the wanted ranges on a thread of `resumes`. The thread that brings an end may be a drive's, which must not wait for room
+/// in queues, and must not close files.
 fn go_on_later(resumes: &Arc<Pool>, pager: &Arc<Pager>) -> Then {
     let (resumes, pager) = (Arc::clone(resumes), Arc::downgrade(pager));
     Box::new(move || {
@@ -409,7 +409,7 @@ fn go_on_later(resumes: &Arc<Pool>, pager: &Arc<Pager>) -> Then {
 fn go_on(pager: &Arc<Pager>) {
     let most = (pager.pages() / WINDOW_SHARE).clamp(1, WINDOW_MAX_PAGES);
     while let Some((file, pages)) = pager.wanted.next(most) {
-        // A file that nobody has open any more is not kept from being deleted.
+        // No user has the file open any more: read-ahead must not keep it from being deleted.
         let Some(file) = file.upgrade().map(OpenRef::new).filter(|file| file.is_held()) else { continue };
         let Some(paged) = file.paged.clone() else { continue };
         let resumes = &file.exec().resumes;
@@ -417,12 +417,13 @@ fn go_on(pager: &Arc<Pager>) {
             Ok(Start::Done) => return,
             Ok(Start::NoShare) if pages.end - pages.start <= Share::most(pager) => {
                 pager.wanted.put_back(Arc::downgrade(&*file), pages, go_on_later(resumes, pager));
-                // Whose share ends now sees that. If the last has just ended, nobody does.
+                // The next end of a share takes `resume`. If the last share has just ended, this thread takes it back and continues.
+                // Acquire: pairs with the AcqRel in `Share::drop`.
                 if pager.ahead.load(Ordering::Acquire) > 0 || pager.wanted.take_resume().is_none() {
                     return;
                 }
             }
-            // No cache to speak of, or the file's length is being changed: that wave is left out.
+            // The cache is tiny, or the file is busy with something else: this wave is left out.
             Ok(_) => {}
             Err(error) => file.exec().notice(format!("reading {:?} as advised: {error}", file.file.name())),
         }
@@ -435,7 +436,7 @@ mod tests {
 
     const WINDOWS: Windows = Windows { first: 4, most: 64, at_once: false };
 
-    /// Reads one page after the other, as the cache would have it: what was read ahead is there, and chunk ends are looked at.
+    /// Reads one page after the other. Pages that were read ahead are hits, which look at the ends of chunks.
     fn read_on(streams: &mut Streams, pages: Range<u64>) -> (u64, Vec<Range<u64>>) {
         let (mut there, mut misses, mut ranges) = (0, 0, Vec::new());
         for page in pages {

@@ -1,6 +1,7 @@
-//! Batches of reads and writes that no call waits for.
+//! Batches of reads and writes that no call waits for: a [`Batch`] of [`Task`]s, begun by a [`Requester`], with a [`Done`] for its outcome.
+//! Non-goals: the I/O itself (`complete`, `file::transfer`).
 //!
-//! Rule: a batch that a waker begins where the file's gate is closed is begun on a callback thread (rule 3 of `pools`).
+//! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a callback thread (rule 3 of `pools`).
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub type Buffers = Vec<Vec<u8>>;
 /// What is called with the outcome of a batch.
 type Callback = Box<dyn FnOnce(Result<Buffers>) + Send>;
 
-/// One task of a batch given to `File::submit`.
+/// One task of a batch for `File::submit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Read a range that lies within the file.
@@ -41,11 +42,11 @@ pub enum Task {
     },
 }
 
-/// Some tasks.
+/// Tasks that begin and end together.
 #[derive(Debug)]
 pub struct Batch {
     tasks: Vec<Task>,
-    /// Whether reads end where the file does. Else such reads are errors.
+    /// Whether reads past the end of the file are short. Else they are errors.
     may_be_short: bool,
 }
 
@@ -74,12 +75,12 @@ impl Batch {
         self.tasks.iter().any(|task| matches!(task, Task::Write { .. }))
     }
 
-    /// Where the last byte that is written ends; 0 if nothing is.
+    /// The end of the last byte that is written, as an offset in bytes; 0 if nothing is written.
     fn write_end(&self, file: &OpenFile) -> Result<u64> {
         self.writes().try_fold(0, |end, (offset, len)| Ok(file.file.range_end(offset, len)?.max(end)))
     }
 
-    /// Cuts its reads to a file's length, or refuses those that go beyond.
+    /// Cuts its reads to a file's length, or refuses reads past it.
     fn fit(&mut self, file: &OpenFile) -> Result<()> {
         if !self.may_be_short {
             return file.file.check_within(reads(&self.tasks));
@@ -103,7 +104,7 @@ fn reads(tasks: &[Task]) -> impl Iterator<Item = (u64, usize)> {
     })
 }
 
-/// Where the outcome of a batch goes. Dropped without one, by a panic, it tells of that.
+/// Receives the outcome of a batch. If a panic drops it, the outcome is an error.
 pub struct Done(Option<Receiver>);
 
 enum Receiver {
@@ -116,7 +117,7 @@ impl Done {
         Done(Some(Receiver::Promise(promise)))
     }
 
-    /// Has `callback` called on a thread of `callbacks`, which is started now, where its failure is the caller's to see.
+    /// Calls `callback` on a thread of `callbacks`. Starts that thread now, so that the caller sees the error if that fails.
     pub fn callback(callbacks: &Arc<Pool>, callback: Callback) -> Result<Done> {
         callbacks.get_ready()?;
         Ok(Done(Some(Receiver::Callback(Arc::clone(callbacks), callback))))
@@ -130,7 +131,7 @@ impl Done {
         }
     }
 
-    /// The caller hears of the error by itself.
+    /// Drops the receiver: the caller returns the error itself.
     fn forget(&mut self) {
         self.0 = None;
     }
@@ -146,7 +147,7 @@ impl Drop for Done {
     }
 }
 
-/// Begins batches on a file. It is no handle of it.
+/// Begins batches on a file. It is no handle of the file.
 pub struct Requester {
     file: OpenRef,
     class: Class,
@@ -157,7 +158,7 @@ impl Requester {
         Requester { file, class }
     }
 
-    /// Begins a batch, whose outcome goes to `done`. An error means that nothing was begun, and `done` is not told.
+    /// Begins a batch. Its outcome goes to `done`. An error means that nothing has begun, and `done` gets no outcome.
     pub fn begin(self, mut batch: Batch, mut done: Done) -> Result<()> {
         match self.try_begin(&mut batch, &mut done) {
             Ok(true) => Ok(()),
@@ -169,13 +170,13 @@ impl Requester {
         }
     }
 
-    /// Begins a batch, and takes `done`; `false` where that takes a wait that a waker must not do.
+    /// Begins a batch, and takes `done`. `false` if that needs a wait that is forbidden in a waker.
     fn try_begin(&self, batch: &mut Batch, done: &mut Done) -> Result<bool> {
         let Some(entered) = self.enter_for(batch)? else { return Ok(false) };
         self.start(entered, batch, done).map(|()| true)
     }
 
-    /// The same by a callback thread. From here on errors go to `done`.
+    /// The same on a callback thread. From here on errors go to `done`.
     fn begin_later(self, mut batch: Batch, mut done: Done) -> Result<()> {
         let callbacks = Arc::clone(&self.file.exec().callbacks);
         if let Err(error) = callbacks.get_ready() {
@@ -187,7 +188,7 @@ impl Requester {
             drop(self);
             match begun {
                 Ok(true) => {}
-                // No callback thread could take it, and the waker itself is here.
+                // No callback thread could take the job, so it ran in the waker.
                 Ok(false) => done.tell(Err(Error::WouldBlock { call: "what a waker begins" })),
                 Err(error) => done.tell(Err(error)),
             }
@@ -195,7 +196,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Enters for a batch, with room made for what it writes. `None` where that takes a wait that a waker must not do.
+    /// Enters for a batch, and makes room for its writes. `None` if that needs a wait that is forbidden in a waker.
     fn enter_for(&self, batch: &Batch) -> Result<Option<Entered<'_>>> {
         let file = &self.file.file;
         if !batch.is_write() {
@@ -216,10 +217,10 @@ impl Requester {
         Ok(Some(entered))
     }
 
-    /// Starts a batch that has been entered for. `done` is taken when it has begun.
+    /// Starts a batch inside the gate. Takes `done` when the batch has begun.
     fn start(&self, entered: Entered<'_>, batch: &mut Batch, done: &mut Done) -> Result<()> {
         batch.fit(&self.file)?;
-        // Errors of the drive threads' start are the caller's to see, here.
+        // Here the caller still sees an error of starting the drive threads.
         self.file.exec().get_ready()?;
         let (is_write, write_end) = (batch.is_write(), batch.write_end(&self.file)?);
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.tasks))?;
@@ -242,7 +243,7 @@ impl Requester {
         let executor = Arc::clone(&exec);
         executor.spawn(async move {
             let moves = Moves { reads, missing, writes, write_end, class };
-            // SAFETY: the memory is in `buffers`, on the heap, which goes after this has ended or was dropped: moving a `Vec` does not
+            // SAFETY: the memory is in `buffers`, on the heap. It is freed after this has ended or was dropped. Moving a `Vec` does not
             // move what it points to.
             let ran = unsafe { moves.run(&exec, &entered).await };
             let outcome = ran.map(|()| buffers);
@@ -251,15 +252,16 @@ impl Requester {
         Ok(())
     }
 
-    /// Whether all drives concerned have room now for what tasks may ask of them.
+    /// Whether all drives have room now for the pieces that the tasks may need.
     pub fn has_room(&self, tasks: &[Task]) -> bool {
         let (file, exec): (_, &Exec) = (&self.file.file, self.file.exec());
-        // What makes no sense is refused when it is submitted, before anything is made of it.
+        // `submit` refuses tasks that are invalid, before it makes pieces of them.
         if !exec.has_drive_threads() || file.check_within(reads(tasks)).is_err() {
             return true;
         }
         let mut weights = vec![0; exec.services.len()];
-        // A share of more pieces than an inbox holds is let into an empty one, however many they are.
+        // An empty inbox takes a share of any size, so pieces beyond its capacity need not be counted. This is the number of parts that
+        // are not at that point yet.
         let mut uncounted = file.parts().len();
         for task in tasks {
             let (op, offset, len) = match task {
@@ -282,10 +284,10 @@ impl Requester {
     }
 }
 
-/// What a batch moves, once its memory is there.
+/// The transfers of a batch, when its memory is there.
 struct Moves {
     reads: Vec<Extent>,
-    /// With a cache: what of the reads it has not.
+    /// With a cache: the spans of the reads that it does not have.
     missing: Vec<Span>,
     writes: Vec<Extent>,
     write_end: u64,
@@ -294,7 +296,7 @@ struct Moves {
 
 impl Moves {
     /// # Safety
-    /// The memory of all extents is valid until this has ended or is dropped; memory that is read into is touched by nothing else.
+    /// The memory of all extents is valid until this has ended or is dropped. Nothing else touches memory that is read into.
     async unsafe fn run(self, exec: &Exec, file: &OpenFile) -> Result<()> {
         let io: Io<'_> = exec.spawned();
         let Moves { reads, missing, writes, write_end, class } = self;
@@ -323,7 +325,7 @@ impl Moves {
     }
 }
 
-/// The buffers of tasks, and the extents that are read into and written from them.
+/// The buffers of tasks, and their extents to read into and to write from.
 fn memory_of(tasks: Vec<Task>) -> Result<(Buffers, Vec<Extent>, Vec<Extent>)> {
     let mut buffers: Buffers = Vec::with_capacity(tasks.len());
     let (mut reads, mut writes) = (Vec::new(), Vec::new());

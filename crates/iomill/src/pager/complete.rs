@@ -1,7 +1,8 @@
-//! Calls to their ends: what could not be done from the cache alone is read and written in waves, or waited for.
+//! The second half of a call: `OpenFile::complete` does what the cache alone cannot do. It fills missing pages in waves, waits for pages,
+//! or goes past the cache. Non-goals: the first look at pages (`wave`), and the plan of fills (`fill`).
 //!
-//! A wave is bounded, so that a call never owns more of a set than there is. What another operation works on is waited for after the call's
-//! own fills have ended (rule 4 of the cache). What finds its set full goes past the cache.
+//! Waves are bounded, so that a call never owns too many pages of the cache. The call waits for pages of other operations after its own
+//! fills have ended (rule 4 of the cache). Spans with a full set go past the cache.
 
 use super::Paged;
 use super::fill::Fills;
@@ -18,8 +19,7 @@ use crate::exec::{FirstFailure, Io, Sink, Within};
 use crate::file::split::Splitter;
 use crate::sys::sync::{Mutex, lock};
 
-/// A page on its way past its full set. When it is dropped, by a panic too, waiting operations are told of the outcome: without one, to look
-/// again.
+/// A page on its way past its full set. Dropping it, also by a panic, passes the outcome to waiting operations. `Ok` has them look again.
 struct Transit<'a> {
     key: Option<(Key, Hash, &'a Cache)>,
     outcome: Outcome,
@@ -33,11 +33,11 @@ impl Drop for Transit<'_> {
     }
 }
 
-/// Ends fills as their pieces end.
+/// A sink that ends fills when their pieces end.
 struct FillEnds<'a> {
     fills: &'a Fills<&'a Paged>,
     first: FirstFailure,
-    /// Pages whose sets have many dirty pages now.
+    /// Pages of sets that have many dirty pages now.
     many: Mutex<Vec<u64>>,
 }
 
@@ -53,11 +53,11 @@ impl Sink for FillEnds<'_> {
 }
 
 impl OpenFile {
-    /// Does what could not be done from the cache alone, to the end: fills, waits, bypasses. The caller is inside the gate. How many
-    /// pages that were to be touched found their set full.
+    /// Does what the cache alone could not do: fills, waits, bypasses. The caller is inside the gate. Returns how many pages could not be
+    /// touched, or read ahead, because their set was full.
     ///
     /// # Safety
-    /// The spans' memory is valid until this has ended or is dropped, and (for reads) nothing else's.
+    /// The spans' memory is valid until this has ended or is dropped. For reads nothing else uses it.
     pub async unsafe fn complete(
         &self,
         io: &Io<'_>,
@@ -72,7 +72,7 @@ impl OpenFile {
             let most = paged.pager.limits().wave_pages;
             todo = if wave.len() > most { wave.split_off(most) } else { Vec::new() };
             let mut fills = Fills::new(want, paged, wave.len());
-            // SAFETY: the caller's promise; `away` is waited for here, also when this unwinds.
+            // SAFETY: the caller's promise; this waits for `away`, also when it unwinds.
             let away = unsafe { self.send_away(io, paged, want, &mut wave, class) };
             // SAFETY: the caller's promise.
             let mut sorted = unsafe { paged.begin_wave(&wave, &mut fills) };
@@ -109,8 +109,8 @@ impl OpenFile {
         Ok(untouched)
     }
 
-    /// Waits for pages that other operations work on, and has them looked at again. Nothing of the call's is unfinished (rule 4 of the
-    /// cache).
+    /// Waits for pages that other operations work on, and puts their spans back into `todo`. The call owns no unfinished fills (rule 4 of
+    /// the cache).
     async fn wait_for_busy(
         &self,
         io: &Io<'_>,
@@ -123,7 +123,7 @@ impl OpenFile {
             if let Some(waiter) = paged.waiter(span.page, false) {
                 paged.pager.with_local(|local| local.tally.add(Id::Waits, 1));
                 let outcome = io.wait_for_page(&waiter).await;
-                // A whole page needs nothing of what could not be read.
+                // A write of a whole page does not need the bytes that could not be read.
                 if want != Want::Write || usize::from(span.len) < PAGE_BYTES {
                     outcome.map_err(|failure| self.file.error(failure))?;
                 }
@@ -133,7 +133,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Moves one span past the cache. An error means that it was not begun.
+    /// Moves one span past the cache. An error means that the transfer has not begun.
     async unsafe fn move_span(&self, io: &Io<'_>, op: Op, class: Class, span: Span, ends: &FirstFailure) -> Result<()> {
         // SAFETY: the caller's promise.
         let landing = unsafe {
@@ -155,10 +155,10 @@ impl OpenFile {
         unsafe { self.complete(io, paged, Want::Write, spans, class).await }.map(drop)
     }
 
-    /// Fills the pages of a wave, to the end. Pages whose sets want to be flushed after it are added to `over`.
+    /// Fills the pages of a wave, until all fills have ended. Adds the pages of sets that need a flush to `over`.
     ///
     /// # Safety
-    /// The memory of all spans is valid until this has ended or is dropped, and (for reads) nothing else's.
+    /// The memory of all spans is valid until this has ended or is dropped. For reads nothing else uses it.
     async unsafe fn run_fills(
         &self,
         io: &Io<'_>,
@@ -171,8 +171,8 @@ impl OpenFile {
         }
         fills.plan(&self.file);
         let ends = FillEnds { fills: &fills, first: FirstFailure::default(), many: Mutex::default() };
-        // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`. Dropping `run` waits for all ends, and
-        // it goes before `ends` and `fills`.
+        // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`. Dropping the landing waits for all
+        // ends, and it is dropped before `ends` and `fills`.
         let begun = unsafe { io.run(Within::SLABS, fills.pieces(&self.file, class), &ends) };
         let begun = match begun {
             Ok(landing) => {
@@ -182,13 +182,13 @@ impl OpenFile {
             Err(error) => Err(error),
         };
         over.many.append(&mut lock(&ends.many));
-        // If none was begun, `fills` abandons them.
+        // If no piece has begun, dropping `fills` abandons them.
         begun?;
         ends.first.take().map_or(Ok(()), |failure| Err(self.file.error(failure)))
     }
 
-    /// Makes room where a write found sets full; whether that is worth another round. Where other pages cannot be written back, the
-    /// write goes past the cache.
+    /// Makes room in sets that a write found full. Returns whether another round may find room. If not, because other pages cannot be
+    /// written back, the write goes past the cache.
     async fn flush_full(&self, io: &Io<'_>, paged: &Paged, full: &[Span]) -> Result<bool> {
         if full.is_empty() {
             return Ok(false);
@@ -196,7 +196,8 @@ impl OpenFile {
         let pages: Vec<u64> = full.iter().map(|span| span.page).collect();
         let (mut any, _told_to_their_handles) = self.flush_sets(io, paged, &pages).await;
         if !any {
-            // A page that is here (pins have all frames) goes past it only when it is clean, and that it cannot be is its own failure.
+            // A page may itself be in its set, without a free frame beside it, because pins have all others. It goes past the cache only
+            // when it is clean. If its flush fails, that is an error of this write.
             for page in pages {
                 any |= self.flush_page(io, paged, page).await?;
             }
@@ -204,7 +205,7 @@ impl OpenFile {
         Ok(any)
     }
 
-    /// Does one span past its full set; `false` asks for another round.
+    /// Moves one span past its full set. `false` asks for another round.
     ///
     /// # Safety
     /// As for `complete`.
@@ -213,7 +214,7 @@ impl OpenFile {
         if let Some((key, hash, cache)) = key
             && !cache.begin_bypass(key, hash)
         {
-            // There by now, or another operation works on it, or too many are in transit.
+            // The page is there now, or another operation works on it, or too many pages are in transit.
             io.pause().await;
             return Ok(false);
         }
@@ -232,7 +233,7 @@ impl OpenFile {
         if op == Op::Write {
             self.file.mark_part_of(span.offset());
         } else if let Some(failure) = failure {
-            // A reader that waits would meet the same. One that waits for a write looks for itself.
+            // A reader that waits for this read would get the same failure. An operation that waits for a write looks again.
             transit.outcome = Err(failure);
         }
         drop(transit);

@@ -1,4 +1,4 @@
-//! A wave of fills: pages that one call is to fill, read by as few I/Os as they take.
+//! [`Fills`]: the pages of a wave that one call fills, with as few I/Os as possible. Non-goals: running the I/O (`complete`).
 
 use std::ops::{Deref, Range};
 
@@ -10,22 +10,22 @@ use crate::engine::{MAX_SEGMENTS, Memory, Op, Segment};
 use crate::file::FileState;
 use crate::sys::sync::{AtomicU32, Ordering};
 
-/// How many pages ahead of the one that is worked on what filling it takes is fetched.
+/// How many pages ahead the memory for filling a page is prefetched.
 pub(super) const FETCH_AHEAD: usize = 4;
 
-/// Pages that belong to one call to fill, each with what the call wants of it.
+/// Pages that one call fills, each with what the call wants of it.
 ///
-/// Every fill in it ends exactly once: by [`Fills::end_run`] for each run of `pieces`, by [`Fills::abandon`], or, where a panic comes
-/// between, when this is dropped (rule 6 of the cache). It is dropped after its pieces have ended.
+/// Every fill in it ends exactly once: by [`Fills::end_run`] for each run of `pieces`, by [`Fills::abandon`], or when this is dropped, as
+/// by a panic (rule 6 of the cache). It is dropped after its pieces have ended.
 #[derive(Debug)]
 pub struct Fills<P: Deref<Target = Paged>> {
     paged: P,
-    /// What is to be done with the pages once they are there.
+    /// What the call does with the pages when they are there.
     want: Want,
-    /// In the order of pages once it is planned.
+    /// In the order of pages after `plan`.
     entries: Vec<(Fill, Span)>,
     runs: Vec<Run>,
-    /// The frames of the entries in runs of several, as scattered memory.
+    /// The frames of runs with several entries, as scattered memory.
     list: Vec<Segment>,
 }
 
@@ -34,17 +34,17 @@ pub struct Fills<P: Deref<Target = Paged>> {
 struct Run {
     first: usize,
     count: usize,
-    /// Where its frames begin in the list, if there are several.
+    /// Index of its first frame in the list, if it has several.
     listed: usize,
-    /// Bytes to read; the last page of a part that is only read may be short.
+    /// Bytes to read. The last page of a part that is open for reading only may be short.
     len: usize,
-    /// So many of its fills have ended. One thread ends a run, so there is nothing to order.
+    /// How many of its fills have ended. Relaxed: only one thread ends a run.
     ended: AtomicU32,
 }
 
-// SAFETY: the pointers are frames', which a fill owns, and the memory of spans, for which the call vouches until its end.
+// SAFETY: the pointers are to frames, which a fill owns, and to the memory of spans, which the call keeps valid until its end.
 unsafe impl<P: Deref<Target = Paged> + Send> Send for Fills<P> {}
-// SAFETY: what is reached by `&self` does not change once it is planned, but for `ended`.
+// SAFETY: after `plan` nothing changes by `&self` except `ended`, which is atomic.
 unsafe impl<P: Deref<Target = Paged> + Sync> Sync for Fills<P> {}
 
 impl<P: Deref<Target = Paged>> Fills<P> {
@@ -53,7 +53,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         Fills { paged, want, entries: Vec::with_capacity(room), runs: Vec::new(), list: Vec::new() }
     }
 
-    /// What is to be done with the pages.
+    /// What the call does with the pages.
     pub fn want(&self) -> Want {
         self.want
     }
@@ -68,7 +68,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         self.entries.len()
     }
 
-    /// How many pieces it takes to fill them, once it is planned.
+    /// How many pieces fill them, after `plan`.
     pub fn runs(&self) -> usize {
         self.runs.len()
     }
@@ -114,7 +114,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         }
     }
 
-    /// One piece for each run, with the run's number for a tag.
+    /// One piece for each run, with the run's number as its tag.
     pub fn pieces<'a>(&'a self, file: &'a FileState, class: Class) -> impl Iterator<Item = (u16, Piece)> + 'a {
         let paged = &*self.paged;
         self.runs.iter().enumerate().map(move |(tag, run)| {
@@ -128,8 +128,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         })
     }
 
-    /// Ends the fills of a run: does with the pages what the call wants, and shows them to everybody. Those whose sets want to be
-    /// flushed now are appended to `over`.
+    /// Ends the fills of a run: does with the pages what the call wants, and shows them to all threads. Appends pages to `over` if their
+    /// sets need a flush now.
     pub fn end_run(&self, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
         let Run { first, count, ended, .. } = &self.runs[run as usize];
         // Runs mostly end in the order in which they began.
@@ -137,13 +137,14 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             self.paged.prefetch(later.key.page());
         }
         for index in ended.load(Ordering::Relaxed) as usize..*count {
-            // Before it ends: if that panics, it is not ended again, and those after it are.
+            // Counted before its end: if the end panics, dropping `self` does not end it again, but ends those after it.
             ended.store(index as u32 + 1, Ordering::Relaxed);
             over.extend(self.end(&self.entries[first + index], outcome));
         }
     }
 
-    /// Ends all fills that have not ended, because they could not be begun. That is the caller's failure: others try for themselves.
+    /// Ends all fills that have not ended, without a result: their pieces could not begin. The caller reports the error. Waiting operations
+    /// look again.
     pub fn abandon(&self) {
         for run in &self.runs {
             let ended = run.ended.swap(run.count as u32, Ordering::Relaxed) as usize;
@@ -156,14 +157,13 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         fills.for_each(|fill| self.paged.pager.cache_of(fill.key).abandon_fill(*fill));
     }
 
-    /// Ends a fill; its page, if its set wants to be flushed now.
+    /// Ends a fill. Returns its page if the set needs a flush now.
     fn end(&self, (fill, span): &(Fill, Span), outcome: Outcome) -> Option<u64> {
         let paged = &*self.paged;
         let cache = paged.pager.cache_of(fill.key);
         let (within, len) = (usize::from(span.within), usize::from(span.len));
         if outcome.is_ok() {
-            // SAFETY: the frame is ours until the fill ends, the span's memory is the call's until its end, and the range is
-            // within a page.
+            // SAFETY: the fill owns the frame until its end, the call keeps the span's memory valid, and the range is within a page.
             unsafe {
                 match self.want {
                     Want::Read => {
@@ -186,7 +186,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
 impl<P: Deref<Target = Paged>> Drop for Fills<P> {
     fn drop(&mut self) {
         self.abandon();
-        // Those that were not planned yet.
+        // Entries without a plan.
         let planned = self.runs.last().map_or(0, |run| run.first + run.count);
         self.abandon_entries(planned..self.entries.len());
     }

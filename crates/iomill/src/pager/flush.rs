@@ -1,11 +1,12 @@
-//! Flushing: taking dirty pages to their drives.
+//! Flushing: writing dirty pages to their drives. [`Runs`] are pages in flight, [`Flushed`] is the result. Non-goals: which bytes are
+//! durable (`file::durable`).
 //!
-//! A page is copied under its set's lock and written from the copy, so that it may be read and written meanwhile. Dirty pages that
-//! lie side by side in a block go in one write. Who flushes: a background thread, sets that have too many dirty pages; a writer, when its
-//! set is full of them or the whole cache has too many; `sync`, all of a file.
+//! A page is copied under its set's lock and written from the copy, so that calls may read and write it meanwhile. Dirty pages that
+//! lie side by side in a block go in one write. Three kinds of threads flush. A background thread flushes sets with too many dirty
+//! pages. A writer flushes if its set is full of dirty pages or the whole cache has too many. `sync` flushes all pages of a file.
 //!
-//! A flush that fails leaves its pages dirty, and the file's handles are told of it once each (`api::late`). One in the background is
-//! not tried again until somebody syncs, or more is written to the pages' sets.
+//! A flush that fails leaves its pages dirty, and each handle of the file reports it once (`file::writeback_errors`). A flush in the
+//! background is not tried again until a call syncs, or writes more to the pages' sets.
 
 use super::open::OpenFile;
 use super::wave::Over;
@@ -21,11 +22,11 @@ use crate::file::Entered;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, lock};
 
-/// Pages that one flush copies at a time at most.
+/// Most pages that one flush copies at a time.
 const COPY_PAGES: usize = 256;
-/// The same of a flush of some sets, of which every writer may be at one.
+/// The same for a flush of some sets. Every writer may run one at the same time.
 const SMALL_COPY_PAGES: usize = 32;
-/// Copies of either size that are kept to be used again, at most: some MiB, however many have flushed at a time.
+/// Most copies, large and small, that are kept to be used again. They bound the memory to some MiB, however many threads have flushed.
 const COPIES_KEPT: [usize; 2] = [4, 32];
 /// Pages that go in one write.
 struct Run {
@@ -36,12 +37,12 @@ struct Run {
     ended: AtomicBool,
 }
 
-/// Pages that are being flushed. When it is dropped, by a panic too, those whose flush has not ended are dirty again, as they were.
+/// Pages that are being flushed. Dropping it, also by a panic, makes the pages dirty again that have not reached their end.
 struct Runs<'a> {
     file: &'a OpenFile,
     paged: &'a Paged,
     all: Vec<Run>,
-    /// Pages whose flush has ended, and how many of them are clean.
+    /// Pages with a flush that has ended, and how many of them are clean.
     flushed: AtomicU64,
     cleaned: AtomicU64,
     first: FirstFailure,
@@ -68,10 +69,10 @@ impl<'a> Runs<'a> {
 impl Sink for Runs<'_> {
     fn piece_done(&self, tag: u32, outcome: Outcome) {
         let run = &self.all[tag as usize];
-        // Before the pages are clean, so that a sync which finds them clean covers them.
+        // Before the pages are clean, so that a sync that finds them clean covers them.
         self.file.file.mark_part_of(run.first.page() * PAGE_BYTES as u64);
         if let Err(failure) = outcome {
-            // Before an operation that waits for the pages may look.
+            // Before the pages' end wakes operations, which may look at it.
             self.file.file.errors.failed(failure);
         }
         self.end_pages(run, outcome);
@@ -90,7 +91,7 @@ impl Drop for Runs<'_> {
     }
 }
 
-/// Memory to copy pages to, which is used again.
+/// Memory to copy pages to. It goes back to the pager when this is dropped.
 struct Copies<'a> {
     pager: &'a Pager,
     /// Until it is dropped.
@@ -117,12 +118,12 @@ impl Drop for Copies<'_> {
     }
 }
 
-/// What became of pages that were to be flushed.
+/// The result of a flush.
 #[derive(Debug)]
 pub struct Flushed {
-    /// Those that somebody else was flushing.
+    /// The pages that another thread was flushing.
     busy: Vec<Key>,
-    /// How many were written.
+    /// How many pages are clean now.
     pub cleaned: u64,
     /// The first error, after all were tried.
     pub result: Result<()>,
@@ -131,19 +132,19 @@ pub struct Flushed {
 impl Flushed {
     const NONE: Flushed = Flushed { busy: Vec::new(), cleaned: 0, result: Ok(()) };
 
-    /// Whether who needs room may look again.
+    /// Whether a call that needs room should look again.
     fn is_progress(&self) -> bool {
         self.cleaned > 0 || self.result.is_ok()
     }
 }
 
 impl OpenFile {
-    /// Has the sets of some pages flushed. The caller has no unfinished fills, and may do I/O (rule 4 of the cache).
+    /// Flushes the sets of some pages, or leaves them to the flusher. The caller has no unfinished fills (rule 4 of the cache).
     pub(super) async fn note_dirty(&self, io: &Io<'_>, paged: &Paged, op: Op, over: &Over) {
         if op == Op::Read {
             return self.note_dirty_for_later(paged, over);
         }
-        // What fails stays dirty, and each handle's next sync says so (`writeback_errors`).
+        // Pages that fail stay dirty, and each handle's next sync reports it (`writeback_errors`).
         if !over.pressed.is_empty() {
             let _later = self.flush_sets(io, paged, &over.pressed).await;
         }
@@ -157,18 +158,18 @@ impl OpenFile {
         }
     }
 
-    /// The same for a caller that may not do I/O. Without threads they wait for one that may.
+    /// The same for a call that reads, which leaves them to the flusher. Without threads the next write flushes them.
     fn note_dirty_for_later(&self, paged: &Paged, over: &Over) {
         let pages = over.many.iter().chain(&over.pressed);
         if self.exec().has_threads() && !(over.many.is_empty() && over.pressed.is_empty()) {
-            // Without a thread they wait for a call that may do I/O, as well.
+            // If the flusher could not be started, the next write flushes them, too.
             let _is_left = paged.pager.flush_later(self.exec(), paged.keys(pages));
         }
     }
 
-    /// Flushes the dirty pages of some pages' sets, of this and other files: whether that is worth another look for room, and the first
-    /// error. That is an error of the pages that it names, whose files' handles are told (`writeback_errors`), and not of the call that needs
-    /// room.
+    /// Flushes the dirty pages of some pages' sets, of this and other files. Returns whether a call that needs room should look again, and
+    /// the first error. The error belongs to the pages that it names: the handles of their files report it (`writeback_errors`). It is no
+    /// error of the call that needs room.
     pub(super) async fn flush_sets(&self, io: &Io<'_>, paged: &Paged, pages: &[u64]) -> (bool, Result<()>) {
         let keys = paged.pager.dirty_beside(paged.keys(pages));
         let (mut any, mut first) = (false, Ok(()));
@@ -187,20 +188,20 @@ impl OpenFile {
         (any, first)
     }
 
-    /// Flushes pages of the file, unless its length is being changed, or the array is closed: what the file could not keep by then is
-    /// lost, because without the array's lock its parts may be another process's.
+    /// Flushes pages of the file, unless its length is being changed or the array is closed. After a close, the remaining pages are lost:
+    /// without the array's lock another process may own the parts.
     pub async fn flush_if_open(&self, io: &Io<'_>, keys: &[Key], class: Class) -> Option<Flushed> {
         let paged = self.paged.as_ref()?;
         let _entered = Entered::try_enter(&self.file)?;
         Some(self.flush(io, paged, keys, class).await)
     }
 
-    /// Flushes a page by itself; whether it was dirty.
+    /// Flushes a page by itself. Returns whether it was dirty.
     pub(super) async fn flush_page(&self, io: &Io<'_>, paged: &Paged, page: u64) -> Result<bool> {
         let Some((key, ..)) = paged.key(page) else { return Ok(false) };
         let mut copies = paged.pager.take_copy(1)?;
         let mut runs = Runs::new(self, paged);
-        // There is no room for its neighbours.
+        // The last page of the copy, so that there is no room for neighbours.
         let at = copies.memory().len() - PAGE_BYTES;
         let (asked, _) = self.copy_run(paged, key, copies.memory(), at, &mut runs.all);
         let (_, result) = self.write_runs(io, &runs, &mut copies, Class::Foreground).await;
@@ -212,7 +213,7 @@ impl OpenFile {
         Exec::run_to_end(self.flush_page(&self.exec().blocking(), paged, page))
     }
 
-    /// Flushes all dirty pages of the file, and waits for those that others are flushing. The first error, after all were tried.
+    /// Flushes all dirty pages of the file, and waits for those that other threads flush. Returns the first error, after it has tried all.
     pub(super) fn flush_all(&self) -> Result<()> {
         let Some(paged) = &self.paged else { return Ok(()) };
         Exec::run_to_end(self.flush_all_of(&self.exec().blocking(), paged))
@@ -222,8 +223,8 @@ impl OpenFile {
         let mut keys = paged.pager.dirty_of(paged.number());
         let mut first = Ok(());
         while !keys.is_empty() {
-            // What others are flushing may be older than what this is to cover, and may fail: it is looked at again, until it is
-            // clean or was ours.
+            // A flush of another thread may have older bytes than this must cover, and may fail. So the page is looked at again,
+            // until it is clean or this thread has flushed it.
             let flushed = self.flush(io, paged, &keys, Class::Foreground).await;
             keys = flushed.busy;
             first = first.and(flushed.result);
@@ -235,8 +236,8 @@ impl OpenFile {
         first
     }
 
-    /// Flushes those of the pages that are dirty, in rising order, and their dirty neighbours. What cannot be written keeps nothing
-    /// else from its drive, but its neighbours of the same write.
+    /// Flushes the pages that are dirty, in rising order, and their dirty neighbours. A page that cannot be written keeps only its
+    /// neighbours of the same write from their drive.
     async fn flush(&self, io: &Io<'_>, paged: &Paged, keys: &[Key], class: Class) -> Flushed {
         let mut flushed = Flushed::NONE;
         let mut copies = match paged.pager.take_copy(keys.len()) {
@@ -250,7 +251,7 @@ impl OpenFile {
             while let Some(&key) = keys.peek()
                 && used < copies.memory().len()
             {
-                // A neighbour that was cleaned meanwhile may end a run before the page: then it is looked at again.
+                // If a neighbour became clean meanwhile, the run may end before this page. Then the next round looks at it again.
                 let (asked, copied) = self.copy_run(paged, key, copies.memory(), used, &mut runs.all);
                 used += copied;
                 match asked {
@@ -267,8 +268,8 @@ impl OpenFile {
         flushed
     }
 
-    /// Copies a dirty page with its dirty neighbours before and after it in its block: what became of that page, if it was reached,
-    /// and how many bytes were copied.
+    /// Copies a dirty page with its dirty neighbours in its block. Returns the answer for that page, if it was reached, and how many bytes
+    /// were copied.
     fn copy_run(
         &self,
         paged: &Paged,
@@ -290,7 +291,7 @@ impl OpenFile {
         let (mut page, mut copied, mut asked) = (first, 0, None);
         while page < block + block_pages && copied < room {
             let to = copy.as_mut_ptr().wrapping_add(at + copied as usize * PAGE_BYTES);
-            // SAFETY: `room` pages fit the copy from `at` on, which is ours.
+            // SAFETY: `room` pages fit into the copy from `at` on, and nothing else uses it.
             let begun = name(page).map_or(Flush::Clean, |(key, cache)| unsafe { cache.begin_flush(key, to) });
             if page == wanted {
                 asked = Some(begun);
@@ -300,7 +301,7 @@ impl OpenFile {
             } else if copied > 0 || page >= wanted {
                 break;
             } else {
-                // Another thread has just flushed a neighbour before it.
+                // Another thread has just flushed this neighbour.
                 first = page + 1;
             }
             page += 1;
@@ -314,8 +315,8 @@ impl OpenFile {
         (asked, copied as usize * PAGE_BYTES)
     }
 
-    /// Writes copies of pages to their drives: how many are there now, and the first error. With an error of which no page is the cause
-    /// none was begun, and a flush that comes next may have better luck.
+    /// Writes copies of pages to their drives. Returns how many succeeded, and the first error. If no write could begin at all, the pages
+    /// stay dirty, and a later flush tries again.
     async fn write_runs(
         &self,
         io: &Io<'_>,
@@ -343,10 +344,10 @@ impl OpenFile {
 }
 
 impl Pager {
-    /// Memory for copies of so many pages, or of some of them at a time.
+    /// Memory for copies of `pages` pages, or of some of them at a time.
     fn take_copy(&self, pages: usize) -> Result<Copies<'_>> {
         let most = (self.pages() as usize / 64).clamp(4, COPY_PAGES);
-        // Neighbours come along.
+        // Half, because neighbours come along.
         let is_small = pages <= SMALL_COPY_PAGES / 2 || most <= SMALL_COPY_PAGES;
         if let Some(copy) = lock(&self.copies[usize::from(is_small)]).pop() {
             return Ok(Copies { pager: self, memory: Some(copy) });
@@ -365,7 +366,7 @@ impl Pager {
         }
     }
 
-    /// The dirty pages of some pages' sets, in their order.
+    /// The dirty pages of some pages' sets, in rising order.
     pub(super) fn dirty_beside(&self, pages: impl Iterator<Item = Key>) -> Vec<Key> {
         let mut keys = Vec::new();
         for page in pages {

@@ -1,4 +1,4 @@
-//! Flushing in the background.
+//! The [`Flusher`]: the thread that flushes in the background. Non-goals: the flush itself (`flush`).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use crate::drive::Class;
 use crate::exec::{Exec, pools};
 use crate::sys::sync::{self, Condvar, Mutex, lock};
 
-/// Sets that wait for the flusher at most.
+/// Most sets that wait for the flusher. Later ones wait for the next write to them.
 const QUEUE_SETS: usize = 4096;
 /// Sets that the flusher takes at a time.
 const BATCH_SETS: usize = 64;
@@ -35,7 +35,7 @@ struct State {
 }
 
 impl Flusher {
-    /// Leaves the sets of pages to the thread; `false` where none could be started.
+    /// Leaves the sets of pages to the thread. Returns `false` if none could be started.
     fn push(&self, start: impl FnOnce() -> Option<JoinHandle<()>>, keys: impl Iterator<Item = Key>) -> bool {
         let mut state = lock(&self.state);
         if state.stop || state.has_failed {
@@ -59,7 +59,7 @@ impl Flusher {
         true
     }
 
-    /// The next pages whose sets are to be flushed; `None` at the end.
+    /// A page of each set to be flushed next. `None` at the end.
     fn next(&self) -> Option<Vec<Key>> {
         let mut state = lock(&self.state);
         state.running = false;
@@ -76,7 +76,7 @@ impl Flusher {
         }
     }
 
-    /// Ends the thread; what it has not flushed stays dirty.
+    /// Ends the thread. Pages that it has not flushed stay dirty.
     pub fn stop(&self) {
         let thread = {
             let mut state = lock(&self.state);
@@ -88,29 +88,29 @@ impl Flusher {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // It cannot have panicked: its rounds are caught.
+            // The thread catches the panics of its rounds, so it has not panicked.
             let _ = thread.join();
         }
     }
 }
 
 impl Pager {
-    /// Leaves the sets of pages to the thread in the background; `false` where none could be started, which `exec` is told.
+    /// Leaves the sets of pages to the background thread. Returns `false` if none could be started; a notice says why.
     pub(super) fn flush_later(self: &Arc<Self>, exec: &Exec, keys: impl Iterator<Item = Key>) -> bool {
         self.flusher.push(|| self.start_flusher(exec), keys)
     }
 
-    /// Starts the thread. Without it calls that write flush by themselves.
+    /// Starts the thread. Without it writing calls flush by themselves.
     fn start_flusher(self: &Arc<Self>, exec: &Exec) -> Option<JoinHandle<()>> {
         let pager = Arc::downgrade(self);
         let thread = std::thread::Builder::new().name("iomill-flush".into()).spawn(move || {
-            // A file whose last hold is this thread's would be flushed here, and the others not meanwhile.
+            // Closing a file here would delay the flushes of all other files.
             pools::leave_closing_to_others();
             loop {
-                // Held only while there is work, and while asleep through the flusher's own end: `stop` comes first.
+                // Held during a round, and while the thread sleeps in `next`. `stop` ends that sleep before the pager is dropped.
                 let Some(pager) = pager.upgrade() else { return };
                 let Some(pages) = pager.flusher.next() else { return };
-                // A panic must not take those along that are flushed after it. Its message is out.
+                // A panic of one round must not end the thread. The panic message has been printed.
                 let _ = catch_unwind(AssertUnwindSafe(|| pager.flush_sets_behind(&pages)));
             }
         });
@@ -126,7 +126,7 @@ impl Pager {
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
             let Some(file) = self.file(keys[0].file()) else { continue };
             let io = file.exec().blocking_behind();
-            // What fails stays dirty, and is kept for the file's handles (`writeback_errors`).
+            // Pages that fail stay dirty, and the file's handles report it (`writeback_errors`).
             let _kept = Exec::run_to_end(file.flush_if_open(&io, keys, Class::Background));
         }
     }

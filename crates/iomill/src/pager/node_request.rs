@@ -1,17 +1,18 @@
-//! NodeRequests: what a call has to do with pages of another node, done there.
+//! Requests to other nodes: a [`NodeRequest`] is a node's share of a wave, which a thread of that node does. [`Replies`] collect the ends.
 //!
-//! The caller sends each node its share of a wave as one message, does its own share meanwhile, and is told when all of them have ended.
-//! A node's thread (`node_threads`) looks the pages up, fills what is missing, and copies straight from and into the caller's memory.
+//! The caller sends each node its share as one message, does its own share meanwhile, and waits until all requests have ended. A node's
+//! thread (`node_threads`) looks the pages up, fills those that are missing, and copies straight from and into the caller's memory.
+//! Non-goals: which pages go to which node (`nodes`).
 //!
 //! Rules, beside those of the cache and of the inbox:
 //! 1. A caller holds no fills when it sends, and none when it waits for the replies: its own have ended by then (rule 4 of the cache).
-//! 2. Who works on an request waits for drives and for nobody else. What somebody else is at, and what finds its set full, goes back
-//!    undone, and the caller does it after all its requests have ended. So nobody who has fills waits for a page, an inbox of a node or
-//!    an answer, and the chain of who waits for whom ends at a drive: caller -> node's thread -> drive, caller -> page -> who fills
-//!    it -> drive.
-//! 3. A caller returns, also with an error and by a panic, only after all its requests have ended: others write to its memory.
-//! 4. An request ends once: when all that it began has ended, or when it is dropped because nobody will work on it. Who works on it has
-//!    let go of its file and its array before the caller is told, who may close them.
+//! 2. A thread that works on a request waits for drives only. A span goes back undone if another operation works on its page, or if its
+//!    set is full. The caller does such spans after all its requests have ended. So no thread that owns fills waits for a page, for
+//!    room in a node's inbox, or for replies. Every chain of waits ends at a drive: caller -> node's thread -> drive, or
+//!    caller -> page -> the thread that fills it -> drive.
+//! 3. A caller returns only after all its requests have ended, also by an error or a panic: the nodes' threads write to its memory.
+//! 4. A request ends once: when all that it began has ended, or when it is dropped because no thread will work on it. It lets go of its
+//!    file and its array before the caller continues, because the caller may close them.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
 
-/// What comes back from all requests of a wave.
+/// The ends of all requests of a wave.
 #[derive(Debug, Default)]
 pub struct Replies {
     state: Mutex<State>,
@@ -36,7 +37,7 @@ pub struct Replies {
 
 #[derive(Debug, Default)]
 struct State {
-    /// NodeRequests that have not ended.
+    /// Requests that have not ended.
     out: usize,
     left: Sorted,
     /// The first error.
@@ -48,7 +49,7 @@ impl Replies {
         lock(&self.state).out += 1;
     }
 
-    /// Takes in the end of an request. Only the last one wakes the caller.
+    /// Notes the end of a request. Only the last one wakes the caller.
     fn end(&self, left: Sorted, result: Result<()>) {
         let mut state = lock(&self.state);
         state.left.extend(left);
@@ -73,12 +74,12 @@ impl Replies {
     }
 }
 
-/// NodeRequests that are out. Dropping it waits for their ends (rule 3).
+/// Requests that are under way. Dropping it waits for their ends (rule 3).
 #[derive(Debug)]
 pub struct Awaited(pub Arc<Replies>);
 
 impl Awaited {
-    /// Waits until all have ended; what they left undone, and the first error.
+    /// Waits until all have ended. Returns what they left undone, and the first error.
     pub fn wait(self) -> (Sorted, Result<()>) {
         self.0.wait()
     }
@@ -96,29 +97,29 @@ pub struct NodeRequest {
     want: Want,
     class: Class,
     spans: Vec<Span>,
-    /// Until the end (rule 4).
+    /// `None` after the end (rule 4).
     file: Option<OpenRef>,
     replies: Arc<Replies>,
 }
 
 impl NodeRequest {
-    /// An request that `replies` hears of the end of.
+    /// A request that reports its end to `replies`.
     pub fn new(want: Want, class: Class, spans: Vec<Span>, file: OpenRef, replies: &Arc<Replies>) -> NodeRequest {
         replies.begin();
         NodeRequest { want, class, spans, file: Some(file), replies: Arc::clone(replies) }
     }
 
-    /// How many pages it is about.
+    /// How many spans it has.
     pub fn weight(&self) -> usize {
         self.spans.len()
     }
 
-    /// What runs its I/O, until it has ended.
+    /// What runs its I/O; `None` after the end.
     pub fn exec(&self) -> Option<&Arc<Exec>> {
         self.file.as_ref().map(|file| file.exec())
     }
 
-    /// Ends it as if it had never been, and gives back what it was to do.
+    /// Ends it without a result, and returns its spans.
     pub fn take_back(mut self) -> Vec<Span> {
         let spans = std::mem::take(&mut self.spans);
         self.end(Sorted::default(), Ok(()));
@@ -132,13 +133,13 @@ impl NodeRequest {
         }
     }
 
-    /// Does what needs no drive and begins the rest; `None` if that was all.
+    /// Does what needs no drive, and begins the rest. `None` if nothing is left.
     pub fn begin(mut self) -> Option<Begun> {
         let file = self.file.clone()?;
         let paged = file.paged.clone()?;
         let mut fills = Fills::new(self.want, Arc::clone(&paged), self.spans.len());
         let spans = std::mem::take(&mut self.spans);
-        // SAFETY: the caller keeps the spans' memory until the request has ended (rule 3), which is after `fills`.
+        // SAFETY: the caller keeps the spans' memory until the request has ended (rule 3), and `fills` end before that.
         let left = unsafe { paged.begin_wave(&spans, &mut fills) };
         drop(file);
         if fills.is_empty() {
@@ -155,15 +156,15 @@ impl NodeRequest {
 
 impl Drop for NodeRequest {
     fn drop(&mut self) {
-        let why = "it has ended; what the call began is done as far as it says, and calls after it do without".into();
+        let why = "it has ended, and the call may be done in part; repeat it: later calls do without the thread".into();
         self.end(Sorted::default(), Err(Error::Machine { what: "the thread of a node".into(), why }));
     }
 }
 
-/// An request with pages to fill.
+/// A request with pages to fill.
 #[derive(Debug)]
 pub struct Begun {
-    /// Before the request: where a panic leaves some of them, the caller hears of it after they have ended.
+    /// Declared before the request: if a panic leaves some fills, they end before the request does.
     fills: Fills<Arc<Paged>>,
     runs_left: AtomicUsize,
     tail: Mutex<Tail>,
@@ -177,8 +178,8 @@ struct Tail {
 }
 
 impl Begun {
-    /// The pieces that fill its pages, each with its drive. Every one ends in [`Begun::run_done`], or none and all by
-    /// [`Begun::fail`]. The lists of scattered ones are in `self`.
+    /// The pieces that fill its pages, each with its drive. Each of them ends by [`Begun::run_done`], or all by [`Begun::fail`]. Their
+    /// lists of scattered memory are in `self`.
     pub fn pieces(&self) -> Vec<(u16, Piece)> {
         let tail = lock(&self.tail);
         let Some(file) = &tail.request.file else { return Vec::new() };
@@ -190,7 +191,7 @@ impl Begun {
         self.fills.len()
     }
 
-    /// Takes in the end of a piece, by its tag; whether it was the last, with which the request ends.
+    /// Notes the end of a piece, by its tag. Returns whether it was the last one, which ends the request.
     pub fn run_done(&self, tag: u32, outcome: Outcome) -> bool {
         let mut many = Vec::new();
         self.fills.end_run(tag, outcome, &mut many);
@@ -203,6 +204,7 @@ impl Begun {
     }
 
     fn count_down(&self) -> bool {
+        // AcqRel: pairs with this in other threads, so that the last one sees the fills that the others have ended.
         let last = self.runs_left.fetch_sub(1, Ordering::AcqRel) == 1;
         if last {
             self.end(None);
@@ -210,7 +212,7 @@ impl Begun {
         last
     }
 
-    /// Ends it with an error, before any of its pieces was begun.
+    /// Ends it with an error, before any of its pieces has begun.
     pub fn fail(&self, error: &Error) {
         self.fills.abandon();
         self.end(Some(Error::Machine { what: "the thread of a node".into(), why: error.to_string() }));
@@ -224,10 +226,10 @@ impl Begun {
         request.end(std::mem::take(left), result);
     }
 
-    /// Hands the pieces to the drive threads, who end it.
+    /// Hands the pieces to the drive threads. The last end of a piece ends the request.
     pub fn send_to_drives(self) {
         let Some(exec) = lock(&self.tail).request.exec().cloned() else { return };
-        // It does not end before what runs it is let go of here (rule 4).
+        // One more, so that it does not end before this thread has let go of `exec` (rule 4).
         self.runs_left.fetch_add(1, Ordering::Relaxed);
         let shares = exec.shares(self.pieces().into_iter());
         let this = Arc::new(self);
@@ -255,7 +257,7 @@ mod models {
     use crate::sys::sync::{AtomicU64, model};
     use loom::thread;
 
-    /// What nodes have copied is there when the caller has waited, for all of them (rule 3).
+    /// When the caller has waited for all nodes, it sees what they have copied (rule 3).
     ///
     /// Seen to fail when the caller did not wait, and when the last end did not wake it.
     #[test]
@@ -278,7 +280,7 @@ mod models {
         });
     }
 
-    /// What requests see of a page: nobody's, somebody's to fill, or there. How the cache does that has models of its own.
+    /// What requests see of a page: missing, being filled, or there. The cache, which does that, has models of its own.
     #[derive(Default)]
     struct Page(Mutex<State>, Condvar);
 
@@ -291,7 +293,7 @@ mod models {
     }
 
     impl Page {
-        /// What it was; if that is missing, it is the caller's to fill.
+        /// The state before the call. If the page was missing, the caller fills it.
         fn begin(&self) -> State {
             let mut state = lock(&self.0);
             let was = *state;
@@ -314,7 +316,7 @@ mod models {
         }
     }
 
-    /// Hands an request for a page to a node that may sleep.
+    /// Hands a request for a page to a node that may sleep.
     fn send(inbox: &Inbox<(usize, Arc<Replies>)>, node: &thread::Thread, page: usize) -> Awaited {
         let replies = Arc::<Replies>::default();
         replies.begin();
@@ -324,7 +326,7 @@ mod models {
         Awaited(replies)
     }
 
-    /// Works on two requests as a node does: what somebody else is at goes back undone (rule 2).
+    /// Works on two requests as a node does: a page that another thread fills goes back undone (rule 2).
     fn work(pages: &[Page; 2], inbox: &Inbox<(usize, Arc<Replies>)>) {
         let (mut requests, mut done) = (Vec::new(), 0);
         while done < 2 {
@@ -344,7 +346,7 @@ mod models {
         }
     }
 
-    /// Asks for pages as a node's thread does, which ends what it fills after it has asked for all; what goes back undone (rule 2).
+    /// Asks for pages as a node's thread does: it ends its fills after it has asked for all. Returns the pages that go back (rule 2).
     fn work_on(pages: &[Page; 2], wanted: [usize; 2]) -> Vec<usize> {
         let asked = wanted.map(|page| (page, pages[page].begin()));
         let those = |state| asked.into_iter().filter(move |(_, asked)| *asked == state).map(|(page, _)| page);
@@ -352,8 +354,8 @@ mod models {
         those(State::Filling).collect()
     }
 
-    /// Two threads of nodes at the same two pages, each of which may have begun one of them when it comes to the other: nobody hangs, and
-    /// what goes back is there soon.
+    /// Two threads of nodes fill the same two pages. Each may have begun one page when it comes to the other: no thread hangs, and pages
+    /// that go back are there soon.
     ///
     /// Seen to fail when they waited for each other's page (rule 2).
     #[test]
@@ -371,11 +373,11 @@ mod models {
         });
     }
 
-    /// Two callers and a node that sleeps: one asks it for the page that the other is filling, who asks it for yet another. Nobody hangs,
-    /// and the page is there in the end (rules 1 and 2, and those of the inbox).
+    /// Two callers and a node that sleeps. One caller asks the node for the page that the other caller fills, and the other asks it for
+    /// another page. No thread hangs, and the page is there in the end (rules 1 and 2, and those of the inbox).
     ///
-    /// Seen to fail with both rules broken, the node waiting for a page whose owner waits for the node (one of them is enough here), and
-    /// when the sender did not wake the node.
+    /// Seen to fail with rules 1 and 2 broken: the node waited for a page, and the thread that filled it waited for the node. One broken
+    /// rule is enough here. Also seen to fail when the sender did not wake the node.
     #[test]
     fn loom_errand_waits_for_no_page() {
         model(|| {

@@ -1,9 +1,9 @@
-//! The threads of the nodes that cache: each takes the requests of its inbox and does them beside each other.
+//! The threads of the nodes that cache ([`NodeThreads`]): each takes the requests of its inbox and does them at the same time.
 //!
 //! Goals: one wake for as many requests as come while a thread sleeps or works; all their pages in flight at the same time. Non-goals:
-//! knowing what an request is about (`request`, whose rules hold here), and background work.
+//! what a request does (`node_request`, with rules that hold here, too), and background work.
 //!
-//! A thread sleeps parked. Its token is kept when it comes before the thread parks, as rule 2 of the inbox wants of an engine's wake.
+//! A sleeping thread is parked. A token that comes before the thread parks is kept, as rule 2 of the inbox demands of an engine's wake.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -22,26 +22,26 @@ use crate::sys::clock::Clock;
 use crate::sys::cpu;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
-/// A node has a thread for so many of its CPUs, and one at least.
+/// A node has a thread for so many of its CPUs, and at least one.
 const CPUS_PER_THREAD: usize = 8;
-/// And not more than this.
+/// Most threads of a node.
 const THREADS_MAX: usize = 4;
 
 /// Pages that a thread has in flight before it takes another request.
 const PAGES_IN_FLIGHT: usize = 1024;
 
-/// Tags of one request's pieces, of which a wave has fewer, and requests that a thread begins before it sees the end of all.
+/// Tags for each request, more than the pieces of a wave; and most requests that a thread begins before it has seen the ends of all.
 const TAGS: u32 = 1 << 12;
 const REQUESTS: usize = 1 << 16;
 
-/// Not of `sys::sync`: no model is about it, and loom's cannot be static.
+/// The next thread's number. Not of `sys::sync`: no model uses it, and loom's atomics cannot be static.
 static TURNS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 thread_local! {
     static TURN: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A number of the calling thread's own, counted up from thread to thread.
+/// The calling thread's own number. Numbers count up from thread to thread.
 pub fn turn() -> usize {
     TURN.with(|turn| {
         if turn.get() == usize::MAX {
@@ -54,9 +54,9 @@ pub fn turn() -> usize {
 /// The threads of all nodes that cache, started when first needed.
 #[derive(Debug)]
 pub struct NodeThreads {
-    /// By the cache's number: the node's, and its CPUs.
+    /// By the cache's number: the number of its node, and that node's CPUs.
     nodes: Vec<(usize, Vec<usize>)>,
-    /// By the cache's number. Empty where a thread could not be started.
+    /// By the cache's number. Empty if no thread of the node could be started.
     started: OnceLock<Vec<Vec<Worker>>>,
     starting: Mutex<()>,
 }
@@ -84,8 +84,8 @@ impl NodeThreads {
         self.started.get_or_init(|| self.nodes.iter().map(|(id, cpus)| node_threads(*id, cpus, notice)).collect())
     }
 
-    /// Hands an request to the node that has the cache of this number; gives it back where nobody is there to take it. Waits for room
-    /// where the inbox is full, which the caller does holding nothing (rule 1 of `request`).
+    /// Hands a request to the node that has the cache of this number. Returns the request if that node has no thread. Waits while the inbox
+    /// is full: the caller holds no fills (rule 1 of `node_request`).
     pub fn send(
         &self,
         cache: usize,
@@ -100,9 +100,9 @@ impl NodeThreads {
         worker.inbox.hand_over(request, load, || worker.thread.unpark(), || false)
     }
 
-    /// Ends the threads after what was handed to them.
+    /// Ends the threads when they have done what was handed to them.
     pub fn stop(&self) {
-        // Whoever comes after finds no thread to start.
+        // A call that comes later finds no thread, and starts none.
         let workers = || self.started.get_or_init(|| self.nodes.iter().map(|_| Vec::new()).collect()).iter().flatten();
         for worker in workers() {
             if worker.inbox.close() {
@@ -113,7 +113,7 @@ impl NodeThreads {
             if worker.thread.id() != std::thread::current().id()
                 && let Some(join) = lock(&worker.join).take()
             {
-                // Should it have panicked, its message is out and its requests were ended.
+                // If it has panicked, the message has been printed, and its requests have ended.
                 let _ = join.join();
             }
         }
@@ -131,7 +131,7 @@ fn node_threads(id: usize, cpus: &[usize], notice: &dyn Fn(String)) -> Vec<Worke
         let (own, cpus) = (Arc::clone(&inbox), cpus.to_vec());
         let join = std::thread::Builder::new().name(name).spawn(move || {
             let result = if cpus.is_empty() { Ok(()) } else { cpu::bind_current_thread(&cpus) };
-            // Whoever started this thread waits for it.
+            // The thread that started this one waits for it.
             let _ = report.send(result);
             work(&own);
         });
@@ -142,13 +142,13 @@ fn node_threads(id: usize, cpus: &[usize], notice: &dyn Fn(String)) -> Vec<Worke
                 }
                 node_threads.push(Worker { inbox, thread: join.thread().clone(), join: Mutex::new(Some(join)) });
             }
-            Err(error) => notice(format!("no thread on node {id}, whose pages are fetched from elsewhere: {error}")),
+            Err(error) => notice(format!("no thread on node {id}, so calling threads fill its pages: {error}")),
         }
     }
     node_threads
 }
 
-/// Closes the inbox however its thread ends, and ends the requests that nobody will work on.
+/// Closes the inbox when the thread ends, also by a panic. Ends the requests that no thread will work on.
 struct Closing<'a>(&'a Inbox<NodeRequest>);
 
 impl Drop for Closing<'_> {
@@ -181,12 +181,12 @@ fn work(inbox: &Inbox<NodeRequest>) {
         }
         match &ring {
             Some(ring) => Wave::default().run(inbox, ring, &mut requests),
-            None => unreachable!("an request has its array until it ends"),
+            None => unreachable!("a request has its array until it ends"),
         }
     }
 }
 
-/// This thread's own engines, and what of the array they need. It does not hold the array (rule 4 of `request`).
+/// This thread's own engines, and what they need of the array. It does not hold the array (rule 4 of `node_request`).
 struct Ring {
     cell: Arc<contexts::Cell>,
     regions: Arc<Regions>,
@@ -199,21 +199,21 @@ impl Ring {
     }
 }
 
-/// NodeRequests that are worked on at the same time, on this thread's own ring.
+/// Requests that this thread works on at the same time, on its own ring.
 #[derive(Default)]
 struct Wave {
-    /// By number, the high bits of tags; those that have ended are gone.
+    /// By number, the high bits of tags. `None` for those that have ended.
     begun: Vec<Option<Begun>>,
-    /// Pieces that were not taken yet.
+    /// Pieces that the engines have not taken yet.
     pieces: VecDeque<(u16, Piece)>,
     /// Pages that are being filled.
     pages: usize,
 }
 
 impl Wave {
-    /// Works on the requests, and on those that come while there are some, until all have ended.
+    /// Works on the requests, and on those that come meanwhile, until all have ended.
     fn run(self, inbox: &Inbox<NodeRequest>, ring: &Ring, requests: &mut Vec<NodeRequest>) {
-        // Its failure, if any, is that of the first request's array, whose calls see it.
+        // If it fails, all these requests end with the error.
         let made = requests.first().and_then(NodeRequest::exec).map_or(Ok(()), |exec| exec.ready_context(&ring.cell));
         let wave = RefCell::new(self);
         let source = std::iter::from_fn(|| {
@@ -250,7 +250,7 @@ impl Wave {
 
     fn piece_done(&mut self, end: Done) {
         let place = &mut self.begun[(end.tag / TAGS) as usize];
-        let Some(begun) = place else { unreachable!("an request has as many pieces as tags that end") };
+        let Some(begun) = place else { unreachable!("a request has as many pieces as tags that end") };
         let pages = begun.pages();
         if begun.run_done(end.tag % TAGS, end.result) {
             *place = None;

@@ -1,7 +1,8 @@
-//! One cache on each node that caches, as one: which page is where, and who is near it.
+//! The caches of all nodes as one: which node has a page, and which node is near the calling thread. The types are [`Remote`] and
+//! [`Spread`]. Non-goals: what a node does with a request (`node_request`, `node_threads`).
 //!
-//! A page belongs to one node for ever, by a hash of the 64 KiB that it lies in. With one node there is one cache and nothing else here
-//! costs more than a branch.
+//! A page always belongs to the same node, by a hash of the 64 KiB that contain it. With one node there is one cache, and this file costs
+//! a call no more than a branch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,34 +22,34 @@ use crate::file::split::Extent;
 use crate::sys::sync::{AtomicU64, Ordering};
 use crate::sys::topology::{Finder, MEMORY_POLICY};
 
-/// A wave's pages of another node go there as a message from so many on. Below it is cheaper to fill them from here: the drive writes to
-/// whatever node's memory by itself, and a message wakes two threads.
+/// A wave sends another node's pages there as a message if there are so many or more. Fewer are cheaper to fill from here: the drive
+/// writes to any node's memory by itself, and a message wakes two threads.
 const MESSAGE_PAGES: usize = 8;
 
-/// How blocking calls get at pages that are in the cache of another node. Futures and callbacks, which are handed to the drive threads
-/// anyway, always reach for them directly.
+/// How blocking calls reach pages in the cache of another node. Futures and callbacks always reach them directly: their pieces go to the
+/// drive threads anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Remote {
-    /// What is there directly; what is missing and what is written by message, when there are several pages of one node.
+    /// Reads cached pages directly. Missing pages and writes go by message if a node has several of them.
     #[default]
     Auto,
     /// Always directly.
     Direct,
-    /// Always by message to a thread of the node, one for all pages of a call there (up to 1,024), pinned pages excepted.
+    /// Always by message to a thread of the node, one message for all pages of a call there, up to 1,024. Pins are always direct.
     Message,
 }
 
-/// What is needed where there are several nodes.
+/// What several nodes need beside the first cache.
 #[derive(Debug)]
 pub(super) struct Spread {
     /// The caches but the first.
     others: Box<[Cache]>,
     finder: Finder,
-    /// By a node's place among the array's, the number of its cache, if it has one.
+    /// By a node's index in `NodeRoles::nodes`: the number of its cache, if it has one.
     homes: Vec<Option<usize>>,
-    /// Pages that are to be filled or written to go by message from so many on.
+    /// A message takes at least so many pages to fill or to write to.
     least_asked: usize,
-    /// Pages that are to be read, and may be there, from so many on; `None` for never.
+    /// The same of pages to read, before this thread has looked them up. `None`: it always looks them up itself.
     least_read: Option<usize>,
     /// Pages sent by message, by the cache's number.
     sent: Vec<AtomicU64>,
@@ -76,7 +77,7 @@ impl Spread {
         }
     }
 
-    /// The number of the cache that is on the calling thread's node, if one is.
+    /// The number of the cache on the calling thread's node, if there is one.
     fn home(&self) -> Option<usize> {
         self.finder.here(super::node_threads::turn()).and_then(|node| self.homes[node])
     }
@@ -85,7 +86,7 @@ impl Spread {
         self.others.len() + 1
     }
 
-    /// Takes those of the spans out that are on other nodes, `least` or more on one: by the cache's number.
+    /// Takes the spans of other nodes out, if a node has `least` or more. Returns them by the cache's number.
     fn take_away(&self, paged: &Paged, spans: &mut Vec<Span>, least: usize) -> Vec<Vec<Span>> {
         let home = self.home();
         let mut shares = vec![Vec::new(); self.count()];
@@ -113,19 +114,19 @@ impl Pager {
         std::iter::once(&self.first).chain(others)
     }
 
-    /// Whether there is one cache, and it is of the default shape, for which reads are made.
+    /// Whether there is one cache of the default shape. Reads have a faster path for that.
     #[inline(always)]
     pub fn is_default(&self) -> bool {
         self.is_default
     }
 
-    /// The one that a page belongs to; with `DEFAULT` there is only one.
+    /// The cache that a page belongs to. With `DEFAULT` there is only one.
     #[inline(always)]
     pub(super) fn cache_as<const DEFAULT: bool>(&self, key: Key) -> &Cache {
         if DEFAULT { &self.first } else { self.cache_of(key) }
     }
 
-    /// The one that a page belongs to.
+    /// The cache that a page belongs to.
     #[inline(always)]
     pub fn cache_of(&self, key: Key) -> &Cache {
         match &self.spread {
@@ -137,18 +138,18 @@ impl Pager {
         }
     }
 
-    /// Has each cache's memory, untouched so far, come from its node. What cannot be is noticed once.
+    /// Binds each cache's memory, before its first use, to its node. The first error becomes a notice.
     pub(super) fn bind(&self, roles: &NodeRoles, notices: &mut Vec<String>) {
         let bind = |(cache, &node): (&Cache, &usize)| match roles.nodes[node].memory {
             Some(memory) => cache.bind(memory, MEMORY_POLICY),
             None => Ok(()),
         };
         if let Some(error) = self.caches().zip(&roles.cache).find_map(|each| bind(each).err()) {
-            notices.push(format!("the cache's memory is where it comes to be: {error}"));
+            notices.push(format!("the cache's memory is not bound to its nodes, so reads may be slower: {error}"));
         }
     }
 
-    /// Pages that fit now.
+    /// Pages that the caches have room for now.
     pub fn pages(&self) -> u64 {
         self.caches().map(|cache| cache.directory().pages()).sum()
     }
@@ -172,12 +173,12 @@ impl Pager {
         keys
     }
 
-    /// Forgets the pages of a file from `page` on, dirty ones too. Nobody is at them.
+    /// Forgets the pages of a file from `page` on, dirty ones too. No operation works on them.
     pub fn discard(&self, file: u32, page: u64) {
         self.caches().for_each(|cache| cache.discard(file, page));
     }
 
-    /// What the nodes' caches have: the node's place, its cache's pages, and the pages that were sent to it by message.
+    /// For each cache: its node's index in `roles.nodes`, its pages, and the pages that were sent to it by message.
     pub fn of_nodes(&self, roles: &NodeRoles) -> impl Iterator<Item = (usize, u64, u64)> {
         self.caches().zip(&roles.cache).map(|(cache, &place)| {
             let sent = self.spread.as_ref().map(|spread| spread.sent[cache.number()].load(Ordering::Relaxed));
@@ -185,12 +186,12 @@ impl Pager {
         })
     }
 
-    /// Forgets pages of a file that are clean, as [`Cache::forget`] does; how many.
+    /// Forgets clean pages of a file, as [`Cache::forget`] does. Returns how many.
     pub fn forget(&self, file: u32, pages: Range<u64>) -> u64 {
         self.caches().map(|cache| cache.forget(file, pages.clone())).sum()
     }
 
-    /// Ends the nodes' threads. No call is under way.
+    /// Ends the nodes' threads. No call is in flight.
     pub fn stop_node_threads(&self) {
         if let Some(spread) = &self.spread {
             spread.threads.stop();
@@ -199,13 +200,13 @@ impl Pager {
 }
 
 impl Paged {
-    /// The name of a page and the cache that it belongs to, unless the page is too far out to be cached.
+    /// The key of a page, its hash, and the cache that it belongs to. `None` if the page is too far out to be cached.
     #[inline(always)]
     pub fn key(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
         self.key_as::<false>(page)
     }
 
-    /// The same; with `DEFAULT` there is one cache.
+    /// The same. With `DEFAULT` there is one cache.
     #[inline(always)]
     pub fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
         let key = self.zero.page_after(page)?;
@@ -213,7 +214,7 @@ impl Paged {
         Some((key, cache.directory().hash(key), cache))
     }
 
-    /// The same for who wants to look into that cache directly; `None` where such pages go by message.
+    /// The same for a caller that looks into that cache directly. `None` if such pages go by message.
     #[inline(always)]
     pub(super) fn key_to_read<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
         match &self.pager.spread {
@@ -225,8 +226,8 @@ impl Paged {
         }
     }
 
-    /// Leaves to the other nodes what is to be read by message whether it is there or not: that goes to `missing`, and what is left is
-    /// returned. `None` where nothing is read so.
+    /// Adds the spans to `missing` that the other nodes read by message, whether they are there or not. Returns the remaining spans, or
+    /// the extents as an error if no reads go by message.
     pub(super) fn leave_to_nodes<E: Iterator<Item = Extent>>(
         &self,
         extents: E,
@@ -244,10 +245,10 @@ impl Paged {
 }
 
 impl OpenFile {
-    /// Sends other nodes their shares of a wave, one message each, and leaves what is the caller's to do. `None` if nothing is away.
+    /// Sends other nodes their shares of a wave, one message each, and leaves the caller's share in `wave`. `None` if nothing was sent.
     ///
     /// # Safety
-    /// The spans' memory is valid, and (for reads) nobody else's, until what is returned has been waited for or dropped.
+    /// The spans' memory is valid until the result has been waited for or dropped. For reads nothing else uses it.
     pub(super) unsafe fn send_away(
         &self,
         io: &Io<'_>,
@@ -257,14 +258,14 @@ impl OpenFile {
         class: Class,
     ) -> Option<Awaited> {
         let spread = paged.pager.spread.as_ref()?;
-        // A spawned operation is on a drive's thread already, and waits for no other.
+        // A spawned operation must not block, and its pieces go to the drive threads anyway.
         if spread.least_asked > wave.len() || !io.blocks() {
             return None;
         }
         let shares = spread.take_away(paged, wave, spread.least_asked);
         let mut away = None;
         for (node, spans) in shares.into_iter().enumerate().filter(|(_, spans)| !spans.is_empty()) {
-            // A file that is being closed has no share in the work of others any more.
+            // The pager does not know the file any more: it is being closed, and the caller does all itself.
             let Some(file) = paged.pager.file(paged.number()) else {
                 wave.extend(spans);
                 continue;
@@ -280,7 +281,7 @@ impl OpenFile {
     }
 }
 
-/// A set's worth of memory for each of so many nodes, as even as whole sets can be.
+/// Divides `bytes` among nodes, in whole sets and as evenly as these allow.
 pub(super) fn shares(bytes: u64, ways: usize, nodes: usize) -> Vec<u64> {
     if nodes == 1 {
         return vec![bytes];

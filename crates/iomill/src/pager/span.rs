@@ -64,7 +64,7 @@ pub enum Want {
     Write,
     /// To have them in the cache, because the call is about to use them there.
     Touch,
-    /// To have them in the cache, because a call may ask for them soon. No call waits for that, so pages that another operation works
-    /// on, and pages whose set is full, are left alone.
+    /// To have them in the cache, because a call may ask for them soon. No call waits for that. So pages that another operation works
+    /// on are left alone, and pages with a full set.
     Ahead,
 }

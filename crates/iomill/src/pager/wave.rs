@@ -1,4 +1,5 @@
-//! The first half of a wave: each page is looked up, and what is missing becomes the call's to fill.
+//! The first half of a wave: `Paged::begin_wave` looks up each page, and the call becomes the owner of fills for missing pages.
+//! [`Sorted`] has the other spans. Non-goals: I/O (`fill`, `complete`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,17 +12,17 @@ use crate::cache::{Begun, Came, Fill, Waiter, Wrote};
 use crate::counters::Id;
 use crate::sys::sync::Ordering;
 
-/// What became of one span at first sight.
+/// The result of the first look at one span.
 enum Asked {
     Done,
-    /// Somebody is at the page.
+    /// Another operation works on the page.
     Busy,
     Yours(Fill),
     /// The set is full.
     Full,
 }
 
-/// What a page's set wants after the page was asked for.
+/// What a page's set needs after the page was asked for.
 enum Wants {
     Nothing,
     /// It has many dirty pages.
@@ -30,27 +31,27 @@ enum Wants {
     FlushNow,
 }
 
-/// Pages whose sets want to be flushed.
+/// Pages of sets that need a flush.
 #[derive(Debug, Default)]
 pub(super) struct Over {
     /// They have many dirty pages.
     pub many: Vec<u64>,
-    /// A clean page had to go in the place of a dirty one. A call that writes flushes those at once: the flusher does not keep up, and what
-    /// stays in the cache is to be what the policy wants.
+    /// A clean page had to go in the place of a dirty one. A call that writes flushes these sets at once: the flusher is too slow, and the
+    /// policy cannot keep the pages that it wants.
     pub pressed: Vec<u64>,
 }
 
-/// Spans by what became of them.
+/// Spans that are neither done nor being filled.
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     pub busy: Vec<Span>,
     pub full: Vec<Span>,
-    /// Pages whose sets want to be flushed.
+    /// Pages of sets that need a flush.
     pub over: Over,
 }
 
 impl Sorted {
-    /// Adds what became of others.
+    /// Adds the spans and pages of another.
     pub fn extend(&mut self, other: Sorted) {
         self.busy.extend(other.busy);
         self.full.extend(other.full);
@@ -60,14 +61,14 @@ impl Sorted {
 }
 
 impl Paged {
-    /// Asks for one page; and what its set wants.
+    /// Asks for one page. Returns also what its set needs.
     ///
     /// # Safety
-    /// The span's memory is valid, and (for reads) nobody else's.
+    /// The span's memory is valid. For reads nothing else uses it.
     unsafe fn ask(&self, local: &Local, want: Want, span: Span, set_dirty: u32) -> (Asked, Wants) {
         let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
         if want != Want::Write {
-            // A page to be read was not found a moment ago; the others are asked for here first.
+            // A page to be read was not found a moment ago. For the others this is the first look.
             if want != Want::Read
                 && let Some(seen) = cache.directory().find(key, hash)
             {
@@ -84,10 +85,10 @@ impl Paged {
                     local.tally.add(Id::Hits, 1);
                     Asked::Done
                 }
-                // It goes and comes: the next round looks again.
+                // It has gone again: the next round looks again.
                 Begun::Present | Begun::Busy => Asked::Busy,
                 Begun::Yours(fill) => return yours(fill),
-                // Of dirty pages, as a rule.
+                // Mostly of dirty pages.
                 Begun::Full => return (Asked::Full, Wants::Flush),
             };
             return (asked, Wants::Nothing);
@@ -106,12 +107,12 @@ impl Paged {
             }
             Wrote::Busy => (Asked::Busy, Wants::Nothing),
             Wrote::Yours(fill) => yours(fill),
-            // Whoever writes flushes it (`flush_full`).
+            // The writing call flushes it (`flush_full`).
             Wrote::Full => (Asked::Full, Wants::Nothing),
         }
     }
 
-    /// Fetches ahead what filling a page will read and write.
+    /// Prefetches the memory that filling a page will read and write.
     #[inline]
     pub(super) fn prefetch(&self, page: u64) {
         if let Some((_, hash, cache)) = self.key(page) {
@@ -119,16 +120,16 @@ impl Paged {
         }
     }
 
-    /// What to wait on while somebody is at a page.
+    /// A waiter for a page that another operation works on.
     pub(super) fn waiter(&self, page: u64, to_flush: bool) -> Option<Arc<Waiter>> {
         let (key, hash, cache) = self.key(page)?;
         cache.waiter(key, hash, to_flush)
     }
 
-    /// Asks for the pages of a wave: what is there is done, what is ours to fill goes into `fills`.
+    /// Asks for the pages of a wave. Spans with cached pages are done. Pages that the call must fill go into `fills`.
     ///
     /// # Safety
-    /// The spans' memory is valid, and (for reads) nothing else's, until the fills have ended.
+    /// The spans' memory is valid until the fills have ended. For reads nothing else uses it.
     pub(super) unsafe fn begin_wave<P: Deref<Target = Paged>>(&self, spans: &[Span], fills: &mut Fills<P>) -> Sorted {
         let mut sorted = Sorted::default();
         let set_dirty = self.pager.limits().set_dirty;
