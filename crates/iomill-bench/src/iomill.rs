@@ -211,7 +211,7 @@ impl Worker {
 
     fn read(&mut self, verify: bool) -> Result<()> {
         let out = &mut self.buffer[..self.offsets.len() * self.block_bytes];
-        self.file.read_many(&self.offsets, self.block_bytes, out)?;
+        self.file.read_many(out, &self.offsets, self.block_bytes)?;
         if verify {
             for (&offset, block) in self.offsets.iter().zip(out.chunks(self.block_bytes)) {
                 pattern::check_stamps(self.file.name(), SEED, offset, block)?;
@@ -230,6 +230,6 @@ impl Worker {
                 bytes[..8].copy_from_slice(&pattern::stamp(SEED, page).to_le_bytes());
             }
         }
-        self.file.write_many(&self.writes, self.block_bytes, bytes)
+        self.file.write_many(bytes, &self.writes, self.block_bytes)
     }
 }

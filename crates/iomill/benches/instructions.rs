@@ -119,7 +119,7 @@ fn batched_hits(dir: &Path) -> usize {
     let mut out = vec![0; BATCH * RECORD];
     let mut read = |places: &[u64]| {
         for places in places.chunks(BATCH) {
-            file.read_many(places, RECORD, &mut out).unwrap();
+            file.read_many(&mut out, places, RECORD).unwrap();
             black_box(&out);
         }
     };

@@ -31,7 +31,7 @@ fn gather(drives: &[PathBuf]) -> Result<(), Box<dyn std::error::Error>> {
     let wanted: Vec<u64> = (0..1000).map(|n| n * 7919 % 100_000).collect();
     let offsets: Vec<u64> = wanted.iter().map(|n| n * 128).collect();
     let mut out = vec![0; offsets.len() * 128];
-    file.read_many(&offsets, 128, &mut out)?;
+    file.read_many(&mut out, &offsets, 128)?;
 
     for (n, bytes) in wanted.iter().zip(out.chunks(128)) {
         assert_eq!(bytes, record(*n));

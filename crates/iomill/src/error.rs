@@ -121,9 +121,11 @@ pub enum Error {
         source: Box<Error>,
     },
 
-    /// A blocking call from inside a callback or a waker.
-    #[error("{call} would block inside a callback or a waker; use `submit` or a future there, or another thread")]
-    WouldBlock {
+    /// A call that blocks was made inside a callback or a waker, where only calls that return at once are allowed.
+    #[error(
+        "`{call}` blocks, so callbacks and wakers cannot call it; use `submit` or a future there, or another thread"
+    )]
+    BlockingCall {
         /// The call.
         call: &'static str,
     },

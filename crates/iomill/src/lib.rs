@@ -14,7 +14,7 @@
 //!
 //! let offsets = [0, 512, 3968];
 //! let mut out = [0; 3 * 128];
-//! file.read_many(&offsets, 128, &mut out)?;
+//! file.read_many(&mut out, &offsets, 128)?;
 //! file.close()?;
 //! array.close()
 //! # }

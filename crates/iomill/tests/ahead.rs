@@ -225,7 +225,7 @@ fn pins_and_tasks_are_counted_once() {
         assert_eq!(counts(), (0, 1, 1, 1, 0), "{mode:?}");
         drop(world.file.pin(3).unwrap());
         assert_eq!(counts(), (1, 1, 1, 2, 0), "{mode:?}");
-        let sum = |pages: &iomill::Pages<'_>| pages.iter().flatten().map(|byte| u64::from(*byte)).sum::<u64>();
+        let sum = |pages: &iomill::PinnedRange<'_>| pages.iter().flatten().map(|byte| u64::from(*byte)).sum::<u64>();
         let right = world.bytes[100..6 * PAGE].iter().map(|byte| u64::from(*byte)).sum::<u64>();
         assert_eq!(world.file.read_with(100, 6 * PAGE - 100, sum).unwrap(), right);
         assert_eq!(counts(), (2, 6, 6, 8, 0), "{mode:?}: one of six was there");
@@ -245,7 +245,7 @@ fn many_tasks_are_on_their_way_at_a_time_and_ask_for_more() {
     fn task(file: File, page: usize, step: usize, told: std::sync::mpsc::Sender<(usize, u8)>) {
         let next = (page * 31 + 7) % 3000;
         let (again, at) = (file.clone(), (page * PAGE) as u64);
-        let run = move |pages: iomill::Result<&iomill::Pages<'_>>| {
+        let run = move |pages: iomill::Result<&iomill::PinnedRange<'_>>| {
             told.send((page, pages.unwrap().iter().next().unwrap()[0])).unwrap();
             if step > 0 {
                 task(again, next, step - 1, told);
@@ -282,13 +282,13 @@ fn a_task_keeps_no_handle() {
     // `delete` waits for work in progress on the file, and the task is part of that work.
     let (told, ends) = channel();
     let inside = array.clone();
-    let task = move |_: iomill::Result<&iomill::Pages<'_>>| {
+    let task = move |_: iomill::Result<&iomill::PinnedRange<'_>>| {
         told.send([inside.delete("file"), inside.rename("file", "other")]).unwrap();
     };
     file.submit_with(0, PAGE, task).unwrap();
     drop(file);
     let refused = ends.recv_timeout(Duration::from_secs(30)).unwrap();
-    assert!(refused.iter().all(|result| matches!(result, Err(Error::WouldBlock { .. }))), "{refused:?}");
+    assert!(refused.iter().all(|result| matches!(result, Err(Error::BlockingCall { .. }))), "{refused:?}");
     array.delete("file").unwrap();
 }
 

@@ -48,7 +48,7 @@ fn threads_share_the_memory_that_bounces() {
                 let offset = |record: usize| ((record * 7919 + thread * 31) % (len / RECORD - 1) * RECORD) as u64;
                 let offsets: Vec<u64> = (0..RECORDS).map(offset).collect();
                 let mut bytes = vec![0; RECORDS * RECORD];
-                file.read_many(&offsets, RECORD, &mut bytes).unwrap();
+                file.read_many(&mut bytes, &offsets, RECORD).unwrap();
                 for (offset, record) in offsets.iter().zip(bytes.chunks(RECORD)) {
                     assert!(record == &content[*offset as usize..][..RECORD], "{offset}");
                 }

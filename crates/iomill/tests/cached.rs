@@ -160,11 +160,11 @@ fn owner(file: &File, index: usize, mut rng: Rng, until: Instant) -> Vec<u8> {
                 records.dedup();
                 let bytes: Vec<u8> = records.iter().flat_map(|&record| fill(&mut model, record)).collect();
                 let offsets: Vec<u64> = records.iter().map(|&record| at(index, record)).collect();
-                file.write_many(&offsets, RECORD, &bytes).unwrap();
+                file.write_many(&bytes, &offsets, RECORD).unwrap();
             }
             5 => {
                 let bytes = fill(&mut model, record);
-                block_on(file.write(at(index, record), bytes)).unwrap();
+                block_on(file.write(bytes, at(index, record))).unwrap();
             }
             6 => {
                 let mut got = block_on(file.read(at(index, record), RECORD)).unwrap();
@@ -177,7 +177,7 @@ fn owner(file: &File, index: usize, mut rng: Rng, until: Instant) -> Vec<u8> {
                 let records: Vec<usize> = records.into_iter().filter(|&r| at(index, r) + 375 <= within).collect();
                 let offsets: Vec<u64> = records.iter().map(|&record| at(index, record)).collect();
                 let mut got = vec![0; records.len() * RECORD];
-                file.read_many(&offsets, RECORD, &mut got).unwrap();
+                file.read_many(&mut got, &offsets, RECORD).unwrap();
                 for (record, got) in records.iter().zip(got.chunks(RECORD)) {
                     assert!(got == &model[record * RECORD..][..RECORD], "read_many, record {record}");
                 }
@@ -348,7 +348,7 @@ fn the_length_changes_under_everybody() {
                         let got = match rng.u8(0..6) {
                             0 => {
                                 let bytes = content[at..at + len].to_vec();
-                                block_on(file.write(at as u64, bytes)).unwrap();
+                                block_on(file.write(bytes, at as u64)).unwrap();
                                 continue;
                             }
                             1 => {
@@ -357,7 +357,7 @@ fn the_length_changes_under_everybody() {
                             }
                             2 => {
                                 let (sender, receiver) = std::sync::mpsc::channel();
-                                let task = move |pages: iomill::Result<&iomill::Pages<'_>>| {
+                                let task = move |pages: iomill::Result<&iomill::PinnedRange<'_>>| {
                                     let pages = pages.map(|pages| pages.iter().flatten().copied().collect());
                                     sender.send(pages.unwrap_or_else(|_| Vec::new())).unwrap();
                                 };

@@ -43,7 +43,7 @@ fn every_way_of_io_is_counted_once() {
         let mut bytes = [0; 100];
         std::thread::scope(|scope| scope.spawn(|| file.read_at(&mut bytes, 10).unwrap()).join().unwrap());
         let (tell, told) = std::sync::mpsc::channel();
-        let task = iomill::Task::Read { offset: PAGE as u64, len: 50 };
+        let task = iomill::Request::Read { offset: PAGE as u64, len: 50 };
         file.submit(vec![task], move |result| tell.send(result.unwrap()[0].clone()).unwrap()).unwrap();
         assert_eq!(told.recv().unwrap(), [7; 50]);
         let read = array.counters().since(&wrote);

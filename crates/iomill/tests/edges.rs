@@ -44,7 +44,7 @@ fn writing_nothing_far_out_takes_no_room() {
     file.write_at(&[], far).unwrap();
     file.write_vectored_at(&[], far).unwrap();
     file.write_vectored_at(&[IoSlice::new(&[]), IoSlice::new(&[])], far).unwrap();
-    file.write_many(&[far, 2 * far], 0, &[]).unwrap();
+    file.write_many(&[], &[far, 2 * far], 0).unwrap();
     assert_eq!(file.len(), 0);
     let part = std::fs::read_dir(drives[0].join("iomill/parts")).unwrap().next().unwrap().unwrap();
     assert_eq!(part.metadata().unwrap().blocks(), 0);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Result, Task};
+use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
 
 const PAGE: usize = 4096;
 
@@ -221,20 +221,20 @@ fn every_call_in_a_child_is_an_error() {
 }
 
 fn calls_of_the_file(file: &File) -> std::result::Result<(), String> {
-    let task = || vec![Task::Read { offset: 0, len: PAGE }];
+    let task = || vec![Request::Read { offset: 0, len: PAGE }];
     let mut bytes = vec![0; PAGE];
     forked("read_at of what is cached", file.read_at(&mut bytes[..100], 0))?;
     forked("read_at", file.read_at(&mut bytes, 40 * PAGE as u64))?;
-    forked("read_many", file.read_many(&[0, 100], 100, &mut bytes[..200]))?;
+    forked("read_many", file.read_many(&mut bytes[..200], &[0, 100], 100))?;
     forked("write_at", file.write_at(&bytes, 0))?;
-    forked("write_many", file.write_many(&[0, 100], 100, &bytes[..200]))?;
+    forked("write_many", file.write_many(&bytes[..200], &[0, 100], 100))?;
     forked("read_vectored_at", file.read_vectored_at(&mut [std::io::IoSliceMut::new(&mut bytes)], 0))?;
     forked("write_vectored_at", file.write_vectored_at(&[std::io::IoSlice::new(&bytes)], 0))?;
     forked("set_len", file.set_len(5))?;
     forked("preallocate", file.preallocate(1 << 20))?;
     forked("sync", file.sync())?;
     forked("read", poll(&mut file.read(0, PAGE)).unwrap())?;
-    forked("write", poll(&mut file.write(0, vec![1])).unwrap())?;
+    forked("write", poll(&mut file.write(vec![1], 0)).unwrap())?;
     forked("sync_async", poll(&mut file.sync_async()).unwrap())?;
     forked("submit", file.submit(task(), |_| ()))?;
     forked("try_submit", file.try_submit(task(), |_| ()))?;

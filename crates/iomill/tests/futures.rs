@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Task};
+use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request};
 
 struct Site {
     _root: tempfile::TempDir,
@@ -66,7 +66,7 @@ fn on_tokio_from_many_tasks() {
                     let bytes = file.read(u64::from(page) * 4096 + 100, 300).await.unwrap();
                     assert_eq!(bytes, [page; 300]);
                     // Pages beyond those that the other tasks read.
-                    let back = file.write((64 + n) * 4096 + 7, vec![n as u8; 50]).await.unwrap();
+                    let back = file.write(vec![n as u8; 50], (64 + n) * 4096 + 7).await.unwrap();
                     assert_eq!(back, [n as u8; 50]);
                 })
             })
@@ -96,7 +96,7 @@ fn on_an_executor_of_a_few_lines() {
 fn a_dropped_future_leaves_its_operation_whole() {
     let site = site();
     for round in 0..200u64 {
-        drop(site.file.write((100 + round) * 4096, vec![5; 4096]));
+        drop(site.file.write(vec![5; 4096], (100 + round) * 4096));
         drop(site.file.read(0, 64 * 4096));
     }
     // Closing waits for I/O in flight.
@@ -110,15 +110,15 @@ fn callbacks_come_with_their_bytes_and_may_submit_but_not_block() {
     let (tell, told) = channel();
     let inner = site.file.clone();
     let tasks = vec![
-        Task::Read { offset: 3 * 4096, len: 10 },
-        Task::Write { offset: 5000, bytes: vec![9; 20] },
-        Task::Read { offset: 63 * 4096, len: 4096 },
+        Request::Read { offset: 3 * 4096, len: 10 },
+        Request::Write { offset: 5000, bytes: vec![9; 20] },
+        Request::Read { offset: 63 * 4096, len: 4096 },
     ];
     let callback = move |result: iomill::Result<Vec<Vec<u8>>>| {
         let refused = inner.read_at(&mut [0; 10], 0);
         let again = tell.clone();
         inner
-            .submit(vec![Task::Read { offset: 5000, len: 20 }], move |more| {
+            .submit(vec![Request::Read { offset: 5000, len: 20 }], move |more| {
                 again.send((result.unwrap(), refused, more.unwrap())).unwrap();
             })
             .unwrap();
@@ -126,9 +126,9 @@ fn callbacks_come_with_their_bytes_and_may_submit_but_not_block() {
     site.file.submit(tasks, callback).unwrap();
     let (first, refused, more) = told.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!(first, [vec![3; 10], vec![9; 20], vec![63; 4096]]);
-    assert!(matches!(refused, Err(Error::WouldBlock { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::BlockingCall { .. })), "{refused:?}");
     assert_eq!(more, [vec![9; 20]]);
-    let outside = site.file.submit(vec![Task::Read { offset: 64 * 4096, len: 1 }], |_| panic!("it never began"));
+    let outside = site.file.submit(vec![Request::Read { offset: 64 * 4096, len: 1 }], |_| panic!("it never began"));
     assert!(matches!(outside, Err(Error::Invalid { .. })), "{outside:?}");
 }
 
@@ -140,7 +140,7 @@ fn inline_means_no_drive_threads_for_futures_either() {
     assert!(matches!(first, Poll::Ready(Ok(bytes)) if bytes == [1; 10]), "it has ended when it is made");
     let (tell, told) = channel();
     site.file
-        .submit(vec![Task::Write { offset: 0, bytes: vec![8; 5000] }], move |all| tell.send(all).unwrap())
+        .submit(vec![Request::Write { offset: 0, bytes: vec![8; 5000] }], move |all| tell.send(all).unwrap())
         .unwrap();
     told.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("comm"));

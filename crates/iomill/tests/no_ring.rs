@@ -165,7 +165,7 @@ fn an_asynchronous_call_that_loses_its_engine_says_so() {
             few.1.store(1, Ordering::Relaxed);
             let read = pin!(of_thread.read(8192, 4096)).poll(&mut Context::from_waker(Waker::noop()));
             few.1.store(1, Ordering::Relaxed);
-            let written = pin!(of_thread.write(512, vec![1; 512])).poll(&mut Context::from_waker(Waker::noop()));
+            let written = pin!(of_thread.write(vec![1; 512], 512)).poll(&mut Context::from_waker(Waker::noop()));
             few.1.store(usize::MAX, Ordering::Relaxed);
             tell.send((read.map_ok(drop), written.map_ok(drop))).unwrap();
         };

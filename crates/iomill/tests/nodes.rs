@@ -71,7 +71,7 @@ fn missing_pages_travel_and_hits_are_read_directly() {
         check(&file, 0, LEN);
         let offsets: Vec<u64> = (0..pages).map(|page| page * PAGE as u64 + 7).collect();
         let mut out = vec![0; offsets.len() * 100];
-        file.read_many(&offsets, 100, &mut out).unwrap();
+        file.read_many(&mut out, &offsets, 100).unwrap();
         for (offset, got) in offsets.iter().zip(out.chunks(100)) {
             assert!((0..100).all(|at| got[at] == pattern(*offset as usize + at)), "{offset}");
         }

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iomill::{Array, ArrayOptions, File, Layout, Pages, Topology};
+use iomill::{Array, ArrayOptions, File, Layout, PinnedRange, Topology};
 
 const PAGE: usize = 4096;
 
@@ -28,7 +28,7 @@ fn made(options: ArrayOptions, pages: usize) -> (tempfile::TempDir, Array, File)
     (place, array, file)
 }
 
-fn check(pages: &Pages<'_>, first: u64) {
+fn check(pages: &PinnedRange<'_>, first: u64) {
     for (number, page) in (first..).zip(pages.iter()) {
         assert!(page.chunks(8).all(|word| *word == number.to_le_bytes()), "page {number}");
     }
@@ -60,7 +60,7 @@ fn a_range_is_had_whatever_fits() {
                 })
                 .unwrap();
                 let (told, end) = channel();
-                let task = move |pages: iomill::Result<&Pages<'_>>| {
+                let task = move |pages: iomill::Result<&PinnedRange<'_>>| {
                     check(pages.unwrap(), first);
                     told.send(()).unwrap();
                 };

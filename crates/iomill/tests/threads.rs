@@ -15,7 +15,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Result, Task};
+use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
 use tempfile::TempDir;
 
 const MODES: [Mode; 2] = [Mode::Auto, Mode::DriveThreads];
@@ -99,19 +99,19 @@ fn call(rng: &mut Rng, file: &File, start: usize, model: &mut [u8]) -> Result<()
             model[range].copy_from_slice(&new);
         }
         2 => {
-            assert_eq!(block_on(file.write(offset, new.clone()))?, new);
+            assert_eq!(block_on(file.write(new.clone(), offset))?, new);
             model[range].copy_from_slice(&new);
         }
         3 => {
             let (send, receive) = channel();
-            let tasks = vec![Task::Write { offset, bytes: new.clone() }];
+            let tasks = vec![Request::Write { offset, bytes: new.clone() }];
             file.submit(tasks, move |result| send.send(result).unwrap())?;
             receive.recv().unwrap()?;
             model[range].copy_from_slice(&new);
         }
         4 => {
             let half = len / 2;
-            file.write_ranges(&[(offset + half as u64, len - half), (offset, half)], &new)?;
+            file.write_ranges(&new, &[(offset + half as u64, len - half), (offset, half)])?;
             model[at + half..at + len].copy_from_slice(&new[..len - half]);
             model[at..at + half].copy_from_slice(&new[len - half..]);
         }
@@ -124,7 +124,7 @@ fn call(rng: &mut Rng, file: &File, start: usize, model: &mut [u8]) -> Result<()
             let step = (len / 5).max(1);
             let offsets: Vec<u64> = (0..len / step).map(|record| offset + (record * step) as u64).collect();
             got.truncate(offsets.len() * step);
-            file.read_many(&offsets, step, &mut got)?;
+            file.read_many(&mut got, &offsets, step)?;
             assert!(got == model[at..at + got.len()], "read_many {offset}, {step}");
         }
         _ if rng.u8(0..10) == 0 => file.sync()?,
@@ -380,7 +380,7 @@ fn what_is_dropped_in_flight_is_finished() {
             let array = rig.create(MODES[round % 2]);
             let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
             let content: Vec<u8> = (0..200_000).map(pattern).collect();
-            drop(file.write(0, content.clone()));
+            drop(file.write(content.clone(), 0));
             drop(file.sync_async());
             if round % 4 < 2 {
                 drop(array);
@@ -411,7 +411,7 @@ fn a_callback_that_panics_takes_no_other_along() {
                 assert!(index % 3 > 0, "this one panics, as it should");
                 send.send(result.map(|_| index)).unwrap();
             };
-            file.submit(vec![Task::Write { offset: index * 100, bytes: vec![1; 100] }], callback).unwrap();
+            file.submit(vec![Request::Write { offset: index * 100, bytes: vec![1; 100] }], callback).unwrap();
         }
         drop(send);
         let synced = file.sync_async();
@@ -432,7 +432,7 @@ fn whoever_knows_that_a_call_has_ended_may_delete_the_file() {
             let file = array.create_file("x", Layout::default()).unwrap();
             let (sender, receiver) = channel();
             let (go_on, gone_on) = channel::<()>();
-            let write = vec![Task::Write { offset: 0, bytes: vec![1; 4096] }];
+            let write = vec![Request::Write { offset: 0, bytes: vec![1; 4096] }];
             file.submit(write, move |result| {
                 sender.send(result).unwrap();
                 // The callback still runs while the file is closed and deleted.
@@ -479,7 +479,7 @@ fn a_waker_that_panics_stops_nobody() {
                 let _ = Pin::new(future).poll(&mut Context::from_waker(&waker));
             }
         }
-        file.submit(vec![Task::Read { offset: 0, len: 100 }], |outcome| drop(outcome.unwrap())).unwrap();
+        file.submit(vec![Request::Read { offset: 0, len: 100 }], |outcome| drop(outcome.unwrap())).unwrap();
         file.close().unwrap();
         array.close().unwrap();
     });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use iomill::{Error, Result, Task};
+use iomill::{Error, Request, Result};
 
 use super::executor::Inbox;
 use super::lane::{Shared, Started};
@@ -52,9 +52,9 @@ impl Lane {
         let task = if op.write {
             let mut bytes = std::mem::take(&mut self.bytes);
             shared.stamp(op.offset, &mut bytes);
-            Task::Write { offset: op.offset, bytes }
+            Request::Write { offset: op.offset, bytes }
         } else {
-            Task::Read { offset: op.offset, len: shared.op_bytes() }
+            Request::Read { offset: op.offset, len: shared.op_bytes() }
         };
         let ended = Arc::clone(ended);
         shared.file().submit(vec![task], move |outcome| ended.push((index, outcome)))?;

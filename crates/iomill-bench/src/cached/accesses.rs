@@ -218,7 +218,7 @@ impl Worker<'_> {
         for slots in self.draws.warm_up().chunks(WARM_UP_BATCH) {
             self.reads.clear();
             self.reads.extend(slots.iter().map(|slot| slot * slot_bytes));
-            self.file.read_many(&self.reads, 1, &mut bytes[..slots.len()])?;
+            self.file.read_many(&mut bytes[..slots.len()], &self.reads, 1)?;
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl Worker<'_> {
     fn gather(&mut self, verify: bool) -> Result<()> {
         let len = self.access.op_bytes as usize;
         let out = &mut self.buffer[..self.reads.len() * len];
-        self.file.read_many(&self.reads, len, out)?;
+        self.file.read_many(out, &self.reads, len)?;
         black_box(&*out);
         let mut read = self.reads.iter().zip(out.chunks_exact(len));
         match read.find(|(offset, bytes)| verify && !pattern::holds(SEED, **offset, bytes)) {
@@ -309,7 +309,7 @@ impl Worker<'_> {
                 bytes.copy_from_slice(&self.pool[start..start + len]);
             }
         }
-        self.file.write_many(&self.writes, len, bytes)
+        self.file.write_many(bytes, &self.writes, len)
     }
 }
 

@@ -215,7 +215,7 @@ impl Reader for Gathered<'_> {
         self.offsets.clear();
         self.offsets.extend(records.iter().map(|&index| u64::from(index) * RECORD_BYTES as u64));
         let out = &mut self.out[..records.len() * RECORD_BYTES];
-        self.file.read_many(&self.offsets, RECORD_BYTES, out)?;
+        self.file.read_many(out, &self.offsets, RECORD_BYTES)?;
         black_box(&*out);
         if VERIFY {
             for (&offset, record) in self.offsets.iter().zip(out.chunks_exact(RECORD_BYTES)) {

@@ -99,7 +99,7 @@ impl Worker {
             self.offsets.clear();
             self.offsets.extend((0..BATCH_PAGES).map(|_| self.places.draw() * PAGE_BYTES as u64));
             let start = Instant::now();
-            self.file.read_many(&self.offsets, PAGE_BYTES, &mut self.buffer)?;
+            self.file.read_many(&mut self.buffer, &self.offsets, PAGE_BYTES)?;
             count.record(start.elapsed());
             count.ops += BATCH_PAGES as u64;
             count.bytes += (BATCH_PAGES * PAGE_BYTES) as u64;

@@ -153,10 +153,10 @@ impl<'a> Worker<'a> {
             }
             let start = Instant::now();
             if batch.read_bytes > 0 {
-                self.file.read_ranges(&batch.reads, &mut self.buffer[..batch.read_bytes])?;
+                self.file.read_ranges(&mut self.buffer[..batch.read_bytes], &batch.reads)?;
             }
             if batch.write_bytes > 0 {
-                self.file.write_ranges(&batch.writes, &self.content[..batch.write_bytes])?;
+                self.file.write_ranges(&self.content[..batch.write_bytes], &batch.writes)?;
             }
             count.record(start.elapsed());
             count.ops += (batch.reads.len() + batch.writes.len()) as u64;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use iomill::{ArrayOptions, Error, Layout, Mode, Result, Task};
+use iomill::{ArrayOptions, Error, Layout, Mode, Request, Result};
 use serde::Serialize;
 
 use crate::arena::{Arena, Shape};
@@ -128,7 +128,7 @@ fn gathered(arena: &Arena, plug: u32, slice: Duration, cancel: &AtomicBool) -> R
         let goes_on = start.elapsed() < slice && !cancel.load(Ordering::Relaxed);
         while goes_on && in_flight < CALLS {
             let task =
-                |at: usize| Task::Read { offset: (next + at as u64) % pages * PAGE_BYTES as u64, len: PAGE_BYTES };
+                |at: usize| Request::Read { offset: (next + at as u64) % pages * PAGE_BYTES as u64, len: PAGE_BYTES };
             let tell = tell.clone();
             // The receiver is gone only after an error, and the caller gets that error.
             file.submit((0..CALL_TASKS).map(task).collect(), move |result| {

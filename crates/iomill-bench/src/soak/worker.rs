@@ -169,7 +169,7 @@ impl<'a> Worker<'a> {
             std::array::from_fn(|_| (self.page() * PAGE_SLOTS + self.rng.draw() % PAGE_SLOTS) * SLOT_BYTES as u64);
         let seen = offsets.map(|offset| self.slots.seen_before(offset, SLOT_BYTES));
         let bytes = &mut self.buffer[..GATHER_SLOTS * SLOT_BYTES];
-        file.read_many(&offsets, SLOT_BYTES, bytes)?;
+        file.read_many(bytes, &offsets, SLOT_BYTES)?;
         let mut all = seen.iter().zip(bytes.chunks_exact(SLOT_BYTES));
         all.try_for_each(|(seen, bytes)| seen.check(bytes))?;
         self.done.verified_bytes += bytes.len() as u64;

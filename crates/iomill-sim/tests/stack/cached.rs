@@ -292,7 +292,7 @@ fn a_file_closed_by_its_last_write_is_flushed() {
             file.read_at(&mut [0; 1], rng.u64(0..30_000)).unwrap();
         }
         let at = rng.usize(0..29_000);
-        let write = file.write(at as u64, vec![0xAB; 900]);
+        let write = file.write(vec![0xAB; 900], at as u64);
         drop(file);
         block_on(&array, write).unwrap();
         let mut wanted = content;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
-use iomill::{Array, Error, File, Reading, Syncing, Task, Writing};
+use iomill::{Array, Error, File, Reading, Request, Syncing, Writing};
 
 use crate::harness::{Memory, assert_same, block_on, bytes};
 use crate::model::{apart, put};
@@ -69,7 +69,7 @@ pub fn mixed_with(
 fn begin_write(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize) -> Pending {
     let new = bytes(rng, len);
     put(model, at, &new);
-    Pending::Write { future: file.write(at as u64, new.clone()), wanted: new }
+    Pending::Write { future: file.write(new.clone(), at as u64), wanted: new }
 }
 
 fn block(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize, write: bool) {
@@ -94,18 +94,18 @@ fn batch(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize,
         if write {
             let new = bytes(rng, len);
             put(model, from, &new);
-            tasks.push(Task::Write { offset, bytes: new.clone() });
+            tasks.push(Request::Write { offset, bytes: new.clone() });
             wanted.push(new);
         } else {
-            tasks.push(Task::Read { offset, len });
+            tasks.push(Request::Read { offset, len });
             wanted.push(model[from..from + len].to_vec());
         }
     }
     let outcome = Outcome::default();
     let (there, inside) = (Arc::clone(&outcome), file.clone());
     let submitted = file.submit(tasks, move |result| {
-        assert!(matches!(inside.read_at(&mut [0], 0), Err(Error::WouldBlock { .. })));
-        assert!(matches!(inside.sync(), Err(Error::WouldBlock { .. })));
+        assert!(matches!(inside.read_at(&mut [0], 0), Err(Error::BlockingCall { .. })));
+        assert!(matches!(inside.sync(), Err(Error::BlockingCall { .. })));
         let again = inside.submit(Vec::new(), move |nothing| {
             assert!(nothing.unwrap().is_empty());
             *there.lock().unwrap() = Some(result);

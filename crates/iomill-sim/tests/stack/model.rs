@@ -279,11 +279,11 @@ fn records(rng: &mut Rng, end: usize, apart: bool) -> (Vec<u64>, usize) {
 fn read_many(rng: &mut Rng, file: &File, model: &[u8]) {
     let (offsets, len) = records(rng, model.len(), false);
     let mut memory = Memory::new(rng, offsets.len() * len);
-    file.read_many(&offsets, len, memory.get_mut()).unwrap();
+    file.read_many(memory.get_mut(), &offsets, len).unwrap();
     let wanted: Vec<u8> = offsets.iter().flat_map(|&at| model[at as usize..][..len].to_vec()).collect();
     assert_same(memory.get(), &wanted, || format!("read_many of {len} bytes"));
     memory.check();
-    let beyond = file.read_many(&[model.len() as u64], 1, &mut [0]);
+    let beyond = file.read_many(&mut [0], &[model.len() as u64], 1);
     assert!(matches!(beyond, Err(Error::Invalid { .. })));
 }
 
@@ -292,7 +292,7 @@ fn write_many(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
     let (offsets, len) = records(rng, end.min(LONGEST), true);
     let new = bytes(rng, offsets.len() * len);
     let memory = Memory::holding(rng, &new);
-    file.write_many(&offsets, len, memory.get()).unwrap();
+    file.write_many(memory.get(), &offsets, len).unwrap();
     offsets.iter().zip(new.chunks(len)).for_each(|(&at, record)| put(model, at as usize, record));
 }
 
@@ -304,7 +304,7 @@ fn read_ranges(rng: &mut Rng, file: &File, model: &[u8]) {
         })
         .collect();
     let mut memory = Memory::new(rng, ranges.iter().map(|range| range.1).sum());
-    file.read_ranges(&ranges, memory.get_mut()).unwrap();
+    file.read_ranges(memory.get_mut(), &ranges).unwrap();
     let wanted: Vec<u8> = ranges.iter().flat_map(|&(at, len)| model[at as usize..][..len].to_vec()).collect();
     assert_same(memory.get(), &wanted, || format!("read_ranges {ranges:?}"));
     memory.check();
@@ -325,7 +325,7 @@ fn write_ranges(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
     let new = bytes(rng, ranges.iter().map(|range| range.1).sum());
     let given: Vec<(u64, usize)> = ranges.iter().map(|&(at, len)| (at as u64, len)).collect();
     let memory = Memory::holding(rng, &new);
-    file.write_ranges(&given, memory.get()).unwrap();
+    file.write_ranges(memory.get(), &given).unwrap();
     let mut rest = &new[..];
     for (at, len) in ranges {
         put(model, at, &rest[..len]);

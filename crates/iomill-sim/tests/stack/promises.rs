@@ -1,7 +1,7 @@
 //! Promises of single calls when drives fail and processes end, each in the fewest calls that show it (`docs/durability.md`).
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Task};
+use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use crate::harness::{assert_same, assert_tidy, block_on, bytes};
@@ -38,6 +38,27 @@ fn after_a_crash(world: &World, array: Array) -> Vec<u8> {
     drop(file);
     array.close().unwrap();
     got
+}
+
+/// A cursor has no buffer, so its flush has nothing to do. Its sync makes the file durable.
+#[test]
+fn a_flush_of_a_cursor_is_no_sync() {
+    use std::io::Write;
+
+    for (mode, cache_pages) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 64)]) {
+        let world = World::new(1).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, options(&world, mode, cache_pages));
+        let syncs = || array.counters().drives.iter().map(|drive| drive.syncs).sum::<u64>();
+        let mut cursor = file.cursor();
+        cursor.write_all(&[1; 3 * PAGE]).unwrap();
+        let before = syncs();
+        cursor.flush().unwrap();
+        assert_eq!(syncs(), before, "{mode:?}: a flush is a sync");
+        cursor.sync().unwrap();
+        assert!(syncs() > before, "{mode:?}: a sync is none");
+        drop((cursor, file));
+        assert_eq!(after_a_crash(&world, array), [1; 3 * PAGE]);
+    }
 }
 
 /// Earlier bytes may be only in the drives' caches. A writer's sync covers them too, even if the writer wrote nothing itself.
@@ -139,7 +160,7 @@ fn a_write_fails_by_no_other_page() {
         }
         for page in good {
             let result = if mode == Mode::Auto {
-                block_on(&array, file.write(page * PAGE as u64 + 5, vec![3; 100])).map(drop)
+                block_on(&array, file.write(vec![3; 100], page * PAGE as u64 + 5)).map(drop)
             } else {
                 file.write_at(&[3; 100], page * PAGE as u64 + 5)
             };
@@ -215,7 +236,7 @@ fn a_hole_shows_nothing_of_a_write_that_failed() {
             let file = array.create_file("file", layout.clone().block_bytes(PAGE as u32)).unwrap();
             file.write_at(&[7; 100], 0).unwrap();
             let write = |bytes: Vec<u8>, at: u64| match asynchronous {
-                true => block_on(&array, file.write(at, bytes)).map(drop),
+                true => block_on(&array, file.write(bytes, at)).map(drop),
                 false => file.write_at(&bytes, at),
             };
             if cache_pages == 64 {
@@ -285,11 +306,11 @@ fn a_batch_takes_no_space_between_its_ranges() {
         let offsets = [FAR, 0, FAR / 2, 100];
         let records: Vec<u8> = (1..=4).flat_map(|byte| [byte; 100]).collect();
         match call {
-            "write_many" => file.write_many(&offsets, 100, &records).unwrap(),
-            "write_ranges" => file.write_ranges(&offsets.map(|offset| (offset, 100)), &records).unwrap(),
+            "write_many" => file.write_many(&records, &offsets, 100).unwrap(),
+            "write_ranges" => file.write_ranges(&records, &offsets.map(|offset| (offset, 100))).unwrap(),
             _ => {
                 let tasks = offsets.iter().zip(records.chunks(100));
-                let tasks = tasks.map(|(&offset, bytes)| Task::Write { offset, bytes: bytes.to_vec() }).collect();
+                let tasks = tasks.map(|(&offset, bytes)| Request::Write { offset, bytes: bytes.to_vec() }).collect();
                 let (tell, told) = std::sync::mpsc::channel();
                 file.submit(tasks, move |result| tell.send(result.map(drop)).unwrap()).unwrap();
                 (0..10_000)
@@ -304,7 +325,7 @@ fn a_batch_takes_no_space_between_its_ranges() {
         file.sync().unwrap();
         assert_eq!(file.len(), FAR + 100);
         let mut got = vec![9; 400];
-        file.read_many(&offsets, 100, &mut got).unwrap();
+        file.read_many(&mut got, &offsets, 100).unwrap();
         assert_same(&got, &records, || call.into());
         let used: u64 = (0..2).map(|drive| world.used_bytes(drive)).sum();
         assert!(used < 600 << 20, "{call} took {used} bytes");

@@ -58,7 +58,7 @@ fn growing_shows_nothing_of_a_write_that_failed() {
             let no = Injection::new(Kind::Write, Fault::Errno(libc::EIO)).path("parts/").skip(9).times(1000);
             world.faults(|faults| faults.inject(no));
             let failed = if asynchronous {
-                block_on(&array, file.write(100, vec![8; 20 * PAGE])).map(drop)
+                block_on(&array, file.write(vec![8; 20 * PAGE], 100)).map(drop)
             } else {
                 file.write_at(&[8; 20 * PAGE], 100)
             };
@@ -120,7 +120,7 @@ fn a_full_drive_does_not_hold_up_the_others() {
     let ended = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let send = |block: u64| {
         let ended = std::sync::Arc::clone(&ended);
-        let task = iomill::Task::Read { offset: block * PAGE as u64, len: PAGE };
+        let task = iomill::Request::Read { offset: block * PAGE as u64, len: PAGE };
         let told = move |result: iomill::Result<Vec<Vec<u8>>>| {
             assert_eq!(result.unwrap(), [[7; PAGE]]);
             ended.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -160,7 +160,7 @@ fn a_senseless_read_is_refused_at_once() {
         let (told, end) = std::sync::mpsc::channel();
         let asker = file.clone();
         std::thread::spawn(move || {
-            let task = iomill::Task::Read { offset: 0, len: 1 << 59 };
+            let task = iomill::Request::Read { offset: 0, len: 1 << 59 };
             let refused = asker.try_submit(vec![task], |_| ()).is_err();
             drop(asker);
             told.send(refused).unwrap();
@@ -178,7 +178,7 @@ fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
     let array = array(&world, Mode::Inline);
     let file = array.create_file("file", Layout::striping()).unwrap();
     file.set_len(100_000).unwrap();
-    let futures: Vec<_> = (0..50).map(|index| file.write(index * 40, vec![1; 20])).collect();
+    let futures: Vec<_> = (0..50).map(|index| file.write(vec![1; 20], index * 40)).collect();
     (0..5).for_each(|_| array.step());
     (0..50).for_each(|index| file.write_at(&[2; 20], index * 40 + 20).unwrap());
     futures.into_iter().for_each(|future| drop(block_on(&array, future).unwrap()));
@@ -198,7 +198,7 @@ fn a_callback_may_submit_while_the_length_changes() {
     let array = array(&world, Mode::Inline);
     let file = array.create_file("file", Layout::striping()).unwrap();
     let inside = file.clone();
-    let write = |offset| vec![iomill::Task::Write { offset, bytes: vec![3; 5000] }];
+    let write = |offset| vec![iomill::Request::Write { offset, bytes: vec![3; 5000] }];
     file.submit(write(0), move |_| inside.submit(write(5000), |_| ()).unwrap()).unwrap();
     let synced = file.sync_async();
     file.set_len(5000).unwrap();

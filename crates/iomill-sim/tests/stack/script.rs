@@ -57,7 +57,7 @@ impl Script {
         let new = bytes(rng, 50_000);
         self.known(&name).versions.begin(0, &new);
         self.flying = Some(name);
-        Some(file.write(0, new))
+        Some(file.write(new, 0))
     }
 
     /// Whether that write goes to this file.
@@ -257,7 +257,7 @@ impl Script {
         }
         self.outcomes = vec![self.files.clone()];
         rng.shuffle(&mut writes);
-        let begun: Vec<_> = writes.iter().map(|(at, new)| file.write(*at as u64, new.clone())).collect();
+        let begun: Vec<_> = writes.iter().map(|(at, new)| file.write(new.clone(), *at as u64)).collect();
         let ended: Vec<_> = begun.into_iter().map(|write| block_on(&array, write)).collect();
         for ((at, new), ended) in writes.iter().zip(ended) {
             ended?;

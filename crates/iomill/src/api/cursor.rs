@@ -3,9 +3,10 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use super::file::File;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
-/// Reads and writes a file one after the other, by [`std::io::Read`], [`Write`] and [`Seek`]. `flush` is [`File::sync`].
+/// Reads and writes a file one after the other, by [`std::io::Read`], [`Write`] and [`Seek`].
+/// It has no buffer of its own, so [`flush`](Write::flush) does nothing. What it wrote is durable after [`Cursor::sync`].
 #[derive(Clone, Debug)]
 pub struct Cursor {
     file: File,
@@ -16,6 +17,13 @@ impl File {
     /// A cursor at the start of the file.
     pub fn cursor(&self) -> Cursor {
         Cursor { file: self.clone(), position: 0 }
+    }
+}
+
+impl Cursor {
+    /// Makes the file durable: [`File::sync`].
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync()
     }
 }
 
@@ -35,7 +43,7 @@ impl Write for Cursor {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(self.file.sync()?)
+        Ok(())
     }
 }
 

@@ -23,6 +23,8 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 
 /// An open virtual file. Clones are handles of the same file; all calls may be mixed from any number of threads.
 ///
+/// Arguments have one order in all calls, as in [`std::os::unix::fs::FileExt`]: memory, then offsets, then lengths, then what is called.
+///
 /// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory works; whole
 /// 4,096-byte pages at page offsets are fastest. When calls that overlap run at the same time, which of them a page shows is not
 /// defined. With a page cache it shows one of them as a whole; without one, and with the engine `mmap`, a read may see some of both.
@@ -177,7 +179,7 @@ impl File {
     /// Writes all bytes at an offset in bytes, extending the file where they go past its end. They are durable after the next
     /// [`File::sync`]. After an error each byte of the range is the old or the new one.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.write_ranges(&[(offset, bytes.len())], bytes)
+        self.write_ranges(bytes, &[(offset, bytes.len())])
     }
 
     /// Reads into several buffers, one after the other, from one offset on; how many bytes were read. A page that buffers
@@ -222,26 +224,26 @@ impl File {
 
     /// Gathers records of one length: the record at `offsets[i]` goes to `out[i * record_len..][..record_len]`. One call
     /// keeps all drives busy. A record past the end of the file is an error.
-    pub fn read_many(&self, offsets: &[u64], record_len: usize, out: &mut [u8]) -> Result<()> {
+    pub fn read_many(&self, out: &mut [u8], offsets: &[u64], record_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(record_len), out.len(), "out")?;
         self.gather("read_many", offsets.iter().map(|&offset| (offset, record_len)), out)
     }
 
     /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`, whose length is their sum.
-    pub fn read_ranges(&self, ranges: &[(u64, usize)], out: &mut [u8]) -> Result<()> {
+    pub fn read_ranges(&self, out: &mut [u8], ranges: &[(u64, usize)]) -> Result<()> {
         check_sizes(sum_of_lengths(ranges), out.len(), "out")?;
         self.gather("read_ranges", ranges.iter().copied(), out)
     }
 
     /// Scatters records of one length: `bytes[i * record_len..][..record_len]` goes to `offsets[i]`. Where records
     /// overlap, which one a page ends up with is not defined.
-    pub fn write_many(&self, offsets: &[u64], record_len: usize, bytes: &[u8]) -> Result<()> {
+    pub fn write_many(&self, bytes: &[u8], offsets: &[u64], record_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(record_len), bytes.len(), "bytes")?;
         self.scatter("write_many", offsets.iter().map(|&offset| (offset, record_len)), bytes)
     }
 
     /// Scatters `bytes`, cut one after the other, to ranges: (offset, length) in bytes each.
-    pub fn write_ranges(&self, ranges: &[(u64, usize)], bytes: &[u8]) -> Result<()> {
+    pub fn write_ranges(&self, bytes: &[u8], ranges: &[(u64, usize)]) -> Result<()> {
         check_sizes(sum_of_lengths(ranges), bytes.len(), "bytes")?;
         self.scatter("write_at", ranges.iter().copied(), bytes)
     }

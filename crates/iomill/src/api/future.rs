@@ -12,7 +12,7 @@ use crate::file::Entered;
 use crate::pager::batch::{Batch, Buffers, Done, Requester};
 use crate::sys::process::Home;
 
-pub use crate::pager::batch::Task;
+pub use crate::pager::batch::Request;
 
 impl File {
     /// Reads a range; the future resolves to its bytes, fewer than asked for only at the end of the file. The read has begun when
@@ -22,8 +22,8 @@ impl File {
     }
 
     /// Writes bytes; the future resolves to them, for use again. The write has begun when this returns.
-    pub fn write(&self, offset: u64, bytes: Vec<u8>) -> Writing {
-        Writing(self.begin_one(Batch::of(vec![Task::Write { offset, bytes }])))
+    pub fn write(&self, bytes: Vec<u8>, offset: u64) -> Writing {
+        Writing(self.begin_one(Batch::of(vec![Request::Write { offset, bytes }])))
     }
 
     /// [`File::sync`] as a future.
@@ -45,42 +45,46 @@ impl File {
         Ok(Outcome::later(promised))
     }
 
-    /// Begins a batch of tasks and has `callback` called with the outcome, on a callback thread: for each task what it
+    /// Begins a batch of requests and has `callback` called with the outcome, on a callback thread: for each request what it
     /// read, or its bytes back; or the first error of the batch. Whatever cannot even begin is reported right here, and the callback is
     /// dropped.
     ///
     /// Inside the callback calls that block are refused; it may submit more. So it is in a waker, which may run on the thread of a drive.
-    pub fn submit(&self, tasks: Vec<Task>, callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static) -> Result<()> {
+    pub fn submit(
+        &self,
+        requests: Vec<Request>,
+        callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
+    ) -> Result<()> {
         let done = Done::callback(&self.state.exec().callbacks, Box::new(callback))?;
-        self.requester().begin(Batch::of(tasks), done)
+        self.requester().begin(Batch::of(requests), done)
     }
 
-    /// [`File::submit`], but where a drive that is concerned has a full queue the tasks come back (`Ok(Some(tasks))`) and nothing is
+    /// [`File::submit`], but where a drive that is concerned has a full queue the requests come back (`Ok(Some(requests))`) and nothing is
     /// begun. So a slow drive holds up only what needs it: each drive takes a backlog of its own, of some thousand requests, and a program
     /// with work for the others need not wait for this one.
     pub fn try_submit(
         &self,
-        tasks: Vec<Task>,
+        requests: Vec<Request>,
         callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
-    ) -> Result<Option<Vec<Task>>> {
+    ) -> Result<Option<Vec<Request>>> {
         self.state.exec().check_home()?;
-        if !self.requester().has_room(&tasks) {
-            return Ok(Some(tasks));
+        if !self.requester().has_room(&requests) {
+            return Ok(Some(requests));
         }
-        self.submit(tasks, callback).map(|()| None)
+        self.submit(requests, callback).map(|()| None)
     }
 
     fn requester(&self) -> Requester {
         Requester::new(self.state.clone(), self.class)
     }
 
-    /// Begins a batch of one task.
+    /// Begins a batch of one request.
     fn begin_one(&self, batch: Batch) -> Outcome<Buffers> {
         let exec = self.state.exec();
         if let Err(forked) = exec.check_home() {
             return Outcome::now(Err(forked));
         }
-        if let [Task::Read { offset, len }] = batch.tasks() {
+        if let [Request::Read { offset, len }] = batch.requests() {
             self.look_ahead(*offset, (*len as u64).min(self.len().saturating_sub(*offset)) as usize);
         }
         let (promise, promised) = promise();

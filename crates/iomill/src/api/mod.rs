@@ -28,7 +28,7 @@ pub use buffer::Buffer;
 pub use check::{Problem, Report, Severity};
 pub use cursor::Cursor;
 pub use file::File;
-pub use future::{Reading, Syncing, Task, Writing};
+pub use future::{Reading, Request, Syncing, Writing};
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo};
 pub use options::{
     ADAPTIVE_DEPTH, ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_PLUG, DEFAULT_READ_AHEAD_BYTES,
@@ -36,5 +36,5 @@ pub use options::{
 };
 pub use options::{Layout, LayoutKind, Mode, Remote};
 pub use peek::Peek;
-pub use pin::{Pages, Pin};
+pub use pin::{PinnedPage, PinnedRange};
 pub use profile::{Profile, ProfileDrive};

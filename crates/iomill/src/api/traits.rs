@@ -47,7 +47,7 @@ const _: () = {
     is_shared::<Reading>();
     is_shared::<Writing>();
     is_shared::<Syncing>();
-    is_shared::<Task>();
-    may_cross::<Pin<'_>>();
-    may_cross::<Pages<'_>>();
+    is_shared::<Request>();
+    may_cross::<PinnedPage<'_>>();
+    may_cross::<PinnedRange<'_>>();
 };

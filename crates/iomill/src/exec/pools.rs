@@ -51,7 +51,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Refuses a blocking call of a callback or a waker (rule 1). The call would wait for I/O, and delay the callbacks of that I/O. An error
 /// is better than a deadlock (rule 7 of the cache).
 pub fn check_may_block(call: &'static str) -> Result<()> {
-    if may_block() { Ok(()) } else { Err(Error::WouldBlock { call }) }
+    if may_block() { Ok(()) } else { Err(Error::BlockingCall { call }) }
 }
 
 /// Whether the calling thread runs no callback and no waker, and serves no drive.

@@ -82,7 +82,7 @@ impl FileState {
     /// a callback must not do it either: it would wait for its own caller.
     pub fn begin_sweep(&self) -> Result<Resize<'_>> {
         if serve::is_serving() || !(self.exec.has_threads() || pools::may_block()) {
-            return Err(Error::WouldBlock { call: "a write after one that failed" });
+            return Err(Error::BlockingCall { call: "a write after one that failed" });
         }
         self.begin_resize()
     }

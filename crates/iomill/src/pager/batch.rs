@@ -1,4 +1,4 @@
-//! Batches of reads and writes that no call waits for: a [`Batch`] of [`Task`]s, begun by a [`Requester`], with a [`Done`] for its outcome.
+//! Batches of reads and writes that no call waits for: a [`Batch`] of [`Request`]s, begun by a [`Requester`], with a [`Done`] for its outcome.
 //! Non-goals: the I/O itself (`complete`, `file::transfer`).
 //!
 //! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a callback thread (rule 3 of `pools`).
@@ -23,9 +23,9 @@ pub type Buffers = Vec<Vec<u8>>;
 /// What is called with the outcome of a batch.
 type Callback = Box<dyn FnOnce(Result<Buffers>) + Send>;
 
-/// One task of a batch for `File::submit`.
+/// One request of a batch for `File::submit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum Request {
     /// Read a range that lies within the file.
     Read {
         /// Offset in bytes.
@@ -42,37 +42,37 @@ pub enum Task {
     },
 }
 
-/// Tasks that begin and end together.
+/// Requests that begin and end together.
 #[derive(Debug)]
 pub struct Batch {
-    tasks: Vec<Task>,
+    requests: Vec<Request>,
     /// Whether reads past the end of the file are short. Else they are errors.
     may_be_short: bool,
 }
 
 impl Batch {
-    pub fn of(tasks: Vec<Task>) -> Batch {
-        Batch { tasks, may_be_short: false }
+    pub fn of(requests: Vec<Request>) -> Batch {
+        Batch { requests, may_be_short: false }
     }
 
     /// One read, as far as the file goes.
     pub fn up_to_end(offset: u64, len: usize) -> Batch {
-        Batch { tasks: vec![Task::Read { offset, len }], may_be_short: true }
+        Batch { requests: vec![Request::Read { offset, len }], may_be_short: true }
     }
 
-    pub fn tasks(&self) -> &[Task] {
-        &self.tasks
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
     }
 
     fn writes(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.tasks.iter().filter_map(|task| match task {
-            Task::Write { offset, bytes } if !bytes.is_empty() => Some((*offset, bytes.len() as u64)),
+        self.requests.iter().filter_map(|request| match request {
+            Request::Write { offset, bytes } if !bytes.is_empty() => Some((*offset, bytes.len() as u64)),
             _ => None,
         })
     }
 
     fn is_write(&self) -> bool {
-        self.tasks.iter().any(|task| matches!(task, Task::Write { .. }))
+        self.requests.iter().any(|request| matches!(request, Request::Write { .. }))
     }
 
     /// The end of the last byte that is written, as an offset in bytes; 0 if nothing is written.
@@ -83,11 +83,11 @@ impl Batch {
     /// Cuts its reads to a file's length, or refuses reads past it.
     fn fit(&mut self, file: &OpenFile) -> Result<()> {
         if !self.may_be_short {
-            return file.file.check_within(reads(&self.tasks));
+            return file.file.check_within(reads(&self.requests));
         }
         let end = file.file.len();
-        for task in &mut self.tasks {
-            if let Task::Read { offset, len } = task {
+        for request in &mut self.requests {
+            if let Request::Read { offset, len } = request {
                 file.file.range_end(*offset, *len as u64)?;
                 *len = end.saturating_sub(*offset).min(*len as u64) as usize;
             }
@@ -96,11 +96,11 @@ impl Batch {
     }
 }
 
-/// The ranges that tasks read.
-fn reads(tasks: &[Task]) -> impl Iterator<Item = (u64, usize)> {
-    tasks.iter().filter_map(|task| match *task {
-        Task::Read { offset, len } => Some((offset, len)),
-        Task::Write { .. } => None,
+/// The ranges that requests read.
+fn reads(requests: &[Request]) -> impl Iterator<Item = (u64, usize)> {
+    requests.iter().filter_map(|request| match *request {
+        Request::Read { offset, len } => Some((offset, len)),
+        Request::Write { .. } => None,
     })
 }
 
@@ -189,7 +189,7 @@ impl Requester {
             match begun {
                 Ok(true) => {}
                 // No callback thread could take the job, so it ran in the waker.
-                Ok(false) => done.tell(Err(Error::WouldBlock { call: "what a waker begins" })),
+                Ok(false) => done.tell(Err(Error::BlockingCall { call: "what a waker begins" })),
                 Err(error) => done.tell(Err(error)),
             }
         }));
@@ -223,7 +223,7 @@ impl Requester {
         // Here the caller still sees an error of starting the drive threads.
         self.file.exec().get_ready()?;
         let (is_write, write_end) = (batch.is_write(), batch.write_end(&self.file)?);
-        let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.tasks))?;
+        let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.requests))?;
         let entered = EnteredFile::stay(entered, &self.file);
         let done = Done(done.0.take());
         let missing = match &entered.paged {
@@ -252,21 +252,21 @@ impl Requester {
         Ok(())
     }
 
-    /// Whether all drives have room now for the pieces that the tasks may need.
-    pub fn has_room(&self, tasks: &[Task]) -> bool {
+    /// Whether all drives have room now for the pieces that the requests may need.
+    pub fn has_room(&self, requests: &[Request]) -> bool {
         let (file, exec): (_, &Exec) = (&self.file.file, self.file.exec());
-        // `submit` refuses tasks that are invalid, before it makes pieces of them.
-        if !exec.has_drive_threads() || file.check_within(reads(tasks)).is_err() {
+        // `submit` refuses requests that are invalid, before it makes pieces of them.
+        if !exec.has_drive_threads() || file.check_within(reads(requests)).is_err() {
             return true;
         }
         let mut weights = vec![0; exec.services.len()];
         // An empty inbox takes a share of any size, so pieces beyond its capacity need not be counted. This is the number of parts that
         // are not at that point yet.
         let mut uncounted = file.parts().len();
-        for task in tasks {
-            let (op, offset, len) = match task {
-                Task::Read { offset, len } => (Op::Read, *offset, *len),
-                Task::Write { offset, bytes } => (Op::Write, *offset, bytes.len()),
+        for request in requests {
+            let (op, offset, len) = match request {
+                Request::Read { offset, len } => (Op::Read, *offset, *len),
+                Request::Write { offset, bytes } => (Op::Write, *offset, bytes.len()),
             };
             if file.range_end(offset, len as u64).is_err() {
                 return true;
@@ -325,14 +325,14 @@ impl Moves {
     }
 }
 
-/// The buffers of tasks, and their extents to read into and to write from.
-fn memory_of(tasks: Vec<Task>) -> Result<(Buffers, Vec<Extent>, Vec<Extent>)> {
-    let mut buffers: Buffers = Vec::with_capacity(tasks.len());
+/// The buffers of requests, and their extents to read into and to write from.
+fn memory_of(requests: Vec<Request>) -> Result<(Buffers, Vec<Extent>, Vec<Extent>)> {
+    let mut buffers: Buffers = Vec::with_capacity(requests.len());
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
-    for task in tasks {
-        let (extents, offset, mut bytes) = match task {
-            Task::Read { offset, len } => (&mut reads, offset, zeroed(len)?),
-            Task::Write { offset, bytes } => (&mut writes, offset, bytes),
+    for request in requests {
+        let (extents, offset, mut bytes) = match request {
+            Request::Read { offset, len } => (&mut reads, offset, zeroed(len)?),
+            Request::Write { offset, bytes } => (&mut writes, offset, bytes),
         };
         extents.push(Extent { offset, len: bytes.len(), buf: bytes.as_mut_ptr() });
         buffers.push(bytes);

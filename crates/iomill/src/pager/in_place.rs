@@ -22,13 +22,13 @@ use crate::sys::process::Home;
 /// of a page set: who asks for one more in a set that is full of pins gets an error, after some time in which none of them has ended.
 /// Any number of threads share that room: a thread that pins nothing keeps none of it from the others.
 #[derive(Debug)]
-pub struct Pin<'a> {
+pub struct PinnedPage<'a> {
     held: Held<'a>,
     /// Bytes of the page that are within the file.
     len: usize,
 }
 
-impl<'a> Pin<'a> {
+impl<'a> PinnedPage<'a> {
     /// For passing it on in registers.
     #[inline(always)]
     pub(crate) fn into_parts(self) -> (HeldParts<'a>, usize) {
@@ -36,12 +36,12 @@ impl<'a> Pin<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn from_parts((held, len): (HeldParts<'a>, usize)) -> Pin<'a> {
-        Pin { held: Held::from_parts(held), len }
+    pub(crate) fn from_parts((held, len): (HeldParts<'a>, usize)) -> PinnedPage<'a> {
+        PinnedPage { held: Held::from_parts(held), len }
     }
 }
 
-impl Deref for Pin<'_> {
+impl Deref for PinnedPage<'_> {
     type Target = [u8];
 
     #[inline(always)]
@@ -50,7 +50,7 @@ impl Deref for Pin<'_> {
     }
 }
 
-impl AsRef<[u8]> for Pin<'_> {
+impl AsRef<[u8]> for PinnedPage<'_> {
     fn as_ref(&self) -> &[u8] {
         self
     }
@@ -59,7 +59,7 @@ impl AsRef<[u8]> for Pin<'_> {
 /// Where a page of a range is.
 #[derive(Debug)]
 enum PagePlace<'a> {
-    Pinned(Pin<'a>),
+    Pinned(PinnedPage<'a>),
     /// A copy, because it could not be pinned.
     Copied(Vec<u8>),
 }
@@ -75,7 +75,7 @@ impl PagePlace<'_> {
 
 /// The cached bytes of a range, page by page: what [`File::read_with`](crate::File::read_with) hands out.
 #[derive(Debug)]
-pub struct Pages<'a> {
+pub struct PinnedRange<'a> {
     paged: &'a Paged,
     home: Home,
     places: Vec<PagePlace<'a>>,
@@ -84,8 +84,8 @@ pub struct Pages<'a> {
     len: usize,
 }
 
-impl<'a> Pages<'a> {
-    fn new(paged: &'a Paged, mut places: Vec<PagePlace<'a>>, within: usize, len: usize) -> Pages<'a> {
+impl<'a> PinnedRange<'a> {
+    fn new(paged: &'a Paged, mut places: Vec<PagePlace<'a>>, within: usize, len: usize) -> PinnedRange<'a> {
         // Should the file have been cut meanwhile, it ends with the first page that is short.
         let whole = places.iter().take_while(|place| place.bytes().len() == PAGE_BYTES).count();
         places.truncate(whole + 1);
@@ -94,7 +94,7 @@ impl<'a> Pages<'a> {
         if len == 0 {
             places.clear();
         }
-        Pages { paged, home: Home::here(), places, within, len }
+        PinnedRange { paged, home: Home::here(), places, within, len }
     }
 
     /// Length of the range in bytes.
@@ -117,7 +117,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-impl Drop for Pages<'_> {
+impl Drop for PinnedRange<'_> {
     /// A thread that pins many pages once does not keep their slots from others.
     fn drop(&mut self) {
         let several = self.places.len() > 1;
@@ -139,7 +139,7 @@ const ROOM_TRIES: u32 = 2000;
 const ROUNDS: u32 = 4;
 
 /// What is called with the bytes.
-pub type InPlace = Box<dyn FnOnce(Result<&Pages<'_>>) + Send>;
+pub type InPlace = Box<dyn FnOnce(Result<&PinnedRange<'_>>) + Send>;
 
 /// A call in place on its way: its pages are brought in by the drive threads, and then it runs on a callback thread. It holds no handle of
 /// the file, so that code which learns of the end from the call may close the file and delete it.
@@ -244,7 +244,12 @@ impl OpenFile {
 
     /// Pins a page that is in the cache, if that takes no more than a look.
     #[inline(always)]
-    pub fn pin_found<'a, const DEFAULT: bool>(&self, paged: &'a Paged, local: &Local, page: u64) -> Option<Pin<'a>> {
+    pub fn pin_found<'a, const DEFAULT: bool>(
+        &self,
+        paged: &'a Paged,
+        local: &Local,
+        page: u64,
+    ) -> Option<PinnedPage<'a>> {
         // That there is a key bounds the page's number, and no length is near 2^63.
         let (key, hash, cache) = paged.key_as::<DEFAULT>(page)?;
         let left = self.file.len().wrapping_sub(page * PAGE_BYTES as u64) as i64;
@@ -252,7 +257,7 @@ impl OpenFile {
             return None;
         }
         let held = local.pin_found::<DEFAULT>(&paged.pager, cache, key, hash)?;
-        Some(Pin { held, len: left.min(PAGE_BYTES as i64) as usize })
+        Some(PinnedPage { held, len: left.min(PAGE_BYTES as i64) as usize })
     }
 
     /// The pages of a range as far as it is within the file, and its length. An error if they are too many.
@@ -268,7 +273,7 @@ impl OpenFile {
     }
 
     /// Pins a page that is in the cache; counted as found there if `is_hit`.
-    pub fn pin_held<'a>(&self, paged: &'a Paged, page: u64, is_hit: bool) -> Result<Option<Pin<'a>>> {
+    pub fn pin_held<'a>(&self, paged: &'a Paged, page: u64, is_hit: bool) -> Result<Option<PinnedPage<'a>>> {
         let left = self.file.len().saturating_sub(page.saturating_mul(PAGE_BYTES as u64));
         if left == 0 {
             let why = format!("file {:?} ends at {} bytes", self.file.name(), self.file.len());
@@ -279,14 +284,14 @@ impl OpenFile {
         };
         let pager = &paged.pager;
         let held = pager.with_local(|local| local.pin(pager, cache, (key, hash), is_hit))?;
-        Ok(held.map(|held| Pin { held, len: left.min(PAGE_BYTES as u64) as usize }))
+        Ok(held.map(|held| PinnedPage { held, len: left.min(PAGE_BYTES as u64) as usize }))
     }
 
     /// Brings a page in and pins it. Where its set is full, it makes room there: nobody else may come to flush a set that is full of dirty
     /// pages. Where there is nothing to flush, it waits a little for others: not for ever, as they may be pins, and their owners wait
     /// likewise (rule 5 of the cache).
     #[cold]
-    pub fn pin_filled<'a>(&self, paged: &'a Paged, page: u64, class: Class) -> Result<Pin<'a>> {
+    pub fn pin_filled<'a>(&self, paged: &'a Paged, page: u64, class: Class) -> Result<PinnedPage<'a>> {
         let mut tries = 0;
         loop {
             let full = self.touch(paged, std::iter::once(page), class)?;
@@ -323,15 +328,15 @@ impl OpenFile {
     }
 
     /// Pins all pages of a range that are in the cache; `None` if one is not, or cannot be pinned.
-    fn held_pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, is_hit: bool) -> Option<Pages<'a>> {
+    fn held_pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, is_hit: bool) -> Option<PinnedRange<'a>> {
         let len = self.file.len().saturating_sub(offset).min(len as u64);
         let pin = |page| Some(PagePlace::Pinned(self.pin_held(paged, page, is_hit).ok()??));
         let places = numbers(offset, len).map(pin).collect::<Option<Vec<_>>>()?;
-        Some(Pages::new(paged, places, offset as usize % PAGE_BYTES, len as usize))
+        Some(PinnedRange::new(paged, places, offset as usize % PAGE_BYTES, len as usize))
     }
 
     /// Pins all pages of a range, and copies those that cannot be pinned: so nobody who has pins waits for others' (rule 5 of the cache).
-    pub fn pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, class: Class) -> Result<Pages<'a>> {
+    pub fn pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, class: Class) -> Result<PinnedRange<'a>> {
         let (numbers, len) = self.page_numbers(paged, offset, len)?;
         // Counted at the first look alone: what is there by hits, what is not by misses.
         if numbers.clone().all(|page| paged.is_there(page))
@@ -349,7 +354,7 @@ impl OpenFile {
             None => copies.next().map(PagePlace::Copied),
         };
         let places = pins.into_iter().map_while(place).collect();
-        Ok(Pages::new(paged, places, offset as usize % PAGE_BYTES, len))
+        Ok(PinnedRange::new(paged, places, offset as usize % PAGE_BYTES, len))
     }
 
     /// Reads pages as far as they are within the file; those that are not are empty.

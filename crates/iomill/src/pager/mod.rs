@@ -45,7 +45,7 @@ use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock, read, write};
 use flusher::Flusher;
 use nodes::{Remote, Spread};
 
-pub use in_place::{Pages, Pin};
+pub use in_place::{PinnedPage, PinnedRange};
 pub use open::{OpenFile, OpenRef};
 pub use open_files::OpenFiles;
 pub use span::Want;

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Task};
+use iomill::{Array, ArrayOptions, Error, File, Request};
 
 use crate::plan::{Call, Op, PAGE, Planner, WORKERS, Write, options, stamp};
 
@@ -159,11 +159,11 @@ impl Worker<'_> {
         match write.call {
             Call::Ranges => {
                 let ranges: Vec<_> = write.ranges.iter().map(|(offset, len)| (*offset, *len as usize)).collect();
-                file.write_ranges(&ranges, bytes)
+                file.write_ranges(bytes, &ranges)
             }
             Call::Many => {
                 let offsets: Vec<u64> = write.ranges.iter().map(|range| range.0).collect();
-                file.write_many(&offsets, write.ranges[0].1 as usize, bytes)
+                file.write_many(bytes, &offsets, write.ranges[0].1 as usize)
             }
             Call::Vectored => {
                 let (first, rest) = bytes.split_at(bytes.len() / 3);
@@ -172,7 +172,7 @@ impl Worker<'_> {
             }
             Call::Submit => {
                 let tasks = pieces.into_iter().zip(&write.ranges);
-                let tasks = tasks.map(|(bytes, (offset, _))| Task::Write { offset: *offset, bytes }).collect();
+                let tasks = tasks.map(|(bytes, (offset, _))| Request::Write { offset: *offset, bytes }).collect();
                 let (sender, receiver) = mpsc::channel();
                 file.submit(tasks, move |result| sender.send(result).unwrap())?;
                 receiver.recv().unwrap().map(drop)
