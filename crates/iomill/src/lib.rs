@@ -1,7 +1,7 @@
 //! Many commodity SSDs as one very fast file.
 //!
-//! An [`Array`] is a set of drives, each a directory on an SSD, used together. A [`File`] in it is spread over them, and one call
-//! reads or writes on all of them at once.
+//! An [`Array`] is a set of drives, each a directory on an SSD. A [`File`] in it is spread over the drives, and one call reads or
+//! writes on all of them at once.
 //!
 //! ```no_run
 //! use iomill::{Array, Layout};

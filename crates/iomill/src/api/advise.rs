@@ -1,4 +1,4 @@
-//! Advice: what a program knows of its reads and the cache cannot.
+//! [`Advice`]: what a program knows of its reads, and the cache cannot know. Non-goals: read-ahead itself (`pager::ahead`).
 
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -7,12 +7,12 @@ use crate::drive::PAGE_BYTES;
 use crate::error::Result;
 use crate::pager::ahead::Pattern;
 
-/// What a program says of a range of a file, or of how it will read: [`File::advise`].
+/// What a program says about a range of a file, or about its next reads: [`File::advise`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Read-ahead where reads turn out to be sequential: how a handle begins.
+    /// Read-ahead when reads turn out to be sequential. A new handle has this advice.
     Normal,
-    /// Reads will be at random: no read-ahead.
+    /// Reads will be random: no read-ahead.
     Random,
     /// Reads will be sequential: read-ahead from the first one that misses, in windows that are twice as large.
     Sequential,
@@ -23,12 +23,14 @@ pub enum Advice {
 }
 
 impl File {
-    /// Tells the cache what is to come. Nothing but speed depends on it, and without a cache nothing at all.
+    /// Tells the cache what comes next. The range is in bytes. Only speed depends on it. Without a cache it has no effect.
     ///
-    /// `Normal`, `Random` and `Sequential` are about this handle and its clones, whatever the range. `WillNeed` returns at once; pages come
-    /// in one wave after the other while the file is open, with the class of the background, as many as half of the cache holds at most, and
-    /// of all ranges and files together a 16th of the cache at a time. `DontNeed` lets clean pages go that lie in the range as a whole.
-    /// Dirty pages stay: [`File::sync`] first.
+    /// `Normal`, `Random` and `Sequential` apply to this handle and its clones, for any range. `WillNeed` returns at once. Pages come in while
+    /// the file is open, as background I/O. At most half of the cache's pages come in for one range, and of all ranges and files
+    /// together a 16th of the cache at a time. `DontNeed` removes clean pages that are completely in the range. Dirty pages stay: call
+    /// [`File::sync`] before.
+    ///
+    /// An error means that the array is closed, or was opened by the parent process.
     pub fn advise(&self, range: impl RangeBounds<u64>, advice: Advice) -> Result<()> {
         self.state.exec().check_open()?;
         let Some(paged) = &self.state.paged else { return Ok(()) };
@@ -44,7 +46,7 @@ impl File {
             Advice::DontNeed => {
                 let bytes = bytes_of(range);
                 let page = PAGE_BYTES as u64;
-                // The last page is whole where the file ends in it.
+                // The last page counts as completely in the range if the file ends in it.
                 let end = if bytes.end >= self.len() { bytes.end.div_ceil(page) } else { bytes.end / page };
                 let pages = bytes.start.div_ceil(page)..end;
                 if !pages.is_empty() {

@@ -1,4 +1,5 @@
-//! The array: its drives, its catalog, and the machinery that its files share.
+//! [`Array`]: its drives, its catalog, and what its files share. Non-goals: choosing engines and CPUs (`setup`), and calls on files
+//! (`file`).
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
@@ -22,22 +23,22 @@ use crate::pager::{OpenFiles, Pager};
 ///
 /// Clones share the array. Dropping the last clone and the last file closes it; [`Array::close`] also reports errors.
 ///
-/// An array is open in one process. In a child that was forked from it every call is an error ([`Error::Forked`]), and closing and
-/// dropping do nothing: the child opens the array anew. Pins that were made before the fork keep their bytes there.
+/// An array is open in one process. In a forked child every call is an error ([`Error::Forked`]), and closing and dropping do nothing:
+/// the child must open the array itself. Pins from before the fork keep their bytes there.
 #[derive(Clone, Debug)]
 pub struct Array {
-    /// Until it is dropped.
+    /// Taken out when this is dropped.
     pub(super) inner: ManuallyDrop<Arc<ArrayInner>>,
 }
 
 impl Drop for Array {
-    /// Anywhere: also in a callback, where closing the array, which waits for callbacks, is left to another thread.
+    /// Runs on any thread. In a callback another thread closes the array, because closing waits for callbacks.
     fn drop(&mut self) {
         if !self.inner.exec.home.is_here() {
             // Rule 3 of the fork (`exec`).
             return;
         }
-        // SAFETY: it is taken here only, once, and `self` is gone after this.
+        // SAFETY: only this takes it, once, and `self` is gone after this.
         let inner = unsafe { ManuallyDrop::take(&mut self.inner) };
         match Arc::into_inner(inner) {
             Some(last) if last.exec.has_threads() && !last.exec.may_close() => {
@@ -53,10 +54,10 @@ impl Drop for Array {
 pub(crate) struct ArrayInner {
     pub options: ArrayOptions,
     pub catalog: Arc<Catalog>,
-    /// Which nodes do what.
+    /// Which nodes cache, and which own drives.
     pub roles: Arc<NodeRoles>,
     pub exec: Arc<Exec>,
-    /// What caches pages, unless that is switched off.
+    /// The page cache, unless it is switched off.
     pub pager: Option<Arc<Pager>>,
     pub files: OpenFiles,
 }
@@ -87,7 +88,7 @@ impl Array {
             return Err(Error::invalid("a new array for reading only", "it is empty; create it for writing"));
         }
         check_may_block("create")?;
-        // Before there is anything on the drives that would be in the way of a second try.
+        // Before anything is on the drives: files there would make a second try fail.
         setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
         let catalog = Catalog::create(&options.platform, &drives, &weights)?;
         Array::start(options, catalog)
@@ -131,13 +132,13 @@ impl Array {
         Ok(Array { inner: ManuallyDrop::new(inner) })
     }
 
-    /// The array's parts, once it is known that they may be used.
+    /// The array's parts, after a check that the array is open.
     pub(super) fn open_inner(&self) -> Result<&Arc<ArrayInner>> {
         self.inner.exec.check_open()?;
         Ok(&self.inner)
     }
 
-    /// Creates a file of length 0 and opens it.
+    /// Creates a file of length 0 and opens it. The creation is durable. An error if the name exists.
     pub fn create_file(&self, name: &str, layout: Layout) -> Result<File> {
         check_may_block("create_file")?;
         let array = self.open_inner()?;
@@ -146,13 +147,14 @@ impl Array {
         array.open_file(name)
     }
 
-    /// Opens a file.
+    /// Opens a file. An error if there is none with this name.
     pub fn open_file(&self, name: &str) -> Result<File> {
         check_may_block("open_file")?;
         self.inner.open_file(name)
     }
 
-    /// Deletes a file that no handle of this process has open. It waits for what is under way on the file, so callbacks cannot call it.
+    /// Deletes a file. It is an error ([`Error::Busy`]) if a handle has it open. Waits for operations in flight on the file, so callbacks
+    /// cannot call it.
     pub fn delete(&self, name: &str) -> Result<()> {
         check_may_block("delete")?;
         self.inner.exec.check_home()?;
@@ -160,8 +162,8 @@ impl Array {
         self.inner.files.with_closed(|| Ok(vec![catalog.record(name)?]), || catalog.delete(name))
     }
 
-    /// Renames a file, replacing the one at `to` if there is one. Neither is open, so that no handle changes what it
-    /// stands for. It waits as [`Array::delete`] does.
+    /// Renames a file, and replaces the one at `to` if there is one. It is an error ([`Error::Busy`]) if a handle has one of them open.
+    /// Waits as [`Array::delete`] does.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_may_block("rename")?;
         self.inner.exec.check_home()?;
@@ -178,7 +180,7 @@ impl Array {
         self.inner.files.with_closed(both, || catalog.rename(from, to))
     }
 
-    /// The names that begin with `prefix`, sorted.
+    /// The names that begin with `prefix`, sorted. Empty in a forked child.
     pub fn list(&self, prefix: &str) -> Vec<String> {
         if self.inner.exec.home.is_here() { self.inner.catalog.list(prefix) } else { Vec::new() }
     }
@@ -195,13 +197,13 @@ impl Array {
             match len {
                 Ok(len) => return FileStat::new(&array.catalog, &record, len),
                 Err(error) if array.catalog.record(name)?.id == record.id => return Err(error),
-                // It has just been deleted, and the name is another file's by now.
+                // The file has just been deleted, and another file has the name now.
                 Err(_) => {}
             }
         }
     }
 
-    /// Sets (or with `None` removes) an attribute of a file, durably.
+    /// Sets an attribute of a file, durably. `None` removes it.
     pub fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
         check_may_block("set_attribute")?;
         self.open_inner()?.catalog.set_attribute(name, key, value)
@@ -218,8 +220,8 @@ impl Array {
         Ok(info)
     }
 
-    /// What a user should know of: fallbacks, repairs, errors of files that were dropped and not closed. Each is told once, of very many the
-    /// first.
+    /// What a user should know: fallbacks, repairs, errors of files that were dropped and not closed. Each notice is there once. The first
+    /// 100 are kept.
     pub fn notices(&self) -> Vec<String> {
         if self.inner.exec.home.is_here() { self.inner.exec.notices.all() } else { Vec::new() }
     }
@@ -230,7 +232,7 @@ impl Array {
         if exec.home.is_here() { exec.board.counters() } else { Counters::default() }
     }
 
-    /// The counters as a page that Prometheus reads (text format 0.0.4), for a program to serve.
+    /// The counters as a page that Prometheus reads (text format 0.0.4). A program may serve it.
     pub fn metrics(&self) -> String {
         self.counters().metrics()
     }
@@ -247,13 +249,13 @@ impl Array {
         }
     }
 
-    /// Changes the size of the page cache, in bytes, while it is used: step by step, each of which holds others up for microseconds.
-    /// [`Counters`](crate::Counters) show how far it has come. It returns when the size is reached.
+    /// Changes the size of the page cache, in bytes, while it is used. It goes step by step, and each step delays other calls for
+    /// microseconds. [`Counters`](crate::Counters) show the size meanwhile. It returns when the size is reached.
     ///
-    /// It grows up to what [`ArrayOptions::cache_bytes_max`] said. When it shrinks, pages that do not fit go; dirty ones are
-    /// written first, and an error in that leaves the cache at a size between. Memory goes back to the system in chunks of a
-    /// 16th of the first size, and at least 2 MiB; what is pinned keeps its chunk until the next resize after its pin has ended.
-    /// A chunk that is registered with an io_uring is free for others once the ring was used again.
+    /// The cache can grow to [`ArrayOptions::cache_bytes_max`]. When it shrinks, pages that do not fit leave it. Dirty ones are written
+    /// first, and an error of that leaves the cache at a size between. Memory goes back to the system in chunks: a 16th of the first size,
+    /// and at least 2 MiB. A pinned page keeps its chunk until the next resize after the pin has ended. A chunk that is registered with
+    /// an io_uring is free when that ring has been used again.
     pub fn resize_cache(&self, bytes: u64) -> Result<()> {
         check_may_block("resize_cache")?;
         let array = self.open_inner()?;
@@ -264,8 +266,8 @@ impl Array {
         pager.resize(&array.exec, bytes)
     }
 
-    /// Closes the array: waits for I/O in flight, makes every open file durable and gives the lock back. Handles that
-    /// are still about answer with [`Error::Closed`]. The first error is returned, after everything was tried.
+    /// Closes the array: waits for I/O in flight, makes every open file durable and gives the lock back. Calls on remaining handles
+    /// return [`Error::Closed`]. Returns the first error, after it has tried everything.
     pub fn close(self) -> Result<()> {
         check_may_block("close")?;
         self.inner.close()
@@ -278,12 +280,12 @@ impl ArrayOptions {
         Array::create_with(self, drives.into_iter().map(|p| p.as_ref().to_owned()).collect())
     }
 
-    /// Opens the array that a drive belongs to; its labels name the others.
+    /// Opens the array that a drive belongs to. The labels on the drive name the others.
     pub fn open(self, drive: impl AsRef<Path>) -> Result<Array> {
         self.open_at([drive])
     }
 
-    /// Opens an array whose drives have moved, naming the places of some or all of them.
+    /// Opens an array with drives that have moved: `drives` are the present directories of some or all of them.
     pub fn open_at<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         Array::open_with(self, starts)
@@ -316,8 +318,8 @@ impl ArrayInner {
             }
         };
         for file in &files {
-            // What entered before sees the end of its I/O; what comes after finds the array closed, and comes in only
-            // when the file is finished.
+            // Operations that entered before end their I/O. Later ones find the array closed, and enter only when the file is
+            // finished.
             let _closed = file.file.close_gate();
             keep(file.finish());
         }
@@ -334,7 +336,7 @@ impl ArrayInner {
 impl Drop for ArrayInner {
     fn drop(&mut self) {
         if self.exec.is_open() {
-            // No file is open any more (each holds the array), so there is nothing to lose that `close` would report.
+            // No file is open any more, because each holds the array. So nothing can be lost that `close` would report.
             let _ = self.close();
         }
     }

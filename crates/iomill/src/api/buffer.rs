@@ -1,4 +1,5 @@
-//! Memory that the drives' engines know, so that I/O on it skips the pinning of pages.
+//! [`Buffer`]: memory that is registered with the drives' engines, so that the kernel need not pin its pages for each I/O. Non-goals:
+//! frames of the cache, which are registered by the pager.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -9,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::sys::memory::PageBuf;
 use crate::sys::process::Home;
 
-/// Page-aligned memory, registered with the engines of an array where limits allow. Any slice of it may be given to any
-/// call on the array's files; whole pages in it are read and written fastest.
+/// Page-aligned memory, registered with the engines of an array if limits allow. Calls on the array's files take any slice of it. Whole
+/// pages are fastest.
 #[derive(Debug)]
 pub struct Buffer {
     memory: PageBuf,
@@ -19,7 +20,7 @@ pub struct Buffer {
 }
 
 impl Array {
-    /// Allocates a zeroed buffer of `len` bytes, not 0, that starts at a page.
+    /// Allocates a zeroed buffer of `len` bytes that starts at a page. An error if `len` is 0 or memory is lacking.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         self.inner.exec.check_home()?;
         let memory = PageBuf::new(len);
@@ -47,7 +48,7 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // In a child the memory is a copy that no engine knows (rule 2 of `forked`).
+        // In a forked child the memory is a copy that no engine knows (rule 2 of the fork, `exec`).
         if self.home.is_here() {
             self.regions.remove(self.memory.as_mut_ptr());
         }

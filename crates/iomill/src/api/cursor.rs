@@ -1,12 +1,12 @@
-//! A position in a file, for code that speaks `std::io`.
+//! [`Cursor`]: a position in a file, for code that uses `std::io`. Non-goals: buffering.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use super::file::File;
 use crate::error::{Error, Result};
 
-/// Reads and writes a file one after the other, by [`std::io::Read`], [`Write`] and [`Seek`].
-/// It has no buffer of its own, so [`flush`](Write::flush) does nothing. What it wrote is durable after [`Cursor::sync`].
+/// Reads and writes a file sequentially, by [`std::io::Read`], [`Write`] and [`Seek`].
+/// It has no buffer of its own, so [`flush`](Write::flush) does nothing. Its writes are durable after [`Cursor::sync`].
 #[derive(Clone, Debug)]
 pub struct Cursor {
     file: File,

@@ -1,5 +1,5 @@
-//! Futures and callbacks. They own their buffers, so a dropped future frees nothing that the kernel still writes to: the operation lives on
-//! until it has ended.
+//! Futures ([`Reading`], [`Writing`], [`Syncing`]) and callbacks. Their operations own the buffers: dropping a future frees no memory that
+//! the kernel still writes to. Non-goals: running operations (`exec`), and batches (`pager::batch`).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,13 +15,13 @@ use crate::sys::process::Home;
 pub use crate::pager::batch::Request;
 
 impl File {
-    /// Reads a range; the future resolves to its bytes, fewer than asked for only at the end of the file. The read has begun when
-    /// this returns. It waits for room in the drives' queues where they are full.
+    /// Reads `len` bytes at an offset in bytes. The future resolves to the bytes, fewer than asked for only at the end of the file. The
+    /// read has begun when this returns. If the drives' queues are full, this call waits for room.
     pub fn read(&self, offset: u64, len: usize) -> Reading {
         Reading(self.begin_one(Batch::up_to_end(offset, len)))
     }
 
-    /// Writes bytes; the future resolves to them, for use again. The write has begun when this returns.
+    /// Writes bytes at an offset in bytes. The future resolves to the same buffer, for further use. The write has begun when this returns.
     pub fn write(&self, bytes: Vec<u8>, offset: u64) -> Writing {
         Writing(self.begin_one(Batch::of(vec![Request::Write { offset, bytes }])))
     }
@@ -39,17 +39,17 @@ impl File {
         let (file, reported) = (self.state.clone(), self.reported.share());
         exec.callbacks.run(Box::new(move || {
             let result = Entered::enter(&file.file).and_then(|_entered| file.sync_and_report(&reported));
-            // Before the future is told, whose owner may then close the file and delete it.
+            // Before the promise is kept: then the future's owner may close the file and delete it.
             file.let_go(move || promise.keep(result));
         }));
         Ok(Outcome::later(promised))
     }
 
-    /// Begins a batch of requests and has `callback` called with the outcome, on a callback thread: for each request what it
-    /// read, or its bytes back; or the first error of the batch. Whatever cannot even begin is reported right here, and the callback is
-    /// dropped.
+    /// Begins a batch of requests. A callback thread calls `callback` with the outcome: for each request the bytes that it read, or the
+    /// buffer that it wrote; or the first error of the batch. If the batch cannot begin, this returns the error and drops the callback.
     ///
-    /// Inside the callback calls that block are refused; it may submit more. So it is in a waker, which may run on the thread of a drive.
+    /// Inside the callback blocking calls return [`Error::WouldBlock`]. It may submit more. The same holds for wakers, which may run on a
+    /// drive thread.
     pub fn submit(
         &self,
         requests: Vec<Request>,
@@ -59,9 +59,9 @@ impl File {
         self.requester().begin(Batch::of(requests), done)
     }
 
-    /// [`File::submit`], but where a drive that is concerned has a full queue the requests come back (`Ok(Some(requests))`) and nothing is
-    /// begun. So a slow drive holds up only what needs it: each drive takes a backlog of its own, of some thousand requests, and a program
-    /// with work for the others need not wait for this one.
+    /// [`File::submit`], unless a drive that the requests need has a full queue. Then they come back (`Ok(Some(requests))`), and nothing
+    /// has begun. Each drive has a queue of its own, for some thousand requests. So a program with work for other drives need not wait for
+    /// a slow one.
     pub fn try_submit(
         &self,
         requests: Vec<Request>,
@@ -98,10 +98,10 @@ impl File {
 /// What a future waits for.
 #[derive(Debug)]
 struct Outcome<T> {
-    /// Why it could not begin.
+    /// The result, if it is there already: why it could not begin.
     now: Option<Result<T>>,
     later: Option<Promised<Result<T>>>,
-    /// The process that asked for it.
+    /// The process that began it.
     home: Home,
 }
 

@@ -1,4 +1,4 @@
-//! What an array says about itself.
+//! What an array says about itself: [`ArrayInfo`], [`DriveInfo`], [`NodeInfo`], [`FileStat`]. Non-goals: counters.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,19 +17,19 @@ use crate::sys::fs::Ground;
 pub struct ArrayInfo {
     /// The array's id.
     pub id: String,
-    /// How often the labels were rewritten.
+    /// How many times the labels were rewritten.
     pub epoch: u64,
     /// Number of files.
     pub files: usize,
     /// The drives, by index.
     pub drives: Vec<DriveInfo>,
-    /// The nodes in rising order; one where nodes make no difference.
+    /// The nodes in rising order; one node if the machine has no NUMA.
     pub nodes: Vec<NodeInfo>,
-    /// Who drives the I/O of blocking calls.
+    /// Which threads run the I/O of blocking calls.
     pub mode: Mode,
-    /// How many asynchronous requests to a drive wait for neighbours at most.
+    /// Most asynchronous requests to a drive that wait for neighbours.
     pub plug: u32,
-    /// What a user should know of.
+    /// What a user should know ([`Array::notices`](super::Array::notices)).
     pub notices: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ pub struct NodeInfo {
     pub caches: bool,
     /// The drives that it owns, by index.
     pub drives: Vec<u16>,
-    /// Pages that its cache has room for; 0 as long as there is none.
+    /// Pages that its cache has room for; 0 without a cache.
     pub pages: u64,
     /// Pages that calls have sent to its threads by message.
     pub sent_pages: u64,
@@ -57,7 +57,7 @@ pub struct DriveInfo {
     pub path: PathBuf,
     /// Its id.
     pub id: String,
-    /// Its place in the array.
+    /// Its index in the array.
     pub index: u16,
     /// Its share in new files with the hash layout, relative to the other drives'.
     pub weight: u32,
@@ -65,7 +65,7 @@ pub struct DriveInfo {
     pub depth: u32,
     /// File system, device and space.
     pub ground: Ground,
-    /// How it is served.
+    /// The engine that serves it.
     pub engine: EngineKind,
     /// Whether I/O bypasses the kernel's page cache.
     pub direct: bool,
@@ -129,12 +129,12 @@ pub struct FileStat {
     pub weights: Vec<u32>,
     /// The key of the hash layout.
     pub key: u64,
-    /// Its parts, in the same order, and how long each must be at least for the file's length, in bytes. With the hash
-    /// layout these have gaps, and add up to more than the file.
+    /// Its parts, in the same order, and the least length of each for the file's length, in bytes. With the hash layout parts have
+    /// gaps, so the lengths add up to more than the file.
     pub parts: Vec<(PathBuf, u64)>,
-    /// How often its record was changed.
+    /// How many times its record was changed.
     pub generation: u64,
-    /// What users have attached.
+    /// The attributes that users have set.
     pub attributes: BTreeMap<String, String>,
 }
 

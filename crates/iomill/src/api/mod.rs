@@ -1,5 +1,5 @@
-//! The interface: arrays, files, and the calls on them. Blocking calls, futures and callbacks are thin drivers of the
-//! same pieces and queues below.
+//! The interface: [`Array`], [`File`], and the calls on them. Blocking calls, futures and callbacks run the same operations of the rooms
+//! below. Non-goals: loops, locks and queues, which are in those rooms.
 
 mod advise;
 mod array;

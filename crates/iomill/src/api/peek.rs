@@ -1,4 +1,4 @@
-//! Looking at an array without its lock, beside whoever works on it: for `info`, `ls` and `stat`.
+//! [`Peek`]: a look at an array without its lock, while other processes use it, for `info`, `ls` and `stat`. Non-goals: data.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ impl Peek {
         self.catalog.id().to_string()
     }
 
-    /// What a user should know of.
+    /// What a user should know: repairs and fallbacks.
     pub fn notices(&self) -> Vec<String> {
         self.catalog.notices()
     }

@@ -1,4 +1,5 @@
-//! Pins and ranges in place: the cached bytes themselves, without a copy.
+//! The cached bytes themselves, without a copy: a [`PinnedPage`], a [`PinnedRange`], and tasks over a range. Non-goals: the
+//! bookkeeping of pins (`cache::pins`, `local`).
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use crate::exec::pools::Pool;
 use crate::file::Entered;
 use crate::sys::process::Home;
 
-/// A page that stays where it is, and as it is, while this lives: `Deref` to its bytes. What is written to the page meanwhile
-/// goes to a new frame and is seen by later reads, not by this.
+/// A cached page that stays where it is, and as it is, while this lives. `Deref` gives its bytes: 4,096, or fewer for the last page of the
+/// file. Later writes to the page go to another frame: later reads see them, and this pin does not.
 ///
-/// It may be passed to other threads and dropped there. How many there may be at a time is bounded, by an eighth of the cache, and by the size
-/// of a page set: who asks for one more in a set that is full of pins gets an error, after some time in which none of them has ended.
-/// Any number of threads share that room: a thread that pins nothing keeps none of it from the others.
+/// It may go to other threads and be dropped there. All threads together may pin an eighth of the cache at a time, and in a page set no
+/// more than its pages. A call that wants one more pin in a set full of pins waits a tenth of a second or more for one to be dropped,
+/// and then returns an error. A thread without pins takes no room from the others.
 #[derive(Debug)]
 pub struct PinnedPage<'a> {
     held: Held<'a>,
@@ -56,7 +57,7 @@ impl AsRef<[u8]> for PinnedPage<'_> {
     }
 }
 
-/// Where a page of a range is.
+/// The bytes of a page of a range.
 #[derive(Debug)]
 enum PagePlace<'a> {
     Pinned(PinnedPage<'a>),
@@ -86,7 +87,7 @@ pub struct PinnedRange<'a> {
 
 impl<'a> PinnedRange<'a> {
     fn new(paged: &'a Paged, mut places: Vec<PagePlace<'a>>, within: usize, len: usize) -> PinnedRange<'a> {
-        // Should the file have been cut meanwhile, it ends with the first page that is short.
+        // If the file was cut meanwhile, the range ends with the first page that is short.
         let whole = places.iter().take_while(|place| place.bytes().len() == PAGE_BYTES).count();
         places.truncate(whole + 1);
         let there = places.iter().map(|place| place.bytes().len()).sum::<usize>();
@@ -107,7 +108,7 @@ impl<'a> PinnedRange<'a> {
         self.len == 0
     }
 
-    /// The bytes, in pieces of up to a page.
+    /// The bytes in order, in slices of up to a page.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let end = self.within + self.len;
         self.places.iter().enumerate().map(move |(index, place)| {
@@ -118,7 +119,7 @@ impl<'a> PinnedRange<'a> {
 }
 
 impl Drop for PinnedRange<'_> {
-    /// A thread that pins many pages once does not keep their slots from others.
+    /// Gives the slots back, so that a thread that pins many pages once does not keep them from other threads.
     fn drop(&mut self) {
         let several = self.places.len() > 1;
         self.places.clear();
@@ -128,21 +129,21 @@ impl Drop for PinnedRange<'_> {
     }
 }
 
-/// A range in place has one part in so many of the cache's pages at most, or a few, because it may take copies.
+/// A range in place has at most one part in so many of the cache's pages. A few pages are always allowed: the range may take copies.
 const RANGE_SHARE: u64 = 8;
 const RANGE_LEAST: u64 = 16;
 
-/// How often who wants a pin in a full set looks whether there is room, a twentieth of a millisecond apart.
+/// How often a call that wants a pin in a full set looks for room, with pauses of a twentieth of a millisecond.
 const ROOM_TRIES: u32 = 2000;
 
-/// How often the pages of a task that did not stay are brought in again without blocking.
+/// How often a task brings its pages in again without blocking, if they have left the cache.
 const ROUNDS: u32 = 4;
 
-/// What is called with the bytes.
+/// A user's task over the bytes.
 pub type InPlace = Box<dyn FnOnce(Result<&PinnedRange<'_>>) + Send>;
 
-/// A call in place on its way: its pages are brought in by the drive threads, and then it runs on a callback thread. It holds no handle of
-/// the file, so that code which learns of the end from the call may close the file and delete it.
+/// A task in place on its way: the drive threads bring its pages in, and then it runs on a callback thread. It holds no handle of the file,
+/// so that code that learns of its end may close the file and delete it.
 struct Job {
     file: OpenRef,
     paged: Arc<Paged>,
@@ -153,7 +154,7 @@ struct Job {
 }
 
 impl Job {
-    /// Starts when the gate is open.
+    /// Waits until the gate is open, and starts.
     fn enter(self, task: InPlace) {
         let file = self.file.clone();
         match Entered::enter(&file.file) {
@@ -182,7 +183,7 @@ impl Job {
         });
     }
 
-    /// The pages have come in; they may be gone again, where the cache is small and busy.
+    /// Runs the task when its pages have come in. They may be gone again if the cache is small and busy.
     fn go_on(mut self, task: InPlace) {
         let (file, paged) = (self.file.clone(), Arc::clone(&self.paged));
         let pages = match file.held_pages(&paged, self.offset, self.len, false) {
@@ -201,8 +202,7 @@ impl Job {
 }
 
 impl OpenRef {
-    /// Has `task` called with the bytes of a range, in place, on a callback thread. Errors that are seen before it is on its way are the
-    /// caller's.
+    /// Calls `task` with the bytes of a range, in place, on a callback thread. Returns errors that come before it is on its way.
     pub fn submit_in_place(
         &self,
         paged: &Arc<Paged>,
@@ -231,8 +231,8 @@ fn numbers(offset: u64, len: u64) -> Range<u64> {
 }
 
 impl OpenFile {
-    /// Brings pages in, all that are missing in one batch, and waits for them; those beyond the file's end are left out. How many found
-    /// their set full. A page may be gone again when this returns.
+    /// Brings all missing pages in by one batch, and waits for them. Leaves out pages beyond the file's end. Returns how many found their
+    /// set full. A page may be gone again when this returns.
     fn touch(&self, paged: &Paged, pages: impl Iterator<Item = u64>, class: Class) -> Result<usize> {
         let _entered = Entered::enter(&self.file)?;
         let end = self.end_page();
@@ -242,7 +242,7 @@ impl OpenFile {
         Exec::run_to_end(unsafe { self.complete(&io, paged, Want::Touch, spans, class) })
     }
 
-    /// Pins a page that is in the cache, if that takes no more than a look.
+    /// Pins a page that is in the cache, if one look-up is enough for that.
     #[inline(always)]
     pub fn pin_found<'a, const DEFAULT: bool>(
         &self,
@@ -250,7 +250,7 @@ impl OpenFile {
         local: &Local,
         page: u64,
     ) -> Option<PinnedPage<'a>> {
-        // That there is a key bounds the page's number, and no length is near 2^63.
+        // The page has a key, so its number is small enough for the product, and no length is near 2^63.
         let (key, hash, cache) = paged.key_as::<DEFAULT>(page)?;
         let left = self.file.len().wrapping_sub(page * PAGE_BYTES as u64) as i64;
         if left <= 0 {
@@ -260,7 +260,7 @@ impl OpenFile {
         Some(PinnedPage { held, len: left.min(PAGE_BYTES as i64) as usize })
     }
 
-    /// The pages of a range as far as it is within the file, and its length. An error if they are too many.
+    /// The pages of a range up to the file's end, and the length of that in bytes. An error if there are too many pages.
     fn page_numbers(&self, paged: &Paged, offset: u64, len: usize) -> Result<(Range<u64>, usize)> {
         let len = self.file.len().saturating_sub(offset).min(len as u64);
         let numbers = numbers(offset, len);
@@ -272,7 +272,7 @@ impl OpenFile {
         Ok((numbers, len as usize))
     }
 
-    /// Pins a page that is in the cache; counted as found there if `is_hit`.
+    /// Pins a page that is in the cache. Counts it as a hit if `is_hit`.
     pub fn pin_held<'a>(&self, paged: &'a Paged, page: u64, is_hit: bool) -> Result<Option<PinnedPage<'a>>> {
         let left = self.file.len().saturating_sub(page.saturating_mul(PAGE_BYTES as u64));
         if left == 0 {
@@ -287,9 +287,9 @@ impl OpenFile {
         Ok(held.map(|held| PinnedPage { held, len: left.min(PAGE_BYTES as u64) as usize }))
     }
 
-    /// Brings a page in and pins it. Where its set is full, it makes room there: nobody else may come to flush a set that is full of dirty
-    /// pages. Where there is nothing to flush, it waits a little for others: not for ever, as they may be pins, and their owners wait
-    /// likewise (rule 5 of the cache).
+    /// Brings a page in and pins it. If the set is full, flushes it: another call that flushes the set may never come. If there is nothing
+    /// to flush, waits for other operations for some time. It does not wait for ever: pins may fill the set, and the threads with these
+    /// pins may wait here as well (rule 5 of the cache).
     #[cold]
     pub fn pin_filled<'a>(&self, paged: &'a Paged, page: u64, class: Class) -> Result<PinnedPage<'a>> {
         let mut tries = 0;
@@ -318,7 +318,8 @@ impl OpenFile {
         Error::Machine { what: format!("a pin of page {page} of {:?}", self.file.name()), why }
     }
 
-    /// Flushes the set of a page; whether there was anything to be flushed. Where nothing can be, drives are not asked again and again.
+    /// Flushes the set of a page. Returns whether there was anything to flush. If no page could be written back, returns an error, so that
+    /// the caller does not ask the drives again and again.
     fn make_room(&self, paged: &Paged, page: u64) -> Result<bool> {
         let _inside = Entered::enter(&self.file)?;
         match Exec::run_to_end(self.flush_sets(&self.exec().blocking(), paged, &[page])) {
@@ -327,7 +328,7 @@ impl OpenFile {
         }
     }
 
-    /// Pins all pages of a range that are in the cache; `None` if one is not, or cannot be pinned.
+    /// Pins all pages of a range. `None` if one is not in the cache, or cannot be pinned.
     fn held_pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, is_hit: bool) -> Option<PinnedRange<'a>> {
         let len = self.file.len().saturating_sub(offset).min(len as u64);
         let pin = |page| Some(PagePlace::Pinned(self.pin_held(paged, page, is_hit).ok()??));
@@ -335,17 +336,18 @@ impl OpenFile {
         Some(PinnedRange::new(paged, places, offset as usize % PAGE_BYTES, len as usize))
     }
 
-    /// Pins all pages of a range, and copies those that cannot be pinned: so nobody who has pins waits for others' (rule 5 of the cache).
+    /// Pins all pages of a range, and copies those that cannot be pinned. So a thread with pins never waits for other pins (rule 5 of the
+    /// cache).
     pub fn pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, class: Class) -> Result<PinnedRange<'a>> {
         let (numbers, len) = self.page_numbers(paged, offset, len)?;
-        // Counted at the first look alone: what is there by hits, what is not by misses.
+        // Only the first look counts: pages that are there as hits, the others as misses.
         if numbers.clone().all(|page| paged.is_there(page))
             && let Some(pages) = self.held_pages(paged, offset, len, true)
         {
             return Ok(pages);
         }
         self.touch(paged, numbers.clone(), class)?;
-        // Gone again, in a set full of pins, or all slots are taken: whatever the reason, a copy does.
+        // A page may have gone again, its set may be full of pins, or all slots may be taken. For each of these a copy is enough.
         let pins: Vec<_> = numbers.clone().map(|page| self.pin_held(paged, page, false).ok().flatten()).collect();
         let missing = numbers.zip(&pins).filter(|(_, pin)| pin.is_none()).map(|(page, _)| page).collect();
         let mut copies = self.copy_pages(paged, missing, class)?.into_iter();
@@ -357,7 +359,7 @@ impl OpenFile {
         Ok(PinnedRange::new(paged, places, offset as usize % PAGE_BYTES, len))
     }
 
-    /// Reads pages as far as they are within the file; those that are not are empty.
+    /// Reads pages up to the file's end. Pages beyond it are empty.
     fn copy_pages(&self, paged: &Paged, pages: Vec<u64>, class: Class) -> Result<Vec<Vec<u8>>> {
         if pages.is_empty() {
             return Ok(Vec::new());

@@ -1,9 +1,9 @@
-//! What a thread keeps for a cache, so that its hits need nothing that is shared: counters, the hits that the policy has still to
-//! be told of, and slots for pins.
+//! A thread's [`Local`] for a pager, so that its hits store nothing that is shared: counters, hits that the policy does not know yet, and
+//! slots for pins. Non-goals: what the policy does with hits (`cache::policy`).
 //!
-//! Telling later costs nothing that counts: a policy is asked when a page must go, and whoever needs room tells first. A thread that has
-//! only hits tells too, once in a ring full of them, when others have taken room meanwhile; in a cache where all fits nobody tells,
-//! and nothing shared is stored to.
+//! The policy may learn of hits late: it only needs them when a page must go, and a thread that needs room reports its hits first. A thread
+//! with only hits reports them when its ring is full, if other threads have taken room meanwhile. If all pages fit into the cache, no
+//! thread reports, and hits store nothing that is shared.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -21,29 +21,29 @@ use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU32, Ordering};
 
 thread_local! {
-    /// This thread's locals, by cache. A local goes when its cache is gone.
+    /// This thread's locals, by pager. A local goes when its pager is gone.
     static LOCALS: RefCell<Vec<Rc<Local>>> = const { RefCell::new(Vec::new()) };
-    /// The instance of the local that was used last, and the local, which is in `LOCALS`; nothing inside callbacks.
+    /// The instance of the local that was used last, and that local, which is in `LOCALS`. `NOBODY` inside callbacks.
     static LAST: Cell<(u64, NonNull<Local>)> = const { Cell::new(NOBODY) };
 }
 
 const NOBODY: (u64, NonNull<Local>) = (u64::MAX, NonNull::dangling());
 
-/// What no local's instance is.
+/// An instance that no local has.
 pub(super) const CLOSED: u64 = u64::MAX - 1;
 
-/// The calling thread begins a callback, and finds its locals the longer way until it has ended.
+/// Called when this thread begins a callback: until the end of that it finds its locals by `LOCALS`.
 pub fn forget_last() {
-    // Where a thread is ending, nothing is remembered any more.
+    // A thread that is ending may have no `LAST` any more.
     let _forgot = LAST.try_with(|last| last.set(NOBODY));
 }
 
-/// Rule 4 of `forked`: in a child the only thread finds nothing the short way.
+/// Rule 4 of the fork (`exec`): in a child the only thread finds no local by `LAST`.
 pub(super) extern "C" fn forget_in_child() {
     forget_last();
 }
 
-/// One thread's local at a cache.
+/// One thread's local for a pager.
 pub struct Local {
     instance: u64,
     home: Home,
@@ -53,7 +53,7 @@ pub struct Local {
     first: Part,
     /// The same for the caches of other nodes.
     others: Box<[Part]>,
-    /// `Pager::taken` when this thread told last.
+    /// `Pager::taken` when this thread last reported hits.
     taken_seen: Cell<u64>,
 }
 
@@ -78,17 +78,17 @@ impl Default for Part {
 }
 
 impl Part {
-    /// Has `pin` use an empty slot of a block; `None` when as many are pinned as may be.
+    /// Calls `pin` with an empty slot of a block. `None` if the most pages are pinned.
     fn with_slot<R>(&self, cache: &Cache, pin: impl FnOnce((&PinBlock, &AtomicU32)) -> R) -> Option<R> {
         let mut pins = self.pins.borrow_mut();
         if pins.iter().any(|block| block.is_gone()) {
-            // Others have their slots (rule 6 of pins).
+            // Other threads have taken their slots (rule 6 of pins).
             pins.retain(|block| !block.is_gone());
             self.set_first(&pins);
         }
         if let Some((block, slot)) = pins.first().and_then(|block| Some((&**block, block.empty()?))) {
             let pinned = pin((block, slot));
-            // Others may be in need of what this thread has no use for any more.
+            // Other threads may need the blocks that this thread does not use any more.
             give_back_empty(cache, &mut pins);
             return Some(pinned);
         }
@@ -98,7 +98,7 @@ impl Part {
             let was_empty = block.is_empty();
             let pinned = pin((&**block, slot));
             if was_empty {
-                // Then others are too, as a rule.
+                // Then other blocks are probably empty, too.
                 give_back_empty(cache, &mut pins);
             }
             return Some(pinned);
@@ -122,7 +122,7 @@ impl Part {
     }
 }
 
-/// Gives blocks back that nothing is pinned in, but for the first (rule 4 of pins).
+/// Gives back the blocks without pins, except the first (rule 4 of pins).
 fn give_back_empty(cache: &Cache, pins: &mut Vec<Arc<PinBlock>>) {
     if pins.len() > 1 {
         pins.extract_if(1.., |block| block.is_empty()).for_each(|block| cache.give_pin_block(block));
@@ -130,29 +130,30 @@ fn give_back_empty(cache: &Cache, pins: &mut Vec<Arc<PinBlock>>) {
 }
 
 impl Pager {
-    /// The calling thread's local, if it was the last that the thread used, the array is open, and this is not a callback: three
-    /// replies for the price of one.
+    /// The calling thread's local, if it was the last that the thread used, the array is open, and this is not a callback. One comparison
+    /// checks all three.
     #[inline(always)]
     pub fn last_local(&self) -> Option<&Local> {
         self.last_local_as::<false>()
     }
 
-    /// The same; with `DEFAULT` only if there is also one cache of the default shape, for which reads are made.
+    /// The same. With `DEFAULT` it also checks that there is one cache of the default shape, for which reads have a faster path.
     #[inline(always)]
     pub fn last_local_as<const DEFAULT: bool>(&self) -> Option<&Local> {
         let (instance, local) = LAST.try_with(Cell::get).ok()?;
         let open = if DEFAULT { &self.open_default } else { &self.open };
+        // Relaxed: the value only says whether the array is open, and a call may see it late.
         if instance != open.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: `LAST` names a local in this thread's `LOCALS`, or nobody, which is no cache's instance: a local that goes takes its name
-        // away (`drop`). It stays there until its cache is gone (`find`), and this is its cache, which is borrowed for as long,
-        // or until the thread ends, which is not before whoever called this has returned: the locals of a thread go in a destructor
-        // of theirs, which calls nothing that has one.
+        // SAFETY: `LAST` names a local in this thread's `LOCALS`: a local that is dropped takes its name away. `NOBODY` is no pager's
+        // instance. A local stays in `LOCALS` until its pager is gone (`find`), and this is its pager, which is borrowed for as long.
+        // Or it goes when the thread ends, which is after the caller has returned: the destructor of `LOCALS` drops the locals, and
+        // calls nothing that has one.
         Some(unsafe { local.as_ref() })
     }
 
-    /// From now on nobody finds a local the short way.
+    /// From now on no thread finds a local by `LAST`.
     pub fn end_short_way(&self) {
         self.open.store(CLOSED, Ordering::Relaxed);
         self.open_default.store(CLOSED, Ordering::Relaxed);
@@ -169,7 +170,7 @@ impl Pager {
 
     #[cold]
     fn with_found_local<R>(self: &Arc<Self>, f: impl FnOnce(&Local) -> R) -> R {
-        // A thread that is ending has no table any more: its last calls get a local for each.
+        // A thread that is ending has no table any more: each of its last calls gets a local of its own.
         let local =
             LOCALS.try_with(|locals| self.find(&mut locals.borrow_mut())).unwrap_or_else(|_| Rc::new(self.new_local()));
         f(&local)
@@ -184,7 +185,7 @@ impl Pager {
             local
         });
         if pools::may_block() {
-            // Where it cannot be noted, it is found again the long way.
+            // If `LAST` is gone, the next call finds the local by `LOCALS`.
             let _noted = LAST.try_with(|last| last.set((self.instance, NonNull::from(&*local))));
         }
         local
@@ -212,20 +213,20 @@ impl Local {
         }
     }
 
-    /// The same; with `FIRST` there is one cache.
+    /// The same. With `FIRST` there is one cache.
     #[inline(always)]
     fn part_as<const FIRST: bool>(&self, cache: &Cache) -> &Part {
         if FIRST { &self.first } else { self.part(cache) }
     }
 
-    /// Takes note of a hit in one of the caches, and counts it.
+    /// Notes a hit in one of the caches, and counts it.
     #[inline(always)]
     pub fn hit(&self, pager: &Pager, cache: &Cache, way: u32, hash: Hash) {
         self.tally.add(Id::Hits, 1);
         self.note::<false>(pager, cache, way, hash);
     }
 
-    /// Takes note of a hit that is counted elsewhere; with `FIRST` there is one cache.
+    /// Notes a hit that the caller counts. With `FIRST` there is one cache.
     #[inline(always)]
     pub fn note<const FIRST: bool>(&self, pager: &Pager, cache: &Cache, way: u32, hash: Hash) {
         if self.part_as::<FIRST>(cache).feeder.push(way, hash) {
@@ -233,13 +234,13 @@ impl Local {
         }
     }
 
-    /// Counts a page that was not there and comes in, and the one that had to go for it.
+    /// Counts a page that was missing and comes in, and the page that it displaced.
     pub fn came(&self, came: Came) {
         self.tally.add(Id::Misses, 1);
         self.tally.add(Id::Evictions, u64::from(came.evicted));
     }
 
-    /// The ring is full: others may need to hear of it.
+    /// The ring is full. Reports the hits if another thread has taken room since the last report.
     #[cold]
     fn full(&self, pager: &Pager) {
         let taken = pager.taken.load(Ordering::Relaxed);
@@ -248,14 +249,14 @@ impl Local {
         }
     }
 
-    /// Tells the policy of the hits there were, before it has to choose.
+    /// Reports the hits to the policy, before it must choose a page.
     pub fn tell(&self, pager: &Pager) {
         for cache in pager.caches() {
             cache.directory().take_hits(&self.part(cache).feeder);
         }
     }
 
-    /// Pins a page, if that takes no more than a look: the page is there and has been pinned before, and a slot is free.
+    /// Pins a page, if one look-up is enough: the page is there and has been pinned before, and the first block has an empty slot.
     #[inline(always)]
     pub fn pin_found<'a, const DEFAULT: bool>(
         &self,
@@ -264,7 +265,7 @@ impl Local {
         key: Key,
         hash: Hash,
     ) -> Option<Held<'a>> {
-        // SAFETY: it is `none` or the first in `pins`, which changes by `with_slot` only, and that is not under way here.
+        // SAFETY: it is `none` or the first in `pins`. Only `with_slot` changes the first, and it does not run here.
         let block = unsafe { self.part_as::<DEFAULT>(cache).first_pins.get().as_ref() };
         let slot = block.empty()?;
         // SAFETY: the blocks of a part are this thread's, from its cache; `none` has no empty slot.
@@ -274,8 +275,8 @@ impl Local {
         Some(held)
     }
 
-    /// Pins a page in a slot of this thread. `Err` when as many are pinned as may be, `Ok(None)` when the page is not there. A page
-    /// that has just come in for the pin was counted then and is no hit.
+    /// Pins a page in a slot of this thread. An error if the most pages are pinned, `Ok(None)` if the page is not there. A page that has
+    /// just come in for the pin was counted then, so it is no hit.
     #[inline]
     pub fn pin<'a>(
         &self,
@@ -287,7 +288,7 @@ impl Local {
         let pinned = loop {
             // SAFETY: the blocks of a part are this thread's, from its cache.
             let pinned = self.part(cache).with_slot(cache, |place| unsafe { cache.pin(key, hash, place) });
-            // Where another thread has taken the slots away, this one takes others.
+            // If another thread has taken the slots away, this one takes other slots.
             if let Ok(pinned) = pinned.ok_or_else(|| too_many(cache))? {
                 break pinned;
             }
@@ -301,7 +302,7 @@ impl Local {
         }))
     }
 
-    /// Gives slots back after many pins, for others to take.
+    /// Gives slots back after many pins, for other threads.
     pub fn give_back_pins(&self, pager: &Pager) {
         for cache in pager.caches() {
             give_back_empty(cache, &mut self.part(cache).pins.borrow_mut());
@@ -318,17 +319,17 @@ fn too_many(cache: &Cache) -> Error {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // A thread that ends may still close files after its locals are gone. `LAST` has no destructor, so it is there.
+        // A thread that is ending may still close files after its locals are gone. `LAST` has no destructor, so it is still there.
         let _looked = LAST.try_with(|last| {
             if std::ptr::eq(last.get().1.as_ptr(), self) {
                 last.set(NOBODY);
             }
         });
         if !self.home.is_here() {
-            // Rule 2 of `forked`.
+            // Rule 2 of the fork (`exec`).
             return;
         }
-        // Where the cache is gone, so are its blocks.
+        // If the pager is gone, so are its blocks.
         let Some(pager) = self.pager.upgrade() else { return };
         for cache in pager.caches() {
             self.part(cache).pins.take().into_iter().for_each(|block| cache.give_pin_block(block));
