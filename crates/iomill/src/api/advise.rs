@@ -25,8 +25,8 @@ pub enum Advice {
 impl File {
     /// Tells the cache what comes next. The range is in bytes. Only speed depends on it. Without a cache it has no effect.
     ///
-    /// `Normal`, `Random` and `Sequential` apply to this handle and its clones, for any range. `WillNeed` returns at once. Pages come in while
-    /// the file is open, as background I/O. At most half of the cache's pages come in for one range, and of all ranges and files
+    /// `Normal`, `Random` and `Sequential` apply to this handle and its clones, for any range. `WillNeed` returns at once. Pages come in
+    /// while the file is open, as background I/O. At most half of the cache's pages come in for one range, and of all ranges and files
     /// together a 16th of the cache at a time. `DontNeed` removes clean pages that are completely in the range. Dirty pages stay: call
     /// [`File::sync`] before.
     ///

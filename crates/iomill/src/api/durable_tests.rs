@@ -1,4 +1,4 @@
-//! Syncs, changes of the length and ends of files that meet: drives that fail at a chosen moment, on threads.
+//! Tests of syncs, changes of the length and ends of files that run at the same time, with drives that fail at a chosen moment.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -22,7 +22,7 @@ use crate::file::Entered;
 use crate::sys::clock::Clock;
 use crate::sys::fs::{DriveFs, Handle};
 
-/// This machine, whose drives fail when told to.
+/// This machine, with drives that fail on demand.
 #[derive(Debug, Default)]
 struct Failing {
     machine: RealPlatform,
@@ -32,11 +32,11 @@ struct Failing {
 #[derive(Debug, Default)]
 struct Plan {
     fail_writes: AtomicBool,
-    /// Writes that were begun.
+    /// Writes that have begun.
     writes: AtomicU64,
-    /// Syncs that were begun.
+    /// Syncs that have begun.
     syncs: AtomicU64,
-    /// The next sync says that it is there, waits until it is told, and fails.
+    /// The next sync reports that it has begun, waits for a signal, and fails.
     hold: Mutex<Option<(Sender<()>, Receiver<()>)>>,
 }
 
@@ -123,7 +123,7 @@ impl Engine for FailingEngine {
     fn unregister(&mut self, _: u16) {}
 }
 
-/// An array over so many directories, and its only file.
+/// An array of so many drives, and its only file.
 fn made(cache_bytes: u64, drives: usize) -> (Vec<tempfile::TempDir>, Arc<Plan>, Array, File) {
     let places: Vec<_> = (0..drives).map(|_| tempfile::tempdir().unwrap()).collect();
     let platform = Failing::default();
@@ -134,7 +134,7 @@ fn made(cache_bytes: u64, drives: usize) -> (Vec<tempfile::TempDir>, Arc<Plan>, 
     (places, plan, array, file)
 }
 
-/// A sync of the file on a thread of its own, which has begun and is about to fail; and how to have it go on.
+/// A sync of the file on a thread of its own, which has begun and is about to fail; and the signal that continues it.
 fn held_sync(plan: &Plan, file: &File) -> (thread::JoinHandle<Result<()>>, Sender<()>) {
     let ((here, is_here), (go_on, waits)) = (channel(), channel());
     *plan.hold.lock().unwrap() = Some((here, waits));
@@ -146,7 +146,7 @@ fn held_sync(plan: &Plan, file: &File) -> (thread::JoinHandle<Result<()>>, Sende
     (syncing, go_on)
 }
 
-/// Waits until a thread of this process sleeps. Where the system does not show that, a twentieth of a second is to do.
+/// Waits until a thread of this process sleeps. If the system does not show that, waits a twentieth of a second.
 fn wait_until_it_sleeps(thread: libc::pid_t) {
     for _ in 0..5000 {
         let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else { break };
@@ -158,7 +158,7 @@ fn wait_until_it_sleeps(thread: libc::pid_t) {
     thread::sleep(Duration::from_millis(50));
 }
 
-/// A sync that waited while another one failed said that all is durable: the other had taken the marks.
+/// A sync that waited while another one failed returned `Ok`: the other had taken the marks.
 #[test]
 fn a_sync_that_waited_for_one_that_failed_fails() {
     for (cache_bytes, asynchronous) in [(0, false), (0, true), (1 << 20, false), (1 << 20, true)] {
@@ -206,10 +206,10 @@ fn wait_for<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// After the first failure the parts that had not been asked yet were not asked at all.
+/// After the first failure the other parts got no fdatasync.
 #[test]
 fn every_part_is_synced_whatever_becomes_of_the_others() {
-    // More than are taken ahead at a time, with a depth of 1.
+    // More parts than a queue of depth 1 takes ahead at a time.
     let places: Vec<_> = (0..24).map(|_| tempfile::tempdir().unwrap()).collect();
     let platform = Failing::default();
     let plan = Arc::clone(&platform.plan);
@@ -225,7 +225,7 @@ fn every_part_is_synced_whatever_becomes_of_the_others() {
     array.close().unwrap();
 }
 
-/// A change of the length that waited while a sync failed raised the length, and was refused by its own sync only then.
+/// A change of the length that waited while a sync failed raised the length, and only its own sync refused it then.
 #[test]
 fn a_length_that_waited_for_a_sync_that_failed_stays() {
     for (cache_bytes, len) in [(0, 100_000), (1 << 20, 100_000), (0, 10), (1 << 20, 10)] {
@@ -236,7 +236,7 @@ fn a_length_that_waited_for_a_sync_that_failed_stays() {
             let file = file.clone();
             move || file.set_len(len)
         });
-        // Closed: it has looked at all that it looks at before it waits.
+        // The gate is closed, so the change has made the checks before its wait.
         while let Some(entered) = Entered::try_enter(&file.state.file) {
             drop(entered);
             thread::yield_now();
@@ -250,14 +250,14 @@ fn a_length_that_waited_for_a_sync_that_failed_stays() {
     }
 }
 
-/// Pages whose flush failed were written by a resize of the cache after the array's lock was given back, when they might be another
-/// process's.
+/// After a failed flush a resize of the cache wrote the pages when the array had given its lock back, and another process might own the
+/// parts.
 #[test]
 fn nothing_is_written_after_the_array_is_closed() {
     let (_places, plan, array, file) = made(1 << 20, 1);
     file.write_at(&[1; 4096], 0).unwrap();
     plan.fail_writes.store(true, Ordering::Relaxed);
-    // What a resize has in its hands when the array is closed.
+    // The pages that a resize has when the array is closed.
     let paged = Arc::clone(file.state.paged.as_ref().unwrap());
     let keys = paged.pager.dirty_of(paged.number());
     assert_eq!(keys.len(), 1);

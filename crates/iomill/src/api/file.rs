@@ -1,4 +1,5 @@
-//! Handles of virtual files: the calls that block.
+//! [`File`]: a handle of a virtual file, and its blocking calls. Non-goals: futures and callbacks (`future`), pins and tasks in place
+//! (`pin`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -15,41 +16,45 @@ use crate::pager::ahead::{CHUNK_PAGES, ReadAhead};
 use crate::pager::local::Local;
 use crate::pager::{OpenRef, Paged, Span, Want};
 
-/// Pages of one read that room is made for before it is known how many are missing.
+/// Most spans that a read has room for before it knows how many pages are missing.
 const MISSING_PAGES: usize = 256;
 
-/// A hit that comes to the end of so many bytes looks whether read-ahead is to go on: all that it costs the others.
+/// A hit that comes to the end of so many bytes looks whether read-ahead must continue. Other hits only compare.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 
 /// An open virtual file. Clones are handles of the same file; all calls may be mixed from any number of threads.
 ///
-/// Arguments have one order in all calls, as in [`std::os::unix::fs::FileExt`]: memory, then offsets, then lengths, then what is called.
+/// Arguments have one order in all calls, as in [`std::os::unix::fs::FileExt`]: memory, offsets, lengths, function. Offsets and lengths are
+/// in bytes.
 ///
-/// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory works; whole
-/// 4,096-byte pages at page offsets are fastest. When calls that overlap run at the same time, which of them a page shows is not
-/// defined. With a page cache it shows one of them as a whole; without one, and with the engine `mmap`, a read may see some of both.
+/// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory works. Whole
+/// 4,096-byte pages at page offsets are fastest. If calls that overlap run at the same time, a page may show any of them. With a page
+/// cache it shows one of them as a whole. Without one, and with the engine `mmap`, a read may see some of both.
 ///
 /// A write that has ended is seen by later reads of this process, and is durable after the next [`File::sync`].
 /// `docs/durability.md` has what each call promises, also over a crash.
 ///
-/// A write past the end takes space for what it skips, up to 256 MiB on each drive. Where it skips more it leaves a hole that takes none, as
-/// [`File::set_len`] does.
+/// A write past the end takes space for the bytes that it skips, up to 256 MiB on each drive. If it skips more, it leaves a hole that takes
+/// no space, as [`File::set_len`] does.
 ///
-/// Dropping the last handle makes durable what was written since the file was opened, but cannot report errors; [`File::close`] does.
+/// Calls return [`Error::Closed`] after the array is closed, [`Error::WouldBlock`] if they block inside a callback or a waker, and
+/// [`Error::Forked`] in a forked child. Writes return [`Error::ReadOnly`] on an array that is open for reading.
+///
+/// Dropping the last handle makes all writes durable, but cannot return errors. [`File::close`] does.
 #[derive(Clone, Debug)]
 pub struct File {
     pub(super) state: OpenRef,
     pub(super) class: Class,
-    /// Which failures of write-back this handle was told of.
+    /// Which failures of write-back this handle has reported.
     pub(super) reported: Reported,
     handle: Arc<Handle>,
 }
 
-/// What clones of a handle share.
+/// What the clones of a handle share.
 #[derive(Debug)]
 struct Handle {
     ahead: ReadAhead,
-    /// Counted by `OpenFile::is_held`.
+    /// `OpenFile::is_held` counts it.
     _held: Arc<()>,
 }
 
@@ -60,13 +65,13 @@ impl File {
         File { state, class: Class::Foreground, reported, handle }
     }
 
-    /// What is known of how the handle is read.
+    /// What the handle knows of its reads.
     pub(super) fn ahead(&self) -> &ReadAhead {
         &self.handle.ahead
     }
 
-    /// A handle whose I/O gives way to that of other handles in the queues of the drive threads: futures, callbacks, and with
-    /// [`Mode::DriveThreads`](super::Mode) all calls. Inline calls have a queue of their own, where nobody else waits.
+    /// A handle for background I/O. In the queues of the drive threads it gives way to the I/O of other handles. That holds for futures,
+    /// callbacks, and with [`Mode::DriveThreads`](super::Mode) for all calls. Inline calls do not share their queues.
     pub fn background(&self) -> File {
         File { class: Class::Background, ..self.clone() }
     }
@@ -76,7 +81,7 @@ impl File {
         self.state.file.name()
     }
 
-    /// Length in bytes, that of completed writes included.
+    /// Length in bytes. It includes all writes that have ended.
     pub fn len(&self) -> u64 {
         self.state.file.len()
     }
@@ -86,7 +91,7 @@ impl File {
         self.len() == 0
     }
 
-    /// Reads at an offset in bytes; how many bytes were read: fewer than asked for only at the end of the file.
+    /// Reads at an offset in bytes. Returns how many bytes it has read: fewer than `buf` has only at the end of the file.
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match &self.state.paged {
@@ -107,7 +112,7 @@ impl File {
         Ok(buf.len())
     }
 
-    /// Takes note of a read that has found all in the cache.
+    /// Notes a read that has found all its pages in the cache.
     pub(super) fn passed(&self, offset: u64, len: usize) {
         let end = offset + len as u64;
         if offset / CHUNK_BYTES != end / CHUNK_BYTES {
@@ -123,7 +128,7 @@ impl File {
         }
     }
 
-    /// Takes note of a read of which it is not known whether all is in the cache: its first page tells.
+    /// Notes a read before it is known which pages are in the cache. Its first page counts for all.
     pub(super) fn look_ahead(&self, offset: u64, len: usize) {
         match &self.state.paged {
             Some(paged) if len > 0 && !paged.is_there(offset / PAGE_BYTES as u64) => self.missed(paged, offset, len),
@@ -132,34 +137,34 @@ impl File {
         }
     }
 
-    /// Takes note of a read that has not found all in the cache.
+    /// Notes a read that has not found all its pages in the cache.
     pub(super) fn missed(&self, paged: &Arc<Paged>, offset: u64, len: usize) {
         let page = PAGE_BYTES as u64;
         self.handle.ahead.missed(&self.state, paged, offset / page..(offset + len as u64).div_ceil(page));
     }
 
-    /// Reads within one page of the file, if the cache has it. Part of every loop that reads, so that nothing is saved and
-    /// restored for each call.
+    /// Reads within one page of the file, if the cache has it. Inlined into every loop that reads, so that no call saves and restores
+    /// registers.
     #[inline(always)]
     fn read_page<const DEFAULT: bool>(&self, paged: &Paged, local: &Local, buf: &mut [u8], offset: u64) -> bool {
         let within = offset as usize % PAGE_BYTES;
-        // Negative beyond the end: no file is longer than `MAX_FILE_BYTES`, and of offsets so high that this is no more true no page
-        // has a key.
+        // Negative beyond the end, as no file is longer than `MAX_FILE_BYTES`. It wraps only for offsets that are too far out to be
+        // cached, where no page has a key.
         let room = self.state.file.len().wrapping_sub(offset) as i64;
         if buf.len() > PAGE_BYTES - within || buf.len() as i64 > room {
             return false;
         }
-        // SAFETY: `buf` is ours for the whole call, and the range is within a page.
+        // SAFETY: `buf` is borrowed for the whole call, and the range is within a page.
         unsafe { paged.read_page::<DEFAULT>(local, offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
     }
 
     #[inline(never)]
     fn read_page_in_any_shape(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
-        // A thread's first read takes the longer way.
+        // Without a last local, as in a thread's first read, `read_any` finds one.
         paged.pager.last_local().is_some_and(|local| self.read_page::<false>(paged, local, buf, offset))
     }
 
-    /// `read_at` for what is not one page in the cache.
+    /// `read_at` for all ranges but those within one cached page.
     #[inline(never)]
     fn read_any(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         pools::check_may_block("read_at")?;
@@ -171,18 +176,18 @@ impl File {
         let len = self.state.file.len().saturating_sub(offset).min(buf.len() as u64) as usize;
         let within = Within::new(buf.as_ptr(), buf.len());
         let extent = Extent { offset, len, buf: buf.as_mut_ptr() };
-        // SAFETY: `buf` is ours for the whole call, and `fetch` returns only after all I/O on it has ended.
+        // SAFETY: `buf` is borrowed for the whole call, and `fetch` returns only after all I/O on it has ended.
         unsafe { self.fetch(&entered, within, std::iter::once(extent)) }?;
         Ok(len)
     }
 
-    /// Writes all bytes at an offset in bytes, extending the file where they go past its end. They are durable after the next
-    /// [`File::sync`]. After an error each byte of the range is the old or the new one.
+    /// Writes all bytes at an offset in bytes. A write past the end extends the file. The bytes are durable after the next [`File::sync`].
+    /// After an error each byte of the range is the old or the new one.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.write_ranges(bytes, &[(offset, bytes.len())])
     }
 
-    /// Reads into several buffers, one after the other, from one offset on; how many bytes were read. A page that buffers
+    /// Reads into several buffers, one after the other, from an offset in bytes on. Returns how many bytes it has read. A page that buffers
     /// share is read once for each of them.
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         pools::check_may_block("read_vectored_at")?;
@@ -200,21 +205,21 @@ impl File {
         if let Some(paged) = &self.state.paged {
             let extents: Vec<Extent> = extents.collect();
             self.look_ahead(offset, all as usize);
-            // SAFETY: the buffers are ours for the whole call.
+            // SAFETY: the buffers are borrowed for the whole call.
             unsafe { self.gather_inside(&entered, paged, extents.into_iter()) }?;
             return Ok(all as usize);
         }
-        // SAFETY: the buffers are ours for the whole call, and `fetch` returns only after all I/O on them has ended.
+        // SAFETY: the buffers are borrowed for the whole call, and `fetch` returns only after all I/O on them has ended.
         unsafe { self.fetch(&entered, Within::SLABS, extents) }?;
         Ok(all as usize)
     }
 
-    /// Writes several buffers, one after the other, from one offset on.
+    /// Writes several buffers, one after the other, from an offset in bytes on.
     pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         pools::check_may_block("write_vectored_at")?;
         let total = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = self.state.file.range_end(offset, total)?;
-        // Nothing written is no reason to grow.
+        // A write without bytes does not extend the file.
         let end = if total > 0 { end } else { 0 };
         let entered = self.begin_write(end, std::iter::once(offset..end))?;
         let write = VectoredWrite::new(bufs, offset);
@@ -229,34 +234,35 @@ impl File {
         self.gather("read_many", offsets.iter().map(|&offset| (offset, record_len)), out)
     }
 
-    /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`, whose length is their sum.
+    /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`. The length of `out` is the sum of their lengths.
+    /// A range past the end of the file is an error.
     pub fn read_ranges(&self, out: &mut [u8], ranges: &[(u64, usize)]) -> Result<()> {
         check_sizes(sum_of_lengths(ranges), out.len(), "out")?;
         self.gather("read_ranges", ranges.iter().copied(), out)
     }
 
-    /// Scatters records of one length: `bytes[i * record_len..][..record_len]` goes to `offsets[i]`. Where records
-    /// overlap, which one a page ends up with is not defined.
+    /// Scatters records of one length: `bytes[i * record_len..][..record_len]` goes to `offsets[i]`. If records overlap, a page may show
+    /// any of them.
     pub fn write_many(&self, bytes: &[u8], offsets: &[u64], record_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(record_len), bytes.len(), "bytes")?;
         self.scatter("write_many", offsets.iter().map(|&offset| (offset, record_len)), bytes)
     }
 
-    /// Scatters `bytes`, cut one after the other, to ranges: (offset, length) in bytes each.
+    /// Scatters `bytes` to ranges, (offset, length) in bytes each: the first bytes to the first range, and so on.
     pub fn write_ranges(&self, bytes: &[u8], ranges: &[(u64, usize)]) -> Result<()> {
         check_sizes(sum_of_lengths(ranges), bytes.len(), "bytes")?;
         self.scatter("write_at", ranges.iter().copied(), bytes)
     }
 
-    /// Sets the length in bytes, durably. What is cut off is gone; what is added reads as zero.
+    /// Sets the length in bytes, durably. Bytes that are cut off are lost. Bytes that are added read as zero.
     pub fn set_len(&self, len: u64) -> Result<()> {
         pools::check_may_block("set_len")?;
         self.state.exec().check_open()?;
         self.state.set_len(len)
     }
 
-    /// Gives the file room for `len` bytes without changing its length, so that writing them cannot fail for want of
-    /// space, and costs the file system less. The room goes when the file is closed or cut, and when a write past the end fails.
+    /// Allocates room for `len` bytes without a change of the length. Writes of these bytes cannot fail for lack of space, and cost the
+    /// file system less. The room is lost when the file is closed or cut, and when a write past the end fails.
     pub fn preallocate(&self, len: u64) -> Result<()> {
         pools::check_may_block("preallocate")?;
         self.state.file.range_end(len, 0)?;
@@ -265,35 +271,36 @@ impl File {
         self.state.file.preallocate(len)
     }
 
-    /// Makes all writes that ended before this call durable, by whatever handle, and the length, and what an earlier writer left unsynced. On
-    /// an array that is open for reading it does nothing.
+    /// Makes all writes durable that ended before this call, by any handle, and the length, and bytes that an earlier writer left unsynced.
+    /// On an array that is open for reading it does nothing.
     ///
-    /// An error means that not all may be durable, or that a page could not be written back since this handle's last sync; of that
-    /// every handle that was open is told once, also where a later try went well. Pages that could not be written are kept, and the next
-    /// sync tries again. After a failed fdatasync the file takes no more writes until it is opened again, because what the drives hold is
-    /// not known any more.
+    /// An error means that some writes may not be durable, or that a page could not be written back since this handle's last sync. Every
+    /// handle that was open reports the latter once, even if a later try succeeded. Pages that could not be written stay in the cache, and
+    /// the next sync tries again. After a failed fdatasync the file takes no more writes until it is opened again, because it is unknown
+    /// what the drives hold.
     pub fn sync(&self) -> Result<()> {
         pools::check_may_block("sync")?;
         let _entered = Entered::enter(&self.state.file)?;
         self.state.sync_and_report(&self.reported)
     }
 
-    /// Syncs and closes this handle. What [`File::sync`] would report is reported here.
+    /// Syncs and closes this handle. Returns the errors of [`File::sync`].
     pub fn close(self) -> Result<()> {
         pools::check_may_block("close")?;
         self.sync()
     }
 
-    /// Closes this handle without syncing. If it is the file's last one, what is only in memory is given up, and the file is left as by a
-    /// crash, without what any handle, also one that is gone, has written since the last sync: for a file that is deleted next, so that
-    /// nothing is written that goes at once. Of handles that are discarded at the same moment none may be the last; then all is written.
+    /// Closes this handle without a sync: for a file that is deleted next, so that its bytes need not be written before. If it is the
+    /// file's last handle, bytes that are only in memory are lost. The file is then as after a crash: writes of any handle since the last
+    /// sync may be missing. If several handles are discarded at the same moment, none may count as the last, and then all bytes are
+    /// written.
     pub fn discard(self) {
         if Arc::strong_count(&self.handle) == 1 {
             self.state.give_up();
         }
     }
 
-    /// Enters for writes of `ranges`, in bytes, of which the last ends at `end`, with room made for them.
+    /// Enters for writes of `ranges`, in bytes, and makes room for them. The last one ends at `end`.
     fn begin_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<Entered<'_>> {
         let entered = self.state.enter_to_write(end)?;
         self.state.file.check_writable()?;
@@ -301,17 +308,17 @@ impl File {
         Ok(entered)
     }
 
-    /// Reads through the cache: what it holds without any lock, the rest inside the gate.
+    /// Reads through the cache: cached pages without any lock, the others inside the gate.
     fn read_paged(&self, paged: &Arc<Paged>, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.state.exec().check_open()?;
         let extent = |len: u64, buf: &mut [u8]| {
             let len = len.saturating_sub(offset).min(buf.len() as u64) as usize;
             Extent { offset, len, buf: buf.as_mut_ptr() }
         };
-        // As a rule its first page, at least, is not there.
+        // In most of these reads at least the first page is missing.
         let mut missing = Vec::with_capacity(buf.len().div_ceil(PAGE_BYTES).min(MISSING_PAGES));
         let all = extent(self.state.file.len(), buf);
-        // SAFETY: `buf` is ours for the whole call.
+        // SAFETY: `buf` is borrowed for the whole call.
         unsafe { paged.read_rest(all, &mut missing) };
         if missing.is_empty() {
             self.passed(offset, all.len);
@@ -321,7 +328,7 @@ impl File {
         self.missed(paged, offset, all.len);
         let now = extent(self.state.file.len(), buf);
         if now.len < all.len {
-            // It has shrunk meanwhile: all is looked at again, as it is now.
+            // The file has shrunk meanwhile: the read starts again with the present length.
             missing.clear();
             // SAFETY: as above.
             unsafe { paged.read(now, &mut missing) };
@@ -331,10 +338,10 @@ impl File {
         Ok(now.len.min(all.len))
     }
 
-    /// Reads what the cache has not.
+    /// Reads the spans that the cache does not have.
     ///
     /// # Safety
-    /// The spans' memory is writable, and nothing else's until this returns.
+    /// The spans' memory is writable, and nothing else uses it until this returns.
     unsafe fn read_missing(&self, _entered: &Entered<'_>, paged: &Paged, missing: Vec<Span>) -> Result<()> {
         let io = self.state.exec().blocking();
         // SAFETY: the caller's promise; `run_to_end` returns only after all I/O has ended.
@@ -344,7 +351,7 @@ impl File {
     /// Reads extents through the cache.
     ///
     /// # Safety
-    /// The extents' memory is writable, and nothing else's until this returns.
+    /// The extents' memory is writable, and nothing else uses it until this returns.
     unsafe fn gather_inside(
         &self,
         entered: &Entered<'_>,
@@ -371,13 +378,13 @@ impl File {
             self.state.exec().check_open()?;
             self.state.file.check_within(ranges.clone())?;
             let mut missing = Vec::new();
-            // SAFETY: `out` is ours for the whole call, as long as the ranges' sum.
+            // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together.
             unsafe { paged.read_many(extents(ranges.clone(), start), &mut missing) };
             if missing.is_empty() {
                 return Ok(());
             }
             let entered = Entered::enter(&self.state.file)?;
-            // It may have shrunk before we were inside.
+            // The file may have shrunk before this call was inside.
             self.state.file.check_within(ranges)?;
             // SAFETY: as above.
             return unsafe { self.read_missing(&entered, paged, missing) };
@@ -386,7 +393,7 @@ impl File {
         self.state.file.check_within(ranges.clone())?;
         let within = Within::new(out.as_ptr(), out.len());
         let extents = extents(ranges, start);
-        // SAFETY: `out` is ours for the whole call, as long as the ranges' sum, and `fetch` returns only after all I/O on
+        // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together. `fetch` returns only after all I/O on
         // it has ended.
         unsafe { self.fetch(&entered, within, extents) }
     }
@@ -405,14 +412,14 @@ impl File {
         }
         let entered = self.begin_write(end, written.map(|(offset, len)| offset..offset + len as u64))?;
         let within = Within::new(bytes.as_ptr(), bytes.len());
-        // SAFETY: `bytes` is borrowed for the whole call, as long as the ranges' sum, and writes only read it.
+        // SAFETY: `bytes` is borrowed for the whole call, and as long as the ranges together. Writes only read it.
         unsafe { self.store(&entered, end, within, extents(ranges, bytes.as_ptr().cast_mut())) }
     }
 
     /// Reads extents past the cache.
     ///
     /// # Safety
-    /// The extents' memory is valid until this returns, and is touched by nothing else.
+    /// The extents' memory is valid until this returns, and nothing else touches it.
     unsafe fn fetch(
         &self,
         _entered: &Entered<'_>,
@@ -424,7 +431,7 @@ impl File {
         Exec::run_to_end(unsafe { file.transfer(&io, self.class, within, extents, std::iter::empty()) })
     }
 
-    /// Writes extents, through the cache if there is one, of which the last ends at `end`; 0 if they are empty.
+    /// Writes extents, through the cache if there is one. The last one ends at `end`, which is 0 if they are empty.
     ///
     /// # Safety
     /// The extents' memory is readable until this returns.
@@ -453,7 +460,7 @@ impl File {
     }
 }
 
-/// Ranges with the memory that follows one after the other from `start`.
+/// Ranges with their memory, which lies one after the other from `start` on.
 fn extents(ranges: impl Iterator<Item = (u64, usize)>, start: *mut u8) -> impl Iterator<Item = Extent> {
     let mut at = 0;
     ranges.map(move |(offset, len)| {

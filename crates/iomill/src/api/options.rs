@@ -1,4 +1,4 @@
-//! How an array is created or opened, and how a file is laid out.
+//! [`ArrayOptions`]: how an array is created or opened. [`Layout`]: how a file is laid out. Non-goals: checks of options (`setup`).
 
 use std::sync::Arc;
 
@@ -19,19 +19,19 @@ use crate::pager::PagerOptions;
 pub use crate::pager::nodes::Remote;
 use crate::sys::topology::Topology;
 
-/// Slots per drive unless told otherwise: enough to reach the best throughput of every SSD the original was tried on.
+/// Slots per drive by default: enough for the best throughput of every SSD on which the original was measured.
 pub const DEFAULT_DEPTH: u32 = 32;
 
-/// Slots per drive that leave an adaptive depth room on every drive we know.
+/// Slots per drive that give an adaptive depth enough room on every drive that was measured.
 pub const ADAPTIVE_DEPTH: u32 = 256;
 
 /// Pages of a set of the cache.
 pub const DEFAULT_SET_SIZE: usize = WAYS_DEFAULT;
 
-/// The largest window of read-ahead unless told otherwise, in bytes.
+/// The largest window of read-ahead by default, in bytes.
 pub const DEFAULT_READ_AHEAD_BYTES: u64 = 1 << 20;
 
-/// Block size unless told otherwise, in bytes: 16 pages.
+/// Block size by default, in bytes: 16 pages.
 pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
 
 /// Options for creating or opening an array.
@@ -47,11 +47,11 @@ pub struct ArrayOptions {
     pub(crate) weights: Option<Vec<u32>>,
     pub(crate) read_only: bool,
     pub(crate) engine: Option<EngineKind>,
-    /// As it was given; `mode_in_force` is what counts. So with the depth and the plug.
+    /// The option as it was given; `mode_in_force` is what counts. The same holds for the depth and the plug.
     pub(crate) mode: Option<Mode>,
     pub(crate) depth: Option<u32>,
     pub(crate) plug: Option<u32>,
-    /// Its `plug` does not count.
+    /// Without its `plug`: that is `batching_in_force`.
     pub(crate) batching: Batching,
     pub(crate) profile: Option<Arc<Profile>>,
     pub(crate) poll: bool,
@@ -115,59 +115,59 @@ impl ArrayOptions {
         self
     }
 
-    /// Asks for one engine and no other; opening fails where a drive cannot have it.
+    /// Demands this engine for all drives. Opening fails if a drive cannot have it.
     pub fn engine(mut self, engine: EngineKind) -> Self {
         self.engine = Some(engine);
         self
     }
 
-    /// Who drives the I/O of blocking calls.
+    /// Which threads run the I/O of blocking calls.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = Some(mode);
         self
     }
 
-    /// Most I/Os in flight per drive (and, inline, per thread): 1 to 1,024.
+    /// Most I/Os in flight per drive, and with inline I/O per drive and thread: 1 to 1,024, 32 by default.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
         self
     }
 
-    /// Whether each drive's queue uses as many of its `depth` slots as its throughput asks for, instead of all of them. Give it room:
-    /// [`ADAPTIVE_DEPTH`] is a good depth for this. Off by default.
+    /// Whether each drive's queue uses only as many of its `depth` slots as its throughput needs, instead of all of them. It needs room:
+    /// [`ADAPTIVE_DEPTH`] is a good depth for it. Off by default.
     pub fn adaptive_depth(mut self, adaptive: bool) -> Self {
         self.batching.adaptive = adaptive;
         self
     }
 
-    /// Whether each drive's queue orders what waits by offset, where neighbours are in sight. On by default.
+    /// Whether each drive's queue orders waiting requests by offset when it has seen neighbours. On by default.
     pub fn sort(mut self, sort: bool) -> Self {
         self.batching.sort = sort;
         self
     }
 
-    /// Whether each drive's queue merges neighbours into one I/O, up to 256 KiB and 64 stretches of memory. On by default.
+    /// Whether each drive's queue merges neighbours into one I/O, up to 256 KiB and 64 ranges of memory. On by default.
     pub fn merge(mut self, merge: bool) -> Self {
         self.batching.merge = merge;
         self
     }
 
-    /// While neighbours are in sight, asynchronous requests to a drive wait until there are as many of their class as are in flight, and at
-    /// most until there are so many, or so many I/Os have ended: so they can be merged. 1 to 1,024, 32 by default. 1: nothing waits.
-    /// Blocking calls never wait for others.
+    /// How long asynchronous requests to a drive wait for neighbours, so that they can be merged. They wait only when the queue has seen
+    /// neighbours, and until as many of their class wait as are in flight. They wait at most until `pieces` requests wait, or `pieces`
+    /// I/Os have ended. 1 to 1,024, 32 by default; with 1 no request waits. Blocking calls never wait for neighbours.
     pub fn plug(mut self, pieces: u32) -> Self {
         self.plug = Some(pieces);
         self
     }
 
-    /// Polls for completions instead of taking interrupts, where engine and device can: io_uring and posix, on devices with
-    /// polling queues. What cannot be polled is served as without this.
+    /// Polls for completions instead of taking interrupts, if engine and device can: io_uring and posix, on devices with polling queues.
+    /// Other drives are served as without this. Off by default.
     pub fn poll(mut self, poll: bool) -> Self {
         self.poll = poll;
         self
     }
 
-    /// The CPUs of each drive's thread, by drive index, instead of those near the drive.
+    /// The CPUs of each drive's thread, by drive index, instead of those near the drive. It has an entry for each drive.
     pub fn cpu_map(mut self, cpus: Vec<Vec<usize>>) -> Self {
         self.cpu_map = Some(cpus);
         self
@@ -180,76 +180,76 @@ impl ArrayOptions {
         self
     }
 
-    /// How far [`super::Array::resize_cache`] may grow the cache, in bytes: at least what it begins with. It costs address space, and memory
-    /// only when the cache grows. By default it is four times the size that the cache begins with, or twice, or the same, as far as
-    /// the process may use so much memory.
+    /// How far [`super::Array::resize_cache`] may grow the cache, in bytes: at least the first size. It costs address space, and memory
+    /// only when the cache grows. By default it is four times the first size, or twice, or the same, as far as the process may use so
+    /// much memory.
     pub fn cache_bytes_max(mut self, bytes: u64) -> Self {
         self.cache_bytes_max = Some(bytes);
         self
     }
 
-    /// Pages of a set of the cache, among which a page that comes in takes the place of another: a multiple of 4 from 4 to 32, 12
-    /// by default.
+    /// Pages of a set of the cache. A page that comes in takes the place of another page of its set. A multiple of 4 from 4 to 32, 12 by
+    /// default.
     pub fn set_size(mut self, pages: usize) -> Self {
         self.set_size = pages;
         self
     }
 
-    /// Which page goes when another comes.
+    /// The policy that chooses which page leaves the cache when another comes in.
     pub fn policy(mut self, policy: PolicyKind) -> Self {
         self.policy = policy;
         self
     }
 
-    /// How far ahead of a sequential reader the cache reads, in bytes: windows begin with 16 KiB and double up to this, 1 MiB by default
-    /// and at most 4 MiB, and to a 16th of the cache at most. 0 for no read-ahead.
+    /// How far ahead of a sequential reader the cache reads, in bytes. Windows begin with 16 KiB and double up to this: 1 MiB by default,
+    /// at most 4 MiB, and at most a 16th of the cache. 0 for no read-ahead.
     pub fn read_ahead_bytes(mut self, bytes: u64) -> Self {
         self.read_ahead_bytes = bytes;
         self
     }
 
-    /// Only these bits of the cache's hash count. For tests, which want a bad hash, so that sets really fill.
+    /// Only these bits of the cache's hash count. For tests that need a bad hash, so that sets fill up.
     #[cfg(feature = "internals")]
     pub fn cache_hash_mask(mut self, mask: u64) -> Self {
         self.hash_mask = mask;
         self
     }
 
-    /// How the machine's NUMA nodes are looked at: as they are, as one, or as so many that are emulated. With several nodes each that
-    /// caches has a cache of its own in its own memory, with an even share of the pages.
+    /// Which NUMA nodes the array sees: those of the machine, one, or a number of emulated ones. With several nodes each node that caches
+    /// has a cache of its own in its own memory, with an even share of the pages.
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self
     }
 
-    /// The nodes that cache, by their numbers; all by default. Where one of them owns no drives ([`ArrayOptions::io_nodes`]), all reads
-    /// and writes of drives are left to the drives' threads.
+    /// The nodes that cache, by their numbers; all by default. If one of them owns no drives ([`ArrayOptions::io_nodes`]), the drive
+    /// threads do all reads and writes of drives.
     pub fn cache_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
         self.cache_nodes = Some(nodes.into());
         self
     }
 
-    /// The nodes that own drives, by their numbers; all by default. A drive's thread runs on the drive's node if that is among them,
-    /// or else on one of them in turn.
+    /// The nodes that own drives, by their numbers; all by default. A drive's thread runs on the node near the drive if that is one of
+    /// them. Else it runs on one of them in turn.
     pub fn io_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
         self.io_nodes = Some(nodes.into());
         self
     }
 
-    /// How blocking calls get at pages of other nodes' caches.
+    /// How blocking calls reach pages in the caches of other nodes.
     pub fn remote(mut self, remote: Remote) -> Self {
         self.remote = remote;
         self
     }
 
-    /// The world the array lives in: the machine, or a simulation.
+    /// The platform of the array: the machine, or a simulation.
     #[cfg(feature = "internals")]
     pub fn platform(mut self, platform: Arc<dyn Platform>) -> Self {
         self.platform = platform;
         self
     }
 
-    /// What nodes do.
+    /// Which nodes cache, and which own drives.
     pub(super) fn roles(&self) -> Result<NodeRoles> {
         NodeRoles::new(self.topology, &self.cache_nodes, &self.io_nodes, self.platform.threads())
     }
@@ -269,8 +269,8 @@ impl ArrayOptions {
 }
 
 impl ArrayOptions {
-    /// What was measured of the array's drives. It says depth, plug and mode where no option does, and the weights of new files. What
-    /// of it does not fit the array is told by [`super::Array::notices`].
+    /// Measurements of the array's drives. They give depth, plug and mode unless an option does, and the weights of new files.
+    /// [`super::Array::notices`] report what does not fit the array.
     pub fn profile(mut self, profile: Profile) -> Self {
         self.profile = Some(Arc::new(profile));
         self
@@ -285,7 +285,7 @@ impl ArrayOptions {
         Batching { plug, ..self.batching }
     }
 
-    /// The depth of a drive; without one, of a drive that no profile knows.
+    /// The depth of a drive. `None` is a drive that no profile knows.
     pub(super) fn depth_of(&self, drive: Option<&Id>) -> u32 {
         let profiled = || self.profile.as_ref()?.drive(drive?)?.depth;
         self.depth.or_else(profiled).unwrap_or(DEFAULT_DEPTH)
@@ -330,7 +330,7 @@ impl Layout {
         Layout::new(LayoutKind::Striping)
     }
 
-    /// Striping whose first drive moves by one from stripe to stripe.
+    /// Striping with a first drive that moves by one from stripe to stripe.
     pub fn rotated() -> Layout {
         Layout::new(LayoutKind::Rotated)
     }

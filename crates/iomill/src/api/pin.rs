@@ -1,4 +1,4 @@
-//! Pins and tasks in place.
+//! Calls in place: `File::pin`, `read_with` and `submit_with`. Non-goals: the pins themselves (`pager::in_place`).
 
 use std::sync::Arc;
 
@@ -13,12 +13,14 @@ use crate::pager::local::Local;
 pub use crate::pager::{PinnedPage, PinnedRange};
 
 impl File {
-    /// Pins a page, by its number: bytes `page * 4096` and on. The file's last page may be shorter. Takes as long as a short read
-    /// where the page is in the cache, and reads it where it is not.
+    /// Pins a page, by its number: 4,096 bytes from `page * 4096` on. The file's last page may be shorter. If the page is in the cache,
+    /// that takes as long as a short read. Else it reads the page first.
+    ///
+    /// It is an error if the array has no cache, if the page is beyond the file's end, or if too many pages are pinned.
     #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<PinnedPage<'_>> {
-        // In parts, that is in registers, up to the very end. A pin that is put together in memory and read back at once, by wider
-        // loads, waits for its stores, and they for all loads before them: that would end the overlap of pins.
+        // In parts, which stay in registers up to the end. If a pin were stored to memory and read back at once, by wider loads, these
+        // would wait for the stores, and the stores for all loads before them. Then pins would not overlap.
         let parts = match self.pin_found(page) {
             Some(pin) => pin.into_parts(),
             None => self.pin_any(page)?.into_parts(),
@@ -26,13 +28,13 @@ impl File {
         Ok(PinnedPage::from_parts(parts))
     }
 
-    /// `pin` for what is not pinned by a look.
+    /// `pin` for a page that one look-up could not pin.
     #[inline(never)]
     fn pin_any(&self, page: u64) -> Result<PinnedPage<'_>> {
         pools::check_may_block("pin")?;
         let paged = self.paged("pin")?;
         self.state.exec().check_open()?;
-        // It may have come since.
+        // The page may have come in since.
         match self.state.pin_held(paged, page, true)? {
             Some(pin) => Ok(pin),
             None => {
@@ -79,9 +81,9 @@ impl File {
         })
     }
 
-    /// Runs a task over the cached bytes of a range, in place: no copy is made. What is missing is read first, all of it in
-    /// one batch; what cannot be pinned beside the pins of others is copied. The range may be an eighth of the cache, and 16 pages at least;
-    /// where the file ends it is shorter. The task may read, write and pin.
+    /// Runs a task over the cached bytes of a range, in place, without a copy. It first reads all missing pages in one batch. It copies
+    /// pages that cannot be pinned because of other pins. `offset` and `len` are in bytes. The range may be as long as an eighth of the
+    /// cache, or 16 pages if that is more. At the end of the file it is shorter. The task may read, write and pin.
     pub fn read_with<R>(&self, offset: u64, len: usize, task: impl FnOnce(&PinnedRange<'_>) -> R) -> Result<R> {
         pools::check_may_block("read_with")?;
         let paged = self.paged("read_with")?;
@@ -92,8 +94,8 @@ impl File {
         Ok(task(&pages))
     }
 
-    /// As [`File::read_with`], but returns at once; the task runs on a callback thread when the bytes are there. It gets an error
-    /// where they could not be read. Inside it calls that block are refused; it may ask for more by `submit` and `submit_with`.
+    /// As [`File::read_with`], but returns at once. The task runs on a callback thread when the bytes are there. It gets an error if they
+    /// could not be read. Inside it blocking calls return [`Error::WouldBlock`], and it may use `submit` and `submit_with`.
     pub fn submit_with(
         &self,
         offset: u64,

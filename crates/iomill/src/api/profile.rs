@@ -1,7 +1,7 @@
-//! What was measured of an array's drives, as a file that `open` reads: depth, weights, plug, mode.
+//! [`Profile`]: measurements of an array's drives, as a file that `open` reads: depth, weights, plug, mode.
 //!
-//! Goals: text that a person can read and change; a fault is told with its line; a drive is known by its id, wherever it is mounted;
-//! options that are given win. Non-goals: measuring, which is `iomill probe`; settings of the machine, which is `iomill tune`.
+//! Goals: text that a person can read and change; an error names its line; a drive is known by its id, wherever it is mounted; options
+//! take precedence. Non-goals: measuring, which is `iomill probe`; settings of the machine, which is `iomill tune`.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,16 +19,16 @@ use crate::exec::Mode;
 /// The format that is written, and the newest that is read.
 const FORMAT: i64 = 1;
 
-/// Longer files are none of ours.
+/// Longer files are no profiles.
 const LEN_MAX: usize = 1 << 20;
 
-/// So many drives that are not the array's are told of one by one.
+/// So many drives that are not the array's get a notice of their own.
 const FOREIGN_TOLD: usize = 8;
 
-/// How an array's drives are best served. What is `None` is left as it is without a profile.
+/// How an array's drives are best served. `None` leaves a value as it is without a profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Who drives the I/O of blocking calls.
+    /// Which threads run the I/O of blocking calls.
     pub mode: Option<Mode>,
     /// See [`ArrayOptions::plug`](super::ArrayOptions::plug).
     pub plug: Option<u32>,
@@ -55,7 +55,7 @@ pub struct ProfileDrive {
     pub comment: Vec<String>,
 }
 
-/// The file. Numbers are as wide as TOML's, so that what is out of bounds is told with the bounds.
+/// The file. Numbers are as wide as TOML's, so that an error about a number names the bounds.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -92,9 +92,9 @@ impl Profile {
         Profile::parse(&bytes, path)
     }
 
-    /// Reads what stands in a file; `path` is for messages.
+    /// Parses the bytes of a file. `path` is for messages.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Profile> {
-        // The words of the parser may hold what stands in the file, and go to a terminal.
+        // The parser's message may quote the file, and goes to a terminal.
         let printable = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
         let corrupt = |why: String| Error::Corrupt { path: path.to_owned(), why: why.chars().map(printable).collect() };
         if bytes.len() > LEN_MAX {
@@ -114,8 +114,8 @@ impl Profile {
     /// The file's text.
     pub fn text(&self) -> String {
         let mut text = String::from(
-            "# How iomill serves the drives of an array. Read by `iomill --profile FILE ...` and `ArrayOptions::profile`;\n\
-             # options that are given win over it, and what is taken out of it is as without it.\n",
+            "# How iomill serves the drives of an array. `iomill --profile FILE ...` and `ArrayOptions::profile` read it.\n\
+            # Options take precedence. A line that is removed leaves its value as it is without a profile.\n",
         );
         let comments = |text: &mut String, lines: &[String]| {
             for line in lines.iter().flat_map(|line| line.lines()) {
@@ -126,7 +126,7 @@ impl Profile {
         text.push_str(&format!("format = {FORMAT}\n"));
         if let Some(mode) = self.mode {
             let name = MODES.iter().find(|(_, one)| *one == mode).map_or("auto", |(name, _)| name);
-            text.push_str("\n# Who drives the I/O of blocking calls: \"inline\", the caller; \"drive-threads\", a thread for each drive;\n");
+            text.push_str("\n# Which threads run the I/O of blocking calls: \"inline\", the caller; \"drive-threads\", one per drive;\n");
             text.push_str(&format!(
                 "# \"auto\", the caller, and threads for futures and callbacks.\nmode = \"{name}\"\n"
             ));
@@ -167,7 +167,7 @@ impl Profile {
         drives.iter().map(|drive| self.drive(&drive.id)?.weight).collect()
     }
 
-    /// What of the profile does not fit the array.
+    /// Notices about what does not fit the array.
     pub(super) fn misfits(&self, catalog: &Catalog) -> Vec<String> {
         let profile = self.path.display();
         let drives = catalog.drives();
@@ -186,7 +186,7 @@ impl Profile {
             let was = if foreign.path.as_os_str().is_empty() {
                 String::new()
             } else {
-                // Anybody may have written it, and it goes to a terminal.
+                // The file may come from anywhere, and the notice goes to a terminal.
                 format!(" (it was at {})", foreign.path.display().to_string().replace(char::is_control, "?"))
             };
             notices.push(format!(
@@ -206,7 +206,7 @@ impl Profile {
     }
 }
 
-/// The profile, or where the text is wrong and how.
+/// The profile, or the place of an error in the text and its message.
 fn parse(text: &str) -> Result<Profile, (usize, String)> {
     format_of(text)?;
     let parsed: Text = toml::from_str(text).map_err(told)?;
@@ -247,7 +247,7 @@ fn told(error: toml::de::Error) -> (usize, String) {
     (error.span().map_or(0, |span| span.start), error.message().replace('\n', "; "))
 }
 
-/// Looks at the format before anything else: in a later one other keys are right.
+/// Checks the format before anything else: a later format may have other keys.
 fn format_of(text: &str) -> Result<(), (usize, String)> {
     #[derive(Deserialize)]
     struct Head {

@@ -96,7 +96,7 @@ fn depth_and_plug_reach_the_queues_and_options_win() {
     let array = ArrayOptions::new().profile(profile.clone()).open(&drives[0]).unwrap();
     let info = array.info().unwrap();
     assert_eq!(info.drives.iter().map(|drive| drive.depth).collect::<Vec<_>>(), [3, 4]);
-    // Bytes go through queues of such depths, more at once than they hold.
+    // More bytes at once than queues of these depths hold.
     let file = array.create_file("f", Layout::striping().block_bytes(4096)).unwrap();
     let bytes: Vec<u8> = (0..64 * 4096u32).map(|at| (at >> 4) as u8).collect();
     file.write_at(&bytes, 0).unwrap();
@@ -129,7 +129,7 @@ fn weights_are_those_of_new_files_only() {
     assert_eq!((weights(&array, "new"), weights(&array, "swapped")), (vec![10, 30], vec![30, 10]));
     assert_eq!(array.info().unwrap().drives[1].weight, 30);
     array.close().unwrap();
-    // Without the profile they keep what they were made with.
+    // Without the profile, files keep the weights of their creation.
     let array = Array::open(&drives[0]).unwrap();
     assert_eq!(weights(&array, "new"), [10, 30]);
     array.close().unwrap();
@@ -142,7 +142,7 @@ fn weights_are_those_of_new_files_only() {
     array.close().unwrap();
 }
 
-/// In a process of its own, so that no other test's threads are counted.
+/// Runs in a process of its own, so that it counts no threads of other tests.
 #[test]
 fn the_mode_decides_who_reads() {
     const CHILD: &str = "IOMILL_TEST_PROFILE_CHILD";
@@ -195,7 +195,7 @@ fn missing_and_foreign_drives_are_told() {
     assert!(peek.info().unwrap().notices.join("\n").contains("not of this array"));
 }
 
-/// Whoever names a device by mistake, or is handed a file by somebody else, gets an answer soon, and one that the terminal survives.
+/// A device as the profile, or a file from elsewhere, soon gets an error, and without control characters for the terminal.
 #[test]
 fn hostile_files_are_refused_or_told_in_short() {
     let told = Profile::read("/dev/zero").unwrap_err().to_string();

@@ -1,4 +1,5 @@
-//! What is checked and chosen when an array or a file is opened.
+//! Checks and choices when an array is opened or a file is created: options, engines, CPUs, counters. Non-goals: applying them. This file
+//! has no types of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use crate::exec::roles::NodeRoles;
 use crate::sys::fs::{Access, Alignment, OpenFile};
 use crate::sys::{block, cpu};
 
-/// Most slots of one thread over all drives: what an io_uring takes.
+/// Most slots of one thread over all drives: an io_uring takes no more.
 const IN_FLIGHT_MAX: usize = 65_000;
 
 /// Largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
-/// Options that make no sense together or alone, for an array of drives with these depths.
+/// An error if options are invalid alone or together, for an array of drives with these depths.
 pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<()> {
     let drives = depths.len();
     if let Some(depth) = depths.iter().find(|depth| !(1..=DEPTH_MAX).contains(*depth)) {
@@ -54,7 +55,7 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<()>
     Ok(())
 }
 
-/// A block is some whole pages.
+/// An error unless a block is a number of whole pages, within the bound.
 fn check_block_bytes(block_bytes: u32) -> Result<()> {
     if !(block_bytes as usize).is_multiple_of(PAGE_BYTES)
         || !(PAGE_BYTES as u32..=BLOCK_BYTES_MAX).contains(&block_bytes)
@@ -70,7 +71,7 @@ pub fn depths(options: &ArrayOptions, catalog: &Catalog) -> Vec<u32> {
     catalog.drives().iter().map(|drive| options.depth_of(Some(&drive.id))).collect()
 }
 
-/// What the catalog is to know of a new file.
+/// What the catalog stores about a new file.
 pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, layout: Layout) -> Result<FileSpec> {
     check_block_bytes(layout.block_bytes)?;
     let drives = match layout.drives {
@@ -89,7 +90,7 @@ pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, layout: Layout) -> R
     })
 }
 
-/// A subset of the drives names each at most once.
+/// An error unless the list names drives of the array, each at most once.
 fn check_drives(drives: Vec<u16>, catalog: &Catalog) -> Result<Vec<u16>> {
     let count = catalog.drives().len();
     if drives.is_empty() {
@@ -124,7 +125,7 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         if let Some(why) = &choice.why {
             notices.push(format!("drive {name}: {why}"));
         }
-        // What goes past a mapping must see what is in it, which is in the kernel's page cache.
+        // System calls beside a mapping must see its bytes, which are in the kernel's page cache.
         let is_mapped = choice.kind == EngineKind::Mmap;
         let align = if is_mapped { Alignment::NONE } else { align };
         if !align.is_direct() && !is_mapped {
@@ -159,7 +160,7 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
     Ok(services)
 }
 
-/// The counters of an array of a process, in memory that others can read where the platform has such.
+/// The counters of an array in this process. Other processes can read their memory if the platform has a directory for that.
 pub fn board(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String>) -> Result<Arc<Board>> {
     let platform = &*options.platform;
     let machine = |what: &str, e: std::io::Error| Error::Machine { what: what.to_owned(), why: e.to_string() };
@@ -181,8 +182,8 @@ pub fn cpus_later(options: &ArrayOptions, catalog: &Arc<Catalog>, roles: &Arc<No
     Box::new(move || cpus(cpu_map.as_ref(), &catalog, &roles))
 }
 
-/// The CPUs of each drive's thread: as mapped, or those of its node, or where there is one node those near the drive, as far as this
-/// process may use them. Empty where nothing is known or all are near.
+/// The CPUs of each drive's thread: as the option says, or those of its node. With one node they are those near the drive, as far as this
+/// process may use them. Empty if nothing is known, or if all are near.
 fn cpus(cpu_map: Option<&Vec<Vec<usize>>>, catalog: &Catalog, roles: &NodeRoles) -> Result<Vec<Vec<usize>>> {
     if let Some(map) = cpu_map {
         return Ok(map.clone());

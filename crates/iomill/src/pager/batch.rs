@@ -1,5 +1,5 @@
-//! Batches of reads and writes that no call waits for: a [`Batch`] of [`Request`]s, begun by a [`Requester`], with a [`Done`] for its outcome.
-//! Non-goals: the I/O itself (`complete`, `file::transfer`).
+//! Batches of reads and writes that no call waits for: a [`Batch`] of [`Request`]s, begun by a [`Requester`], with a [`Done`] for its
+//! outcome. Non-goals: the I/O itself (`complete`, `file::transfer`).
 //!
 //! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a callback thread (rule 3 of `pools`).
 
