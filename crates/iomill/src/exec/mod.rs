@@ -108,7 +108,7 @@ pub struct Exec {
     pub regions: Arc<Regions>,
     locks: Arc<BlockLocks>,
     pub clock: Arc<dyn Clock>,
-    /// What is counted: `board.tally()` is the calling thread's part of it.
+    /// The counters. `board.tally()` is the calling thread's part of them.
     pub board: Arc<Board>,
     instance: u64,
     /// The process that opened the array. No other process may use it (rules of the fork).
@@ -123,7 +123,7 @@ pub struct Exec {
     pub callbacks: Arc<Pool>,
     /// Operations that are inside their files and have waited for a page. A pool of its own: jobs of `callbacks` wait to enter files.
     pub resumes: Arc<Pool>,
-    /// Closes files that were let go of by a thread that must not wait. A pool of its own, because a flush may take long.
+    /// Closes files for threads that must not wait for that. A pool of its own, because a flush may take long.
     pub closes: Arc<Pool>,
     contexts: Mutex<Vec<Weak<Cell>>>,
 }

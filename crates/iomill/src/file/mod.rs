@@ -60,7 +60,7 @@ pub struct FileState {
     pub errors: WritebackErrors,
     /// Current length in bytes, durable or not.
     len: AtomicU64,
-    /// Held by operations inside the gate that change the size of parts.
+    /// Serialises changes of the size of parts.
     grow: Mutex<()>,
     /// The syncs, with the published length. Only a writer syncs.
     syncs: Syncs<Published>,

@@ -48,7 +48,7 @@ unsafe impl<P: Deref<Target = Paged> + Send> Send for Fills<P> {}
 unsafe impl<P: Deref<Target = Paged> + Sync> Sync for Fills<P> {}
 
 impl<P: Deref<Target = Paged>> Fills<P> {
-    /// No pages yet, with room for so many.
+    /// No pages yet, with room for `room` pages.
     pub fn new(want: Want, paged: P, room: usize) -> Fills<P> {
         Fills { paged, want, entries: Vec::with_capacity(room), runs: Vec::new(), list: Vec::new() }
     }

@@ -1,5 +1,5 @@
 //! The caches of all nodes as one: which node has a page, and which node is near the calling thread. The types are [`Remote`] and
-//! [`Spread`]. Non-goals: what a node does with a request (`node_request`, `node_threads`).
+//! `Spread`. Non-goals: what a node does with a request (`node_request`, `node_threads`).
 //!
 //! A page always belongs to the same node, by a hash of the 64 KiB that contain it. With one node there is one cache, and this file costs
 //! a call no more than a branch.

@@ -14,7 +14,7 @@ use crate::exec::Exec;
 use crate::file::FileState;
 use crate::sys::sync::{Mutex, lock};
 
-/// See the head of this file.
+/// The open files of an array.
 #[derive(Debug)]
 pub struct OpenFiles {
     exec: Arc<Exec>,

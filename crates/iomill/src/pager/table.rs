@@ -16,7 +16,7 @@ use crate::sys::sync::{Condvar, Mutex, MutexGuard, lock, wait};
 
 type Entries<T> = BTreeMap<Id, Weak<T>>;
 
-/// See the head of this file.
+/// The open things of an array, by id.
 pub struct Table<T> {
     exec: Arc<Exec>,
     open: Mutex<Entries<T>>,
