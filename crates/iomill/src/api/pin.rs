@@ -19,8 +19,8 @@ impl File {
     /// It is an error if the array has no cache, if the page is beyond the file's end, or if too many pages are pinned.
     #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<PinnedPage<'_>> {
-        // In parts, which stay in registers up to the end. If a pin were stored to memory and read back at once, by wider loads, these
-        // would wait for the stores, and the stores for all loads before them. Then pins would not overlap.
+        // In parts, which stay in registers up to the end. If a pin were stored to memory, and read back at once by wider loads, these
+        // would wait for the stores. The stores wait for all loads before them, so pins would not overlap.
         let parts = match self.pin_found(page) {
             Some(pin) => pin.into_parts(),
             None => self.pin_any(page)?.into_parts(),

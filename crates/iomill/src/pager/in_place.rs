@@ -20,8 +20,8 @@ use crate::sys::process::Home;
 /// file. Later writes to the page go to another frame: later reads see them, and this pin does not.
 ///
 /// It may go to other threads and be dropped there. All threads together may pin an eighth of the cache at a time, and in a page set no
-/// more than its pages. A call that wants one more pin in a set full of pins waits a tenth of a second or more for one to be dropped,
-/// and then returns an error. A thread without pins takes no room from the others.
+/// more than its pages. If a set is full of pins, a call that wants one more waits a tenth of a second or more for one to be dropped.
+/// Then it returns an error. A thread without pins takes no room from the others.
 #[derive(Debug)]
 pub struct PinnedPage<'a> {
     held: Held<'a>,
