@@ -211,7 +211,7 @@ impl<C: PageCache> Cached<C> {
 #[cold]
 fn gone(name: &str, number: u64) -> Error {
     let why = format!("it has lost page {number}, although it has room for all pages");
-    Error::Machine { what: name.to_owned(), why }
+    Error::Tool { what: name.to_owned(), why }
 }
 
 impl<C: PageCache> Contender<RecordReads> for Cached<C> {

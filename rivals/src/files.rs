@@ -85,7 +85,7 @@ struct Tasks {
 impl Tasks {
     fn new(data: &Data) -> Result<Tasks> {
         let made = Builder::new_current_thread().thread_keep_alive(KEPT).build();
-        let runtime = made.map_err(|e| Error::Machine { what: "a runtime of tokio".into(), why: e.to_string() })?;
+        let runtime = made.map_err(|e| Error::Tool { what: "a runtime of tokio".into(), why: e.to_string() })?;
         let open = || async {
             let file = File::open(data.path()).await.map_err(|e| Error::io("open", data.path(), e))?;
             Ok(Handle { file, record: [0; RECORD_BYTES] })
@@ -110,7 +110,7 @@ fn start_threads(runtime: &Runtime) -> Result<()> {
             runtime.spawn_blocking(move || _ = all_are_there.wait())
         })
         .collect();
-    let failed = |e: tokio::task::JoinError| Error::Machine { what: "a thread of tokio".into(), why: e.to_string() };
+    let failed = |e: tokio::task::JoinError| Error::Tool { what: "a thread of tokio".into(), why: e.to_string() };
     runtime.block_on(async {
         for thread in waiting {
             thread.await.map_err(failed)?;
@@ -132,7 +132,7 @@ impl Reader for Tasks {
             .collect();
         self.runtime.block_on(async {
             for task in spawned {
-                let ended = task.await.map_err(|e| Error::Machine { what: "a task".into(), why: e.to_string() })?;
+                let ended = task.await.map_err(|e| Error::Tool { what: "a task".into(), why: e.to_string() })?;
                 self.idle.push(ended.map_err(|failed| failed.error(data))?);
             }
             Ok(())

@@ -30,7 +30,7 @@ impl Tokio {
             Tokio::CurrentThread => Builder::new_current_thread().build(),
             Tokio::MultiThread => Builder::new_multi_thread().build(),
         };
-        made.map_err(|e| Error::Machine { what: "a runtime of tokio".into(), why: e.to_string() })
+        made.map_err(|e| Error::Tool { what: "a runtime of tokio".into(), why: e.to_string() })
     }
 }
 
@@ -54,7 +54,7 @@ impl Driver for Tasks {
             for lane in lanes {
                 let ended = lane
                     .await
-                    .unwrap_or_else(|e| Err(Error::Machine { what: "a task of tokio".into(), why: e.to_string() }));
+                    .unwrap_or_else(|e| Err(Error::Tool { what: "a task of tokio".into(), why: e.to_string() }));
                 done = done.and_then(|done| Ok(done + ended?));
             }
             done

@@ -32,7 +32,7 @@ pub fn svg(report: &Report) -> Result<String> {
         };
         draw().map_err(|error| error.to_string())
     };
-    drawn.map_err(|why| Error::Machine { what: "the picture".into(), why })?;
+    drawn.map_err(|why| Error::Tool { what: "the picture".into(), why })?;
     Ok(text)
 }
 

@@ -167,7 +167,7 @@ impl Sample {
 /// An empty histogram of latencies in nanoseconds: up to a minute, three digits. Record with `saturating_record`.
 pub fn latencies() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3)
-        .map_err(|e| Error::Machine { what: "a histogram of latencies".into(), why: e.to_string() })
+        .map_err(|e| Error::Tool { what: "a histogram of latencies".into(), why: e.to_string() })
 }
 
 /// The description of a measurement, the same for all contenders.

@@ -136,7 +136,7 @@ pub struct DrivesLeftOut {
 impl Ladder {
     /// The ladder as JSON, for programs.
     pub fn json(&self) -> Result<String> {
-        let odd = |e: serde_json::Error| Error::Machine { what: "the ladder as JSON".into(), why: e.to_string() };
+        let odd = |e: serde_json::Error| Error::Tool { what: "the ladder as JSON".into(), why: e.to_string() };
         serde_json::to_string_pretty(self).map_err(odd)
     }
 }

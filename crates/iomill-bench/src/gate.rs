@@ -264,7 +264,7 @@ impl Course<'_> {
         for one in rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), self.cancel)? {
             self.cancelled |= one.cancelled;
             if let Some(Failed { what, why }) = one.failed {
-                return Err(Error::Machine { what, why });
+                return Err(Error::Tool { what, why });
             }
             if one.cancelled && one.outcomes.is_empty() {
                 // No round is complete, so there is nothing to tell.
@@ -327,7 +327,7 @@ impl Gate {
     /// The result as JSON, for programs.
     pub fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self)
-            .map_err(|e| Error::Machine { what: "writing the gate as JSON".into(), why: e.to_string() })
+            .map_err(|e| Error::Tool { what: "writing the gate as JSON".into(), why: e.to_string() })
     }
 
     /// The result as a table for people, without a newline at the end.

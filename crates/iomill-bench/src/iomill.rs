@@ -163,7 +163,7 @@ struct Worker {
 impl Worker {
     fn new(this: &Iomill, array: &Array, file: &File, thread: usize, threads: usize) -> Result<Worker> {
         if let Some(&cpu) = this.cpus.get(thread % this.cpus.len().max(1)) {
-            let failed = |e: std::io::Error| Error::Machine { what: "a measuring thread".into(), why: e.to_string() };
+            let failed = |e: std::io::Error| Error::Tool { what: "a measuring thread".into(), why: e.to_string() };
             cpu::bind_current_thread(&[cpu]).map_err(failed)?;
         }
         let block_bytes = this.workload.block_bytes as usize;

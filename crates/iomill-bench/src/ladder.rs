@@ -102,7 +102,7 @@ fn put_back(tree: &Tree, store: &Store) -> Result<()> {
                 undone.failed.join("; "),
                 store.path().display()
             );
-            Err(Error::Machine { what: "restoring the machine's settings".into(), why })
+            Err(Error::Tool { what: "restoring the machine's settings".into(), why })
         }
         _ => Ok(()),
     }
@@ -127,7 +127,7 @@ fn measure(
     };
     let rig = Rc::new(Rig::new(tree, store, &platform, &drives, why)?);
     let cpus =
-        cpu::allowed().map_err(|e| Error::Machine { what: "the CPUs of this process".into(), why: e.to_string() })?;
+        cpu::allowed().map_err(|e| Error::Tool { what: "the CPUs of this process".into(), why: e.to_string() })?;
     let mut contenders: Vec<Box<dyn Contender + '_>> = Vec::new();
     for (level, &name) in STEPS.iter().enumerate() {
         let way = if level >= IO_THREADS { IOMILL_DRIVE_THREADS } else { IOMILL_INLINE };

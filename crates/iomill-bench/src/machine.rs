@@ -107,7 +107,7 @@ fn told_memory_bytes() -> u64 {
 pub(crate) fn available_memory_bytes() -> Result<u64> {
     let path = "/proc/meminfo";
     let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
-    let lacks = || Error::Machine { what: path.into(), why: "it has no line MemAvailable".into() };
+    let lacks = || Error::Tool { what: path.into(), why: "it has no line MemAvailable".into() };
     meminfo(&text, "MemAvailable:").ok_or_else(lacks)
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn available_memory_bytes() -> Result<u64> {
 pub(crate) fn process_memory_bytes() -> Result<u64> {
     let path = "/proc/self/status";
     let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
-    let lacks = || Error::Machine { what: path.into(), why: "it has no lines RssAnon and RssShmem".into() };
+    let lacks = || Error::Tool { what: path.into(), why: "it has no lines RssAnon and RssShmem".into() };
     let anonymous = meminfo(&text, "RssAnon:").ok_or_else(lacks)?;
     Ok(anonymous + meminfo(&text, "RssShmem:").ok_or_else(lacks)?)
 }

@@ -128,7 +128,7 @@ impl Report {
     /// The report as JSON, for programs.
     pub fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self)
-            .map_err(|e| Error::Machine { what: "writing the report as JSON".into(), why: e.to_string() })
+            .map_err(|e| Error::Tool { what: "writing the report as JSON".into(), why: e.to_string() })
     }
 
     /// The report as a table for people, for a terminal with that many columns or for none; without a newline at the end.

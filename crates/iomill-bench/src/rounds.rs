@@ -121,7 +121,7 @@ pub fn run_each<T: Task>(
     let mut measured = Vec::new();
     for plan in plans {
         let one = match run(contenders, &plan, progress, cancel) {
-            Err(Error::Machine { what, why }) if !measured.is_empty() => {
+            Err(Error::Tool { what, why }) if !measured.is_empty() => {
                 Measured { failed: Some(Failed { what, why }), ..Measured::of(plan) }
             }
             other => other?,
@@ -193,7 +193,7 @@ pub fn run<T: Task>(
             };
             if sample.ops == 0 {
                 let why = format!("it completed no operation in {:?}; give a longer slice", slice.duration);
-                return Err(Error::Machine { what: taking_part[index].name().to_owned(), why });
+                return Err(Error::Tool { what: taking_part[index].name().to_owned(), why });
             }
             if !verify {
                 samples[index].push(sample);
@@ -275,7 +275,7 @@ mod tests {
                 slice.cancel.store(true, Ordering::Relaxed);
             }
             if self.log.borrow().len() >= self.dies_at.unwrap_or(usize::MAX) {
-                return Err(Error::Machine { what: self.name.to_owned(), why: "it died".into() });
+                return Err(Error::Tool { what: self.name.to_owned(), why: "it died".into() });
             }
             Ok(Sample { ops: 10, bytes: 40960, wall: slice.duration, ..Sample::empty()? })
         }

@@ -40,7 +40,7 @@ impl Slots {
         }
         let block_bytes = workload.block_bytes as usize;
         let mut memory = Region::anonymous(capacity * block_bytes)
-            .map_err(|e| Error::Machine { what: "memory for the I/O buffers".into(), why: e.to_string() })?;
+            .map_err(|e| Error::Tool { what: "memory for the I/O buffers".into(), why: e.to_string() })?;
         if workload.writes() {
             crate::pattern::fill_to_write(memory.bytes_mut());
         }

@@ -180,7 +180,7 @@ impl<W: Writer> Worker<W> {
             self.writer.read(offset, bytes)?;
             if !pattern::holds(seed, offset, bytes) {
                 let what = format!("{len} bytes at offset {offset} of the measured file");
-                return Err(Error::Machine { what, why: "what was read is not what was just written".into() });
+                return Err(Error::Tool { what, why: "what was read is not what was just written".into() });
             }
         }
         Ok(())

@@ -218,7 +218,7 @@ fn work(
                 Ok(thread) => spawned.push(thread),
                 Err(error) => {
                     let why = format!("{error}; ask for fewer threads");
-                    failed = Some(Error::Machine { what: format!("thread {}", index + 1), why });
+                    failed = Some(Error::Tool { what: format!("thread {}", index + 1), why });
                     break;
                 }
             }
@@ -235,7 +235,7 @@ fn work(
         stop.store(true, Ordering::Relaxed);
         let mut done = Done::default();
         for thread in spawned {
-            let panicked = || Error::Machine { what: "a thread of the soak".into(), why: "it panicked".into() };
+            let panicked = || Error::Tool { what: "a thread of the soak".into(), why: "it panicked".into() };
             match thread.join().unwrap_or_else(|_| Err(panicked())) {
                 Ok(one) => done.add(&one),
                 Err(error) => failed = failed.or(Some(error)),
@@ -301,7 +301,7 @@ impl Soaked {
     /// The results as JSON, for programs.
     pub fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self)
-            .map_err(|e| Error::Machine { what: "writing the report as JSON".into(), why: e.to_string() })
+            .map_err(|e| Error::Tool { what: "writing the report as JSON".into(), why: e.to_string() })
     }
 
     /// The results for people, in whole lines.

@@ -90,7 +90,7 @@ fn of_this_thread() -> Result<Seen> {
     // SAFETY: the pointer is valid for one `rusage`, which the call fills.
     if unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } != 0 {
         let why = std::io::Error::last_os_error().to_string();
-        return Err(Error::Machine { what: "the page faults of a thread".into(), why });
+        return Err(Error::Tool { what: "the page faults of a thread".into(), why });
     }
     // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
     let usage = unsafe { usage.assume_init() };
@@ -153,7 +153,7 @@ pub fn check(whose: Whose<'_>, finds: Option<&Finds>, slice: &Slice<'_>, sample:
     let why = format!(
         "it was not {state}: {why}; its figure would be misleading, so there is none; run again on an idle machine, or with longer --seconds"
     );
-    Err(Error::Machine { what, why })
+    Err(Error::Tool { what, why })
 }
 
 /// Why a slice breaks rule 3.

@@ -80,7 +80,7 @@ impl Target {
             let mut goes_on = |done| {
                 progress(before + done, total);
                 match cancel.load(Ordering::Relaxed) {
-                    true => Err(Error::Machine { what: "the files that are read".into(), why: "interrupted".into() }),
+                    true => Err(Error::Tool { what: "the files that are read".into(), why: "interrupted".into() }),
                     false => Ok(()),
                 }
             };

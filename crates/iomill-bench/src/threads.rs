@@ -146,7 +146,7 @@ pub(crate) fn run_told<W>(
                 Err(error) => {
                     course.let_go();
                     let why = format!("{error}; ask for fewer threads");
-                    return Err(Error::Machine { what: format!("thread {} of {threads}", index + 1), why });
+                    return Err(Error::Tool { what: format!("thread {} of {threads}", index + 1), why });
                 }
             }
         }
@@ -233,7 +233,7 @@ fn wait_for_end(slice: &Slice<'_>, start: Instant, course: &Course<'_>, threads:
 }
 
 fn panicked() -> Error {
-    Error::Machine { what: "a measuring thread".into(), why: "it panicked; its message is above".into() }
+    Error::Tool { what: "a measuring thread".into(), why: "it panicked; its message is above".into() }
 }
 
 /// User and system time of all threads of this process so far, in microseconds. It includes the kernel workers of its rings.
@@ -242,7 +242,7 @@ pub(crate) fn process_cpu_us() -> Result<f64> {
     // SAFETY: the pointer is valid for one `rusage`, which the call fills.
     if unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } != 0 {
         let why = io::Error::last_os_error().to_string();
-        return Err(Error::Machine { what: "the CPU time of this process".into(), why });
+        return Err(Error::Tool { what: "the CPU time of this process".into(), why });
     }
     // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
     let usage = unsafe { usage.assume_init() };

@@ -136,7 +136,7 @@ fn library_kind(error: &Error) -> &'static str {
         Error::ReadOnly { .. } => "read_only",
         Error::Poisoned { .. } => "poisoned",
         Error::OutcomeUnknown { .. } => "outcome_unknown",
-        Error::Machine { .. } => "machine",
+        Error::Tool { .. } => "machine",
         _ => "other",
     }
 }

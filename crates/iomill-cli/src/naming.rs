@@ -57,7 +57,7 @@ fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     // The kernel gives up to 256 bytes whole or not at all.
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Error::Machine { what: "random bytes".to_owned(), why: error.to_string() })?;
+        .map_err(|error| Error::Tool { what: "random bytes".to_owned(), why: error.to_string() })?;
     Ok(u64::from_ne_bytes(bytes))
 }
 

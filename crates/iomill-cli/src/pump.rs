@@ -144,5 +144,5 @@ fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
 }
 
 fn machine(name: &str, why: &str) -> Failure {
-    Error::Machine { what: format!("the thread for the {name}"), why: why.to_owned() }.into()
+    Error::Tool { what: format!("the thread for the {name}"), why: why.to_owned() }.into()
 }

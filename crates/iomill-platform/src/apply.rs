@@ -78,7 +78,7 @@ pub fn pending(tree: &Tree, findings: &[Finding]) -> Vec<Setting> {
 pub fn apply(tree: &Tree, settings: &[Setting], store: &Store) -> Result<Vec<Change>> {
     for setting in settings {
         tree.check_writable(&setting.path).map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Error::Machine {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Error::Tool {
                 what: format!("cannot set {}", shown(&setting.path)),
                 why: format!(
                     "{error}; nothing was changed. Settings need root: try `sudo`; a container must be privileged"

@@ -124,7 +124,7 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
                 return Err(Error::io("find", path, error));
             }
             let why = "it is neither a block device (`ls /sys/block` lists them) nor a file here".to_owned();
-            return Err(Error::Machine { what: format!("{text:?}"), why });
+            return Err(Error::Tool { what: format!("{text:?}"), why });
         }
         _ => path.to_owned(),
     };
@@ -138,7 +138,7 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
     // Within a chroot the table lacks mounts that begin outside. The file itself still has the number of its device.
     let number =
         mount.map(|mount| mount.number.clone()).or_else(|| tree.is_machine().then(|| number_of(&path)).flatten());
-    let nowhere = |why: String| Error::Machine { what: format!("{}", path.display()), why };
+    let nowhere = |why: String| Error::Tool { what: format!("{}", path.display()), why };
     let number = number.ok_or_else(|| nowhere("no mounted file system holds it; give an absolute path".into()))?;
     // btrfs has its own numbers, and names its device only as the source.
     let by_number = tree.resolve(&format!("sys/dev/block/{number}")).or_else(|| numbered(tree, &number));

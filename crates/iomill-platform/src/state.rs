@@ -62,7 +62,7 @@ pub fn default_path() -> Result<PathBuf> {
         PathBuf::from("/var/lib")
     } else {
         let home = || Some(variable("HOME")?.join(".local/state"));
-        variable("XDG_STATE_HOME").or_else(home).ok_or_else(|| Error::Machine {
+        variable("XDG_STATE_HOME").or_else(home).ok_or_else(|| Error::Tool {
             what: "a place for the old values".into(),
             why: "neither XDG_STATE_HOME nor HOME names one; use --state".into(),
         })?
@@ -88,7 +88,7 @@ impl Store {
             Ok(()) => Ok(Store { path, _lock: lock }),
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let what = format!("{}", path.display());
-                Err(Error::Machine { what, why: "another `iomill tune` is at work; wait for it".into() })
+                Err(Error::Tool { what, why: "another `iomill tune` is at work; wait for it".into() })
             }
             Err(error) => Err(Error::io("lock", lock_path, error.into())),
         }
@@ -129,7 +129,7 @@ impl Store {
         let mut state = state.clone();
         state.version = VERSION;
         let text = serde_json::to_string_pretty(&state)
-            .map_err(|e| Error::Machine { what: "the old values".into(), why: e.to_string() })?;
+            .map_err(|e| Error::Tool { what: "the old values".into(), why: e.to_string() })?;
         replace(&self.path, Some(&(text + "\n")))
     }
 

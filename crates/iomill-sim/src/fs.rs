@@ -302,15 +302,14 @@ impl DriveFs for SimFs {
         }
         let drive = &state.drives[self.drive];
         let total_bytes = drive.model.capacity_bytes.unwrap_or(ENDLESS_BYTES);
-        Ok(Ground {
-            file_system: "simulated".to_owned(),
-            device: format!("sim{}", self.drive),
-            device_id: self.drive as u64 + 1,
-            node: drive.model.node,
-            cpus: Vec::new(),
-            total_bytes,
-            free_bytes: total_bytes.saturating_sub(state.used_pages(self.drive) * PAGE_BYTES),
-        })
+        let mut ground = Ground::default();
+        ground.file_system = "simulated".to_owned();
+        ground.device = format!("sim{}", self.drive);
+        ground.device_id = self.drive as u64 + 1;
+        ground.node = drive.model.node;
+        ground.total_bytes = total_bytes;
+        ground.free_bytes = total_bytes.saturating_sub(state.used_pages(self.drive) * PAGE_BYTES);
+        Ok(ground)
     }
 }
 

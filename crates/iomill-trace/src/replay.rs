@@ -383,7 +383,7 @@ impl Course<'_> {
 }
 
 fn machine(what: &str, why: &str) -> TraceError {
-    Error::Machine { what: what.to_owned(), why: why.to_owned() }.into()
+    Error::Tool { what: what.to_owned(), why: why.to_owned() }.into()
 }
 
 #[cfg(test)]

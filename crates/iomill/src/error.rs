@@ -138,12 +138,111 @@ pub enum Error {
     #[error("the array was opened before this process was forked; open it again after the fork")]
     Forked,
 
-    /// The machine refuses something that iomill needs.
+    /// The machine gives no memory, or no address space.
+    #[error("no memory for {what} of {len_bytes} bytes: {source}; ask for less, or let the process use more memory")]
+    Memory {
+        /// What was to be made: `a buffer`, `a cache`.
+        what: &'static str,
+        /// How much was asked for.
+        len_bytes: u64,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+
+    /// The memory of a cache that has shrunk does not go back to the system.
+    #[error("cannot give back the memory of a cache that has shrunk: {source}; the cache uses it again when it grows")]
+    MemoryKept {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+
+    /// The machine gives no random bytes.
+    #[error("no random bytes: {source}; ids, keys and temporary files need getrandom(2)")]
+    Random {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+
+    /// The machine does not start a thread.
+    #[error(
+        "cannot start the thread {name}: {source}; raise the limit of processes (`ulimit -u`){}",
+        if drive.is_some() { " or use the inline mode" } else { "" }
+    )]
+    Thread {
+        /// Its name.
+        name: String,
+        /// The drive that it was to serve, by its index.
+        drive: Option<u16>,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+
+    /// A thread has no engine, or its engine fails.
+    #[error(
+        "the engine of {thread}{}: {source}; raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`), \
+         or choose another engine",
+        drive.map_or_else(String::new, |drive| format!(" for drive {drive}"))
+    )]
+    Engine {
+        /// The thread.
+        thread: String,
+        /// The drive, by its index, if the engine serves one only.
+        drive: Option<u16>,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+
+    /// The thread of a NUMA node has not done what a call sent to it.
+    #[error("the thread of a node: {why}; the call may be done in part, so repeat it")]
+    NodeThread {
+        /// Why not.
+        why: String,
+    },
+
+    /// The machine's NUMA nodes cannot be listed.
+    #[error("the machine's nodes: {source}; the topology `one` does without them")]
+    Topology {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+
+    /// As many pages are pinned as may be.
+    #[error(
+        "{most} pages may be pinned at a time, and are; drop some pins first, or open the array with a larger cache"
+    )]
+    Pins {
+        /// How many pages may be pinned at a time.
+        most: u32,
+    },
+
+    /// No page of a page set can leave it, so a page of the set cannot come in to be pinned.
+    #[error(
+        "page {page} of {file:?} cannot be pinned: all {set_pages} pages of its set are pinned, or cannot be written back{}; \
+         drop some pins first, read without a pin, or open the array with a larger cache or larger sets (`set_size`)",
+        source.as_ref().map_or_else(String::new, |source| format!(" ({source})"))
+    )]
+    PinnedSet {
+        /// The file.
+        file: String,
+        /// The page, by its number in the file.
+        page: u64,
+        /// How many pages the set has.
+        set_pages: usize,
+        /// Why pages of the set cannot be written back, where that is known.
+        source: Option<Box<Error>>,
+    },
+
+    /// A panic ended the operation.
+    #[error("the operation panicked; the message of the panic says where")]
+    Panicked,
+
+    /// A tool failed in a way of its own: the library makes no such error.
+    #[cfg(feature = "internals")]
     #[error("{what}: {why}")]
-    Machine {
-        /// What was needed.
+    Tool {
+        /// What the tool needed.
         what: String,
-        /// Why the machine refuses it, and what to do.
+        /// Why it did not get it, and what to do.
         why: String,
     },
 }
@@ -159,11 +258,22 @@ impl Error {
         Error::Invalid { what: what.into(), why: why.into() }
     }
 
+    /// An [`Error::Memory`].
+    pub(crate) fn memory(what: &'static str, len_bytes: u64) -> impl Fn(io::Error) -> Error {
+        move |source| Error::Memory { what, len_bytes, source }
+    }
+
     /// The kernel's error number behind this error, where there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::Io { source, .. } => source.raw_os_error(),
-            Error::OutcomeUnknown { source, .. } => source.errno(),
+            Error::Memory { source, .. }
+            | Error::MemoryKept { source }
+            | Error::Random { source }
+            | Error::Thread { source, .. }
+            | Error::Engine { source, .. }
+            | Error::Topology { source } => source.raw_os_error(),
+            Error::OutcomeUnknown { source, .. } | Error::PinnedSet { source: Some(source), .. } => source.errno(),
             _ => None,
         }
     }
@@ -178,6 +288,9 @@ impl From<Error> for io::Error {
             Error::Invalid { .. } => io::ErrorKind::InvalidInput,
             Error::Corrupt { .. } => io::ErrorKind::InvalidData,
             Error::PartCut { .. } => io::ErrorKind::UnexpectedEof,
+            Error::Memory { .. } => io::ErrorKind::OutOfMemory,
+            Error::ReadOnly { .. } => io::ErrorKind::ReadOnlyFilesystem,
+            Error::Busy { .. } | Error::Locked { .. } => io::ErrorKind::ResourceBusy,
             _ => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)

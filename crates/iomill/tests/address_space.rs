@@ -59,5 +59,5 @@ fn a_default_cache_is_as_large_as_there_is_room_for() {
     let bytes: u64 = held.split("cache_bytes=").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
     assert!(bytes > 1 << 20 && bytes <= 100 << 20, "{held}");
     assert!(held.contains("address space is limited (`ulimit -v`)"), "{held}");
-    assert!(held.contains("refused=address space for a cache of"), "{held}");
+    assert!(held.contains("refused=no memory for a cache of"), "{held}");
 }

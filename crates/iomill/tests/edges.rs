@@ -35,6 +35,21 @@ fn a_refused_creation_leaves_the_drives_free() {
     Array::create(&drives).unwrap().close().unwrap();
 }
 
+/// What the machine does not give is an error that says what was wanted, and how much of it.
+#[test]
+fn memory_that_is_not_there_is_an_error_of_its_own() {
+    let (_dir, drives) = drives(1);
+    let array = Array::create(&drives).unwrap();
+    let much = 1 << 60;
+    let error = array.buffer(much).unwrap_err();
+    assert!(
+        matches!(&error, Error::Memory { what: "a buffer", len_bytes, .. } if *len_bytes == much as u64),
+        "{error}"
+    );
+    assert!(error.errno().is_some(), "{error}");
+    assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::OutOfMemory);
+}
+
 #[test]
 fn writing_nothing_far_out_takes_no_room() {
     let (_dir, drives) = drives(1);

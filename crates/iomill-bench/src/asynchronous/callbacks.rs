@@ -64,7 +64,7 @@ impl Lane {
     /// Handles the end of the operation in flight.
     fn end(&mut self, outcome: Result<Vec<Vec<u8>>>, shared: &Shared) -> Result<()> {
         let lost =
-            || Error::Machine { what: "a callback".into(), why: "it came without the bytes of its operation".into() };
+            || Error::Tool { what: "a callback".into(), why: "it came without the bytes of its operation".into() };
         let (op, bytes) = (self.op.take().ok_or_else(lost)?, outcome?.pop().ok_or_else(lost)?);
         shared.record(self.started.take());
         if op.write {

@@ -119,7 +119,7 @@ impl Contender<RecordReads> for Warm {
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
-        let unprepared = || Error::Machine { what: self.name.to_owned(), why: "it has not been prepared".into() };
+        let unprepared = || Error::Tool { what: self.name.to_owned(), why: "it has not been prepared".into() };
         let Opened { array, file } = self.opened.as_ref().ok_or_else(unprepared)?;
         let since = Since::default();
         since.begin(array);

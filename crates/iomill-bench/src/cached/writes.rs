@@ -84,6 +84,6 @@ impl Writer for Called<'_> {
             return Ok(());
         }
         let what = format!("{} bytes at offset {offset} of the measured file", bytes.len());
-        Err(Error::Machine { what, why: format!("only {read} were read: the file is shorter than it was made") })
+        Err(Error::Tool { what, why: format!("only {read} were read: the file is shorter than it was made") })
     }
 }

@@ -155,7 +155,7 @@ fn work(slice: &Slice<'_>, maker: &(impl Maker + Sync)) -> Result<Sample> {
         let name = name(number);
         if slice.verify && maker.read(&name)? != page {
             let what = format!("the new file {name}");
-            return Err(Error::Machine { what, why: "it does not hold what was written to it".into() });
+            return Err(Error::Tool { what, why: "it does not hold what was written to it".into() });
         }
         maker.remove(&name)?;
     }

@@ -92,7 +92,7 @@ impl MemoryGroup {
         };
         let path = self.dir.join(file);
         let text = fs::read_to_string(&path).map_err(|e| Error::io("read", &path, e))?;
-        let odd = |e: std::num::ParseIntError| Error::Machine { what: path.display().to_string(), why: e.to_string() };
+        let odd = |e: std::num::ParseIntError| Error::Tool { what: path.display().to_string(), why: e.to_string() };
         text.trim().parse().map_err(odd)
     }
 

@@ -137,7 +137,7 @@ impl<T: HeldTask> Contender<T> for Held<T> {
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
-        let unprepared = || Error::Machine { what: self.name.to_owned(), why: "it has not been prepared".into() };
+        let unprepared = || Error::Tool { what: self.name.to_owned(), why: "it has not been prepared".into() };
         let running = self.running.as_mut().ok_or_else(unprepared)?;
         let duration_us = slice.duration.as_micros() as u64;
         let request = Request::Run { threads: slice.threads, duration_us, verify: slice.verify };
@@ -204,7 +204,7 @@ impl Running {
                 running.group.take_in(running.child.id())?;
                 Ok(running)
             }
-            _ => Err(Error::Machine { what: format!("the process of {name}"), why: "it has no pipes".into() }),
+            _ => Err(Error::Tool { what: format!("the process of {name}"), why: "it has no pipes".into() }),
         }
     }
 
@@ -239,7 +239,7 @@ impl Running {
     }
 
     fn lost(&self, why: &str) -> Error {
-        Error::Machine { what: format!("the process of {}", self.name), why: why.to_owned() }
+        Error::Tool { what: format!("the process of {}", self.name), why: why.to_owned() }
     }
 
     fn odd(&self, answer: Option<Answer>) -> Error {

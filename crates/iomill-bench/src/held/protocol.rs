@@ -122,5 +122,5 @@ fn line(value: &impl Serialize) -> Result<String> {
 
 fn not_understood(error: &serde_json::Error) -> Error {
     let what = "a line between a measurement and its process".into();
-    Error::Machine { what, why: error.to_string() }
+    Error::Tool { what, why: error.to_string() }
 }

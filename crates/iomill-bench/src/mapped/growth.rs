@@ -103,7 +103,7 @@ pub(super) fn grow(dir: &Path, writer: Writer, is_ahead: bool, bytes: u64) -> Re
     let parts = MappedParts::new();
     let config = EngineConfig { capacity: 1, poll: false, hold: Vec::new() };
     let mut engine = MmapEngine::new(&config, Arc::clone(&parts))
-        .map_err(|e| Error::Machine { what: "an engine that maps files".into(), why: e.to_string() })?;
+        .map_err(|e| Error::Tool { what: "an engine that maps files".into(), why: e.to_string() })?;
     let file = FileRef { handle: Handle(grown.file.as_raw_fd()), key: 1 };
     let (mut has, mut at, mut calls) = (0, 0, 0);
     let start = Instant::now();

@@ -272,8 +272,7 @@ enum With<'a> {
 impl<'a> Reader<'a> {
     fn new(of: &'a Reads, shared: &'a Shared, file: File, most_bytes: usize) -> Result<Reader<'a>> {
         let config = EngineConfig { capacity: 1, poll: false, hold: Vec::new() };
-        let refused =
-            |e: std::io::Error| Error::Machine { what: "an engine that maps files".into(), why: e.to_string() };
+        let refused = |e: std::io::Error| Error::Tool { what: "an engine that maps files".into(), why: e.to_string() };
         let engine = match of.way {
             Way::Mapped => Some(MmapEngine::new(&config, shared.parts.clone()).map_err(refused)?),
             Way::Around => Some(MmapEngine::by_system_calls(&config, shared.parts.clone()).map_err(refused)?),

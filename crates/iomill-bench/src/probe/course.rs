@@ -318,7 +318,7 @@ impl<'a> Course<'a> {
                 Err(error) => whys.push(contender.lost().ok_or(error)?),
             }
         }
-        Err(Error::Machine { what: "reading past the page cache".into(), why: whys.join("; ") })
+        Err(Error::Tool { what: "reading past the page cache".into(), why: whys.join("; ") })
     }
 
     fn measured_half(&self, contender: &mut dyn Contender, threads: usize) -> Result<Half> {

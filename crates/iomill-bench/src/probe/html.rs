@@ -201,7 +201,7 @@ impl Picture<'_> {
             let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
             self.draw(&root).and_then(|()| Ok(root.present()?)).map_err(|error| error.to_string())
         };
-        drawn.map_err(|why| Error::Machine { what: format!("the picture {:?}", self.title), why })?;
+        drawn.map_err(|why| Error::Tool { what: format!("the picture {:?}", self.title), why })?;
         Ok(text)
     }
 

@@ -350,7 +350,7 @@ fn read_page(file: &File, path: &Path, bytes: &mut [u8], offset: u64) -> Result<
 fn thread_cpu() -> Result<Duration> {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let whole = u64::try_from(time.tv_sec).ok();
-    whole.map(|whole| Duration::new(whole, time.tv_nsec as u32)).ok_or_else(|| Error::Machine {
+    whole.map(|whole| Duration::new(whole, time.tv_nsec as u32)).ok_or_else(|| Error::Tool {
         what: "the CPU time of a thread".into(),
         why: "the kernel gave a negative time".into(),
     })

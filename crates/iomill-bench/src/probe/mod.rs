@@ -346,7 +346,7 @@ fn write(
                 "{}: {source}; give a smaller --size, free some space, or leave that drive out",
                 path.display()
             );
-            Error::Machine { what, why }
+            Error::Tool { what, why }
         }
         other => other,
     })

@@ -176,8 +176,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(file: &File, ground: &'a Ground<'_>, way: Way, depth: u32) -> Result<Run<'a>> {
-        let failed =
-            |e: std::io::Error| Error::Machine { what: format!("the engine {}", way.kind), why: e.to_string() };
+        let failed = |e: std::io::Error| Error::Tool { what: format!("the engine {}", way.kind), why: e.to_string() };
         let config = EngineConfig { capacity: depth, poll: way.polled, hold: Vec::new() };
         let mut memory = PageBuf::new(depth as usize * PAGE_BYTES).map_err(failed)?;
         let mut engine = RealPlatform::default().engine(way.kind, &config).map_err(failed)?;
@@ -210,7 +209,7 @@ impl<'a> Run<'a> {
             }
             self.done.clear();
             let waited = self.engine.wait(in_flight.min(BATCH), None, &mut self.done);
-            waited.map_err(|e| Error::Machine { what: "waiting for reads".into(), why: e.to_string() })?;
+            waited.map_err(|e| Error::Tool { what: "waiting for reads".into(), why: e.to_string() })?;
             for end in &self.done {
                 self.free.push(end.slot);
                 if end.result != PAGE_BYTES as i32 {

@@ -49,13 +49,12 @@ pub fn of(figures: &Figures) -> Result<Profile> {
                 human::time_us(drive.latency.p50_us)
             )
         });
-        drives.push(ProfileDrive {
-            id: id.clone(),
-            path: drive.path.clone(),
-            depth: Some(drive.best_depth),
-            weight: Some(*weight),
-            comment: comment.into_iter().collect(),
-        });
+        let mut profiled = ProfileDrive::new(id.clone());
+        profiled.path = drive.path.clone();
+        profiled.depth = Some(drive.best_depth);
+        profiled.weight = Some(*weight);
+        profiled.comment = comment.into_iter().collect();
+        drives.push(profiled);
     }
     if drives.is_empty() {
         return Err(Error::invalid(
@@ -66,13 +65,12 @@ pub fn of(figures: &Figures) -> Result<Profile> {
     let mut comment = vec![format!("Measured on {}", figures.machine.line())];
     comment.extend(figures.verdict.iter().cloned());
     let served = figures.served.as_ref();
-    Ok(Profile {
-        mode: served.map(|served| served.mode()),
-        plug: served.map(|served| served.best_plug),
-        drives,
-        comment,
-        ..Profile::default()
-    })
+    let mut profile = Profile::default();
+    profile.mode = served.map(|served| served.mode());
+    profile.plug = served.map(|served| served.best_plug);
+    profile.drives = drives;
+    profile.comment = comment;
+    Ok(profile)
 }
 
 #[cfg(test)]

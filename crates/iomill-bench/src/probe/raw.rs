@@ -59,7 +59,7 @@ pub struct Depth {
 impl Raw {
     /// Takes a device for reading. `taken` are the devices that were taken before.
     pub fn take(path: &Path, taken: &[Raw]) -> Result<Raw> {
-        let refused = |why: String| Error::Machine { what: format!("the raw device {}", path.display()), why };
+        let refused = |why: String| Error::Tool { what: format!("the raw device {}", path.display()), why };
         let found = std::fs::metadata(path).map_err(|e| Error::io("find", path, e))?;
         if !found.file_type().is_block_device() {
             return Err(refused(

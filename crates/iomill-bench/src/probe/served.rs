@@ -102,7 +102,7 @@ fn modes(
             tell("modes of blocking reads");
             let mut iomill = Iomill::new(name, arena, &ArrayOptions::new())?;
             if let Some(why) = iomill.prepare(&Workload::RANDOM_READ)? {
-                return Err(Error::Machine { what: format!("the mode {}", sum.0), why });
+                return Err(Error::Tool { what: format!("the mode {}", sum.0), why });
             }
             let sample = iomill.run(&Slice { threads: 1, duration: slice, verify: false, cancel })?;
             (sum.1, sum.2, sum.3) = (sum.1 + sample.ops, sum.2 + sample.wall, sum.3 + sample.cpu_us);
@@ -140,7 +140,7 @@ fn gathered(arena: &Arena, plug: u32, slice: Duration, cancel: &AtomicBool) -> R
         if in_flight == 0 {
             break;
         }
-        let lost = |_| Error::Machine { what: "a callback".into(), why: "it was never called".into() };
+        let lost = |_| Error::Tool { what: "a callback".into(), why: "it was never called".into() };
         reads += told.recv().map_err(lost)?? as u64;
         in_flight -= 1;
     }

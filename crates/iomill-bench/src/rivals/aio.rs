@@ -214,7 +214,7 @@ impl<'a> Worker<'a> {
     fn new(target: &'a Target, workload: &Workload, places: Places) -> Result<Worker<'a>> {
         let files = target.open(true, workload.writes())?;
         let slots = Slots::new(workload, files.len())?;
-        let context = Context::new(slots.capacity()).map_err(|e| Error::Machine {
+        let context = Context::new(slots.capacity()).map_err(|e| Error::Tool {
             what: format!("a libaio context for {} operations", slots.capacity()),
             why: format!("{e}; `fs.aio-max-nr` may be reached"),
         })?;
@@ -302,7 +302,7 @@ impl<'a> Worker<'a> {
                 Ok(more) => more,
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => 0,
                 Err(e) => {
-                    return Err(Error::Machine { what: "waiting for libaio".into(), why: e.to_string() });
+                    return Err(Error::Tool { what: "waiting for libaio".into(), why: e.to_string() });
                 }
             };
         }

@@ -109,7 +109,7 @@ impl Fio {
     }
 
     fn failed(&self, why: impl Into<String>) -> Error {
-        Error::Machine { what: format!("{} ({})", self.program, self.version), why: why.into() }
+        Error::Tool { what: format!("{} ({})", self.program, self.version), why: why.into() }
     }
 }
 

@@ -265,5 +265,5 @@ fn make_ring(entries: u32) -> io::Result<IoUring> {
 
 fn refused(what: &str, error: io::Error) -> Error {
     let why = format!("{error}; a locked-memory limit (`ulimit -l`) or a seccomp filter may be the cause");
-    Error::Machine { what: what.into(), why }
+    Error::Tool { what: what.into(), why }
 }

@@ -85,7 +85,7 @@ impl Seen<'_> {
                 self.done.len() * SLOT_BYTES,
                 self.first * SLOT_BYTES as u64
             );
-            return Err(Error::Machine {
+            return Err(Error::Tool {
                 what,
                 why: format!("it returned {} bytes, although the range is within the file", bytes.len()),
             });
@@ -103,7 +103,7 @@ impl Seen<'_> {
                 let what = format!("the {SLOT_BYTES} bytes at offset {}", number * SLOT_BYTES as u64);
                 let why =
                     format!("they match no version from {done} to {begun} of what was written there: a wrong read");
-                return Err(Error::Machine { what, why });
+                return Err(Error::Tool { what, why });
             }
         }
         Ok(())

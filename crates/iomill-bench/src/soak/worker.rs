@@ -187,7 +187,7 @@ impl<'a> Worker<'a> {
         std::thread::yield_now();
         if *before != *pin {
             let what = format!("pinned page {page}");
-            return Err(iomill::Error::Machine { what, why: "it changed while it was pinned".into() });
+            return Err(iomill::Error::Tool { what, why: "it changed while it was pinned".into() });
         }
         self.done.verified_bytes += PAGE_BYTES as u64;
         self.done.reads += 1;

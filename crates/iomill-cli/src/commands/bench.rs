@@ -114,7 +114,7 @@ fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
             let what = format!("{} is in memory ({file_system})", base.display());
             let why =
                 "memory has no drive to measure, and hides errors of alignment; name a directory on a disk with --dir";
-            return Err(iomill::Error::Machine { what, why: why.into() }.into());
+            return Err(iomill::Error::Tool { what, why: why.into() }.into());
         }
         let device = if device.is_empty() { "an unknown device" } else { device };
         context.note([format!(
@@ -162,7 +162,7 @@ fn watched(
 fn told(context: &Context<'_>, report: &Report) -> Result<Answer> {
     let mut answer = answer(context, report.table(terminal::width()) + "\n", report.json()?)?;
     if let Some(Failed { what, why }) = report.failed.clone() {
-        answer.failures.push(Error::Machine { what, why }.into());
+        answer.failures.push(Error::Tool { what, why }.into());
     }
     Ok(answer)
 }
@@ -195,7 +195,7 @@ fn is_empty(document: &serde_json::Value) -> bool {
 
 /// The text, and the document for `--json`.
 fn answer(context: &Context<'_>, text: String, json: String) -> Result<Answer> {
-    let odd = |e: serde_json::Error| Error::Machine { what: "the report as JSON".into(), why: e.to_string() };
+    let odd = |e: serde_json::Error| Error::Tool { what: "the report as JSON".into(), why: e.to_string() };
     let document = serde_json::from_str(&json).map_err(odd)?;
     if is_empty(&document)
         && let Some(failure) = context.take_cut()

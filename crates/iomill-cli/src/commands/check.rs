@@ -1,6 +1,6 @@
 //! `iomill check`: the problems of an array, and what to do about each.
 
-use iomill::{Problem, Report, Severity};
+use iomill::Report;
 use iomill_bench::human;
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ fn text(report: &Report, unfinished: &[(String, bool)], is_clean: bool) -> Strin
     let mut text = String::new();
     for problem in &report.problems {
         let end = if problem.repaired { "repaired".to_owned() } else { problem.advice.clone() };
-        let (severity, path) = (severity(problem), problem.path.display());
+        let (severity, path) = (problem.severity.name(), problem.path.display());
         text.push_str(&format!("{severity}: {path}: {}: {end}\n", problem.what));
     }
     for (name, repaired) in unfinished {
@@ -78,21 +78,13 @@ fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-fn severity(problem: &Problem) -> &'static str {
-    match problem.severity {
-        Severity::Note => "note",
-        Severity::Warning => "warning",
-        Severity::Error => "error",
-    }
-}
-
 fn document(report: &Report, unfinished: &[(String, bool)], is_clean: bool) -> Value {
     let problems: Vec<Value> = report
         .problems
         .iter()
         .map(|problem| {
             json!({
-                "severity": severity(problem),
+                "severity": problem.severity.name(),
                 "path": problem.path.display().to_string(),
                 "what": problem.what,
                 "advice": problem.advice,

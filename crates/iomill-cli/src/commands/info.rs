@@ -40,7 +40,7 @@ pub fn run(context: &Context<'_>) -> Result<Answer> {
     let drives: Vec<Value> = info.drives.iter().map(drive_document).collect();
     let nodes: Vec<Value> = info.nodes.iter().map(node_document).collect();
     let document = json!({
-        "id": info.id, "epoch": info.epoch, "files": info.files, "mode": mode_name(info.mode), "plug": info.plug,
+        "id": info.id, "epoch": info.epoch, "files": info.files, "mode": info.mode.name(), "plug": info.plug,
         "drives": drives, "nodes": nodes
     });
     Ok(Answer::new(text, document))
@@ -62,15 +62,6 @@ fn cells(drive: &DriveInfo) -> [String; 11] {
         human::size(ground.free_bytes),
         human::size(ground.total_bytes),
     ]
-}
-
-/// A mode's name in options and profiles.
-fn mode_name(mode: iomill::Mode) -> &'static str {
-    match mode {
-        iomill::Mode::Auto => "auto",
-        iomill::Mode::Inline => "inline",
-        iomill::Mode::DriveThreads => "drive-threads",
-    }
 }
 
 fn listed<T: ToString>(numbers: &[T]) -> String {

@@ -3,7 +3,6 @@
 use iomill_bench::human;
 use serde_json::{Value, json};
 
-use super::layout_name;
 use crate::arguments::Ls;
 use crate::console::Answer;
 use crate::context::Context;
@@ -34,7 +33,7 @@ pub fn run(context: &Context<'_>, arguments: &Ls) -> Result<Answer> {
                 continue;
             }
         };
-        let layout = layout_name(stat.layout);
+        let layout = stat.layout.name();
         let (size, block) = (human::size(stat.len_bytes), human::size(u64::from(stat.block_bytes)));
         table.row([size, layout.to_owned(), block, stat.drives.len().to_string(), name.clone()]);
         files.push(json!({

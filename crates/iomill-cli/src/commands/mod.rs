@@ -54,15 +54,6 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
     }
 }
 
-/// A layout's name in options and documents.
-fn layout_name(kind: iomill::LayoutKind) -> &'static str {
-    match kind {
-        iomill::LayoutKind::Striping => "striping",
-        iomill::LayoutKind::Rotated => "rotated",
-        iomill::LayoutKind::Hash => "hash",
-    }
-}
-
 /// Refuses a cache that is larger than all memory.
 fn check_cache(bytes: u64) -> Result<()> {
     // If the memory's size cannot be read, making the cache fails.

@@ -56,7 +56,7 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
     };
     context.note(figures.left_out.iter().chain(&figures.paths_left_out).map(|why| format!("not measured: {why}")));
     let document = serde_json::to_value(&figures)
-        .map_err(|e| iomill::Error::Machine { what: "the figures as JSON".into(), why: e.to_string() })?;
+        .map_err(|e| iomill::Error::Tool { what: "the figures as JSON".into(), why: e.to_string() })?;
     write_document(document_file, &document)?;
     if let Some(file) = &arguments.profile {
         write_profile(file, &figures)?;

@@ -4,7 +4,6 @@ use iomill::FileStat;
 use iomill_bench::human;
 use serde_json::{Value, json};
 
-use super::layout_name;
 use crate::arguments::Names;
 use crate::console::Answer;
 use crate::context::Context;
@@ -32,7 +31,7 @@ fn text(stat: &FileStat) -> String {
     let mut lines = vec![
         stat.name.clone(),
         format!("  size        {}", size(stat.len_bytes)),
-        format!("  layout      {}, blocks of {}", layout_name(stat.layout), human::size(u64::from(stat.block_bytes))),
+        format!("  layout      {}, blocks of {}", stat.layout.name(), human::size(u64::from(stat.block_bytes))),
         format!("  id          {}", stat.id),
         format!("  generation  {}", stat.generation),
     ];
@@ -60,7 +59,7 @@ fn document(stat: &FileStat) -> Value {
         "name": stat.name,
         "id": stat.id,
         "bytes": stat.len_bytes,
-        "layout": layout_name(stat.layout),
+        "layout": stat.layout.name(),
         "block_bytes": stat.block_bytes,
         "drives": stat.drives,
         "parts": parts,

@@ -168,7 +168,7 @@ fn a_write_fails_by_no_other_page() {
         }
         // A pin needs room. Its error names the page that takes the room, and the drive is asked once.
         let error = file.pin(1).unwrap_err();
-        assert!(matches!(&error, Error::Machine { .. }), "{error}");
+        assert!(matches!(&error, Error::PinnedSet { page: 1, source: Some(_), .. }), "{error}");
         assert!(error.to_string().contains("cannot be written back (cannot write /sim/0"), "{error}");
         // Another page of the bad drive finds no room, and its write fails with its own offset.
         let error = file.write_at(&[4; PAGE], 8 * PAGE as u64).unwrap_err();

@@ -9,6 +9,7 @@ use crate::pager::ahead::Pattern;
 
 /// What a program says about a range of a file, or about its next reads: [`File::advise`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Advice {
     /// Read-ahead when reads turn out to be sequential. A new handle has this advice.
     Normal,

@@ -24,8 +24,7 @@ impl Array {
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         self.inner.exec.check_home()?;
         let memory = PageBuf::new(len);
-        let mut memory =
-            memory.map_err(|e| Error::Machine { what: format!("a buffer of {len} bytes"), why: e.to_string() })?;
+        let mut memory = memory.map_err(Error::memory("a buffer", len as u64))?;
         let regions = Arc::clone(self.regions());
         regions.add(memory.as_mut_ptr(), memory.len());
         Ok(Buffer { memory, home: self.inner.exec.home, regions })

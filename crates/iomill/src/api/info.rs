@@ -14,6 +14,7 @@ use crate::sys::fs::Ground;
 
 /// An array and its drives.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ArrayInfo {
     /// The array's id.
     pub id: String,
@@ -35,6 +36,7 @@ pub struct ArrayInfo {
 
 /// One NUMA node, or one that is emulated.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeInfo {
     /// Its number.
     pub id: usize,
@@ -52,6 +54,7 @@ pub struct NodeInfo {
 
 /// One drive.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DriveInfo {
     /// Its directory.
     pub path: PathBuf,
@@ -112,6 +115,7 @@ impl ArrayInfo {
 
 /// A file as the catalog knows it.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FileStat {
     /// Its name.
     pub name: String,

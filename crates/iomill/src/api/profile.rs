@@ -27,6 +27,7 @@ const FOREIGN_TOLD: usize = 8;
 
 /// How an array's drives are best served. `None` leaves a value as it is without a profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Profile {
     /// Which threads run the I/O of blocking calls.
     pub mode: Option<Mode>,
@@ -42,6 +43,7 @@ pub struct Profile {
 
 /// One drive of a [`Profile`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProfileDrive {
     /// Its id, as `iomill info --json` shows it: 32 hexadecimal digits.
     pub id: String,
@@ -53,6 +55,13 @@ pub struct ProfileDrive {
     pub weight: Option<u32>,
     /// Lines for people above the drive. They are not read back.
     pub comment: Vec<String>,
+}
+
+impl ProfileDrive {
+    /// A drive by its id, of which nothing else is known.
+    pub fn new(id: impl Into<String>) -> ProfileDrive {
+        ProfileDrive { id: id.into(), path: PathBuf::new(), depth: None, weight: None, comment: Vec::new() }
+    }
 }
 
 /// The file. Numbers are as wide as TOML's, so that an error about a number names the bounds.

@@ -80,7 +80,7 @@ pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, layout: Layout) -> R
     };
     let mut key = [0; 8];
     let random = options.platform.random(&mut key);
-    random.map_err(|e| Error::Machine { what: "random bytes".into(), why: e.to_string() })?;
+    random.map_err(|source| Error::Random { source })?;
     Ok(FileSpec {
         layout: layout.kind,
         block_bytes: layout.block_bytes,
@@ -163,17 +163,16 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
 /// The counters of an array in this process. Other processes can read their memory if the platform has a directory for that.
 pub fn board(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String>) -> Result<Arc<Board>> {
     let platform = &*options.platform;
-    let machine = |what: &str, e: std::io::Error| Error::Machine { what: what.to_owned(), why: e.to_string() };
     let directories = platform.counter_directories();
     let mut salt = [0; 8];
     // A simulation keeps its randomness for what it simulates.
     if !directories.is_empty() {
-        platform.random(&mut salt).map_err(|e| machine("random bytes", e))?;
+        platform.random(&mut salt).map_err(|source| Error::Random { source })?;
     }
     let drives = catalog.drives().iter().map(|drive| drive.fs.location().display().to_string()).collect();
     let subject = Subject { array: catalog.id().0, drives };
     let board = Board::new(&subject, &directories, u64::from_le_bytes(salt), notices);
-    board.map_err(|e| machine("memory for counters", e))
+    board.map_err(Error::memory("counters", crate::counters::ROWS_BYTES))
 }
 
 /// [`cpus`], asked for when the drive threads start.

@@ -66,17 +66,14 @@ impl Directory {
                 "a set size is a multiple of 4, from 4 to 32",
             ));
         };
-        let no_memory = |e: std::io::Error| Error::Machine {
-            what: "the cache's directory".into(),
-            why: format!("{e}; give a smaller cache"),
-        };
         let sets_max = plan.sets_max.max(plan.sets).max(1);
-        let words = Words::new(sets_max as usize * shape.stride).map_err(no_memory)?;
+        let no_memory = Error::memory("the cache's directory", u64::from(sets_max) * shape.stride as u64 * 8);
+        let words = Words::new(sets_max as usize * shape.stride).map_err(&no_memory)?;
         let sets = plan.sets.max(1);
         let pages_max = u64::from(sets_max) * plan.ways as u64;
         let first_sets = key::first_sets(sets);
         let scale = Scale { sets, first_sets, ways: plan.ways, pages_max, hash_mask: plan.hash_mask };
-        let policy = policy::new(plan.policy, scale).map_err(no_memory)?;
+        let policy = policy::new(plan.policy, scale).map_err(&no_memory)?;
         Ok(Directory {
             shape,
             words,

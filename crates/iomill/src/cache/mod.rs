@@ -189,14 +189,11 @@ impl Cache {
             hash_mask: plan.hash_mask,
         })?;
         let (limit, most) = (with_spare(u64::from(now) * ways), with_spare(most * ways));
-        let frames = Frames::new(limit, most, limit / PIN_SHARE).map_err(|e| Error::Machine {
-            what: format!("address space for a cache of {} bytes", u64::from(most) * page),
-            why: format!("{e}; ask for a smaller cache"),
-        })?;
-        let dirty_sets = DirtySets::new(directory.sets_max()).map_err(|e| Error::Machine {
-            what: "the cache's list of dirty sets".into(),
-            why: format!("{e}; give a smaller cache"),
-        })?;
+        let frames =
+            Frames::new(limit, most, limit / PIN_SHARE).map_err(Error::memory("a cache", u64::from(most) * page))?;
+        let sets = directory.sets_max();
+        let dirty_sets =
+            DirtySets::new(sets).map_err(Error::memory("the cache's list of dirty sets", u64::from(sets) / 8))?;
         Ok(Cache {
             directory,
             frames,

@@ -18,6 +18,7 @@ use crate::sys::fs::{Access, OpenFile};
 
 /// What a check found.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Report {
     /// Everything that is wrong, as far as the check saw it.
     pub problems: Vec<Problem>,

@@ -31,10 +31,7 @@ impl Id {
 
 /// Fills `bytes` with randomness, or says that the machine has none.
 pub(super) fn fill_random(platform: &dyn Platform, bytes: &mut [u8]) -> Result<()> {
-    platform.random(bytes).map_err(|error| Error::Machine {
-        what: "random bytes".to_owned(),
-        why: format!("{error}; ids and temporary files need getrandom(2)"),
-    })
+    platform.random(bytes).map_err(|source| Error::Random { source })
 }
 
 impl fmt::Display for Id {

@@ -16,6 +16,7 @@ use crate::sys::fs::{Access, OpenFile};
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Severity {
     /// Traces of an interrupted change; the next writer removes them.
     Note,
@@ -25,6 +26,17 @@ pub enum Severity {
     Error,
 }
 
+impl Severity {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
 /// Advice for a problem that a writer corrects.
 pub(super) const REPAIR_ADVICE: &str = "run `iomill check --repair`; opening the array for writing puts it right too";
 /// Advice for the same problem where a repair was refused.
@@ -32,6 +44,7 @@ pub(super) const LATER_ADVICE: &str = "first decide the errors that need you; th
 
 /// A problem that the plan found.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Problem {
     /// The file or directory.
     pub path: PathBuf,

@@ -28,6 +28,7 @@ fn start_ns(bucket: usize) -> u64 {
 
 /// How long timed requests took.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Latency {
     /// Requests by bucket.
     pub counts: [u64; BUCKETS],

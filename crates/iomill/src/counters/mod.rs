@@ -40,6 +40,9 @@ const ROW_BYTES: usize = ROW_WORDS * 8;
 /// The largest number of rows on a board. Later owners count in plain memory.
 const ROWS_MAX: usize = 1 << 14;
 
+/// What all rows take, in bytes.
+pub(crate) const ROWS_BYTES: u64 = (ROWS_MAX * ROW_BYTES) as u64;
+
 /// The word of every row that says what it counts for: 0 is nothing yet.
 const KIND_WORD: usize = 0;
 const KIND_THREAD: u64 = 1;

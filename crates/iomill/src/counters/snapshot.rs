@@ -7,6 +7,7 @@ use super::{DriveId, Id, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD, ROW_W
 
 /// What an array has done since it was opened, summed over all threads. Only the gauges ever go back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Memory for cached pages, in bytes; 0 without a cache. A gauge.
     pub cache_bytes: u64,
@@ -39,6 +40,7 @@ pub struct Counters {
 /// What the queues of one drive have done. A request is a piece of a call, as the layout cuts it. Pages that are read
 /// only for a change within them are not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DriveCounters {
     /// Reads that succeeded.
     pub reads: u64,

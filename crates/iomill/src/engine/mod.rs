@@ -151,6 +151,7 @@ pub trait Wake: Send + Sync {
 
 /// Which engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum EngineKind {
     /// io_uring: the first choice.
     Uring,

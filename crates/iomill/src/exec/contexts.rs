@@ -51,7 +51,7 @@ impl Exec {
         };
         // SAFETY: the caller's promise is the one that `run` asks for.
         let result = unsafe { context.run(&self.regions, span, pieces, || self.pause_for_drives(), done) };
-        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
+        result.map_err(engine_failed)
     }
 
     /// Makes the context of a cell that is not the calling thread's, if it has none.
@@ -67,10 +67,7 @@ impl Exec {
         let make = |services: &[Service]| Context::new(&*self.platform, services, &self.locks, &self.hold);
         let notice = |notice| self.notice(notice);
         let context = with_rings_or_without(&self.services, self.may_change_engines, &notice, make);
-        context.map_err(|e| Error::Machine {
-            what: format!("an engine for thread {:?}", std::thread::current().name().unwrap_or("unnamed")),
-            why: format!("{e}; raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`)"),
-        })
+        context.map_err(engine_failed)
     }
 
     /// This thread's cell.
@@ -131,7 +128,7 @@ impl Cell {
         let Some(context) = &mut *context else { return Err(Error::Closed) };
         // SAFETY: the caller's promise is the one that `run` asks for.
         let result = unsafe { context.run(regions, (std::ptr::null(), 0), pieces, || clock.sleep(PAUSE), done) };
-        result.map_err(|e| Error::Machine { what: "the engine of this thread".into(), why: e.to_string() })
+        result.map_err(engine_failed)
     }
 
     /// Has the context forget a file before its next use.
@@ -163,4 +160,9 @@ impl Cell {
             }
         }
     }
+}
+#[cold]
+fn engine_failed(source: std::io::Error) -> Error {
+    let thread = format!("thread {:?}", std::thread::current().name().unwrap_or("unnamed"));
+    Error::Engine { thread, drive: None, source }
 }

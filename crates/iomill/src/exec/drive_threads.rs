@@ -60,12 +60,12 @@ impl DriveThreads {
     pub fn start(plan: Plan<'_>, notice: &dyn Fn(String)) -> Result<DriveThreads> {
         let mut inboxes = Vec::new();
         let mut servers = Vec::new();
-        for service in plan.services {
+        for (drive, service) in plan.services.iter().enumerate() {
             let make = |one: &[Service]| Server::new(plan.platform, &one[0], plan.locks, plan.regions, plan.hold);
             let server = with_rings_or_without(std::slice::from_ref(service), plan.may_change, notice, make);
-            let server = server.map_err(|e| Error::Machine {
-                what: format!("the {} engine of a drive thread", service.kind),
-                why: e.to_string(),
+            let server = server.map_err(|source| {
+                let thread = format!("a drive thread ({})", service.kind);
+                Error::Engine { thread, drive: Some(drive as u16), source }
             })?;
             inboxes.push(ServerInbox { inbox: server.inbox(), waker: server.waker() });
             servers.push(server);
@@ -149,15 +149,13 @@ impl Drop for DriveThreads {
 
 fn spawn(drive: usize, mut server: Server, cpus: Vec<usize>, notice: &dyn Fn(String)) -> Result<JoinHandle<()>> {
     let (report, bound) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name(format!("iomill-drive-{drive}")).spawn(move || {
+    let name = format!("iomill-drive-{drive}");
+    let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
         let result = if cpus.is_empty() { Ok(()) } else { cpu::bind_current_thread(&cpus) };
         let _ = report.send(result);
         while server.turn(true) != Turn::Ended {}
     });
-    let thread = thread.map_err(|e| Error::Machine {
-        what: format!("the thread of drive {drive}"),
-        why: format!("{e}; raise the limit of processes (`ulimit -u`) or use the inline mode"),
-    })?;
+    let thread = thread.map_err(|source| Error::Thread { name, drive: Some(drive as u16), source })?;
     if let Ok(Err(error)) = bound.recv() {
         notice(format!("the thread of drive {drive} runs on any CPU: {error}"));
     }

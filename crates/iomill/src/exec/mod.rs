@@ -64,6 +64,7 @@ static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::n
 
 /// Which thread drives the I/O of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Mode {
     /// Blocking calls on the caller's own ring, futures and callbacks by drive threads.
     #[default]
@@ -72,6 +73,17 @@ pub enum Mode {
     Inline,
     /// All reads and writes by one thread per drive; `sync` still runs where it is called.
     DriveThreads,
+}
+
+impl Mode {
+    /// Its name in options and profiles.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Auto => "auto",
+            Mode::Inline => "inline",
+            Mode::DriveThreads => "drive-threads",
+        }
+    }
 }
 
 /// The CPUs of each drive's thread, asked for when the threads start.

@@ -267,10 +267,7 @@ fn start(name: &str, closes: bool) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>>
         }
     }
     match failed {
-        Some(error) if pool.is_empty() => Err(Error::Machine {
-            what: format!("a {name} thread"),
-            why: format!("{error}; raise the limit of processes (`ulimit -u`)"),
-        }),
+        Some(source) if pool.is_empty() => Err(Error::Thread { name: format!("iomill-{name}-0"), drive: None, source }),
         _ => Ok(pool),
     }
 }

@@ -86,10 +86,7 @@ impl<T> Future for Promised<T> {
         match now {
             None | Some(State::Open(_)) => Poll::Pending,
             Some(State::Kept(result)) => Poll::Ready(Ok(result)),
-            Some(State::Broken) => Poll::Ready(Err(Error::Machine {
-                what: "an operation".into(),
-                why: "it panicked; its message says where".into(),
-            })),
+            Some(State::Broken) => Poll::Ready(Err(Error::Panicked)),
             Some(State::Taken) => Poll::Ready(Err(Error::invalid("a future", "polled again after it resolved"))),
         }
     }

@@ -37,10 +37,7 @@ impl NodeRoles {
             Topology::Emulate(_) => Error::invalid(format!("topology {topology}"), e.to_string()),
             // Its message has the advice that fits.
             _ if e.raw_os_error() == Some(libc::EMFILE) => Error::io("list the machine's nodes in", NODE_ROOT, e),
-            _ => Error::Machine {
-                what: "the machine's nodes".into(),
-                why: format!("{e}; the topology `one` does without"),
-            },
+            _ => Error::Topology { source: e },
         })?;
         let chosen = |wanted: &Option<Vec<usize>>, what| match wanted {
             None => Ok((0..nodes.len()).collect()),

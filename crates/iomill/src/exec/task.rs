@@ -216,6 +216,6 @@ mod tests {
             panic!("a test's own");
         });
         let polled = Pin::new(&mut promised).poll(&mut Context::from_waker(Waker::noop()));
-        assert!(matches!(polled, Poll::Ready(Err(crate::Error::Machine { .. }))), "{polled:?}");
+        assert!(matches!(polled, Poll::Ready(Err(crate::Error::Panicked))), "{polled:?}");
     }
 }

@@ -23,6 +23,7 @@ pub const WEIGHT_MAX: u32 = 1000;
 /// How a file's blocks are spread over its drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum LayoutKind {
     /// Block b on drive b mod n.
     Striping,
@@ -30,6 +31,17 @@ pub enum LayoutKind {
     Rotated,
     /// A keyed permutation in proportion to the drives' weights.
     Hash,
+}
+
+impl LayoutKind {
+    /// Its name in options and records.
+    pub fn name(self) -> &'static str {
+        match self {
+            LayoutKind::Striping => "striping",
+            LayoutKind::Rotated => "rotated",
+            LayoutKind::Hash => "hash",
+        }
+    }
 }
 
 /// Where a block is.

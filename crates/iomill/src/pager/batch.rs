@@ -25,6 +25,7 @@ type Callback = Box<dyn FnOnce(Result<Buffers>) + Send>;
 
 /// One request of a batch for `File::submit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Request {
     /// Read a range that lies within the file.
     Read {
@@ -140,9 +141,7 @@ impl Done {
 impl Drop for Done {
     fn drop(&mut self) {
         if let Some(Receiver::Callback(callbacks, callback)) = self.0.take() {
-            let why = "it panicked; its message says where".to_owned();
-            let panicked = Error::Machine { what: "an operation".into(), why };
-            callbacks.call(Box::new(move || callback(Err(panicked))));
+            callbacks.call(Box::new(move || callback(Err(Error::Panicked))));
         }
     }
 }
@@ -343,7 +342,7 @@ fn memory_of(requests: Vec<Request>) -> Result<(Buffers, Vec<Extent>, Vec<Extent
 fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let reserved = bytes.try_reserve_exact(len);
-    reserved.map_err(|e| Error::Machine { what: format!("a buffer of {len} bytes"), why: e.to_string() })?;
+    reserved.map_err(|e| Error::memory("a buffer", len as u64)(std::io::Error::other(e)))?;
     bytes.resize(len, 0);
     Ok(bytes)
 }

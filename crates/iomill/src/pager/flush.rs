@@ -353,9 +353,9 @@ impl Pager {
             return Ok(Copies { pager: self, memory: Some(copy) });
         }
         let pages = if is_small { most.min(SMALL_COPY_PAGES) } else { most };
-        let failed =
-            |e: std::io::Error| Error::Machine { what: format!("memory to flush {pages} pages"), why: e.to_string() };
-        Ok(Copies { pager: self, memory: Some(PageBuf::new(pages * PAGE_BYTES).map_err(failed)?) })
+        let len = pages * PAGE_BYTES;
+        let memory = PageBuf::new(len).map_err(Error::memory("copies of pages to flush", len as u64))?;
+        Ok(Copies { pager: self, memory: Some(memory) })
     }
 
     fn give_copy(&self, copy: PageBuf) {

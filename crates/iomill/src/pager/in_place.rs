@@ -308,14 +308,9 @@ impl OpenFile {
         }
     }
 
-    fn set_is_full(&self, paged: &Paged, page: u64, error: Option<&Error>) -> Error {
-        let ways = paged.pager.ways();
-        let error = error.map_or_else(String::new, |error| format!(" ({error})"));
-        let why = format!(
-            "all {ways} pages of the set that it belongs to are pinned, or cannot be written back{error}; drop some pins first, \
-             read without a pin, or open the array with a larger cache or larger sets (`set_size`)"
-        );
-        Error::Machine { what: format!("a pin of page {page} of {:?}", self.file.name()), why }
+    fn set_is_full(&self, paged: &Paged, page: u64, source: Option<Error>) -> Error {
+        let (file, set_pages) = (self.file.name().to_owned(), paged.pager.ways());
+        Error::PinnedSet { file, page, set_pages, source: source.map(Box::new) }
     }
 
     /// Flushes the set of a page. Returns whether there was anything to flush. If no page could be written back, returns an error, so that
@@ -323,7 +318,7 @@ impl OpenFile {
     fn make_room(&self, paged: &Paged, page: u64) -> Result<bool> {
         let _inside = Entered::enter(&self.file)?;
         match Exec::run_to_end(self.flush_sets(&self.exec().blocking(), paged, &[page])) {
-            (false, Err(error)) => Err(self.set_is_full(paged, page, Some(&error))),
+            (false, Err(error)) => Err(self.set_is_full(paged, page, Some(error))),
             (any, _) => Ok(any),
         }
     }

@@ -312,9 +312,7 @@ impl Local {
 
 #[cold]
 fn too_many(cache: &Cache) -> Error {
-    let why =
-        format!("{} pages may be pinned at a time; drop some pins first, or open a larger cache", cache.pins_max());
-    Error::Machine { what: "one more pin".into(), why }
+    Error::Pins { most: cache.pins_max() }
 }
 
 impl Drop for Local {

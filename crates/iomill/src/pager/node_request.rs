@@ -156,8 +156,8 @@ impl NodeRequest {
 
 impl Drop for NodeRequest {
     fn drop(&mut self) {
-        let why = "it has ended, and the call may be done in part; repeat it: later calls do without the thread".into();
-        self.end(Sorted::default(), Err(Error::Machine { what: "the thread of a node".into(), why }));
+        let why = "it has ended, and later calls do without it".to_owned();
+        self.end(Sorted::default(), Err(Error::NodeThread { why }));
     }
 }
 
@@ -215,7 +215,7 @@ impl Begun {
     /// Ends it with an error, before any of its pieces has begun.
     pub fn fail(&self, error: &Error) {
         self.fills.abandon();
-        self.end(Some(Error::Machine { what: "the thread of a node".into(), why: error.to_string() }));
+        self.end(Some(Error::NodeThread { why: error.to_string() }));
     }
 
     fn end(&self, error: Option<Error>) {

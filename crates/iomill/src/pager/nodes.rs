@@ -29,6 +29,7 @@ const MESSAGE_PAGES: usize = 8;
 /// How blocking calls reach pages in the cache of another node. Futures and callbacks always reach them directly: their pieces go to the
 /// drive threads anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Remote {
     /// Reads cached pages directly. Missing pages and writes go by message if a node has several of them.
     #[default]

@@ -125,10 +125,7 @@ impl Pager {
         }
         self.regions.use_slab(start, cache.used_bytes());
         let released = resize.release(self.chunk_bytes, |range| self.regions.drop_chunks(start, range));
-        released.map(drop).map_err(|e| Error::Machine {
-            what: "memory of a cache that has shrunk".into(),
-            why: format!("{e}; it is used again when the cache grows"),
-        })
+        released.map(drop).map_err(|source| Error::MemoryKept { source })
     }
 
     /// Flushes pages that are in the way, and clears the list. Returns whether any could be flushed.

@@ -78,6 +78,7 @@ pub struct Identity {
 
 /// The file system and device under a drive's directory, for messages and for placement.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Ground {
     /// File system type, such as `ext4`. Where the table of mounts does not show it, the name that `statfs` gives, such as
     /// `ext2/3/4`.

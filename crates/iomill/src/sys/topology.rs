@@ -16,6 +16,7 @@ pub const EMULATED_MAX: usize = 64;
 
 /// Which nodes an array sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Topology {
     /// The nodes that the kernel describes.
     #[default]

@@ -259,7 +259,7 @@ fn close_or_discard<T>(result: Result<T>, file: File) -> Result<T> {
 }
 
 fn machine(why: &str) -> Failure {
-    iomill::Error::Machine { what: "the thread that replays".to_owned(), why: why.to_owned() }.into()
+    iomill::Error::Tool { what: "the thread that replays".to_owned(), why: why.to_owned() }.into()
 }
 
 fn remains(name: &str) -> String {

@@ -28,6 +28,7 @@ const GCLOCK_HITS: u8 = 7;
 
 /// A policy's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum PolicyKind {
     /// Least recently used.
     Lru,
