@@ -1,5 +1,5 @@
 //! `cargo xtask tidy` checks the repository itself. `cargo xtask forbidden` runs its tests as in a container. `cargo xtask budget`
-//! counts the instructions of its operations.
+//! counts the instructions of its operations. `cargo xtask public` lists the public interface.
 
 mod budget;
 mod forbidden;
@@ -9,7 +9,7 @@ mod workspace;
 use std::process::ExitCode;
 
 /// The subcommands. The check of the documentation uses them too.
-const COMMANDS: [&str; 3] = ["forbidden", "tidy", "budget"];
+const COMMANDS: [&str; 4] = ["forbidden", "tidy", "budget", "public"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -21,11 +21,14 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
         ["tidy", "--prose"] => prose(),
+        ["public"] => public(false),
+        ["public", "--write"] => public(true),
         ["budget"] => budget(false),
         ["budget", "--record"] => budget(true),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy [--prose], cargo xtask budget [--record], or cargo xtask forbidden -- COMMAND..."
+                "usage: cargo xtask tidy [--prose], cargo xtask public [--write], cargo xtask budget [--record], \
+                 or cargo xtask forbidden -- COMMAND..."
             );
             ExitCode::from(2)
         }
@@ -61,6 +64,26 @@ fn prose() -> ExitCode {
         }
         Err(error) => {
             eprintln!("tidy: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Prints the list of the library's public interface, or writes it to its file.
+fn public(writes: bool) -> ExitCode {
+    let listed = workspace::Workspace::load().and_then(|workspace| {
+        let (listing, path) = tidy::public_interface(&workspace)?;
+        if writes {
+            std::fs::write(workspace.root.join(path), &listing).map_err(|e| format!("{path}: {e}"))?;
+        } else {
+            print!("{listing}");
+        }
+        Ok(())
+    });
+    match listed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("public: {error}");
             ExitCode::from(2)
         }
     }

@@ -12,6 +12,7 @@ mod length;
 mod licences;
 mod modules;
 mod prose;
+mod public;
 mod rooms;
 mod source;
 mod words;
@@ -77,6 +78,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     }
     findings.extend(modules::check(&mut sources, &modules::roots(workspace)?));
     findings.extend(rooms::check(&sources));
+    findings.extend(public::check(&sources, &read(workspace, public::LISTING).unwrap_or_default()));
     findings.extend(words::check(&sources));
     let exceptions: Exceptions =
         toml::from_str(&read(workspace, EXCEPTIONS)?).map_err(|e| format!("{EXCEPTIONS}: {e}"))?;
@@ -93,6 +95,17 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
 /// The exceptions for prose that the files need now, in the form of [`EXCEPTIONS`].
 pub fn prose_exceptions(workspace: &Workspace) -> Result<String> {
     Ok(prose::exceptions(&prose(workspace)?))
+}
+
+/// The list of the library's public interface as it is now, and the path of the committed one.
+pub fn public_interface(workspace: &Workspace) -> Result<(String, &'static str)> {
+    let parse = |path: &String| -> Result<Source> {
+        let text = read(workspace, path)?;
+        Source::parse(path, &text).map_err(|e| format!("{path}: {e}").into())
+    };
+    let mut sources = files(workspace, "rs")?.iter().map(parse).collect::<Result<Vec<_>>>()?;
+    modules::check(&mut sources, &modules::roots(workspace)?);
+    Ok((public::listing(&sources), public::LISTING))
 }
 
 fn prose(workspace: &Workspace) -> Result<Vec<Prose>> {
