@@ -36,5 +36,5 @@ pub use options::{
 };
 pub use options::{Layout, LayoutKind, Mode, Remote};
 pub use peek::Peek;
-pub use pin::{PinnedPage, PinnedRange};
+pub use pin::{OwnedBytes, PinnedPage, PinnedRange};
 pub use profile::{Profile, ProfileDrive};

@@ -8,9 +8,10 @@ use crate::error::{Error, Result};
 use crate::exec::pools;
 use crate::pager::Paged;
 use crate::pager::ahead::CHUNK_PAGES;
+use crate::pager::batch::zeroed;
 use crate::pager::local::Local;
 
-pub use crate::pager::{PinnedPage, PinnedRange};
+pub use crate::pager::{OwnedBytes, PinnedPage, PinnedRange};
 
 impl File {
     /// Pins a page, by its number: 4,096 bytes from `page * 4096` on. The file's last page may be shorter. If the page is in the cache,
@@ -79,6 +80,37 @@ impl File {
             let why = "the array was opened without a cache; open it with one (`ArrayOptions::cache_bytes`)";
             Error::invalid(format!("{call} on {:?}", self.name()), why)
         })
+    }
+
+    /// Reads a range as bytes that borrow nothing: without a copy where the range is within one page and a pin is to be had, else as a
+    /// copy. `offset` and `len` are in bytes. At the end of the file the range is shorter.
+    pub fn read_owned(&self, offset: u64, len: usize) -> Result<OwnedBytes> {
+        pools::check_may_block("read_owned")?;
+        self.state.file.range_end(offset, len as u64)?;
+        self.state.exec().check_open()?;
+        let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
+        if let Some(paged) = &self.state.paged
+            && (1..=PAGE_BYTES - within).contains(&len)
+            && let Some(pin) = self.pin_or_not(paged, page)?
+        {
+            // SAFETY: the pin is of this file, whose pages are in the caches of `paged`.
+            return Ok(unsafe { OwnedBytes::pinned(pin, paged, within, len) });
+        }
+        let mut bytes = zeroed(self.len().saturating_sub(offset).min(len as u64) as usize)?;
+        let read = self.read_at(&mut bytes, offset)?;
+        bytes.truncate(read);
+        Ok(OwnedBytes::copied(bytes))
+    }
+
+    fn pin_or_not<'a>(&'a self, paged: &'a Arc<Paged>, page: u64) -> Result<Option<PinnedPage<'a>>> {
+        if let Some(pin) = self.pin_found(page) {
+            return Ok(Some(pin));
+        }
+        if let Ok(Some(pin)) = self.state.pin_held(paged, page, true) {
+            return Ok(Some(pin));
+        }
+        self.missed(paged, page * PAGE_BYTES as u64, PAGE_BYTES);
+        self.state.pin_or_not(paged, page, self.class)
     }
 
     /// Runs a task over the cached bytes of a range, in place, without a copy. It first reads all missing pages in one batch. It copies

@@ -48,6 +48,7 @@ const _: () = {
     is_shared::<Writing>();
     is_shared::<Syncing>();
     is_shared::<Request>();
+    is_shared::<OwnedBytes>();
     may_cross::<PinnedPage<'_>>();
     may_cross::<PinnedRange<'_>>();
 };

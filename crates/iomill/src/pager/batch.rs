@@ -339,7 +339,8 @@ fn memory_of(requests: Vec<Request>) -> Result<(Buffers, Vec<Extent>, Vec<Extent
     Ok((buffers, reads, writes))
 }
 
-fn zeroed(len: usize) -> Result<Vec<u8>> {
+/// A buffer of zeroes.
+pub fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let reserved = bytes.try_reserve_exact(len);
     reserved.map_err(|e| Error::memory("a buffer", len as u64)(std::io::Error::other(e)))?;

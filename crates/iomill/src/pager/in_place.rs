@@ -233,7 +233,7 @@ fn numbers(offset: u64, len: u64) -> Range<u64> {
 impl OpenFile {
     /// Brings all missing pages in by one batch, and waits for them. Leaves out pages beyond the file's end. Returns how many found their
     /// set full. A page may be gone again when this returns.
-    fn touch(&self, paged: &Paged, pages: impl Iterator<Item = u64>, class: Class) -> Result<usize> {
+    pub(super) fn touch(&self, paged: &Paged, pages: impl Iterator<Item = u64>, class: Class) -> Result<usize> {
         let _entered = Entered::enter(&self.file)?;
         let end = self.end_page();
         let spans = pages.filter(|&page| page < end).map(Span::of_page).collect();

@@ -21,6 +21,7 @@ mod node_threads;
 pub mod nodes;
 mod open;
 mod open_files;
+mod owned;
 mod read;
 mod resize;
 mod span;
@@ -48,6 +49,7 @@ use nodes::{Remote, Spread};
 pub use in_place::{PinnedPage, PinnedRange};
 pub use open::{OpenFile, OpenRef};
 pub use open_files::OpenFiles;
+pub use owned::OwnedBytes;
 pub use span::Want;
 pub use span::{Span, spans};
 
