@@ -25,9 +25,16 @@ use crate::human;
 /// Warm: one page fault or miss in this many operations costs less than one percent of the shortest operations.
 const OPS_PER_EXCEPTION: u64 = 10_000;
 
-/// Page faults that each thread may have besides. It allocates a histogram, buffers, and memory for hundreds of operations in
-/// flight.
+/// Warm: one page fault without I/O in this many microseconds of a thread costs less than one percent of its time. The kernel serves one in
+/// two microseconds, also where it maps the pages around it.
+const US_PER_FAULT: u64 = 200;
+
+/// Page faults that each thread may have however short the slice is. It allocates a histogram, buffers, and memory for hundreds of
+/// operations in flight.
 const FAULTS_PER_THREAD: u64 = 256;
+
+/// Page faults that wait for a drive and that a process may have besides: pages of its own executable.
+const MAJOR_FAULTS_BESIDES: u64 = 16;
 
 /// Bytes that a process may fetch besides: pages of its own executable.
 const FETCHED_BESIDES_BYTES: u64 = 256 << 10;
@@ -160,9 +167,11 @@ pub fn check(whose: Whose<'_>, finds: Option<&Finds>, slice: &Slice<'_>, sample:
 fn not_warm(slice: &Slice<'_>, sample: &Sample) -> Option<String> {
     let Some(seen) = sample.seen else { return Some(UNSEEN.to_owned()) };
     let exceptions = sample.ops / OPS_PER_EXCEPTION;
-    let (faults, most) = (seen.minor_faults + seen.major_faults, exceptions + FAULTS_PER_THREAD * slice.threads as u64);
-    if faults > most {
-        let Seen { minor_faults, major_faults, .. } = seen;
+    let threads = slice.threads as u64;
+    let affordable = threads * sample.wall.as_micros() as u64 / US_PER_FAULT;
+    let most = affordable.max(FAULTS_PER_THREAD * threads);
+    let Seen { minor_faults, major_faults, .. } = seen;
+    if minor_faults > most || major_faults > exceptions + MAJOR_FAULTS_BESIDES {
         return Some(format!(
             "{most} page faults are expected at most, and {minor_faults} minor and {major_faults} major ones were seen"
         ));
@@ -290,7 +299,7 @@ mod tests {
         let measured = run(true).unwrap();
         assert_eq!(measured.outcomes[0].samples.len(), 1);
         // The pages are in the page cache from the last run, but not mapped.
-        let error = run(false).unwrap_err().to_string();
+        let error = run(false).err().map(|error| error.to_string()).unwrap_or_default();
         for said in
             ["slice of a mapping (warm), uniform, 1 threads", "was not warm", "page faults are expected at most"]
         {
@@ -344,7 +353,9 @@ mod tests {
         let good = Seen { minor_faults: 100, major_faults: 0, fetched_bytes: Some(4096) };
         let refused = |seen| refusal(Cache::Warm, None, &sample(Some(seen)));
         assert_eq!(refused(good), None);
-        assert!(refused(Seen { minor_faults: 700, ..good }).unwrap().contains("612 page faults are expected at most"));
+        assert!(
+            refused(Seen { minor_faults: 30_000, ..good }).unwrap().contains("10000 page faults are expected at most")
+        );
         assert!(refused(Seen { major_faults: 700, ..good }).unwrap().contains("100 minor and 700 major"));
         assert!(refused(Seen { fetched_bytes: Some(1 << 20), ..good }).unwrap().contains("and 1 MiB came"));
         assert_eq!(refused(Seen { fetched_bytes: None, ..good }), None, "the kernel does not tell");

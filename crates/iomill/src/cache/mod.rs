@@ -22,9 +22,9 @@
 //!    that is full of pins. A range in place gets copies of the pages that cannot be pinned. A single pin gets an error
 //!    after a while. A page that is to be written to, and finds no other frame, leaves the cache (`Cache::write`).
 //! 6. A fill belongs to the cache, not to the future or call that caused it. A drop, a cancellation or a panic
-//!    completes the fill. The same holds for a flush and a bypass (`api::cached`: `Fills`, `Runs` and `Transit` end what
+//!    completes the fill. The same holds for a flush and a bypass (`pager`: `Fills`, `Runs` and `Transit` end what
 //!    is left in them when they are dropped).
-//! 7. A blocking call from inside a callback or a waker is an error, not a deadlock (`api::callbacks`).
+//! 7. A blocking call from inside a callback or a waker is an error, not a deadlock (`exec::pools`).
 
 mod copy;
 pub mod directory;

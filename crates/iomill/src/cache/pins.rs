@@ -11,7 +11,7 @@
 //!    slots. If no slot holds the frame it is not pinned, and no pin that is under way succeeds. Its second look comes after the
 //!    fence and finds the version changed. Unmark the way before unlocking.
 //! 3. Only the slot's thread fills it. The holder of the pin empties it, on any thread.
-//! 4. A thread gives its blocks but the first back when it finds them empty (`api::cached::seat`). Blocks are small where there
+//! 4. A thread gives its blocks but the first back when it finds them empty (`pager::local`). Blocks are small where there
 //!    are few slots.
 //! 5. Where no slot is left, blocks are taken away from threads that leave slots of them empty. Set `gone`, with the lock on all
 //!    blocks held; heavy fence; look through the block's slots. The pins found there stay, and count. No pin comes after them:

@@ -139,6 +139,12 @@ impl Default for Known {
 impl Known {
     /// Begins a batch. `span` is memory that holds the memory of all its pieces but those in slabs.
     pub fn begin(&mut self, regions: &Regions, engine: &mut dyn Engine, span: (*const u8, usize)) {
+        if span.0.is_null() {
+            // There is nothing to look up.
+            self.keep_up(regions, engine);
+            self.current = NO_REGION;
+            return;
+        }
         self.current = self.number(regions, engine, span.0, span.1);
     }
 

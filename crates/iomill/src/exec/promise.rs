@@ -24,7 +24,10 @@ enum State<T> {
 
 /// The right to bring a result, once. If it is dropped without a result, the future resolves to an error.
 #[derive(Debug)]
-pub struct Promise<T>(Arc<Mutex<State<T>>>);
+pub struct Promise<T>(
+    /// Until the result is brought.
+    Option<Arc<Mutex<State<T>>>>,
+);
 
 /// A future of the result.
 #[derive(Debug)]
@@ -33,18 +36,19 @@ pub struct Promised<T>(Arc<Mutex<State<T>>>);
 /// A promise and the future of what it brings.
 pub fn promise<T>() -> (Promise<T>, Promised<T>) {
     let state = Arc::new(Mutex::new(State::Open(None)));
-    (Promise(Arc::clone(&state)), Promised(state))
+    (Promise(Some(Arc::clone(&state))), Promised(state))
 }
 
 impl<T> Promise<T> {
     /// Brings the result, and wakes the task that waits for it.
-    pub fn keep(self, result: T) {
+    pub fn keep(mut self, result: T) {
         self.end(State::Kept(result));
     }
 
-    fn end(&self, how: State<T>) {
+    fn end(&mut self, how: State<T>) {
+        let Some(promised) = self.0.take() else { return };
         let waker = {
-            let mut state = lock(&self.0);
+            let mut state = lock(&promised);
             match &mut *state {
                 State::Open(waker) => {
                     let waker = waker.take();
