@@ -12,7 +12,7 @@
 //! 4. The background has a bound of its own, which counts its pieces until they have ended. So the server takes what is here also
 //!    when much of the background waits for the drive, and the background never delays other messages.
 
-use crate::sys::sync::{Condvar, Mutex, lock, wait};
+use crate::sys::sync::{Condvar, Mutex, MutexGuard, lock, wait};
 
 /// A bounded inbox of shares of type `T`.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ struct State<T> {
     /// The server found nothing and is about to wait, or waits (rule 1).
     asleep: bool,
     closed: bool,
+    /// Senders that sleep until there is space.
+    sleepers: usize,
 }
 
 impl<T> State<T> {
@@ -80,7 +82,7 @@ pub struct Taken {
 impl<T> Inbox<T> {
     /// An inbox that takes shares up to a total weight of `limit`.
     pub fn new(limit: usize) -> Inbox<T> {
-        let state = State { shares: Vec::new(), weight: 0, behind: 0, asleep: false, closed: false };
+        let state = State { shares: Vec::new(), weight: 0, behind: 0, asleep: false, closed: false, sleepers: 0 };
         Inbox { state: Mutex::new(state), space: Condvar::new(), limit }
     }
 
@@ -154,8 +156,9 @@ impl<T> Inbox<T> {
 
     /// A share of the background has ended.
     pub fn ended_behind(&self, weight: usize) {
-        lock(&self.state).behind -= weight;
-        self.space.notify_all();
+        let mut state = lock(&self.state);
+        state.behind -= weight;
+        self.tell_of_space(&state);
     }
 
     /// Whether a share of the background of that weight would be taken now.
@@ -168,7 +171,7 @@ impl<T> Inbox<T> {
     pub fn wait_for_space_behind(&self, weight: usize) {
         let mut state = lock(&self.state);
         while state.is_full_behind(weight, self.limit) && !state.closed {
-            state = wait(&self.space, state);
+            state = self.sleep(state);
         }
     }
 
@@ -182,7 +185,22 @@ impl<T> Inbox<T> {
     pub fn wait_for_space(&self) {
         let mut state = lock(&self.state);
         while state.weight > 0 && !state.closed {
-            state = wait(&self.space, state);
+            state = self.sleep(state);
+        }
+    }
+
+    /// Sleeps until there may be space.
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+        state.sleepers += 1;
+        let mut state = wait(&self.space, state);
+        state.sleepers -= 1;
+        state
+    }
+
+    /// Wakes the senders that sleep. A notification is a system call, also where no thread sleeps.
+    fn tell_of_space(&self, state: &State<T>) {
+        if state.sleepers > 0 {
+            self.space.notify_all();
         }
     }
 
@@ -193,7 +211,7 @@ impl<T> Inbox<T> {
         if some {
             into.append(&mut state.shares);
             state.weight = 0;
-            self.space.notify_all();
+            self.tell_of_space(&state);
         }
         state.asleep = !some && will_sleep && !state.closed;
         Taken { some, closed: state.closed }
@@ -203,7 +221,7 @@ impl<T> Inbox<T> {
     pub fn close(&self) -> bool {
         let mut state = lock(&self.state);
         state.closed = true;
-        self.space.notify_all();
+        self.tell_of_space(&state);
         std::mem::take(&mut state.asleep)
     }
 }

@@ -285,6 +285,8 @@ struct Flight {
 #[derive(Default)]
 struct FlightState {
     has_landed: bool,
+    /// A thread sleeps until it has. A notification is a system call, also where no thread sleeps.
+    is_waited_for: bool,
     waker: Option<Waker>,
 }
 
@@ -310,7 +312,9 @@ impl Flight {
             let mut state = lock(&self.state);
             state.has_landed = true;
             // Under the lock: when it is released, the flight may be gone.
-            self.told.notify_one();
+            if state.is_waited_for {
+                self.told.notify_one();
+            }
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -360,6 +364,7 @@ impl Landing<'_, '_> {
         }
         let mut state = lock(&flight.state);
         while !state.has_landed {
+            state.is_waited_for = true;
             state = wait(&flight.told, state);
         }
     }
