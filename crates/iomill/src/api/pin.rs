@@ -93,7 +93,7 @@ impl File {
             && (1..=PAGE_BYTES - within).contains(&len)
             && let Some(pin) = self.pin_or_not(paged, page)?
         {
-            // SAFETY: the pin is of this file, whose pages are in the caches of `paged`.
+            // SAFETY: the pin is of a page of this file, and `paged` is the file's part of the cache.
             return Ok(unsafe { OwnedBytes::pinned(pin, paged, within, len) });
         }
         let mut bytes = zeroed(self.len().saturating_sub(offset).min(len as u64) as usize)?;
