@@ -37,7 +37,7 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// A write past the end takes space for the bytes that it skips, up to 256 MiB on each drive. If it skips more, it leaves a hole that takes
 /// no space, as [`File::set_len`] does.
 ///
-/// Calls return [`Error::Closed`] after the array is closed, [`Error::WouldBlock`] if they block inside a callback or a waker, and
+/// Calls return [`Error::Closed`] after the array is closed, [`Error::BlockingCall`] if they block inside a callback or a waker, and
 /// [`Error::Forked`] in a forked child. Writes return [`Error::ReadOnly`] on an array that is open for reading.
 ///
 /// Dropping the last handle makes all writes durable, but cannot return errors. [`File::close`] does.

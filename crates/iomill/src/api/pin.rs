@@ -127,7 +127,7 @@ impl File {
     }
 
     /// As [`File::read_with`], but returns at once. The task runs on a callback thread when the bytes are there. It gets an error if they
-    /// could not be read. Inside it blocking calls return [`Error::WouldBlock`], and it may use `submit` and `submit_with`.
+    /// could not be read. Inside it blocking calls return [`Error::BlockingCall`], and it may use `submit` and `submit_with`.
     pub fn submit_with(
         &self,
         offset: u64,
