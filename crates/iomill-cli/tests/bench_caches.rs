@@ -75,7 +75,7 @@ fn warm_has_everybody_and_its_keys() {
         assert!(row["contender"] == "pread" || row["ops_ratio_to"]["pread"].is_f64(), "{row}");
         assert_eq!((&row["cache"], &row["hit_percent"]), (&Value::from("warm"), &Value::Null));
         let scaling = row["ops_ratio_to_one_thread"].as_f64().unwrap();
-        assert!(if row["threads"] == 1 { scaling == 1.0 } else { scaling > 0.1 }, "{row}");
+        assert!(if row["threads"] == 1 { scaling == 1.0 } else { scaling > 0.0 }, "{row}");
     }
     assert!(table.contains("x 1 thr"), "{table}");
     assert!(table.contains("x mmap"), "{table}");

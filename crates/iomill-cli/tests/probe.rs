@@ -143,6 +143,6 @@ fn places_that_cannot_be_written_are_left_out() {
     let ended = probe(&site, &[&SHORT[..], &["/proc"]].concat()).good();
     assert!(ended.text().contains("/proc: it cannot be written to"), "{}", ended.text());
     site.file("plain", b"");
-    probe(&site, &[&SHORT[..], &["plain"]].concat()).failed(2, &["plain", "no directory", "--raw"]);
+    probe(&site, &[&SHORT[..], &["plain"]].concat()).failed(2, &["plain", "not a directory", "--raw"]);
     probe(&site, &[&SHORT[..], &["nowhere"]].concat()).failed(1, &["nowhere", "No such file"]);
 }
