@@ -562,3 +562,23 @@ fn a_panic_while_an_operation_is_begun_ends_it() {
         });
     }
 }
+
+/// A callback waits for a future whose operation is the last holder of the array. The future must resolve before the array closes, because
+/// closing the array waits for callbacks.
+#[test]
+fn a_callback_may_wait_for_the_last_operation_of_an_array() {
+    let Rig { _dir, hooks, array, .. } = rig(1, Mode::Auto, 0);
+    let file = array.create_file("x", Layout::default()).unwrap();
+    file.write_at(&[1; 2 * PAGE as usize], 0).unwrap();
+    hooks.reads.shut();
+    let read = file.read(PAGE, PAGE as usize);
+    let (tell, told) = channel();
+    // It needs no drive, so its callback runs while the read is held.
+    let wait = move |_: Result<Vec<Vec<u8>>>| tell.send(block_on(read).map(|bytes| bytes.len())).unwrap();
+    file.submit(vec![Request::Write { offset: 0, bytes: Vec::new() }], wait).unwrap();
+    drop(file);
+    drop(array);
+    hooks.reads.wait_for(1);
+    hooks.reads.open();
+    assert_eq!(told.recv_timeout(PATIENCE).expect("the callback waits for itself").unwrap(), PAGE as usize);
+}

@@ -211,3 +211,17 @@ fn a_callback_may_submit_while_the_length_changes() {
     array.close().unwrap();
     assert_tidy(&world);
 }
+
+/// A file whose last hold lay in a queued callback job could not be deleted: the wait ran no callbacks.
+#[test]
+fn a_file_that_a_queued_sync_holds_is_deleted() {
+    let world = World::new(5).with_drives(2, DriveModel::default());
+    let array = array(&world, Mode::Auto);
+    let file = array.create_file("file", Layout::default()).unwrap();
+    file.write_at(&[7; 100], 0).unwrap();
+    let sync = file.sync_async();
+    drop(file);
+    array.delete("file").unwrap();
+    block_on(&array, sync).unwrap();
+    array.close().unwrap();
+}

@@ -55,6 +55,7 @@ impl File {
         requests: Vec<Request>,
         callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
     ) -> Result<()> {
+        self.state.exec().check_home()?;
         let done = Done::callback(&self.state.exec().callbacks, Box::new(callback))?;
         self.requester().begin(Batch::of(requests), done)
     }

@@ -4,9 +4,12 @@
 use super::*;
 use crate::{Counters, DriveCounters, EngineKind, Error, Latency};
 
+// Rust 1.88 does not count the uses below.
+#[allow(dead_code)]
 const fn is_shared<T: Send + Sync + Unpin + 'static>() {}
 
 /// For types that borrow: they cannot be `'static`.
+#[allow(dead_code)]
 const fn may_cross<T: Send + Sync + Unpin>() {}
 
 const _: () = {

@@ -11,6 +11,7 @@
 
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -278,6 +279,8 @@ struct Flight {
     sink: NonNull<dyn Sink>,
     /// Shares that have not ended, and one more while they are handed out.
     left: AtomicUsize,
+    /// A sink has. Ordered by `left`.
+    has_panicked: AtomicBool,
     state: Mutex<FlightState>,
     told: Condvar,
 }
@@ -299,7 +302,13 @@ impl Flight {
     fn new(sink: &dyn Sink) -> Arc<Flight> {
         // SAFETY: this changes only the lifetime, which rule 3 keeps instead: nothing reaches the sink after the last share has ended.
         let sink = unsafe { std::mem::transmute::<NonNull<dyn Sink + '_>, NonNull<dyn Sink>>(NonNull::from(sink)) };
-        Arc::new(Flight { sink, left: AtomicUsize::new(1), state: Mutex::default(), told: Condvar::new() })
+        Arc::new(Flight {
+            sink,
+            left: AtomicUsize::new(1),
+            has_panicked: AtomicBool::new(false),
+            state: Mutex::default(),
+            told: Condvar::new(),
+        })
     }
 
     /// One share has ended, or no more shares come. The last end wakes the operation.
@@ -326,7 +335,11 @@ impl Flight {
 impl Owner for Flight {
     fn piece_done(&self, tag: u32, result: Outcome) {
         // SAFETY: the piece's share has not ended, so the sink is there (rule 3).
-        unsafe { self.sink.as_ref() }.piece_done(tag, result);
+        let sink = unsafe { self.sink.as_ref() };
+        // Its message is out, and the operation panics where it waits.
+        if catch_unwind(AssertUnwindSafe(|| sink.piece_done(tag, result))).is_err() {
+            self.has_panicked.store(true, Ordering::Relaxed);
+        }
     }
 
     fn share_done(self: Arc<Self>, _failure: Option<Failure>) {
@@ -374,17 +387,20 @@ impl Future for Landing<'_, '_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(flight) = &self.flight else { return Poll::Ready(()) };
         if self.blocks {
             self.block();
-            return Poll::Ready(());
+        } else {
+            let mut state = lock(&flight.state);
+            if !state.has_landed {
+                state.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
         }
-        let Some(flight) = &self.flight else { return Poll::Ready(()) };
-        let mut state = lock(&flight.state);
-        if state.has_landed {
-            return Poll::Ready(());
+        if flight.has_panicked.load(Ordering::Relaxed) {
+            resume_unwind(Box::new("what hears of the ends of pieces has panicked"));
         }
-        state.waker = Some(context.waker().clone());
-        Poll::Pending
+        Poll::Ready(())
     }
 }
 

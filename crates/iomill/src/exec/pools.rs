@@ -72,7 +72,7 @@ pub fn may_close() -> bool {
 
 /// Whether an operation that is polled here may block.
 pub fn may_resume_blocking() -> bool {
-    RESUMES.with(Cell::get) && !serve::is_serving()
+    RESUMES.with(Cell::get) && may_block()
 }
 
 /// Registers `forget`, which runs before each call of a user's code. Only the first registration counts.

@@ -39,7 +39,8 @@ impl RunState {
     fn begin(&self) -> bool {
         let woken = |state| match state {
             IDLE => Some(RUNNING),
-            RUNNING => Some(WOKEN),
+            // Stored again where it is WOKEN already: so each wake is ordered before the poll that comes after it.
+            RUNNING | WOKEN => Some(WOKEN),
             _ => None,
         };
         // AcqRel: pairs with `pause` of the thread that polled last, so that what it left in the future is seen.
@@ -132,7 +133,7 @@ mod models {
     /// What a task waits for, its polls, and whether a poll saw all of it.
     #[derive(Default)]
     struct Model {
-        events: [AtomicU32; 2],
+        events: [AtomicU32; 3],
         polls: UnsafeCell<u32>,
         saw_all: UnsafeCell<bool>,
     }
@@ -163,7 +164,7 @@ mod models {
     fn loom_task_sees_every_wake() {
         model(|| {
             let shared = Arc::new((RunState::new(), Model::default()));
-            let threads: Vec<_> = (0..2)
+            let threads: Vec<_> = (0..3)
                 .map(|event| {
                     let shared = Arc::clone(&shared);
                     thread::spawn(move || {

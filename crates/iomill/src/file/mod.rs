@@ -218,7 +218,7 @@ impl FileState {
         let path = part.map(Part::path).unwrap_or_default();
         match failure.fault {
             Fault::Cut(missing) => Error::PartCut { path, offset: failure.offset, missing },
-            Fault::Errno(libc::ECANCELED) => Error::Closed,
+            Fault::Errno(libc::ECANCELED) if !self.exec.is_open() => Error::Closed,
             Fault::Errno(errno) => Error::Io {
                 action: match failure.op {
                     Op::Read => "read",

@@ -86,7 +86,7 @@ impl FileState {
         }
         let _grow = lock(&self.grow);
         // The common case.
-        if self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has()) {
+        if self.has_room_for(end) {
             return Ok(());
         }
         let spans = spans(ranges.filter(|range| range.end > len).collect());
@@ -97,6 +97,11 @@ impl FileState {
             }
         }
         Ok(())
+    }
+
+    /// Whether the parts are long enough for a file of `end` bytes.
+    pub fn has_room_for(&self, end: u64) -> bool {
+        end <= self.len() || self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has())
     }
 
     /// Allocates the parts of a file of `end` bytes, without room ahead.

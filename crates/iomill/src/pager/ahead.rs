@@ -279,6 +279,15 @@ enum Start {
 /// Runs at the end of a read-ahead, on any thread. It only hands work to a pool.
 type Then = Box<dyn FnOnce() + Send>;
 
+/// Tells of the end of a read-ahead when it is dropped, by a panic too.
+struct AtEnd(Option<Then>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|then| then());
+    }
+}
+
 impl OpenFile {
     /// Begins to bring pages in that a call may ask for soon, if that takes no wait (rule 2). The thread that brings the end calls `then`.
     /// If the read-ahead has not begun, `then` is not called.
@@ -287,35 +296,39 @@ impl OpenFile {
         let Some(entered) = EnteredFile::try_enter(self) else { return Ok(Start::NotNow) };
         let pages = pages.start..pages.end.min(self.end_page()).max(pages.start);
         let Some(share) = Share::take(&paged.pager, pages.end - pages.start) else { return Ok(Start::NoShare) };
-        let spans: Vec<Span> = pages.clone().filter(|&page| !paged.is_there(page)).map(Span::of_page).collect();
+        let spans: Vec<Span> = pages.filter(|&page| !paged.is_there(page)).map(Span::of_page).collect();
         if spans.is_empty() && then.is_none() {
             return Ok(Start::Done);
         }
-        if !self.has_room_behind(pages) {
+        if !self.has_room_behind(&spans) {
             return Ok(Start::NotNow);
         }
         let (exec, paged) = (Arc::clone(self.exec()), Arc::clone(paged));
         let executor = Arc::clone(&exec);
         executor.spawn(async move {
+            let at_end = AtEnd(then);
             let io = exec.spawned();
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let ran = unsafe { entered.complete(&io, &paged, Want::Ahead, spans, Class::Background).await };
             // No call has asked for these pages, so an error is dropped. A call that asks for them reads them itself.
             drop(ran);
             drop(share);
-            entered.leave(move || then.into_iter().for_each(|then| then()));
+            entered.leave(move || drop(at_end));
         });
         Ok(Start::Done)
     }
 
-    /// Whether the drives have room for a background read of these pages now.
-    fn has_room_behind(&self, pages: Range<u64>) -> bool {
+    /// Whether the drives have room for a background read of these pages now, in rising order. Pages that lie side by side in a block are one
+    /// piece.
+    fn has_room_behind(&self, spans: &[Span]) -> bool {
         let mut weights = vec![0; self.exec().services.len()];
         let step = self.file.block_bytes().min(PIECE_BYTES as u64);
-        let mut at = pages.start * PAGE_BYTES as u64;
-        while at < pages.end * PAGE_BYTES as u64 {
-            weights[usize::from(self.file.locate(at).0.drive)] += 1;
-            at = (at / step + 1) * step;
+        let mut before = None;
+        for span in spans {
+            if before.is_none_or(|page: u64| page + 1 != span.page) || span.offset().is_multiple_of(step) {
+                weights[usize::from(self.file.locate(span.offset()).0.drive)] += 1;
+            }
+            before = Some(span.page);
         }
         self.exec().has_room(Class::Background, &weights)
     }

@@ -206,7 +206,8 @@ impl Requester {
             self.file.enter_to_write(end)?
         } else {
             let Some(entered) = Entered::enter_if_open(file)? else { return Ok(None) };
-            if file.is_in_stale_tail(end) {
+            // Room takes calls of the file system, which may wait.
+            if file.is_in_stale_tail(end) || !file.has_room_for(end) {
                 return Ok(None);
             }
             entered

@@ -205,6 +205,12 @@ impl OpenFile {
         let at = copies.memory().len() - PAGE_BYTES;
         let (asked, _) = self.copy_run(paged, key, copies.memory(), at, &mut runs.all);
         let (_, result) = self.write_runs(io, &runs, &mut copies, Class::Foreground).await;
+        if asked == Some(Flush::Busy)
+            && let Some(waiter) = paged.waiter(page, true)
+        {
+            // Another operation flushes it. A second look before that has ended would find the same.
+            let _seen_in_the_next_round = io.wait_for_page(&waiter).await;
+        }
         result.map(|()| matches!(asked, Some(Flush::Begun | Flush::Busy)))
     }
 

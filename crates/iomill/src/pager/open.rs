@@ -51,6 +51,15 @@ impl OpenFile {
         }
     }
 
+    /// Closes the file, then does `after`, and only then lets go of the array. If this is its last hold, closing the array waits for
+    /// callbacks, and one of them may wait for `after`.
+    fn close_then(self, after: impl FnOnce()) {
+        let owner = Arc::clone(&self._owner);
+        drop(self);
+        after();
+        drop(owner);
+    }
+
     #[inline(always)]
     pub fn exec(&self) -> &Arc<Exec> {
         &self.file.exec
@@ -214,18 +223,13 @@ impl OpenRef {
             Some(last) if !last.exec().may_close() => {
                 let exec = last.exec();
                 let (closes, resumes) = (Arc::clone(&exec.closes), Arc::clone(&exec.resumes));
-                let close = Box::new(move || {
-                    drop(last);
-                    after();
-                });
+                let close = Box::new(move || last.close_then(after));
                 if let Some(close) = closes.hand_over(close) {
                     resumes.run(close);
                 }
             }
-            last => {
-                drop(last);
-                after();
-            }
+            Some(last) => last.close_then(after),
+            None => after(),
         }
     }
 }

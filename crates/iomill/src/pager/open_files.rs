@@ -109,7 +109,8 @@ impl OpenFiles {
                 return Err(error);
             }
             drop(kept);
-            self.exec.pause_for_io();
+            // Nothing is held here, so in a simulation callbacks may run, too: one of them may have the file.
+            self.exec.pause();
         }
     }
 

@@ -137,7 +137,7 @@ impl Pager {
             let io = file.exec().blocking();
             if let Some(flushed) = Exec::run_to_end(file.flush_if_open(&io, keys, Class::Foreground)) {
                 flushed.result?;
-                any = true;
+                any |= flushed.cleaned > 0;
             }
         }
         dirty.clear();
