@@ -563,8 +563,8 @@ fn a_panic_while_an_operation_is_begun_ends_it() {
     }
 }
 
-/// A callback waits for a future whose operation is the last holder of the array. The future must resolve before the array closes, because
-/// closing the array waits for callbacks.
+/// A callback waits for a future, and the operation of that future is the last holder of the array. The future must resolve before the array
+/// closes, because closing it waits for callbacks.
 #[test]
 fn a_callback_may_wait_for_the_last_operation_of_an_array() {
     let Rig { _dir, hooks, array, .. } = rig(1, Mode::Auto, 0);

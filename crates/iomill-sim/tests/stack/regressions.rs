@@ -212,7 +212,7 @@ fn a_callback_may_submit_while_the_length_changes() {
     assert_tidy(&world);
 }
 
-/// A file whose last hold lay in a queued callback job could not be deleted: the wait ran no callbacks.
+/// A file could not be deleted while a queued callback job had its last hold: the wait ran no callbacks.
 #[test]
 fn a_file_that_a_queued_sync_holds_is_deleted() {
     let world = World::new(5).with_drives(2, DriveModel::default());
