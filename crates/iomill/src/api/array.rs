@@ -102,7 +102,7 @@ impl Array {
     }
 
     fn start(options: ArrayOptions, catalog: Catalog) -> Result<Array> {
-        setup::check(&options, &setup::depths(&options, &catalog), catalog.is_writer())?;
+        let roles = Arc::new(setup::check(&options, &setup::depths(&options, &catalog), catalog.is_writer())?);
         let mut notices = catalog.notices();
         options.note_misfits(&catalog, &mut notices);
         let mut services = setup::services(&options, &catalog, &mut notices)?;
@@ -111,7 +111,6 @@ impl Array {
             service.meter = Some(Meter::new(&board, drive as u16, &clock));
         }
         let (regions, instance) = (Arc::<Regions>::default(), exec::next_instance());
-        let roles = Arc::new(options.roles()?);
         let pager = Pager::new(&options.pager(), &roles, instance, &regions, &board, &mut notices)?;
         let catalog = Arc::new(catalog);
         let exec = Arc::new(Exec::new(exec::Setup {

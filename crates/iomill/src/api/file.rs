@@ -2,7 +2,6 @@
 //! (`pin`).
 
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::drive::{Class, PAGE_BYTES};
@@ -221,7 +220,7 @@ impl File {
         let end = self.state.file.range_end(offset, total)?;
         // A write without bytes does not extend the file.
         let end = if total > 0 { end } else { 0 };
-        let entered = self.begin_write(end, std::iter::once(offset..end))?;
+        let entered = self.state.enter_to_write(end, std::iter::once(offset..end))?;
         let write = VectoredWrite::new(bufs, offset);
         // SAFETY: the buffers are borrowed and `write` lives for the whole call, and writes only read them.
         unsafe { self.store(&entered, end, Within::SLABS, write.extents.iter().copied()) }
@@ -267,7 +266,6 @@ impl File {
         pools::check_may_block("preallocate")?;
         self.state.file.range_end(len, 0)?;
         let _entered = Entered::enter(&self.state.file)?;
-        self.state.file.check_writable()?;
         self.state.file.preallocate(len)
     }
 
@@ -298,14 +296,6 @@ impl File {
         if Arc::strong_count(&self.handle) == 1 {
             self.state.give_up();
         }
-    }
-
-    /// Enters for writes of `ranges`, in bytes, and makes room for them. The last one ends at `end`.
-    fn begin_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<Entered<'_>> {
-        let entered = self.state.enter_to_write(end)?;
-        self.state.file.check_writable()?;
-        self.state.file.reserve(end, ranges)?;
-        Ok(entered)
     }
 
     /// Reads through the cache: cached pages without any lock, the others inside the gate.
@@ -410,7 +400,8 @@ impl File {
         for (offset, len) in written.clone() {
             end = end.max(self.state.file.range_end(offset, len as u64)?);
         }
-        let entered = self.begin_write(end, written.map(|(offset, len)| offset..offset + len as u64))?;
+        let ranges_written = written.map(|(offset, len)| offset..offset + len as u64);
+        let entered = self.state.enter_to_write(end, ranges_written)?;
         let within = Within::new(bytes.as_ptr(), bytes.len());
         // SAFETY: `bytes` is borrowed for the whole call, and as long as the ranges together. Writes only read it.
         unsafe { self.store(&entered, end, within, extents(ranges, bytes.as_ptr().cast_mut())) }

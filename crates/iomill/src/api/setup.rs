@@ -22,8 +22,8 @@ const IN_FLIGHT_MAX: usize = 65_000;
 /// Largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
-/// An error if options are invalid alone or together, for an array of drives with these depths.
-pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<()> {
+/// The roles of the nodes, or an error if options are invalid alone or together, for an array of drives with these depths.
+pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<NodeRoles> {
     let drives = depths.len();
     if let Some(depth) = depths.iter().find(|depth| !(1..=DEPTH_MAX).contains(*depth)) {
         return Err(Error::invalid(format!("depth {depth}"), format!("it is 1 to {DEPTH_MAX}")));
@@ -47,12 +47,13 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<()>
         let what = format!("a CPU map of {} entries", map.len());
         return Err(Error::invalid(what, format!("the array has {drives} drives")));
     }
-    if options.roles()?.are_apart() && options.mode_in_force() == Mode::Inline && options.cache_bytes != Some(0) {
+    let roles = options.roles()?;
+    if roles.are_apart() && options.mode_in_force() == Mode::Inline && options.cache_bytes != Some(0) {
         let what = "nodes that cache and own no drives, with the inline mode";
         let why = "their I/O is for the drives' threads on other nodes; leave the mode as it is, or share the nodes";
         return Err(Error::invalid(what, why));
     }
-    Ok(())
+    Ok(roles)
 }
 
 /// An error unless a block is a number of whole pages, within the bound.

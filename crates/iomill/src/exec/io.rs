@@ -124,8 +124,7 @@ impl Exec {
         Io { exec: self, way, blocks: true }
     }
 
-    /// For a blocking call that does not use the drive threads. It may itself run on a drive thread that drops a file's last handle. An
-    /// array that is being closed may have no drive threads.
+    /// For a blocking call that does not use the drive threads, such as the end of a file: an array that is being closed may have none.
     pub fn blocking_inline(&self) -> Io<'_> {
         Io { exec: self, way: Way::Inline, blocks: true }
     }
@@ -225,7 +224,12 @@ impl<'a> Io<'a> {
     /// Waits for a page that another operation works on. Returns how that operation ended.
     pub async fn wait_for_page(&self, waiter: &Arc<Waiter>) -> Outcome {
         if !self.blocks {
-            return poll_fn(|context| self.exec.poll_page(waiter, context)).await;
+            let look = |context: &mut Context<'_>| {
+                let (resumes, waker) = (Arc::clone(&self.exec.resumes), context.waker().clone());
+                let outcome = waiter.outcome_or_call(Box::new(move || resumes.wake(waker)));
+                outcome.map_or(Poll::Pending, Poll::Ready)
+            };
+            return poll_fn(look).await;
         }
         if self.exec.has_threads() {
             return waiter.wait();
@@ -245,7 +249,7 @@ impl<'a> Io<'a> {
                 if pools::may_resume_blocking() {
                     return Poll::Ready(());
                 }
-                self.exec.wake_on_pool(context.waker());
+                self.exec.resumes.wake(context.waker().clone());
                 Poll::Pending
             };
             poll_fn(may_block).await;
@@ -256,20 +260,6 @@ impl<'a> Io<'a> {
     pub async fn pause(&self) {
         self.on_blocking_thread().await;
         self.exec.pause_for_io();
-    }
-}
-
-impl Exec {
-    fn poll_page(&self, waiter: &Arc<Waiter>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let (resumes, waker) = (Arc::clone(&self.resumes), context.waker().clone());
-        match waiter.outcome_or_call(Box::new(move || resumes.wake(waker))) {
-            Some(outcome) => Poll::Ready(outcome),
-            None => Poll::Pending,
-        }
-    }
-
-    fn wake_on_pool(&self, waker: &Waker) {
-        self.resumes.wake(waker.clone());
     }
 }
 

@@ -325,11 +325,11 @@ impl Exec {
 
     /// Starts the threads and engines that a spawned operation needs, so that the caller sees the error if that fails.
     pub fn get_ready(&self) -> Result<()> {
-        if !self.runs_inline() {
-            self.resumes.get_ready()?;
-            return self.drive_threads().map(|_started| ());
+        if self.runs_inline() {
+            return self.get_ready_to_block();
         }
-        self.ready_context(&self.cell())
+        self.resumes.get_ready()?;
+        self.drive_threads().map(|_started| ())
     }
 
     /// Makes the engines that a blocking call on this thread needs: for calls that must see an error before they change anything.

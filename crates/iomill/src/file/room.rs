@@ -24,7 +24,7 @@ impl Part {
 
     /// Makes a part at least `needs` bytes long, for a range that begins at `start`. Far before that it leaves a hole.
     fn reserve(&self, start: u64, needs: u64, is_ahead: bool) -> Result<()> {
-        let mut has = self.reserved.load(Ordering::Relaxed);
+        let mut has = self.has();
         if needs <= has {
             return Ok(());
         }
@@ -80,6 +80,7 @@ impl Part {
 impl FileState {
     /// Makes the parts long enough for writes of `ranges`, in bytes and in any order. The last ends at `end` (rule 1 of the length).
     pub fn reserve(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<()> {
+        self.check_writable()?;
         let len = self.len();
         if end <= len {
             return Ok(());
@@ -106,6 +107,7 @@ impl FileState {
 
     /// Allocates the parts of a file of `end` bytes, without room ahead.
     pub fn preallocate(&self, end: u64) -> Result<()> {
+        self.check_writable()?;
         let _grow = lock(&self.grow);
         for (index, part) in self.parts().iter().enumerate() {
             let (needs, has) = (self.needs(index, end), part.has());
@@ -130,7 +132,7 @@ impl FileState {
     }
 
     /// The bytes that part `index` must have when the file is `end` bytes long: whole pages.
-    fn needs(&self, index: usize, end: u64) -> u64 {
+    pub(super) fn needs(&self, index: usize, end: u64) -> u64 {
         self.backing.part_bytes(index, end).next_multiple_of(PAGE_BYTES as u64)
     }
 }

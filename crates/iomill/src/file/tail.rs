@@ -16,10 +16,10 @@ use crate::sys::sync::Ordering;
 pub fn clean(file: &FileState, len: u64) -> Result<()> {
     for (index, part) in file.parts().iter().enumerate() {
         let (fs, handle) = (part.open.fs(), part.open.handle());
-        let failed = |action| move |e| Error::io(action, part.open.full_path(), e);
+        let failed = |action| move |e| Error::io(action, part.path(), e);
         let end = file.backing.part_bytes(index, len);
         let whole = end.next_multiple_of(PAGE_BYTES as u64);
-        let has = part.reserved.load(Ordering::Relaxed);
+        let has = part.has();
         if has > end {
             // The file system zeroes the rest of the last page when it cuts within it.
             fs.set_len(handle, end).map_err(failed("cut"))?;
@@ -47,10 +47,10 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
 pub fn trim(file: &FileState) -> Result<()> {
     let len = file.len();
     for (index, part) in file.parts().iter().enumerate() {
-        let needs = file.backing.part_bytes(index, len).next_multiple_of(PAGE_BYTES as u64);
-        if part.reserved.load(Ordering::Relaxed) > needs {
+        let needs = file.needs(index, len);
+        if part.has() > needs {
             let cut = part.open.fs().set_len(part.open.handle(), needs);
-            cut.map_err(|e| Error::io("cut", part.open.full_path(), e))?;
+            cut.map_err(|e| Error::io("cut", part.path(), e))?;
             part.reserved.store(needs, Ordering::Relaxed);
         }
     }

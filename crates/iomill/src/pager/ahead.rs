@@ -303,11 +303,10 @@ impl OpenFile {
         if !self.has_room_behind(&spans) {
             return Ok(Start::NotNow);
         }
-        let (exec, paged) = (Arc::clone(self.exec()), Arc::clone(paged));
-        let executor = Arc::clone(&exec);
-        executor.spawn(async move {
+        let paged = Arc::clone(paged);
+        self.exec().spawn(async move {
             let at_end = AtEnd(then);
-            let io = exec.spawned();
+            let io = entered.exec().spawned();
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let ran = unsafe { entered.complete(&io, &paged, Want::Ahead, spans, Class::Background).await };
             // No call has asked for these pages, so an error is dropped. A call that asks for them reads them itself.
@@ -318,8 +317,8 @@ impl OpenFile {
         Ok(Start::Done)
     }
 
-    /// Whether the drives have room for a background read of these pages now, in rising order. Pages that lie side by side in a block are one
-    /// piece.
+    /// Whether the drives have room for a background read of these pages now. The pages are in rising order. Pages that lie side by side in
+    /// a block are one piece.
     fn has_room_behind(&self, spans: &[Span]) -> bool {
         let mut weights = vec![0; self.exec().services.len()];
         let step = self.file.block_bytes().min(PIECE_BYTES as u64);

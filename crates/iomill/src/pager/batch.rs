@@ -12,7 +12,7 @@ use crate::drive::serve::INBOX_PIECES;
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::pools::{self, Pool};
-use crate::exec::{Exec, Io, Promise, Within, both};
+use crate::exec::{Exec, Promise, Within, both};
 use crate::file::Entered;
 use crate::file::split::{Extent, Splitter};
 use crate::file::transfer::WriteTurn;
@@ -202,18 +202,16 @@ impl Requester {
             return Entered::enter_if_open(file);
         }
         let end = batch.write_end(&self.file)?;
-        let entered = if pools::may_wait() {
-            self.file.enter_to_write(end)?
-        } else {
-            let Some(entered) = Entered::enter_if_open(file)? else { return Ok(None) };
-            // Room takes calls of the file system, which may wait.
-            if file.is_in_stale_tail(end) || !file.has_room_for(end) {
-                return Ok(None);
-            }
-            entered
-        };
-        file.check_writable()?;
-        file.reserve(end, batch.writes().map(|(offset, len)| offset..offset + len))?;
+        let ranges = batch.writes().map(|(offset, len)| offset..offset + len);
+        if pools::may_wait() {
+            return self.file.enter_to_write(end, ranges).map(Some);
+        }
+        let Some(entered) = Entered::enter_if_open(file)? else { return Ok(None) };
+        // Room takes calls of the file system, which may wait.
+        if file.is_in_stale_tail(end) || !file.has_room_for(end) {
+            return Ok(None);
+        }
+        file.reserve(end, ranges)?;
         Ok(Some(entered))
     }
 
@@ -224,7 +222,7 @@ impl Requester {
         self.file.exec().get_ready()?;
         let (is_write, write_end) = (batch.is_write(), batch.write_end(&self.file)?);
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.requests))?;
-        let entered = EnteredFile::stay(entered, &self.file);
+        let entered = EnteredFile::stay(entered, self.file.clone());
         let done = Done(done.0.take());
         let missing = match &entered.paged {
             None => Vec::new(),
@@ -239,13 +237,11 @@ impl Requester {
                 missing
             }
         };
-        let (exec, class) = (Arc::clone(self.file.exec()), self.class);
-        let executor = Arc::clone(&exec);
-        executor.spawn(async move {
-            let moves = Moves { reads, missing, writes, write_end, class };
+        let moves = Moves { reads, missing, writes, write_end, class: self.class };
+        self.file.exec().spawn(async move {
             // SAFETY: the memory is in `buffers`, on the heap. It is freed after this has ended or was dropped. Moving a `Vec` does not
             // move what it points to.
-            let ran = unsafe { moves.run(&exec, &entered).await };
+            let ran = unsafe { moves.run(&entered).await };
             let outcome = ran.map(|()| buffers);
             entered.leave(move || done.tell(outcome));
         });
@@ -297,8 +293,8 @@ struct Moves {
 impl Moves {
     /// # Safety
     /// The memory of all extents is valid until this has ended or is dropped. Nothing else touches memory that is read into.
-    async unsafe fn run(self, exec: &Exec, file: &OpenFile) -> Result<()> {
-        let io: Io<'_> = exec.spawned();
+    async unsafe fn run(self, file: &OpenFile) -> Result<()> {
+        let io = file.exec().spawned();
         let Moves { reads, missing, writes, write_end, class } = self;
         let turn = WriteTurn::begin(&file.file, write_end, file.paged.is_none());
         // SAFETY: the caller's promise, for all of them.

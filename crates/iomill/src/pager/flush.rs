@@ -28,6 +28,7 @@ const COPY_PAGES: usize = 256;
 const SMALL_COPY_PAGES: usize = 32;
 /// Most copies, large and small, that are kept to be used again. They bound the memory to some MiB, however many threads have flushed.
 const COPIES_KEPT: [usize; 2] = [4, 32];
+
 /// Pages that go in one write.
 struct Run {
     first: Key,
@@ -205,11 +206,8 @@ impl OpenFile {
         let at = copies.memory().len() - PAGE_BYTES;
         let (asked, _) = self.copy_run(paged, key, copies.memory(), at, &mut runs.all);
         let (_, result) = self.write_runs(io, &runs, &mut copies, Class::Foreground).await;
-        if asked == Some(Flush::Busy)
-            && let Some(waiter) = paged.waiter(page, true)
-        {
-            // Another operation flushes it. A second look before that has ended would find the same.
-            let _seen_in_the_next_round = io.wait_for_page(&waiter).await;
+        if asked == Some(Flush::Busy) {
+            wait_for_flushes(io, paged, &[key]).await;
         }
         result.map(|()| matches!(asked, Some(Flush::Begun | Flush::Busy)))
     }
@@ -234,10 +232,7 @@ impl OpenFile {
             let flushed = self.flush(io, paged, &keys, Class::Foreground).await;
             keys = flushed.busy;
             first = first.and(flushed.result);
-            let waiters: Vec<_> = keys.iter().filter_map(|key| paged.waiter(key.page(), true)).collect();
-            for waiter in &waiters {
-                let _seen_in_the_next_round = io.wait_for_page(waiter).await;
-            }
+            wait_for_flushes(io, paged, &keys).await;
         }
         first
     }
@@ -346,6 +341,14 @@ impl OpenFile {
         runs.paged.pager.with_local(|local| local.tally.add(Id::Flushes, runs.flushed.load(Ordering::Relaxed)));
         let failed = runs.first.take().map_or(Ok(()), |failure| Err(self.file.error(failure)));
         (runs.cleaned.load(Ordering::Relaxed), failed)
+    }
+}
+
+/// Waits until other operations have flushed pages, which are then looked at again. A look before that would find the same.
+async fn wait_for_flushes(io: &Io<'_>, paged: &Paged, keys: &[Key]) {
+    let waiters: Vec<_> = keys.iter().filter_map(|key| paged.waiter(key.page(), true)).collect();
+    for waiter in &waiters {
+        let _seen_in_the_next_round = io.wait_for_page(waiter).await;
     }
 }
 

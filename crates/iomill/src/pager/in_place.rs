@@ -164,16 +164,15 @@ impl Job {
     }
 
     fn start(self, entered: Entered<'_>, task: InPlace) {
-        let entered = EnteredFile::stay(entered, &self.file);
+        let entered = EnteredFile::stay(entered, self.file.clone());
         let end = entered.end_page();
         let spans = numbers(self.offset, self.len as u64).filter(|&page| page < end).map(Span::of_page).collect();
         let exec = Arc::clone(self.file.exec());
-        let executor = Arc::clone(&exec);
-        executor.spawn(async move {
-            let io = exec.spawned();
+        exec.spawn(async move {
+            let io = entered.exec().spawned();
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let touched = unsafe { entered.complete(&io, &self.paged, Want::Touch, spans, self.class).await };
-            let callbacks = Arc::clone(&exec.callbacks);
+            let callbacks = Arc::clone(&entered.exec().callbacks);
             entered.leave(move || {
                 callbacks.run(Box::new(move || match touched {
                     Ok(_full) => self.go_on(task),

@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -136,8 +136,9 @@ impl OpenFile {
         self.sync()
     }
 
-    /// Enters for writes up to the offset `end`. First clears the bytes that failed writes have left before that (rule 5 of the length).
-    pub fn enter_to_write(&self, end: u64) -> Result<Entered<'_>> {
+    /// Enters for writes of `ranges`, in bytes, and makes room for them. The last one ends at `end`. First clears the bytes that failed
+    /// writes have left before that (rule 5 of the length).
+    pub fn enter_to_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<Entered<'_>> {
         let mut entered = Entered::enter(&self.file)?;
         while self.file.is_in_stale_tail(end) {
             drop(entered);
@@ -146,6 +147,7 @@ impl OpenFile {
             drop(resize);
             entered = Entered::enter(&self.file)?;
         }
+        self.file.reserve(end, ranges)?;
         Ok(entered)
     }
 
@@ -262,16 +264,16 @@ pub struct EnteredFile(Option<OpenRef>);
 
 impl EnteredFile {
     /// Takes over from `entered`, which is inside the same file.
-    pub fn stay(entered: Entered<'_>, file: &OpenRef) -> EnteredFile {
+    pub fn stay(entered: Entered<'_>, file: OpenRef) -> EnteredFile {
         // The new guard leaves the gate.
         entered.stay();
-        EnteredFile(Some(file.clone()))
+        EnteredFile(Some(file))
     }
 
     /// Enters, unless the gate or the array is closed.
     pub fn try_enter(file: &Arc<OpenFile>) -> Option<EnteredFile> {
         let entered = Entered::try_enter(&file.file)?;
-        Some(EnteredFile::stay(entered, &OpenRef::new(Arc::clone(file))))
+        Some(EnteredFile::stay(entered, OpenRef::new(Arc::clone(file))))
     }
 
     /// Leaves the gate, lets go of the file, and then runs `after`. The code that `after` wakes may close the file and delete it.

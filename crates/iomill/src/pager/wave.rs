@@ -68,13 +68,11 @@ impl Paged {
     unsafe fn ask(&self, local: &Local, want: Want, span: Span, set_dirty: u32) -> (Asked, Wants) {
         let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
         if want != Want::Write {
-            // A page to be read was not found a moment ago. For the others this is the first look.
-            if want != Want::Read
+            // A page to be read, or read ahead, was not found a moment ago. For a page to be touched this is the first look.
+            if want == Want::Touch
                 && let Some(seen) = cache.directory().find(key, hash)
             {
-                if want == Want::Touch {
-                    local.hit(&self.pager, cache, seen.way, hash);
-                }
+                local.hit(&self.pager, cache, seen.way, hash);
                 return (Asked::Done, Wants::Nothing);
             }
             let asked = match cache.begin_fill(key, hash) {
