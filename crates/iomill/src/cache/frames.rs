@@ -13,14 +13,14 @@ use memory::Memory;
 #[derive(Debug)]
 pub struct Frames {
     memory: Memory,
-    state: Mutex<State>,
+    state: Mutex<FreeFrames>,
     /// The largest number of frames that there may ever be.
     most: u32,
     pub pins: Pins,
 }
 
 #[derive(Debug)]
-struct State {
+struct FreeFrames {
     /// Only frames below this number may be taken.
     limit: u32,
     /// Frames from here on have never been used, or their memory was given back since. So memory that is not needed is
@@ -41,7 +41,7 @@ impl Frames {
     }
 
     fn over(memory: Memory, limit: u32, most: u32, pins_max: u32) -> Frames {
-        let state = State { limit, fresh: 0, free: Vec::new(), retired: Vec::new(), limbo: Vec::new() };
+        let state = FreeFrames { limit, fresh: 0, free: Vec::new(), retired: Vec::new(), limbo: Vec::new() };
         Frames { memory, state: Mutex::new(state), most, pins: Pins::new(pins_max) }
     }
 
@@ -85,7 +85,7 @@ impl Frames {
     }
 
     /// Frees the frames in limbo that no pin holds any more.
-    fn end_limbo(&self, state: &mut State) {
+    fn end_limbo(&self, state: &mut FreeFrames) {
         let mut waiting = std::mem::take(&mut state.limbo);
         let pinned = self.pins.pinned();
         waiting.retain(|frame| {
@@ -98,7 +98,7 @@ impl Frames {
         state.limbo = waiting;
     }
 
-    fn put(&self, state: &mut State, frame: u32) {
+    fn put(&self, state: &mut FreeFrames, frame: u32) {
         if frame < state.limit {
             state.free.push(frame);
         } else {

@@ -243,11 +243,11 @@ pub struct LengthFile {
     name: String,
     /// Empty in a process that does not write.
     copies: Vec<OpenFile>,
-    state: Mutex<State>,
+    state: Mutex<LengthState>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct LengthState {
     /// Durable on every copy.
     good: Slot,
     /// The next sequence number to use. Its distance from `good` is odd, so that its slot is the other one (rule 10).
@@ -265,7 +265,7 @@ impl Catalog {
                 copies.push(self.bring_up(record, copy, found.best)?);
             }
         }
-        let state = State { good: found.best, next: found.best.sequence + 1 };
+        let state = LengthState { good: found.best, next: found.best.sequence + 1 };
         Ok(LengthFile { id: record.id, name: record.name.clone(), copies, state: Mutex::new(state) })
     }
 
@@ -327,7 +327,7 @@ impl LengthFile {
         for file in &self.copies {
             write_slot(file, &self.id, slot)?;
         }
-        *state = State { good: slot, next: slot.sequence + 1 };
+        *state = LengthState { good: slot, next: slot.sequence + 1 };
         Ok(())
     }
 }

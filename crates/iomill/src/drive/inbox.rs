@@ -17,13 +17,13 @@ use crate::sys::sync::{Condvar, Mutex, MutexGuard, lock, wait};
 /// A bounded inbox of shares of type `T`.
 #[derive(Debug)]
 pub struct Inbox<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<InboxState<T>>,
     space: Condvar,
     limit: usize,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct InboxState<T> {
     shares: Vec<T>,
     /// Sum of the weights of `shares`, without those of the background.
     weight: usize,
@@ -36,7 +36,7 @@ struct State<T> {
     sleepers: usize,
 }
 
-impl<T> State<T> {
+impl<T> InboxState<T> {
     /// Takes a share in. True: the sender wakes the server (rule 1).
     fn take_in(&mut self, share: T, load: Load) -> bool {
         match load {
@@ -82,7 +82,7 @@ pub struct Taken {
 impl<T> Inbox<T> {
     /// An inbox that takes shares up to a total weight of `limit`.
     pub fn new(limit: usize) -> Inbox<T> {
-        let state = State { shares: Vec::new(), weight: 0, behind: 0, asleep: false, closed: false, sleepers: 0 };
+        let state = InboxState { shares: Vec::new(), weight: 0, behind: 0, asleep: false, closed: false, sleepers: 0 };
         Inbox { state: Mutex::new(state), space: Condvar::new(), limit }
     }
 
@@ -190,7 +190,7 @@ impl<T> Inbox<T> {
     }
 
     /// Sleeps until there may be space.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, InboxState<T>>) -> MutexGuard<'a, InboxState<T>> {
         state.sleepers += 1;
         let mut state = wait(&self.space, state);
         state.sleepers -= 1;
@@ -198,7 +198,7 @@ impl<T> Inbox<T> {
     }
 
     /// Wakes the senders that sleep. A notification is a system call, also where no thread sleeps.
-    fn tell_of_space(&self, state: &State<T>) {
+    fn tell_of_space(&self, state: &InboxState<T>) {
         if state.sleepers > 0 {
             self.space.notify_all();
         }

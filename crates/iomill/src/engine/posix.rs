@@ -29,7 +29,7 @@ pub struct PosixEngine {
 
 #[derive(Debug)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<PosixState>,
     /// Tells workers that there is a request to serve, or that it is time to stop.
     work: Condvar,
     /// Tells the waiter that enough requests have ended, or that a wake came.
@@ -39,7 +39,7 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct State {
+struct PosixState {
     pending: VecDeque<Request>,
     ended: Vec<Completion>,
     /// The waiter sleeps until `ended` is this long.
@@ -59,7 +59,7 @@ impl PosixEngine {
     /// Makes an engine with `threads` threads, at least one.
     pub fn with_threads(config: &EngineConfig, threads: usize) -> PosixEngine {
         let capacity = config.capacity as usize;
-        let state = State {
+        let state = PosixState {
             pending: VecDeque::with_capacity(capacity),
             ended: Vec::with_capacity(capacity),
             wanted: usize::MAX,
@@ -102,14 +102,14 @@ impl PosixEngine {
 
     /// Takes the next request that the caller is to serve itself. Syncs take long and would delay wakes, so workers do
     /// them, if there are workers.
-    fn take_own(&self, state: &mut State) -> Option<Request> {
+    fn take_own(&self, state: &mut PosixState) -> Option<Request> {
         let mine = state.pending.front().is_some_and(|request| request.op != Op::Sync || self.threads == 0);
         if mine { state.pending.pop_front() } else { None }
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PosixState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

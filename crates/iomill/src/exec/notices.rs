@@ -7,10 +7,10 @@ const MOST: usize = 100;
 
 /// The notices of an array, each once.
 #[derive(Debug)]
-pub struct Notices(Mutex<State>);
+pub struct Notices(Mutex<NoticesState>);
 
 #[derive(Debug)]
-struct State {
+struct NoticesState {
     kept: Vec<String>,
     /// How many more notices came.
     more: u64,
@@ -19,7 +19,7 @@ struct State {
 impl Notices {
     /// With the notices that opening the array has brought.
     pub fn new(notices: Vec<String>) -> Notices {
-        Notices(Mutex::new(State { kept: notices, more: 0 }))
+        Notices(Mutex::new(NoticesState { kept: notices, more: 0 }))
     }
 
     /// Adds one.

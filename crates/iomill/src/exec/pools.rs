@@ -111,11 +111,11 @@ pub struct Pool {
     name: &'static str,
     /// Its jobs close files.
     closes: bool,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     /// One per node; empty until first use.
     pool: Vec<(Sender<Job>, JoinHandle<()>)>,
     /// Jobs of an array without threads.
@@ -127,7 +127,7 @@ struct State {
 impl Pool {
     /// Nothing is started yet.
     pub fn new(threads: bool, name: &'static str) -> Pool {
-        Pool { threads, name, closes: false, state: Mutex::new(State::default()) }
+        Pool { threads, name, closes: false, state: Mutex::new(PoolState::default()) }
     }
 
     /// The same for closing files.

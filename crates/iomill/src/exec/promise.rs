@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::sys::sync::{Mutex, lock};
 
 #[derive(Debug)]
-enum State<T> {
+enum PromiseState<T> {
     /// The task that waits, if it has been polled.
     Open(Option<Waker>),
     Kept(T),
@@ -26,31 +26,31 @@ enum State<T> {
 #[derive(Debug)]
 pub struct Promise<T>(
     /// Until the result is brought.
-    Option<Arc<Mutex<State<T>>>>,
+    Option<Arc<Mutex<PromiseState<T>>>>,
 );
 
 /// A future of the result.
 #[derive(Debug)]
-pub struct Promised<T>(Arc<Mutex<State<T>>>);
+pub struct Promised<T>(Arc<Mutex<PromiseState<T>>>);
 
 /// A promise and the future of what it brings.
 pub fn promise<T>() -> (Promise<T>, Promised<T>) {
-    let state = Arc::new(Mutex::new(State::Open(None)));
+    let state = Arc::new(Mutex::new(PromiseState::Open(None)));
     (Promise(Some(Arc::clone(&state))), Promised(state))
 }
 
 impl<T> Promise<T> {
     /// Brings the result, and wakes the task that waits for it.
     pub fn keep(mut self, result: T) {
-        self.end(State::Kept(result));
+        self.end(PromiseState::Kept(result));
     }
 
-    fn end(&mut self, how: State<T>) {
+    fn end(&mut self, how: PromiseState<T>) {
         let Some(promised) = self.0.take() else { return };
         let waker = {
             let mut state = lock(&promised);
             match &mut *state {
-                State::Open(waker) => {
+                PromiseState::Open(waker) => {
                     let waker = waker.take();
                     *state = how;
                     waker
@@ -66,7 +66,7 @@ impl<T> Promise<T> {
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        self.end(State::Broken);
+        self.end(PromiseState::Broken);
     }
 }
 
@@ -79,19 +79,19 @@ impl<T> Future for Promised<T> {
         let now = {
             let mut state = lock(&self.0);
             match &mut *state {
-                State::Open(before) => {
+                PromiseState::Open(before) => {
                     std::mem::swap(before, &mut waker);
                     None
                 }
-                _ => Some(std::mem::replace(&mut *state, State::Taken)),
+                _ => Some(std::mem::replace(&mut *state, PromiseState::Taken)),
             }
         };
         drop(waker);
         match now {
-            None | Some(State::Open(_)) => Poll::Pending,
-            Some(State::Kept(result)) => Poll::Ready(Ok(result)),
-            Some(State::Broken) => Poll::Ready(Err(Error::Panicked)),
-            Some(State::Taken) => Poll::Ready(Err(Error::invalid("a future", "polled again after it resolved"))),
+            None | Some(PromiseState::Open(_)) => Poll::Pending,
+            Some(PromiseState::Kept(result)) => Poll::Ready(Ok(result)),
+            Some(PromiseState::Broken) => Poll::Ready(Err(Error::Panicked)),
+            Some(PromiseState::Taken) => Poll::Ready(Err(Error::invalid("a future", "polled again after it resolved"))),
         }
     }
 }

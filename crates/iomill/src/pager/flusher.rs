@@ -19,12 +19,12 @@ const BATCH_SETS: usize = 64;
 /// The background thread, and the sets that wait for it.
 #[derive(Debug, Default)]
 pub struct Flusher {
-    state: Mutex<State>,
+    state: Mutex<FlusherState>,
     work: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FlusherState {
     /// A page of each set that has too many dirty pages.
     queue: VecDeque<Key>,
     running: bool,

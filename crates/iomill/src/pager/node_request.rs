@@ -31,12 +31,12 @@ use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
 /// The ends of all requests of a wave.
 #[derive(Debug, Default)]
 pub struct Replies {
-    state: Mutex<State>,
+    state: Mutex<RepliesState>,
     told: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RepliesState {
     /// Requests that have not ended.
     out: usize,
     left: Sorted,
@@ -282,10 +282,10 @@ mod models {
 
     /// What requests see of a page: missing, being filled, or there. The cache, which does that, has models of its own.
     #[derive(Default)]
-    struct Page(Mutex<State>, Condvar);
+    struct Page(Mutex<PageState>, Condvar);
 
     #[derive(Clone, Copy, Default, PartialEq)]
-    enum State {
+    enum PageState {
         #[default]
         Missing,
         Filling,
@@ -294,23 +294,23 @@ mod models {
 
     impl Page {
         /// The state before the call. If the page was missing, the caller fills it.
-        fn begin(&self) -> State {
+        fn begin(&self) -> PageState {
             let mut state = lock(&self.0);
             let was = *state;
-            if was == State::Missing {
-                *state = State::Filling;
+            if was == PageState::Missing {
+                *state = PageState::Filling;
             }
             was
         }
 
         fn end(&self) {
-            *lock(&self.0) = State::There;
+            *lock(&self.0) = PageState::There;
             self.1.notify_all();
         }
 
         fn wait(&self) {
             let mut state = lock(&self.0);
-            while *state == State::Filling {
+            while *state == PageState::Filling {
                 state = self.1.wait(state).unwrap();
             }
         }
@@ -336,9 +336,9 @@ mod models {
             for (page, replies) in requests.drain(..) {
                 let mut left = Sorted::default();
                 match pages[page].begin() {
-                    State::Missing => pages[page].end(),
-                    State::There => {}
-                    State::Filling => left.over.many.push(page as u64),
+                    PageState::Missing => pages[page].end(),
+                    PageState::There => {}
+                    PageState::Filling => left.over.many.push(page as u64),
                 }
                 replies.end(left, Ok(()));
                 done += 1;
@@ -350,8 +350,8 @@ mod models {
     fn work_on(pages: &[Page; 2], wanted: [usize; 2]) -> Vec<usize> {
         let asked = wanted.map(|page| (page, pages[page].begin()));
         let those = |state| asked.into_iter().filter(move |(_, asked)| *asked == state).map(|(page, _)| page);
-        those(State::Missing).for_each(|page| pages[page].end());
-        those(State::Filling).collect()
+        those(PageState::Missing).for_each(|page| pages[page].end());
+        those(PageState::Filling).collect()
     }
 
     /// Two threads of nodes fill the same two pages. Each may have begun one page when it comes to the other: no thread hangs, and pages
@@ -369,7 +369,7 @@ mod models {
             let left = work_on(&pages, [0, 1]);
             left.into_iter().for_each(|page| pages[page].wait());
             other.join().unwrap().into_iter().for_each(|page| pages[page].wait());
-            assert!(pages.iter().all(|page| page.begin() == State::There));
+            assert!(pages.iter().all(|page| page.begin() == PageState::There));
         });
     }
 
@@ -391,7 +391,7 @@ mod models {
                 let (pages, inbox, node) = (Arc::clone(&pages), Arc::clone(&inbox), node.thread().clone());
                 move || {
                     let away = send(&inbox, &node, 1);
-                    if pages[0].begin() == State::Missing {
+                    if pages[0].begin() == PageState::Missing {
                         pages[0].end();
                     }
                     let (left, _) = away.wait();
@@ -402,7 +402,7 @@ mod models {
             if !left.over.many.is_empty() {
                 pages[0].wait();
             }
-            assert!(pages[0].begin() == State::There);
+            assert!(pages[0].begin() == PageState::There);
             node.join().unwrap();
             other.join().unwrap();
         });
