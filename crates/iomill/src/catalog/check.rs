@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::discovery::{self, Member, Team};
+use super::discovery::{self, FoundArray, FoundDrive};
 use super::length;
-use super::open::lock_team;
+use super::open::lock_array;
 use super::plan::{LATER_ADVICE, Plan, Problem, REPAIR_ADVICE, Severity, Step, problem};
 use super::record::{Record, part_path};
 use super::scan::{Extent, Scan};
@@ -87,16 +87,16 @@ pub fn check(
         report.fault(error)?;
         return Ok(report);
     }
-    let (team, locks) = match lock_team(&**platform, starts, mode, signature) {
+    let (array, locks) = match lock_array(&**platform, starts, mode, signature) {
         Ok(found) => found,
         Err(error) => {
             report.fault(error)?;
             return Ok(report);
         }
     };
-    report.drives = team.members.len();
-    let labels = label_faults(&team);
-    let catalog = Catalog::assemble(platform, mode, team, locks)?;
+    report.drives = array.found.len();
+    let labels = label_faults(&array);
+    let catalog = Catalog::assemble(platform, mode, array, locks)?;
     for (drive, what) in labels {
         let found = problem(&catalog.drives, drive, LABEL, &what, Severity::Note);
         report.problems.push(Problem { repaired: catalog.labels_agree, ..found });
@@ -106,14 +106,14 @@ pub fn check(
     Ok(report)
 }
 
-/// What is wrong with the labels of a team, by drive.
-fn label_faults(team: &Team) -> Vec<(usize, String)> {
-    let moved = team.found_places() != team.label.drives;
-    let fault = |(drive, member): (usize, &Member)| {
-        let what = if !member.signed {
+/// What is wrong with the labels of an array, by drive.
+fn label_faults(array: &FoundArray) -> Vec<(usize, String)> {
+    let moved = array.found_places() != array.label.drives;
+    let fault = |(drive, found): (usize, &FoundDrive)| {
+        let what = if !found.signed {
             "the label was mended by hand and is not signed".to_owned()
-        } else if member.label.epoch != team.label.epoch {
-            format!("the label was left at epoch {} of {}", member.label.epoch, team.label.epoch)
+        } else if found.label.epoch != array.label.epoch {
+            format!("the label was left at epoch {} of {}", found.label.epoch, array.label.epoch)
         } else if moved {
             "the label gives other places than those where the drives are now".to_owned()
         } else {
@@ -121,7 +121,7 @@ fn label_faults(team: &Team) -> Vec<(usize, String)> {
         };
         Some((drive, what))
     };
-    team.members.iter().enumerate().filter_map(fault).collect()
+    array.found.iter().enumerate().filter_map(fault).collect()
 }
 
 /// Checks all records, lengths and parts. The catalog of a writer repairs what it can.
@@ -154,8 +154,8 @@ fn check_files(
 
 /// Makes missing locks again, so that the array can be locked at all.
 fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report) -> Result<()> {
-    let team = discovery::find(platform, starts, Signature::Waived)?;
-    let drives = team.drives();
+    let array = discovery::find(platform, starts, Signature::Waived)?;
+    let drives = array.drives();
     for (index, drive) in drives.iter().enumerate() {
         let fs = &drive.fs;
         match OpenFile::open(fs, LOCK, Access::CREATE) {

@@ -21,7 +21,7 @@ pub(super) const LABEL_ADVICE: &str = "; `iomill check` tells how to mend it fro
 
 /// A directory with a label.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct FoundDrive {
     pub(super) fs: Arc<dyn DriveFs>,
     pub(super) label: Label,
     /// False if a person mended the label and no repair has signed it yet.
@@ -32,18 +32,18 @@ pub(super) struct Member {
 
 /// All drives of an array.
 #[derive(Debug)]
-pub(super) struct Team {
+pub(super) struct FoundArray {
     /// The label of the highest epoch.
     pub(super) label: Label,
     /// By index; as many as the label lists.
-    pub(super) members: Vec<Member>,
+    pub(super) found: Vec<FoundDrive>,
 }
 
-impl Team {
+impl FoundArray {
     pub(super) fn drives(&self) -> Vec<Drive> {
-        let pairs = self.members.iter().zip(&self.label.drives);
-        let drive = |(member, listed): (&Member, &LabelDrive)| Drive {
-            fs: Arc::clone(&member.fs),
+        let pairs = self.found.iter().zip(&self.label.drives);
+        let drive = |(found, listed): (&FoundDrive, &LabelDrive)| Drive {
+            fs: Arc::clone(&found.fs),
             id: listed.id,
             index: listed.index,
             weight: listed.weight,
@@ -53,8 +53,8 @@ impl Team {
 
     /// Reads all labels again, to learn (under the lock) whether another process changed one meanwhile.
     pub(super) fn is_unchanged(&self, signature: Signature) -> Result<bool> {
-        for member in &self.members {
-            if read_label(&member.fs, signature)?.is_none_or(|(label, _)| label != member.label) {
+        for found in &self.found {
+            if read_label(&found.fs, signature)?.is_none_or(|(label, _)| label != found.label) {
                 return Ok(false);
             }
         }
@@ -63,9 +63,9 @@ impl Team {
 
     /// The list of drives with the places where they were found.
     pub(super) fn found_places(&self) -> Vec<LabelDrive> {
-        let pairs = self.members.iter().zip(&self.label.drives);
-        let place = |(member, listed): (&Member, &LabelDrive)| {
-            let path = if member.moved { hint(&*member.fs) } else { listed.path.clone() };
+        let pairs = self.found.iter().zip(&self.label.drives);
+        let place = |(found, listed): (&FoundDrive, &LabelDrive)| {
+            let path = if found.moved { hint(&*found.fs) } else { listed.path.clone() };
             LabelDrive { path, ..listed.clone() }
         };
         pairs.map(place).collect()
@@ -111,21 +111,21 @@ pub(super) fn read_label(fs: &Arc<dyn DriveFs>, signature: Signature) -> Result<
 }
 
 /// Finds all drives of the array that the drives in `starts` belong to.
-pub(super) fn find(platform: &dyn Platform, starts: &[PathBuf], signature: Signature) -> Result<Team> {
+pub(super) fn find(platform: &dyn Platform, starts: &[PathBuf], signature: Signature) -> Result<FoundArray> {
     let mut search = Search { platform, starts, signature, found: BTreeMap::new(), neighbours: None };
     let array = search.take_starts()?;
     let best = search.complete(array)?;
     search.settle_places(&best)?;
-    search.into_team(best)
+    search.into_array(best)
 }
 
 struct Search<'a> {
     platform: &'a dyn Platform,
     starts: &'a [PathBuf],
     signature: Signature,
-    found: BTreeMap<Id, Member>,
+    found: BTreeMap<Id, FoundDrive>,
     /// Drives of the array in the neighbourhood, looked for once and only when hints fail.
-    neighbours: Option<Vec<Member>>,
+    neighbours: Option<Vec<FoundDrive>>,
 }
 
 impl Search<'_> {
@@ -147,18 +147,18 @@ impl Search<'_> {
                     why: format!("it belongs to array {}, while {} belongs to {id}", label.array, first.display()),
                 });
             }
-            self.take(Member { fs, label, signed, moved: false })?;
+            self.take(FoundDrive { fs, label, signed, moved: false })?;
         }
         array.map(|(id, _)| id).ok_or_else(|| Error::invalid("drives", "name at least one drive of the array"))
     }
 
     /// Takes in a drive, unless another directory has its id already.
-    fn take(&mut self, member: Member) -> Result<()> {
-        match self.found.get(&member.label.drive) {
-            Some(other) if is_same(&other.fs, &member.fs)? => {}
-            Some(other) => return Err(doubled(other, &member)),
+    fn take(&mut self, found: FoundDrive) -> Result<()> {
+        match self.found.get(&found.label.drive) {
+            Some(other) if is_same(&other.fs, &found.fs)? => {}
+            Some(other) => return Err(doubled(other, &found)),
             None => {
-                self.found.insert(member.label.drive, member);
+                self.found.insert(found.label.drive, found);
             }
         }
         Ok(())
@@ -168,49 +168,49 @@ impl Search<'_> {
     /// label, so this repeats until nothing changes.
     fn complete(&mut self, array: Id) -> Result<Label> {
         loop {
-            let newest = self.found.values().max_by_key(|member| (member.label.epoch, member.signed));
-            let best = newest.map(|member| member.label.clone()).ok_or_else(|| no_drives(self.starts))?;
+            let newest = self.found.values().max_by_key(|found| (found.label.epoch, found.signed));
+            let best = newest.map(|found| found.label.clone()).ok_or_else(|| no_drives(self.starts))?;
             let missing: Vec<LabelDrive> =
                 best.drives.iter().filter(|listed| !self.found.contains_key(&listed.id)).cloned().collect();
             if missing.is_empty() {
                 return Ok(best);
             }
             for listed in missing {
-                let member = self.find_one(array, &best, &listed)?;
-                self.take(member)?;
+                let found = self.find_one(array, &best, &listed)?;
+                self.take(found)?;
             }
         }
     }
 
-    fn find_one(&mut self, array: Id, best: &Label, listed: &LabelDrive) -> Result<Member> {
-        let wanted = |member: &Member| member.label.array == array && member.label.drive == listed.id;
+    fn find_one(&mut self, array: Id, best: &Label, listed: &LabelDrive) -> Result<FoundDrive> {
+        let wanted = |found: &FoundDrive| found.label.array == array && found.label.drive == listed.id;
         let at_hint = self.look_at(Path::new(&listed.path));
         let found_at_hint = match at_hint {
-            Ok(Some(member)) if wanted(&member) => return Ok(member),
+            Ok(Some(found)) if wanted(&found) => return Ok(found),
             other => other,
         };
         for path in self.relative_places(best, listed) {
-            if let Ok(Some(member)) = self.look_at(&path)
-                && wanted(&member)
+            if let Ok(Some(found)) = self.look_at(&path)
+                && wanted(&found)
             {
-                return Ok(member);
+                return Ok(found);
             }
         }
-        let mut matches: Vec<Member> = Vec::new();
-        for member in self.neighbours(array).iter().filter(|member| wanted(member)) {
+        let mut matches: Vec<FoundDrive> = Vec::new();
+        for found in self.neighbours(array).iter().filter(|found| wanted(found)) {
             if let Some(first) = matches.first() {
-                if is_same(&first.fs, &member.fs)? {
+                if is_same(&first.fs, &found.fs)? {
                     continue;
                 }
-                return Err(doubled(first, member));
+                return Err(doubled(first, found));
             }
-            matches.push(member.clone());
+            matches.push(found.clone());
         }
         matches.pop().map_or_else(|| Err(missing(listed, found_at_hint)), Ok)
     }
 
     /// The contents of a directory: a drive, nothing, or something unusable.
-    fn look_at(&self, path: &Path) -> Result<Option<Member>> {
+    fn look_at(&self, path: &Path) -> Result<Option<FoundDrive>> {
         let fs = match self.platform.attach(path, false) {
             Ok(fs) => fs,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -218,15 +218,15 @@ impl Search<'_> {
             }
             Err(error) => return Err(Error::io("attach to the drive in", path, error)),
         };
-        Ok(read_label(&fs, self.signature)?.map(|(label, signed)| Member { fs, label, signed, moved: false }))
+        Ok(read_label(&fs, self.signature)?.map(|(label, signed)| FoundDrive { fs, label, signed, moved: false }))
     }
 
     /// Where a drive is if the whole array moved together: as far from each found drive as their hints are apart.
     fn relative_places(&self, best: &Label, listed: &LabelDrive) -> Vec<PathBuf> {
         let mut places = Vec::new();
         for known in &best.drives {
-            let Some(member) = self.found.get(&known.id) else { continue };
-            if let Some(place) = shifted(member.fs.location(), Path::new(&known.path), Path::new(&listed.path))
+            let Some(found) = self.found.get(&known.id) else { continue };
+            if let Some(place) = shifted(found.fs.location(), Path::new(&known.path), Path::new(&listed.path))
                 && !places.contains(&place)
             {
                 places.push(place);
@@ -236,16 +236,16 @@ impl Search<'_> {
     }
 
     /// Drives of the array near the starts. Directories there that cannot be read are ignored.
-    fn neighbours(&mut self, array: Id) -> &[Member] {
+    fn neighbours(&mut self, array: Id) -> &[FoundDrive] {
         if self.neighbours.is_none() {
             let mut places: Vec<PathBuf> = Vec::new();
-            for member in self.found.values() {
-                places.extend(self.platform.neighbours(member.fs.location()));
+            for found in self.found.values() {
+                places.extend(self.platform.neighbours(found.fs.location()));
             }
             places.sort();
             places.dedup();
-            let members = places.iter().filter_map(|place| self.look_at(place).ok().flatten());
-            self.neighbours = Some(members.filter(|member| member.label.array == array).collect());
+            let found = places.iter().filter_map(|place| self.look_at(place).ok().flatten());
+            self.neighbours = Some(found.filter(|found| found.label.array == array).collect());
         }
         self.neighbours.as_deref().unwrap_or_default()
     }
@@ -255,33 +255,33 @@ impl Search<'_> {
     fn settle_places(&mut self, best: &Label) -> Result<()> {
         for listed in &best.drives {
             let old = Path::new(&listed.path);
-            let Some(member) = self.found.get(&listed.id).filter(|member| member.fs.location() != old) else {
+            let Some(found) = self.found.get(&listed.id).filter(|found| found.fs.location() != old) else {
                 continue;
             };
             let mut moved = true;
             if let Ok(Some(other)) = self.look_at(old)
                 && other.label.drive == listed.id
             {
-                if !is_same(&member.fs, &other.fs)? {
-                    return Err(doubled(&other, member));
+                if !is_same(&found.fs, &other.fs)? {
+                    return Err(doubled(&other, found));
                 }
                 moved = false;
             }
-            if let Some(member) = self.found.get_mut(&listed.id) {
-                member.moved = moved;
+            if let Some(found) = self.found.get_mut(&listed.id) {
+                found.moved = moved;
             }
         }
         Ok(())
     }
 
     /// Brings the found drives into their order and compares their labels.
-    fn into_team(mut self, best: Label) -> Result<Team> {
-        let mut members = Vec::with_capacity(best.drives.len());
+    fn into_array(mut self, best: Label) -> Result<FoundArray> {
+        let mut drives = Vec::with_capacity(best.drives.len());
         for listed in &best.drives {
-            let member = self.found.remove(&listed.id).ok_or_else(|| missing(listed, Ok(None)))?;
-            if member.label.epoch == best.epoch && !member.label.agrees_with(&best) {
+            let found = self.found.remove(&listed.id).ok_or_else(|| missing(listed, Ok(None)))?;
+            if found.label.epoch == best.epoch && !found.label.agrees_with(&best) {
                 return Err(Error::Corrupt {
-                    path: full_path(&*member.fs, LABEL),
+                    path: full_path(&*found.fs, LABEL),
                     why: format!(
                         "it has epoch {} like another drive's label, but says something else; decide which is right, \
                          raise its epoch by one, end it with `# checksum none`, and run `iomill check --repair`",
@@ -289,7 +289,7 @@ impl Search<'_> {
                     ),
                 });
             }
-            members.push(member);
+            drives.push(found);
         }
         if let Some(stranger) = self.found.into_values().next() {
             return Err(Error::Drive {
@@ -299,14 +299,14 @@ impl Search<'_> {
         }
         if best.epoch == 0 {
             return Err(Error::Drive {
-                path: members.first().map(|member| member.fs.location().to_owned()).unwrap_or_default(),
+                path: drives.first().map(|found| found.fs.location().to_owned()).unwrap_or_default(),
                 why:
                     "the making of this array was interrupted, and it holds nothing yet; run `iomill init` again with \
                       the same drives"
                         .to_owned(),
             });
         }
-        Ok(Team { label: best, members })
+        Ok(FoundArray { label: best, found: drives })
     }
 }
 
@@ -315,7 +315,7 @@ fn is_same(one: &Arc<dyn DriveFs>, other: &Arc<dyn DriveFs>) -> Result<bool> {
     Ok(identity(one)? == identity(other)?)
 }
 
-fn doubled(one: &Member, other: &Member) -> Error {
+fn doubled(one: &FoundDrive, other: &FoundDrive) -> Error {
     Error::Drive {
         path: other.fs.location().to_owned(),
         why: format!(
@@ -332,7 +332,7 @@ fn no_drives(starts: &[PathBuf]) -> Error {
 }
 
 /// The words depend on what is in a missing drive's place.
-fn missing(listed: &LabelDrive, at_hint: Result<Option<Member>>) -> Error {
+fn missing(listed: &LabelDrive, at_hint: Result<Option<FoundDrive>>) -> Error {
     let instead = match at_hint {
         Err(error @ (Error::Corrupt { .. } | Error::Drive { .. })) => return error,
         Err(error) => format!(" ({error})"),

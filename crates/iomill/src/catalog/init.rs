@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::discovery::{Member, Team, attach, hint, read_label};
+use super::discovery::{FoundArray, FoundDrive, attach, hint, read_label};
 use super::id::Id;
 use super::label::{DRIVES_MAX, DriveState, Label, LabelDrive, WEIGHT_MAX};
 use super::open::label_bytes;
@@ -51,15 +51,15 @@ impl Catalog {
                 return Err(take_back(&fses, error));
             }
         }
-        let members = fses.into_iter().zip(&listed).map(|(fs, own)| Member {
+        let found = fses.into_iter().zip(&listed).map(|(fs, own)| FoundDrive {
             fs,
             label: label_of(own, 1),
             signed: true,
             moved: false,
         });
-        let members: Vec<Member> = members.collect();
+        let found: Vec<FoundDrive> = found.collect();
         let label = label_of(&listed[0], 1);
-        Catalog::assemble(platform, Mode::Writer, Team { label, members }, locks)
+        Catalog::assemble(platform, Mode::Writer, FoundArray { label, found }, locks)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use super::discovery::{self, Team};
+use super::discovery::{self, FoundArray};
 use super::label::Label;
 use super::plan::{Act, Plan, Step};
 use super::scan::{Extent, Scan};
@@ -20,11 +20,11 @@ const TRIES: usize = 5;
 impl Catalog {
     /// Opens the array that the drives in `starts` belong to; one of them is enough.
     pub fn open(platform: &Arc<dyn Platform>, starts: &[PathBuf], mode: Mode) -> Result<Catalog> {
-        let (team, locks) = lock_team(&**platform, starts, mode, Signature::Required)?;
+        let (array, locks) = lock_array(&**platform, starts, mode, Signature::Required)?;
         if mode == Mode::Peek {
-            return Catalog::peek(platform, team);
+            return Catalog::peek(platform, array);
         }
-        let catalog = Catalog::assemble(platform, mode, team, locks)?;
+        let catalog = Catalog::assemble(platform, mode, array, locks)?;
         let extent = if mode == Mode::Writer { Extent::All } else { Extent::Records };
         let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, extent, Signature::Required)?)?;
         plan.refuse_faults()?;
@@ -36,8 +36,8 @@ impl Catalog {
     }
 
     /// Without a lock, a look may see the middle of a change. A second look then sees the change done.
-    fn peek(platform: &Arc<dyn Platform>, team: Team) -> Result<Catalog> {
-        let catalog = Catalog::assemble(platform, Mode::Peek, team, Locks::default())?;
+    fn peek(platform: &Arc<dyn Platform>, array: FoundArray) -> Result<Catalog> {
+        let catalog = Catalog::assemble(platform, Mode::Peek, array, Locks::default())?;
         let look = || {
             let scan = Scan::read(&catalog.drives, Extent::Records, Signature::Required)?;
             let plan = Plan::make(&catalog.drives, scan)?;
@@ -56,14 +56,19 @@ impl Catalog {
     }
 
     /// A catalog over found and locked drives, its files still unknown. A writer updates the labels here.
-    pub(super) fn assemble(platform: &Arc<dyn Platform>, mode: Mode, team: Team, locks: Locks) -> Result<Catalog> {
+    pub(super) fn assemble(
+        platform: &Arc<dyn Platform>,
+        mode: Mode,
+        array: FoundArray,
+        locks: Locks,
+    ) -> Result<Catalog> {
         let mut catalog = Catalog {
             platform: Arc::clone(platform),
             mode,
-            id: team.label.array,
-            epoch: team.label.epoch,
+            id: array.label.array,
+            epoch: array.label.epoch,
             labels_agree: false,
-            drives: team.drives(),
+            drives: array.drives(),
             changes: Mutex::new(Changes::default()),
             index: Mutex::default(),
             notices: Mutex::default(),
@@ -71,7 +76,7 @@ impl Catalog {
         };
         if mode == Mode::Writer {
             catalog.settle_directories()?;
-            catalog.update_labels(&team)?;
+            catalog.update_labels(&array)?;
         }
         Ok(catalog)
     }
@@ -104,14 +109,14 @@ impl Catalog {
 
     /// Writes labels that are old, and all of them with the next epoch where drives have moved (rule 7). Paths are only hints, so
     /// a full drive still opens; but no label may stay at epoch 0 (rule 9).
-    fn update_labels(&mut self, team: &Team) -> Result<()> {
-        let places = team.found_places();
-        let moved = places != team.label.drives;
-        let epoch = if moved { team.label.epoch + 1 } else { team.label.epoch };
+    fn update_labels(&mut self, array: &FoundArray) -> Result<()> {
+        let places = array.found_places();
+        let moved = places != array.label.drives;
+        let epoch = if moved { array.label.epoch + 1 } else { array.label.epoch };
         let behind = |label: &Label, signed: bool| moved || label.epoch != epoch || !signed;
         let mut labels = Vec::new();
-        for ((drive, member), own) in self.drives.iter().zip(&team.members).zip(&places) {
-            if behind(&member.label, member.signed) {
+        for ((drive, found), own) in self.drives.iter().zip(&array.found).zip(&places) {
+            if behind(&found.label, found.signed) {
                 labels.push((drive, label_bytes(&Label::of(own, self.id, epoch, places.clone()), drive.path())?));
             }
         }
@@ -127,7 +132,7 @@ impl Catalog {
                 let paths: Vec<_> = labels.iter().map(|(drive, _)| drive.path().display().to_string()).collect();
                 self.notice(format!("labels updated to epoch {epoch} on {}", paths.join(", ")));
             }
-            Err(error) if team.members.iter().all(|member| member.label.epoch > 0 && member.signed) => {
+            Err(error) if array.found.iter().all(|found| found.label.epoch > 0 && found.signed) => {
                 self.notice(format!("the labels could not be updated, the next writer tries again: {error}"));
             }
             Err(error) => return Err(error),
@@ -162,22 +167,22 @@ pub(super) fn label_bytes(label: &Label, drive: &Path) -> Result<Vec<u8>> {
 }
 
 /// Finds the drives and locks them. Everything that was found before the lock was taken must still hold under it (rule 8).
-pub(super) fn lock_team(
+pub(super) fn lock_array(
     platform: &dyn Platform,
     starts: &[PathBuf],
     mode: Mode,
     signature: Signature,
-) -> Result<(Team, Locks)> {
+) -> Result<(FoundArray, Locks)> {
     for _ in 0..TRIES {
-        let team = discovery::find(platform, starts, signature)?;
+        let array = discovery::find(platform, starts, signature)?;
         let lock = match mode {
             Mode::Writer => Lock::Exclusive,
             Mode::Reader => Lock::Shared,
-            Mode::Peek => return Ok((team, Locks::default())),
+            Mode::Peek => return Ok((array, Locks::default())),
         };
-        let locks = Locks::take(team.members.iter().map(|member| &member.fs), lock)?;
-        if team.is_unchanged(signature)? {
-            return Ok((team, locks));
+        let locks = Locks::take(array.found.iter().map(|found| &found.fs), lock)?;
+        if array.is_unchanged(signature)? {
+            return Ok((array, locks));
         }
     }
     Err(Error::Drive {
