@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::sys::fs::{Access, OpenFile};
 
 /// Why a new version of a record did not come about.
-enum Failure {
+enum ChangeFailure {
     /// Nothing has changed.
     Unchanged(Error),
     /// The old content rules again, by this record of a later generation.
@@ -23,10 +23,12 @@ enum Failure {
     Unknown(Error),
 }
 
-impl Failure {
+impl ChangeFailure {
     fn into_error(self) -> Error {
         match self {
-            Failure::Unchanged(error) | Failure::TakenBack(error, _) | Failure::Unknown(error) => error,
+            ChangeFailure::Unchanged(error) | ChangeFailure::TakenBack(error, _) | ChangeFailure::Unknown(error) => {
+                error
+            }
         }
     }
 }
@@ -55,15 +57,15 @@ impl Catalog {
                 lock(&self.index).insert(name.to_owned(), Arc::clone(&record));
                 Ok(record)
             }
-            Err(Failure::Unchanged(error)) => {
+            Err(ChangeFailure::Unchanged(error)) => {
                 self.discard_parts(&record);
                 Err(error)
             }
-            Err(Failure::TakenBack(error, tombstone)) => {
+            Err(ChangeFailure::TakenBack(error, tombstone)) => {
                 self.finish_or_note(&tombstone);
                 Err(error)
             }
-            Err(Failure::Unknown(error)) => Err(error),
+            Err(ChangeFailure::Unknown(error)) => Err(error),
         }
     }
 
@@ -171,7 +173,7 @@ impl Catalog {
     fn replace(&self, changes: &mut Changes, old: &Record, new: &Record, what: impl Fn() -> String) -> Result<()> {
         match self.publish(changes, new, old, what) {
             Ok(()) => Ok(()),
-            Err(Failure::TakenBack(error, restored)) => {
+            Err(ChangeFailure::TakenBack(error, restored)) => {
                 lock(&self.index).insert(restored.name.clone(), Arc::from(restored));
                 Err(error)
             }
@@ -186,9 +188,9 @@ impl Catalog {
         new: &Record,
         old: &Record,
         what: impl Fn() -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ChangeFailure> {
         let error = match self.stage_record(new) {
-            Err(error) => return Err(Failure::Unchanged(error)),
+            Err(error) => return Err(ChangeFailure::Unchanged(error)),
             Ok(staged) => match staged.commit() {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
@@ -196,13 +198,13 @@ impl Catalog {
         };
         let restored = Record { generation: new.generation + 1, ..old.clone() };
         match self.write_record_at_all_costs(&restored) {
-            Ok(()) => Err(Failure::TakenBack(error, Box::new(restored))),
+            Ok(()) => Err(ChangeFailure::TakenBack(error, Box::new(restored))),
             Err(second) => {
                 changes.failed = Some(format!(
                     "{} failed ({error}) and could not be taken back ({second}); close the array and open it again",
                     what()
                 ));
-                Err(Failure::Unknown(Error::OutcomeUnknown { what: what(), source: Box::new(error) }))
+                Err(ChangeFailure::Unknown(Error::OutcomeUnknown { what: what(), source: Box::new(error) }))
             }
         }
     }

@@ -8,7 +8,7 @@ use super::length;
 use super::open::lock_array;
 use super::plan::{LATER_ADVICE, Plan, Problem, REPAIR_ADVICE, Severity, Step, problem};
 use super::record::{Record, part_path};
-use super::scan::{Extent, Scan};
+use super::scan::{Scan, ScanDepth};
 use super::store::{Drive, LABEL, LOCK, PARTS, absent_is_none, failed, is_media_error, sync_dir};
 use super::text::Signature;
 use super::{Catalog, Mode};
@@ -131,7 +131,7 @@ fn check_files(
     part_extent: PartExtent<'_>,
     report: &mut Report,
 ) -> Result<()> {
-    let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, Extent::All, signature)?)?;
+    let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, ScanDepth::All, signature)?)?;
     // While any fault has no decision, nothing is changed.
     let repair = catalog.is_writer() && plan.faults.is_empty();
     report.problems.extend(plan.faults.iter().chain(&plan.remarks).cloned());

@@ -38,13 +38,13 @@ const LENGTH_MAX: u64 = i64::MAX as u64;
 
 /// What a slot says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Slot {
+struct LengthSlot {
     sequence: u64,
     length: u64,
 }
 
-impl Slot {
-    const FIRST: Slot = Slot { sequence: 1, length: 0 };
+impl LengthSlot {
+    const FIRST: LengthSlot = LengthSlot { sequence: 1, length: 0 };
 
     fn offset(self) -> u64 {
         (self.sequence % 2) * SLOT_DISTANCE
@@ -63,26 +63,26 @@ impl Slot {
     }
 
     /// Reads the slot with this number (0 or 1).
-    fn parse(bytes: &[u8], id: &Id, number: u64) -> Result<Slot, Fault> {
+    fn parse(bytes: &[u8], id: &Id, number: u64) -> Result<LengthSlot, SlotFault> {
         if bytes.len() < SLOT_BYTES || bytes[..SLOT_BYTES] == [0; SLOT_BYTES] {
-            return Err(Fault::Empty);
+            return Err(SlotFault::Empty);
         }
         if bytes[..8] != MAGIC || u64_at(bytes, 56) != xxh3_64(&bytes[..56]) {
-            return Err(Fault::Damaged);
+            return Err(SlotFault::Damaged);
         }
         let format = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
         if format > FORMAT {
-            return Err(Fault::Newer(format));
+            return Err(SlotFault::Newer(format));
         }
-        let slot = Slot { sequence: u64_at(bytes, 32), length: u64_at(bytes, 40) };
+        let slot = LengthSlot { sequence: u64_at(bytes, 32), length: u64_at(bytes, 40) };
         let fits = bytes[16..32] == id.0 && slot.sequence % 2 == number && slot.length <= LENGTH_MAX;
-        if fits && slot.sequence > 0 && format == FORMAT { Ok(slot) } else { Err(Fault::Damaged) }
+        if fits && slot.sequence > 0 && format == FORMAT { Ok(slot) } else { Err(SlotFault::Damaged) }
     }
 }
 
 /// Why a slot cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum SlotFault {
     /// Never written.
     Empty,
     /// Torn or changed.
@@ -98,37 +98,37 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The better slot of a length file, given its first 4,160 bytes or fewer.
-fn parse(bytes: &[u8], id: &Id) -> Result<Slot, Fault> {
+fn parse(bytes: &[u8], id: &Id) -> Result<LengthSlot, SlotFault> {
     let second = bytes.get(SLOT_DISTANCE as usize..).unwrap_or_default();
-    let slots = [Slot::parse(bytes, id, 0), Slot::parse(second, id, 1)];
-    if let Some(newer) = slots.iter().find_map(|slot| slot.err().filter(|fault| matches!(fault, Fault::Newer(_)))) {
+    let slots = [LengthSlot::parse(bytes, id, 0), LengthSlot::parse(second, id, 1)];
+    if let Some(newer) = slots.iter().find_map(|slot| slot.err().filter(|fault| matches!(fault, SlotFault::Newer(_)))) {
         return Err(newer);
     }
     let best = slots.iter().filter_map(|slot| slot.ok()).max();
-    best.ok_or(if slots.contains(&Err(Fault::Damaged)) { Fault::Damaged } else { Fault::Empty })
+    best.ok_or(if slots.contains(&Err(SlotFault::Damaged)) { SlotFault::Damaged } else { SlotFault::Empty })
 }
 
 /// Makes the length file of a new file, of length 0, and its bytes (not its name) durable.
 pub(super) fn create(fs: &Arc<dyn DriveFs>, id: &Id) -> Result<OpenFile> {
     let path = length_path(id);
     let file = OpenFile::open(fs, &path, Access::CREATE).map_err(failed("create", &**fs, &path))?;
-    write_slot(&file, id, Slot::FIRST)?;
+    write_slot(&file, id, LengthSlot::FIRST)?;
     Ok(file)
 }
 
-fn write_slot(file: &OpenFile, id: &Id, slot: Slot) -> Result<()> {
+fn write_slot(file: &OpenFile, id: &Id, slot: LengthSlot) -> Result<()> {
     let fs = &**file.fs();
     fs.write_at(file.handle(), &slot.to_bytes(id), slot.offset()).map_err(failed("write", fs, file.path()))?;
     fs.sync_data(file.handle()).map_err(failed("sync", fs, file.path()))
 }
 
 /// One copy as it was found.
-struct Copy {
+struct LengthCopy {
     /// Index of the drive.
     drive: usize,
     /// `None` where there is no file.
     file: Option<OpenFile>,
-    slot: Result<Slot, Unusable>,
+    slot: Result<LengthSlot, Unusable>,
 }
 
 /// Why a copy cannot be used.
@@ -152,49 +152,51 @@ impl fmt::Display for Unusable {
     }
 }
 
-fn read_copy(catalog: &Catalog, id: &Id, drive: usize, access: Access) -> Result<Copy> {
+fn read_copy(catalog: &Catalog, id: &Id, drive: usize, access: Access) -> Result<LengthCopy> {
     let fs = &catalog.drives[drive].fs;
     let path = length_path(id);
     let opened = absent_is_none(OpenFile::open(fs, &path, access)).map_err(failed("open", &**fs, &path))?;
-    let Some(file) = opened else { return Ok(Copy { drive, file: None, slot: Err(Unusable::Missing) }) };
+    let Some(file) = opened else { return Ok(LengthCopy { drive, file: None, slot: Err(Unusable::Missing) }) };
     let mut bytes = [0; SLOT_DISTANCE as usize + SLOT_BYTES];
     let slot = match fs.read_at(file.handle(), &mut bytes, 0) {
         Ok(count) => match parse(&bytes[..count], id) {
             Ok(slot) => Ok(slot),
-            Err(Fault::Newer(format)) => {
+            Err(SlotFault::Newer(format)) => {
                 let why = format!("is of format {format}; use a version of iomill that knows it");
                 return Err(Error::Corrupt { path: full_path(&**fs, &path), why });
             }
-            Err(Fault::Empty) => Err(Unusable::Empty),
-            Err(Fault::Damaged) => Err(Unusable::Damaged),
+            Err(SlotFault::Empty) => Err(Unusable::Empty),
+            Err(SlotFault::Damaged) => Err(Unusable::Damaged),
         },
         Err(error) if is_media_error(&error) => Err(Unusable::Unreadable(error)),
         Err(error) => return Err(Error::io("read", full_path(&**fs, &path), error)),
     };
-    Ok(Copy { drive, file: Some(file), slot })
+    Ok(LengthCopy { drive, file: Some(file), slot })
 }
 
 /// All copies and the slot that rules.
-struct Found {
-    copies: Vec<Copy>,
-    best: Slot,
+struct LengthCopies {
+    copies: Vec<LengthCopy>,
+    best: LengthSlot,
 }
 
-fn find(catalog: &Catalog, record: &Record, access: Access) -> Result<Found> {
+fn find(catalog: &Catalog, record: &Record, access: Access) -> Result<LengthCopies> {
     let drives = record.length_drives.iter().map(|&drive| usize::from(drive));
-    let copies: Vec<Copy> = drives.map(|drive| read_copy(catalog, &record.id, drive, access)).collect::<Result<_>>()?;
+    let copies: Vec<LengthCopy> =
+        drives.map(|drive| read_copy(catalog, &record.id, drive, access)).collect::<Result<_>>()?;
     let best = copies.iter().filter_map(|copy| copy.slot.as_ref().ok()).max_by_key(|slot| slot.sequence).copied();
     let Some(best) = best else { return Err(none_good(catalog, record, copies)) };
-    let rival = |copy: &&Copy| copy.slot.as_ref().is_ok_and(|slot| slot.sequence == best.sequence && *slot != best);
+    let rival =
+        |copy: &&LengthCopy| copy.slot.as_ref().is_ok_and(|slot| slot.sequence == best.sequence && *slot != best);
     if let Some(copy) = copies.iter().find(rival) {
         let why = "has the same sequence number as on another drive, but differs";
         return Err(corrupt(catalog, record, copy.drive, why));
     }
-    Ok(Found { copies, best })
+    Ok(LengthCopies { copies, best })
 }
 
 /// No copy can be used: reports the first.
-fn none_good(catalog: &Catalog, record: &Record, copies: Vec<Copy>) -> Error {
+fn none_good(catalog: &Catalog, record: &Record, copies: Vec<LengthCopy>) -> Error {
     for copy in copies {
         match copy.slot {
             Ok(_) => {}
@@ -249,7 +251,7 @@ pub struct LengthFile {
 #[derive(Clone, Copy, Debug)]
 struct LengthState {
     /// Durable on every copy.
-    good: Slot,
+    good: LengthSlot,
     /// The next sequence number to use. Its distance from `good` is odd, so that its slot is the other one (rule 10).
     next: u64,
 }
@@ -274,7 +276,7 @@ impl Catalog {
         Ok(find(self, record, Access::READ)?.best.length)
     }
 
-    fn bring_up(&self, record: &Record, copy: Copy, best: Slot) -> Result<OpenFile> {
+    fn bring_up(&self, record: &Record, copy: LengthCopy, best: LengthSlot) -> Result<OpenFile> {
         let fs = &self.drives[copy.drive].fs;
         let path = length_path(&record.id);
         let (file, why) = match (copy.file, copy.slot) {
@@ -321,7 +323,7 @@ impl LengthFile {
         if settled && state.good.length == length {
             return Ok(());
         }
-        let slot = Slot { sequence: state.next, length };
+        let slot = LengthSlot { sequence: state.next, length };
         // Plus two: some copies may have this number now, but the slot of the last good one must stay.
         state.next += 2;
         for file in &self.copies {
@@ -338,7 +340,7 @@ mod unit_tests {
 
     const ID: Id = Id([7; 16]);
 
-    fn file(slots: &[Slot]) -> Vec<u8> {
+    fn file(slots: &[LengthSlot]) -> Vec<u8> {
         let mut bytes = vec![0; SLOT_DISTANCE as usize + SLOT_BYTES];
         for slot in slots {
             let at = slot.offset() as usize;
@@ -349,41 +351,41 @@ mod unit_tests {
 
     #[test]
     fn the_higher_sequence_rules() {
-        let old = Slot { sequence: 8, length: 100 };
-        let new = Slot { sequence: 9, length: 50 };
+        let old = LengthSlot { sequence: 8, length: 100 };
+        let new = LengthSlot { sequence: 9, length: 50 };
         assert_eq!(parse(&file(&[old, new]), &ID), Ok(new));
         assert_eq!(parse(&file(&[old]), &ID), Ok(old));
         assert_eq!(parse(&file(&[old, new])[..4100], &ID), Ok(old));
-        assert_eq!(parse(&file(&[]), &ID), Err(Fault::Empty));
-        assert_eq!(parse(b"", &ID), Err(Fault::Empty));
-        assert_eq!(parse(&file(&[new]), &Id([8; 16])), Err(Fault::Damaged));
+        assert_eq!(parse(&file(&[]), &ID), Err(SlotFault::Empty));
+        assert_eq!(parse(b"", &ID), Err(SlotFault::Empty));
+        assert_eq!(parse(&file(&[new]), &Id([8; 16])), Err(SlotFault::Damaged));
     }
 
     #[test]
     fn any_changed_byte_of_a_slot_falls_back_to_the_other() {
-        let old = Slot { sequence: 8, length: 100 };
-        let new = Slot { sequence: 9, length: 50 };
+        let old = LengthSlot { sequence: 8, length: 100 };
+        let new = LengthSlot { sequence: 9, length: 50 };
         for at in 0..SLOT_BYTES {
             let mut bytes = file(&[old, new]);
             bytes[SLOT_DISTANCE as usize + at] ^= 0x40;
             assert_eq!(parse(&bytes, &ID), Ok(old), "byte {at}");
             let mut bytes = file(&[new]);
             bytes[SLOT_DISTANCE as usize + at] ^= 1;
-            assert_eq!(parse(&bytes, &ID), Err(Fault::Damaged), "byte {at}");
+            assert_eq!(parse(&bytes, &ID), Err(SlotFault::Damaged), "byte {at}");
         }
     }
 
     #[test]
     fn a_slot_in_the_wrong_place_or_of_a_later_format_is_refused() {
-        let slot = Slot { sequence: 9, length: 50 };
+        let slot = LengthSlot { sequence: 9, length: 50 };
         let mut bytes = vec![0; SLOT_DISTANCE as usize + SLOT_BYTES];
         bytes[..SLOT_BYTES].copy_from_slice(&slot.to_bytes(&ID));
-        assert_eq!(parse(&bytes, &ID), Err(Fault::Damaged));
+        assert_eq!(parse(&bytes, &ID), Err(SlotFault::Damaged));
         let mut newer = slot.to_bytes(&ID);
         newer[8] = 2;
         let checksum = xxh3_64(&newer[..56]);
         newer[56..].copy_from_slice(&checksum.to_le_bytes());
         bytes[SLOT_DISTANCE as usize..].copy_from_slice(&newer);
-        assert_eq!(parse(&bytes, &ID), Err(Fault::Newer(2)));
+        assert_eq!(parse(&bytes, &ID), Err(SlotFault::Newer(2)));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::discovery::{self, FoundArray};
 use super::label::Label;
 use super::plan::{Act, Plan, Step};
-use super::scan::{Extent, Scan};
+use super::scan::{Scan, ScanDepth};
 use super::store::{FILES, LABEL, LOCK, Locks, PARTS, Staged, sync_dir, unlink_if_there};
 use super::text::Signature;
 use super::{Catalog, Changes, Mode, length_path, part_path};
@@ -25,8 +25,8 @@ impl Catalog {
             return Catalog::peek(platform, array);
         }
         let catalog = Catalog::assemble(platform, mode, array, locks)?;
-        let extent = if mode == Mode::Writer { Extent::All } else { Extent::Records };
-        let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, extent, Signature::Required)?)?;
+        let depth = if mode == Mode::Writer { ScanDepth::All } else { ScanDepth::Records };
+        let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, depth, Signature::Required)?)?;
         plan.refuse_faults()?;
         catalog.adopt(plan)?;
         if mode == Mode::Writer {
@@ -39,7 +39,7 @@ impl Catalog {
     fn peek(platform: &Arc<dyn Platform>, array: FoundArray) -> Result<Catalog> {
         let catalog = Catalog::assemble(platform, Mode::Peek, array, Locks::default())?;
         let look = || {
-            let scan = Scan::read(&catalog.drives, Extent::Records, Signature::Required)?;
+            let scan = Scan::read(&catalog.drives, ScanDepth::Records, Signature::Required)?;
             let plan = Plan::make(&catalog.drives, scan)?;
             plan.refuse_faults()?;
             Ok(plan)

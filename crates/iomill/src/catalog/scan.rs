@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Every id that has a record somewhere.
-    pub(super) records: BTreeMap<Id, Copies>,
+    pub(super) records: BTreeMap<Id, RecordCopies>,
     /// Drives (by index) with a length file of each id.
     pub(super) lengths: BTreeMap<Id, Vec<usize>>,
     /// Drives with a part of each id.
@@ -28,11 +28,11 @@ pub(super) struct Scan {
 
 /// All copies of one record.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(super) struct RecordCopies {
     /// The different contents found.
     versions: Vec<Version>,
     /// By drive.
-    places: Vec<Place>,
+    by_drive: Vec<RecordCopy>,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ struct Version {
 }
 
 #[derive(Debug)]
-enum Place {
+enum RecordCopy {
     Missing,
     Holds(usize),
     Unreadable(String),
@@ -66,7 +66,7 @@ pub(super) struct Undecided {
 
 /// Which files to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum ScanDepth {
     /// Records only: enough for reading.
     Records,
     /// Parts, lengths and files that are not iomill's, too.
@@ -74,20 +74,20 @@ pub(super) enum Extent {
 }
 
 impl Scan {
-    pub(super) fn read(drives: &[Drive], extent: Extent, signature: Signature) -> Result<Scan> {
+    pub(super) fn read(drives: &[Drive], depth: ScanDepth, signature: Signature) -> Result<Scan> {
         let mut scan = Scan::default();
         let mut buf = vec![0; RECORD_MAX_BYTES];
         for (index, drive) in drives.iter().enumerate() {
             let fs = &*drive.fs;
             for name in fs.list(FILES).map_err(failed("list", fs, FILES))? {
                 match classify(&name) {
-                    Entry::Record(id) => scan.read_record(drives, index, id, signature, &mut buf)?,
-                    Entry::Length(id) => scan.lengths.entry(id).or_default().push(index),
-                    Entry::Leftover => scan.leftovers.push((index, format!("{FILES}/{name}"))),
-                    Entry::Stranger => scan.strangers.push((index, format!("{FILES}/{name}"))),
+                    FileKind::Record(id) => scan.read_record(drives, index, id, signature, &mut buf)?,
+                    FileKind::Length(id) => scan.lengths.entry(id).or_default().push(index),
+                    FileKind::Leftover => scan.leftovers.push((index, format!("{FILES}/{name}"))),
+                    FileKind::Stranger => scan.strangers.push((index, format!("{FILES}/{name}"))),
                 }
             }
-            if extent == Extent::All {
+            if depth == ScanDepth::All {
                 scan.list_rest(index, drive)?;
             }
         }
@@ -122,21 +122,21 @@ impl Scan {
     ) -> Result<()> {
         let path = record_path(&id);
         let fs = &*drives[index].fs;
-        let copies = self.records.entry(id).or_insert_with(|| Copies::none(drives.len()));
-        copies.places[index] = match read_small(fs, &path, buf) {
+        let copies = self.records.entry(id).or_insert_with(|| RecordCopies::none(drives.len()));
+        copies.by_drive[index] = match read_small(fs, &path, buf) {
             // Removed since it was listed. Only a reader without a lock sees that.
-            Ok(None) => Place::Missing,
-            Ok(Some(bytes)) => Place::Holds(copies.version(bytes, id, drives.len(), signature)),
-            Err(error) if is_media_error(&error) => Place::Unreadable(format!("cannot be read ({error})")),
+            Ok(None) => RecordCopy::Missing,
+            Ok(Some(bytes)) => RecordCopy::Holds(copies.version(bytes, id, drives.len(), signature)),
+            Err(error) if is_media_error(&error) => RecordCopy::Unreadable(format!("cannot be read ({error})")),
             Err(error) => return Err(Error::io("read", full_path(fs, &path), error)),
         };
         Ok(())
     }
 }
 
-impl Copies {
-    fn none(drives: usize) -> Copies {
-        Copies { versions: Vec::new(), places: (0..drives).map(|_| Place::Missing).collect() }
+impl RecordCopies {
+    fn none(drives: usize) -> RecordCopies {
+        RecordCopies { versions: Vec::new(), by_drive: (0..drives).map(|_| RecordCopy::Missing).collect() }
     }
 
     /// The number of the version with these bytes.
@@ -159,15 +159,15 @@ impl Copies {
 
     /// Whether any drive still has the record.
     pub(super) fn is_empty(&self) -> bool {
-        self.places.iter().all(|place| matches!(place, Place::Missing))
+        self.by_drive.iter().all(|copy| matches!(copy, RecordCopy::Missing))
     }
 
     /// The highest generation wins (rule 6). `Err` if none can: all copies are unusable, two of one generation differ, or one has
     /// a later format.
     pub(super) fn decide(self) -> Result<Winner, Undecided> {
         let at = |number| {
-            let holds = |place: &Place| matches!(place, Place::Holds(held) if *held == number);
-            self.places.iter().position(holds).unwrap_or(0)
+            let holds = |copy: &RecordCopy| matches!(copy, RecordCopy::Holds(held) if *held == number);
+            self.by_drive.iter().position(holds).unwrap_or(0)
         };
         let mut best: Option<(usize, &Record, bool)> = None;
         for (number, version) in self.versions.iter().enumerate() {
@@ -202,12 +202,12 @@ impl Copies {
 
     fn won_by(mut self, number: usize) -> Result<Winner, Undecided> {
         let mut stale = Vec::new();
-        for (drive, place) in self.places.iter().enumerate() {
-            match place {
-                Place::Holds(held) if *held == number => {}
-                Place::Missing => stale.push((drive, "was missing".to_owned())),
-                Place::Unreadable(why) => stale.push((drive, why.clone())),
-                Place::Holds(held) => stale.push(match &self.versions[*held].parsed {
+        for (drive, copy) in self.by_drive.iter().enumerate() {
+            match copy {
+                RecordCopy::Holds(held) if *held == number => {}
+                RecordCopy::Missing => stale.push((drive, "was missing".to_owned())),
+                RecordCopy::Unreadable(why) => stale.push((drive, why.clone())),
+                RecordCopy::Holds(held) => stale.push(match &self.versions[*held].parsed {
                     Ok((record, _)) => (drive, format!("was left at generation {}", record.generation)),
                     Err(error) => (drive, error.to_string()),
                 }),
@@ -220,19 +220,19 @@ impl Copies {
             return Ok(Winner { record, bytes: version.bytes, stale });
         }
         let bytes = record.to_bytes().map_err(undecided)?;
-        let mended = |place: &Place| matches!(place, Place::Holds(held) if *held == number);
-        let places = self.places.iter().enumerate().filter(|(_, place)| mended(place));
-        stale.extend(places.map(|(drive, _)| (drive, "was mended by hand and not signed".to_owned())));
+        let mended = |copy: &RecordCopy| matches!(copy, RecordCopy::Holds(held) if *held == number);
+        let copies = self.by_drive.iter().enumerate().filter(|(_, copy)| mended(copy));
+        stale.extend(copies.map(|(drive, _)| (drive, "was mended by hand and not signed".to_owned())));
         Ok(Winner { record, bytes, stale })
     }
 
     /// No copy can be used: reports the first.
     fn unusable(&self) -> Undecided {
-        for (drive, place) in self.places.iter().enumerate() {
-            let why = match place {
-                Place::Missing => continue,
-                Place::Unreadable(why) => why.clone(),
-                Place::Holds(held) => match &self.versions[*held].parsed {
+        for (drive, copy) in self.by_drive.iter().enumerate() {
+            let why = match copy {
+                RecordCopy::Missing => continue,
+                RecordCopy::Unreadable(why) => why.clone(),
+                RecordCopy::Holds(held) => match &self.versions[*held].parsed {
                     Ok(_) => continue,
                     Err(error) => error.to_string(),
                 },
@@ -249,21 +249,21 @@ impl Copies {
     }
 }
 
-enum Entry {
+enum FileKind {
     Record(Id),
     Length(Id),
     Leftover,
     Stranger,
 }
 
-fn classify(name: &str) -> Entry {
+fn classify(name: &str) -> FileKind {
     if name.starts_with(TEMPORARY) {
-        return Entry::Leftover;
+        return FileKind::Leftover;
     }
     let parsed = name.split_once('.').and_then(|(id, kind)| Some((id.parse::<Id>().ok()?, kind)));
     match parsed {
-        Some((id, "record")) => Entry::Record(id),
-        Some((id, "length")) => Entry::Length(id),
-        _ => Entry::Stranger,
+        Some((id, "record")) => FileKind::Record(id),
+        Some((id, "length")) => FileKind::Length(id),
+        _ => FileKind::Stranger,
     }
 }
