@@ -46,16 +46,16 @@ pub struct Directory {
     /// its highest bit.
     ///
     /// Only a thread that holds the locks of a set and of its origin splits or joins the set and changes this. So a
-    /// page's place is right if it is the same before and after its set is locked.
+    /// page's set is right if it is the same before and after its set is locked.
     size: AtomicU64,
     hit_rule: HitRule,
     wants_feed: bool,
     policy: Box<dyn Policy>,
 }
 
-/// A page's place: the set's number.
+/// The number of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(pub u32);
+pub struct SetIndex(pub u32);
 
 impl Directory {
     /// An empty directory.
@@ -100,18 +100,18 @@ impl Directory {
     /// Changes the number of sets by one. The caller holds the locks of the last set, which comes or goes, and of its origin.
     pub(super) fn set_sets(&self, sets: u32) {
         debug_assert!((1..=self.sets_max).contains(&sets) && sets.abs_diff(self.sets()) == 1);
-        // Release: pairs with the Acquire in `place`.
+        // Release: pairs with the Acquire in `set_index`.
         self.size.store(size_word(self.first_sets, sets), Ordering::Release);
     }
 
-    /// The place that a page has when the directory has `sets` sets.
-    pub(super) fn place_of(&self, hash: Hash, sets: u32) -> Place {
-        Place(hash.set(self.first_sets, sets, key::split_mask(self.first_sets, sets)))
+    /// The set of a page when the directory has `sets` sets.
+    pub(super) fn set_index_of(&self, hash: Hash, sets: u32) -> SetIndex {
+        SetIndex(hash.set(self.first_sets, sets, key::split_mask(self.first_sets, sets)))
     }
 
     /// The set from which `set` is split, and with which it is joined. `set` is not set 0.
-    pub(super) fn origin(&self, set: u32) -> Place {
-        Place(key::origin(self.first_sets, set))
+    pub(super) fn origin(&self, set: u32) -> SetIndex {
+        SetIndex(key::origin(self.first_sets, set))
     }
 
     /// [`key::even_sets`] of this directory.
@@ -150,21 +150,21 @@ impl Directory {
         key.hash().masked(self.hash_mask)
     }
 
-    /// A page's place at this moment.
+    /// The number of a page's set at this moment.
     #[inline(always)]
-    pub fn place(&self, hash: Hash) -> Place {
+    pub fn set_index(&self, hash: Hash) -> SetIndex {
         // Acquire: pairs with the Release in `set_sets`.
         let size = self.size.load(Ordering::Acquire);
         if size & UNEVEN != 0 {
-            return self.uneven_place(hash, size & !UNEVEN);
+            return self.uneven_set_index(hash, size & !UNEVEN);
         }
-        Place(hash.even_set(self.first_sets, (size >> 32) as u32))
+        SetIndex(hash.even_set(self.first_sets, (size >> 32) as u32))
     }
 
     #[cold]
     #[inline(never)]
-    fn uneven_place(&self, hash: Hash, size: u64) -> Place {
-        Place(hash.set(self.first_sets, size as u32, (size >> 32) as u32))
+    fn uneven_set_index(&self, hash: Hash, size: u64) -> SetIndex {
+        SetIndex(hash.set(self.first_sets, size as u32, (size >> 32) as u32))
     }
 
     /// Cache lines of a header.
@@ -173,18 +173,18 @@ impl Directory {
         self.shape.stride / 8
     }
 
-    /// The set of a place.
+    /// The set with this number.
     #[inline(always)]
-    pub fn set(&self, place: Place) -> Set<'_> {
-        self.set_in(&self.shape, place)
+    pub fn set(&self, set_index: SetIndex) -> Set<'_> {
+        self.set_in(&self.shape, set_index)
     }
 
     /// The same where the shape is known to be constant, so that the compiler makes shorter code.
     #[inline(always)]
-    fn set_in<'a>(&'a self, shape: &'a Shape, place: Place) -> Set<'a> {
+    fn set_in<'a>(&'a self, shape: &'a Shape, set_index: SetIndex) -> Set<'a> {
         debug_assert_eq!(*shape, self.shape);
-        let start = place.0 as usize * shape.stride;
-        // SAFETY: places come from `place` and from counting below `sets`, both below `sets_max`, for which there are words.
+        let start = set_index.0 as usize * shape.stride;
+        // SAFETY: set numbers come from `set_index` and from counting below `sets`, both below `sets_max`, for which there are words.
         Set::new(shape, unsafe { self.words.all().get_unchecked(start..start + shape.stride) })
     }
 
@@ -194,16 +194,16 @@ impl Directory {
         self.shape.ways == Shape::DEFAULT.ways
     }
 
-    /// The set of a place, for code that exists twice: for sets of the default shape, and for all others.
+    /// The set with this number, for code that exists twice: for sets of the default shape, and for all others.
     #[inline(always)]
-    pub fn set_as<const DEFAULT: bool>(&self, place: Place) -> Set<'_> {
-        self.set_in(if DEFAULT { &Shape::DEFAULT } else { &self.shape }, place)
+    pub fn set_as<const DEFAULT: bool>(&self, set_index: SetIndex) -> Set<'_> {
+        self.set_in(if DEFAULT { &Shape::DEFAULT } else { &self.shape }, set_index)
     }
 
     /// The set of a page at this moment.
     #[inline(always)]
     pub fn set_of(&self, hash: Hash) -> Set<'_> {
-        self.set(self.place(hash))
+        self.set(self.set_index(hash))
     }
 
     /// Looks a page up without a lock.
@@ -219,19 +219,19 @@ impl Directory {
     }
 
     /// Locks the set that a page belongs to.
-    pub fn lock(&self, hash: Hash) -> (Place, Locked<'_>) {
+    pub fn lock(&self, hash: Hash) -> (SetIndex, Locked<'_>) {
         loop {
-            let place = self.place(hash);
-            let locked = self.set(place).lock();
+            let set_index = self.set_index(hash);
+            let locked = self.set(set_index).lock();
             // The set may have been split while this thread waited for its lock.
-            if self.place(hash) == place {
-                return (place, locked);
+            if self.set_index(hash) == set_index {
+                return (set_index, locked);
             }
         }
     }
 
     /// Tells the policy of a page that is not there and is about to come in.
-    pub fn missed(&self, Place(index): Place, set: &mut Locked<'_>, hash: Hash) {
+    pub fn missed(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, hash: Hash) {
         if self.wants_feed {
             self.policy.feed(&[hash]);
         }
@@ -260,7 +260,7 @@ impl Directory {
     /// Prefetches the lines of a page's set that an access may touch.
     #[inline]
     pub fn prefetch(&self, hash: Hash) {
-        let set = self.set(self.place(hash));
+        let set = self.set(self.set_index(hash));
         (0..self.shape.stride / 8).for_each(|line| super::prefetch(set.line(line)));
     }
 
@@ -271,8 +271,8 @@ impl Directory {
             return true;
         }
         self.take_hits(feeder);
-        let (Place(index), mut set) = self.lock(hash);
-        self.missed(Place(index), &mut set, hash);
+        let (SetIndex(index), mut set) = self.lock(hash);
+        self.missed(SetIndex(index), &mut set, hash);
         let way = match set.free() {
             0 => {
                 let all = set.all();
@@ -357,7 +357,7 @@ mod models {
         /// Splits the only set in two. Like any split, it holds the locks of both while the pages move and the size
         /// changes.
         fn split(&self) {
-            let (mut from, mut to) = (self.set(Place(0)).lock(), self.set(Place(1)).lock());
+            let (mut from, mut to) = (self.set(SetIndex(0)).lock(), self.set(SetIndex(1)).lock());
             for way in (0..from.ways()).filter(|&way| from.present() >> way & 1 == 1).collect::<Vec<_>>() {
                 let hash = self.hash(from.key(way));
                 if hash.set(1, 2, 1) == 1 {
@@ -366,7 +366,7 @@ mod models {
                     from.set_free(way);
                 }
             }
-            // Release: pairs with the Acquire in `place`.
+            // Release: pairs with the Acquire in `set_index`.
             self.size.store(2 | 1 << 32, Ordering::Release);
         }
     }

@@ -8,7 +8,7 @@
 
 use std::io;
 
-use super::directory::Place;
+use super::directory::SetIndex;
 use super::set::Locked;
 use super::words::Words;
 use crate::sys::sync::Ordering;
@@ -27,7 +27,7 @@ impl DirtySets {
     }
 
     /// Takes over what the masks of a locked set say.
-    pub fn note(&self, Place(index): Place, set: &Locked<'_>) {
+    pub fn note(&self, SetIndex(index): SetIndex, set: &Locked<'_>) {
         let (word, bit) = (&self.0.all()[(index / BITS) as usize], 1 << (index % BITS));
         let is_dirty = set.dirty() | set.flushing() != 0;
         // The bit is this lock's, so the other bits' changes do not matter to the look.
@@ -41,7 +41,7 @@ impl DirtySets {
 
     /// The dirty ones of the first so many sets. A caller that misses a set sees all that the threads that cleaned it
     /// had seen.
-    pub fn all(&self, sets: u32) -> impl Iterator<Item = Place> {
+    pub fn all(&self, sets: u32) -> impl Iterator<Item = SetIndex> {
         let words = self.0.all()[..sets.div_ceil(BITS) as usize].iter().zip(0..);
         words.flat_map(move |(word, at)| {
             // Acquire: pairs with the Release in `note`.
@@ -49,7 +49,7 @@ impl DirtySets {
             std::iter::from_fn(move || {
                 let index = (bits != 0).then(|| at * BITS + bits.trailing_zeros())?;
                 bits &= bits - 1;
-                Some(Place(index))
+                Some(SetIndex(index))
             })
         })
     }
@@ -69,9 +69,9 @@ mod tests {
         let bytes = 4000 * PAGE_BYTES as u64;
         let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
         let cache = Cache::new(plan).unwrap();
-        let dirty = || cache.dirty_sets.all(cache.directory.sets()).map(|Place(index)| index).collect::<Vec<_>>();
+        let dirty = || cache.dirty_sets.all(cache.directory.sets()).map(|SetIndex(index)| index).collect::<Vec<_>>();
         let key = |page| Key::new(1, page).unwrap();
-        let place = |page| cache.directory.place(key(page).hash()).0;
+        let set_index = |page| cache.directory.set_index(key(page).hash()).0;
         let (page, mut copy) = ([7; PAGE_BYTES], [0; PAGE_BYTES]);
         for number in 0..20 {
             // SAFETY: a whole page.
@@ -79,7 +79,7 @@ mod tests {
             assert!(matches!(wrote, Wrote::Done { .. }));
         }
         let places = |from| {
-            let mut places: Vec<u32> = (from..20).map(place).collect();
+            let mut places: Vec<u32> = (from..20).map(set_index).collect();
             places.sort_unstable();
             places.dedup();
             places

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::directory::Place;
+use super::directory::SetIndex;
 use super::key::Key;
 use super::set::Locked;
 use super::{Cache, Fill};
@@ -17,7 +17,7 @@ impl Cache {
         let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
         let mut gone = 0;
         for index in 0..self.directory().sets() {
-            let set = self.directory().set(Place(index));
+            let set = self.directory().set(SetIndex(index));
             if !set.may_hold(file) {
                 continue;
             }

@@ -114,7 +114,7 @@ impl Cache {
         hash: Hash,
         (block, slot): (&PinBlock, &AtomicU32),
     ) -> Option<(Held<'a>, Seen<'a>)> {
-        let seen = self.directory.set_as::<DEFAULT>(self.directory.place(hash)).find(key, hash)?;
+        let seen = self.directory.set_as::<DEFAULT>(self.directory.set_index(hash)).find(key, hash)?;
         if !seen.is_marked() {
             return None;
         }

@@ -57,7 +57,7 @@ use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock};
 use directory::Directory;
-pub use directory::Place;
+pub use directory::SetIndex;
 use dirty_sets::DirtySets;
 use frames::Frames;
 use key::{Hash, Key};
@@ -258,28 +258,28 @@ impl Cache {
 
     /// Asks for a page that was not found.
     pub fn begin_fill(&self, key: Key, hash: Hash) -> Begun {
-        let (place, mut set) = self.directory.lock(hash);
+        let (set_index, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash) {
             return if Locked::has(set.filling(), way) { Begun::Busy } else { Begun::Present };
         }
         if self.waiters.in_transit(&set, key) {
             return Begun::Busy;
         }
-        match self.room(place, &mut set, hash) {
-            Some(room) => Begun::Yours(self.fill(place, &mut set, key, hash, room)),
+        match self.room(set_index, &mut set, hash) {
+            Some(room) => Begun::Yours(self.fill(set_index, &mut set, key, hash, room)),
             None => Begun::Full,
         }
     }
 
-    fn fill(&self, Place(index): Place, set: &mut Locked<'_>, key: Key, hash: Hash, room: Room) -> Fill {
+    fn fill(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, key: Key, hash: Hash, room: Room) -> Fill {
         set.begin_filling(room.way, key);
         self.directory.policy().inserted(index, set, room.way, hash);
         Fill { key, frame: set.frame(room.way), came: room.came }
     }
 
     /// A way, with a frame, for a page that comes in. The set is locked. The page is neither in the set nor in transit.
-    fn room(&self, place: Place, set: &mut Locked<'_>, incoming: Hash) -> Option<Room> {
-        self.directory.missed(place, set, incoming);
+    fn room(&self, set_index: SetIndex, set: &mut Locked<'_>, incoming: Hash) -> Option<Room> {
+        self.directory.missed(set_index, set, incoming);
         let free = set.free();
         if free != 0
             && let Some(frame) = self.frames.take()
@@ -288,7 +288,7 @@ impl Cache {
             set.set_frame(way, frame);
             return Some(Room { way, came: Came { evicted: false, is_pressed: false } });
         }
-        let (way, is_pressed) = self.evict(place, set, set.all(), incoming)?;
+        let (way, is_pressed) = self.evict(set_index, set, set.all(), incoming)?;
         Some(Room { way, came: Came { evicted: true, is_pressed } })
     }
 
@@ -297,7 +297,13 @@ impl Cache {
     ///
     /// The policy is asked about dirty pages, too. Otherwise, where few pages are written to, dirty ones would stay for
     /// ever in the place of others.
-    fn evict(&self, Place(index): Place, set: &mut Locked<'_>, among: u32, incoming: Hash) -> Option<(usize, bool)> {
+    fn evict(
+        &self,
+        SetIndex(index): SetIndex,
+        set: &mut Locked<'_>,
+        among: u32,
+        incoming: Hash,
+    ) -> Option<(usize, bool)> {
         let dirty = set.dirty() | set.flushing();
         let settled = among & set.present() & !dirty;
         let mut candidates = settled & !set.marked();
@@ -340,14 +346,14 @@ impl Cache {
     /// told why.
     pub fn end_fill(&self, fill: Fill, outcome: Outcome, dirty: bool) -> u32 {
         let hash = self.directory.hash(fill.key);
-        let (place, mut set) = self.directory.lock(hash);
+        let (set_index, mut set) = self.directory.lock(hash);
         let Some(way) = set.find(fill.key, hash) else { unreachable!("a filling way stays until its fill ends") };
         debug_assert!(Locked::has(set.filling(), way) && set.frame(way) == fill.frame);
         match outcome {
             Ok(()) => {
                 set.set_present(way, fill.key, hash);
                 if dirty {
-                    self.soil(place, &mut set, way);
+                    self.soil(set_index, &mut set, way);
                 }
             }
             Err(_) => {
@@ -441,16 +447,16 @@ impl Cache {
     /// Prefetches the line with the tags and frames, for which the look-up of the page will wait. Says where the set
     /// is.
     #[inline(always)]
-    pub fn prefetch<const DEFAULT: bool>(&self, hash: Hash) -> Place {
-        let place = self.directory.place(hash);
-        prefetch(self.directory.set_as::<DEFAULT>(place).line(0));
-        place
+    pub fn prefetch<const DEFAULT: bool>(&self, hash: Hash) -> SetIndex {
+        let set_index = self.directory.set_index(hash);
+        prefetch(self.directory.set_as::<DEFAULT>(set_index).line(0));
+        set_index
     }
 
     /// Prefetches what filling the page will read and write.
     #[inline]
     pub fn prefetch_to_fill(&self, hash: Hash) {
-        let set = self.directory.set(self.directory.place(hash));
+        let set = self.directory.set(self.directory.set_index(hash));
         for line in 0..self.directory.header_lines() {
             prefetch(set.line(line));
         }

@@ -96,9 +96,9 @@ impl Cache {
 impl Cache {
     fn m_drop_clean(&self, number: u64) {
         let (key, hash) = page(number);
-        let (place, mut set) = self.directory.lock(hash);
+        let (set_index, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash)
-            && let Some((way, _)) = self.evict(place, &mut set, 1 << way, hash)
+            && let Some((way, _)) = self.evict(set_index, &mut set, 1 << way, hash)
         {
             self.frames.give(set.frame(way));
         }

@@ -8,14 +8,14 @@
 //! Rules:
 //! 1. A set is split or joined under its own lock and its origin's lock, the origin's first. The number of sets changes
 //!    before either lock is given up. A reader that looked without a lock finds the version changed, or does not find
-//!    the page. When it then takes the lock, it finds the page's place changed, and looks there (`Directory::lock`).
+//!    the page. When it then takes the lock, it finds the page's set changed, and looks there (`Directory::lock`).
 //! 2. A thread that works on a page (a fill, a flush) finds it again by its key. A frame that is being filled stays the
 //!    page's frame.
 //! 3. The limit of frames goes up before sets come, and down after sets have gone. So there are always more frames
 //!    below the limit than pages. A page's frame above the limit is exchanged under the lock of the page's set. A frame
 //!    that may be pinned stays as it is until its pins end. The page goes on without it (rule 2 of the cache).
 
-use super::directory::Place;
+use super::directory::SetIndex;
 use super::key::Key;
 use super::lanes::ways_of;
 use super::set::Locked;
@@ -103,7 +103,7 @@ impl Resize<'_> {
         }
         let end = self.cursor.saturating_add(sets).min(self.target);
         for index in self.cursor..end {
-            self.left |= !cache.vacate(Place(index), dirty);
+            self.left |= !cache.vacate(SetIndex(index), dirty);
         }
         self.cursor = if end == self.target { 0 } else { end };
         match (end == self.target, self.left) {
@@ -139,14 +139,14 @@ impl Cache {
         let directory = &self.directory;
         let origin = directory.origin(new);
         let mut from = directory.set(origin).lock();
-        let mut to = directory.set(Place(new)).lock();
+        let mut to = directory.set(SetIndex(new)).lock();
         debug_assert!(taken(&to) == 0 && to.waiters() == 0 && to.transit() == 0);
         // It may have been a set before, with other pages.
         to.set_clock(0);
         to.set_hand(0);
         to.set_scratch(0);
         (0..to.ways()).for_each(|index| to.set_ghost(index, 0));
-        let goes = |key: Key| directory.place_of(directory.hash(key), new + 1) == Place(new);
+        let goes = |key: Key| directory.set_index_of(directory.hash(key), new + 1) == SetIndex(new);
         for (free, way) in ways_of(taken(&from)).filter(|&way| goes(from.key(way))).enumerate().collect::<Vec<_>>() {
             self.move_page(&mut from, way, &mut to, free);
         }
@@ -158,7 +158,7 @@ impl Cache {
             from.set_transit(from.transit() - transit);
         }
         self.dirty_sets.note(origin, &from);
-        self.dirty_sets.note(Place(new), &to);
+        self.dirty_sets.note(SetIndex(new), &to);
         directory.set_sets(new + 1);
     }
 
@@ -168,7 +168,7 @@ impl Cache {
         let _moves = write(&self.moves);
         let origin = self.directory.origin(last);
         let mut to = self.directory.set(origin).lock();
-        let mut from = self.directory.set(Place(last)).lock();
+        let mut from = self.directory.set(SetIndex(last)).lock();
         let (Some(waiters), Some(transit)) =
             (to.waiters().checked_add(from.waiters()), to.transit().checked_add(from.transit()))
         else {
@@ -186,9 +186,9 @@ impl Cache {
         for _ in 0..over {
             let of_from =
                 may_go(&to) == 0 || may_go(&from) != 0 && taken(&from).count_ones() >= taken(&to).count_ones();
-            let (place, set) = if of_from { (Place(last), &mut from) } else { (origin, &mut to) };
+            let (set_index, set) = if of_from { (SetIndex(last), &mut from) } else { (origin, &mut to) };
             let candidates = may_go(set);
-            self.let_go(place, set, candidates);
+            self.let_go(set_index, set, candidates);
         }
         for way in ways_of(taken(&from)) {
             let free = to.free().trailing_zeros() as usize;
@@ -199,13 +199,13 @@ impl Cache {
         from.set_waiters(0);
         from.set_transit(0);
         self.dirty_sets.note(origin, &to);
-        self.dirty_sets.note(Place(last), &from);
+        self.dirty_sets.note(SetIndex(last), &from);
         self.directory.set_sets(last);
         true
     }
 
     /// Drops one of the candidates, which are clean, as the policy chooses. It prefers a page that no pin can hold.
-    fn let_go(&self, Place(index): Place, set: &mut Locked<'_>, candidates: u32) {
+    fn let_go(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, candidates: u32) {
         let unmarked = candidates & !set.marked();
         let candidates = if unmarked != 0 { unmarked } else { candidates };
         let policy = self.directory.policy();
@@ -232,8 +232,8 @@ impl Cache {
     }
 
     /// Gives the pages of a set frames below the limit (rule 3). Says whether all pages have such frames now.
-    fn vacate(&self, place: Place, dirty: &mut Vec<Key>) -> bool {
-        let mut set = self.directory.set(place).lock();
+    fn vacate(&self, set_index: SetIndex, dirty: &mut Vec<Key>) -> bool {
+        let mut set = self.directory.set(set_index).lock();
         let limit = self.frames.limit();
         let mut all = true;
         for way in ways_of(taken(&set)) {
@@ -255,7 +255,7 @@ impl Cache {
                 if marked { self.frames.give_marked(old) } else { self.frames.give(old) }
             } else if !Locked::has(set.dirty() | set.flushing(), way) {
                 // Pins hold all spare frames.
-                self.let_go(place, &mut set, 1 << way);
+                self.let_go(set_index, &mut set, 1 << way);
             } else {
                 all = false;
                 dirty.push(set.key(way));

@@ -3,7 +3,7 @@
 use super::key::{Hash, Key};
 use super::lanes::ways_of;
 use super::set::{LOCKED, Locked, Seen, Set};
-use super::{Cache, Flush, Outcome, Place, Wrote};
+use super::{Cache, Flush, Outcome, SetIndex, Wrote};
 use crate::drive::PAGE_BYTES;
 use crate::sys::sync::{Ordering, fence, read};
 
@@ -24,12 +24,12 @@ impl Cache {
         len: usize,
         fresh: impl FnOnce() -> bool,
     ) -> Wrote {
-        let (place, mut set) = self.directory.lock(hash);
+        let (set_index, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash) {
             if Locked::has(set.filling(), way) {
                 return Wrote::Busy;
             }
-            let Some(frame) = self.writable(place, &mut set, way, hash) else {
+            let Some(frame) = self.writable(set_index, &mut set, way, hash) else {
                 // Pins hold all frames. Once the page is clean it leaves the cache, and the write goes past the cache
                 // (rule 2).
                 if !Locked::has(set.dirty() | set.flushing(), way) {
@@ -39,15 +39,15 @@ impl Cache {
             };
             // SAFETY: the caller's promise. The set is locked, so no other thread writes to its frames.
             unsafe { self.frames.copy_in(frame, within, from, len) };
-            self.soil(place, &mut set, way);
+            self.soil(set_index, &mut set, way);
             return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok(way as u32) };
         }
         if self.waiters.in_transit(&set, key) {
             return Wrote::Busy;
         }
-        let Some(room) = self.room(place, &mut set, hash) else { return Wrote::Full };
+        let Some(room) = self.room(set_index, &mut set, hash) else { return Wrote::Full };
         if len < PAGE_BYTES && !fresh() {
-            return Wrote::Yours(self.fill(place, &mut set, key, hash, room));
+            return Wrote::Yours(self.fill(set_index, &mut set, key, hash, room));
         }
         let (way, frame) = (room.way, set.frame(room.way));
         // SAFETY: as above. The frame of a way that is not present belongs to the lock's holder.
@@ -57,18 +57,18 @@ impl Cache {
             self.frames.zero(frame, within + len, PAGE_BYTES - within - len);
         }
         set.set_present(way, key, hash);
-        self.directory.policy().inserted(place.0, &mut set, way, hash);
-        self.soil(place, &mut set, way);
+        self.directory.policy().inserted(set_index.0, &mut set, way, hash);
+        self.soil(set_index, &mut set, way);
         Wrote::Done { dirty: set.dirty().count_ones(), was: Err(room.came) }
     }
 
     /// The frame of a present way, for a write. A pinned page gets another frame (rule 2).
-    fn writable(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
+    fn writable(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
         let old = set.frame(way);
         if !Locked::has(set.marked(), way) || self.unmark(set, 1 << way) != 0 {
             return Some(old);
         }
-        let new = self.frames.take().or_else(|| self.evict_for_frame(place, set, way, hash))?;
+        let new = self.frames.take().or_else(|| self.evict_for_frame(set_index, set, way, hash))?;
         // SAFETY: both are frames. The old one is pinned, so no thread writes to it, and the new one is ours.
         unsafe { self.frames.copy_frame(old, new) };
         set.set_marked(way, false);
@@ -79,13 +79,13 @@ impl Cache {
 
     /// A frame of another page, of this set or of any set. Never the frame of `way` itself, because its pin may have
     /// ended by now.
-    fn evict_for_frame(&self, place: Place, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
-        if let Some((victim, _)) = self.evict(place, set, set.all() & !(1 << way), hash) {
+    fn evict_for_frame(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
+        if let Some((victim, _)) = self.evict(set_index, set, set.all() & !(1 << way), hash) {
             return Some(set.frame(victim));
         }
         let sets = self.directory.sets();
         (1..sets).find_map(|step| {
-            let other = Place((place.0 + step) % sets);
+            let other = SetIndex((set_index.0 + step) % sets);
             // Only tries to lock, because this thread holds a lock already.
             let mut other_set = self.directory.set(other).try_lock()?;
             let all = other_set.all();
@@ -95,12 +95,12 @@ impl Cache {
     }
 
     /// Notes that a present page differs from what the drives hold.
-    pub(super) fn soil(&self, place: Place, set: &mut Locked<'_>, way: usize) {
+    pub(super) fn soil(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize) {
         if !Locked::has(set.dirty() | set.flushing(), way) {
             self.dirty.fetch_add(1, Ordering::Relaxed);
         }
         set.set_dirty(way, true);
-        self.dirty_sets.note(place, set);
+        self.dirty_sets.note(set_index, set);
     }
 
     /// Copies a dirty page, for the caller to flush. Copies nothing if the page is clean, or on its way already (rules
@@ -128,7 +128,7 @@ impl Cache {
     /// Ends a flush. If the page was written to meanwhile, or the flush failed, it is still dirty.
     pub fn end_flush(&self, key: Key, outcome: Outcome) {
         let hash = self.directory.hash(key);
-        let (place, mut set) = self.directory.lock(hash);
+        let (set_index, mut set) = self.directory.lock(hash);
         let Some(way) = set.find(key, hash) else { unreachable!("a page stays until its flush has ended (rule 3)") };
         set.set_flushing(way, false);
         if outcome.is_err() {
@@ -137,7 +137,7 @@ impl Cache {
         if !Locked::has(set.dirty(), way) {
             // Release: pairs with the Acquire in `dirty`.
             self.dirty.fetch_sub(1, Ordering::Release);
-            self.dirty_sets.note(place, &set);
+            self.dirty_sets.note(set_index, &set);
         }
         self.waiters.tell(&mut set, key, outcome);
     }
@@ -150,8 +150,8 @@ impl Cache {
     }
 
     /// Appends the dirty pages of one set; with `flushing_too` also those that are being flushed.
-    pub fn dirty_in(&self, place: Place, flushing_too: bool, keys: &mut Vec<Key>) {
-        let set = self.directory.set(place);
+    pub fn dirty_in(&self, set_index: SetIndex, flushing_too: bool, keys: &mut Vec<Key>) {
+        let set = self.directory.set(set_index);
         if !set.is_any_dirty() {
             return;
         }
@@ -167,8 +167,8 @@ impl Cache {
             return keys;
         }
         let _all = read(&self.moves);
-        for place in self.dirty_sets.all(self.directory.sets()) {
-            self.dirty_in(place, true, &mut set);
+        for set_index in self.dirty_sets.all(self.directory.sets()) {
+            self.dirty_in(set_index, true, &mut set);
             keys.extend(set.drain(..).filter(|key| key.file() == file));
         }
         keys.sort_unstable();
@@ -179,7 +179,7 @@ impl Cache {
     pub fn discard(&self, file: u32, page: u64) {
         let _all = read(&self.moves);
         for index in 0..self.directory.sets() {
-            let set = self.directory.set(Place(index));
+            let set = self.directory.set(SetIndex(index));
             // No other thread works on these pages, so every page that is here was here before. A look without the lock
             // finds it.
             if !set.may_hold(file) {
@@ -192,7 +192,7 @@ impl Cache {
                     self.drop_page(&mut set, way);
                 }
             }
-            self.dirty_sets.note(Place(index), &set);
+            self.dirty_sets.note(SetIndex(index), &set);
         }
     }
 
@@ -277,7 +277,7 @@ mod tests {
         let bytes = 64 * PAGE_BYTES as u64;
         let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
         let cache = Cache::new(plan).unwrap();
-        let set_of = |number| cache.directory.place(page(number).1);
+        let set_of = |number| cache.directory.set_index(page(number).1);
         let full: Vec<u64> = (0..).filter(|&number| set_of(number) == set_of(0)).take(4).collect();
         let mut held = Vec::new();
         assert_eq!(cache.pins_max(), 8, "slots of one pin each");

@@ -381,7 +381,7 @@ impl Pager {
         for page in pages {
             let cache = self.cache_of(page);
             let directory = cache.directory();
-            cache.dirty_in(directory.place(directory.hash(page)), false, &mut keys);
+            cache.dirty_in(directory.set_index(directory.hash(page)), false, &mut keys);
         }
         keys.sort_unstable();
         keys.dedup();

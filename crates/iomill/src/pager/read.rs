@@ -3,7 +3,7 @@
 use super::Paged;
 use super::local::Local;
 use super::span::Span;
-use crate::cache::Place;
+use crate::cache::SetIndex;
 use crate::cache::key::{Hash, Key};
 use crate::cache::set::Seen;
 use crate::counters::Id;
@@ -68,7 +68,7 @@ impl Paged {
     ) -> bool {
         let Some((key, hash, cache)) = self.key_to_read::<DEFAULT>(page) else { return false };
         let directory = cache.directory();
-        let set = directory.set_as::<DEFAULT>(directory.place(hash));
+        let set = directory.set_as::<DEFAULT>(directory.set_index(hash));
         let Some(seen) = set.find(key, hash) else { return false };
         // SAFETY: the caller's promise.
         let copied = unsafe { cache.copy_seen(seen, within, to, len) };
@@ -148,14 +148,20 @@ struct Asking {
     key: Key,
     hash: Hash,
     buf: *mut u8,
-    place: Place,
+    set_index: SetIndex,
     within: u16,
     len: u16,
 }
 
 impl Asking {
-    const NOTHING: Asking =
-        Asking { key: Key::NOTHING, hash: Hash(0), buf: std::ptr::null_mut(), place: Place(0), within: 0, len: 0 };
+    const NOTHING: Asking = Asking {
+        key: Key::NOTHING,
+        hash: Hash(0),
+        buf: std::ptr::null_mut(),
+        set_index: SetIndex(0),
+        within: 0,
+        len: 0,
+    };
 
     fn span(&self) -> Span {
         Span { page: self.key.page(), within: self.within, len: self.len, buf: self.buf }
@@ -190,9 +196,9 @@ impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
     #[inline(always)]
     unsafe fn push(&mut self, span: Span) {
         let Some((key, hash, cache)) = self.paged.key_as::<DEFAULT>(span.page) else { return self.missing.push(span) };
-        let place = cache.prefetch::<DEFAULT>(hash);
+        let set_index = cache.prefetch::<DEFAULT>(hash);
         let Span { within, len, buf, .. } = span;
-        self.asked[self.count % (2 * OVERLAP)] = Asking { key, hash, buf, place, within, len };
+        self.asked[self.count % (2 * OVERLAP)] = Asking { key, hash, buf, set_index, within, len };
         self.count += 1;
         if self.count > OVERLAP {
             self.find(self.count - 1 - OVERLAP);
@@ -208,7 +214,7 @@ impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
         let asking = &self.asked[number % (2 * OVERLAP)];
         let cache = self.paged.pager.cache_as::<DEFAULT>(asking.key);
         // The page may have moved to another set meanwhile; then it is not found.
-        let set = cache.directory().set_as::<DEFAULT>(asking.place);
+        let set = cache.directory().set_as::<DEFAULT>(asking.set_index);
         let seen = set.guess(asking.hash);
         if let Some(seen) = seen {
             cache.prefetch_seen(set.key_address(seen.way), seen, asking.within.into(), asking.len.into());
@@ -222,7 +228,7 @@ impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
     unsafe fn copy(&mut self, number: usize) {
         let asking = &self.asked[number % (2 * OVERLAP)];
         let cache = self.paged.pager.cache_as::<DEFAULT>(asking.key);
-        let set = cache.directory().set_as::<DEFAULT>(asking.place);
+        let set = cache.directory().set_as::<DEFAULT>(asking.set_index);
         let seen = match self.seen[number % (2 * OVERLAP)] {
             // About one tag in a hundred is that of another page.
             Some(guessed) if !set.has_key(guessed.way, asking.key) => set.find(asking.key, asking.hash),

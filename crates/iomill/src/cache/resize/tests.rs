@@ -76,9 +76,9 @@ fn resize(cache: &Cache, sets: u64) {
 fn check_frames(cache: &Cache) -> usize {
     let mut frames = Vec::new();
     for index in 0..cache.directory.sets_max() {
-        let set = cache.directory.set(Place(index)).lock();
+        let set = cache.directory.set(SetIndex(index)).lock();
         for way in ways_of(taken(&set)) {
-            assert_eq!(cache.directory.place(cache.directory.hash(set.key(way))), Place(index));
+            assert_eq!(cache.directory.set_index(cache.directory.hash(set.key(way))), SetIndex(index));
             frames.push(set.frame(way));
         }
     }
@@ -191,7 +191,7 @@ fn work_under_way_ends_well() {
         assert!(waiters.iter().all(|waiter| waiter.outcome() == Some(Ok(()))));
         while resize.go_on(100, &mut dirty) != Step::Done {}
         for index in 0..cache.directory.sets_max() {
-            let set = cache.directory.set(Place(index)).lock();
+            let set = cache.directory.set(SetIndex(index)).lock();
             assert_eq!((set.waiters(), set.transit(), set.filling() | set.flushing()), (0, 0, 0));
         }
         check_frames(&cache);
