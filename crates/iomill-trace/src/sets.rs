@@ -1,7 +1,7 @@
 //! Page sets: the directory of iomill's cache, with its policies, without memory for pages and without I/O.
 
 use iomill::Error;
-use iomill::cache::directory::{Directory, Plan};
+use iomill::cache::directory::{Directory, DirectoryConfig};
 use iomill::cache::feeder::Feeder;
 use iomill::cache::key::{Hash, Key};
 
@@ -29,9 +29,9 @@ impl Sets {
             let what = format!("a cache of {sets} sets");
             return Err(Error::invalid(what, "a simulated cache has at most 2^32 sets; give fewer pages").into());
         };
-        // This is not `Plan::fixed`, which rounds up: a cache of so many bytes has no more pages than they hold.
-        let plan = Plan { sets, sets_max: sets, ways: set_size as usize, policy, hash_mask: u64::MAX };
-        Ok(Sets { directory: Directory::new(plan)?, feeder: Feeder::default() })
+        // Not `DirectoryConfig::fixed`, which rounds up: a cache of so many bytes has no more pages than they hold.
+        let config = DirectoryConfig { sets, sets_max: sets, ways: set_size as usize, policy, hash_mask: u64::MAX };
+        Ok(Sets { directory: Directory::new(config)?, feeder: Feeder::default() })
     }
 }
 

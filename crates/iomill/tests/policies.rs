@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use iomill::cache::directory::{Directory, Plan};
+use iomill::cache::directory::{Directory, DirectoryConfig};
 use iomill::cache::feeder::Feeder;
 use iomill::cache::key::Key;
 use iomill::cache::policy::PolicyKind;
@@ -102,7 +102,7 @@ enum Feed {
 /// usually smaller.
 fn hit_rate(keys: &[Key], pages: u64, ways: usize, kind: PolicyKind, feed: Feed) -> f64 {
     let pages = (pages / ways as u64).max(1) * ways as u64;
-    let directory = Directory::new(Plan::fixed(pages, ways, kind)).unwrap();
+    let directory = Directory::new(DirectoryConfig::fixed(pages, ways, kind)).unwrap();
     let mut feeder = Feeder::default();
     let (warm, counted) = keys.split_at(keys.len() / 2);
     let mut hits = |keys: &[Key]| {

@@ -13,7 +13,7 @@ use crate::sys::sync::{AtomicU64, Ordering};
 
 /// What a directory is made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct DirectoryConfig {
     /// Sets at the beginning: 1 at least.
     pub sets: u32,
     /// The most sets there may ever be.
@@ -26,11 +26,11 @@ pub struct Plan {
     pub hash_mask: u64,
 }
 
-impl Plan {
+impl DirectoryConfig {
     /// A directory of a fixed number of pages, rounded up to whole sets.
-    pub fn fixed(pages: u64, ways: usize, policy: PolicyKind) -> Plan {
+    pub fn fixed(pages: u64, ways: usize, policy: PolicyKind) -> DirectoryConfig {
         let sets = pages.div_ceil(ways.max(1) as u64).clamp(1, u64::from(u32::MAX / 4)) as u32;
-        Plan { sets, sets_max: sets, ways, policy, hash_mask: u64::MAX }
+        DirectoryConfig { sets, sets_max: sets, ways, policy, hash_mask: u64::MAX }
     }
 }
 
@@ -59,25 +59,25 @@ pub struct SetIndex(pub u32);
 
 impl Directory {
     /// An empty directory.
-    pub fn new(plan: Plan) -> Result<Directory> {
-        let Some(shape) = Shape::new(plan.ways) else {
+    pub fn new(config: DirectoryConfig) -> Result<Directory> {
+        let Some(shape) = Shape::new(config.ways) else {
             return Err(Error::invalid(
-                format!("set size {}", plan.ways),
+                format!("set size {}", config.ways),
                 "a set size is a multiple of 4, from 4 to 32",
             ));
         };
-        let sets_max = plan.sets_max.max(plan.sets).max(1);
+        let sets_max = config.sets_max.max(config.sets).max(1);
         let no_memory = Error::memory("the cache's directory", u64::from(sets_max) * shape.stride as u64 * 8);
         let words = Words::new(sets_max as usize * shape.stride).map_err(&no_memory)?;
-        let sets = plan.sets.max(1);
-        let pages_max = u64::from(sets_max) * plan.ways as u64;
+        let sets = config.sets.max(1);
+        let pages_max = u64::from(sets_max) * config.ways as u64;
         let first_sets = key::first_sets(sets);
-        let scale = Scale { sets, first_sets, ways: plan.ways, pages_max, hash_mask: plan.hash_mask };
-        let policy = policy::new(plan.policy, scale).map_err(&no_memory)?;
+        let scale = Scale { sets, first_sets, ways: config.ways, pages_max, hash_mask: config.hash_mask };
+        let policy = policy::new(config.policy, scale).map_err(&no_memory)?;
         Ok(Directory {
             shape,
             words,
-            hash_mask: plan.hash_mask,
+            hash_mask: config.hash_mask,
             first_sets,
             sets_max,
             size: AtomicU64::new(size_word(first_sets, sets)),
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn pages_come_and_the_least_recently_used_goes() {
         for ways in [4, 8, 12, 16, 20, 32] {
-            let directory = Directory::new(Plan::fixed(ways as u64, ways, PolicyKind::Lru)).unwrap();
+            let directory = Directory::new(DirectoryConfig::fixed(ways as u64, ways, PolicyKind::Lru)).unwrap();
             let (key, mut feeder) = (|page| Key::new(1, page).unwrap(), Feeder::default());
             for page in 0..ways as u64 {
                 assert!(!directory.touch(&mut feeder, key(page)));
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn odd_set_sizes_are_refused() {
         for ways in [0, 1, 6, 36] {
-            assert!(Directory::new(Plan::fixed(100, ways, PolicyKind::Lru)).is_err());
+            assert!(Directory::new(DirectoryConfig::fixed(100, ways, PolicyKind::Lru)).is_err());
         }
     }
 
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a_warm_cache_is_only_read() {
         for kind in PolicyKind::ALL {
-            let directory = Directory::new(Plan::fixed(1200, 12, kind)).unwrap();
+            let directory = Directory::new(DirectoryConfig::fixed(1200, 12, kind)).unwrap();
             let mut feeder = Feeder::default();
             let mut round =
                 || (0..600).filter(|&page| directory.touch(&mut feeder, Key::new(1, page).unwrap())).count();
@@ -378,8 +378,9 @@ mod models {
     #[test]
     fn loom_directory_split_against_look_up() {
         model(|| {
-            let plan = Plan { sets: 1, sets_max: 2, ways: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
-            let directory = Arc::new(Directory::new(plan).unwrap());
+            let config =
+                DirectoryConfig { sets: 1, sets_max: 2, ways: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+            let directory = Arc::new(Directory::new(config).unwrap());
             let key = (0..).map(|page| Key::new(1, page).unwrap()).find(|key| key.hash().set(1, 2, 1) == 1).unwrap();
             let hash = key.hash();
             {

@@ -60,15 +60,15 @@ mod tests {
     use super::*;
     use crate::cache::key::Key;
     use crate::cache::policy::PolicyKind;
-    use crate::cache::{Cache, Flush, Plan, Wrote};
+    use crate::cache::{Cache, CacheConfig, Flush, Wrote};
     use crate::drive::PAGE_BYTES;
 
     /// A sync looks at no clean set, and at each dirty one, until its pages have arrived on the drives.
     #[test]
     fn exactly_the_dirty_sets_are_looked_at() {
         let bytes = 4000 * PAGE_BYTES as u64;
-        let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
-        let cache = Cache::new(plan).unwrap();
+        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let cache = Cache::new(config).unwrap();
         let dirty = || cache.dirty_sets.all(cache.directory.sets()).map(|SetIndex(index)| index).collect::<Vec<_>>();
         let key = |page| Key::new(1, page).unwrap();
         let set_index = |page| cache.directory.set_index(key(page).hash()).0;

@@ -77,7 +77,7 @@ const PIN_SHARE: u32 = 8;
 
 /// What a cache is made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct CacheConfig {
     /// Memory for pages in bytes.
     pub bytes: u64,
     /// The largest size to which it may be resized, in bytes.
@@ -176,17 +176,17 @@ pub struct Cache {
 
 impl Cache {
     /// An empty cache.
-    pub fn new(plan: Plan) -> Result<Cache> {
+    pub fn new(config: CacheConfig) -> Result<Cache> {
         let page = PAGE_BYTES as u64;
-        let ways = plan.set_size.max(1) as u64;
-        let (now, most) = (sets_of(plan.bytes, ways), most_sets(plan.bytes_max.max(plan.bytes), ways)?);
+        let ways = config.set_size.max(1) as u64;
+        let (now, most) = (sets_of(config.bytes, ways), most_sets(config.bytes_max.max(config.bytes), ways)?);
         let now = key::even_sets(key::first_sets(now as u32), now as u32);
-        let directory = Directory::new(directory::Plan {
+        let directory = Directory::new(directory::DirectoryConfig {
             sets: now,
             sets_max: most as u32,
-            ways: plan.set_size,
-            policy: plan.policy,
-            hash_mask: plan.hash_mask,
+            ways: config.set_size,
+            policy: config.policy,
+            hash_mask: config.hash_mask,
         })?;
         let (limit, most) = (with_spare(u64::from(now) * ways), with_spare(most * ways));
         let frames =

@@ -10,7 +10,7 @@ use loom::thread;
 
 use super::key::{Hash, Key};
 use super::policy::PolicyKind;
-use super::{Begun, Cache, Fill, Flush, Plan, Wrote};
+use super::{Begun, Cache, CacheConfig, Fill, Flush, Wrote};
 use crate::drive::{Failure, Fault, PAGE_BYTES};
 use crate::engine::Op;
 use crate::sys::sync::Ordering::Relaxed;
@@ -27,8 +27,8 @@ fn model(body: impl Fn() + Sync + Send + 'static) {
 /// A cache of one set of four pages.
 fn cache() -> Arc<Cache> {
     let bytes = 4 * PAGE_BYTES as u64;
-    let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
-    Arc::new(Cache::new(plan).unwrap())
+    let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+    Arc::new(Cache::new(config).unwrap())
 }
 
 fn page(number: u64) -> (Key, Hash) {

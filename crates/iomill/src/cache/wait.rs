@@ -181,15 +181,15 @@ impl Waiters {
 mod tests {
     use crate::cache::key::Key;
     use crate::cache::policy::PolicyKind;
-    use crate::cache::{Begun, Cache, Plan};
+    use crate::cache::{Begun, Cache, CacheConfig};
     use crate::drive::PAGE_BYTES;
 
     /// More waiters of a page than a 16-bit count holds, and one of another page of the set.
     #[test]
     fn more_waiters_than_a_set_can_count_are_all_told() {
         let bytes = 4 * PAGE_BYTES as u64;
-        let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
-        let cache = Cache::new(plan).unwrap();
+        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let cache = Cache::new(config).unwrap();
         let fill = |page| {
             let key = Key::new(1, page).unwrap();
             match cache.begin_fill(key, key.hash()) {

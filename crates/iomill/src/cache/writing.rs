@@ -242,7 +242,7 @@ impl Set<'_> {
 mod tests {
     use super::*;
     use crate::cache::policy::PolicyKind;
-    use crate::cache::{Begun, Came, Plan};
+    use crate::cache::{Begun, CacheConfig, Came};
 
     const BYTES: [u8; PAGE_BYTES] = [7; PAGE_BYTES];
 
@@ -275,8 +275,8 @@ mod tests {
     #[test]
     fn a_write_never_waits_for_pins() {
         let bytes = 64 * PAGE_BYTES as u64;
-        let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
-        let cache = Cache::new(plan).unwrap();
+        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let cache = Cache::new(config).unwrap();
         let set_of = |number| cache.directory.set_index(page(number).1);
         let full: Vec<u64> = (0..).filter(|&number| set_of(number) == set_of(0)).take(4).collect();
         let mut held = Vec::new();
@@ -309,8 +309,8 @@ mod tests {
     #[test]
     fn dirty_pages_stay_until_they_are_flushed_and_no_longer() {
         let bytes = 4 * PAGE_BYTES as u64;
-        let plan = Plan { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
-        let cache = Cache::new(plan).unwrap();
+        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let cache = Cache::new(config).unwrap();
         assert!(matches!(
             write(&cache, 0),
             Wrote::Done { dirty: 1, was: Err(Came { evicted: false, is_pressed: false }) }

@@ -19,7 +19,7 @@ use crate::sys::fs::Handle;
 use crate::sys::sync::{Mutex, lock};
 
 /// What drive threads are made from.
-pub struct Plan<'a> {
+pub struct DriveThreadsConfig<'a> {
     pub platform: &'a dyn Platform,
     pub services: &'a [Service],
     /// Whether another engine may replace one that cannot be made: no option names one.
@@ -57,12 +57,13 @@ impl std::fmt::Debug for DriveThreads {
 
 impl DriveThreads {
     /// Makes the servers and starts their threads. Notices say where a thread could not be bound to its CPUs, or uses another engine.
-    pub fn start(plan: Plan<'_>, notice: &dyn Fn(String)) -> Result<DriveThreads> {
+    pub fn start(config: DriveThreadsConfig<'_>, notice: &dyn Fn(String)) -> Result<DriveThreads> {
         let mut inboxes = Vec::new();
         let mut servers = Vec::new();
-        for (drive, service) in plan.services.iter().enumerate() {
-            let make = |one: &[Service]| Server::new(plan.platform, &one[0], plan.locks, plan.regions, plan.hold);
-            let server = with_rings_or_without(std::slice::from_ref(service), plan.may_change, notice, make);
+        for (drive, service) in config.services.iter().enumerate() {
+            let make =
+                |one: &[Service]| Server::new(config.platform, &one[0], config.locks, config.regions, config.hold);
+            let server = with_rings_or_without(std::slice::from_ref(service), config.may_change, notice, make);
             let server = server.map_err(|source| {
                 let thread = format!("a drive thread ({})", service.kind);
                 Error::Engine { thread, drive: Some(drive as u16), source }
@@ -70,12 +71,12 @@ impl DriveThreads {
             inboxes.push(ServerInbox { inbox: server.inbox(), waker: server.waker() });
             servers.push(server);
         }
-        if !plan.platform.threads() {
+        if !config.platform.threads() {
             return Ok(DriveThreads { inboxes, servers: Mutex::new(Servers::Stepped(servers)) });
         }
         let all = DriveThreads { inboxes, servers: Mutex::new(Servers::Threads(Vec::new())) };
         for (drive, server) in servers.into_iter().enumerate() {
-            let cpus = plan.cpus.get(drive).cloned().unwrap_or_default();
+            let cpus = config.cpus.get(drive).cloned().unwrap_or_default();
             let thread = spawn(drive, server, cpus, notice)?;
             if let Servers::Threads(threads) = &mut *lock(&all.servers) {
                 threads.push(thread);

@@ -49,7 +49,7 @@ use crate::sys::fs::{Alignment, Handle};
 use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
 use contexts::Cell;
-use drive_threads::{DriveThreads, Plan};
+use drive_threads::{DriveThreads, DriveThreadsConfig};
 use notices::Notices;
 use pools::Pool;
 
@@ -310,7 +310,7 @@ impl Exec {
         if let Some(drives) = self.drive_threads.get() {
             return Ok(drives);
         }
-        let plan = Plan {
+        let config = DriveThreadsConfig {
             platform: &*self.platform,
             services: &self.services,
             may_change: self.may_change_engines,
@@ -319,7 +319,7 @@ impl Exec {
             regions: &self.regions,
             hold: &self.hold,
         };
-        let drives = DriveThreads::start(plan, &|notice| self.notice(notice))?;
+        let drives = DriveThreads::start(config, &|notice| self.notice(notice))?;
         Ok(self.drive_threads.get_or_init(|| drives))
     }
 

@@ -33,7 +33,7 @@ use std::sync::{Arc, Weak};
 
 use crate::cache::key::{FILE_MAX, Key};
 use crate::cache::policy::PolicyKind;
-use crate::cache::{Cache, Plan};
+use crate::cache::{Cache, CacheConfig};
 use crate::counters::Board;
 use crate::drive::PAGE_BYTES;
 use crate::drive::regions::Regions;
@@ -247,7 +247,7 @@ fn caches(options: &PagerOptions, bytes: u64, bytes_max: u64, nodes: usize) -> R
     let each = share(bytes).into_iter().zip(share(bytes_max)).enumerate();
     let cache = |(number, (bytes, bytes_max))| {
         let PagerOptions { set_size, policy, hash_mask, .. } = *options;
-        Ok(Cache::new(Plan { bytes, bytes_max, set_size, policy, hash_mask })?.numbered(number))
+        Ok(Cache::new(CacheConfig { bytes, bytes_max, set_size, policy, hash_mask })?.numbered(number))
     };
     each.map(cache).collect()
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::lru::Lru;
 use super::*;
-use crate::cache::directory::{Directory, Plan};
+use crate::cache::directory::{Directory, DirectoryConfig};
 use crate::cache::feeder::Feeder;
 use crate::cache::key::Key;
 use crate::cache::set::{Set, Shape};
@@ -20,7 +20,7 @@ struct Cache {
 
 impl Cache {
     fn new(sets: u64, ways: usize, kind: PolicyKind) -> Cache {
-        let directory = Directory::new(Plan::fixed(sets * ways as u64, ways, kind)).unwrap();
+        let directory = Directory::new(DirectoryConfig::fixed(sets * ways as u64, ways, kind)).unwrap();
         Cache { directory, feeder: Feeder::default() }
     }
 

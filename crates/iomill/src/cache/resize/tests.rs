@@ -5,14 +5,15 @@
 use super::*;
 use crate::cache::key::Hash;
 use crate::cache::policy::PolicyKind;
-use crate::cache::{Begun, Flush, Plan, Wrote};
+use crate::cache::{Begun, CacheConfig, Flush, Wrote};
 
 const SET_BYTES: u64 = 4 * PAGE_BYTES as u64;
 
 /// A cache of sets of 4. It may have up to 200 sets.
 fn cache(sets: u64, policy: PolicyKind) -> Cache {
-    let plan = Plan { bytes: sets * SET_BYTES, bytes_max: 200 * SET_BYTES, set_size: 4, policy, hash_mask: u64::MAX };
-    Cache::new(plan).unwrap()
+    let config =
+        CacheConfig { bytes: sets * SET_BYTES, bytes_max: 200 * SET_BYTES, set_size: 4, policy, hash_mask: u64::MAX };
+    Cache::new(config).unwrap()
 }
 
 fn key(page: u64) -> (Key, Hash) {
