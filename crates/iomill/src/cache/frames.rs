@@ -7,12 +7,12 @@ use super::pins::Pins;
 use crate::drive::PAGE_BYTES;
 use crate::sys::memory::NodePolicy;
 use crate::sys::sync::{Mutex, lock};
-use memory::Memory;
+use memory::FrameMemory;
 
 /// All frames of a cache.
 #[derive(Debug)]
 pub struct Frames {
-    memory: Memory,
+    memory: FrameMemory,
     state: Mutex<FreeFrames>,
     /// The largest number of frames that there may ever be.
     most: u32,
@@ -37,10 +37,10 @@ struct FreeFrames {
 impl Frames {
     /// Room for `limit` frames now and `most` ever. Up to `pins_max` of them may be pinned at a time.
     pub fn new(limit: u32, most: u32, pins_max: u32) -> io::Result<Frames> {
-        Ok(Frames::over(Memory::new(most)?, limit, most, pins_max))
+        Ok(Frames::over(FrameMemory::new(most)?, limit, most, pins_max))
     }
 
-    fn over(memory: Memory, limit: u32, most: u32, pins_max: u32) -> Frames {
+    fn over(memory: FrameMemory, limit: u32, most: u32, pins_max: u32) -> Frames {
         let state = FreeFrames { limit, fresh: 0, free: Vec::new(), retired: Vec::new(), limbo: Vec::new() };
         Frames { memory, state: Mutex::new(state), most, pins: Pins::new(pins_max) }
     }
@@ -228,14 +228,14 @@ mod memory {
 
     /// The frames' bytes.
     #[derive(Debug)]
-    pub struct Memory(pub(super) Slab);
+    pub struct FrameMemory(pub(super) Slab);
 
-    impl Memory {
-        pub fn new(most: u32) -> io::Result<Memory> {
+    impl FrameMemory {
+        pub fn new(most: u32) -> io::Result<FrameMemory> {
             let slab = Slab::new(most as usize * PAGE_BYTES)?;
             // Without huge pages it works as well, only slower.
             let _advised = slab.advise_huge();
-            Ok(Memory(slab))
+            Ok(FrameMemory(slab))
         }
 
         pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
@@ -286,11 +286,11 @@ mod memory {
     use crate::sys::sync::{AtomicU64, Ordering::Relaxed};
 
     #[derive(Debug)]
-    pub struct Memory(Vec<[AtomicU64; 2]>);
+    pub struct FrameMemory(Vec<[AtomicU64; 2]>);
 
-    impl Memory {
-        pub fn new(most: u32) -> io::Result<Memory> {
-            Ok(Memory((0..most).map(|_| Default::default()).collect()))
+    impl FrameMemory {
+        pub fn new(most: u32) -> io::Result<FrameMemory> {
+            Ok(FrameMemory((0..most).map(|_| Default::default()).collect()))
         }
 
         pub fn bind(&self, _node: u32, _policy: NodePolicy) -> io::Result<()> {
@@ -347,7 +347,7 @@ mod tests {
         const FRAMES: u32 = 1001;
         for page in [PAGE_BYTES, 16 << 10, 64 << 10] {
             let slab = Slab::of_pages(FRAMES as usize * PAGE_BYTES, page).unwrap();
-            let frames = Frames::over(Memory(slab), FRAMES, FRAMES, 1);
+            let frames = Frames::over(FrameMemory(slab), FRAMES, FRAMES, 1);
             let all: Vec<u32> = std::iter::from_fn(|| frames.take()).collect();
             assert_eq!(all.len(), FRAMES as usize);
             frames.set_limit(10);

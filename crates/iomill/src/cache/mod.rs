@@ -49,8 +49,8 @@ mod writing;
 use std::sync::Arc;
 
 pub use held::{Held, HeldParts};
-pub use pins::Block as PinBlock;
-pub use resize::{Resize, Step};
+pub use pins::PinBlock;
+pub use resize::{CacheResize, Progress};
 pub use wait::{Outcome, Waiter};
 
 use crate::drive::PAGE_BYTES;

@@ -37,11 +37,11 @@ const TAKE_SLOTS: u32 = 16;
 /// Some slots of one thread.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Block {
+pub struct PinBlock {
     /// 1 once it was taken away from its thread (rule 5). Relaxed: the fences order it, `barrier::heavy` in `take_away` and
     /// `barrier::light` in `announce`.
     gone: AtomicU32,
-    /// Slots that are used: at least one, but 0 for a block of `Block::none`.
+    /// Slots that are used: at least one, but 0 for a block of `PinBlock::none`.
     count: u32,
     /// 0: empty; else a frame's number plus 1.
     slots: [AtomicU32; BLOCK_SLOTS],
@@ -50,21 +50,21 @@ pub struct Block {
 /// All slots of a cache.
 #[derive(Debug)]
 pub struct Pins {
-    blocks: Mutex<Blocks>,
+    blocks: Mutex<PinBlocks>,
     slots_max: AtomicU32,
 }
 
 #[derive(Debug, Default)]
-struct Blocks {
+struct PinBlocks {
     /// Every block in which there may be pins, those that are gone included.
-    all: Vec<Arc<Block>>,
+    all: Vec<Arc<PinBlock>>,
     /// Blocks that no thread has. They are in `all`.
-    free: Vec<Arc<Block>>,
+    free: Vec<Arc<PinBlock>>,
     /// Where in `all` to look first for blocks to take away, so that each thread's turn comes.
     hand: usize,
 }
 
-impl Blocks {
+impl PinBlocks {
     /// Forgets blocks that are gone and empty (rule 6). Returns how many slots the others have. A block that is gone counts only
     /// its slots with a pin.
     fn slots(&mut self) -> u32 {
@@ -127,7 +127,7 @@ impl Pins {
     }
 
     /// A block with an empty slot for the calling thread; `None` if as many pages are pinned as may be.
-    pub fn block(&self) -> Option<Arc<Block>> {
+    pub fn block(&self) -> Option<Arc<PinBlock>> {
         let mut blocks = lock(&self.blocks);
         if let Some(index) = blocks.free.iter().rposition(|block| block.empty().is_some()) {
             return Some(blocks.free.swap_remove(index));
@@ -145,13 +145,13 @@ impl Pins {
             }
         }
         let slots = std::array::from_fn(|_| AtomicU32::new(0));
-        let block = Arc::new(Block { gone: AtomicU32::new(0), count, slots });
+        let block = Arc::new(PinBlock { gone: AtomicU32::new(0), count, slots });
         blocks.all.push(Arc::clone(&block));
         Some(block)
     }
 
     /// Takes a block back from a thread that ends, or does not need it. Pins in it may go on (rule 3).
-    pub fn give(&self, block: Arc<Block>) {
+    pub fn give(&self, block: Arc<PinBlock>) {
         let mut blocks = lock(&self.blocks);
         if !block.is_gone() {
             blocks.free.push(block);
@@ -168,11 +168,11 @@ impl Pins {
     }
 }
 
-impl Block {
+impl PinBlock {
     /// A block that has no empty slot, for threads without a block.
-    pub fn none() -> Arc<Block> {
+    pub fn none() -> Arc<PinBlock> {
         let slots = std::array::from_fn(|_| AtomicU32::new(1));
-        Arc::new(Block { gone: AtomicU32::new(0), count: 0, slots })
+        Arc::new(PinBlock { gone: AtomicU32::new(0), count: 0, slots })
     }
 
     fn used_slots(&self) -> &[AtomicU32] {
@@ -210,7 +210,7 @@ impl Block {
 }
 
 /// Announces a pin (rule 1). After this the caller looks at the set's version, and whether the block is gone (rule 5). The light
-/// fence pairs with the heavy fences in `Pins::pinned` and `Blocks::take_away`.
+/// fence pairs with the heavy fences in `Pins::pinned` and `PinBlocks::take_away`.
 #[inline(always)]
 pub fn announce(slot: &AtomicU32, frame: u32) {
     // Release: pairs with the Acquire in `Pins::pinned`. The slot's former pin may have ended unseen. A thread that sees this pin
@@ -219,7 +219,7 @@ pub fn announce(slot: &AtomicU32, frame: u32) {
     barrier::light();
 }
 
-/// Ends a pin. Release: pairs with the Acquire in `Pins::pinned` and `Block::empty`, so that everything read through the pin was
+/// Ends a pin. Release: pairs with the Acquire in `Pins::pinned` and `PinBlock::empty`, so that everything read through the pin was
 /// read before.
 #[inline(always)]
 pub fn end(slot: &AtomicU32) {

@@ -25,7 +25,7 @@ use crate::sys::sync::{MutexGuard, lock, write};
 
 /// How far a resize has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Progress {
     /// The resize is done.
     Done,
     /// There is more to do.
@@ -36,7 +36,7 @@ pub enum Step {
 
 /// A resize under way. There is one at a time. A drop leaves the cache at the size that it has reached.
 #[derive(Debug)]
-pub struct Resize<'a> {
+pub struct CacheResize<'a> {
     cache: &'a Cache,
     target: u32,
     /// The set to look through next for frames above the limit, once the number of sets is right.
@@ -49,7 +49,7 @@ pub struct Resize<'a> {
 impl Cache {
     /// Begins to resize to so many bytes, after resizes that began earlier have ended. At most the size that the cache
     /// was planned for.
-    pub fn begin_resize(&self, bytes: u64) -> Resize<'_> {
+    pub fn begin_resize(&self, bytes: u64) -> CacheResize<'_> {
         let one = lock(&self.resizing);
         let ways = self.directory.ways() as u64;
         let target = self.directory.even_sets(sets_of(bytes, ways).min(u64::from(self.directory.sets_max())) as u32);
@@ -57,7 +57,7 @@ impl Cache {
         if limit > self.frames.limit() {
             self.frames.set_limit(limit);
         }
-        Resize { cache: self, target, cursor: 0, left: false, _one: one }
+        CacheResize { cache: self, target, cursor: 0, left: false, _one: one }
     }
 
     /// Bytes from the first to the last frame that may be in use.
@@ -71,9 +71,9 @@ impl Cache {
     }
 }
 
-impl Resize<'_> {
+impl CacheResize<'_> {
     /// Goes on by at most so many sets. It appends dirty pages that are in the way to `dirty`.
-    pub fn go_on(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Step {
+    pub fn go_on(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Progress {
         let cache = self.cache;
         for _ in 0..sets {
             let now = cache.directory.sets();
@@ -86,14 +86,14 @@ impl Resize<'_> {
                 std::cmp::Ordering::Equal => return self.settle(sets, dirty),
             };
             if !gone_on {
-                return Step::Blocked;
+                return Progress::Blocked;
             }
         }
-        Step::More
+        Progress::More
     }
 
     /// Goes through sets for frames above the limit, once the number of sets is right.
-    fn settle(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Step {
+    fn settle(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Progress {
         let cache = self.cache;
         if self.cursor == 0 {
             let limit = with_spare(cache.directory.pages());
@@ -107,9 +107,9 @@ impl Resize<'_> {
         }
         self.cursor = if end == self.target { 0 } else { end };
         match (end == self.target, self.left) {
-            (false, _) => Step::More,
-            (true, true) => Step::Blocked,
-            (true, false) => Step::Done,
+            (false, _) => Progress::More,
+            (true, true) => Progress::Blocked,
+            (true, false) => Progress::Done,
         }
     }
 
@@ -120,7 +120,7 @@ impl Resize<'_> {
     }
 }
 
-impl Drop for Resize<'_> {
+impl Drop for CacheResize<'_> {
     fn drop(&mut self) {
         let directory = &self.cache.directory;
         directory.policy().resized(directory.sets(), directory.ways());

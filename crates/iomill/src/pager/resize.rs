@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Pager, PagerOptions};
 use crate::cache::key::Key;
-use crate::cache::{Cache, Resize, Step};
+use crate::cache::{Cache, CacheResize, Progress};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
@@ -108,7 +108,7 @@ impl Pager {
     }
 
     /// Runs one cache's resize to its end.
-    fn resize_one(&self, exec: &Exec, cache: &Cache, resize: &mut Resize<'_>) -> Result<()> {
+    fn resize_one(&self, exec: &Exec, cache: &Cache, resize: &mut CacheResize<'_>) -> Result<()> {
         let start = cache.span().0;
         self.regions.use_slab(start, cache.used_bytes());
         let mut dirty = Vec::new();
@@ -117,10 +117,10 @@ impl Pager {
             self.board.set_cache_bytes(self.pages() * PAGE_BYTES as u64);
             exec.check_open()?;
             match step {
-                Step::Done => break,
-                Step::More => {}
-                Step::Blocked if self.flush_out(&mut dirty)? => {}
-                Step::Blocked => exec.pause_for_io(),
+                Progress::Done => break,
+                Progress::More => {}
+                Progress::Blocked if self.flush_out(&mut dirty)? => {}
+                Progress::Blocked => exec.pause_for_io(),
             }
         }
         self.regions.use_slab(start, cache.used_bytes());

@@ -7,12 +7,12 @@ use crate::cache::lanes::ways_of;
 
 /// The hits' byte counts. The hand is the way that is looked at next.
 #[derive(Debug)]
-pub struct Clock {
+pub struct ClockPolicy {
     /// The largest number of hits that is noted.
     pub most: u8,
 }
 
-impl Policy for Clock {
+impl Policy for ClockPolicy {
     fn on_hit(&self) -> HitRule {
         HitRule::Count(self.most)
     }

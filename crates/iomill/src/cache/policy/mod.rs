@@ -155,8 +155,8 @@ pub fn new(kind: PolicyKind, scale: Scale) -> io::Result<Box<dyn Policy>> {
     Ok(match kind {
         PolicyKind::Lru => Box::new(lru::Lru),
         PolicyKind::Lfu => Box::new(lfu::Lfu),
-        PolicyKind::Clock => Box::new(clock::Clock { most: 1 }),
-        PolicyKind::Gclock => Box::new(clock::Clock { most: GCLOCK_HITS }),
+        PolicyKind::Clock => Box::new(clock::ClockPolicy { most: 1 }),
+        PolicyKind::Gclock => Box::new(clock::ClockPolicy { most: GCLOCK_HITS }),
         PolicyKind::Sieve => Box::new(sieve::Sieve),
         PolicyKind::S3Fifo => Box::new(s3_fifo::S3Fifo { hash_mask: scale.hash_mask }),
         PolicyKind::WTinyLfu => Box::new(w_tinylfu::WTinyLfu::new(scale)?),

@@ -62,9 +62,9 @@ fn resize(cache: &Cache, sets: u64) {
     let (mut resize, mut dirty) = (cache.begin_resize(sets * SET_BYTES), Vec::new());
     loop {
         match resize.go_on(3, &mut dirty) {
-            Step::Done => break,
-            Step::More => assert!(dirty.is_empty()),
-            Step::Blocked => {
+            Progress::Done => break,
+            Progress::More => assert!(dirty.is_empty()),
+            Progress::Blocked => {
                 assert!(!dirty.is_empty(), "no other thread is here");
                 dirty.drain(..).for_each(|key| flush(cache, key));
             }
@@ -171,7 +171,7 @@ fn work_under_way_ends_well() {
 
         let mut resize = cache.begin_resize(to * SET_BYTES);
         for _ in 0..100 {
-            if resize.go_on(10, &mut dirty) == Step::Done {
+            if resize.go_on(10, &mut dirty) == Progress::Done {
                 break;
             }
         }
@@ -190,7 +190,7 @@ fn work_under_way_ends_well() {
         }
         flushing.into_iter().for_each(|page| cache.end_flush(key(page).0, Ok(())));
         assert!(waiters.iter().all(|waiter| waiter.outcome() == Some(Ok(()))));
-        while resize.go_on(100, &mut dirty) != Step::Done {}
+        while resize.go_on(100, &mut dirty) != Progress::Done {}
         for index in 0..cache.directory.sets_max() {
             let set = cache.directory.set(SetIndex(index)).lock();
             assert_eq!((set.waiters(), set.transit(), set.filling() | set.flushing()), (0, 0, 0));
