@@ -3,7 +3,7 @@
 use iomill::Error;
 use iomill::cache::directory::{Directory, DirectoryConfig};
 use iomill::cache::feeder::Feeder;
-use iomill::cache::key::{Hash, Key};
+use iomill::cache::key::{Key, KeyHash};
 
 use crate::error::Result;
 use crate::pages::{Access, DEVICE_SHIFT};
@@ -52,7 +52,7 @@ impl Simulated for Sets {
     /// The next accesses of a trace are known, so the headers of large caches are prefetched.
     fn hits(&mut self, accesses: impl Iterator<Item = Access>) -> usize {
         let mut keys = accesses.filter_map(key_of).peekable();
-        let (mut ahead, mut hits) = ([(Key::NOTHING, Hash(0)); AHEAD], 0);
+        let (mut ahead, mut hits) = ([(Key::NOTHING, KeyHash(0)); AHEAD], 0);
         while keys.peek().is_some() {
             let mut len = 0;
             for (place, key) in ahead.iter_mut().zip(&mut keys) {

@@ -4,7 +4,7 @@
 //! It knows nothing of memory or I/O. So a simulation runs the same code ([`Directory::touch`]).
 
 use super::feeder::Feeder;
-use super::key::{self, Hash, Key};
+use super::key::{self, Key, KeyHash};
 use super::policy::{self, Policy, PolicyKind, Scale};
 use super::set::{HitRule, Locked, Seen, Set, Shape};
 use super::words::Words;
@@ -105,7 +105,7 @@ impl Directory {
     }
 
     /// The set of a page when the directory has `sets` sets.
-    pub(super) fn set_index_of(&self, hash: Hash, sets: u32) -> SetIndex {
+    pub(super) fn set_index_of(&self, hash: KeyHash, sets: u32) -> SetIndex {
         SetIndex(hash.set(self.first_sets, sets, key::split_mask(self.first_sets, sets)))
     }
 
@@ -146,13 +146,13 @@ impl Directory {
 
     /// A page's hash.
     #[inline(always)]
-    pub fn hash(&self, key: Key) -> Hash {
+    pub fn hash(&self, key: Key) -> KeyHash {
         key.hash().masked(self.hash_mask)
     }
 
     /// The number of a page's set at this moment.
     #[inline(always)]
-    pub fn set_index(&self, hash: Hash) -> SetIndex {
+    pub fn set_index(&self, hash: KeyHash) -> SetIndex {
         // Acquire: pairs with the Release in `set_sets`.
         let size = self.size.load(Ordering::Acquire);
         if size & UNEVEN != 0 {
@@ -163,7 +163,7 @@ impl Directory {
 
     #[cold]
     #[inline(never)]
-    fn uneven_set_index(&self, hash: Hash, size: u64) -> SetIndex {
+    fn uneven_set_index(&self, hash: KeyHash, size: u64) -> SetIndex {
         SetIndex(hash.set(self.first_sets, size as u32, (size >> 32) as u32))
     }
 
@@ -202,24 +202,24 @@ impl Directory {
 
     /// The set of a page at this moment.
     #[inline(always)]
-    pub fn set_of(&self, hash: Hash) -> Set<'_> {
+    pub fn set_of(&self, hash: KeyHash) -> Set<'_> {
         self.set(self.set_index(hash))
     }
 
     /// Looks a page up without a lock.
     #[inline(always)]
-    pub fn find(&self, key: Key, hash: Hash) -> Option<Seen<'_>> {
+    pub fn find(&self, key: Key, hash: KeyHash) -> Option<Seen<'_>> {
         self.set_of(hash).find(key, hash)
     }
 
     /// Notes a hit on a page, in that way of its set, by the policy's rule.
     #[inline]
-    pub fn hit(&self, hash: Hash, way: usize) {
+    pub fn hit(&self, hash: KeyHash, way: usize) {
         self.set_of(hash).hit(way, self.hit_rule);
     }
 
     /// Locks the set that a page belongs to.
-    pub fn lock(&self, hash: Hash) -> (SetIndex, Locked<'_>) {
+    pub fn lock(&self, hash: KeyHash) -> (SetIndex, Locked<'_>) {
         loop {
             let set_index = self.set_index(hash);
             let locked = self.set(set_index).lock();
@@ -231,7 +231,7 @@ impl Directory {
     }
 
     /// Tells the policy of a page that is not there and is about to come in.
-    pub fn missed(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, hash: Hash) {
+    pub fn missed(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, hash: KeyHash) {
         if self.wants_feed {
             self.policy.feed(&[hash]);
         }
@@ -259,13 +259,13 @@ impl Directory {
 
     /// Prefetches the lines of a page's set that an access may touch.
     #[inline]
-    pub fn prefetch(&self, hash: Hash) {
+    pub fn prefetch(&self, hash: KeyHash) {
         let set = self.set(self.set_index(hash));
         (0..self.shape.stride / 8).for_each(|line| super::prefetch(set.line(line)));
     }
 
     /// [`Directory::touch`] with the hash that the caller has computed already.
-    pub fn touch_hashed(&self, feeder: &mut Feeder, key: Key, hash: Hash) -> bool {
+    pub fn touch_hashed(&self, feeder: &mut Feeder, key: Key, hash: KeyHash) -> bool {
         if let Some(seen) = self.find(key, hash) {
             feeder.push(seen.way, hash);
             return true;

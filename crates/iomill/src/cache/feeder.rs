@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use super::key::Hash;
+use super::key::KeyHash;
 
 /// Hits that a feeder remembers.
 pub const FEEDER_LEN: usize = 64;
@@ -17,7 +17,7 @@ const TOLD_LEN: usize = 8;
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub struct Feeder {
-    hashes: [Cell<Hash>; FEEDER_LEN],
+    hashes: [Cell<KeyHash>; FEEDER_LEN],
     /// The way of each.
     ways: [Cell<u8>; FEEDER_LEN],
     /// Hits since the last drain, overwritten ones included.
@@ -27,7 +27,7 @@ pub struct Feeder {
 impl Default for Feeder {
     fn default() -> Feeder {
         Feeder {
-            hashes: [const { Cell::new(Hash(0)) }; FEEDER_LEN],
+            hashes: [const { Cell::new(KeyHash(0)) }; FEEDER_LEN],
             ways: [const { Cell::new(0) }; FEEDER_LEN],
             count: Cell::new(0),
         }
@@ -37,7 +37,7 @@ impl Default for Feeder {
 impl Feeder {
     /// Notes a hit. Returns `true` once in [`FEEDER_LEN`] hits.
     #[inline(always)]
-    pub fn push(&self, way: u32, hash: Hash) -> bool {
+    pub fn push(&self, way: u32, hash: KeyHash) -> bool {
         let count = self.count.get();
         self.hashes[count % FEEDER_LEN].set(hash);
         self.ways[count % FEEDER_LEN].set(way as u8);
@@ -52,11 +52,11 @@ impl Feeder {
 
     /// Hands out the hits that are remembered, in order, and forgets them. Each hit's hash and way go to `hit`. Then
     /// the hashes of several hits go to `feed` together.
-    pub fn drain(&self, mut hit: impl FnMut(Hash, usize), mut feed: impl FnMut(&[Hash])) {
+    pub fn drain(&self, mut hit: impl FnMut(KeyHash, usize), mut feed: impl FnMut(&[KeyHash])) {
         let count = self.count.replace(0);
         let mut next = count - count.min(FEEDER_LEN);
         while next < count {
-            let mut hashes = [Hash(0); TOLD_LEN];
+            let mut hashes = [KeyHash(0); TOLD_LEN];
             let len = TOLD_LEN.min(count - next);
             for told in &mut hashes[..len] {
                 let (hash, way) = (self.hashes[next % FEEDER_LEN].get(), self.ways[next % FEEDER_LEN].get());

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use super::key::{Hash, Key};
+use super::key::{Key, KeyHash};
 use super::set::{Locked, Seen};
 use super::{Cache, PinBlock, pins};
 use crate::drive::PAGE_BYTES;
@@ -83,7 +83,7 @@ impl Cache {
     pub unsafe fn pin<'a>(
         &'a self,
         key: Key,
-        hash: Hash,
+        hash: KeyHash,
         (block, slot): (&PinBlock, &AtomicU32),
     ) -> Result<Option<(Held<'a>, Seen<'a>)>, Gone> {
         loop {
@@ -111,7 +111,7 @@ impl Cache {
     pub unsafe fn pin_found<'a, const DEFAULT: bool>(
         &'a self,
         key: Key,
-        hash: Hash,
+        hash: KeyHash,
         (block, slot): (&PinBlock, &AtomicU32),
     ) -> Option<(Held<'a>, Seen<'a>)> {
         let seen = self.directory.set_as::<DEFAULT>(self.directory.set_index(hash)).find(key, hash)?;
@@ -131,7 +131,7 @@ impl Cache {
     }
 
     #[cold]
-    pub(super) fn mark(&self, key: Key, hash: Hash) {
+    pub(super) fn mark(&self, key: Key, hash: KeyHash) {
         let (_, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash)
             && !Locked::has(set.filling(), way)

@@ -74,25 +74,25 @@ impl Key {
     /// The key's hash: a multiplication folded on itself, twice. Neighbouring pages and files then differ in all bits
     /// that are used. When runs of pages met in one set, a simulation lost 11 points of hit rate.
     #[inline(always)]
-    pub fn hash(self) -> Hash {
+    pub fn hash(self) -> KeyHash {
         let fold = |word: u64, by: u64| {
             let wide = u128::from(word) * u128::from(by);
             wide as u64 ^ (wide >> 64) as u64
         };
-        Hash(fold(fold(self.0 ^ 0x9E37_79B9_7F4A_7C15, 0xD6E8_FEB8_6659_FD93), 0xA076_1D64_78BD_642F))
+        KeyHash(fold(fold(self.0 ^ 0x9E37_79B9_7F4A_7C15, 0xD6E8_FEB8_6659_FD93), 0xA076_1D64_78BD_642F))
     }
 }
 
 /// A key's hash. The high half chooses the base set, bits 0 to 23 choose the split set, and bits 24 to 31 are the tag.
 /// The sketch mixes the low half once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hash(pub u64);
+pub struct KeyHash(pub u64);
 
-impl Hash {
+impl KeyHash {
     /// The hash with only some of its bits, for tests that want a bad one.
     #[inline]
-    pub fn masked(self, mask: u64) -> Hash {
-        Hash(self.0 & mask)
+    pub fn masked(self, mask: u64) -> KeyHash {
+        KeyHash(self.0 & mask)
     }
 
     /// The tag: 1 to 255.
@@ -119,7 +119,7 @@ impl Hash {
         set
     }
 
-    /// [`Hash::set`] where all sets have been split by the bits of `mask`, and none by one more.
+    /// [`KeyHash::set`] where all sets have been split by the bits of `mask`, and none by one more.
     #[inline(always)]
     pub fn even_set(self, first_sets: u32, mask: u32) -> u32 {
         let base = (((self.0 >> 32) * u64::from(first_sets)) >> 32) as u32;

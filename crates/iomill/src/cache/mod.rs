@@ -60,7 +60,7 @@ use directory::Directory;
 pub use directory::SetIndex;
 use dirty_sets::DirtySets;
 use frames::Frames;
-use key::{Hash, Key};
+use key::{Key, KeyHash};
 use lanes::ways_of;
 use policy::PolicyKind;
 use set::{Locked, Seen};
@@ -245,7 +245,7 @@ impl Cache {
     /// # Safety
     /// `within + len` is at most a page. `to` is writable for `len` bytes, and no other thread uses it.
     #[inline(always)]
-    pub unsafe fn read(&self, key: Key, hash: Hash, within: usize, to: *mut u8, len: usize) -> Option<Seen<'_>> {
+    pub unsafe fn read(&self, key: Key, hash: KeyHash, within: usize, to: *mut u8, len: usize) -> Option<Seen<'_>> {
         for _ in 0..4 {
             let seen = self.directory.find(key, hash)?;
             // SAFETY: the caller's promise.
@@ -257,7 +257,7 @@ impl Cache {
     }
 
     /// Asks for a page that was not found.
-    pub fn begin_fill(&self, key: Key, hash: Hash) -> Begun {
+    pub fn begin_fill(&self, key: Key, hash: KeyHash) -> Begun {
         let (set_index, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash) {
             return if Locked::has(set.filling(), way) { Begun::Busy } else { Begun::Present };
@@ -271,14 +271,14 @@ impl Cache {
         }
     }
 
-    fn fill(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, key: Key, hash: Hash, room: Room) -> Fill {
+    fn fill(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, key: Key, hash: KeyHash, room: Room) -> Fill {
         set.begin_filling(room.way, key);
         self.directory.policy().inserted(index, set, room.way, hash);
         Fill { key, frame: set.frame(room.way), came: room.came }
     }
 
     /// A way, with a frame, for a page that comes in. The set is locked. The page is neither in the set nor in transit.
-    fn room(&self, set_index: SetIndex, set: &mut Locked<'_>, incoming: Hash) -> Option<Room> {
+    fn room(&self, set_index: SetIndex, set: &mut Locked<'_>, incoming: KeyHash) -> Option<Room> {
         self.directory.missed(set_index, set, incoming);
         let free = set.free();
         if free != 0
@@ -302,7 +302,7 @@ impl Cache {
         SetIndex(index): SetIndex,
         set: &mut Locked<'_>,
         among: u32,
-        incoming: Hash,
+        incoming: KeyHash,
     ) -> Option<(usize, bool)> {
         let dirty = set.dirty() | set.flushing();
         let settled = among & set.present() & !dirty;
@@ -389,7 +389,7 @@ impl Cache {
 
     /// What to wait on while another thread works on a page; `None` if no thread does. A page that is being flushed is
     /// busy only for a caller that wants to flush it.
-    pub fn waiter(&self, key: Key, hash: Hash, to_flush: bool) -> Option<Arc<Waiter>> {
+    pub fn waiter(&self, key: Key, hash: KeyHash, to_flush: bool) -> Option<Arc<Waiter>> {
         let (_, mut set) = self.directory.lock(hash);
         let busy = match set.find(key, hash) {
             Some(way) => Locked::has(set.filling() | if to_flush { set.flushing() } else { 0 }, way),
@@ -400,7 +400,7 @@ impl Cache {
 
     /// Begins to read a page past its full set. Returns `false` if the page is there by now, or another thread works on
     /// it.
-    pub fn begin_bypass(&self, key: Key, hash: Hash) -> bool {
+    pub fn begin_bypass(&self, key: Key, hash: KeyHash) -> bool {
         let (_, mut set) = self.directory.lock(hash);
         set.find(key, hash).is_none()
             && !self.waiters.in_transit(&set, key)
@@ -408,7 +408,7 @@ impl Cache {
     }
 
     /// Ends such a read.
-    pub fn end_bypass(&self, key: Key, hash: Hash, outcome: Outcome) {
+    pub fn end_bypass(&self, key: Key, hash: KeyHash, outcome: Outcome) {
         let (_, mut set) = self.directory.lock(hash);
         self.waiters.end_transit(&mut set, key, outcome);
     }
@@ -447,7 +447,7 @@ impl Cache {
     /// Prefetches the line with the tags and frames, for which the look-up of the page will wait. Says where the set
     /// is.
     #[inline(always)]
-    pub fn prefetch<const DEFAULT: bool>(&self, hash: Hash) -> SetIndex {
+    pub fn prefetch<const DEFAULT: bool>(&self, hash: KeyHash) -> SetIndex {
         let set_index = self.directory.set_index(hash);
         prefetch(self.directory.set_as::<DEFAULT>(set_index).line(0));
         set_index
@@ -455,7 +455,7 @@ impl Cache {
 
     /// Prefetches what filling the page will read and write.
     #[inline]
-    pub fn prefetch_to_fill(&self, hash: Hash) {
+    pub fn prefetch_to_fill(&self, hash: KeyHash) {
         let set = self.directory.set(self.directory.set_index(hash));
         for line in 0..self.directory.header_lines() {
             prefetch(set.line(line));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::key::{Hash, Key};
+use super::key::{Key, KeyHash};
 use super::policy::PolicyKind;
 use super::{Begun, Cache, CacheConfig, Fill, Flush, Wrote};
 use crate::drive::{Failure, Fault, PAGE_BYTES};
@@ -31,7 +31,7 @@ fn cache() -> Arc<Cache> {
     Arc::new(Cache::new(config).unwrap())
 }
 
-fn page(number: u64) -> (Key, Hash) {
+fn page(number: u64) -> (Key, KeyHash) {
     let key = Key::new(1, number).unwrap();
     (key, key.hash())
 }

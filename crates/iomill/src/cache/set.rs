@@ -18,7 +18,7 @@
 //!    key set). Look-ups go by tags, so they find only present ways.
 //! 4. Dirty, flushing and marked ways are present.
 
-use crate::cache::key::{Hash, Key};
+use crate::cache::key::{Key, KeyHash};
 use crate::cache::lanes::lane_of;
 #[cfg(not(iomill_models))]
 use crate::sys::sync::AtomicU32;
@@ -141,7 +141,7 @@ impl<'a> Set<'a> {
 
     /// Looks a page up without the lock. `None` if it is not present, or if the set is being changed.
     #[inline(always)]
-    pub fn find(&self, key: Key, hash: Hash) -> Option<Seen<'a>> {
+    pub fn find(&self, key: Key, hash: KeyHash) -> Option<Seen<'a>> {
         let first = self.word(0);
         // Acquire: pairs with the Release in the drop of `Locked`.
         let head = first.load(Ordering::Acquire);
@@ -162,7 +162,7 @@ impl<'a> Set<'a> {
     /// The first way that may hold a page, by its tag. The caller then asks [`Set::has_key`]. It believes neither
     /// answer before it has seen that the set has not changed (rule 1).
     #[inline(always)]
-    pub fn guess(&self, hash: Hash) -> Option<Seen<'a>> {
+    pub fn guess(&self, hash: KeyHash) -> Option<Seen<'a>> {
         let first = self.word(0);
         // Acquire: pairs with the Release in the drop of `Locked`.
         let head = first.load(Ordering::Acquire);
@@ -353,7 +353,7 @@ impl<'a> Locked<'a> {
     }
 
     /// The way of a page that is present or filling.
-    pub fn find(&self, key: Key, hash: Hash) -> Option<usize> {
+    pub fn find(&self, key: Key, hash: KeyHash) -> Option<usize> {
         let mut matches = self.set.tag_matches(hash.tag()) | self.filling();
         while matches != 0 {
             let way = matches.trailing_zeros() as usize;
@@ -404,7 +404,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Makes a way that is free or filling present.
-    pub fn set_present(&mut self, way: usize, key: Key, hash: Hash) {
+    pub fn set_present(&mut self, way: usize, key: Key, hash: KeyHash) {
         self.put(self.set.shape.keys + way, key.word());
         self.set_filling(way, false);
         self.set_tag(way, hash.tag());

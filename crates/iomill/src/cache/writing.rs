@@ -1,6 +1,6 @@
 //! Writing to cached pages, and the later life of the pages that were written to (rules 2 and 3 of the cache).
 
-use super::key::{Hash, Key};
+use super::key::{Key, KeyHash};
 use super::lanes::ways_of;
 use super::set::{LOCKED, Locked, Seen, Set};
 use super::{Cache, Flush, Outcome, SetIndex, Wrote};
@@ -18,7 +18,7 @@ impl Cache {
     pub unsafe fn write(
         &self,
         key: Key,
-        hash: Hash,
+        hash: KeyHash,
         within: usize,
         from: *const u8,
         len: usize,
@@ -63,7 +63,7 @@ impl Cache {
     }
 
     /// The frame of a present way, for a write. A pinned page gets another frame (rule 2).
-    fn writable(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
+    fn writable(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: KeyHash) -> Option<u32> {
         let old = set.frame(way);
         if !Locked::has(set.marked(), way) || self.unmark(set, 1 << way) != 0 {
             return Some(old);
@@ -79,7 +79,7 @@ impl Cache {
 
     /// A frame of another page, of this set or of any set. Never the frame of `way` itself, because its pin may have
     /// ended by now.
-    fn evict_for_frame(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: Hash) -> Option<u32> {
+    fn evict_for_frame(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: KeyHash) -> Option<u32> {
         if let Some((victim, _)) = self.evict(set_index, set, set.all() & !(1 << way), hash) {
             return Some(set.frame(victim));
         }
@@ -246,7 +246,7 @@ mod tests {
 
     const BYTES: [u8; PAGE_BYTES] = [7; PAGE_BYTES];
 
-    fn page(number: u64) -> (Key, Hash) {
+    fn page(number: u64) -> (Key, KeyHash) {
         let key = Key::new(1, number).unwrap();
         (key, key.hash())
     }

@@ -24,7 +24,7 @@ const CELLS_MAX: u64 = 1024;
 
 /// A compiled hash layout.
 #[derive(Debug)]
-pub(super) struct Hash {
+pub(super) struct HashLayout {
     /// The file's key.
     key: u64,
     /// Blocks in a group.
@@ -40,9 +40,9 @@ pub(super) struct Hash {
     cell_bits: u32,
 }
 
-impl Hash {
+impl HashLayout {
     /// Weights are 1..=1000, at most 256 of them, at least one.
-    pub(super) fn new(weights: &[u32], key: u64) -> Hash {
+    pub(super) fn new(weights: &[u32], key: u64) -> HashLayout {
         let gcd = weights.iter().fold(0, |a, &b| gcd(a, b)).max(1);
         let sum = weights.iter().map(|&w| u64::from(w / gcd)).sum::<u64>();
         let times = repeats(sum);
@@ -59,7 +59,7 @@ impl Hash {
         let cell_bits = bits_for(group.div_ceil(CELLS_MAX));
         let cells = (0..group).step_by(1 << cell_bits);
         let cells = cells.map(|slot| (first.partition_point(|&f| u64::from(f) <= slot) - 1) as u16).collect();
-        Hash {
+        HashLayout {
             key,
             group: Divisor::new(group),
             permutation: Permutation::new(group),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use divisor::Divisor;
-use hash::Hash;
+use hash::HashLayout;
 
 /// A file has at most this many drives.
 pub const DRIVES_MAX: usize = 256;
@@ -55,16 +55,16 @@ pub struct Placement {
 
 /// A layout compiled for one file's drives. A clone is cheap and shares the tables.
 #[derive(Clone, Debug)]
-pub struct Map(Shape);
+pub struct Map(CompiledLayout);
 
 #[derive(Clone, Debug)]
-enum Shape {
+enum CompiledLayout {
     /// Divides by the number of drives.
     Striping(Divisor),
     /// Divides by the number of drives.
     Rotated(Divisor),
     /// Never used for one drive: there the order of blocks is kept, as striping does.
-    Hash(Arc<Hash>),
+    Hash(Arc<HashLayout>),
 }
 
 impl Map {
@@ -80,14 +80,18 @@ impl Map {
         }
         let drives = Divisor::new(n as u64);
         Ok(Map(match kind {
-            LayoutKind::Striping => Shape::Striping(drives),
-            LayoutKind::Rotated => Shape::Rotated(drives),
+            LayoutKind::Striping => CompiledLayout::Striping(drives),
+            LayoutKind::Rotated => CompiledLayout::Rotated(drives),
             LayoutKind::Hash => {
                 if let Some(drive) = weights.iter().position(|w| !(1..=WEIGHT_MAX).contains(w)) {
                     let what = format!("weight {} of drive {drive}", weights[drive]);
                     return Err(Error::invalid(what, format!("a weight is 1 to {WEIGHT_MAX}")));
                 }
-                if n == 1 { Shape::Striping(drives) } else { Shape::Hash(Arc::new(Hash::new(weights, key))) }
+                if n == 1 {
+                    CompiledLayout::Striping(drives)
+                } else {
+                    CompiledLayout::Hash(Arc::new(HashLayout::new(weights, key)))
+                }
             }
         }))
     }
@@ -95,16 +99,16 @@ impl Map {
     /// The number of drives.
     pub fn drives(&self) -> u16 {
         match &self.0 {
-            Shape::Striping(n) | Shape::Rotated(n) => n.get() as u16,
-            Shape::Hash(hash) => hash.drives(),
+            CompiledLayout::Striping(n) | CompiledLayout::Rotated(n) => n.get() as u16,
+            CompiledLayout::Hash(hash) => hash.drives(),
         }
     }
 
     /// After every multiple of this many blocks, each part has no gap.
     pub fn group_blocks(&self) -> u64 {
         match &self.0 {
-            Shape::Striping(n) | Shape::Rotated(n) => n.get(),
-            Shape::Hash(hash) => hash.group_blocks(),
+            CompiledLayout::Striping(n) | CompiledLayout::Rotated(n) => n.get(),
+            CompiledLayout::Hash(hash) => hash.group_blocks(),
         }
     }
 
@@ -112,17 +116,17 @@ impl Map {
     #[inline]
     pub fn place(&self, block: u64) -> Placement {
         match &self.0 {
-            Shape::Striping(n) => {
+            CompiledLayout::Striping(n) => {
                 let (stripe, drive) = n.div_rem(block);
                 Placement { drive: drive as u16, block: stripe }
             }
-            Shape::Rotated(n) => {
+            CompiledLayout::Rotated(n) => {
                 let (stripe, position) = n.div_rem(block);
                 let drive = position + n.div_rem(stripe).1;
                 let drive = if drive < n.get() { drive } else { drive - n.get() };
                 Placement { drive: drive as u16, block: stripe }
             }
-            Shape::Hash(hash) => hash.place(block),
+            CompiledLayout::Hash(hash) => hash.place(block),
         }
     }
 
@@ -131,12 +135,12 @@ impl Map {
     #[inline]
     pub fn block(&self, drive: u16, block_in_part: u64) -> u64 {
         let block = match &self.0 {
-            Shape::Striping(n) if u64::from(drive) < n.get() => in_stripe(*n, block_in_part, drive.into()),
-            Shape::Rotated(n) if u64::from(drive) < n.get() => {
+            CompiledLayout::Striping(n) if u64::from(drive) < n.get() => in_stripe(*n, block_in_part, drive.into()),
+            CompiledLayout::Rotated(n) if u64::from(drive) < n.get() => {
                 in_stripe(*n, block_in_part, unrotated(*n, block_in_part, drive))
             }
-            Shape::Striping(_) | Shape::Rotated(_) => None,
-            Shape::Hash(hash) => hash.block(drive, block_in_part),
+            CompiledLayout::Striping(_) | CompiledLayout::Rotated(_) => None,
+            CompiledLayout::Hash(hash) => hash.block(drive, block_in_part),
         };
         block.unwrap_or(u64::MAX)
     }
@@ -148,16 +152,16 @@ impl Map {
     /// takes well under a microsecond for groups of usual weights, and a few microseconds for the largest.
     pub fn part_blocks(&self, drive: u16, blocks: u64) -> u64 {
         match &self.0 {
-            Shape::Striping(n) if u64::from(drive) < n.get() => {
+            CompiledLayout::Striping(n) if u64::from(drive) < n.get() => {
                 let (stripes, rest) = n.div_rem(blocks);
                 stripes + u64::from(u64::from(drive) < rest)
             }
-            Shape::Rotated(n) if u64::from(drive) < n.get() => {
+            CompiledLayout::Rotated(n) if u64::from(drive) < n.get() => {
                 let (stripes, rest) = n.div_rem(blocks);
                 stripes + u64::from(unrotated(*n, stripes, drive) < rest)
             }
-            Shape::Striping(_) | Shape::Rotated(_) => 0,
-            Shape::Hash(hash) => hash.part_blocks(drive, blocks),
+            CompiledLayout::Striping(_) | CompiledLayout::Rotated(_) => 0,
+            CompiledLayout::Hash(hash) => hash.part_blocks(drive, blocks),
         }
     }
 

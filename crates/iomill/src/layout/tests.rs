@@ -148,7 +148,7 @@ fn parts_are_dense() {
             let map = map(kind, &weights, 99);
             // Whole stripes or groups.
             let period = match &map.0 {
-                Shape::Hash(hash) => hash.group_blocks(),
+                CompiledLayout::Hash(hash) => hash.group_blocks(),
                 _ => map.drives().into(),
             };
             let blocks = 50 * period;

@@ -9,7 +9,7 @@ use super::fill::Fills;
 use super::open::OpenFile;
 use super::span::{Span, Want};
 use super::wave::Over;
-use crate::cache::key::{Hash, Key};
+use crate::cache::key::{Key, KeyHash};
 use crate::cache::{Cache, Outcome};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
@@ -21,7 +21,7 @@ use crate::sys::sync::{Mutex, lock};
 
 /// A page on its way past its full set. Dropping it, also by a panic, passes the outcome to waiting operations. `Ok` has them look again.
 struct Transit<'a> {
-    key: Option<(Key, Hash, &'a Cache)>,
+    key: Option<(Key, KeyHash, &'a Cache)>,
     outcome: Outcome,
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use super::Pager;
 use crate::cache::feeder::Feeder;
-use crate::cache::key::{Hash, Key};
+use crate::cache::key::{Key, KeyHash};
 use crate::cache::{Cache, Came, Held, PinBlock};
 use crate::counters::{Id, Tally};
 use crate::error::{Error, Result};
@@ -221,14 +221,14 @@ impl Local {
 
     /// Notes a hit in one of the caches, and counts it.
     #[inline(always)]
-    pub fn hit(&self, pager: &Pager, cache: &Cache, way: u32, hash: Hash) {
+    pub fn hit(&self, pager: &Pager, cache: &Cache, way: u32, hash: KeyHash) {
         self.tally.add(Id::Hits, 1);
         self.note::<false>(pager, cache, way, hash);
     }
 
     /// Notes a hit that the caller counts. With `FIRST` there is one cache.
     #[inline(always)]
-    pub fn note<const FIRST: bool>(&self, pager: &Pager, cache: &Cache, way: u32, hash: Hash) {
+    pub fn note<const FIRST: bool>(&self, pager: &Pager, cache: &Cache, way: u32, hash: KeyHash) {
         if self.part_as::<FIRST>(cache).feeder.push(way, hash) {
             self.full(pager);
         }
@@ -263,7 +263,7 @@ impl Local {
         pager: &'a Pager,
         cache: &'a Cache,
         key: Key,
-        hash: Hash,
+        hash: KeyHash,
     ) -> Option<Held<'a>> {
         // SAFETY: it is `none` or the first in `pins`. Only `with_slot` changes the first, and it does not run here.
         let block = unsafe { self.part_as::<DEFAULT>(cache).first_pins.get().as_ref() };
@@ -282,7 +282,7 @@ impl Local {
         &self,
         pager: &'a Pager,
         cache: &'a Cache,
-        (key, hash): (Key, Hash),
+        (key, hash): (Key, KeyHash),
         is_hit: bool,
     ) -> Result<Option<Held<'a>>> {
         let pinned = loop {

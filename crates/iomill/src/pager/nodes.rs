@@ -13,7 +13,7 @@ use super::open::OpenFile;
 use super::span::{Span, Want};
 use super::{Paged, Pager};
 use crate::cache::Cache;
-use crate::cache::key::{Hash, Key};
+use crate::cache::key::{Key, KeyHash};
 use crate::counters::Id;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::exec::Io;
@@ -203,13 +203,13 @@ impl Pager {
 impl Paged {
     /// The key of a page, its hash, and the cache that it belongs to. `None` if the page is too far out to be cached.
     #[inline(always)]
-    pub fn key(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+    pub fn key(&self, page: u64) -> Option<(Key, KeyHash, &Cache)> {
         self.key_as::<false>(page)
     }
 
     /// The same. With `DEFAULT` there is one cache.
     #[inline(always)]
-    pub fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+    pub fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, KeyHash, &Cache)> {
         let key = self.zero.page_after(page)?;
         let cache = self.pager.cache_as::<DEFAULT>(key);
         Some((key, cache.directory().hash(key), cache))
@@ -217,7 +217,7 @@ impl Paged {
 
     /// The same for a caller that looks into that cache directly. `None` if such pages go by message.
     #[inline(always)]
-    pub(super) fn key_to_read<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, Hash, &Cache)> {
+    pub(super) fn key_to_read<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, KeyHash, &Cache)> {
         match &self.pager.spread {
             _ if DEFAULT => self.key_as::<true>(page),
             None => self.key(page),

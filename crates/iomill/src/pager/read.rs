@@ -4,7 +4,7 @@ use super::Paged;
 use super::local::Local;
 use super::span::Span;
 use crate::cache::SetIndex;
-use crate::cache::key::{Hash, Key};
+use crate::cache::key::{Key, KeyHash};
 use crate::cache::set::Seen;
 use crate::counters::Id;
 use crate::drive::PAGE_BYTES;
@@ -146,7 +146,7 @@ impl Paged {
 #[derive(Clone, Copy)]
 struct Asking {
     key: Key,
-    hash: Hash,
+    hash: KeyHash,
     buf: *mut u8,
     set_index: SetIndex,
     within: u16,
@@ -156,7 +156,7 @@ struct Asking {
 impl Asking {
     const NOTHING: Asking = Asking {
         key: Key::NOTHING,
-        hash: Hash(0),
+        hash: KeyHash(0),
         buf: std::ptr::null_mut(),
         set_index: SetIndex(0),
         within: 0,

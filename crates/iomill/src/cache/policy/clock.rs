@@ -2,7 +2,7 @@
 //! takes one hit off each page that it passes. CLOCK notes one hit, GCLOCK several.
 
 use super::{HitRule, Locked, Policy};
-use crate::cache::key::Hash;
+use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 
 /// The hits' byte counts. The hand is the way that is looked at next.
@@ -17,7 +17,7 @@ impl Policy for ClockPolicy {
         HitRule::Count(self.most)
     }
 
-    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
         let ways = set.ways();
         let mut way = usize::from(set.hand()) % ways;
         // After so many turns no page has a hit left, unless new hits come in meanwhile.
@@ -36,7 +36,7 @@ impl Policy for ClockPolicy {
         ways_of(candidates).min_by_key(|&way| set.meta(way)).unwrap_or(0)
     }
 
-    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: Hash) {
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: KeyHash) {
         set.set_meta(way, 0);
     }
 }

@@ -9,7 +9,7 @@ use std::io;
 use super::lru::Lru;
 use super::w_tinylfu::WTinyLfu;
 use super::{HitRule, Locked, Policy, Scale};
-use crate::cache::key::Hash;
+use crate::cache::key::KeyHash;
 use crate::sys::sync::{AtomicU32, Ordering};
 
 /// One set in so many leads for LRU, and one for W-TinyLFU, in a large cache.
@@ -92,7 +92,7 @@ impl Policy for Duel {
         true
     }
 
-    fn feed(&self, hashes: &[Hash]) {
+    fn feed(&self, hashes: &[KeyHash]) {
         self.tiny.feed(hashes);
     }
 
@@ -101,7 +101,7 @@ impl Policy for Duel {
         self.share_roles(sets);
     }
 
-    fn missed(&self, index: u32, _set: &mut Locked<'_>, _incoming: Hash) {
+    fn missed(&self, index: u32, _set: &mut Locked<'_>, _incoming: KeyHash) {
         let most = 2 * self.middle.load(Ordering::Relaxed);
         let score = self.score.load(Ordering::Relaxed);
         let after = match self.role(index) {
@@ -114,7 +114,7 @@ impl Policy for Duel {
         }
     }
 
-    fn victim(&self, index: u32, set: &mut Locked<'_>, candidates: u32, incoming: Hash) -> usize {
+    fn victim(&self, index: u32, set: &mut Locked<'_>, candidates: u32, incoming: KeyHash) -> usize {
         if self.is_tiny(index) {
             self.tiny.victim(index, set, candidates, incoming)
         } else {
@@ -122,7 +122,7 @@ impl Policy for Duel {
         }
     }
 
-    fn inserted(&self, index: u32, set: &mut Locked<'_>, way: usize, incoming: Hash) {
+    fn inserted(&self, index: u32, set: &mut Locked<'_>, way: usize, incoming: KeyHash) {
         self.tiny.inserted(index, set, way, incoming);
     }
 

@@ -4,7 +4,7 @@
 
 use super::stamps::Field;
 use super::{HitRule, Locked, Policy};
-use crate::cache::key::Hash;
+use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 
 /// So many sets full of pages come in from one halving to the next.
@@ -20,12 +20,12 @@ impl Policy for Lfu {
         HitRule::Count(u8::MAX)
     }
 
-    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
         let (counts, stamps) = (set.metas(), set.auxes());
         ways_of(candidates).min_by_key(|&way| (counts[way], stamps[way])).unwrap_or(0)
     }
 
-    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: Hash) {
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: KeyHash) {
         let clock = Field::Aux.tick(set);
         set.set_aux(way, clock << 1);
         set.set_meta(way, 0);

@@ -4,7 +4,7 @@
 
 use super::stamps::Field;
 use super::{HitRule, Locked, Policy};
-use crate::cache::key::Hash;
+use crate::cache::key::KeyHash;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -15,11 +15,11 @@ impl Policy for Lru {
         HitRule::Stamp
     }
 
-    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
         Field::Meta.oldest(set, candidates)
     }
 
-    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: Hash) {
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: KeyHash) {
         let clock = Field::Meta.tick(set);
         set.set_meta(way, clock << 1);
     }

@@ -19,7 +19,7 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-use super::key::Hash;
+use super::key::KeyHash;
 use super::set::{HitRule, Locked};
 use crate::error::Error;
 
@@ -121,25 +121,25 @@ pub trait Policy: fmt::Debug + Send + Sync {
     }
 
     /// Takes in the hashes of some pages that were asked for, hits and misses, in their order.
-    fn feed(&self, _hashes: &[Hash]) {}
+    fn feed(&self, _hashes: &[KeyHash]) {}
 
     /// The directory was resized and has so many sets now. The call may come late.
     fn resized(&self, _sets: u32, _ways: usize) {}
 
     /// A page that is not in the set is asked for and about to be filled. Called once per miss, before `victim` and
     /// `insert`.
-    fn missed(&self, _index: u32, _set: &mut Locked<'_>, _incoming: Hash) {}
+    fn missed(&self, _index: u32, _set: &mut Locked<'_>, _incoming: KeyHash) {}
 
     /// The way that goes, among `candidates`: a mask, not empty, of ways that are present. A call changes what is noted
     /// of other pages, for example because a hand moves on. So the cache calls it once for each page that goes.
-    fn victim(&self, index: u32, set: &mut Locked<'_>, candidates: u32, incoming: Hash) -> usize;
+    fn victim(&self, index: u32, set: &mut Locked<'_>, candidates: u32, incoming: KeyHash) -> usize;
 
     /// The page of a way goes to make room (it is still there). The policy does not learn of pages that are dropped
     /// because their file is cut off or removed.
     fn evicted(&self, _index: u32, _set: &mut Locked<'_>, _way: usize) {}
 
     /// A page has come into a way. The way's metadata still describes the page before it.
-    fn inserted(&self, index: u32, set: &mut Locked<'_>, way: usize, incoming: Hash);
+    fn inserted(&self, index: u32, set: &mut Locked<'_>, way: usize, incoming: KeyHash);
 
     /// A page moves from a way of one set to a way of another, because the directory is resized. What is noted of the
     /// page moves along. The call comes before or after the move itself. Ghosts stay where they are.

@@ -4,7 +4,7 @@
 
 use super::stamps::{Field, lowest, ways_flagged};
 use super::{HitRule, Locked, Policy};
-use crate::cache::key::Hash;
+use crate::cache::key::KeyHash;
 
 /// The largest number of hits that is noted.
 const HITS_MAX: u8 = 3;
@@ -19,7 +19,7 @@ pub struct S3Fifo {
 }
 
 /// What a ghost remembers of a page. It is never 0.
-fn ghost_of(hash: Hash) -> u16 {
+fn ghost_of(hash: KeyHash) -> u16 {
     ((hash.0 >> 8) as u16).max(1)
 }
 
@@ -28,14 +28,14 @@ fn small_ways(ways: usize) -> u32 {
     (ways / 5).max(1) as u32
 }
 
-fn remember(set: &mut Locked<'_>, hash: Hash) {
+fn remember(set: &mut Locked<'_>, hash: KeyHash) {
     let next = set.scratch() as usize % set.ways();
     set.set_ghost(next, ghost_of(hash));
     set.set_scratch(next as u32 + 1);
 }
 
 /// Removes the ghost of a page. Says whether there was one.
-fn recall(set: &mut Locked<'_>, hash: Hash) -> bool {
+fn recall(set: &mut Locked<'_>, hash: KeyHash) -> bool {
     let found = set.find_ghost(ghost_of(hash));
     if let Some(index) = found {
         set.set_ghost(index, 0);
@@ -55,7 +55,7 @@ impl Policy for S3Fifo {
         HitRule::Count(HITS_MAX)
     }
 
-    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
         // Each turn moves a page to the main queue, or takes a hit off a page there. So this number of turns is enough,
         // unless new hits come in meanwhile.
         for _ in 0..set.ways() * usize::from(HITS_MAX + 1) {
@@ -88,7 +88,7 @@ impl Policy for S3Fifo {
         }
     }
 
-    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, incoming: Hash) {
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, incoming: KeyHash) {
         let queue = if recall(set, incoming) { MAIN } else { 0 };
         enqueue(set, way, queue, 0);
     }

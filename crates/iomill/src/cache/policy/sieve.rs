@@ -5,7 +5,7 @@
 
 use super::stamps::{Field, lowest};
 use super::{HitRule, Locked, Policy};
-use crate::cache::key::Hash;
+use crate::cache::key::KeyHash;
 
 /// The hits' byte says "visited". `aux` says when the page came in. The hand is the stamp that it looks at next.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ impl Policy for Sieve {
         HitRule::Count(1)
     }
 
-    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
         let stamps = set.auxes();
         // Two rounds are enough: the first leaves no page visited.
         let mut left = candidates;
@@ -39,7 +39,7 @@ impl Policy for Sieve {
         Field::Aux.oldest(set, candidates)
     }
 
-    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: Hash) {
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: KeyHash) {
         let clock = Field::Aux.tick(set);
         set.set_aux(way, clock << 1);
         set.set_meta(way, 0);

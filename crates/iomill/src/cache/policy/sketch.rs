@@ -1,6 +1,6 @@
 //! How often pages were asked for lately: a count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that age.
 //!
-//! A block of the sketch is one cache line, chosen by the hash's position ([`Hash::position`]). So the pages of a set
+//! A block of the sketch is one cache line, chosen by the hash's position ([`KeyHash::position`]). So the pages of a set
 //! are counted in the same block and age together, and only their counts are ever compared. A block halves its counts
 //! after so many accesses of its own, which its first row tells.
 //!
@@ -10,7 +10,7 @@
 
 use std::io;
 
-use crate::cache::key::{self, Hash};
+use crate::cache::key::{self, KeyHash};
 use crate::cache::words::Words;
 use crate::sys::sync::{AtomicU64, Ordering};
 
@@ -60,14 +60,14 @@ impl Sketch {
         self.now.store(period << 8 | u64::from(shift), Ordering::Relaxed);
     }
 
-    fn block(&self, hash: Hash, now: u64) -> &[AtomicU64; BLOCK_WORDS] {
+    fn block(&self, hash: KeyHash, now: u64) -> &[AtomicU64; BLOCK_WORDS] {
         let index = ((u64::from(hash.position(self.first_sets, self.inverse)) * self.blocks) >> 32) >> (now & 0xFF);
         let start = index as usize * BLOCK_WORDS;
         self.words.all()[start..].first_chunk().expect("there are words for all blocks")
     }
 
     /// The counter of a page in each row: the word of the block, and the distance from the word's lowest bit.
-    fn counters(hash: Hash) -> [(usize, u32); ROWS] {
+    fn counters(hash: KeyHash) -> [(usize, u32); ROWS] {
         // Bits of both halves chose the block, so all bits are mixed.
         let mixed = hash.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         std::array::from_fn(|row| {
@@ -77,7 +77,7 @@ impl Sketch {
     }
 
     /// Counts an access.
-    pub fn add(&self, hash: Hash) {
+    pub fn add(&self, hash: KeyHash) {
         let now = self.now.load(Ordering::Relaxed);
         let block = self.block(hash, now);
         let counters = Sketch::counters(hash);
@@ -99,7 +99,7 @@ impl Sketch {
     }
 
     /// How often a page was asked for lately: 0 to 15. It is more often too high than too low.
-    pub fn count(&self, hash: Hash) -> u8 {
+    pub fn count(&self, hash: KeyHash) -> u8 {
         least(self.block(hash, self.now.load(Ordering::Relaxed)), Sketch::counters(hash))
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::cache::key::Key;
 
-    fn hash(page: u64) -> Hash {
+    fn hash(page: u64) -> KeyHash {
         Key::new(1, page).expect("small pages have keys").hash()
     }
 

@@ -260,11 +260,11 @@ fn order_survives_a_move() {
         let mut went = Vec::new();
         while set.present() != 0 {
             let candidates = set.present();
-            let way = Lru.victim(1, &mut set, candidates, Hash(0));
+            let way = Lru.victim(1, &mut set, candidates, KeyHash(0));
             let by_kind = if matches!(kind, PolicyKind::Lru | PolicyKind::WTinyLfu | PolicyKind::Duel) {
                 way
             } else {
-                world.policy.victim(1, &mut set, candidates, Hash(0))
+                world.policy.victim(1, &mut set, candidates, KeyHash(0))
             };
             went.push(set.key(by_kind).page());
             set.set_free(by_kind);

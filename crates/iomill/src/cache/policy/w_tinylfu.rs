@@ -10,7 +10,7 @@ use std::io;
 use super::sketch::Sketch;
 use super::stamps::{Field, lowest, ways_flagged, ways_with};
 use super::{HitRule, Locked, Policy, Scale};
-use crate::cache::key::Hash;
+use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 
 /// Where a page is, in `aux`.
@@ -93,7 +93,7 @@ impl Policy for WTinyLfu {
         true
     }
 
-    fn feed(&self, hashes: &[Hash]) {
+    fn feed(&self, hashes: &[KeyHash]) {
         for &hash in hashes {
             self.sketch.add(hash);
         }
@@ -103,7 +103,7 @@ impl Policy for WTinyLfu {
         self.sketch.resize(u64::from(sets) * ways as u64);
     }
 
-    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: Hash) -> usize {
+    fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
         let segments = self.protect(set);
         let metas = set.metas();
         let in_main = match segments.probation & candidates {
@@ -127,7 +127,7 @@ impl Policy for WTinyLfu {
         from_main
     }
 
-    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: Hash) {
+    fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: KeyHash) {
         let clock = Field::Meta.tick(set);
         set.set_meta(way, clock << 1);
         set.set_aux(way, WINDOW);

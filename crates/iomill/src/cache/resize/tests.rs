@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::cache::key::Hash;
+use crate::cache::key::KeyHash;
 use crate::cache::policy::PolicyKind;
 use crate::cache::{Begun, CacheConfig, Flush, Wrote};
 
@@ -16,7 +16,7 @@ fn cache(sets: u64, policy: PolicyKind) -> Cache {
     Cache::new(config).unwrap()
 }
 
-fn key(page: u64) -> (Key, Hash) {
+fn key(page: u64) -> (Key, KeyHash) {
     let key = Key::new(1, page).unwrap();
     (key, key.hash())
 }
