@@ -46,13 +46,13 @@ pub struct Board {
     home: Home,
     drives: u16,
     area: Area,
-    pool: Mutex<Pool>,
+    pool: Mutex<RowPool>,
     /// Set when no other process needs to find it any more.
     closed: AtomicBool,
 }
 
 /// Where rows come from.
-struct Pool {
+struct RowPool {
     /// The file behind the area, until the board is closed.
     file: Option<OwnFile>,
     /// How many rows of the area have a kind. They come first.
@@ -68,7 +68,7 @@ struct Pool {
 /// The header and `ROWS_MAX` rows.
 enum Area {
     Plain(Slab),
-    Shared(Mapping),
+    Shared(SharedMapping),
 }
 
 impl Area {
@@ -81,13 +81,13 @@ impl Area {
 }
 
 /// A shared mapping of a file.
-struct Mapping {
+struct SharedMapping {
     /// Start of a mapping of `len` bytes that only this value owns.
     start: NonNull<u8>,
     len: usize,
 }
 
-impl Drop for Mapping {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and no owner lives any more, since each holds the board.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
@@ -135,7 +135,7 @@ impl Board {
             }
         };
         let ready = if file.is_some() { 0 } else { ROWS_MAX };
-        let pool = Pool { file, used: 0, ready, free: BTreeMap::new(), extra: Vec::new() };
+        let pool = RowPool { file, used: 0, ready, free: BTreeMap::new(), extra: Vec::new() };
         Ok(Arc::new(Board {
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             home: Home::here(),
@@ -186,7 +186,7 @@ impl Board {
     }
 
     /// A row that had no owner before.
-    fn begin(&self, pool: &mut Pool, kind: u64) -> NonNull<Row> {
+    fn begin(&self, pool: &mut RowPool, kind: u64) -> NonNull<Row> {
         if pool.used == pool.ready && pool.used < ROWS_MAX {
             let offset = header_bytes(self.drives) + pool.ready * ROW_BYTES;
             let allocated = pool.file.as_ref().map(|file| file.allocate(offset as u64, STEP_BYTES as u64));
@@ -254,7 +254,7 @@ impl Board {
         pool.used + pool.extra.len()
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool> {
+    fn pool(&self) -> MutexGuard<'_, RowPool> {
         // The pool is valid at every moment, so a panic of an earlier holder is no reason to stop.
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -289,7 +289,7 @@ impl fmt::Debug for Board {
 }
 
 /// Makes the file, maps it, fills in the header, and gives the file its name.
-fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) -> io::Result<(Mapping, OwnFile)> {
+fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) -> io::Result<(SharedMapping, OwnFile)> {
     let directory = runtime::open_directory(path, true)?;
     // Dead processes cannot remove their files, so this call does.
     runtime::living(&directory)?;
@@ -300,7 +300,7 @@ fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) ->
     // SAFETY: a new mapping at an address that the kernel chooses touches no memory that exists.
     let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, flags, &file.file, 0) }?;
     let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-    let mapping = Mapping { start, len };
+    let mapping = SharedMapping { start, len };
     // SAFETY: the mapping is longer than the header, which has memory behind it. No other process knows the file yet.
     unsafe { start.as_ptr().copy_from_nonoverlapping(header.as_ptr(), header.len()) };
     file.show()?;

@@ -61,7 +61,7 @@ struct Row([AtomicU64; ROW_WORDS]);
 /// What a thread counts for an array. The numbers are part of the published format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Id {
+pub enum Counter {
     /// Pages found in the cache.
     Hits = 1,
     /// Pages asked for and not found in the cache.
@@ -86,27 +86,27 @@ pub enum Id {
     ReadAhead = 11,
 }
 
-impl Id {
+impl Counter {
     /// All ids.
-    pub const ALL: [Id; 11] = [
-        Id::Hits,
-        Id::Misses,
-        Id::Fills,
-        Id::Evictions,
-        Id::Flushes,
-        Id::Bypasses,
-        Id::Waits,
-        Id::Pins,
-        Id::BytesRead,
-        Id::BytesWritten,
-        Id::ReadAhead,
+    pub const ALL: [Counter; 11] = [
+        Counter::Hits,
+        Counter::Misses,
+        Counter::Fills,
+        Counter::Evictions,
+        Counter::Flushes,
+        Counter::Bypasses,
+        Counter::Waits,
+        Counter::Pins,
+        Counter::BytesRead,
+        Counter::BytesWritten,
+        Counter::ReadAhead,
     ];
 }
 
 /// What a drive queue counts. The numbers are part of the published format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-enum DriveId {
+enum DriveCounter {
     Reads = 1,
     Writes = 2,
     Syncs = 3,
@@ -170,15 +170,15 @@ pub struct Tally(Owned);
 impl Tally {
     /// Adds to a counter.
     #[inline(always)]
-    pub fn add(&self, id: Id, amount: u64) {
+    pub fn add(&self, id: Counter, amount: u64) {
         self.0.add(id as usize, amount);
     }
 
     /// Counts a hit, and adds to another counter: the same as two calls of `add`, in fewer instructions.
     #[inline(always)]
-    pub fn hit(&self, other: Id, amount: u64) {
+    pub fn hit(&self, other: Counter, amount: u64) {
         let words = self.0.words();
-        let (hits, other) = (&words[Id::Hits as usize], &words[other as usize]);
+        let (hits, other) = (&words[Counter::Hits as usize], &words[other as usize]);
         let now = (hits.load(Ordering::Relaxed), other.load(Ordering::Relaxed));
         hits.store(now.0.wrapping_add(1), Ordering::Relaxed);
         other.store(now.1.wrapping_add(amount), Ordering::Relaxed);
@@ -193,38 +193,38 @@ impl DriveTally {
     /// Counts a read that succeeded.
     #[inline]
     pub fn read(&self, bytes: u64) {
-        self.0.add(DriveId::Reads as usize, 1);
-        self.0.add(DriveId::ReadBytes as usize, bytes);
+        self.0.add(DriveCounter::Reads as usize, 1);
+        self.0.add(DriveCounter::ReadBytes as usize, bytes);
     }
 
     /// Counts a write that succeeded.
     #[inline]
     pub fn wrote(&self, bytes: u64) {
-        self.0.add(DriveId::Writes as usize, 1);
-        self.0.add(DriveId::WriteBytes as usize, bytes);
+        self.0.add(DriveCounter::Writes as usize, 1);
+        self.0.add(DriveCounter::WriteBytes as usize, bytes);
     }
 
     /// Counts a sync that succeeded.
     pub fn synced(&self) {
-        self.0.add(DriveId::Syncs as usize, 1);
+        self.0.add(DriveCounter::Syncs as usize, 1);
     }
 
     /// Counts a read, write or sync that failed finally.
     #[cold]
     pub fn failed(&self) {
-        self.0.add(DriveId::Errors as usize, 1);
+        self.0.add(DriveCounter::Errors as usize, 1);
     }
 
     /// Stores how many are in flight now.
     #[inline]
     pub fn set_in_flight(&self, count: usize) {
-        self.0.set(DriveId::InFlight as usize, count as u64);
+        self.0.set(DriveCounter::InFlight as usize, count as u64);
     }
 
     /// Adds the latency of a timed read or write.
     pub fn took(&self, latency_ns: u64) {
         self.0.add(LATENCY_WORD + latency::bucket(latency_ns), 1);
-        self.0.add(DriveId::LatencySumNs as usize, latency_ns);
+        self.0.add(DriveCounter::LatencySumNs as usize, latency_ns);
     }
 }
 

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use rustix::fs as sys;
 
 use super::runtime;
-use super::snapshot::{Counters, Words};
+use super::snapshot::{Counters, RowWords};
 use super::{ROW_BYTES, ROW_WORDS, ROWS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"iomillCT");
@@ -179,7 +179,7 @@ impl Published {
         let mut rows = vec![0; used * ROW_BYTES];
         read_exact(&self.file, &mut rows, self.header_bytes as u64)?;
         for row in rows.chunks_exact(ROW_BYTES) {
-            let words: Words = std::array::from_fn::<_, ROW_WORDS, _>(|index| word(row, index));
+            let words: RowWords = std::array::from_fn::<_, ROW_WORDS, _>(|index| word(row, index));
             if !counters.add_row(&words) {
                 return Err(damaged("it counts for a drive that its header does not have"));
             }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::latency::{BUCKETS, Latency};
-use super::{DriveId, Id, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD, ROW_WORDS, Row};
+use super::{Counter, DriveCounter, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD, ROW_WORDS, Row};
 
 /// What an array has done since it was opened, summed over all threads. Only the gauges ever go back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,9 +61,9 @@ pub struct DriveCounters {
 }
 
 /// The words of a row at one moment.
-pub(super) type Words = [u64; ROW_WORDS];
+pub(super) type RowWords = [u64; ROW_WORDS];
 
-pub(super) fn load(row: &Row) -> Words {
+pub(super) fn load(row: &Row) -> RowWords {
     std::array::from_fn(|word| AtomicU64::load(&row.0[word], Ordering::Relaxed))
 }
 
@@ -74,7 +74,7 @@ impl Counters {
     }
 
     /// Adds a row; `false` if the row is invalid.
-    pub(super) fn add_row(&mut self, words: &Words) -> bool {
+    pub(super) fn add_row(&mut self, words: &RowWords) -> bool {
         match words[KIND_WORD] {
             KIND_THREAD => self.add_thread(words),
             kind => {
@@ -86,27 +86,27 @@ impl Counters {
         true
     }
 
-    fn add_thread(&mut self, words: &Words) {
-        for id in Id::ALL {
+    fn add_thread(&mut self, words: &RowWords) {
+        for id in Counter::ALL {
             let sum = self.get_mut(id);
             // A damaged file may hold anything.
             *sum = sum.wrapping_add(words[id as usize]);
         }
     }
 
-    fn get_mut(&mut self, id: Id) -> &mut u64 {
+    fn get_mut(&mut self, id: Counter) -> &mut u64 {
         match id {
-            Id::Hits => &mut self.hits,
-            Id::Misses => &mut self.misses,
-            Id::Fills => &mut self.fills,
-            Id::Evictions => &mut self.evictions,
-            Id::Flushes => &mut self.flushes,
-            Id::Bypasses => &mut self.bypasses,
-            Id::Waits => &mut self.waits,
-            Id::Pins => &mut self.pins,
-            Id::BytesRead => &mut self.bytes_read,
-            Id::BytesWritten => &mut self.bytes_written,
-            Id::ReadAhead => &mut self.read_ahead,
+            Counter::Hits => &mut self.hits,
+            Counter::Misses => &mut self.misses,
+            Counter::Fills => &mut self.fills,
+            Counter::Evictions => &mut self.evictions,
+            Counter::Flushes => &mut self.flushes,
+            Counter::Bypasses => &mut self.bypasses,
+            Counter::Waits => &mut self.waits,
+            Counter::Pins => &mut self.pins,
+            Counter::BytesRead => &mut self.bytes_read,
+            Counter::BytesWritten => &mut self.bytes_written,
+            Counter::ReadAhead => &mut self.read_ahead,
         }
     }
 
@@ -114,7 +114,7 @@ impl Counters {
     pub fn since(&self, earlier: &Counters) -> Counters {
         let mut passed = self.clone();
         let mut earlier = earlier.clone();
-        for id in Id::ALL {
+        for id in Counter::ALL {
             let before = *earlier.get_mut(id);
             let sum = passed.get_mut(id);
             *sum = sum.saturating_sub(before);
@@ -133,16 +133,16 @@ impl Counters {
 }
 
 impl DriveCounters {
-    fn add(&mut self, words: &Words) {
+    fn add(&mut self, words: &RowWords) {
         let sums = [
-            (&mut self.reads, DriveId::Reads),
-            (&mut self.writes, DriveId::Writes),
-            (&mut self.syncs, DriveId::Syncs),
-            (&mut self.read_bytes, DriveId::ReadBytes),
-            (&mut self.write_bytes, DriveId::WriteBytes),
-            (&mut self.errors, DriveId::Errors),
-            (&mut self.in_flight, DriveId::InFlight),
-            (&mut self.latency.sum_ns, DriveId::LatencySumNs),
+            (&mut self.reads, DriveCounter::Reads),
+            (&mut self.writes, DriveCounter::Writes),
+            (&mut self.syncs, DriveCounter::Syncs),
+            (&mut self.read_bytes, DriveCounter::ReadBytes),
+            (&mut self.write_bytes, DriveCounter::WriteBytes),
+            (&mut self.errors, DriveCounter::Errors),
+            (&mut self.in_flight, DriveCounter::InFlight),
+            (&mut self.latency.sum_ns, DriveCounter::LatencySumNs),
         ];
         for (sum, id) in sums {
             *sum = sum.wrapping_add(words[id as usize]);

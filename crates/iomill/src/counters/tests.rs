@@ -48,9 +48,9 @@ fn threads_add_up_and_never_go_back() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..1000 {
-                        board.tally().add(Id::Hits, 1);
+                        board.tally().add(Counter::Hits, 1);
                     }
-                    board.tally().add(Id::BytesRead, 4096);
+                    board.tally().add(Counter::BytesRead, 4096);
                 });
             }
         });
@@ -60,7 +60,7 @@ fn threads_add_up_and_never_go_back() {
     // A thread that ends leaves its row to the next thread.
     assert!(board.counters().hits > 0 && format!("{board:?}").contains("drives: 1"));
     for _ in 0..100 {
-        std::thread::scope(|scope| scope.spawn(|| board.tally().add(Id::Pins, 1)).join().unwrap());
+        std::thread::scope(|scope| scope.spawn(|| board.tally().add(Counter::Pins, 1)).join().unwrap());
     }
     assert_eq!(board.counters().pins, 100);
     assert!(board.rows_in_use() <= 4, "{}", board.rows_in_use());
@@ -69,15 +69,15 @@ fn threads_add_up_and_never_go_back() {
 #[test]
 fn each_id_is_counted_by_itself() {
     let board = plain(1);
-    for (index, id) in Id::ALL.into_iter().enumerate() {
+    for (index, id) in Counter::ALL.into_iter().enumerate() {
         board.tally().add(id, 1 << index);
     }
     let c = board.counters();
     let cache = [c.hits, c.misses, c.fills, c.evictions, c.flushes, c.bypasses, c.waits, c.pins];
     let found: Vec<u64> = cache.into_iter().chain([c.bytes_read, c.bytes_written, c.read_ahead]).collect();
-    assert_eq!(found, Id::ALL.map(|id| 1 << (id as usize - 1)));
+    assert_eq!(found, Counter::ALL.map(|id| 1 << (id as usize - 1)));
     assert_eq!(c.hit_rate(), Some(1.0 / 3.0));
-    board.tally().add(Id::Misses, 6);
+    board.tally().add(Counter::Misses, 6);
     let passed = board.counters().since(&c);
     assert_eq!((passed.misses, passed.hits, passed.hit_rate()), (6, 0, Some(0.0)));
 }
@@ -85,9 +85,9 @@ fn each_id_is_counted_by_itself() {
 #[test]
 fn boards_do_not_mix() {
     let boards = [plain(1), plain(2)];
-    boards[0].tally().add(Id::Fills, 1);
-    boards[1].tally().add(Id::Fills, 10);
-    boards[0].tally().add(Id::Fills, 1);
+    boards[0].tally().add(Counter::Fills, 1);
+    boards[1].tally().add(Counter::Fills, 10);
+    boards[0].tally().add(Counter::Fills, 1);
     assert_eq!(boards.each_ref().map(|board| board.counters().fills), [2, 10]);
     assert_eq!(boards.each_ref().map(|board| board.counters().drives.len()), [1, 2]);
 }
@@ -122,7 +122,7 @@ fn queues_of_a_drive_add_up() {
 fn rows_beyond_the_board_count_too() {
     let board = plain(1);
     let owners: Vec<Tally> = (0..ROWS_MAX + 3).map(|_| board.take_thread()).collect();
-    owners.iter().for_each(|owner| owner.add(Id::Waits, 1));
+    owners.iter().for_each(|owner| owner.add(Counter::Waits, 1));
     assert_eq!(board.counters().waits, ROWS_MAX as u64 + 3);
     drop(owners);
     assert_eq!(board.counters().waits, ROWS_MAX as u64 + 3);
@@ -133,7 +133,7 @@ fn others_can_watch_until_it_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let board = shown(dir.path(), 20, 1);
     board.set_cache_bytes(1 << 30);
-    board.tally().add(Id::Hits, 5);
+    board.tally().add(Counter::Hits, 5);
     let probes: Vec<_> = (0..20).map(|drive| board.take_drive(drive)).collect();
     probes[19].read(100);
     let found = all(dir.path());
@@ -153,7 +153,7 @@ fn others_can_watch_until_it_is_closed() {
     assert!(all(dir.path()).is_empty());
     // Owners that still work on the array go on counting, in memory that no other process sees.
     let owners: Vec<Tally> = (0..10).map(|_| board.take_thread()).collect();
-    owners.iter().for_each(|owner| owner.add(Id::Hits, 1));
+    owners.iter().for_each(|owner| owner.add(Counter::Hits, 1));
     assert_eq!(board.counters().hits, 15);
 }
 
@@ -185,7 +185,7 @@ fn directories_that_others_can_reach_are_not_used() {
         let board = Board::new(&subject(1), std::slice::from_ref(&path), 7, &mut notices).unwrap();
         assert_eq!(notices.len(), 1);
         assert!(notices[0].contains(words) && notices[0].contains(name), "{notices:?}");
-        board.tally().add(Id::Hits, 1);
+        board.tally().add(Counter::Hits, 1);
         assert_eq!(board.counters().hits, 1);
     };
     fs::create_dir(dir.path().join("open")).unwrap();
@@ -290,7 +290,7 @@ fn parse(text: &str) -> (BTreeMap<String, String>, BTreeMap<String, f64>) {
 #[test]
 fn metrics_are_what_prometheus_reads() {
     let board = plain(2);
-    board.tally().add(Id::Hits, 41);
+    board.tally().add(Counter::Hits, 41);
     let drive = board.take_drive(1);
     drive.read(4096);
     [500, 1500, 3_000_000, 60_000_000_000].into_iter().for_each(|ns| drive.took(ns));
@@ -324,7 +324,7 @@ fn a_killed_process_is_seen_as_gone() {
     const PLACE: &str = "IOMILL_TEST_COUNTERS";
     if let Some(place) = std::env::var_os(PLACE) {
         let board = shown(Path::new(&place), 1, 9);
-        board.tally().add(Id::Hits, 3);
+        board.tally().add(Counter::Hits, 3);
         fs::write(Path::new(&place).join("ready"), "").unwrap();
         // Until it is killed, or its parent has failed.
         std::thread::sleep(std::time::Duration::from_secs(60));

@@ -216,8 +216,8 @@ impl Exec {
     /// Counts what a call is to read or write.
     pub fn count_bytes(&self, op: Op, bytes: u64) {
         match op {
-            Op::Read => self.board.tally().add(counters::Id::BytesRead, bytes),
-            Op::Write => self.board.tally().add(counters::Id::BytesWritten, bytes),
+            Op::Read => self.board.tally().add(counters::Counter::BytesRead, bytes),
+            Op::Write => self.board.tally().add(counters::Counter::BytesWritten, bytes),
             Op::Sync => {}
         }
     }

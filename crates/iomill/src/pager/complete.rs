@@ -11,7 +11,7 @@ use super::span::{Span, Want};
 use super::wave::Over;
 use crate::cache::key::{Key, KeyHash};
 use crate::cache::{Cache, Outcome};
-use crate::counters::Id;
+use crate::counters::Counter;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::engine::Op;
 use crate::error::Result;
@@ -121,7 +121,7 @@ impl OpenFile {
     ) -> Result<()> {
         for span in busy {
             if let Some(waiter) = paged.waiter(span.page, false) {
-                paged.pager.with_local(|local| local.tally.add(Id::Waits, 1));
+                paged.pager.with_local(|local| local.tally.add(Counter::Waits, 1));
                 let outcome = io.wait_for_page(&waiter).await;
                 // A write of a whole page does not need the bytes that could not be read.
                 if want != Want::Write || usize::from(span.len) < PAGE_BYTES {
@@ -150,7 +150,7 @@ impl OpenFile {
     /// The spans' memory is readable until this has ended or is dropped.
     pub async unsafe fn write_spans(&self, io: &Io<'_>, paged: &Paged, spans: Vec<Span>, class: Class) -> Result<()> {
         let bytes = spans.iter().map(|span| u64::from(span.len)).sum();
-        paged.pager.with_local(|local| local.tally.add(Id::BytesWritten, bytes));
+        paged.pager.with_local(|local| local.tally.add(Counter::BytesWritten, bytes));
         // SAFETY: the caller's promise.
         unsafe { self.complete(io, paged, Want::Write, spans, class).await }.map(drop)
     }
@@ -220,8 +220,8 @@ impl OpenFile {
         }
         let mut transit = Transit { key, outcome: Ok(()) };
         paged.pager.with_local(|local| {
-            local.tally.add(Id::Misses, 1);
-            local.tally.add(Id::Bypasses, 1);
+            local.tally.add(Counter::Misses, 1);
+            local.tally.add(Counter::Bypasses, 1);
         });
         if op == Op::Write {
             paged.on_its_way(span.page);

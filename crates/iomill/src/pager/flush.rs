@@ -13,7 +13,7 @@ use super::wave::Over;
 use super::{Paged, Pager};
 use crate::cache::key::Key;
 use crate::cache::{Cache, Flush, Outcome};
-use crate::counters::Id;
+use crate::counters::Counter;
 use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
@@ -338,7 +338,7 @@ impl OpenFile {
             Ok(landing) => landing.await,
             Err(error) => return (0, Err(error)),
         }
-        runs.paged.pager.with_local(|local| local.tally.add(Id::Flushes, runs.flushed.load(Ordering::Relaxed)));
+        runs.paged.pager.with_local(|local| local.tally.add(Counter::Flushes, runs.flushed.load(Ordering::Relaxed)));
         let failed = runs.first.take().map_or(Ok(()), |failure| Err(self.file.error(failure)));
         (runs.cleaned.load(Ordering::Relaxed), failed)
     }

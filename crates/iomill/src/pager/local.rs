@@ -14,7 +14,7 @@ use super::Pager;
 use crate::cache::feeder::Feeder;
 use crate::cache::key::{Key, KeyHash};
 use crate::cache::{Cache, Came, Held, PinBlock};
-use crate::counters::{Id, Tally};
+use crate::counters::{Counter, Tally};
 use crate::error::{Error, Result};
 use crate::exec::pools;
 use crate::sys::process::Home;
@@ -222,7 +222,7 @@ impl Local {
     /// Notes a hit in one of the caches, and counts it.
     #[inline(always)]
     pub fn hit(&self, pager: &Pager, cache: &Cache, way: u32, hash: KeyHash) {
-        self.tally.add(Id::Hits, 1);
+        self.tally.add(Counter::Hits, 1);
         self.note::<false>(pager, cache, way, hash);
     }
 
@@ -236,8 +236,8 @@ impl Local {
 
     /// Counts a page that was missing and comes in, and the page that it displaced.
     pub fn came(&self, came: Came) {
-        self.tally.add(Id::Misses, 1);
-        self.tally.add(Id::Evictions, u64::from(came.evicted));
+        self.tally.add(Counter::Misses, 1);
+        self.tally.add(Counter::Evictions, u64::from(came.evicted));
     }
 
     /// The ring is full. Reports the hits if another thread has taken room since the last report.
@@ -270,7 +270,7 @@ impl Local {
         let slot = block.empty()?;
         // SAFETY: the blocks of a part are this thread's, from its cache; `none` has no empty slot.
         let (held, seen) = unsafe { cache.pin_found::<DEFAULT>(key, hash, (block, slot)) }?;
-        self.tally.hit(Id::Pins, 1);
+        self.tally.hit(Counter::Pins, 1);
         self.note::<DEFAULT>(pager, cache, seen.way, hash);
         Some(held)
     }
@@ -294,7 +294,7 @@ impl Local {
             }
         };
         Ok(pinned.map(|(held, seen)| {
-            self.tally.add(Id::Pins, 1);
+            self.tally.add(Counter::Pins, 1);
             if is_hit {
                 self.hit(pager, cache, seen.way, hash);
             }

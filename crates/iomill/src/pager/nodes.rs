@@ -14,7 +14,7 @@ use super::span::{Span, Want};
 use super::{Paged, Pager};
 use crate::cache::Cache;
 use crate::cache::key::{Key, KeyHash};
-use crate::counters::Id;
+use crate::counters::Counter;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::exec::Io;
 use crate::exec::roles::NodeRoles;
@@ -240,7 +240,7 @@ impl Paged {
         let before = missing.len();
         missing.extend(spread.take_away(self, &mut near, least).into_iter().flatten());
         let bytes = missing[before..].iter().map(|span| u64::from(span.len)).sum();
-        self.pager.with_local(|local| local.tally.add(Id::BytesRead, bytes));
+        self.pager.with_local(|local| local.tally.add(Counter::BytesRead, bytes));
         Ok(near)
     }
 }

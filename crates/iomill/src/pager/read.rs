@@ -6,7 +6,7 @@ use super::span::Span;
 use crate::cache::SetIndex;
 use crate::cache::key::{Key, KeyHash};
 use crate::cache::set::Seen;
-use crate::counters::Id;
+use crate::counters::Counter;
 use crate::drive::PAGE_BYTES;
 use crate::file::split::Extent;
 
@@ -25,7 +25,7 @@ impl Paged {
             Err(extents) => extents,
         };
         self.pager.with_local(|local| {
-            local.tally.add(Id::BytesRead, extent.len as u64);
+            local.tally.add(Counter::BytesRead, extent.len as u64);
             for span in extents.flat_map(super::span::spans) {
                 // SAFETY: the caller's promise.
                 if !unsafe { self.read_span(local, span) } {
@@ -43,7 +43,7 @@ impl Paged {
         let mut spans = super::span::spans(extent);
         if let (Some(span), None) = (spans.next(), spans.next()) {
             self.prefetch(span.page);
-            self.pager.with_local(|local| local.tally.add(Id::BytesRead, extent.len as u64));
+            self.pager.with_local(|local| local.tally.add(Counter::BytesRead, extent.len as u64));
             missing.push(span);
             return;
         }
@@ -73,7 +73,7 @@ impl Paged {
         // SAFETY: the caller's promise.
         let copied = unsafe { cache.copy_seen(seen, within, to, len) };
         if copied {
-            local.tally.hit(Id::BytesRead, len as u64);
+            local.tally.hit(Counter::BytesRead, len as u64);
             local.note::<DEFAULT>(&self.pager, cache, seen.way, hash);
         }
         copied
@@ -132,7 +132,7 @@ impl Paged {
             }
             // SAFETY: as above.
             unsafe { batch.end() };
-            local.tally.add(Id::BytesRead, bytes as u64);
+            local.tally.add(Counter::BytesRead, bytes as u64);
         });
     }
 
@@ -254,6 +254,6 @@ impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
         (self.count.saturating_sub(OVERLAP)..self.count).for_each(|number| self.find(number));
         // SAFETY: the caller's promise.
         ((self.count + 1).saturating_sub(2 * OVERLAP)..self.count).for_each(|number| unsafe { self.copy(number) });
-        self.local.tally.add(Id::Hits, self.hits);
+        self.local.tally.add(Counter::Hits, self.hits);
     }
 }

@@ -9,7 +9,7 @@ use super::fill::{FETCH_AHEAD, Fills};
 use super::local::Local;
 use super::span::{Span, Want};
 use crate::cache::{Begun, Came, Fill, Waiter, Wrote};
-use crate::counters::Id;
+use crate::counters::Counter;
 use crate::sys::sync::Ordering;
 
 /// The result of the first look at one span.
@@ -80,7 +80,7 @@ impl Paged {
                 Begun::Present if want == Want::Read && unsafe { self.read_span(local, span) } => Asked::Done,
                 Begun::Present if want == Want::Ahead => Asked::Done,
                 Begun::Present if want == Want::Touch => {
-                    local.tally.add(Id::Hits, 1);
+                    local.tally.add(Counter::Hits, 1);
                     Asked::Done
                 }
                 // It has gone again: the next round looks again.
@@ -158,9 +158,9 @@ impl Paged {
             let came = fills.len() as u64;
             if came > 0 {
                 self.pager.taken.fetch_add(came, Ordering::Relaxed);
-                local.tally.add(Id::Fills, came);
-                local.tally.add(Id::Evictions, evictions);
-                local.tally.add(if fills.want() == Want::Ahead { Id::ReadAhead } else { Id::Misses }, came);
+                local.tally.add(Counter::Fills, came);
+                local.tally.add(Counter::Evictions, evictions);
+                local.tally.add(if fills.want() == Want::Ahead { Counter::ReadAhead } else { Counter::Misses }, came);
             }
         });
         sorted

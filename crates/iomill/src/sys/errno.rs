@@ -5,7 +5,7 @@
 
 /// What to do about a failed I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum ErrnoClass {
     /// Temporary: the same request may succeed at once or soon.
     Retry,
     /// The caller must act: no space, a quota, a file system mounted read-only.
@@ -19,19 +19,19 @@ pub enum Class {
 }
 
 /// Classifies the errno (a positive number) of a read, a write or an `fdatasync`.
-pub fn classify(errno: i32) -> Class {
+pub fn classify(errno: i32) -> ErrnoClass {
     match errno {
-        libc::EINTR | libc::EAGAIN => Class::Retry,
+        libc::EINTR | libc::EAGAIN => ErrnoClass::Retry,
         // ENOBUFS and ENOMEM: the kernel was short of memory for this one request.
-        libc::ENOBUFS | libc::ENOMEM => Class::Retry,
-        libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::EROFS => Class::Caller,
-        libc::EACCES | libc::EPERM | libc::ETXTBSY => Class::Caller,
-        libc::EIO | libc::EREMOTEIO | libc::ENODATA | libc::EILSEQ | libc::EUCLEAN => Class::Drive,
-        libc::ENXIO | libc::ENODEV | libc::ENOMEDIUM | libc::ENOLINK | libc::ESHUTDOWN => Class::Drive,
-        libc::ETIMEDOUT | libc::ETIME | libc::ESTALE | libc::ENOTCONN | libc::EBADE => Class::Drive,
-        libc::EBADF | libc::EFAULT | libc::EINVAL | libc::EOVERFLOW | libc::EOPNOTSUPP => Class::Bug,
-        libc::EISDIR | libc::ESPIPE | libc::ENOTDIR => Class::Bug,
-        _ => Class::Unexpected,
+        libc::ENOBUFS | libc::ENOMEM => ErrnoClass::Retry,
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::EROFS => ErrnoClass::Caller,
+        libc::EACCES | libc::EPERM | libc::ETXTBSY => ErrnoClass::Caller,
+        libc::EIO | libc::EREMOTEIO | libc::ENODATA | libc::EILSEQ | libc::EUCLEAN => ErrnoClass::Drive,
+        libc::ENXIO | libc::ENODEV | libc::ENOMEDIUM | libc::ENOLINK | libc::ESHUTDOWN => ErrnoClass::Drive,
+        libc::ETIMEDOUT | libc::ETIME | libc::ESTALE | libc::ENOTCONN | libc::EBADE => ErrnoClass::Drive,
+        libc::EBADF | libc::EFAULT | libc::EINVAL | libc::EOVERFLOW | libc::EOPNOTSUPP => ErrnoClass::Bug,
+        libc::EISDIR | libc::ESPIPE | libc::ENOTDIR => ErrnoClass::Bug,
+        _ => ErrnoClass::Unexpected,
     }
 }
 
@@ -41,15 +41,15 @@ mod tests {
 
     #[test]
     fn each_class_has_its_own() {
-        assert_eq!(classify(libc::EINTR), Class::Retry);
-        assert_eq!(classify(libc::EAGAIN), Class::Retry);
-        assert_eq!(classify(libc::ENOSPC), Class::Caller);
-        assert_eq!(classify(libc::EROFS), Class::Caller);
-        assert_eq!(classify(libc::EIO), Class::Drive);
-        assert_eq!(classify(libc::ENODEV), Class::Drive);
-        assert_eq!(classify(libc::EBADF), Class::Bug);
-        assert_eq!(classify(libc::EINVAL), Class::Bug);
-        assert_eq!(classify(libc::ECHILD), Class::Unexpected);
-        assert_eq!(classify(0), Class::Unexpected);
+        assert_eq!(classify(libc::EINTR), ErrnoClass::Retry);
+        assert_eq!(classify(libc::EAGAIN), ErrnoClass::Retry);
+        assert_eq!(classify(libc::ENOSPC), ErrnoClass::Caller);
+        assert_eq!(classify(libc::EROFS), ErrnoClass::Caller);
+        assert_eq!(classify(libc::EIO), ErrnoClass::Drive);
+        assert_eq!(classify(libc::ENODEV), ErrnoClass::Drive);
+        assert_eq!(classify(libc::EBADF), ErrnoClass::Bug);
+        assert_eq!(classify(libc::EINVAL), ErrnoClass::Bug);
+        assert_eq!(classify(libc::ECHILD), ErrnoClass::Unexpected);
+        assert_eq!(classify(0), ErrnoClass::Unexpected);
     }
 }

@@ -86,7 +86,7 @@ impl Slot {
             // ended with another error. Only EAGAIN says that nothing was begun.
             let passing = match self.piece.op {
                 Op::Sync => errno == libc::EAGAIN,
-                Op::Read | Op::Write => classify(errno) == errno::Class::Retry,
+                Op::Read | Op::Write => classify(errno) == errno::ErrnoClass::Retry,
             };
             if passing && self.retries < RETRIES {
                 self.retries += 1;
