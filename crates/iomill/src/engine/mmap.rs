@@ -27,12 +27,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahead::{Ahead, Stream};
-use epochs::{Inside, Reader};
+use ahead::{Ahead, PartStream};
+use epochs::{EpochGuard, Reader};
 use flush::LineFlush;
 use mapping::Mapping;
+use parts::MappedPart;
 pub use parts::MappedParts;
-use parts::Part;
 
 use super::posix::PosixEngine;
 use super::{Completion, Engine, EngineConfig, EngineKind, Memory, Op, Request, Segment, Wake};
@@ -44,7 +44,7 @@ pub struct MmapEngine {
     parts: Arc<MappedParts>,
     reader: Reader<Mapping>,
     /// The parts that this engine has used.
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, KnownPart>,
     ahead: Ahead,
     /// Pushed, but not begun.
     pending: Vec<Request>,
@@ -56,16 +56,16 @@ pub struct MmapEngine {
     /// Requests that `below` has not completed.
     below_in_flight: usize,
     /// The parts that `below` is writing to, or (on DAX) syncing, by slot.
-    changing: HashMap<u32, (Op, Arc<Part>)>,
+    changing: HashMap<u32, (Op, Arc<MappedPart>)>,
     /// Copies nothing: all requests go by system calls.
     only_system_calls: bool,
 }
 
 /// What an engine knows of a part.
 #[derive(Debug)]
-struct Known {
-    part: Arc<Part>,
-    stream: Stream,
+struct KnownPart {
+    part: Arc<MappedPart>,
+    stream: PartStream,
 }
 
 impl MmapEngine {
@@ -103,24 +103,25 @@ impl MmapEngine {
         }
         let MmapEngine { parts, reader, known, ahead, pending, ended, rest, changing, .. } = self;
         let is_cold = !self.only_system_calls && ahead.begin();
-        let inside = reader.enter();
+        let guard = reader.enter();
         if is_cold {
-            ask_ahead(&inside, known, pending, rest);
+            ask_ahead(&guard, known, pending, rest);
         }
         let mut fence: Option<LineFlush> = None;
         let (mut reads, mut read_bytes) = (0, 0);
         for request in pending.drain(..) {
             let key = request.file.key;
-            let known = known.entry(key).or_insert_with(|| Known { part: parts.part(key), stream: Stream::default() });
+            let known =
+                known.entry(key).or_insert_with(|| KnownPart { part: parts.part(key), stream: PartStream::default() });
             let part = &known.part;
             if request.op == Op::Read {
                 reads += 1;
                 read_bytes += u64::from(request.len);
             }
             let copied = match request.op {
-                Op::Sync => sync(&inside, part, &request, changing),
+                Op::Sync => sync(&guard, part, &request, changing),
                 Op::Read | Op::Write if self.only_system_calls => None,
-                Op::Read | Op::Write => transfer(&inside, parts, part, &request, &mut fence),
+                Op::Read | Op::Write => transfer(&guard, parts, part, &request, &mut fence),
             };
             if let Some(result) = copied {
                 ended.push(Completion { slot: request.slot, result });
@@ -132,7 +133,7 @@ impl MmapEngine {
             }
             rest.push(request);
         }
-        drop(inside);
+        drop(guard);
         if !is_cold {
             ahead.end_warm(reads, read_bytes);
         }
@@ -170,8 +171,8 @@ impl MmapEngine {
 /// Ensures that the reads of a cold engine's batch do not wait one after the other ([`ahead`], rules 2 and 3). It
 /// announces them, or sends a single read by a system call.
 fn ask_ahead(
-    inside: &Inside<'_, Mapping>,
-    known: &mut HashMap<u64, Known>,
+    guard: &EpochGuard<'_, Mapping>,
+    known: &mut HashMap<u64, KnownPart>,
     pending: &mut Vec<Request>,
     rest: &mut Vec<Request>,
 ) {
@@ -179,8 +180,8 @@ fn ask_ahead(
     let mut goes_below = false;
     for request in pending.iter().filter(|request| request.op == Op::Read) {
         // A part that was not used yet has no mapping for which a copy could have waited.
-        let Some(Known { part, stream }) = known.get_mut(&request.file.key) else { continue };
-        let is_memory = inside.current(&part.mapping).is_some_and(|mapping| mapping.flush.is_some());
+        let Some(KnownPart { part, stream }) = known.get_mut(&request.file.key) else { continue };
+        let is_memory = guard.current(&part.mapping).is_some_and(|mapping| mapping.flush.is_some());
         if stream.goes_on(request) || is_memory {
             continue;
         }
@@ -199,12 +200,12 @@ fn ask_ahead(
 /// All other syncs are an `fdatasync` of the file, not an `msync`. On Linux `msync` is the same call of the file system
 /// for the mapped range. It would leave out what system calls wrote beyond that range.
 fn sync(
-    inside: &Inside<'_, Mapping>,
-    part: &Arc<Part>,
+    guard: &EpochGuard<'_, Mapping>,
+    part: &Arc<MappedPart>,
     request: &Request,
-    changing: &mut HashMap<u32, (Op, Arc<Part>)>,
+    changing: &mut HashMap<u32, (Op, Arc<MappedPart>)>,
 ) -> Option<i32> {
-    inside.current(&part.mapping)?.flush?;
+    guard.current(&part.mapping)?.flush?;
     if !part.begin_sync(request.file.handle) {
         return Some(0);
     }
@@ -214,19 +215,19 @@ fn sync(
 
 /// The result of a request that was copied; `None` if it must go by a system call.
 fn transfer(
-    inside: &Inside<'_, Mapping>,
+    guard: &EpochGuard<'_, Mapping>,
     parts: &MappedParts,
-    part: &Part,
+    part: &MappedPart,
     request: &Request,
     fence: &mut Option<LineFlush>,
 ) -> Option<i32> {
     let end = request.offset.checked_add(u64::from(request.len))?;
     let covers = |mapping: &&Mapping| end <= mapping.len();
-    let mapping = match inside.current(&part.mapping).filter(covers) {
+    let mapping = match guard.current(&part.mapping).filter(covers) {
         Some(mapping) => mapping,
         None => {
-            parts.cover(inside, part, request.file, end);
-            inside.current(&part.mapping).filter(covers)?
+            parts.cover(guard, part, request.file, end);
+            guard.current(&part.mapping).filter(covers)?
         }
     };
     if request.op == Op::Write && !mapping.is_writable {

@@ -51,7 +51,7 @@ pub(super) struct Ahead {
 
 /// Reads of one part that may be a stream.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct PartStream {
     /// Where the last read ended.
     end: u64,
     /// How many reads in a row began where the one before ended.
@@ -136,7 +136,7 @@ impl Ahead {
     }
 }
 
-impl Stream {
+impl PartStream {
     /// Notes a read. Says whether it belongs to a stream (rule 3).
     pub(super) fn goes_on(&mut self, request: &Request) -> bool {
         self.streak = if request.offset == self.end { self.streak.saturating_add(1) } else { 0 };
@@ -169,7 +169,7 @@ mod tests {
         let file = FileRef { handle: Handle(-1), key: 0 };
         let memory = Memory::one(std::ptr::null_mut());
         let read = |offset, len| Request { slot: 0, op: Op::Read, len, file, offset, memory };
-        let mut stream = Stream::default();
+        let mut stream = PartStream::default();
         assert!(!stream.goes_on(&read(1 << 20, 4096)));
         for number in 1..20 {
             let goes_on = stream.goes_on(&read((1 << 20) + number * 4096, 4096));

@@ -34,7 +34,7 @@ pub(super) struct Epochs<T> {
     /// The present epoch; never [`OUTSIDE`].
     now: AtomicU64,
     /// The readers that exist.
-    readers: Mutex<Vec<Arc<Seat>>>,
+    readers: Mutex<Vec<Arc<Announcement>>>,
     /// Values that were replaced, each with the last epoch in which a reader could find it.
     retired: Mutex<Vec<(u64, Box<T>)>>,
     /// The length of `retired`, or its length a moment ago. It changes while `retired` is locked.
@@ -44,7 +44,7 @@ pub(super) struct Epochs<T> {
 /// Where a reader announces itself. It has its own cache line, because it changes all the time.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Seat {
+struct Announcement {
     at: AtomicU64,
 }
 
@@ -60,12 +60,12 @@ pub(super) struct Current<T> {
 #[derive(Debug)]
 pub(super) struct Reader<T> {
     epochs: Arc<Epochs<T>>,
-    seat: Arc<Seat>,
+    announcement: Arc<Announcement>,
 }
 
 /// While it lives, no value that its reader found is dropped.
 #[derive(Debug)]
-pub(super) struct Inside<'a, T> {
+pub(super) struct EpochGuard<'a, T> {
     reader: &'a Reader<T>,
 }
 
@@ -83,15 +83,15 @@ impl<T> Default for Epochs<T> {
 impl<T> Epochs<T> {
     /// Lists a reader (rule 5).
     pub(super) fn reader(epochs: &Arc<Epochs<T>>) -> Reader<T> {
-        let seat = Arc::new(Seat { at: AtomicU64::new(OUTSIDE) });
-        lock(&epochs.readers).push(Arc::clone(&seat));
-        Reader { epochs: Arc::clone(epochs), seat }
+        let announcement = Arc::new(Announcement { at: AtomicU64::new(OUTSIDE) });
+        lock(&epochs.readers).push(Arc::clone(&announcement));
+        Reader { epochs: Arc::clone(epochs), announcement }
     }
 
     /// Puts another value in a place, or none. Drops the old value as soon as no reader uses it.
     pub(super) fn replace(&self, place: &Current<T>, new: Option<Box<T>>) {
         let new = new.map_or(std::ptr::null_mut(), Box::into_raw);
-        // Rule 2. Release: pairs with the Acquire in `Inside::current`, so that a reader finds a new value whole.
+        // Rule 2. Release: pairs with the Acquire in `EpochGuard::current`, so that a reader finds a new value whole.
         let old = place.value.swap(new, Ordering::AcqRel);
         if old.is_null() {
             return;
@@ -121,9 +121,12 @@ impl<T> Epochs<T> {
             barrier::heavy();
             let oldest = {
                 let readers = lock(&self.readers);
-                // Acquire: pairs with the Release in the drop of `Inside`. All uses by a reader that has left precede
+                // Acquire: pairs with the Release in the drop of `EpochGuard`. All uses by a reader that has left precede
                 // the drop of the value.
-                let inside = readers.iter().map(|seat| seat.at.load(Ordering::Acquire)).filter(|at| *at != OUTSIDE);
+                let inside = readers
+                    .iter()
+                    .map(|announcement| announcement.at.load(Ordering::Acquire))
+                    .filter(|at| *at != OUTSIDE);
                 inside.min().unwrap_or(u64::MAX)
             };
             let mut at = 0;
@@ -143,17 +146,17 @@ impl<T> Epochs<T> {
 
 impl<T> Reader<T> {
     /// Announces the reader.
-    pub(super) fn enter(&mut self) -> Inside<'_, T> {
+    pub(super) fn enter(&mut self) -> EpochGuard<'_, T> {
         // Acquire: pairs with the Release of `now` in `replace`.
         let now = self.epochs.now.load(Ordering::Acquire);
         // Rule 1.
-        self.seat.at.store(now, Ordering::Relaxed);
+        self.announcement.at.store(now, Ordering::Relaxed);
         barrier::light();
-        Inside { reader: self }
+        EpochGuard { reader: self }
     }
 }
 
-impl<T> Inside<'_, T> {
+impl<T> EpochGuard<'_, T> {
     /// What is in a place now.
     pub(super) fn current<'b>(&'b self, place: &'b Current<T>) -> Option<&'b T> {
         // SAFETY: a value that was in a place after this reader had announced itself is not dropped while the reader is
@@ -163,11 +166,11 @@ impl<T> Inside<'_, T> {
     }
 }
 
-impl<T> Drop for Inside<'_, T> {
+impl<T> Drop for EpochGuard<'_, T> {
     fn drop(&mut self) {
-        let Reader { epochs, seat } = self.reader;
+        let Reader { epochs, announcement } = self.reader;
         // Release: pairs with the Acquire in `reclaim`.
-        seat.at.store(OUTSIDE, Ordering::Release);
+        announcement.at.store(OUTSIDE, Ordering::Release);
         // Rule 4.
         barrier::light();
         if epochs.waiting.load(Ordering::Relaxed) != 0 {
@@ -178,7 +181,7 @@ impl<T> Drop for Inside<'_, T> {
 
 impl<T> Drop for Reader<T> {
     fn drop(&mut self) {
-        lock(&self.epochs.readers).retain(|seat| !Arc::ptr_eq(seat, &self.seat));
+        lock(&self.epochs.readers).retain(|announcement| !Arc::ptr_eq(announcement, &self.announcement));
     }
 }
 
@@ -193,7 +196,7 @@ impl<T> Drop for Current<T> {
         // Acquire: pairs with the Release in `replace`.
         let value = self.value.load(Ordering::Acquire);
         if !value.is_null() {
-            // SAFETY: the place owns the value. No reader uses it through `Inside::current`, which would borrow the
+            // SAFETY: the place owns the value. No reader uses it through `EpochGuard::current`, which would borrow the
             // place.
             drop(unsafe { Box::from_raw(value) });
         }
@@ -229,8 +232,8 @@ mod models {
 
     /// Uses the current value twice, as two requests of a batch do. Returns its number.
     fn read(reader: &mut Reader<Mapping>, place: &Current<Mapping>, mapped: &[Arc<AtomicU64>]) -> Option<u64> {
-        let inside = reader.enter();
-        let number = inside.current(place)?.number;
+        let guard = reader.enter();
+        let number = guard.current(place)?.number;
         // It does not ask the mapping itself. In a model that is broken on purpose that would be a read of freed
         // memory.
         for _ in 0..2 {

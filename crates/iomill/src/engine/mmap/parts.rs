@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, TryLockError};
 
-use super::epochs::{Current, Epochs, Inside, Reader};
+use super::epochs::{Current, EpochGuard, Epochs, Reader};
 use super::mapping::Mapping;
 use crate::engine::FileRef;
 use crate::sys::barrier;
@@ -32,14 +32,14 @@ const RETRY_REQUESTS: u32 = 4096;
 #[derive(Debug, Default)]
 pub struct MappedParts {
     epochs: Arc<Epochs<Mapping>>,
-    parts: Mutex<HashMap<u64, Arc<Part>>>,
+    parts: Mutex<HashMap<u64, Arc<MappedPart>>>,
     /// How often a file was asked for its length, or mapped.
     calls: AtomicU64,
 }
 
 /// One part.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct MappedPart {
     pub(super) mapping: Current<Mapping>,
     change: Mutex<Change>,
     /// Rule 5: since the last sync began, a write went past the mapping.
@@ -78,7 +78,7 @@ impl MappedParts {
     }
 
     /// The part of a key.
-    pub(super) fn part(&self, key: u64) -> Arc<Part> {
+    pub(super) fn part(&self, key: u64) -> Arc<MappedPart> {
         Arc::clone(lock(&self.parts).entry(key).or_default())
     }
 
@@ -91,7 +91,7 @@ impl MappedParts {
     }
 
     /// Gives up one engine's knowledge of a part, and unmaps the part if no other engine knows it.
-    pub(super) fn leave(&self, key: u64, known: Arc<Part>) {
+    pub(super) fn leave(&self, key: u64, known: Arc<MappedPart>) {
         let last = {
             let mut parts = lock(&self.parts);
             // With a count of 2 only the table and the caller share the part. New shares are made only with the table
@@ -105,7 +105,7 @@ impl MappedParts {
         }
     }
 
-    fn unmap(&self, part: &Part) {
+    fn unmap(&self, part: &MappedPart) {
         let mut change = lock(&part.change);
         change.is_gone = true;
         self.epochs.replace(&part.mapping, None);
@@ -113,7 +113,7 @@ impl MappedParts {
 
     /// Makes the mapping cover a file's bytes up to `end`, if they exist and no wait is needed.
     #[cold]
-    pub(super) fn cover(&self, inside: &Inside<'_, Mapping>, part: &Part, file: FileRef, end: u64) {
+    pub(super) fn cover(&self, guard: &EpochGuard<'_, Mapping>, part: &MappedPart, file: FileRef, end: u64) {
         // Rule 1.
         let mut change = match part.change.try_lock() {
             Ok(change) => change,
@@ -127,7 +127,7 @@ impl MappedParts {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let Ok(stat) = status(file.handle) else { return };
         let Ok(size) = u64::try_from(stat.st_size) else { return };
-        let now = inside.current(&part.mapping);
+        let now = guard.current(&part.mapping);
         if let Some(mapping) = now {
             mapping.measured(size);
             if end <= mapping.reserved() {
@@ -150,14 +150,14 @@ impl MappedParts {
     }
 }
 
-impl Part {
+impl MappedPart {
     /// Rule 5: called before a system call writes, and after it, before its end is reported. Release: pairs with the
     /// Acquire in `begin_sync`.
     pub(super) fn bypass(&self) {
         self.bypassed.store(true, Ordering::Release);
     }
 
-    /// Rule 5: whether a sync has more to do than the write-backs of lines have done. If so, [`Part::end_sync`]
+    /// Rule 5: whether a sync has more to do than the write-backs of lines have done. If so, [`MappedPart::end_sync`]
     /// follows.
     pub(super) fn begin_sync(&self, file: Handle) -> bool {
         let mut change = lock(&self.change);

@@ -272,7 +272,7 @@ fn a_sync_on_memory_is_the_kernels_only_when_it_must_be() {
     let dir = scratch();
     let file = file_of(&dir, 4, 7);
     let handle = Handle(file.as_raw_fd());
-    let part = Part::default();
+    let part = MappedPart::default();
     assert!(part.begin_sync(handle), "the file was never synced");
     assert!(part.begin_sync(handle), "the other sync has not ended");
     part.end_sync(true);

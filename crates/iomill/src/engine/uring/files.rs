@@ -1,7 +1,7 @@
 //! The table of files that a ring has registered, so that the kernel need not look up each request's descriptor.
 //!
 //! Goals: at most one cheap look-up per request, however many files there are. Non-goals: registering every file. A
-//! file without a place uses its plain descriptor, which always works and is a little slower.
+//! file without an entry uses its plain descriptor, which always works and is a little slower.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,26 +12,26 @@ use io_uring::Submitter;
 use crate::engine::FileRef;
 use crate::sys::fs::Handle;
 
-/// Places in the table.
+/// Entries in the table.
 pub(super) const TABLE_FILES: u32 = 256;
 
-/// A file keeps its place for at least this many requests after its last use. So work on more files than places does
+/// A file keeps its entry for at least this many requests after its last use. So work on more files than entries does
 /// not change the table, by a system call, for every request.
 const KEEP_REQUESTS: u64 = 4096;
 
 /// How a request names its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// A place in the table.
+    /// An entry in the table.
     Fixed(u32),
     /// The descriptor.
     Plain(i32),
 }
 
-/// What is at one place of the table.
+/// What is at one entry of the table.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// The file, or `None` for a free place. `by_key` maps exactly this key to this place.
+struct TableEntry {
+    /// The file, or `None` for a free entry. `by_key` maps exactly this key to this entry.
     key: Option<u64>,
     /// The number of the request that used it last.
     used: u64,
@@ -41,11 +41,11 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct FileTable {
     by_key: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
-    /// The places behind those of the `hold` handles, which are never given up.
-    places: Vec<Place>,
-    /// Places with nothing in them, as indices into `places`.
+    /// The entries behind those of the `hold` handles, which are never given up.
+    entries: Vec<TableEntry>,
+    /// Entries with nothing in them, as indices into `entries`.
     free: Vec<u32>,
-    /// The number of places for `hold` handles.
+    /// The number of entries for `hold` handles.
     held: u32,
     /// The file of the last look-up: most batches stay with one file.
     last: Option<(u64, u32)>,
@@ -56,7 +56,7 @@ pub(super) struct FileTable {
 }
 
 impl FileTable {
-    /// Registers an empty table, and `hold` in its first places. If the limits allow no table, there is none. That is
+    /// Registers an empty table, and `hold` in its first entries. If the limits allow no table, there is none. That is
     /// an error only if `hold` is not empty.
     pub(super) fn new(submitter: &Submitter<'_>, hold: &[Handle]) -> io::Result<FileTable> {
         let held = u32::try_from(hold.len()).ok().filter(|held| *held <= TABLE_FILES);
@@ -80,7 +80,7 @@ impl FileTable {
         let count = registered - held;
         Ok(FileTable {
             by_key: HashMap::with_capacity_and_hasher(count as usize * 2, BuildHasherDefault::default()),
-            places: vec![Place { key: None, used: 0 }; count as usize],
+            entries: vec![TableEntry { key: None, used: 0 }; count as usize],
             free: (0..count).rev().collect(),
             held,
             last: None,
@@ -90,17 +90,17 @@ impl FileTable {
     }
 
     /// How a request for `file` names it. `None` if the queued requests must reach the kernel first, since one of them
-    /// may use the place that is to be given up.
+    /// may use the entry that is to be given up.
     pub(super) fn resolve(&mut self, submitter: &Submitter<'_>, file: FileRef, queued: bool) -> Option<Target> {
         self.requests += 1;
         let known = match self.last {
-            Some((key, place)) if key == file.key => Some(place),
+            Some((key, index)) if key == file.key => Some(index),
             _ => self.by_key.get(&file.key).copied(),
         };
-        if let Some(place) = known {
-            self.last = Some((file.key, place));
-            self.places[place as usize].used = self.requests;
-            return Some(Target::Fixed(self.held + place));
+        if let Some(index) = known {
+            self.last = Some((file.key, index));
+            self.entries[index as usize].used = self.requests;
+            return Some(Target::Fixed(self.held + index));
         }
         if self.requests < self.retry_at {
             return Some(Target::Plain(file.handle.0));
@@ -108,14 +108,14 @@ impl FileTable {
         self.admit(submitter, file, queued)
     }
 
-    /// Finds a place for a file that has no place.
+    /// Finds an entry for a file that has no entry.
     fn admit(&mut self, submitter: &Submitter<'_>, file: FileRef, queued: bool) -> Option<Target> {
         let plain = Some(Target::Plain(file.handle.0));
-        let place = match self.free.last() {
-            Some(place) => *place,
+        let index = match self.free.last() {
+            Some(index) => *index,
             None => {
-                let oldest = (0..).zip(&self.places).min_by_key(|(_, place)| place.used);
-                let Some((place, used)) = oldest.map(|(place, oldest)| (place, oldest.used)) else { return plain };
+                let oldest = (0..).zip(&self.entries).min_by_key(|(_, entry)| entry.used);
+                let Some((index, used)) = oldest.map(|(index, oldest)| (index, oldest.used)) else { return plain };
                 let idle_at = used.saturating_add(KEEP_REQUESTS);
                 if self.requests < idle_at {
                     self.retry_at = idle_at.min(self.requests + KEEP_REQUESTS / 16);
@@ -124,11 +124,11 @@ impl FileTable {
                 if queued {
                     return None;
                 }
-                place
+                index
             }
         };
         // Requests in flight on the old file keep it open: the kernel counts its users.
-        match submitter.register_files_update(self.held + place, &[file.handle.0]) {
+        match submitter.register_files_update(self.held + index, &[file.handle.0]) {
             Ok(_) => {}
             Err(_) => {
                 // Whatever the reason, the request gets its true result by the plain descriptor.
@@ -136,30 +136,30 @@ impl FileTable {
                 return plain;
             }
         }
-        if self.free.last() == Some(&place) {
+        if self.free.last() == Some(&index) {
             self.free.pop();
-        } else if let Some(old) = self.places[place as usize].key {
+        } else if let Some(old) = self.entries[index as usize].key {
             self.by_key.remove(&old);
         }
-        self.places[place as usize] = Place { key: Some(file.key), used: self.requests };
-        self.by_key.insert(file.key, place);
-        self.last = Some((file.key, place));
-        Some(Target::Fixed(self.held + place))
+        self.entries[index as usize] = TableEntry { key: Some(file.key), used: self.requests };
+        self.by_key.insert(file.key, index);
+        self.last = Some((file.key, index));
+        Some(Target::Fixed(self.held + index))
     }
 
-    /// Gives up a file's place, and with it the kernel's hold on the file.
+    /// Gives up a file's entry, and with it the kernel's hold on the file.
     pub(super) fn forget(&mut self, submitter: &Submitter<'_>, key: u64) {
-        let Some(place) = self.by_key.remove(&key) else { return };
+        let Some(index) = self.by_key.remove(&key) else { return };
         self.last = self.last.filter(|(last, _)| *last != key);
-        self.places[place as usize] = Place { key: None, used: u64::MAX };
-        // A place that the kernel does not clear is never used again: `u64::MAX` keeps it from being the oldest.
-        if submitter.register_files_update(self.held + place, &[-1]).is_ok() {
-            self.free.push(place);
+        self.entries[index as usize] = TableEntry { key: None, used: u64::MAX };
+        // An entry that the kernel does not clear is never used again: `u64::MAX` keeps it from being the oldest.
+        if submitter.register_files_update(self.held + index, &[-1]).is_ok() {
+            self.free.push(index);
         }
     }
 }
 
-/// Makes a table without files. Kernels before 5.19 need a list of empty places.
+/// Makes a table without files. Kernels before 5.19 need a list of empty entries.
 fn register_empty(submitter: &Submitter<'_>, count: u32) -> io::Result<()> {
     match submitter.register_files_sparse(count) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => submitter.register_files(&vec![-1; count as usize]),
@@ -206,28 +206,28 @@ mod tests {
         let handle = Handle(file.as_raw_fd());
         let mut table = FileTable::new(&submitter, &[handle]).unwrap();
         // Less, where few files may be open.
-        let count = table.places.len();
+        let count = table.entries.len();
         assert!(count > 1 && count <= TABLE_FILES as usize);
         let mut resolve = |key, queued| table.resolve(&submitter, FileRef { handle, key }, queued);
-        let mut places = Vec::new();
+        let mut entries = Vec::new();
         for key in 0..count as u64 {
-            let Some(Target::Fixed(place)) = resolve(key, true) else { panic!("no place for {key}") };
-            assert!(place > 0, "the first place is held");
-            places.push(place);
+            let Some(Target::Fixed(index)) = resolve(key, true) else { panic!("no entry for {key}") };
+            assert!(index > 0, "the first entry is held");
+            entries.push(index);
         }
-        places.sort_unstable();
-        places.dedup();
-        assert_eq!(places.len(), count, "every file has a place of its own");
+        entries.sort_unstable();
+        entries.dedup();
+        assert_eq!(entries.len(), count, "every file has an entry of its own");
         assert_eq!(resolve(1000, true), Some(Target::Plain(handle.0)), "all others were used a moment ago");
         for _ in 0..KEEP_REQUESTS {
             assert!(matches!(resolve(1, true), Some(Target::Fixed(_))));
         }
-        assert_eq!(resolve(1000, true), None, "an idle place is there, but requests are queued");
-        let Some(Target::Fixed(place)) = resolve(1000, false) else { panic!("an idle place should have been taken") };
-        assert_eq!(resolve(1000, true), Some(Target::Fixed(place)));
+        assert_eq!(resolve(1000, true), None, "an idle entry is there, but requests are queued");
+        let Some(Target::Fixed(index)) = resolve(1000, false) else { panic!("an idle entry should have been taken") };
+        assert_eq!(resolve(1000, true), Some(Target::Fixed(index)));
         table.forget(&submitter, 1000);
         let again = table.resolve(&submitter, FileRef { handle, key: 1001 }, true);
-        assert_eq!(again, Some(Target::Fixed(place)), "a forgotten file's place is free");
+        assert_eq!(again, Some(Target::Fixed(index)), "a forgotten file's entry is free");
     }
 
     #[test]

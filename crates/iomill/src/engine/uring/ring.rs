@@ -32,7 +32,7 @@ const MAX_REFUSALS: u32 = 100_000;
 pub(super) struct Ring {
     ring: IoUring,
     files: FileTable,
-    regions: Regions,
+    regions: RegionTable,
     /// Whether the kernel does not know yet which thread serves the ring. Until then any thread may own the ring.
     /// Afterwards only that thread may submit.
     asleep: bool,
@@ -48,7 +48,7 @@ pub(super) struct Ring {
 
 /// Which places for registered memory are free.
 #[derive(Debug)]
-enum Regions {
+enum RegionTable {
     /// No table has been requested yet.
     Unasked,
     /// Free places.
@@ -73,7 +73,7 @@ impl Ring {
         Ok(Ring {
             ring,
             files,
-            regions: Regions::Unasked,
+            regions: RegionTable::Unasked,
             asleep: deferred,
             deferred,
             timed,
@@ -241,13 +241,13 @@ impl Ring {
     /// # Safety
     /// As for [`crate::engine::Engine::register`].
     pub(super) unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
-        if let Regions::Unasked = self.regions {
+        if let RegionTable::Unasked = self.regions {
             self.regions = match self.ring.submitter().register_buffers_sparse(TABLE_REGIONS) {
-                Ok(()) => Regions::Free((0..TABLE_REGIONS as u16).rev().collect()),
-                Err(_) => Regions::Refused,
+                Ok(()) => RegionTable::Free((0..TABLE_REGIONS as u16).rev().collect()),
+                Err(_) => RegionTable::Refused,
             };
         }
-        let Regions::Free(free) = &mut self.regions else { return None };
+        let RegionTable::Free(free) = &mut self.regions else { return None };
         let region = free.last().copied()?;
         // SAFETY: the caller keeps the memory mapped.
         unsafe { update_region(&self.ring.submitter(), region, start, len) }.ok()?;
@@ -256,7 +256,7 @@ impl Ring {
     }
 
     pub(super) fn unregister(&mut self, region: u16) {
-        let Regions::Free(free) = &mut self.regions else { return };
+        let RegionTable::Free(free) = &mut self.regions else { return };
         // SAFETY: an empty place points to no memory.
         let cleared = unsafe { update_region(&self.ring.submitter(), region, std::ptr::null_mut(), 0) };
         // A place that could not be cleared is not used again, so no request reaches the old memory.
