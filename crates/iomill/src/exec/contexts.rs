@@ -1,4 +1,4 @@
-//! Contexts: each calling thread's own engines over all drives of an array, for inline I/O. A [`Cell`] holds one.
+//! Contexts: each calling thread's own engines over all drives of an array, for inline I/O. A [`ContextCell`] holds one.
 //!
 //! The thread owns its cell, so that its rings end with the thread. The array reaches the cell by a `Weak`, and takes the
 //! context out when it closes. Non-goals: the engines of drive threads (`drive_threads`).
@@ -18,11 +18,11 @@ use crate::sys::sync::{Mutex, Ordering, lock};
 
 thread_local! {
     /// This thread's cells, by array instance.
-    static CONTEXTS: RefCell<Vec<(u64, Arc<Cell>)>> = const { RefCell::new(Vec::new()) };
+    static CONTEXTS: RefCell<Vec<(u64, Arc<ContextCell>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// One thread's context, where the array can reach it.
-pub(crate) struct Cell {
+pub(crate) struct ContextCell {
     home: Home,
     /// `None` before first use and after the array has been closed.
     context: Mutex<Option<Context>>,
@@ -55,7 +55,7 @@ impl Exec {
     }
 
     /// Makes the context of a cell that is not the calling thread's, if it has none.
-    pub fn ready_context(&self, cell: &Cell) -> Result<()> {
+    pub fn ready_context(&self, cell: &ContextCell) -> Result<()> {
         let mut context = lock(&cell.context);
         if context.is_none() {
             *context = Some(self.new_context()?);
@@ -71,7 +71,7 @@ impl Exec {
     }
 
     /// This thread's cell.
-    pub(super) fn cell(&self) -> Arc<Cell> {
+    pub(super) fn cell(&self) -> Arc<ContextCell> {
         let found = CONTEXTS.try_with(|contexts| {
             let mut contexts = contexts.borrow_mut();
             if let Some((_, cell)) = contexts.iter().find(|(instance, _)| *instance == self.instance) {
@@ -88,8 +88,8 @@ impl Exec {
     }
 
     /// A new cell, which the array can reach.
-    pub fn new_cell(&self) -> Arc<Cell> {
-        let cell = Arc::new(Cell {
+    pub fn new_cell(&self) -> Arc<ContextCell> {
+        let cell = Arc::new(ContextCell {
             home: self.home,
             context: Mutex::new(None),
             forget: Mutex::new(Vec::new()),
@@ -102,7 +102,7 @@ impl Exec {
     }
 }
 
-impl Drop for Cell {
+impl Drop for ContextCell {
     fn drop(&mut self) {
         if !self.home.is_here() {
             // Rule 2 of the fork: its rings are the parent's.
@@ -111,7 +111,7 @@ impl Drop for Cell {
     }
 }
 
-impl Cell {
+impl ContextCell {
     /// Runs pieces to their ends on the calling thread, which owns the cell, and reports each. An error means that none was begun.
     ///
     /// # Safety

@@ -101,7 +101,7 @@ pub fn failure(op: Op, errno: i32) -> Failure {
 
 /// Which engines run pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Route {
     /// The calling thread's own.
     Inline,
     /// The drive threads'. With `flush` the pieces do not wait for neighbours in the queue: an operation waits for just these.
@@ -112,7 +112,7 @@ enum Way {
 #[derive(Clone, Copy, Debug)]
 pub struct Io<'a> {
     exec: &'a Exec,
-    way: Way,
+    route: Route,
     /// Rule 1.
     blocks: bool,
 }
@@ -120,19 +120,19 @@ pub struct Io<'a> {
 impl Exec {
     /// For a blocking call.
     pub fn blocking(&self) -> Io<'_> {
-        let way = if self.blocks_on_threads() { Way::Drives { flush: true } } else { Way::Inline };
-        Io { exec: self, way, blocks: true }
+        let route = if self.blocks_on_threads() { Route::Drives { flush: true } } else { Route::Inline };
+        Io { exec: self, route, blocks: true }
     }
 
     /// For a blocking call that does not use the drive threads, such as the end of a file: an array that is being closed may have none.
     pub fn blocking_inline(&self) -> Io<'_> {
-        Io { exec: self, way: Way::Inline, blocks: true }
+        Io { exec: self, route: Route::Inline, blocks: true }
     }
 
     /// For background work on a thread of its own. It uses the drive threads, unless there are none: their queues have a class for it.
     pub fn blocking_behind(&self) -> Io<'_> {
         let is_inline = self.runs_inline() || self.drive_threads().is_err();
-        Io { exec: self, way: if is_inline { Way::Inline } else { Way::Drives { flush: false } }, blocks: true }
+        Io { exec: self, route: if is_inline { Route::Inline } else { Route::Drives { flush: false } }, blocks: true }
     }
 
     /// For an operation that is spawned ([`Exec::spawn`]).
@@ -140,7 +140,7 @@ impl Exec {
         if self.runs_inline() {
             self.blocking_inline()
         } else {
-            Io { exec: self, way: Way::Drives { flush: false }, blocks: false }
+            Io { exec: self, route: Route::Drives { flush: false }, blocks: false }
         }
     }
 
@@ -162,8 +162,8 @@ impl<'a> Io<'a> {
 
     /// The same for a flush: one that blocks does not use the drive threads ([`Exec::blocking_inline`]).
     pub fn to_flush(self) -> Io<'a> {
-        let waits_for_drives = self.blocks && matches!(self.way, Way::Drives { flush: true });
-        Io { way: if waits_for_drives { Way::Inline } else { self.way }, ..self }
+        let waits_for_drives = self.blocks && matches!(self.route, Route::Drives { flush: true });
+        Io { route: if waits_for_drives { Route::Inline } else { self.route }, ..self }
     }
 
     /// Runs all pieces, also after some have failed, and reports each end to `sink`. The returned [`Landing`] waits for the ends. An error
@@ -180,7 +180,7 @@ impl<'a> Io<'a> {
         pieces: impl Iterator<Item = (u16, Piece)>,
         sink: &'s dyn Sink,
     ) -> Result<Landing<'a, 's>> {
-        let Way::Drives { flush } = self.way else {
+        let Route::Drives { flush } = self.route else {
             // SAFETY: the caller's promise.
             unsafe { self.exec.run_inline(within.span(), pieces, |end| sink.piece_done(end.tag, end.result)) }?;
             return Ok(Landing { flight: None, exec: self.exec, blocks: true, sink: PhantomData });

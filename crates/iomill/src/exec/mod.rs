@@ -48,7 +48,7 @@ use crate::sys::clock::Clock;
 use crate::sys::fs::{Alignment, Handle};
 use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
-use contexts::Cell;
+use contexts::ContextCell;
 use drive_threads::{DriveThreads, DriveThreadsConfig};
 use notices::Notices;
 use pools::Pool;
@@ -137,7 +137,7 @@ pub struct Exec {
     pub resumes: Arc<Pool>,
     /// Closes files for threads that must not wait for that. A pool of its own, because a flush may take long.
     pub closes: Arc<Pool>,
-    contexts: Mutex<Vec<Weak<Cell>>>,
+    contexts: Mutex<Vec<Weak<ContextCell>>>,
 }
 
 impl std::fmt::Debug for Exec {

@@ -30,7 +30,7 @@ use crate::sys::sync::{Mutex, lock};
 
 /// Which user's code the calling thread runs. A later variant may wait for less.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Inside {
+enum UserCode {
     Nothing,
     /// A user's callback (rule 2).
     Callback,
@@ -39,7 +39,7 @@ enum Inside {
 }
 
 thread_local! {
-    static INSIDE: Cell<Inside> = const { Cell::new(Inside::Nothing) };
+    static INSIDE: Cell<UserCode> = const { Cell::new(UserCode::Nothing) };
     /// The thread has jobs that other threads wait for, so it closes no file.
     static IS_POOL: Cell<bool> = const { Cell::new(false) };
     /// The thread polls an operation for `resumes`.
@@ -57,12 +57,12 @@ pub fn check_may_block(call: &'static str) -> Result<()> {
 /// Whether the calling thread runs no callback and no waker, and serves no drive.
 #[inline]
 pub fn may_block() -> bool {
-    INSIDE.with(Cell::get) == Inside::Nothing && !serve::is_serving()
+    INSIDE.with(Cell::get) == UserCode::Nothing && !serve::is_serving()
 }
 
 /// Whether an operation that begins here may wait for room and for gates (rules 2 and 3).
 pub fn may_wait() -> bool {
-    INSIDE.with(Cell::get) < Inside::Waker && !serve::is_serving()
+    INSIDE.with(Cell::get) < UserCode::Waker && !serve::is_serving()
 }
 
 /// Whether a file may be closed here (rule 4).
@@ -90,11 +90,11 @@ pub fn leave_closing_to_others() {
 /// Wakes a user's task. The waker may run a user's code. A panic of that code ends here.
 pub fn wake(waker: Waker) {
     // The panic message has been printed.
-    let _ = catch_unwind(AssertUnwindSafe(|| within(Inside::Waker, || waker.wake())));
+    let _ = catch_unwind(AssertUnwindSafe(|| within(UserCode::Waker, || waker.wake())));
 }
 
 /// Calls a user's code. Such calls may be nested: then the stricter limit holds.
-fn within<R>(what: Inside, code: impl FnOnce() -> R) -> R {
+fn within<R>(what: UserCode, code: impl FnOnce() -> R) -> R {
     let before = INSIDE.with(Cell::get);
     let _reset = Reset(before);
     INSIDE.with(|inside| inside.set(before.max(what)));
@@ -152,7 +152,7 @@ impl Pool {
 
     /// Calls a user's callback on this thread.
     pub fn call_here<R>(callback: impl FnOnce() -> R) -> R {
-        within(Inside::Callback, callback)
+        within(UserCode::Callback, callback)
     }
 
     /// Runs a job of this library that blocks, such as a sync for a future.
@@ -230,7 +230,7 @@ impl Drop for Resuming {
 }
 
 /// Resets `INSIDE` to what it was before the callback, also when that panics.
-struct Reset(Inside);
+struct Reset(UserCode);
 
 impl Drop for Reset {
     fn drop(&mut self) {

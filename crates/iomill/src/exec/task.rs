@@ -1,4 +1,4 @@
-//! Operations that block no thread: [`Exec::spawn`], and the `Task` that it makes of an operation. Non-goals: what wakes a task (`io`).
+//! Operations that block no thread: [`Exec::spawn`], and the `SpawnedOperation` that it makes of an operation. Non-goals: what wakes a task (`io`).
 //!
 //! A spawned operation owns its file and its buffers. It lives until it has ended, also when the future or the call that caused it is
 //! gone.
@@ -65,16 +65,16 @@ impl RunState {
 }
 
 /// An operation with what it takes to poll it.
-struct Task<F> {
+struct SpawnedOperation<F> {
     state: RunState,
     /// `None` after the end. Only the thread that polls reaches it (rule 1).
     operation: UnsafeCell<Option<F>>,
 }
 
 // SAFETY: `operation` is reached by one thread at a time (rule 1), which hands it over by `state`; so it need only be `Send`.
-unsafe impl<F: Send> Sync for Task<F> {}
+unsafe impl<F: Send> Sync for SpawnedOperation<F> {}
 
-impl<F: Future<Output = ()> + Send + 'static> Task<F> {
+impl<F: Future<Output = ()> + Send + 'static> SpawnedOperation<F> {
     fn run(self: &Arc<Self>) {
         if !self.state.begin() {
             return;
@@ -106,7 +106,7 @@ impl<F: Future<Output = ()> + Send + 'static> Task<F> {
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> Wake for Task<F> {
+impl<F: Future<Output = ()> + Send + 'static> Wake for SpawnedOperation<F> {
     fn wake(self: Arc<Self>) {
         self.run();
     }
@@ -118,7 +118,7 @@ impl Exec {
         if self.runs_inline() {
             return Exec::run_to_end(operation);
         }
-        Arc::new(Task { state: RunState::new(), operation: UnsafeCell::new(Some(operation)) }).run();
+        Arc::new(SpawnedOperation { state: RunState::new(), operation: UnsafeCell::new(Some(operation)) }).run();
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
     use crate::exec::promise;
 
     fn start(operation: impl Future<Output = ()> + Send + 'static) {
-        Arc::new(Task { state: RunState::new(), operation: UnsafeCell::new(Some(operation)) }).run();
+        Arc::new(SpawnedOperation { state: RunState::new(), operation: UnsafeCell::new(Some(operation)) }).run();
     }
 
     #[test]

@@ -188,7 +188,7 @@ fn work(inbox: &Inbox<NodeRequest>) {
 
 /// This thread's own engines, and what they need of the array. It does not hold the array (rule 4 of `node_request`).
 struct Ring {
-    cell: Arc<contexts::Cell>,
+    cell: Arc<contexts::ContextCell>,
     regions: Arc<Regions>,
     clock: Arc<dyn Clock>,
 }
