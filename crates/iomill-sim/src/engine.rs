@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, Memory, NO_REGION, Op, Request, Wake};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Memory, NO_REGION, Op, Request};
 
 use crate::fault::{Death, Verdict, short_len};
 use crate::flight::{Flight, Plan, Port};
@@ -489,7 +489,7 @@ impl Engine for SimEngine {
         Ok(())
     }
 
-    fn waker(&self) -> Arc<dyn Wake> {
+    fn waker(&self) -> Arc<dyn EngineWake> {
         Arc::new(SimWake { world: self.world.clone(), id: self.id })
     }
 
@@ -535,7 +535,7 @@ struct SimWake {
     id: u64,
 }
 
-impl Wake for SimWake {
+impl EngineWake for SimWake {
     fn wake(&self) {
         if let Some(port) = self.world.state().ports.get_mut(&self.id) {
             port.woken = true;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{PAGE, Rig, memory};
 use fastrand::Rng;
-use iomill::drive::inline::{Context, Service};
+use iomill::drive::inline::{InlineContext, Service};
 use iomill::drive::locks::BlockLocks;
 use iomill::drive::regions::Regions;
 use iomill::drive::serve::{Message, Owner, Server, Share};
@@ -84,7 +84,7 @@ fn bytes(list: &[Segment]) -> Vec<u8> {
 
 /// Runs pieces to their ends.
 enum Driver {
-    Inline(Context),
+    Inline(InlineContext),
     Server(Box<Server>),
 }
 
@@ -153,7 +153,7 @@ fn stage(seed: u64, alignment: Alignment, inline: bool, batching: Batching) -> S
         Service { kind: EngineKind::Simulated, align: alignment, depth: 8, batching, poll: false, meter: None };
     let (platform, locks, regions) = (rig.world.platform(), Arc::default(), Arc::default());
     let driver = match inline {
-        true => Driver::Inline(Context::new(&*platform, &[service], &locks, &[]).unwrap()),
+        true => Driver::Inline(InlineContext::new(&*platform, &[service], &locks, &[]).unwrap()),
         false => Driver::Server(Box::new(Server::new(&*platform, &service, &locks, &regions, &[]).unwrap())),
     };
     let file = FileRef { handle: rig.file, key: 1 };

@@ -15,7 +15,7 @@ use crate::api::{Array, ArrayOptions, File, Layout};
 use crate::drive::Class;
 use crate::engine::platform::{Choice, Platform};
 use crate::engine::real::RealPlatform;
-use crate::engine::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
+use crate::engine::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Op, Request};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::file::Entered;
@@ -111,7 +111,7 @@ impl Engine for FailingEngine {
         done.append(&mut self.failed);
         self.below.wait(min, timeout, done)
     }
-    fn waker(&self) -> Arc<dyn Wake> {
+    fn waker(&self) -> Arc<dyn EngineWake> {
         self.below.waker()
     }
     fn forget(&mut self, key: u64) {

@@ -145,7 +145,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{Completion, EngineKind, Request, Wake};
+    use crate::engine::{Completion, EngineKind, EngineWake, Request};
 
     /// An engine that counts what is registered.
     #[derive(Default)]
@@ -161,7 +161,7 @@ mod tests {
         fn wait(&mut self, _: usize, _: Option<Duration>, _: &mut Vec<Completion>) -> std::io::Result<()> {
             unreachable!("nothing is in flight")
         }
-        fn waker(&self) -> std::sync::Arc<dyn Wake> {
+        fn waker(&self) -> std::sync::Arc<dyn EngineWake> {
             unreachable!("no thread sleeps")
         }
         fn forget(&mut self, _: u64) {}

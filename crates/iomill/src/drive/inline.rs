@@ -191,20 +191,20 @@ pub(super) fn give_up_after(failures: &mut u32, error: &io::Error) {
 }
 
 /// One thread's engines over all drives of an array.
-pub struct Context {
+pub struct InlineContext {
     lanes: Vec<Lane>,
     /// Drive to lane and queue within it.
     places: Vec<(u16, u16)>,
 }
 
-impl Context {
+impl InlineContext {
     /// A context for the calling thread.
     pub fn new(
         platform: &dyn Platform,
         services: &[Service],
         locks: &Arc<BlockLocks>,
         hold: &[Handle],
-    ) -> io::Result<Context> {
+    ) -> io::Result<InlineContext> {
         let mut kinds: Vec<(EngineKind, bool)> = services.iter().map(|s| (s.kind, s.poll)).collect();
         kinds.sort_by_key(|&(kind, poll)| (kind as u8, poll));
         kinds.dedup();
@@ -218,7 +218,7 @@ impl Context {
             }
             lanes.push(Lane::new(platform, &members, locks, hold)?);
         }
-        Ok(Context { lanes, places })
+        Ok(InlineContext { lanes, places })
     }
 
     /// Lets go of a file that is being closed.
@@ -317,7 +317,7 @@ impl Context {
 
 /// Keeps the rule of this file when the source of pieces or the receiver of their ends panics.
 struct DrainOnUnwind<'a> {
-    context: &'a mut Context,
+    context: &'a mut InlineContext,
 }
 
 impl Drop for DrainOnUnwind<'_> {

@@ -2,7 +2,7 @@
 //!
 //! A [`Piece`] is one contiguous I/O on one part, into or out of memory that need not be contiguous. A [`queue::Queue`] serves
 //! one drive. It bounds what is in flight, checks every result, continues short transfers, retries, and takes unaligned ends
-//! through bounce pages. A queue is plain state, and two drivers advance it. [`inline::Context`] runs a blocking call on the
+//! through bounce pages. A queue is plain state, and two drivers advance it. [`inline::InlineContext`] runs a blocking call on the
 //! caller's thread over all drives. [`serve::Server`] is the loop around one queue that a drive thread runs.
 
 mod bounce;

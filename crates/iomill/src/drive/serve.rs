@@ -16,7 +16,7 @@ use super::locks::BlockLocks;
 use super::regions::Regions;
 use super::{Class, Failure, Fault, Piece};
 use crate::engine::platform::Platform;
-use crate::engine::{Op, Wake};
+use crate::engine::{EngineWake, Op};
 use crate::sys::clock::Clock;
 use crate::sys::fs::Handle;
 
@@ -148,7 +148,7 @@ impl Server {
     }
 
     /// What a sender rings when the inbox asks for it.
-    pub fn waker(&self) -> Arc<dyn Wake> {
+    pub fn waker(&self) -> Arc<dyn EngineWake> {
         self.lane.engine.waker()
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::wake::{Deadline, EventWake};
-use super::{Completion, Engine, EngineConfig, EngineKind, Memory, Op, Request, Wake};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Memory, Op, Request};
 
 const CMD_PREAD: u16 = 0;
 const CMD_PWRITE: u16 = 1;
@@ -276,8 +276,8 @@ impl Engine for AioEngine {
         }
     }
 
-    fn waker(&self) -> Arc<dyn Wake> {
-        Arc::clone(&self.wake) as Arc<dyn Wake>
+    fn waker(&self) -> Arc<dyn EngineWake> {
+        Arc::clone(&self.wake) as Arc<dyn EngineWake>
     }
 
     fn forget(&mut self, _key: u64) {}

@@ -35,7 +35,7 @@ use parts::MappedPart;
 pub use parts::MappedParts;
 
 use super::posix::PosixEngine;
-use super::{Completion, Engine, EngineConfig, EngineKind, Memory, Op, Request, Segment, Wake};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Memory, Op, Request, Segment};
 use crate::sys::fs::Handle;
 
 /// See the module.
@@ -310,7 +310,7 @@ impl Engine for MmapEngine {
         result
     }
 
-    fn waker(&self) -> Arc<dyn Wake> {
+    fn waker(&self) -> Arc<dyn EngineWake> {
         self.below.waker()
     }
 

@@ -144,7 +144,7 @@ pub struct Completion {
 }
 
 /// Wakes an engine's [`Engine::wait`] from any thread.
-pub trait Wake: Send + Sync {
+pub trait EngineWake: Send + Sync {
     /// Makes the present or the next `wait` return early. Several wakes may become one, but none is lost.
     fn wake(&self);
 }
@@ -218,7 +218,7 @@ pub trait Engine: Send {
     fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()>;
 
     /// An object that wakes `wait` from other threads.
-    fn waker(&self) -> Arc<dyn Wake>;
+    fn waker(&self) -> Arc<dyn EngineWake>;
 
     /// Drops the engine's hold on a file that is about to be closed for good. It has no requests in flight.
     fn forget(&mut self, key: u64);

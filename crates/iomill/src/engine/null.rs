@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::wake::Deadline;
-use super::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Op, Request};
 
 /// See the module.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl NullEngine {
     }
 }
 
-impl Wake for NullWake {
+impl EngineWake for NullWake {
     fn wake(&self) {
         *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_one();
@@ -69,8 +69,8 @@ impl Engine for NullEngine {
         Ok(())
     }
 
-    fn waker(&self) -> Arc<dyn Wake> {
-        Arc::clone(&self.wake) as Arc<dyn Wake>
+    fn waker(&self) -> Arc<dyn EngineWake> {
+        Arc::clone(&self.wake) as Arc<dyn EngineWake>
     }
 
     fn forget(&mut self, _key: u64) {}

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::wake::Deadline;
-use super::{Completion, Engine, EngineConfig, EngineKind, Memory, Op, Request, Wake};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Memory, Op, Request};
 
 /// Threads per engine, beside the caller's.
 pub const DEFAULT_THREADS: usize = 4;
@@ -195,7 +195,7 @@ fn check(answer: libc::ssize_t) -> io::Result<i32> {
     Ok(i32::try_from(answer).unwrap_or(i32::MAX))
 }
 
-impl Wake for Shared {
+impl EngineWake for Shared {
     fn wake(&self) {
         self.lock().woken = true;
         self.ended.notify_one();
@@ -259,8 +259,8 @@ impl Engine for PosixEngine {
         Ok(())
     }
 
-    fn waker(&self) -> Arc<dyn Wake> {
-        Arc::clone(&self.shared) as Arc<dyn Wake>
+    fn waker(&self) -> Arc<dyn EngineWake> {
+        Arc::clone(&self.shared) as Arc<dyn EngineWake>
     }
 
     fn forget(&mut self, _key: u64) {}

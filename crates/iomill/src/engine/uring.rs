@@ -20,7 +20,7 @@ use io_uring::{cqueue, opcode, types};
 
 use self::ring::{Kind, MAX_CAPACITY, Ring};
 use super::wake::{Deadline, EventWake};
-use super::{Completion, Engine, EngineConfig, EngineKind, Op, Request, Wake};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Op, Request};
 
 /// The user data of the wake's poll; slots are 32 bits.
 const WAKE: u64 = u64::MAX;
@@ -231,8 +231,8 @@ impl Engine for UringEngine {
         self.broken.as_ref().map_or(Ok(()), |error| Err(copy(error)))
     }
 
-    fn waker(&self) -> Arc<dyn Wake> {
-        Arc::clone(&self.wake) as Arc<dyn Wake>
+    fn waker(&self) -> Arc<dyn EngineWake> {
+        Arc::clone(&self.wake) as Arc<dyn EngineWake>
     }
 
     fn forget(&mut self, key: u64) {

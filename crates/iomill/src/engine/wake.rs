@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::Wake;
+use super::EngineWake;
 
 /// A wake by an event descriptor, for engines that wait inside the kernel.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl EventWake {
     }
 }
 
-impl Wake for EventWake {
+impl EngineWake for EventWake {
     fn wake(&self) {
         // AcqRel: pairs with the same in `take`.
         if self.pending.swap(true, Ordering::AcqRel) {

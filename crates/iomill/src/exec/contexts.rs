@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{Exec, PAUSE};
-use crate::drive::inline::{Context, Service, with_rings_or_without};
+use crate::drive::inline::{InlineContext, Service, with_rings_or_without};
 use crate::drive::regions::Regions;
 use crate::drive::{Done, Piece};
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ thread_local! {
 pub(crate) struct ContextCell {
     home: Home,
     /// `None` before first use and after the array has been closed.
-    context: Mutex<Option<Context>>,
+    context: Mutex<Option<InlineContext>>,
     /// Keys of closed files, which the context forgets before its next use.
     forget: Mutex<Vec<u64>>,
     any_to_forget: AtomicBool,
@@ -63,8 +63,8 @@ impl Exec {
         Ok(())
     }
 
-    fn new_context(&self) -> Result<Context> {
-        let make = |services: &[Service]| Context::new(&*self.platform, services, &self.locks, &self.hold);
+    fn new_context(&self) -> Result<InlineContext> {
+        let make = |services: &[Service]| InlineContext::new(&*self.platform, services, &self.locks, &self.hold);
         let notice = |notice| self.notice(notice);
         let context = with_rings_or_without(&self.services, self.may_change_engines, &notice, make);
         context.map_err(engine_failed)

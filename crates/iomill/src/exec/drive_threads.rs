@@ -11,7 +11,7 @@ use crate::drive::inline::{Service, with_rings_or_without};
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
 use crate::drive::serve::{Message, Server, Turn};
-use crate::engine::Wake;
+use crate::engine::EngineWake;
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
@@ -40,7 +40,7 @@ pub struct DriveThreads {
 /// Where a drive receives its messages.
 struct ServerInbox {
     inbox: Arc<Inbox<Message>>,
-    waker: Arc<dyn Wake>,
+    waker: Arc<dyn EngineWake>,
 }
 
 enum Servers {

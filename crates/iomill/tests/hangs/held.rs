@@ -8,7 +8,7 @@ use std::time::Duration;
 use iomill::EngineKind;
 use iomill::engine::platform::{Choice, Platform};
 use iomill::engine::real::RealPlatform;
-use iomill::engine::{Completion, Engine, EngineConfig, Op, Request, Wake};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineWake, Op, Request};
 use iomill::sys::fs::{DriveFs, Handle};
 
 /// Blocks threads while it is shut.
@@ -106,7 +106,7 @@ impl Engine for HeldEngine {
         }
         Ok(())
     }
-    fn waker(&self) -> Arc<dyn Wake> {
+    fn waker(&self) -> Arc<dyn EngineWake> {
         Arc::new(HeldWake { inner: self.inner.waker(), hooks: Arc::clone(&self.hooks) })
     }
     fn forget(&mut self, key: u64) {
@@ -122,11 +122,11 @@ impl Engine for HeldEngine {
 }
 
 struct HeldWake {
-    inner: Arc<dyn Wake>,
+    inner: Arc<dyn EngineWake>,
     hooks: Arc<Hooks>,
 }
 
-impl Wake for HeldWake {
+impl EngineWake for HeldWake {
     fn wake(&self) {
         self.inner.wake();
         if is_last(&self.hooks.wake_panics) {

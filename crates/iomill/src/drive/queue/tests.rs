@@ -10,7 +10,7 @@ use std::io;
 use std::time::Duration;
 
 use super::*;
-use crate::engine::{EngineKind, NO_REGION, Wake};
+use crate::engine::{EngineKind, EngineWake, NO_REGION};
 use crate::sys::memory::PageBuf;
 
 const PART: FileRef = FileRef { handle: Handle(0), key: 7 };
@@ -64,7 +64,7 @@ impl Engine for Drive {
     fn wait(&mut self, _: usize, _: Option<Duration>, _: &mut Vec<Completion>) -> io::Result<()> {
         unreachable!("the tests end requests themselves")
     }
-    fn waker(&self) -> Arc<dyn Wake> {
+    fn waker(&self) -> Arc<dyn EngineWake> {
         unreachable!("no thread sleeps")
     }
     fn forget(&mut self, _: u64) {}

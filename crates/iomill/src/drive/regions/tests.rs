@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::engine::{Completion, EngineKind, FileRef, Op, Request, Segment, Wake};
+use crate::engine::{Completion, EngineKind, EngineWake, FileRef, Op, Request, Segment};
 use crate::sys::fs::Handle;
 
 /// Gives numbers from 10 on, up to a limit, and records the memory of each.
@@ -23,7 +23,7 @@ impl Engine for Table {
     fn wait(&mut self, _: usize, _: Option<Duration>, _: &mut Vec<Completion>) -> io::Result<()> {
         Ok(())
     }
-    fn waker(&self) -> Arc<dyn Wake> {
+    fn waker(&self) -> Arc<dyn EngineWake> {
         unreachable!("no thread sleeps")
     }
     fn forget(&mut self, _: u64) {}
