@@ -46,12 +46,12 @@ pub struct File {
     pub(super) class: Class,
     /// Which failures of write-back this handle has reported.
     pub(super) reported: Reported,
-    handle: Arc<Handle>,
+    handle: Arc<SharedHandle>,
 }
 
-/// What the clones of a handle share.
+/// What the clones of a handle have in common.
 #[derive(Debug)]
-struct Handle {
+struct SharedHandle {
     ahead: ReadAhead,
     /// `OpenFile::is_held` counts it.
     _held: Arc<()>,
@@ -59,7 +59,7 @@ struct Handle {
 
 impl File {
     pub(super) fn new(state: OpenRef, read_ahead_bytes: u64) -> File {
-        let handle = Arc::new(Handle { ahead: ReadAhead::new(read_ahead_bytes), _held: state.handle() });
+        let handle = Arc::new(SharedHandle { ahead: ReadAhead::new(read_ahead_bytes), _held: state.handle() });
         let reported = state.file.errors.begin();
         File { state, class: Class::Foreground, reported, handle }
     }

@@ -9,7 +9,7 @@ use super::file::File;
 use crate::error::{Error, Result};
 use crate::exec::{Promised, promise};
 use crate::file::Entered;
-use crate::pager::batch::{Batch, Buffers, Done, Requester};
+use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester};
 use crate::sys::process::Home;
 
 pub use crate::pager::batch::Request;
@@ -28,10 +28,10 @@ impl File {
 
     /// [`File::sync`] as a future.
     pub fn sync_async(&self) -> Syncing {
-        Syncing(self.begin_sync().unwrap_or_else(|error| Outcome::now(Err(error))))
+        Syncing(self.begin_sync().unwrap_or_else(|error| FutureState::now(Err(error))))
     }
 
-    fn begin_sync(&self) -> Result<Outcome<()>> {
+    fn begin_sync(&self) -> Result<FutureState<()>> {
         let exec = self.state.exec();
         exec.check_home()?;
         exec.callbacks.get_ready()?;
@@ -42,7 +42,7 @@ impl File {
             // Before the promise is kept: then the future's owner may close the file and delete it.
             file.let_go(move || promise.keep(result));
         }));
-        Ok(Outcome::later(promised))
+        Ok(FutureState::later(promised))
     }
 
     /// Begins a batch of requests. A callback thread calls `callback` with the outcome: for each request the bytes that it read, or the
@@ -56,7 +56,7 @@ impl File {
         callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
     ) -> Result<()> {
         self.state.exec().check_home()?;
-        let done = Done::callback(&self.state.exec().callbacks, Box::new(callback))?;
+        let done = BatchReceiver::callback(&self.state.exec().callbacks, Box::new(callback))?;
         self.requester().begin(Batch::of(requests), done)
     }
 
@@ -80,25 +80,25 @@ impl File {
     }
 
     /// Begins a batch of one request.
-    fn begin_one(&self, batch: Batch) -> Outcome<Buffers> {
+    fn begin_one(&self, batch: Batch) -> FutureState<Buffers> {
         let exec = self.state.exec();
         if let Err(forked) = exec.check_home() {
-            return Outcome::now(Err(forked));
+            return FutureState::now(Err(forked));
         }
         if let [Request::Read { offset, len }] = batch.requests() {
             self.look_ahead(*offset, (*len as u64).min(self.len().saturating_sub(*offset)) as usize);
         }
         let (promise, promised) = promise();
-        match self.requester().begin(batch, Done::promise(promise)) {
-            Ok(()) => Outcome::later(promised),
-            Err(error) => Outcome::now(Err(error)),
+        match self.requester().begin(batch, BatchReceiver::promise(promise)) {
+            Ok(()) => FutureState::later(promised),
+            Err(error) => FutureState::now(Err(error)),
         }
     }
 }
 
 /// What a future waits for.
 #[derive(Debug)]
-struct Outcome<T> {
+struct FutureState<T> {
     /// The result, if it is there already: why it could not begin.
     now: Option<Result<T>>,
     later: Option<Promised<Result<T>>>,
@@ -106,13 +106,13 @@ struct Outcome<T> {
     home: Home,
 }
 
-impl<T> Outcome<T> {
-    fn now(result: Result<T>) -> Outcome<T> {
-        Outcome { now: Some(result), later: None, home: Home::here() }
+impl<T> FutureState<T> {
+    fn now(result: Result<T>) -> FutureState<T> {
+        FutureState { now: Some(result), later: None, home: Home::here() }
     }
 
-    fn later(promised: Promised<Result<T>>) -> Outcome<T> {
-        Outcome { now: None, later: Some(promised), home: Home::here() }
+    fn later(promised: Promised<Result<T>>) -> FutureState<T> {
+        FutureState { now: None, later: Some(promised), home: Home::here() }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
@@ -132,17 +132,17 @@ impl<T> Outcome<T> {
 /// The future of [`File::read`].
 #[derive(Debug)]
 #[must_use = "the read goes on, but its bytes are lost"]
-pub struct Reading(Outcome<Buffers>);
+pub struct Reading(FutureState<Buffers>);
 
 /// The future of [`File::write`].
 #[derive(Debug)]
 #[must_use = "the write goes on, but its errors are lost"]
-pub struct Writing(Outcome<Buffers>);
+pub struct Writing(FutureState<Buffers>);
 
 /// The future of [`File::sync_async`].
 #[derive(Debug)]
 #[must_use = "the sync goes on, but its errors are lost"]
-pub struct Syncing(Outcome<()>);
+pub struct Syncing(FutureState<()>);
 
 fn the_one(buffers: Result<Buffers>) -> Result<Vec<u8>> {
     buffers.map(|mut buffers| buffers.pop().unwrap_or_default())

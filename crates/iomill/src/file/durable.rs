@@ -59,7 +59,7 @@ impl<T> Syncs<T> {
 
 /// The length that is durable.
 #[derive(Debug)]
-pub struct Published {
+pub struct DurableLength {
     pub len: u64,
     pub keeper: Box<dyn KeepLength>,
 }
@@ -68,7 +68,7 @@ pub struct Published {
 #[derive(Debug)]
 pub struct SyncTurn<'a> {
     file: &'a FileState,
-    published: MutexGuard<'a, Published>,
+    published: MutexGuard<'a, DurableLength>,
     /// The length to publish, in bytes. Taken before the flush: later writes may not be on the drives when this length is published.
     len: u64,
     is_end: bool,

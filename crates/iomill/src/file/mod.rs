@@ -37,7 +37,7 @@ use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering};
 use backing::{Backing, Part, Place};
-use durable::{Published, Syncs};
+use durable::{DurableLength, Syncs};
 use gate::Gate;
 use parts::ArrayParts;
 use writeback_errors::WritebackErrors;
@@ -63,7 +63,7 @@ pub struct FileState {
     /// Serialises changes of the size of parts.
     grow: Mutex<()>,
     /// The syncs, with the published length. Only a writer syncs.
-    syncs: Syncs<Published>,
+    syncs: Syncs<DurableLength>,
     /// A failed write may have left bytes beyond the length (rule 5). Set inside the gate, cleared with the gate closed.
     has_stale_tail: AtomicBool,
 }
@@ -78,12 +78,17 @@ impl FileState {
             return Err(Error::invalid(what, "no file is that long: the length file is not to be trusted"));
         }
         let backing = Box::new(ArrayParts::open(exec, catalog, record, len)?);
-        let published = Published { len, keeper: Box::new(file) };
+        let published = DurableLength { len, keeper: Box::new(file) };
         FileState::new(exec, backing, catalog.is_writer(), published)
     }
 
     /// A file in `backing`, with its published length.
-    fn new(exec: &Arc<Exec>, backing: Box<dyn Backing>, is_writer: bool, published: Published) -> Result<FileState> {
+    fn new(
+        exec: &Arc<Exec>,
+        backing: Box<dyn Backing>,
+        is_writer: bool,
+        published: DurableLength,
+    ) -> Result<FileState> {
         let len = published.len;
         let file = FileState {
             exec: Arc::clone(exec),

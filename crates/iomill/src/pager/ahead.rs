@@ -8,9 +8,9 @@
 //! hits cost the same as without read-ahead.
 //!
 //! Rules:
-//! 1. Pages in flight that no call has asked for are at most an eighth of the cache (`Share`), so that they do not push each other out.
-//! 2. No thread waits to begin read-ahead: if a lock is taken, the gate is closed or the share is used up, it is left out. Advice is put
-//!    back while the share is used up. The end of a share continues with it.
+//! 1. Pages in flight that no call has asked for are at most an eighth of the cache (`AheadQuota`), so that they do not push each other out.
+//! 2. No thread waits to begin read-ahead: if a lock is taken, the gate is closed or the quota is used up, it is left out. Advice is put
+//!    back while the quota is used up. The end of a quota continues with it.
 //! 3. A read-ahead is a spawned operation: it owns itself, and holds the file inside its gate until it has ended.
 
 use std::collections::VecDeque;
@@ -238,25 +238,25 @@ impl ReadAhead {
 
 /// A number of pages in flight that no call has asked for (rule 1).
 #[derive(Debug)]
-pub struct Share {
+pub struct AheadQuota {
     pager: Arc<Pager>,
     pages: u64,
 }
 
-impl Share {
-    fn take(pager: &Arc<Pager>, pages: u64) -> Option<Share> {
-        let more = |before| Some(before + pages).filter(|&all| all <= Share::most(pager));
+impl AheadQuota {
+    fn take(pager: &Arc<Pager>, pages: u64) -> Option<AheadQuota> {
+        let more = |before| Some(before + pages).filter(|&all| all <= AheadQuota::most(pager));
         pager.ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Share { pager: Arc::clone(pager), pages })
+        Some(AheadQuota { pager: Arc::clone(pager), pages })
     }
 
-    /// Most pages of all shares together.
+    /// Most pages of all quotas together.
     fn most(pager: &Pager) -> u64 {
         pager.pages() / ON_ITS_WAY_SHARE
     }
 }
 
-impl Drop for Share {
+impl Drop for AheadQuota {
     fn drop(&mut self) {
         // AcqRel: pairs with the Acquire in `go_on`.
         self.pager.ahead.fetch_sub(self.pages, Ordering::AcqRel);
@@ -270,8 +270,8 @@ impl Drop for Share {
 enum Start {
     /// It has begun, or there was nothing to do.
     Done,
-    /// The share is used up.
-    NoShare,
+    /// The quota is used up.
+    NoQuota,
     /// The file's length is being changed, the array is being closed, or a drive has no room for background work.
     NotNow,
 }
@@ -295,7 +295,7 @@ impl OpenFile {
         self.exec().get_ready()?;
         let Some(entered) = EnteredFile::try_enter(self) else { return Ok(Start::NotNow) };
         let pages = pages.start..pages.end.min(self.end_page()).max(pages.start);
-        let Some(share) = Share::take(&paged.pager, pages.end - pages.start) else { return Ok(Start::NoShare) };
+        let Some(quota) = AheadQuota::take(&paged.pager, pages.end - pages.start) else { return Ok(Start::NoQuota) };
         let spans: Vec<Span> = pages.filter(|&page| !paged.is_there(page)).map(Span::of_page).collect();
         if spans.is_empty() && then.is_none() {
             return Ok(Start::Done);
@@ -311,7 +311,7 @@ impl OpenFile {
             let ran = unsafe { entered.complete(&io, &paged, Want::Ahead, spans, Class::Background).await };
             // No call has asked for these pages, so an error is dropped. A call that asks for them reads them itself.
             drop(ran);
-            drop(share);
+            drop(quota);
             entered.leave(move || drop(at_end));
         });
         Ok(Start::Done)
@@ -350,19 +350,19 @@ impl OpenFile {
 /// Ranges that advice asks for.
 #[derive(Debug, Default)]
 pub struct Wanted {
-    state: Mutex<Queue>,
+    state: Mutex<WantedState>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct WantedState {
     ranges: VecDeque<(Weak<OpenFile>, Range<u64>)>,
     /// Whether a thread or an operation is bringing them in, one wave after the other.
     running: bool,
-    /// Continues when a share has ended.
+    /// Continues when a quota has ended.
     resume: Option<Then>,
 }
 
-impl std::fmt::Debug for Queue {
+impl std::fmt::Debug for WantedState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Queue of {}", self.ranges.len())
     }
@@ -393,7 +393,7 @@ impl Wanted {
         Some(wave)
     }
 
-    /// Puts a wave back. `resume` continues with it when a share has ended.
+    /// Puts a wave back. `resume` continues with it when a quota has ended.
     fn put_back(&self, file: Weak<OpenFile>, pages: Range<u64>, resume: Then) {
         let mut queue = lock(&self.state);
         match queue.ranges.front_mut() {
@@ -427,10 +427,10 @@ fn go_on(pager: &Arc<Pager>) {
         let resumes = &file.exec().resumes;
         match file.start_ahead(&paged, pages.clone(), Some(go_on_later(resumes, pager))) {
             Ok(Start::Done) => return,
-            Ok(Start::NoShare) if pages.end - pages.start <= Share::most(pager) => {
+            Ok(Start::NoQuota) if pages.end - pages.start <= AheadQuota::most(pager) => {
                 pager.wanted.put_back(Arc::downgrade(&*file), pages, go_on_later(resumes, pager));
-                // The next end of a share takes `resume`. If the last share has just ended, this thread takes it back and continues.
-                // Acquire: pairs with the AcqRel in `Share::drop`.
+                // The next end of a quota takes `resume`. If the last quota has just ended, this thread takes it back and continues.
+                // Acquire: pairs with the AcqRel in `AheadQuota::drop`.
                 if pager.ahead.load(Ordering::Acquire) > 0 || pager.wanted.take_resume().is_none() {
                     return;
                 }

@@ -1,4 +1,4 @@
-//! Batches of reads and writes that no call waits for: a [`Batch`] of [`Request`]s, begun by a [`Requester`], with a [`Done`] for its
+//! Batches of reads and writes that no call waits for: a [`Batch`] of [`Request`]s, begun by a [`Requester`], with a [`BatchReceiver`] for its
 //! outcome. Non-goals: the I/O itself (`complete`, `file::transfer`).
 //!
 //! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a callback thread (rule 3 of `pools`).
@@ -106,28 +106,28 @@ fn reads(requests: &[Request]) -> impl Iterator<Item = (u64, usize)> {
 }
 
 /// Receives the outcome of a batch. If a panic drops it, the outcome is an error.
-pub struct Done(Option<Receiver>);
+pub struct BatchReceiver(Option<ReceiverKind>);
 
-enum Receiver {
+enum ReceiverKind {
     Promise(Promise<Result<Buffers>>),
     Callback(Arc<Pool>, Callback),
 }
 
-impl Done {
-    pub fn promise(promise: Promise<Result<Buffers>>) -> Done {
-        Done(Some(Receiver::Promise(promise)))
+impl BatchReceiver {
+    pub fn promise(promise: Promise<Result<Buffers>>) -> BatchReceiver {
+        BatchReceiver(Some(ReceiverKind::Promise(promise)))
     }
 
     /// Calls `callback` on a thread of `callbacks`. Starts that thread now, so that the caller sees the error if that fails.
-    pub fn callback(callbacks: &Arc<Pool>, callback: Callback) -> Result<Done> {
+    pub fn callback(callbacks: &Arc<Pool>, callback: Callback) -> Result<BatchReceiver> {
         callbacks.get_ready()?;
-        Ok(Done(Some(Receiver::Callback(Arc::clone(callbacks), callback))))
+        Ok(BatchReceiver(Some(ReceiverKind::Callback(Arc::clone(callbacks), callback))))
     }
 
     fn tell(mut self, outcome: Result<Buffers>) {
         match self.0.take() {
-            Some(Receiver::Promise(promise)) => promise.keep(outcome),
-            Some(Receiver::Callback(callbacks, callback)) => callbacks.call(Box::new(move || callback(outcome))),
+            Some(ReceiverKind::Promise(promise)) => promise.keep(outcome),
+            Some(ReceiverKind::Callback(callbacks, callback)) => callbacks.call(Box::new(move || callback(outcome))),
             None => {}
         }
     }
@@ -138,9 +138,9 @@ impl Done {
     }
 }
 
-impl Drop for Done {
+impl Drop for BatchReceiver {
     fn drop(&mut self) {
-        if let Some(Receiver::Callback(callbacks, callback)) = self.0.take() {
+        if let Some(ReceiverKind::Callback(callbacks, callback)) = self.0.take() {
             callbacks.call(Box::new(move || callback(Err(Error::Panicked))));
         }
     }
@@ -158,7 +158,7 @@ impl Requester {
     }
 
     /// Begins a batch. Its outcome goes to `done`. An error means that nothing has begun, and `done` gets no outcome.
-    pub fn begin(self, mut batch: Batch, mut done: Done) -> Result<()> {
+    pub fn begin(self, mut batch: Batch, mut done: BatchReceiver) -> Result<()> {
         match self.try_begin(&mut batch, &mut done) {
             Ok(true) => Ok(()),
             Ok(false) => self.begin_later(batch, done),
@@ -170,13 +170,13 @@ impl Requester {
     }
 
     /// Begins a batch, and takes `done`. `false` if that needs a wait that is forbidden in a waker.
-    fn try_begin(&self, batch: &mut Batch, done: &mut Done) -> Result<bool> {
+    fn try_begin(&self, batch: &mut Batch, done: &mut BatchReceiver) -> Result<bool> {
         let Some(entered) = self.enter_for(batch)? else { return Ok(false) };
         self.start(entered, batch, done).map(|()| true)
     }
 
     /// The same on a callback thread. From here on errors go to `done`.
-    fn begin_later(self, mut batch: Batch, mut done: Done) -> Result<()> {
+    fn begin_later(self, mut batch: Batch, mut done: BatchReceiver) -> Result<()> {
         let callbacks = Arc::clone(&self.file.exec().callbacks);
         if let Err(error) = callbacks.get_ready() {
             done.forget();
@@ -216,14 +216,14 @@ impl Requester {
     }
 
     /// Starts a batch inside the gate. Takes `done` when the batch has begun.
-    fn start(&self, entered: Entered<'_>, batch: &mut Batch, done: &mut Done) -> Result<()> {
+    fn start(&self, entered: Entered<'_>, batch: &mut Batch, done: &mut BatchReceiver) -> Result<()> {
         batch.fit(&self.file)?;
         // Here the caller still sees an error of starting the drive threads.
         self.file.exec().get_ready()?;
         let (is_write, write_end) = (batch.is_write(), batch.write_end(&self.file)?);
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.requests))?;
         let entered = EnteredFile::stay(entered, self.file.clone());
-        let done = Done(done.0.take());
+        let done = BatchReceiver(done.0.take());
         let missing = match &entered.paged {
             None => Vec::new(),
             Some(paged) => {

@@ -144,7 +144,7 @@ pub type InPlace = Box<dyn FnOnce(Result<&PinnedRange<'_>>) + Send>;
 
 /// A task in place on its way: the drive threads bring its pages in, and then it runs on a callback thread. It holds no handle of the file,
 /// so that code that learns of its end may close the file and delete it.
-struct Job {
+struct InPlaceJob {
     file: OpenRef,
     paged: Arc<Paged>,
     offset: u64,
@@ -153,7 +153,7 @@ struct Job {
     rounds: u32,
 }
 
-impl Job {
+impl InPlaceJob {
     /// Waits until the gate is open, and starts.
     fn enter(self, task: InPlace) {
         let file = self.file.clone();
@@ -213,7 +213,7 @@ impl OpenRef {
         self.page_numbers(paged, offset, len)?;
         self.exec().get_ready()?;
         self.exec().callbacks.get_ready()?;
-        let job = Job { file: self.clone(), paged: Arc::clone(paged), offset, len, class, rounds: ROUNDS };
+        let job = InPlaceJob { file: self.clone(), paged: Arc::clone(paged), offset, len, class, rounds: ROUNDS };
         match Entered::enter_if_open(&self.file)? {
             Some(entered) => job.start(entered, task),
             // The gate is closed to a waker (rule 3 of `pools`).

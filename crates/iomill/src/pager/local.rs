@@ -50,15 +50,15 @@ pub struct Local {
     pager: Weak<Pager>,
     /// Where the thread counts.
     pub tally: Rc<Tally>,
-    first: Part,
+    first: LocalNode,
     /// The same for the caches of other nodes.
-    others: Box<[Part]>,
+    others: Box<[LocalNode]>,
     /// `Pager::taken` when this thread last reported hits.
     taken_seen: Cell<u64>,
 }
 
 /// What a thread keeps for the cache of one node.
-struct Part {
+struct LocalNode {
     pins: RefCell<Vec<Arc<PinBlock>>>,
     /// The first of them, or `none`.
     first_pins: Cell<NonNull<PinBlock>>,
@@ -69,15 +69,15 @@ struct Part {
     feeder: Feeder,
 }
 
-impl Default for Part {
-    fn default() -> Part {
+impl Default for LocalNode {
+    fn default() -> LocalNode {
         let none = PinBlock::none();
         let first_pins = Cell::new(NonNull::from(&*none));
-        Part { pins: RefCell::default(), first_pins, last_pins: Cell::new(0), none, feeder: Feeder::default() }
+        LocalNode { pins: RefCell::default(), first_pins, last_pins: Cell::new(0), none, feeder: Feeder::default() }
     }
 }
 
-impl Part {
+impl LocalNode {
     /// Calls `pin` with an empty slot of a block. `None` if the most pages are pinned.
     fn with_slot<R>(&self, cache: &Cache, pin: impl FnOnce((&PinBlock, &AtomicU32)) -> R) -> Option<R> {
         let mut pins = self.pins.borrow_mut();
@@ -197,8 +197,8 @@ impl Pager {
             home: Home::here(),
             pager: Arc::downgrade(self),
             tally: self.board.tally(),
-            first: Part::default(),
-            others: self.caches().skip(1).map(|_| Part::default()).collect(),
+            first: LocalNode::default(),
+            others: self.caches().skip(1).map(|_| LocalNode::default()).collect(),
             taken_seen: Cell::new(0),
         }
     }
@@ -206,7 +206,7 @@ impl Pager {
 
 impl Local {
     #[inline(always)]
-    fn part(&self, cache: &Cache) -> &Part {
+    fn part(&self, cache: &Cache) -> &LocalNode {
         match cache.number() {
             0 => &self.first,
             number => &self.others[number - 1],
@@ -215,7 +215,7 @@ impl Local {
 
     /// The same. With `FIRST` there is one cache.
     #[inline(always)]
-    fn part_as<const FIRST: bool>(&self, cache: &Cache) -> &Part {
+    fn part_as<const FIRST: bool>(&self, cache: &Cache) -> &LocalNode {
         if FIRST { &self.first } else { self.part(cache) }
     }
 

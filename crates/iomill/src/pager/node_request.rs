@@ -134,7 +134,7 @@ impl NodeRequest {
     }
 
     /// Does what needs no drive, and begins the rest. `None` if nothing is left.
-    pub fn begin(mut self) -> Option<Begun> {
+    pub fn begin(mut self) -> Option<PendingRequest> {
         let file = self.file.clone()?;
         let paged = file.paged.clone()?;
         let mut fills = Fills::new(self.want, Arc::clone(&paged), self.spans.len());
@@ -150,7 +150,7 @@ impl NodeRequest {
             fills.plan(&file.file);
         }
         let (runs, tail) = (fills.runs(), Mutex::new(Tail { request: self, left, failure: None }));
-        Some(Begun { fills, runs_left: AtomicUsize::new(runs), tail })
+        Some(PendingRequest { fills, runs_left: AtomicUsize::new(runs), tail })
     }
 }
 
@@ -163,7 +163,7 @@ impl Drop for NodeRequest {
 
 /// A request with pages to fill.
 #[derive(Debug)]
-pub struct Begun {
+pub struct PendingRequest {
     /// Declared before the request: if a panic leaves some fills, they end before the request does.
     fills: Fills<Arc<Paged>>,
     runs_left: AtomicUsize,
@@ -177,8 +177,8 @@ struct Tail {
     failure: Option<Failure>,
 }
 
-impl Begun {
-    /// The pieces that fill its pages, each with its drive. Each of them ends by [`Begun::run_done`], or all by [`Begun::fail`]. Their
+impl PendingRequest {
+    /// The pieces that fill its pages, each with its drive. Each of them ends by [`PendingRequest::run_done`], or all by [`PendingRequest::fail`]. Their
     /// lists of scattered memory are in `self`.
     pub fn pieces(&self) -> Vec<(u16, Piece)> {
         let tail = lock(&self.tail);
@@ -242,7 +242,7 @@ impl Begun {
     }
 }
 
-impl Owner for Begun {
+impl Owner for PendingRequest {
     fn piece_done(&self, tag: u32, result: Outcome) {
         self.run_done(tag, result);
     }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
-use super::node_request::{Begun, NodeRequest};
+use super::node_request::{NodeRequest, PendingRequest};
 use crate::drive::inbox::{Inbox, Load};
 use crate::drive::regions::Regions;
 use crate::drive::serve::INBOX_PIECES;
@@ -161,7 +161,7 @@ impl Drop for Closing<'_> {
 
 fn work(inbox: &Inbox<NodeRequest>) {
     let _closing = Closing(inbox);
-    let mut ring: Option<Ring> = None;
+    let mut ring: Option<NodeRing> = None;
     let mut requests = Vec::new();
     loop {
         let taken = inbox.take(&mut requests, true);
@@ -173,46 +173,46 @@ fn work(inbox: &Inbox<NodeRequest>) {
             continue;
         };
         if first.exec().is_some_and(|exec| exec.blocks_on_threads()) {
-            requests.drain(..).filter_map(NodeRequest::begin).for_each(Begun::send_to_drives);
+            requests.drain(..).filter_map(NodeRequest::begin).for_each(PendingRequest::send_to_drives);
             continue;
         }
         if ring.is_none() {
-            ring = first.exec().map(Ring::new);
+            ring = first.exec().map(NodeRing::new);
         }
         match &ring {
-            Some(ring) => Wave::default().run(inbox, ring, &mut requests),
+            Some(ring) => NodeWave::default().run(inbox, ring, &mut requests),
             None => unreachable!("a request has its array until it ends"),
         }
     }
 }
 
 /// This thread's own engines, and what they need of the array. It does not hold the array (rule 4 of `node_request`).
-struct Ring {
+struct NodeRing {
     cell: Arc<contexts::ContextCell>,
     regions: Arc<Regions>,
     clock: Arc<dyn Clock>,
 }
 
-impl Ring {
-    fn new(exec: &Arc<Exec>) -> Ring {
-        Ring { cell: exec.new_cell(), regions: Arc::clone(&exec.regions), clock: Arc::clone(&exec.clock) }
+impl NodeRing {
+    fn new(exec: &Arc<Exec>) -> NodeRing {
+        NodeRing { cell: exec.new_cell(), regions: Arc::clone(&exec.regions), clock: Arc::clone(&exec.clock) }
     }
 }
 
 /// Requests that this thread works on at the same time, on its own ring.
 #[derive(Default)]
-struct Wave {
+struct NodeWave {
     /// By number, the high bits of tags. `None` for those that have ended.
-    begun: Vec<Option<Begun>>,
+    begun: Vec<Option<PendingRequest>>,
     /// Pieces that the engines have not taken yet.
     pieces: VecDeque<(u16, Piece)>,
     /// Pages that are being filled.
     pages: usize,
 }
 
-impl Wave {
+impl NodeWave {
     /// Works on the requests, and on those that come meanwhile, until all have ended.
-    fn run(self, inbox: &Inbox<NodeRequest>, ring: &Ring, requests: &mut Vec<NodeRequest>) {
+    fn run(self, inbox: &Inbox<NodeRequest>, ring: &NodeRing, requests: &mut Vec<NodeRequest>) {
         // If it fails, all these requests end with the error.
         let made = requests.first().and_then(NodeRequest::exec).map_or(Ok(()), |exec| exec.ready_context(&ring.cell));
         let wave = RefCell::new(self);

@@ -18,7 +18,7 @@ use crate::file::{Entered, FileState, Reported};
 use crate::sys::sync::Ordering;
 
 /// What an open file keeps alive: its array.
-pub type Owner = Arc<dyn Any + Send + Sync>;
+pub type ArrayRef = Arc<dyn Any + Send + Sync>;
 
 /// An open file.
 #[derive(Debug)]
@@ -35,11 +35,16 @@ pub struct OpenFile {
     /// Dropped after `file`: from then on the file may be opened again.
     _entry: Entry<OpenFile>,
     /// The array, which stays as long as a file of it is open. Dropped last.
-    _owner: Owner,
+    _owner: ArrayRef,
 }
 
 impl OpenFile {
-    pub(super) fn new(file: FileState, paged: Option<Arc<Paged>>, entry: Entry<OpenFile>, owner: &Owner) -> OpenFile {
+    pub(super) fn new(
+        file: FileState,
+        paged: Option<Arc<Paged>>,
+        entry: Entry<OpenFile>,
+        owner: &ArrayRef,
+    ) -> OpenFile {
         OpenFile {
             paged,
             file,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::open::{OpenFile, OpenRef, Owner};
+use super::open::{ArrayRef, OpenFile, OpenRef};
 use super::table::{Entry, Found, Table};
 use super::{Paged, Pager};
 use crate::catalog::{Catalog, Id, Record};
@@ -48,7 +48,7 @@ impl OpenFiles {
     }
 
     /// Opens a file. If it is open already, returns that.
-    pub fn open(&self, catalog: &Catalog, pager: Option<&Arc<Pager>>, name: &str, owner: &Owner) -> Result<OpenRef> {
+    pub fn open(&self, catalog: &Catalog, pager: Option<&Arc<Pager>>, name: &str, owner: &ArrayRef) -> Result<OpenRef> {
         self.exec.check_home()?;
         loop {
             let id = catalog.record(name)?.id;

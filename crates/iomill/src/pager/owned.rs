@@ -19,11 +19,11 @@ use crate::error::Result;
 /// They do not keep the file open. The file may be closed, cut or deleted, and the array may be closed: the bytes stay. They keep the
 /// memory of the cache until the last of them is dropped, also after [`Array::close`](crate::Array::close).
 #[derive(Debug)]
-pub struct OwnedBytes(Place);
+pub struct OwnedBytes(Storage);
 
 /// Where the bytes are.
 #[derive(Debug)]
-enum Place {
+enum Storage {
     Pinned(OwnedPin),
     Copied(Vec<u8>),
 }
@@ -54,7 +54,7 @@ impl OwnedBytes {
         // of all. The caller promises that the slot's cache is that of `paged`: it is in the pager, at one place on the heap. `_paged` holds
         // the pager, and is dropped after `held`.
         let slot = unsafe { &*std::ptr::from_ref(slot) };
-        OwnedBytes(Place::Pinned(OwnedPin {
+        OwnedBytes(Storage::Pinned(OwnedPin {
             held: Held::from_parts((slot, page)),
             _paged: Arc::clone(paged),
             within,
@@ -63,12 +63,12 @@ impl OwnedBytes {
     }
 
     pub(crate) fn copied(bytes: Vec<u8>) -> OwnedBytes {
-        OwnedBytes(Place::Copied(bytes))
+        OwnedBytes(Storage::Copied(bytes))
     }
 
     /// Whether these are the cached bytes themselves, not a copy.
     pub fn is_pinned(&self) -> bool {
-        matches!(self.0, Place::Pinned(_))
+        matches!(self.0, Storage::Pinned(_))
     }
 }
 
@@ -77,8 +77,8 @@ impl Deref for OwnedBytes {
 
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Place::Pinned(pin) => &pin.held.bytes()[pin.within..pin.within + pin.len],
-            Place::Copied(bytes) => bytes,
+            Storage::Pinned(pin) => &pin.held.bytes()[pin.within..pin.within + pin.len],
+            Storage::Copied(bytes) => bytes,
         }
     }
 }

@@ -114,7 +114,7 @@ impl Paged {
     #[inline(always)]
     unsafe fn read_many_in<const DEFAULT: bool>(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
         self.pager.with_local(|local| {
-            let mut batch = Batch::<DEFAULT>::new(self, local, missing);
+            let mut batch = OverlappingReads::<DEFAULT>::new(self, local, missing);
             let mut bytes = 0;
             for extent in extents {
                 bytes += extent.len;
@@ -170,7 +170,7 @@ impl Asking {
 
 /// Look-ups that overlap: each is at one of three stages. First its set is prefetched. After [`OVERLAP`] more look-ups the page is
 /// looked up, and its bytes are prefetched. After as many again they are copied.
-struct Batch<'a, const DEFAULT: bool> {
+struct OverlappingReads<'a, const DEFAULT: bool> {
     paged: &'a Paged,
     local: &'a Local,
     missing: &'a mut Vec<Span>,
@@ -183,10 +183,10 @@ struct Batch<'a, const DEFAULT: bool> {
     hits: u64,
 }
 
-impl<'a, const DEFAULT: bool> Batch<'a, DEFAULT> {
-    fn new(paged: &'a Paged, local: &'a Local, missing: &'a mut Vec<Span>) -> Batch<'a, DEFAULT> {
+impl<'a, const DEFAULT: bool> OverlappingReads<'a, DEFAULT> {
+    fn new(paged: &'a Paged, local: &'a Local, missing: &'a mut Vec<Span>) -> OverlappingReads<'a, DEFAULT> {
         let (asked, seen) = ([Asking::NOTHING; 2 * OVERLAP], [const { None }; 2 * OVERLAP]);
-        Batch { paged, local, missing, asked, seen, count: 0, hits: 0 }
+        OverlappingReads { paged, local, missing, asked, seen, count: 0, hits: 0 }
     }
 
     /// Adds a span, and moves two earlier ones to their next stage.
