@@ -13,7 +13,7 @@ use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::exec::CpusOfDrives;
 use crate::exec::roles::NodeRoles;
-use crate::sys::fs::{Access, Alignment, OpenFile};
+use crate::sys::fs::{Access, Alignment, DriveFile};
 use crate::sys::{block, cpu};
 
 /// Most slots of one thread over all drives: an io_uring takes no more.
@@ -115,7 +115,7 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
     for drive in catalog.drives() {
         let at = || drive.fs.location().join("iomill/label");
         let probe =
-            OpenFile::open(&drive.fs, "label", Access::READ.direct()).map_err(|e| Error::io("open", at(), e))?;
+            DriveFile::open(&drive.fs, "label", Access::READ.direct()).map_err(|e| Error::io("open", at(), e))?;
         let align = drive.fs.alignment(probe.handle()).map_err(|e| Error::io("examine", at(), e))?;
         let choice = options.platform.choose(&*drive.fs, probe.handle(), options.engine);
         let choice = choice.map_err(|e| Error::Drive {

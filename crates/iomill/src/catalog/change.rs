@@ -11,7 +11,7 @@ use super::spare::is_full;
 use super::store::{FILES, PARTS, Staged, absent_is_none, failed, sync_dir, unlink_if_there};
 use super::{Catalog, Changes, Mode, lock};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, OpenFile};
+use crate::sys::fs::{Access, DriveFile};
 
 /// Why a new version of a record did not come about.
 enum ChangeFailure {
@@ -238,7 +238,7 @@ impl Catalog {
     fn make_parts(&self, record: &Record) -> Result<()> {
         let path = part_path(&record.id);
         for drive in self.drives_of(&record.drives) {
-            OpenFile::open(&drive.fs, &path, Access::CREATE).map_err(failed("create", &*drive.fs, &path))?;
+            DriveFile::open(&drive.fs, &path, Access::CREATE).map_err(failed("create", &*drive.fs, &path))?;
         }
         for drive in self.drives_of(&record.length_drives) {
             length::create(&drive.fs, &record.id)?;
@@ -276,7 +276,7 @@ impl Catalog {
         let part = part_path(&tombstone.id);
         for drive in self.drives_of(&tombstone.drives) {
             let fs = &*drive.fs;
-            let opened = absent_is_none(OpenFile::open(&drive.fs, &part, Access::WRITE));
+            let opened = absent_is_none(DriveFile::open(&drive.fs, &part, Access::WRITE));
             if let Some(file) = opened.map_err(failed("open", fs, &part))? {
                 // A ring may hold the file open, but its space must be free now.
                 fs.set_len(file.handle(), 0).map_err(failed("cut", fs, &part))?;

@@ -14,7 +14,7 @@ use super::text::Signature;
 use super::{Catalog, Mode};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, OpenFile};
+use crate::sys::fs::{Access, DriveFile};
 
 /// What a check found.
 #[derive(Clone, Debug, Default)]
@@ -158,7 +158,7 @@ fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report
     let drives = array.drives();
     for (index, drive) in drives.iter().enumerate() {
         let fs = &drive.fs;
-        match OpenFile::open(fs, LOCK, Access::CREATE) {
+        match DriveFile::open(fs, LOCK, Access::CREATE) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed("create", &**fs, LOCK)(error)),
             Ok(_) => {
@@ -212,13 +212,13 @@ fn check_part(drives: &[Drive], drive: &Drive, record: &Record, least: u64, repa
         advice: format!("bring it back from a copy, or remove {:?}; iomill cannot restore its bytes", record.name),
         ..tell(what)
     };
-    let opened = absent_is_none(OpenFile::open(&drive.fs, &path, Access::READ)).map_err(failed("open", fs, &path))?;
+    let opened = absent_is_none(DriveFile::open(&drive.fs, &path, Access::READ)).map_err(failed("open", fs, &path))?;
     let Some(file) = opened else {
         if least > 0 {
             return Ok(Some(lost(format!("the part of {:?} is missing; {least} bytes of it are in use", record.name))));
         }
         if repair {
-            OpenFile::open(&drive.fs, &path, Access::CREATE).map_err(failed("create", fs, &path))?;
+            DriveFile::open(&drive.fs, &path, Access::CREATE).map_err(failed("create", fs, &path))?;
             sync_dir(fs, PARTS)?;
         }
         let found = tell(format!("the part of {:?} is missing; none of it was in use", record.name));

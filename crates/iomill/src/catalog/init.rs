@@ -15,7 +15,7 @@ use super::text::Signature;
 use super::{Catalog, Mode};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFs, Lock, OpenFile};
+use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
 
 /// The weight of a drive without a given one.
 const WEIGHT_DEFAULT: u32 = 10;
@@ -110,7 +110,7 @@ fn refuse_other_content(fs: &dyn DriveFs) -> Result<()> {
 
 /// Makes the lock, unless an interrupted init has made it.
 fn make_lock(fs: &Arc<dyn DriveFs>) -> Result<()> {
-    match OpenFile::open(fs, LOCK, Access::CREATE) {
+    match DriveFile::open(fs, LOCK, Access::CREATE) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(failed("create", &**fs, LOCK)(error)),

@@ -26,7 +26,7 @@ use super::record::{Record, length_path};
 use super::store::{FILES, absent_is_none, failed, full_path, is_media_error, sync_dir};
 use super::{Catalog, Mode, lock};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFs, OpenFile};
+use crate::sys::fs::{Access, DriveFile, DriveFs};
 
 const MAGIC: [u8; 8] = *b"iomillen";
 const FORMAT: u32 = 1;
@@ -109,14 +109,14 @@ fn parse(bytes: &[u8], id: &Id) -> Result<LengthSlot, SlotFault> {
 }
 
 /// Makes the length file of a new file, of length 0, and its bytes (not its name) durable.
-pub(super) fn create(fs: &Arc<dyn DriveFs>, id: &Id) -> Result<OpenFile> {
+pub(super) fn create(fs: &Arc<dyn DriveFs>, id: &Id) -> Result<DriveFile> {
     let path = length_path(id);
-    let file = OpenFile::open(fs, &path, Access::CREATE).map_err(failed("create", &**fs, &path))?;
+    let file = DriveFile::open(fs, &path, Access::CREATE).map_err(failed("create", &**fs, &path))?;
     write_slot(&file, id, LengthSlot::FIRST)?;
     Ok(file)
 }
 
-fn write_slot(file: &OpenFile, id: &Id, slot: LengthSlot) -> Result<()> {
+fn write_slot(file: &DriveFile, id: &Id, slot: LengthSlot) -> Result<()> {
     let fs = &**file.fs();
     fs.write_at(file.handle(), &slot.to_bytes(id), slot.offset()).map_err(failed("write", fs, file.path()))?;
     fs.sync_data(file.handle()).map_err(failed("sync", fs, file.path()))
@@ -127,7 +127,7 @@ struct LengthCopy {
     /// Index of the drive.
     drive: usize,
     /// `None` where there is no file.
-    file: Option<OpenFile>,
+    file: Option<DriveFile>,
     slot: Result<LengthSlot, Unusable>,
 }
 
@@ -155,7 +155,7 @@ impl fmt::Display for Unusable {
 fn read_copy(catalog: &Catalog, id: &Id, drive: usize, access: Access) -> Result<LengthCopy> {
     let fs = &catalog.drives[drive].fs;
     let path = length_path(id);
-    let opened = absent_is_none(OpenFile::open(fs, &path, access)).map_err(failed("open", &**fs, &path))?;
+    let opened = absent_is_none(DriveFile::open(fs, &path, access)).map_err(failed("open", &**fs, &path))?;
     let Some(file) = opened else { return Ok(LengthCopy { drive, file: None, slot: Err(Unusable::Missing) }) };
     let mut bytes = [0; SLOT_DISTANCE as usize + SLOT_BYTES];
     let slot = match fs.read_at(file.handle(), &mut bytes, 0) {
@@ -244,7 +244,7 @@ pub struct LengthFile {
     id: Id,
     name: String,
     /// Empty in a process that does not write.
-    copies: Vec<OpenFile>,
+    copies: Vec<DriveFile>,
     state: Mutex<LengthState>,
 }
 
@@ -276,7 +276,7 @@ impl Catalog {
         Ok(find(self, record, Access::READ)?.best.length)
     }
 
-    fn bring_up(&self, record: &Record, copy: LengthCopy, best: LengthSlot) -> Result<OpenFile> {
+    fn bring_up(&self, record: &Record, copy: LengthCopy, best: LengthSlot) -> Result<DriveFile> {
         let fs = &self.drives[copy.drive].fs;
         let path = length_path(&record.id);
         let (file, why) = match (copy.file, copy.slot) {
@@ -286,7 +286,7 @@ impl Catalog {
             }
             (Some(file), slot) => (file, slot.map_or_else(|why| why.to_string(), |_| "lagged behind".to_owned())),
             (None, _) => {
-                let file = OpenFile::open(fs, &path, Access::CREATE).map_err(failed("create", &**fs, &path))?;
+                let file = DriveFile::open(fs, &path, Access::CREATE).map_err(failed("create", &**fs, &path))?;
                 (file, "was missing".to_owned())
             }
         };

@@ -12,7 +12,7 @@ use super::record::{Record, RecordState, length_path, part_path, record_path};
 use super::scan::Scan;
 use super::store::{Drive, absent_is_none, failed, full_path};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, OpenFile};
+use crate::sys::fs::{Access, DriveFile};
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -233,7 +233,7 @@ pub(super) fn problem(drives: &[Drive], drive: usize, path: &str, what: &str, se
 
 /// Length of a file in bytes; 0 if it does not exist.
 pub(super) fn len_of(drive: &Drive, path: &str) -> Result<u64> {
-    let opened = absent_is_none(OpenFile::open(&drive.fs, path, Access::READ));
+    let opened = absent_is_none(DriveFile::open(&drive.fs, path, Access::READ));
     match opened.map_err(failed("open", &*drive.fs, path))? {
         Some(file) => drive.fs.len(file.handle()).map_err(failed("stat", &*drive.fs, path)),
         None => Ok(0),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Catalog;
 use super::store::{SPARE, failed};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFs, OpenFile};
+use crate::sys::fs::{Access, DriveFile, DriveFs};
 
 /// Enough for one record of the largest size and the directory entries.
 const SPARE_BYTES: u64 = 128 << 10;
@@ -17,8 +17,8 @@ pub(super) fn is_full(error: &Error) -> bool {
 
 /// Sets the space aside if it is not set aside yet.
 pub(super) fn fill(fs: &Arc<dyn DriveFs>) -> Result<()> {
-    let file = match OpenFile::open(fs, SPARE, Access::WRITE) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => OpenFile::open(fs, SPARE, Access::CREATE),
+    let file = match DriveFile::open(fs, SPARE, Access::WRITE) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => DriveFile::open(fs, SPARE, Access::CREATE),
         result => result,
     };
     let file = file.map_err(failed("open", &**fs, SPARE))?;
@@ -42,7 +42,7 @@ impl Catalog {
     pub(super) fn give_spares_up(&self) -> Result<()> {
         for drive in &self.drives {
             let fs = &drive.fs;
-            let file = OpenFile::open(fs, SPARE, Access::WRITE).map_err(failed("open", &**fs, SPARE))?;
+            let file = DriveFile::open(fs, SPARE, Access::WRITE).map_err(failed("open", &**fs, SPARE))?;
             fs.set_len(file.handle(), 0).map_err(failed("cut", &**fs, SPARE))?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::id::{Id, fill_random};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFs, Lock, OpenFile};
+use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
 use crate::sys::real_fs::DIRECTORY;
 
 /// Path of the lock on each drive.
@@ -83,7 +83,7 @@ pub(super) fn read_small<'a>(fs: &dyn DriveFs, path: &str, buf: &'a mut [u8]) ->
 
 /// Reads at most `max` bytes of a file; the rest is cut off.
 pub(super) fn read_whole(fs: &Arc<dyn DriveFs>, path: &str, max: usize) -> io::Result<Option<Vec<u8>>> {
-    let Some(file) = absent_is_none(OpenFile::open(fs, path, Access::READ))? else { return Ok(None) };
+    let Some(file) = absent_is_none(DriveFile::open(fs, path, Access::READ))? else { return Ok(None) };
     let len = usize::try_from(fs.len(file.handle())?).unwrap_or(max).min(max);
     let mut bytes = vec![0; len];
     let count = fs.read_at(file.handle(), &mut bytes, 0)?;
@@ -137,7 +137,7 @@ impl Staged {
             let mut random = [0; 16];
             fill_random(platform, &mut random)?;
             let temporary = format!("{directory}{slash}{TEMPORARY}{}", Id(random));
-            let file = OpenFile::open(fs, &temporary, Access::CREATE).map_err(failed("create", &**fs, &temporary))?;
+            let file = DriveFile::open(fs, &temporary, Access::CREATE).map_err(failed("create", &**fs, &temporary))?;
             staged.files.push(StagedFile { fs: Arc::clone(fs), temporary, target: target.clone() });
             fs.write_at(file.handle(), bytes, 0).map_err(failed("write", &**fs, &target))?;
             fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &target))?;
@@ -170,7 +170,7 @@ impl Drop for Staged {
 /// The locks of all drives (rule 8). They are given back explicitly, because a ring may hold the descriptors longer.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
-    files: Vec<OpenFile>,
+    files: Vec<DriveFile>,
 }
 
 impl Locks {
@@ -182,7 +182,7 @@ impl Locks {
         };
         let mut locks = Locks::default();
         for fs in drives {
-            let opened = absent_is_none(OpenFile::open(fs, LOCK, access)).map_err(failed("open", &**fs, LOCK))?;
+            let opened = absent_is_none(DriveFile::open(fs, LOCK, access)).map_err(failed("open", &**fs, LOCK))?;
             let file = opened.ok_or_else(|| Error::Corrupt {
                 path: full_path(&**fs, LOCK),
                 why: "the lock is missing; make sure that no process uses the array, then run `iomill check --repair`"
@@ -196,7 +196,7 @@ impl Locks {
         Ok(locks)
     }
 
-    pub(super) fn files(&self) -> &[OpenFile] {
+    pub(super) fn files(&self) -> &[DriveFile] {
         &self.files
     }
 

@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use super::mark::Mark;
 use crate::engine::FileRef;
 use crate::error::Result;
-use crate::sys::fs::{Alignment, OpenFile};
+use crate::sys::fs::{Alignment, DriveFile};
 use crate::sys::sync::{AtomicU64, Ordering};
 
 /// One drive's share of an open file.
 #[derive(Debug)]
 pub struct Part {
     /// The open part.
-    pub open: OpenFile,
+    pub open: DriveFile,
     /// Its handle and key, by which engines know it.
     pub file: FileRef,
     /// Index of its drive.

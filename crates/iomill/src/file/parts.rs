@@ -10,7 +10,7 @@ use crate::engine::FileRef;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::layout::{LayoutKind, Map};
-use crate::sys::fs::{Access, OpenFile};
+use crate::sys::fs::{Access, DriveFile};
 use crate::sys::sync::AtomicU64;
 
 /// An open file of an array: its layout and its parts.
@@ -98,7 +98,7 @@ fn open_part(exec: &Exec, catalog: &Catalog, record: &Record, drive: u16, access
     let whole_path = || place.fs.location().join("iomill").join(&path);
     let align = exec.align(drive);
     let access = Access { direct: access.direct && align.is_direct(), ..access };
-    let mut open = OpenFile::open(&place.fs, &path, access).map_err(|e| match e.kind() {
+    let mut open = DriveFile::open(&place.fs, &path, access).map_err(|e| match e.kind() {
         ErrorKind::NotFound => {
             let why =
                 format!("the drive has lost its part of {:?}; `iomill check` tells what can be done", record.name);
@@ -111,7 +111,7 @@ fn open_part(exec: &Exec, catalog: &Catalog, record: &Record, drive: u16, access
         // A file may differ from others of its drive (encrypted, journalled, inline). The queue aligns pieces by its drive, and buffered
         // I/O takes them all.
         let buffered = Access { direct: false, ..access };
-        open = OpenFile::open(&place.fs, &path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
+        open = DriveFile::open(&place.fs, &path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
     }
     let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
     let file = FileRef { handle: open.handle(), key: exec.next_key() };

@@ -151,17 +151,17 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
 
 /// An open file that closes itself.
 #[derive(Debug)]
-pub struct OpenFile {
+pub struct DriveFile {
     fs: Arc<dyn DriveFs>,
     handle: Handle,
     path: String,
 }
 
-impl OpenFile {
+impl DriveFile {
     /// Opens `path` on `fs`.
-    pub fn open(fs: &Arc<dyn DriveFs>, path: &str, access: Access) -> io::Result<OpenFile> {
+    pub fn open(fs: &Arc<dyn DriveFs>, path: &str, access: Access) -> io::Result<DriveFile> {
         let handle = fs.open(path, access)?;
-        Ok(OpenFile { fs: Arc::clone(fs), handle, path: path.to_owned() })
+        Ok(DriveFile { fs: Arc::clone(fs), handle, path: path.to_owned() })
     }
 
     /// The handle, valid while `self` lives.
@@ -185,7 +185,7 @@ impl OpenFile {
     }
 }
 
-impl Drop for OpenFile {
+impl Drop for DriveFile {
     fn drop(&mut self) {
         self.fs.close(self.handle);
     }

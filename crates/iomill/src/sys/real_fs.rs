@@ -189,7 +189,7 @@ impl DriveFs for RealFs {
     }
 
     fn close(&self, handle: Handle) {
-        // SAFETY: `open` gave the descriptor away as a plain number, and its owner (`OpenFile`) closes a handle once.
+        // SAFETY: `open` gave the descriptor away as a plain number, and its owner (`DriveFile`) closes a handle once.
         // So this is the only owner now.
         drop(unsafe { OwnedFd::from_raw_fd(handle.0) });
     }

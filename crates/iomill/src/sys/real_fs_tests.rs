@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 
 use super::*;
-use crate::sys::fs::OpenFile;
+use crate::sys::fs::DriveFile;
 
 /// A directory on a real drive: the build directory, since `/tmp` may be memory.
 pub(crate) fn scratch() -> tempfile::TempDir {
@@ -205,7 +205,7 @@ fn the_ground_is_described() {
     let ground = fs.ground().unwrap();
     assert!(!ground.file_system.is_empty() && ground.total_bytes >= ground.free_bytes && ground.total_bytes > 0);
     assert_ne!(ground.device_id, 0);
-    let file = OpenFile::open(&fs, "a", Access::CREATE).unwrap();
+    let file = DriveFile::open(&fs, "a", Access::CREATE).unwrap();
     assert_eq!(file.full_path(), dir.path().join("iomill/a"));
 }
 
