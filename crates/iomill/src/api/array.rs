@@ -96,7 +96,7 @@ impl Array {
 
     pub(crate) fn open_with(options: ArrayOptions, starts: Vec<PathBuf>) -> Result<Array> {
         check_may_block("open")?;
-        let mode = if options.read_only { crate::catalog::Mode::Reader } else { crate::catalog::Mode::Writer };
+        let mode = if options.read_only { crate::catalog::OpenMode::Reader } else { crate::catalog::OpenMode::Writer };
         let catalog = Catalog::open(&options.platform, &starts, mode)?;
         Array::start(options, catalog)
     }

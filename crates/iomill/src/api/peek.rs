@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::info::{ArrayInfo, FileStat};
 use super::options::ArrayOptions;
 use super::setup;
-use crate::catalog::{Catalog, Mode};
+use crate::catalog::{Catalog, OpenMode};
 use crate::error::Result;
 
 /// An array as it was found at one moment. Nothing can be read or changed through it.
@@ -19,7 +19,7 @@ impl ArrayOptions {
     /// Looks at an array without taking its lock.
     pub fn peek<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Peek> {
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
-        let catalog = Catalog::open(&self.platform, &starts, Mode::Peek)?;
+        let catalog = Catalog::open(&self.platform, &starts, OpenMode::Peek)?;
         Ok(Peek { catalog, options: self })
     }
 }

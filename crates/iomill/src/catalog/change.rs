@@ -9,7 +9,7 @@ use super::plan::tombstone_of;
 use super::record::{FileSpec, Record, length_path, part_path, record_path};
 use super::spare::is_full;
 use super::store::{FILES, PARTS, Staged, absent_is_none, failed, sync_dir, unlink_if_there};
-use super::{Catalog, Changes, Mode, lock};
+use super::{Catalog, Changes, OpenMode, lock};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile};
 
@@ -162,8 +162,8 @@ impl Catalog {
 
     pub(super) fn refuse_unless_writer(&self) -> Result<()> {
         match self.mode {
-            Mode::Writer => Ok(()),
-            Mode::Reader | Mode::Peek => {
+            OpenMode::Writer => Ok(()),
+            OpenMode::Reader | OpenMode::Peek => {
                 Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".to_owned() })
             }
         }

@@ -11,7 +11,7 @@ use super::record::{Record, part_path};
 use super::scan::{Scan, ScanDepth};
 use super::store::{Drive, LABEL, LOCK, PARTS, absent_is_none, failed, is_media_error, sync_dir};
 use super::text::Signature;
-use super::{Catalog, Mode};
+use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile};
@@ -82,7 +82,7 @@ pub fn check(
 ) -> Result<Report> {
     let mut report = Report::default();
     let (mode, signature) =
-        if repair { (Mode::Writer, Signature::Waived) } else { (Mode::Reader, Signature::Required) };
+        if repair { (OpenMode::Writer, Signature::Waived) } else { (OpenMode::Reader, Signature::Required) };
     if repair && let Err(error) = remake_locks(&**platform, starts, &mut report) {
         report.fault(error)?;
         return Ok(report);

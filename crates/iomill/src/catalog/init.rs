@@ -12,7 +12,7 @@ use super::store::{
     FILES, LABEL, LOCK, Locks, PARTS, Staged, TEMPORARY, absent_is_none, failed, is_ours, sync_dir, unlink_if_there,
 };
 use super::text::Signature;
-use super::{Catalog, Mode};
+use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
@@ -59,7 +59,7 @@ impl Catalog {
         });
         let found: Vec<FoundDrive> = found.collect();
         let label = label_of(&listed[0], 1);
-        Catalog::assemble(platform, Mode::Writer, FoundArray { label, found }, locks)
+        Catalog::assemble(platform, OpenMode::Writer, FoundArray { label, found }, locks)
     }
 }
 

@@ -24,7 +24,7 @@ use super::id::Id;
 use super::plan::{Problem, Severity, problem};
 use super::record::{Record, length_path};
 use super::store::{FILES, absent_is_none, failed, full_path, is_media_error, sync_dir};
-use super::{Catalog, Mode, lock};
+use super::{Catalog, OpenMode, lock};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs};
 
@@ -259,10 +259,10 @@ struct LengthState {
 impl Catalog {
     /// Reads the length of a file. A writer updates old copies and makes all of them durable (rule 13).
     pub fn open_length(&self, record: &Record) -> Result<LengthFile> {
-        let access = if self.mode == Mode::Writer { Access::WRITE } else { Access::READ };
+        let access = if self.mode == OpenMode::Writer { Access::WRITE } else { Access::READ };
         let found = find(self, record, access)?;
         let mut copies = Vec::new();
-        if self.mode == Mode::Writer {
+        if self.mode == OpenMode::Writer {
             for copy in found.copies {
                 copies.push(self.bring_up(record, copy, found.best)?);
             }

@@ -88,7 +88,7 @@ use store::Locks;
 
 /// How to open an array's catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum OpenMode {
     /// The one process that changes the array.
     Writer,
     /// One of many that read it.
@@ -101,7 +101,7 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct Catalog {
     platform: Arc<dyn Platform>,
-    mode: Mode,
+    mode: OpenMode,
     id: Id,
     epoch: u64,
     /// Whether all labels are right. A writer corrects them, but may fail.
@@ -143,13 +143,13 @@ impl Catalog {
     }
 
     /// How it was opened.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> OpenMode {
         self.mode
     }
 
     /// Whether it was opened for changing the array.
     pub fn is_writer(&self) -> bool {
-        self.mode == Mode::Writer
+        self.mode == OpenMode::Writer
     }
 
     /// Problems found so far that do not hinder use, one line each.

@@ -9,7 +9,7 @@ use super::plan::{Act, Plan, Step};
 use super::scan::{Scan, ScanDepth};
 use super::store::{FILES, LABEL, LOCK, Locks, PARTS, Staged, sync_dir, unlink_if_there};
 use super::text::Signature;
-use super::{Catalog, Changes, Mode, length_path, part_path};
+use super::{Catalog, Changes, OpenMode, length_path, part_path};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::Lock;
@@ -19,17 +19,17 @@ const TRIES: usize = 5;
 
 impl Catalog {
     /// Opens the array that the drives in `starts` belong to; one of them is enough.
-    pub fn open(platform: &Arc<dyn Platform>, starts: &[PathBuf], mode: Mode) -> Result<Catalog> {
+    pub fn open(platform: &Arc<dyn Platform>, starts: &[PathBuf], mode: OpenMode) -> Result<Catalog> {
         let (array, locks) = lock_array(&**platform, starts, mode, Signature::Required)?;
-        if mode == Mode::Peek {
+        if mode == OpenMode::Peek {
             return Catalog::peek(platform, array);
         }
         let catalog = Catalog::assemble(platform, mode, array, locks)?;
-        let depth = if mode == Mode::Writer { ScanDepth::All } else { ScanDepth::Records };
+        let depth = if mode == OpenMode::Writer { ScanDepth::All } else { ScanDepth::Records };
         let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, depth, Signature::Required)?)?;
         plan.refuse_faults()?;
         catalog.adopt(plan)?;
-        if mode == Mode::Writer {
+        if mode == OpenMode::Writer {
             catalog.fill_spares();
         }
         Ok(catalog)
@@ -37,7 +37,7 @@ impl Catalog {
 
     /// Without a lock, a look may see the middle of a change. A second look then sees the change done.
     fn peek(platform: &Arc<dyn Platform>, array: FoundArray) -> Result<Catalog> {
-        let catalog = Catalog::assemble(platform, Mode::Peek, array, Locks::default())?;
+        let catalog = Catalog::assemble(platform, OpenMode::Peek, array, Locks::default())?;
         let look = || {
             let scan = Scan::read(&catalog.drives, ScanDepth::Records, Signature::Required)?;
             let plan = Plan::make(&catalog.drives, scan)?;
@@ -58,7 +58,7 @@ impl Catalog {
     /// A catalog over found and locked drives, its files still unknown. A writer updates the labels here.
     pub(super) fn assemble(
         platform: &Arc<dyn Platform>,
-        mode: Mode,
+        mode: OpenMode,
         array: FoundArray,
         locks: Locks,
     ) -> Result<Catalog> {
@@ -74,7 +74,7 @@ impl Catalog {
             notices: Mutex::default(),
             locks: Mutex::new(locks),
         };
-        if mode == Mode::Writer {
+        if mode == OpenMode::Writer {
             catalog.settle_directories()?;
             catalog.update_labels(&array)?;
         }
@@ -170,15 +170,15 @@ pub(super) fn label_bytes(label: &Label, drive: &Path) -> Result<Vec<u8>> {
 pub(super) fn lock_array(
     platform: &dyn Platform,
     starts: &[PathBuf],
-    mode: Mode,
+    mode: OpenMode,
     signature: Signature,
 ) -> Result<(FoundArray, Locks)> {
     for _ in 0..TRIES {
         let array = discovery::find(platform, starts, signature)?;
         let lock = match mode {
-            Mode::Writer => Lock::Exclusive,
-            Mode::Reader => Lock::Shared,
-            Mode::Peek => return Ok((array, Locks::default())),
+            OpenMode::Writer => Lock::Exclusive,
+            OpenMode::Reader => Lock::Shared,
+            OpenMode::Peek => return Ok((array, Locks::default())),
         };
         let locks = Locks::take(array.found.iter().map(|found| &found.fs), lock)?;
         if array.is_unchanged(signature)? {

@@ -52,7 +52,7 @@ use crate::engine::{Completion, Engine, FileRef, MAX_SEGMENTS, Memory, Op, Reque
 use crate::sys::clock::Clock;
 use crate::sys::fs::{Alignment, Handle};
 use pace::Pace;
-use slot::{Hold, Outcome, Phase, Slot, bounced_len, rest_of};
+use slot::{Hold, Phase, Slot, Verdict, bounced_len, rest_of};
 use waiting::Waiting;
 
 /// One background piece is served at least once in so many turns, as long as the background has a slot left.
@@ -451,9 +451,9 @@ impl Queue {
         let slot = &mut self.slots[index as usize];
         assert!(slot.phase != Phase::Free, "an engine completed a slot that was not in flight");
         match slot.advance(completion.result, self.align) {
-            Outcome::Again => self.request(index),
-            Outcome::Failed(fault) => self.finish(index, Some(fault), ends),
-            Outcome::Whole => match slot.phase {
+            Verdict::Again => self.request(index),
+            Verdict::Failed(fault) => self.finish(index, Some(fault), ends),
+            Verdict::Whole => match slot.phase {
                 Phase::ModifyRead => {
                     let piece = slot.piece;
                     self.copy_in(index, &piece);

@@ -21,7 +21,7 @@ use crate::sys::sync::{AtomicU64, Ordering, RwLock, read, write};
 pub struct Regions {
     /// Start address to (length, id). Ranges do not overlap; ids are never used again.
     ranges: RwLock<BTreeMap<usize, (usize, u64)>>,
-    slabs: RwLock<Vec<Slab>>,
+    slabs: RwLock<Vec<RegisteredSlab>>,
     /// Grows with every change, so that engines notice; zero: nothing was ever registered. It changes under the lock of `ranges`
     /// or `slabs`. AcqRel: pairs with the Acquire in `Known::keep_up`.
     version: AtomicU64,
@@ -29,7 +29,7 @@ pub struct Regions {
 
 /// Memory in which many small buffers lie: an engine registers those chunks of it that are used.
 #[derive(Clone, Debug)]
-struct Slab {
+struct RegisteredSlab {
     /// An id as in `Regions::ranges`.
     id: u64,
     addresses: Range<usize>,
@@ -68,7 +68,13 @@ impl Regions {
         let id = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         let addresses = start as usize..start as usize + len;
         let dropped = vec![0; len.div_ceil(chunk_bytes)];
-        slabs.push(Slab { id, used_end: addresses.end, addresses, chunk_shift: chunk_bytes.trailing_zeros(), dropped });
+        slabs.push(RegisteredSlab {
+            id,
+            used_end: addresses.end,
+            addresses,
+            chunk_shift: chunk_bytes.trailing_zeros(),
+            dropped,
+        });
     }
 
     /// Says that the slab at `start` is in use up to so many bytes. Chunks that are registered stay as they are. A buffer beyond
@@ -124,7 +130,7 @@ pub struct Known {
 
 #[derive(Debug)]
 struct KnownSlab {
-    slab: Slab,
+    slab: RegisteredSlab,
     /// The engine's number for each chunk, and the address up to which it is registered. The number is [`NO_REGION`] where the
     /// engine refused the chunk. `None` before its first use.
     chunks: Vec<Option<(u16, usize)>>,

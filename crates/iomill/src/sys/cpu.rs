@@ -13,7 +13,7 @@ pub const NODE_ROOT: &str = "/sys/devices/system/node";
 
 /// One NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct KernelNode {
     /// The kernel's number.
     pub id: u32,
     /// Its CPUs in rising order. A node that is only memory has none.
@@ -45,7 +45,7 @@ pub fn allowed() -> io::Result<Vec<usize>> {
 }
 
 /// The nodes listed under `root` (see [`NODE_ROOT`]), in order of number. Empty if the kernel knows of none.
-pub fn nodes(root: &Path) -> io::Result<Vec<Node>> {
+pub fn nodes(root: &Path) -> io::Result<Vec<KernelNode>> {
     let entries = match fs::read_dir(root) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -57,7 +57,7 @@ pub fn nodes(root: &Path) -> io::Result<Vec<Node>> {
         let id = name.to_str().and_then(|name| name.strip_prefix("node")).and_then(|id| id.parse::<u32>().ok());
         let Some(id) = id else { continue };
         let cpus = parse_list(&fs::read_to_string(entry.path().join("cpulist"))?)?;
-        nodes.push(Node { id, cpus });
+        nodes.push(KernelNode { id, cpus });
     }
     nodes.sort_by_key(|node| node.id);
     Ok(nodes)
@@ -109,7 +109,7 @@ mod tests {
         }
         fs::write(root.path().join("online"), "0-1,10").unwrap();
         let found = nodes(root.path()).unwrap();
-        let expected = [(0, vec![0, 1]), (1, vec![2, 3]), (10, vec![])].map(|(id, cpus)| Node { id, cpus });
+        let expected = [(0, vec![0, 1]), (1, vec![2, 3]), (10, vec![])].map(|(id, cpus)| KernelNode { id, cpus });
         assert_eq!(found, expected);
         assert_eq!(nodes(&root.path().join("none")).unwrap(), []);
     }

@@ -79,7 +79,7 @@ pub fn nodes(topology: Topology, root: &Path) -> io::Result<Vec<Node>> {
         Topology::Machine => {
             let allowed = cpu::allowed()?;
             let mut nodes: Vec<Node> = Vec::new();
-            for cpu::Node { id, mut cpus } in cpu::nodes(root)? {
+            for cpu::KernelNode { id, mut cpus } in cpu::nodes(root)? {
                 cpus.retain(|cpu| allowed.binary_search(cpu).is_ok());
                 if !cpus.is_empty() {
                     nodes.push(Node { id: id as usize, cpus, memory: Some(id) });

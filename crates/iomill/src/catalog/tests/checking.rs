@@ -11,7 +11,7 @@ fn problems(report: &Report) -> Vec<String> {
 }
 
 fn id_of(world: &World, name: &str) -> Id {
-    open(world, Mode::Peek).unwrap().record(name).unwrap().id
+    open(world, OpenMode::Peek).unwrap().record(name).unwrap().id
 }
 
 fn closed(disks: usize) -> World {
@@ -41,12 +41,12 @@ fn bad_copies_of_records_are_put_right() {
         assert_eq!(report.problems[0].severity, Severity::Warning);
         assert!(problems(&report)[0].starts_with(&format!("/d1/iomill/files/{id}.record")), "{report:?}");
         // A reader works all the same, and changes nothing.
-        let reader = open(&world, Mode::Reader).unwrap();
+        let reader = open(&world, OpenMode::Reader).unwrap();
         assert_eq!(reader.list(""), ["a", "b"]);
         assert_eq!(reader.notices().len(), 1);
         assert_eq!(world.read(1, &record_path(&id)).as_deref(), bytes);
         drop(reader);
-        let writer = open(&world, Mode::Writer).unwrap();
+        let writer = open(&world, OpenMode::Writer).unwrap();
         assert!(writer.notices()[0].contains("put right"), "{:?}", writer.notices());
         assert_eq!(world.read(1, &record_path(&id)).unwrap(), good);
         drop(writer);
@@ -60,13 +60,13 @@ fn copies_that_differ_or_all_fail_are_errors() {
     let id = id_of(&world, "a");
     let other = edited(&world, 1, &id, |text| text.replace("\"a\"", "\"z\""), true);
     world.put(1, &record_path(&id), Some(&other));
-    let Err(Error::Corrupt { path, why }) = open(&world, Mode::Writer) else { panic!("opened") };
+    let Err(Error::Corrupt { path, why }) = open(&world, OpenMode::Writer) else { panic!("opened") };
     let message = format!("{} {why}", path.display());
     assert!(message.contains("/d1/") && message.contains("drive 0") && message.contains("generation 2"), "{message}");
     for disk in 0..2 {
         world.put(disk, &record_path(&id), Some(b"rubbish\n"));
     }
-    for mode in [Mode::Writer, Mode::Reader, Mode::Peek] {
+    for mode in [OpenMode::Writer, OpenMode::Reader, OpenMode::Peek] {
         assert!(matches!(open(&world, mode), Err(Error::Corrupt { path, .. }) if path.ends_with(record_path(&id))));
     }
     // A repair that cannot repair everything changes nothing.
@@ -88,11 +88,11 @@ fn a_record_mended_by_hand_is_signed_by_a_repair_only() {
     let mended = edited(&world, 0, &id, raise, false);
     world.put(1, &record_path(&id), Some(&mended));
     world.put(0, &record_path(&id), Some(b"rubbish\n"));
-    assert!(matches!(open(&world, Mode::Writer), Err(Error::Corrupt { .. })));
+    assert!(matches!(open(&world, OpenMode::Writer), Err(Error::Corrupt { .. })));
     assert!(!checked(&world, false).unwrap().is_clean());
     let report = checked(&world, true).unwrap();
     assert!(report.is_clean() && report.problems.len() == 2, "{report:?}");
-    assert_eq!(open(&world, Mode::Writer).unwrap().list(""), ["b", "z"]);
+    assert_eq!(open(&world, OpenMode::Writer).unwrap().list(""), ["b", "z"]);
     assert_eq!(world.read(0, &record_path(&id)), world.read(1, &record_path(&id)));
     assert_spotless(&world, "repaired");
 }
@@ -109,18 +109,18 @@ fn a_label_mended_by_hand_is_signed_by_a_repair_only() {
     assert_eq!(report.problems.len(), 1);
     assert!(report.problems[0].advice.contains("# checksum none"), "{report:?}");
     assert!(!report.problems[0].what.contains("iomill check"), "a check does not advise a check: {report:?}");
-    let Err(error) = open(&world, Mode::Writer) else { panic!("opened") };
+    let Err(error) = open(&world, OpenMode::Writer) else { panic!("opened") };
     assert!(error.to_string().contains("`iomill check` tells"), "{error}");
     let first = parse_label(template.as_bytes()).unwrap().drive;
     let mended =
         template.replacen(&format!("drive = \"{first}\"\nindex = 0"), &format!("drive = \"{own}\"\nindex = 2"), 1);
     let mended = format!("{}# checksum none\n", &mended[..mended.rfind("# checksum").unwrap()]);
     world.put(2, "label", Some(mended.as_bytes()));
-    assert!(matches!(open(&world, Mode::Writer), Err(Error::Corrupt { .. })));
+    assert!(matches!(open(&world, OpenMode::Writer), Err(Error::Corrupt { .. })));
     let report = checked(&world, true).unwrap();
     assert!(report.is_clean() && report.problems.len() == 1, "{report:?}");
     assert_spotless(&world, "signed");
-    assert_eq!(open(&world, Mode::Writer).unwrap().list(""), ["a", "b"]);
+    assert_eq!(open(&world, OpenMode::Writer).unwrap().list(""), ["a", "b"]);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_missing_lock_is_made_anew_by_a_repair_only() {
     assert!(!checked(&world, false).unwrap().is_clean());
     assert!(checked(&world, true).unwrap().is_clean());
     assert_spotless(&world, "with a lock");
-    let writer = open(&world, Mode::Writer).unwrap();
+    let writer = open(&world, OpenMode::Writer).unwrap();
     assert!(matches!(checked(&world, false), Err(Error::Locked { .. })));
     assert!(matches!(checked(&world, true), Err(Error::Locked { .. })));
     drop(writer);
@@ -147,7 +147,7 @@ fn lengths_are_brought_up() {
     }
     let report = checked(&world, false).unwrap();
     assert_eq!(report.problems.len(), 2, "{report:?}");
-    let reader = open(&world, Mode::Reader).unwrap();
+    let reader = open(&world, OpenMode::Reader).unwrap();
     assert_eq!(reader.open_length(&reader.record("a").unwrap()).unwrap().current(), 15_000);
     drop(reader);
     assert!(checked(&world, true).unwrap().is_clean());
@@ -155,7 +155,7 @@ fn lengths_are_brought_up() {
     for disk in 0..3 {
         world.put(disk, &path, Some(&vec![0; 8192]));
     }
-    let writer = open(&world, Mode::Writer).unwrap();
+    let writer = open(&world, OpenMode::Writer).unwrap();
     assert!(matches!(writer.open_length(&writer.record("a").unwrap()), Err(Error::Corrupt { .. })));
     drop(writer);
     let report = checked(&world, true).unwrap();
@@ -167,7 +167,7 @@ fn lengths_are_brought_up() {
     let checksum = xxhash_rust::xxh3::xxh3_64(&other[..56]);
     other[56..64].copy_from_slice(&checksum.to_le_bytes());
     world.put(1, &path, Some(&other));
-    let reader = open(&world, Mode::Reader).unwrap();
+    let reader = open(&world, OpenMode::Reader).unwrap();
     assert!(matches!(reader.open_length(&reader.record("a").unwrap()), Err(Error::Corrupt { .. })));
 }
 
@@ -195,7 +195,7 @@ fn parts_are_looked_at_and_never_removed() {
     }
     assert_eq!(world.read(0, "notes").unwrap(), b"mine");
     assert_eq!(world.read(1, &part_path(&orphan)).unwrap(), b"precious");
-    assert_eq!(open(&world, Mode::Writer).unwrap().notices().len(), 3);
+    assert_eq!(open(&world, OpenMode::Writer).unwrap().notices().len(), 3);
     assert_eq!(world.read(1, &part_path(&orphan)).unwrap(), b"precious");
 }
 
@@ -215,7 +215,7 @@ fn what_interrupted_changes_left_is_cleared_away() {
     assert_spotless(&world, "cleared");
     assert!(world.names(0, "").iter().all(|name| name != "tmp-1"));
     // A part without written bytes can be made again.
-    let id = open(&world, Mode::Writer).unwrap().create_file("empty", &spec(&[0, 1])).unwrap().id;
+    let id = open(&world, OpenMode::Writer).unwrap().create_file("empty", &spec(&[0, 1])).unwrap().id;
     world.put(0, &part_path(&id), None);
     assert!(!checked(&world, false).unwrap().is_clean());
     assert!(checked(&world, true).unwrap().is_clean());
@@ -228,7 +228,7 @@ fn two_files_of_one_name_are_told() {
     let id = id_of(&world, "a");
     let twin = edited(&world, 0, &id, |text| text.replace("name = \"a\"", "name = \"b\"").replace("= 2", "= 3"), true);
     world.put(0, &record_path(&id), Some(&twin));
-    let Err(Error::Corrupt { why, .. }) = open(&world, Mode::Peek) else { panic!("opened") };
+    let Err(Error::Corrupt { why, .. }) = open(&world, OpenMode::Peek) else { panic!("opened") };
     assert!(why.contains("second file is named \"b\""), "{why}");
     assert!(!checked(&world, true).unwrap().is_clean());
 }

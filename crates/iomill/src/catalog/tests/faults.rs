@@ -30,7 +30,7 @@ fn start() -> World {
 }
 
 fn before_and_after(start: &World, change: &Change) -> (View, View) {
-    let catalog = open(&start.fork(), Mode::Writer).unwrap();
+    let catalog = open(&start.fork(), OpenMode::Writer).unwrap();
     let before = view(&catalog);
     (change.run)(&catalog).unwrap();
     (before, view(&catalog))
@@ -38,7 +38,7 @@ fn before_and_after(start: &World, change: &Change) -> (View, View) {
 
 /// Opens for writing, compares, closes, and looks for remaining traces.
 fn assert_reopens(world: &World, allowed: &[&View], context: &str) {
-    let catalog = open(world, Mode::Writer).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let catalog = open(world, OpenMode::Writer).unwrap_or_else(|error| panic!("{context}: {error}"));
     let found = view(&catalog);
     assert!(allowed.contains(&&found), "{context}: {found:?}, allowed were {allowed:?}");
     for record in catalog.records() {
@@ -57,7 +57,7 @@ fn run_with(
     fault: impl FnOnce(u64) -> Fault,
 ) -> Option<(World, Catalog, Result<()>)> {
     let world = start.fork();
-    let catalog = open(&world, Mode::Writer).unwrap();
+    let catalog = open(&world, OpenMode::Writer).unwrap();
     world.arm(fault, k);
     let result = (change.run)(&catalog);
     world.disarm().then_some((world, catalog, result))
@@ -105,7 +105,7 @@ fn a_drive_may_die() {
             for k in 1.. {
                 let context = format!("{} with drive {disk} dying at operation {k}", change.name);
                 let world = start.fork();
-                let catalog = open(&world, Mode::Writer).unwrap();
+                let catalog = open(&world, OpenMode::Writer).unwrap();
                 world.arm(|at| Fault::Dead { at, disk }, k);
                 let result = (change.run)(&catalog);
                 let more = catalog.set_attribute("b", "more", Some("1"));
@@ -127,7 +127,7 @@ fn a_drive_may_die() {
                 }
                 world.crash(Loss::Kill);
                 drop(catalog);
-                let reopened = open(&world, Mode::Writer).unwrap_or_else(|error| panic!("{context}: {error}"));
+                let reopened = open(&world, OpenMode::Writer).unwrap_or_else(|error| panic!("{context}: {error}"));
                 let found = strip_more(view(&reopened));
                 assert!(allowed.contains(&&found), "{context}: {found:?}");
                 drop(reopened);
@@ -180,7 +180,7 @@ fn recovery_may_crash_too() {
                     let context = format!("{}: crash at {k}, {first:?}, again at {j}, {second:?}", change.name);
                     let world = crashed.fork();
                     world.arm(|at| Fault::Crash { at }, j);
-                    let opened = open(&world, Mode::Writer);
+                    let opened = open(&world, OpenMode::Writer);
                     let struck = world.disarm();
                     // Once a reader has seen the outcome, it never changes.
                     let seen = opened.as_ref().ok().map(view);
@@ -219,7 +219,7 @@ fn init_may_fail_or_crash_anywhere() {
                 world.crash(*loss);
                 drop(made);
                 // Either it is an array, or the same command turns it into one.
-                let catalog = match open(&world, Mode::Writer) {
+                let catalog = match open(&world, OpenMode::Writer) {
                     Ok(catalog) => catalog,
                     Err(error) => {
                         assert!(!acknowledged, "{context}: {error}");
@@ -230,7 +230,7 @@ fn init_may_fail_or_crash_anywhere() {
                 catalog.create_file("a", &spec(&[0, 1, 2])).unwrap();
                 world.crash(Loss::Power);
                 drop(catalog);
-                assert_eq!(open(&world, Mode::Writer).unwrap().list(""), ["a"], "{context}");
+                assert_eq!(open(&world, OpenMode::Writer).unwrap().list(""), ["a"], "{context}");
                 assert_spotless(&world, &context);
             }
         }
@@ -254,7 +254,7 @@ fn a_length_is_published_on_all_copies_or_the_publisher_hears_of_it() {
             for k in 1.. {
                 let context = format!("{name}, operation {k}, done {done}, crash {crash}, {loss:?}");
                 let world = start.fork();
-                let catalog = open(&world, Mode::Writer).unwrap();
+                let catalog = open(&world, OpenMode::Writer).unwrap();
                 let record = catalog.record(name).unwrap();
                 let length = catalog.open_length(&record).unwrap();
                 world.arm(|at| if crash { Fault::Crash { at } } else { Fault::Once { at, done } }, k);
@@ -266,13 +266,13 @@ fn a_length_is_published_on_all_copies_or_the_publisher_hears_of_it() {
                 assert_eq!(length.current(), 15_000, "{context}");
                 world.crash(loss);
                 drop((length, catalog));
-                let catalog = open(&world, Mode::Writer).unwrap();
+                let catalog = open(&world, OpenMode::Writer).unwrap();
                 let seen = catalog.open_length(&record).unwrap().current();
                 assert!([15_000, 6000].contains(&seen), "{context}: {seen}");
                 // An outcome that was seen stays.
                 world.crash(Loss::Power);
                 drop(catalog);
-                let reader = open(&world, Mode::Reader).unwrap();
+                let reader = open(&world, OpenMode::Reader).unwrap();
                 assert_eq!(reader.open_length(&record).unwrap().current(), seen, "{context}");
             }
         }
@@ -286,7 +286,7 @@ fn a_failed_length_never_costs_the_last_good_one() {
         for (k, j) in (1..7).flat_map(|k| (1..8).map(move |j| (k, j))) {
             let context = format!("{name}, operation {k}, then a crash at {j}, {loss:?}");
             let world = start.fork();
-            let catalog = open(&world, Mode::Writer).unwrap();
+            let catalog = open(&world, OpenMode::Writer).unwrap();
             let record = catalog.record(name).unwrap();
             let length = catalog.open_length(&record).unwrap();
             world.arm(|at| Fault::Once { at, done: false }, k);
@@ -301,7 +301,7 @@ fn a_failed_length_never_costs_the_last_good_one() {
                 (Ok(()), Err(_)) => &[6000, 7000],
                 (Err(_), Err(_)) => &[15_000, 6000, 7000],
             };
-            let catalog = open(&world, Mode::Writer).unwrap();
+            let catalog = open(&world, OpenMode::Writer).unwrap();
             let found = catalog.open_length(&record).unwrap_or_else(|error| panic!("{context}: {error}")).current();
             assert!(allowed.contains(&found), "{context}: {found}");
         }
@@ -330,7 +330,7 @@ fn a_full_drive_refuses_changes_and_can_be_emptied() {
     drop(catalog);
     assert_spotless(&world, "emptied");
     assert!(world.inner().disks[1].used_bytes() < used);
-    let catalog = open(&world, Mode::Writer).unwrap();
+    let catalog = open(&world, OpenMode::Writer).unwrap();
     assert_eq!(catalog.notices(), Vec::<String>::new());
     catalog.create_file("c", &spec(&[0, 1, 2])).unwrap();
 }
@@ -340,8 +340,8 @@ fn a_read_only_file_system_says_so() {
     let (world, catalog) = array(DISKS);
     drop(catalog);
     world.inner().disks[2].read_only = true;
-    let error = open(&world, Mode::Writer).unwrap_err();
+    let error = open(&world, OpenMode::Writer).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EROFS));
     assert!(error.to_string().contains("/d2/iomill/lock"), "{error}");
-    assert_eq!(open(&world, Mode::Reader).unwrap().list(""), ["a", "b"]);
+    assert_eq!(open(&world, OpenMode::Reader).unwrap().list(""), ["a", "b"]);
 }

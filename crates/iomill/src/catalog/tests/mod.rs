@@ -35,7 +35,7 @@ pub(super) fn view(catalog: &Catalog) -> View {
     catalog.records().iter().map(|record| (record.name.clone(), record.attributes.clone())).collect()
 }
 
-pub(super) fn open(world: &World, mode: Mode) -> Result<Catalog> {
+pub(super) fn open(world: &World, mode: OpenMode) -> Result<Catalog> {
     Catalog::open(&world.platform(), &places(1), mode)
 }
 
@@ -88,7 +88,7 @@ fn a_file_lives_and_dies() {
     catalog.close().unwrap();
     drop(catalog);
     assert_spotless(&world, "closed");
-    let catalog = open(&world, Mode::Writer).unwrap();
+    let catalog = open(&world, OpenMode::Writer).unwrap();
     assert_eq!(view(&catalog), before);
     assert_eq!(catalog.notices(), Vec::<String>::new());
     for name in catalog.list("") {
@@ -134,8 +134,8 @@ fn arguments_are_refused_before_anything_is_made() {
 fn readers_change_nothing() {
     let (world, catalog) = array(2);
     drop(catalog);
-    let reader = open(&world, Mode::Reader).unwrap();
-    let peek = open(&world, Mode::Peek).unwrap();
+    let reader = open(&world, OpenMode::Reader).unwrap();
+    let peek = open(&world, OpenMode::Peek).unwrap();
     for catalog in [&reader, &peek] {
         assert!(matches!(catalog.delete("a"), Err(Error::ReadOnly { .. })));
         let length = catalog.open_length(&catalog.record("a").unwrap()).unwrap();

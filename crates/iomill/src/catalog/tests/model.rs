@@ -107,7 +107,7 @@ proptest! {
                 Step::Reopen => {
                     world.disarm();
                     drop(catalog);
-                    catalog = open(&world, Mode::Writer).unwrap();
+                    catalog = open(&world, OpenMode::Writer).unwrap();
                 }
                 Step::FailNext(at, done) => {
                     crash = None;
@@ -127,7 +127,7 @@ proptest! {
             if let (true, Some(seed)) = (struck, crash.take()) {
                 world.crash(Loss::Mix(seed));
                 drop(catalog);
-                catalog = open(&world, Mode::Writer).unwrap();
+                catalog = open(&world, OpenMode::Writer).unwrap();
                 let found = Model::of(&catalog);
                 let mut allowed = vec![after.clone().unwrap_or_else(|| model.clone())];
                 if result.is_err() {
@@ -156,7 +156,7 @@ proptest! {
         world.disarm();
         drop(catalog);
         // A failure may leave an empty part or a temporary file for the next writer.
-        drop(open(&world, Mode::Writer).unwrap());
+        drop(open(&world, OpenMode::Writer).unwrap());
         let report = checked_loosely(&world);
         prop_assert!(report.problems.is_empty(), "{:#?}", report.problems);
         prop_assert_eq!(report.files, model.0.len());

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn at(path: &str, mode: Mode, world: &World) -> Result<Catalog> {
+fn at(path: &str, mode: OpenMode, world: &World) -> Result<Catalog> {
     Catalog::open(&world.platform(), &[PathBuf::from(path)], mode)
 }
 
@@ -28,14 +28,15 @@ fn any_drive_names_the_array() {
     let id = catalog.id();
     drop(catalog);
     for place in ["/d0", "/d1", "/d2"] {
-        let catalog = at(place, Mode::Writer, &world).unwrap();
+        let catalog = at(place, OpenMode::Writer, &world).unwrap();
         assert_eq!((catalog.id(), catalog.epoch()), (id, 1));
         let found: Vec<_> = catalog.drives().iter().map(|drive| (drive.index, drive.path().to_owned())).collect();
         assert_eq!(found, [(0, "/d0".into()), (1, "/d1".into()), (2, "/d2".into())]);
     }
-    let named = Catalog::open(&world.platform(), &["/d2".into(), "/d0".into(), "/d2".into()], Mode::Reader).unwrap();
+    let named =
+        Catalog::open(&world.platform(), &["/d2".into(), "/d0".into(), "/d2".into()], OpenMode::Reader).unwrap();
     assert_eq!(named.drives()[1].index, 1);
-    assert!(matches!(Catalog::open(&world.platform(), &[], Mode::Peek), Err(Error::Invalid { .. })));
+    assert!(matches!(Catalog::open(&world.platform(), &[], OpenMode::Peek), Err(Error::Invalid { .. })));
 }
 
 #[test]
@@ -46,22 +47,22 @@ fn moved_drives_are_found_and_noted() {
     for disk in 0..3 {
         world.move_disk(&format!("/d{disk}"), &format!("/mnt/far/d{disk}"));
     }
-    let reader = at("/mnt/far/d1", Mode::Reader, &world).unwrap();
+    let reader = at("/mnt/far/d1", OpenMode::Reader, &world).unwrap();
     assert_eq!((reader.epoch(), reader.list("").len()), (1, 2));
     drop(reader);
-    let writer = at("/mnt/far/d1", Mode::Writer, &world).unwrap();
+    let writer = at("/mnt/far/d1", OpenMode::Writer, &world).unwrap();
     assert_eq!(writer.epoch(), 2);
     assert!(writer.notices()[0].contains("epoch 2"), "{:?}", writer.notices());
     drop(writer);
     // One drive moves alone: a look at the neighbours finds it.
     world.move_disk("/mnt/far/d2", "/elsewhere");
-    assert_eq!(at("/mnt/far/d0", Mode::Writer, &world).unwrap().epoch(), 3);
-    assert_eq!(at("/elsewhere", Mode::Writer, &world).unwrap().epoch(), 3);
+    assert_eq!(at("/mnt/far/d0", OpenMode::Writer, &world).unwrap().epoch(), 3);
+    assert_eq!(at("/elsewhere", OpenMode::Writer, &world).unwrap().epoch(), 3);
     // Two drives change places: ids decide.
     world.move_disk("/elsewhere", "/tmp");
     world.move_disk("/mnt/far/d1", "/elsewhere");
     world.move_disk("/tmp", "/mnt/far/d1");
-    let catalog = at("/mnt/far/d0", Mode::Writer, &world).unwrap();
+    let catalog = at("/mnt/far/d0", OpenMode::Writer, &world).unwrap();
     assert_eq!(catalog.drives()[1].path(), PathBuf::from("/elsewhere"));
     assert_eq!(catalog.epoch(), 4);
 }
@@ -72,7 +73,7 @@ fn a_missing_drive_is_named() {
     let id = catalog.drives()[2].id;
     drop(catalog);
     world.inner().places.remove(&PathBuf::from("/d2")).unwrap();
-    for mode in [Mode::Writer, Mode::Reader, Mode::Peek] {
+    for mode in [OpenMode::Writer, OpenMode::Reader, OpenMode::Peek] {
         let (path, why) = drive_error(open(&world, mode));
         assert_eq!(path, "/d2");
         assert!(why.contains("drive 2") && why.contains(&id.to_string()) && why.contains("-a"), "{why}");
@@ -83,9 +84,9 @@ fn a_missing_drive_is_named() {
     let disk = other.inner().disks[0].clone();
     world.inner().disks.push(disk);
     world.inner().places.insert("/d2".into(), 3);
-    let (path, why) = drive_error(open(&world, Mode::Writer));
+    let (path, why) = drive_error(open(&world, OpenMode::Writer));
     assert!(path == "/d2" && why.contains("now drive 0 of array"), "{path}: {why}");
-    let both = Catalog::open(&world.platform(), &["/d0".into(), "/d2".into()], Mode::Writer);
+    let both = Catalog::open(&world.platform(), &["/d0".into(), "/d2".into()], OpenMode::Writer);
     assert!(drive_error(both).1.contains("belongs to array"));
 }
 
@@ -95,10 +96,10 @@ fn a_directory_without_an_array_is_named() {
     drop(catalog);
     world.inner().disks.push(world::Disk::default());
     world.inner().places.insert("/empty".into(), 1);
-    assert!(drive_error(at("/empty", Mode::Peek, &world)).1.contains("iomill init"));
-    assert!(drive_error(at("/nowhere", Mode::Peek, &world)).1.contains("iomill init"));
+    assert!(drive_error(at("/empty", OpenMode::Peek, &world)).1.contains("iomill init"));
+    assert!(drive_error(at("/nowhere", OpenMode::Peek, &world)).1.contains("iomill init"));
     world.put(0, "label", None);
-    assert!(drive_error(at("/d0", Mode::Peek, &world)).1.contains("no label"));
+    assert!(drive_error(at("/d0", OpenMode::Peek, &world)).1.contains("no label"));
 }
 
 #[test]
@@ -108,21 +109,21 @@ fn a_copied_drive_is_refused() {
     world.copy_disk("/d0", "/copy/d0");
     world.copy_disk("/d1", "/copy/d1");
     // The originals are where the labels say, so they are the array.
-    assert_eq!(at("/d1", Mode::Writer, &world).unwrap().drives()[0].path(), PathBuf::from("/d0"));
-    let both = Catalog::open(&world.platform(), &["/d0".into(), "/copy/d0".into()], Mode::Writer);
+    assert_eq!(at("/d1", OpenMode::Writer, &world).unwrap().drives()[0].path(), PathBuf::from("/d0"));
+    let both = Catalog::open(&world.platform(), &["/d0".into(), "/copy/d0".into()], OpenMode::Writer);
     let (path, why) = drive_error(both);
     assert!(path == "/copy/d0" && why.contains("/d0:") && why.contains("copy"), "{path}: {why}");
     // A copy is never mixed with originals.
-    for mode in [Mode::Writer, Mode::Reader, Mode::Peek] {
+    for mode in [OpenMode::Writer, OpenMode::Reader, OpenMode::Peek] {
         assert!(drive_error(at("/copy/d0", mode, &world)).1.contains("same id"));
     }
     // Alone, the copy is a moved array. Two candidates for one drive are refused.
     world.inner().places.remove(&PathBuf::from("/d0")).unwrap();
     world.inner().places.remove(&PathBuf::from("/d1")).unwrap();
-    assert_eq!(at("/copy/d0", Mode::Reader, &world).unwrap().list(""), ["a", "b"]);
+    assert_eq!(at("/copy/d0", OpenMode::Reader, &world).unwrap().list(""), ["a", "b"]);
     world.move_disk("/copy/d1", "/x");
     world.copy_disk("/x", "/y");
-    assert!(drive_error(at("/copy/d0", Mode::Writer, &world)).1.contains("same id"));
+    assert!(drive_error(at("/copy/d0", OpenMode::Writer, &world)).1.contains("same id"));
 }
 
 #[test]
@@ -130,11 +131,11 @@ fn one_directory_by_two_names_is_one_drive() {
     let (world, catalog) = array(2);
     drop(catalog);
     world.inner().places.insert("/alias".into(), 0);
-    let both = Catalog::open(&world.platform(), &["/d0".into(), "/alias".into()], Mode::Writer).unwrap();
+    let both = Catalog::open(&world.platform(), &["/d0".into(), "/alias".into()], OpenMode::Writer).unwrap();
     assert_eq!(both.drives().len(), 2);
     drop(both);
     // The drive has not moved, so the labels stay as they are.
-    assert_eq!(at("/alias", Mode::Writer, &world).unwrap().epoch(), 1);
+    assert_eq!(at("/alias", OpenMode::Writer, &world).unwrap().epoch(), 1);
     assert_spotless(&world, "by another name");
     let twice = Catalog::create(&world.platform(), &["/alias".into(), "/d0".into()], &[]);
     assert!(drive_error(twice).1.contains("same directory"));
@@ -148,7 +149,7 @@ fn damaged_and_newer_labels() {
         drop(catalog);
         world.put(1, "label", Some(damaged));
         for start in ["/d0", "/d1"] {
-            let Err(Error::Corrupt { path, why }) = at(start, Mode::Reader, &world) else { panic!("{damaged:?}") };
+            let Err(Error::Corrupt { path, why }) = at(start, OpenMode::Reader, &world) else { panic!("{damaged:?}") };
             assert!(path.to_str() == Some("/d1/iomill/label") && why.contains("iomill check"), "{why}");
         }
     }
@@ -156,7 +157,7 @@ fn damaged_and_newer_labels() {
     drop(catalog);
     relabel(&world, 1, "format = 1", "format = 3");
     for start in ["/d0", "/d1"] {
-        let (path, why) = drive_error(at(start, Mode::Reader, &world));
+        let (path, why) = drive_error(at(start, OpenMode::Reader, &world));
         assert!(path == "/d1" && why.contains("format 3"), "{path}: {why}");
     }
 }
@@ -166,16 +167,16 @@ fn labels_of_one_epoch_agree_and_the_highest_rules() {
     let (world, catalog) = array(2);
     drop(catalog);
     relabel(&world, 1, "weight = 10", "weight = 20");
-    assert!(matches!(open(&world, Mode::Reader), Err(Error::Corrupt { .. })));
+    assert!(matches!(open(&world, OpenMode::Reader), Err(Error::Corrupt { .. })));
     relabel(&world, 1, "epoch = 1", "epoch = 2");
-    let reader = open(&world, Mode::Reader).unwrap();
+    let reader = open(&world, OpenMode::Reader).unwrap();
     assert_eq!((reader.epoch(), reader.drives()[0].weight), (2, 20));
     drop(reader);
-    drop(open(&world, Mode::Writer).unwrap());
+    drop(open(&world, OpenMode::Writer).unwrap());
     assert_eq!(parse_label(&world.read(0, "label").unwrap()).unwrap().epoch, 2);
     assert_spotless(&world, "updated");
     // The weights of the files that exist are their own.
-    assert_eq!(open(&world, Mode::Peek).unwrap().record("a").unwrap().weights, [10, 10]);
+    assert_eq!(open(&world, OpenMode::Peek).unwrap().record("a").unwrap().weights, [10, 10]);
 }
 
 #[test]
@@ -185,16 +186,16 @@ fn one_writer_or_many_readers() {
         Err(Error::Locked { path, .. }) => path.to_str() == Some("/d0"),
         _ => false,
     };
-    assert!(locked(Mode::Writer) && locked(Mode::Reader));
-    assert_eq!(open(&world, Mode::Peek).unwrap().list(""), ["a", "b"]);
+    assert!(locked(OpenMode::Writer) && locked(OpenMode::Reader));
+    assert_eq!(open(&world, OpenMode::Peek).unwrap().list(""), ["a", "b"]);
     assert_eq!(writer.lock_handles().len(), 2);
     writer.close().unwrap();
-    let readers = [open(&world, Mode::Reader).unwrap(), open(&world, Mode::Reader).unwrap()];
-    assert!(locked(Mode::Writer) && !locked(Mode::Reader));
+    let readers = [open(&world, OpenMode::Reader).unwrap(), open(&world, OpenMode::Reader).unwrap()];
+    assert!(locked(OpenMode::Writer) && !locked(OpenMode::Reader));
     drop(readers);
-    assert!(open(&world, Mode::Writer).unwrap().is_writer());
+    assert!(open(&world, OpenMode::Writer).unwrap().is_writer());
     world.put(1, "lock", None);
-    let Err(Error::Corrupt { path, why }) = open(&world, Mode::Writer) else { panic!("opened without a lock") };
+    let Err(Error::Corrupt { path, why }) = open(&world, OpenMode::Writer) else { panic!("opened without a lock") };
     assert!(path.to_str() == Some("/d1/iomill/lock") && why.contains("check --repair"), "{why}");
 }
 

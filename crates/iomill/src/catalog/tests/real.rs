@@ -70,7 +70,7 @@ fn an_array_on_real_directories() {
     catalog.set_attribute("b", "key", Some("value")).unwrap();
     catalog.delete("c/d").unwrap();
     let before = view(&catalog);
-    assert!(matches!(Catalog::open(&machine(), &places[1..2], Mode::Reader), Err(Error::Locked { .. })));
+    assert!(matches!(Catalog::open(&machine(), &places[1..2], OpenMode::Reader), Err(Error::Locked { .. })));
     drop(catalog);
     let twice = Catalog::create(&machine(), &places, &[]).unwrap_err().to_string();
     assert!(twice.contains("already"), "{twice}");
@@ -79,7 +79,7 @@ fn an_array_on_real_directories() {
     std::fs::create_dir(&moved).unwrap();
     places.iter().for_each(|place| std::fs::rename(place, moved.join(place.file_name().unwrap())).unwrap());
     symlink(&moved, dir.path().join("link")).unwrap();
-    let catalog = Catalog::open(&machine(), &[dir.path().join("link/d1")], Mode::Writer).unwrap();
+    let catalog = Catalog::open(&machine(), &[dir.path().join("link/d1")], OpenMode::Writer).unwrap();
     assert_eq!((view(&catalog), catalog.epoch()), (before, 2));
     assert_eq!(catalog.open_length(&catalog.record("b").unwrap()).unwrap().current(), 7);
     drop(catalog);
@@ -98,7 +98,7 @@ fn links_in_the_place_of_records_are_refused() {
     let record = places[0].join("iomill").join(record_path(&id));
     std::fs::rename(&record, dir.path().join("record")).unwrap();
     symlink(dir.path().join("record"), &record).unwrap();
-    let error = Catalog::open(&machine(), &places, Mode::Reader).unwrap_err();
+    let error = Catalog::open(&machine(), &places, OpenMode::Reader).unwrap_err();
     assert_eq!(error.errno(), Some(libc::ELOOP));
     assert!(error.to_string().contains("symbolic links"), "{error}");
 }
@@ -119,7 +119,7 @@ fn opening_reads_each_record_once_and_no_length() {
             }
         }
         drop(catalog);
-        [Mode::Writer, Mode::Reader].map(|mode| {
+        [OpenMode::Writer, OpenMode::Reader].map(|mode| {
             let before = world.inner().ops;
             assert_eq!(open(&world, mode).unwrap().list("many/").len() as u32, files);
             world.inner().ops - before

@@ -44,7 +44,7 @@ const BEGIN: u32 = 32;
 const REQUEST_BYTES: u64 = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Step {
+enum Trial {
     /// Measures the present limit.
     Base,
     Rise,
@@ -58,7 +58,7 @@ pub(super) struct Pace {
     clock: Arc<dyn Clock>,
     most: u32,
     limit: u32,
-    step: Step,
+    step: Trial,
     /// The limit that the step is compared with, and its throughput.
     base: (u32, f64),
     /// The base has changed since the last rest.
@@ -76,7 +76,7 @@ pub(super) struct Pace {
 
 impl Pace {
     pub fn new(clock: Arc<dyn Clock>, most: u32) -> Pace {
-        let (limit, step) = (BEGIN.min(most), Step::Base);
+        let (limit, step) = (BEGIN.min(most), Trial::Base);
         Pace {
             clock,
             most,
@@ -128,24 +128,24 @@ impl Pace {
         // Infinite and undefined values compare as false: then the change is not kept.
         let gain = (rate / base_rate).ln() / (f64::from(self.limit) / f64::from(base)).ln();
         match self.step {
-            Step::Base => {
+            Trial::Base => {
                 self.base = (self.limit, rate);
                 self.rise_or_fall();
             }
-            Step::Rise if gain >= RISE => {
+            Trial::Rise if gain >= RISE => {
                 self.keep(rate);
                 self.rose = true;
                 self.rise_or_fall();
             }
-            Step::Rise if self.rose => self.rest(),
-            Step::Rise => self.fall(),
-            Step::Fall if gain < FALL => {
+            Trial::Rise if self.rose => self.rest(),
+            Trial::Rise => self.fall(),
+            Trial::Fall if gain < FALL => {
                 self.keep(rate);
                 self.fall();
             }
-            Step::Fall => self.rest(),
-            Step::Rest(0) => self.step = Step::Base,
-            Step::Rest(left) => self.step = Step::Rest(left - 1),
+            Trial::Fall => self.rest(),
+            Trial::Rest(0) => self.step = Trial::Base,
+            Trial::Rest(left) => self.step = Trial::Rest(left - 1),
         }
     }
 
@@ -157,7 +157,7 @@ impl Pace {
     fn rise_or_fall(&mut self) {
         let more = (self.base.0 + self.base.0.div_ceil(2)).min(self.most);
         match more > self.base.0 {
-            true => (self.limit, self.step) = (more, Step::Rise),
+            true => (self.limit, self.step) = (more, Trial::Rise),
             false if self.rose => self.rest(),
             false => self.fall(),
         }
@@ -166,14 +166,14 @@ impl Pace {
     fn fall(&mut self) {
         let less = self.base.0 - self.base.0.div_ceil(3);
         match less > 0 {
-            true => (self.limit, self.step) = (less, Step::Fall),
+            true => (self.limit, self.step) = (less, Trial::Fall),
             false => self.rest(),
         }
     }
 
     fn rest(&mut self) {
         self.rest = if self.moved { REST } else { (2 * self.rest).min(REST_MAX) };
-        (self.limit, self.step) = (self.base.0, Step::Rest(self.rest));
+        (self.limit, self.step) = (self.base.0, Trial::Rest(self.rest));
         (self.moved, self.rose) = (false, false);
     }
 }
@@ -207,7 +207,7 @@ mod tests {
             let wobble = 1.0 + noise * ((rng >> 33) as f64 / f64::from(1_u32 << 31) - 0.5);
             let ns = 1000.0 * wobble / throughput(f64::from(pace.limit));
             clock.0.fetch_add(ns as u64, Ordering::Relaxed);
-            if matches!(pace.step, Step::Rest(_)) && rests.last() != Some(&pace.limit) {
+            if matches!(pace.step, Trial::Rest(_)) && rests.last() != Some(&pace.limit) {
                 rests.push(pace.limit);
             }
         }
@@ -244,6 +244,6 @@ mod tests {
             pace.ended(4096);
             clock.0.fetch_add(1000, Ordering::Relaxed);
         }
-        assert_eq!((pace.limit(), pace.step), (BEGIN as usize, Step::Base));
+        assert_eq!((pace.limit(), pace.step), (BEGIN as usize, Trial::Base));
     }
 }

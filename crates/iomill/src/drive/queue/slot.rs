@@ -71,7 +71,7 @@ pub(super) fn bounced_len(piece: &Piece) -> u32 {
     (end - (piece.offset & !(page - 1))) as u32
 }
 
-pub(super) enum Outcome {
+pub(super) enum Verdict {
     Whole,
     Again,
     Failed(Fault),
@@ -79,7 +79,7 @@ pub(super) enum Outcome {
 
 impl Slot {
     /// Takes in the kernel's result.
-    pub fn advance(&mut self, result: i32, align: Alignment) -> Outcome {
+    pub fn advance(&mut self, result: i32, align: Alignment) -> Verdict {
         if result < 0 {
             let errno = -result;
             // A sync that was begun is not tried again. The kernel reports the loss of a page once, perhaps to the call that
@@ -90,12 +90,12 @@ impl Slot {
             };
             if passing && self.retries < RETRIES {
                 self.retries += 1;
-                return Outcome::Again;
+                return Verdict::Again;
             }
-            return Outcome::Failed(Fault::Errno(errno));
+            return Verdict::Failed(Fault::Errno(errno));
         }
         if self.piece.op == Op::Sync {
-            return Outcome::Whole;
+            return Verdict::Whole;
         }
         let moved = self.moved.saturating_add(result as u32);
         // The last page of a part may be incomplete when it is only read. The bytes that the piece asks for are there.
@@ -104,20 +104,20 @@ impl Slot {
             _ => self.want,
         };
         if moved >= enough {
-            return Outcome::Whole;
+            return Verdict::Whole;
         }
         // Direct I/O goes on at a multiple of its unit; what lies beyond the last multiple is transferred again.
         let resume = moved - moved % align.offset;
         if resume > self.moved {
             self.moved = resume;
-            return Outcome::Again;
+            return Verdict::Again;
         }
         // No progress. A read has met the end of the part, where the part is known to go on. A write that moves
         // nothing and reports nothing is a failed device.
         if self.piece.op == Op::Read || self.phase == Phase::ModifyRead {
-            Outcome::Failed(Fault::Cut(u64::from(self.want - moved)))
+            Verdict::Failed(Fault::Cut(u64::from(self.want - moved)))
         } else {
-            Outcome::Failed(Fault::Errno(libc::EIO))
+            Verdict::Failed(Fault::Errno(libc::EIO))
         }
     }
 }
