@@ -218,7 +218,7 @@ impl Profile {
 /// The profile, or the place of an error in the text and its message.
 fn parse(text: &str) -> Result<Profile, (usize, String)> {
     format_of(text)?;
-    let parsed: Text = toml::from_str(text).map_err(told)?;
+    let parsed: Text = toml::from_str(text).map_err(line_and_message)?;
     let bounded = |value: Option<Spanned<i64>>, what: &str, most: u32| match value {
         None => Ok(None),
         Some(value) => match u32::try_from(*value.get_ref()) {
@@ -252,7 +252,7 @@ fn parse(text: &str) -> Result<Profile, (usize, String)> {
     Ok(Profile { mode, plug, drives, comment: Vec::new(), path: PathBuf::new() })
 }
 
-fn told(error: toml::de::Error) -> (usize, String) {
+fn line_and_message(error: toml::de::Error) -> (usize, String) {
     (error.span().map_or(0, |span| span.start), error.message().replace('\n', "; "))
 }
 
@@ -262,7 +262,7 @@ fn format_of(text: &str) -> Result<(), (usize, String)> {
     struct Head {
         format: Option<Spanned<i64>>,
     }
-    let head: Head = toml::from_str(text).map_err(told)?;
+    let head: Head = toml::from_str(text).map_err(line_and_message)?;
     let Some(format) = head.format else {
         return Err((
             0,

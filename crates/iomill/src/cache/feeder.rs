@@ -58,10 +58,10 @@ impl Feeder {
         while next < count {
             let mut hashes = [KeyHash(0); TOLD_LEN];
             let len = TOLD_LEN.min(count - next);
-            for told in &mut hashes[..len] {
+            for place in &mut hashes[..len] {
                 let (hash, way) = (self.hashes[next % FEEDER_LEN].get(), self.ways[next % FEEDER_LEN].get());
                 hit(hash, way.into());
-                *told = hash;
+                *place = hash;
                 next += 1;
             }
             feed(&hashes[..len]);

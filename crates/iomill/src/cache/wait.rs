@@ -34,7 +34,7 @@ pub type Outcome = std::result::Result<(), Failure>;
 #[derive(Debug, Default)]
 pub struct Waiter {
     state: Mutex<WaiterState>,
-    told: Condvar,
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ impl Waiter {
             if let Some(outcome) = state.outcome {
                 return outcome;
             }
-            state = wait(&self.told, state);
+            state = wait(&self.ended, state);
         }
     }
 
@@ -84,7 +84,7 @@ impl Waiter {
             state.outcome = Some(outcome);
             std::mem::take(&mut state.calls)
         };
-        self.told.notify_all();
+        self.ended.notify_all();
         calls.into_iter().for_each(|call| call());
     }
 }
@@ -202,8 +202,8 @@ mod tests {
         let waiters: Vec<_> = (0..65_536).map(|_| wait(crowded.key)).collect();
         let lone = wait(other.key);
         cache.end_fill(crowded, Ok(()), false);
-        let told = waiters.iter().filter(|waiter| waiter.outcome().is_some()).count();
-        assert_eq!((told, lone.outcome()), (65_536, None));
+        let ended = waiters.iter().filter(|waiter| waiter.outcome().is_some()).count();
+        assert_eq!((ended, lone.outcome()), (65_536, None));
         cache.end_fill(other, Ok(()), false);
         assert_eq!(lone.outcome(), Some(Ok(())));
     }

@@ -140,8 +140,8 @@ fn check_files(
         (false, true) => LATER_ADVICE,
         (false, false) => REPAIR_ADVICE,
     };
-    let told = |step: &Step| Problem { repaired: repair, advice: advice.to_owned(), ..step.problem.clone() };
-    report.problems.extend(plan.steps.iter().map(told));
+    let problem_of = |step: &Step| Problem { repaired: repair, advice: advice.to_owned(), ..step.problem.clone() };
+    report.problems.extend(plan.steps.iter().map(problem_of));
     let records: Vec<Arc<Record>> = plan.live.values().cloned().collect();
     if repair {
         catalog.adopt(plan)?;

@@ -228,7 +228,7 @@ impl Server {
                 unreachable!("a token is free only after all its pieces have ended")
             };
             share.left -= 1;
-            told(|| share.owner.piece_done(done.tag, done.result));
+            tell_owner(|| share.owner.piece_done(done.tag, done.result));
             if let Err(failure) = done.result {
                 share.failure.get_or_insert(failure);
             }
@@ -239,7 +239,7 @@ impl Server {
                 if share.behind > 0 {
                     inbox.ended_behind(share.behind);
                 }
-                told(|| share.owner.share_done(share.failure));
+                tell_owner(|| share.owner.share_done(share.failure));
             }
         });
         match result {
@@ -285,7 +285,7 @@ impl Server {
 }
 
 /// Tells an owner. If the owner panics, the server still tells the others; the panic's message is already printed.
-fn told(tell: impl FnOnce()) {
+fn tell_owner(tell: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(tell));
 }
 

@@ -272,7 +272,7 @@ struct Flight {
     /// A sink has. Ordered by `left`.
     has_panicked: AtomicBool,
     state: Mutex<FlightState>,
-    told: Condvar,
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -297,7 +297,7 @@ impl Flight {
             left: AtomicUsize::new(1),
             has_panicked: AtomicBool::new(false),
             state: Mutex::default(),
-            told: Condvar::new(),
+            ended: Condvar::new(),
         })
     }
 
@@ -312,7 +312,7 @@ impl Flight {
             state.has_landed = true;
             // Under the lock: when it is released, the flight may be gone.
             if state.is_waited_for {
-                self.told.notify_one();
+                self.ended.notify_one();
             }
             state.waker.take()
         };
@@ -368,7 +368,7 @@ impl Landing<'_, '_> {
         let mut state = lock(&flight.state);
         while !state.has_landed {
             state.is_waited_for = true;
-            state = wait(&flight.told, state);
+            state = wait(&flight.ended, state);
         }
     }
 }

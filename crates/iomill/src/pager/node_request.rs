@@ -32,7 +32,7 @@ use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, lock};
 #[derive(Debug, Default)]
 pub struct Replies {
     state: Mutex<RepliesState>,
-    told: Condvar,
+    ended: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -58,14 +58,14 @@ impl Replies {
         }
         state.out -= 1;
         if state.out == 0 {
-            self.told.notify_one();
+            self.ended.notify_one();
         }
     }
 
     fn wait(&self) -> (Sorted, Result<()>) {
         let mut state = lock(&self.state);
         while state.out > 0 {
-            state = match self.told.wait(state) {
+            state = match self.ended.wait(state) {
                 Ok(state) => state,
                 Err(poisoned) => poisoned.into_inner(),
             };

@@ -74,8 +74,8 @@ fn physical_bytes(root: &Path) -> io::Result<u64> {
 
 /// The machine's memory as `sysinfo` reports it.
 fn machine_bytes() -> u64 {
-    let told = rustix::system::sysinfo();
-    (told.totalram as u64).saturating_mul(told.mem_unit.into())
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(info.mem_unit.into())
 }
 
 /// A group that limits memory, as seen by this process.

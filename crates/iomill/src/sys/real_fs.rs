@@ -275,9 +275,9 @@ impl DriveFs for RealFs {
         if !sys::fcntl_getfl(file)?.contains(OFlags::DIRECT) {
             return Ok(Alignment::NONE);
         }
-        let told = direct_demands(file)?.map(|(_, memory)| memory);
+        let kernel_says = direct_demands(file)?.map(|(_, memory)| memory);
         let number = sys::fstat(file)?.st_dev;
-        let memory = self.demands.memory((sys::major(number), sys::minor(number)), told);
+        let memory = self.demands.memory((sys::major(number), sys::minor(number)), kernel_says);
         Ok(Alignment { offset: PAGE_BYTES, memory })
     }
 
@@ -392,12 +392,12 @@ impl Demands {
         Demands { sys: sys.to_owned(), known: Mutex::default() }
     }
 
-    /// The alignment of memory that direct I/O on a device needs; `told` is what the kernel says. If the kernel does
+    /// The alignment of memory that direct I/O on a device needs; `kernel_says` is what the kernel says. If the kernel does
     /// not say (before Linux 6.1), it is the device's logical block: Linux before 6.0 demands that much, and no version
     /// demands more. If the device does not show its block, as under btrfs, it is a page.
-    fn memory(&self, number: (u32, u32), told: Option<u32>) -> u32 {
+    fn memory(&self, number: (u32, u32), kernel_says: Option<u32>) -> u32 {
         let Demand { block, least } = self.of(number);
-        told.unwrap_or(block).max(least)
+        kernel_says.unwrap_or(block).max(least)
     }
 
     fn of(&self, number: (u32, u32)) -> Demand {

@@ -36,9 +36,9 @@ pub fn write<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     }
 }
 
-/// Waits on `told` without the lock, and locks as [`lock`] does. It may return without a notification.
-pub fn wait<'a, T>(told: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    match told.wait(guard) {
+/// Waits on `condvar` without the lock, and locks as [`lock`] does. It may return without a notification.
+pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    match condvar.wait(guard) {
         Ok(guard) => guard,
         Err(poisoned) => poisoned.into_inner(),
     }
