@@ -28,7 +28,7 @@ pub struct WritebackErrors {
 struct Last {
     failure: Option<Failure>,
     /// Whether it was reported by a handle, or at the file's end.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// The count of failures that were reported to a handle.
@@ -52,7 +52,7 @@ impl WritebackErrors {
     /// Notes a flush that failed (rule 1).
     pub fn failed(&self, failure: Failure) {
         let mut last = lock(&self.last);
-        *last = Last { failure: Some(failure), is_told: false };
+        *last = Last { failure: Some(failure), is_reported: false };
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -62,22 +62,22 @@ impl WritebackErrors {
     }
 
     /// The last failure, if it has not been reported to this handle yet (rule 3).
-    pub fn tell(&self, told: &Reported) -> Option<Failure> {
+    pub fn report(&self, to: &Reported) -> Option<Failure> {
         let mut last = lock(&self.last);
         let count = self.count.load(Ordering::Relaxed);
-        if told.0.swap(count, Ordering::Relaxed) == count {
+        if to.0.swap(count, Ordering::Relaxed) == count {
             return None;
         }
-        last.is_told = true;
+        last.is_reported = true;
         last.failure
     }
 
     /// The last failure, at the file's end, if it has not been reported yet (rule 4).
-    pub fn untold(&self) -> Option<Failure> {
+    pub fn unreported(&self) -> Option<Failure> {
         let mut last = lock(&self.last);
-        let untold = if last.is_told { None } else { last.failure };
-        last.is_told = true;
-        untold
+        let unreported = if last.is_reported { None } else { last.failure };
+        last.is_reported = true;
+        unreported
     }
 }
 
@@ -92,21 +92,21 @@ mod tests {
     }
 
     #[test]
-    fn each_handle_is_told_once() {
+    fn each_failure_is_reported_once_to_each_handle() {
         let errors = WritebackErrors::default();
         let first = errors.begin();
-        assert!(errors.tell(&first).is_none() && errors.untold().is_none());
+        assert!(errors.report(&first).is_none() && errors.unreported().is_none());
         errors.failed(failure(1));
         errors.failed(failure(2));
         let (clone, shared, new) = (first.clone(), first.share(), errors.begin());
-        assert_eq!(errors.tell(&shared).map(|failure| failure.offset), Some(2));
-        assert!(errors.tell(&first).is_none(), "it is the same handle");
-        assert!(errors.tell(&new).is_none(), "it was not open");
-        assert!(errors.tell(&clone).is_some());
-        assert!(errors.tell(&clone).is_none());
-        assert!(errors.untold().is_none());
+        assert_eq!(errors.report(&shared).map(|failure| failure.offset), Some(2));
+        assert!(errors.report(&first).is_none(), "it is the same handle");
+        assert!(errors.report(&new).is_none(), "it was not open");
+        assert!(errors.report(&clone).is_some());
+        assert!(errors.report(&clone).is_none());
+        assert!(errors.unreported().is_none());
         errors.failed(failure(3));
-        assert_eq!(errors.untold().map(|failure| failure.offset), Some(3));
-        assert!(errors.untold().is_none());
+        assert_eq!(errors.unreported().map(|failure| failure.offset), Some(3));
+        assert!(errors.unreported().is_none());
     }
 }

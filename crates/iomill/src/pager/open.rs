@@ -112,7 +112,7 @@ impl OpenFile {
     /// [`OpenFile::sync`] for a handle. It also reports failures of write-back since the handle's last sync.
     pub fn sync_and_report(&self, reported: &Reported) -> Result<()> {
         let result = self.sync();
-        let later = self.file.errors.tell(reported);
+        let later = self.file.errors.report(reported);
         result?;
         later.map_or(Ok(()), |failure| Err(self.file.error(failure)))
     }
@@ -181,7 +181,7 @@ impl OpenFile {
         debug_assert!(!serve::is_serving(), "what follows waits for drives (`OpenRef::let_go`)");
         // Without a good sync the parts are not cut: the durable length may be the longer one.
         let kept = self.sync_as(true).and_then(|()| self.file.trim());
-        kept.and(self.file.errors.untold().map_or(Ok(()), |failure| Err(self.file.error(failure))))
+        kept.and(self.file.errors.unreported().map_or(Ok(()), |failure| Err(self.file.error(failure))))
     }
 }
 
