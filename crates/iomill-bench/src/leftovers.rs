@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_needs_goes() {
+    fn only_files_without_a_living_owner_are_removed() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let ended = name_of_ended(child.id());
         assert!(!is_abandoned(&ended), "it has not been waited for");

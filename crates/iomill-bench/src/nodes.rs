@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_hits_and_misses_as_meant() {
+    fn each_contender_hits_and_misses_as_its_cache_says() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let arena = Arena::fresh(&dir.path().join("array"), 2).unwrap();
         let report = run(arena, &settings(4), &NEVER, &mut |_| ()).unwrap();

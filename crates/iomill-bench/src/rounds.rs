@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_rotate_after_everybody_was_checked() {
+    fn rounds_rotate_after_each_contender_was_checked() {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
         let mut seen = Vec::new();
         let measured = run(&mut fakes(&log, None), &plan(), &mut |at| seen.push((at.done, at.total)), &never).unwrap();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn who_dies_is_left_out_and_the_others_go_on() {
+    fn a_contender_that_fails_is_left_out_and_the_others_go_on() {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
         let one = |name, dies_at| -> Box<dyn Contender + '_> {
             Box::new(Fake { name, spoils: false, left_out: false, log: &log, cancel_at: None, dies_at })

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_reads_the_right_records() {
+    fn each_contender_reads_the_right_records() {
         let mut setting = setting(SEED, LEN_BYTES * CACHE_OVER_SIZE);
         let contenders = &mut setting.contenders;
         for skew in [Skew::Uniform, Skew::Zipf] {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_notices_wrong_bytes() {
+    fn each_contender_notices_wrong_bytes() {
         let mut setting = setting(SEED + 1, LEN_BYTES * CACHE_OVER_SIZE);
         for contender in &mut setting.contenders {
             contender.prepare(&RecordReads { skew: Skew::Uniform, batch: 1 }).unwrap();

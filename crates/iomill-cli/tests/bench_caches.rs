@@ -56,7 +56,7 @@ fn held_or_explained(document: &Value, workload: &str, name: &str) -> bool {
 }
 
 #[test]
-fn warm_has_everybody_and_its_keys() {
+fn warm_has_each_contender_and_its_keys() {
     let site = Site::new(2);
     let (document, table) = document(&site, &["warm", "--size", "8MiB", "--threads", "1,2"]);
     for workload in ["uniform", "zipf"] {

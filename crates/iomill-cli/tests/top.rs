@@ -94,7 +94,7 @@ fn with_work_text(site: &Site, pid: &str) -> String {
 }
 
 #[test]
-fn nobody_is_said_and_waited_for() {
+fn top_says_that_no_process_has_counters_and_waits_for_one() {
     let site = Site::new(1);
     let ended = site.run(["top", "--json", "--count", "2", "--interval", "100ms"]).good();
     let pages = lines(&ended);

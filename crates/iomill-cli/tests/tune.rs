@@ -34,7 +34,7 @@ fn findings<'a>(document: &'a Value, what: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn a_report_says_what_why_and_by_whom_and_changes_nothing() {
+fn a_report_names_value_reason_and_tool_and_changes_nothing() {
     let site = site("two-socket-nvme");
     let text = tune(&site, &[]).good();
     let text = text.text();

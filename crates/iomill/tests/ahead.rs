@@ -129,7 +129,7 @@ fn random_reads_bring_in_nothing_else() {
 }
 
 #[test]
-fn who_will_read_sequentially_waits_for_the_first_page_only() {
+fn a_sequential_reader_waits_for_the_first_page_only() {
     let world = World::new(options(Mode::Auto), 300);
     world.file.advise(.., Advice::Sequential).unwrap();
     world.read_on(0..1);

@@ -328,7 +328,7 @@ fn a_file_may_outlive_what_its_thread_keeps() {
 /// A length changes while syncs, tasks, and operations that found their sets full are waiting. No call waits for ever. Bytes that
 /// are read are zeroes or were written.
 #[test]
-fn the_length_changes_under_everybody() {
+fn the_length_changes_under_readers_and_writers() {
     each_kind(|rng, array| {
         const LEN: usize = 200_000;
         let file = array.create_file("file", Layout::hash().block_bytes(4096)).unwrap();

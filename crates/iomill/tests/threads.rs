@@ -307,7 +307,7 @@ fn a_file_shrinks_and_grows_under_its_readers() {
 }
 
 #[test]
-fn an_array_is_closed_under_those_who_use_it() {
+fn an_array_is_closed_while_threads_use_it() {
     ends(|| {
         for round in 0..24 {
             let rig = Rig::new(2);
@@ -424,7 +424,7 @@ fn a_callback_that_panics_takes_no_other_along() {
 }
 
 #[test]
-fn whoever_knows_that_a_call_has_ended_may_delete_the_file() {
+fn a_file_can_be_deleted_once_its_last_call_has_ended() {
     ends(|| {
         for mode in MODES {
             let rig = Rig::new(2);
@@ -460,7 +460,7 @@ fn whoever_knows_that_a_call_has_ended_may_delete_the_file() {
 
 /// A user's waker runs on a drive thread. The thread must survive its panic.
 #[test]
-fn a_waker_that_panics_stops_nobody() {
+fn a_waker_that_panics_stops_no_other_operation() {
     struct Bomb;
     impl Wake for Bomb {
         fn wake(self: Arc<Self>) {

@@ -33,7 +33,7 @@ fn woken_by_another_thread(times: usize) -> Boxed<usize> {
 }
 
 #[test]
-fn futures_resolve_whoever_wakes_them() {
+fn futures_resolve_whichever_thread_wakes_them() {
     let mut outputs = block_on_all((0..40).map(woken_by_another_thread).collect());
     outputs.sort_unstable();
     assert_eq!(outputs, (0..40).collect::<Vec<_>>());

@@ -80,7 +80,7 @@ fn few_rounds_count_all_of_them() {
 }
 
 #[test]
-fn who_did_not_take_part_is_no_failure_and_is_told() {
+fn a_contender_that_did_not_take_part_is_named_and_is_no_failure() {
     let mut without = measured(&ROUNDS);
     without.outcomes.pop();
     without.left_out.push((URING_BY_HAND, Cache::Direct, "forbidden".into()));

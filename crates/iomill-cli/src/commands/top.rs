@@ -93,7 +93,7 @@ impl Wish {
     }
 
     /// The text for a page without processes.
-    fn nobody(&self) -> String {
+    fn no_process(&self) -> String {
         match (self.pid, &self.array) {
             (Some(pid), _) => format!("process {pid} uses no array, or belongs to another user"),
             (None, Some(id)) => format!("no process of this user uses array {id}"),
@@ -297,7 +297,7 @@ impl Page {
             text.extend([&process.text(), "\n"]);
         }
         match (self.processes.is_empty(), self.arrivals) {
-            (true, 0) => text.extend([&wish.nobody(), "\n"]),
+            (true, 0) => text.extend([&wish.no_process(), "\n"]),
             (true, 1) => text.push_str("1 process was seen for the first time: its rates are on the next page\n"),
             (true, many) => {
                 text.push_str(&format!(

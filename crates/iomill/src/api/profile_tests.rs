@@ -144,10 +144,10 @@ fn weights_are_those_of_new_files_only() {
 
 /// Runs in a process of its own, so that it counts no threads of other tests.
 #[test]
-fn the_mode_decides_who_reads() {
+fn the_mode_decides_which_threads_read() {
     const CHILD: &str = "IOMILL_TEST_PROFILE_CHILD";
     if std::env::var_os(CHILD).is_none() {
-        let name = "api::profile::tests::the_mode_decides_who_reads";
+        let name = "api::profile::tests::the_mode_decides_which_threads_read";
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--test-threads", "1"])
             .env(CHILD, "1")

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_must_not_wait_is_let_in() {
+    fn a_sender_that_must_not_wait_is_let_in() {
         let (inbox, mut got) = (Inbox::new(4), Vec::new());
         assert_eq!((inbox.send('a', 4), inbox.send_behind('b', 4)), (Ok(false), Ok(false)));
         assert!(inbox.push('c', Load::Front(4), || panic!("no thread sleeps")).is_ok());

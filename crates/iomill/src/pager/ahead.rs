@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_so_is_read_ahead_for_at_once() {
+    fn advice_of_sequential_reads_starts_read_ahead_at_once() {
         let mut streams = Streams::default();
         let windows = Windows { first: 32, most: 128, at_once: true };
         assert_eq!(streams.missed(7..9, windows), Some(9..41));

@@ -261,7 +261,7 @@ mod models {
     ///
     /// Seen to fail when the caller did not wait, and when the last end did not wake it.
     #[test]
-    fn loom_errand_ends_after_its_copy() {
+    fn loom_node_request_ends_after_its_copy() {
         model(|| {
             let memory: Arc<[AtomicU64; 2]> = Arc::default();
             let replies = Arc::<Replies>::default();
@@ -359,7 +359,7 @@ mod models {
     ///
     /// Seen to fail when they waited for each other's page (rule 2).
     #[test]
-    fn loom_errand_waits_for_no_page_while_it_fills() {
+    fn loom_node_request_waits_for_no_page_while_it_fills() {
         model(|| {
             let pages: Arc<[Page; 2]> = Arc::default();
             let other = thread::spawn({
@@ -379,7 +379,7 @@ mod models {
     /// Seen to fail with rules 1 and 2 broken: the node waited for a page, and the thread that filled it waited for the node. One broken
     /// rule is enough here. Also seen to fail when the sender did not wake the node.
     #[test]
-    fn loom_errand_waits_for_no_page() {
+    fn loom_node_request_waits_for_no_page() {
         model(|| {
             let pages: Arc<[Page; 2]> = Arc::default();
             let inbox = Arc::new(Inbox::new(8));

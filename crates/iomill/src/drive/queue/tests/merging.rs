@@ -246,7 +246,7 @@ fn a_locked_block_ends_a_run_and_locks_are_given_back() {
 }
 
 #[test]
-fn a_stream_gathers_while_the_drive_is_busy_and_nobody_else_waits() {
+fn a_stream_gathers_while_the_drive_is_busy_and_no_other_piece_waits() {
     let mut bench = bench(32, Batching { plug: 4, ..Batching::default() }, 64);
     bench.push_pages(Op::Read, [0]);
     assert_eq!(bench.dispatched(), [(0, 1)], "nothing is known of it yet");
