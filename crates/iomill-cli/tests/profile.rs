@@ -70,7 +70,7 @@ fn a_hand_made_profile_is_followed_where_no_option_says_otherwise() {
 }
 
 #[test]
-fn what_does_not_fit_is_told() {
+fn what_does_not_fit_is_reported() {
     let site = Site::new(2);
     let ids = ids(&site);
     let foreign = "0123456789abcdef0123456789abcdef";

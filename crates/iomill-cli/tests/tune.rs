@@ -79,7 +79,7 @@ fn setting_keeping_and_undoing() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_told_and_the_rest_is_set() {
+fn what_the_kernel_refuses_is_reported_and_the_rest_is_set() {
     let site = site("sata-sas");
     let ended = tune(&site, &["--apply", "--only", "interrupts,scheduler"]);
     let text = ended.text().to_owned();

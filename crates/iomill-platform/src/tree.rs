@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_is_read_and_choices_are_told() {
+    fn the_machine_is_read_and_choices_are_reported() {
         let tree = Tree::machine();
         assert!(tree.is_machine() && tree.get("proc/self/status").unwrap().contains("Pid:"));
         assert!(tree.write("proc/self/no-such-file", "1").is_err());

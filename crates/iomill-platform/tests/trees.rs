@@ -118,7 +118,7 @@ fn every_finding_has_a_reason_and_a_source_and_each_check_finds_something() {
 }
 
 #[test]
-fn drives_are_told_with_their_nodes() {
+fn drives_are_reported_with_their_nodes() {
     let told = |name| -> Vec<(String, Transport, Option<u32>, Vec<usize>)> {
         place(name).drives().into_iter().map(|drive| (drive.name, drive.transport, drive.node, drive.near)).collect()
     };
@@ -340,7 +340,7 @@ fn coalescing_is_set_only_when_asked_for() {
 }
 
 #[test]
-fn a_drive_that_is_gone_is_told() {
+fn a_drive_that_is_gone_is_reported() {
     let place = place("sata-sas");
     let store = place.store();
     apply::apply(&place.tree, &apply::pending(&place.tree, &place.findings(&Wishes::default())), &store).unwrap();

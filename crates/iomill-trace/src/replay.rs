@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_ends_all_threads_and_is_told() {
+    fn a_failure_ends_all_threads_and_is_reported() {
         let (_dir, array) = array();
         let many = "0,0,0,r,0\n".repeat(30 * BATCH);
         let error = replay(&(many.clone() + "0,0,x,r,0\n"), &array, "a", Manner::AsRecorded).unwrap_err().to_string();

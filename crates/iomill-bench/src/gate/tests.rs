@@ -93,7 +93,7 @@ fn a_contender_that_did_not_take_part_is_named_and_is_no_failure() {
 }
 
 #[test]
-fn what_is_worse_is_told_with_its_noise() {
+fn what_is_worse_is_reported_with_its_noise() {
     let results = vec![ratio(&DRIVES[0], &bound(1.0), &measured(&ROUNDS))];
     let gate = Gate { machine: Machine::default(), results, passed: false, cancelled: false };
     assert_eq!(gate.fault().unwrap(), "drives-by-hand is 1.20 ± 0.03 where at most 1.00 is allowed");

@@ -89,7 +89,7 @@ fn a_bad_drive_keeps_nothing_from_the_others() {
 /// A write succeeded, and its page could not be written back later, when no call waited. Each handle that was open
 /// hears of the failure once, by its next sync. A handle that is opened later does not hear of it. Nothing is lost.
 #[test]
-fn a_flush_that_failed_late_is_told_once_to_each_handle() {
+fn a_flush_that_failed_late_is_reported_once_to_each_handle() {
     for (seed, mode) in MODES.into_iter().enumerate() {
         let world = World::new(20 + seed as u64).with_drives(2, DriveModel::default());
         let (array, file) = made(&world, mode, 64);
@@ -129,7 +129,7 @@ fn a_flush_that_failed_late_is_told_once_to_each_handle() {
 /// A failure that no handle heard of is reported when the file ends. If the last handle is dropped, a notice reports
 /// it, otherwise `Array::close`.
 #[test]
-fn a_flush_that_failed_late_is_told_at_the_end() {
+fn a_flush_that_failed_late_is_reported_at_the_end() {
     for (seed, dropped) in [true, false].into_iter().enumerate() {
         let world = World::new(30 + seed as u64).with_drives(2, DriveModel::default());
         let (array, file) = made(&world, Mode::Inline, 64);

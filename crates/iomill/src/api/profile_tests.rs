@@ -35,7 +35,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn faults_are_told_with_their_lines() {
+fn faults_are_reported_with_their_lines() {
     let with_drive = |lines: &str| format!("format = 1\n\n[[drive]]\nid = \"{ID}\"\n{lines}\n");
     for (text, parts) in [
         ("".to_owned(), vec!["p.toml: line 1", "lacks `format = 1`", "probe --profile"]),
@@ -180,7 +180,7 @@ fn the_mode_decides_which_threads_read() {
 }
 
 #[test]
-fn missing_and_foreign_drives_are_told() {
+fn missing_and_foreign_drives_are_reported() {
     let (_dir, drives, mut profile) = array_and_profile();
     profile.drives[1].id = ID.to_owned();
     profile.drives[1].path = "/mnt/other".into();
@@ -197,7 +197,7 @@ fn missing_and_foreign_drives_are_told() {
 
 /// A device as the profile, or a file from elsewhere, soon gets an error, and without control characters for the terminal.
 #[test]
-fn hostile_files_are_refused_or_told_in_short() {
+fn hostile_files_are_refused_or_reported_in_short() {
     let told = Profile::read("/dev/zero").unwrap_err().to_string();
     assert!(told.contains("/dev/zero") && told.contains("too many"), "{told}");
     let told = fault(&format!("format = 1\na = {}", "[".repeat(200_000)));

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn another_thread_than_the_first_is_told() {
+    fn a_second_thread_is_refused() {
         let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new() };
         let Ok(mut engine) = UringEngine::with_kinds(&config, &[Kind::Deferred]) else { return };
         engine.wait(0, None, &mut Vec::new()).unwrap();

@@ -223,7 +223,7 @@ fn what_interrupted_changes_left_is_cleared_away() {
 }
 
 #[test]
-fn two_files_of_one_name_are_told() {
+fn two_files_of_one_name_are_reported() {
     let world = closed(2);
     let id = id_of(&world, "a");
     let twin = edited(&world, 0, &id, |text| text.replace("name = \"a\"", "name = \"b\"").replace("= 2", "= 3"), true);
