@@ -68,7 +68,7 @@ impl What {
 }
 
 #[derive(Clone, Debug)]
-struct Change {
+struct UnsyncedChange {
     /// Identifies the write while it is in flight.
     id: u64,
     /// The tick of the file at which its operation completed; `None` while it is in flight.
@@ -76,9 +76,9 @@ struct Change {
     what: What,
 }
 
-impl Change {
+impl UnsyncedChange {
     /// Removes `start..end` from a write. Up to two pieces are left.
-    fn without(self, start: u64, end: u64) -> Vec<Change> {
+    fn without(self, start: u64, end: u64) -> Vec<UnsyncedChange> {
         let What::Write { offset, bytes } = &self.what else { return vec![self] };
         let after = offset + bytes.len() as u64;
         if end <= *offset || after <= start {
@@ -87,7 +87,7 @@ impl Change {
         let piece = |from: u64, to: u64| {
             (from < to).then(|| {
                 let bytes = bytes[(from - offset) as usize..(to - offset) as usize].into();
-                Change { what: What::Write { offset: from, bytes }, ..self }
+                UnsyncedChange { what: What::Write { offset: from, bytes }, ..self }
             })
         };
         [piece(*offset, start), piece(end, after)].into_iter().flatten().collect()
@@ -102,7 +102,7 @@ pub(crate) struct File {
     /// The bytes that survive every crash.
     durable: Image,
     /// The changes that may become durable, in the order in which they were applied to `now`.
-    pending: Vec<Change>,
+    pending: Vec<UnsyncedChange>,
     tick: u64,
 }
 
@@ -115,7 +115,7 @@ impl File {
     fn change(&mut self, what: What, in_flight: bool) -> u64 {
         what.apply(&mut self.now);
         let id = self.next_tick();
-        self.pending.push(Change { id, done: (!in_flight).then_some(id), what });
+        self.pending.push(UnsyncedChange { id, done: (!in_flight).then_some(id), what });
         id
     }
 
@@ -152,7 +152,7 @@ impl File {
 
     /// Makes durable what had completed before `mark` (rule 1).
     pub fn sync(&mut self, mark: u64) {
-        let mut rest: Vec<Change> = Vec::new();
+        let mut rest: Vec<UnsyncedChange> = Vec::new();
         for change in std::mem::take(&mut self.pending) {
             if change.done.is_none_or(|done| done > mark) {
                 rest.push(change);

@@ -30,23 +30,23 @@ pub(crate) enum Entry {
 struct Dirs(BTreeMap<u64, BTreeMap<String, Entry>>);
 
 #[derive(Clone, Debug)]
-enum Change {
+enum NameChange {
     Link { dir: u64, name: String, entry: Entry },
     Unlink { dir: u64, name: String },
     Rename { from: (u64, String), to: (u64, String), entry: Entry },
 }
 
-impl Change {
+impl NameChange {
     fn dirs(&self) -> [u64; 2] {
         match self {
-            Change::Link { dir, .. } | Change::Unlink { dir, .. } => [*dir; 2],
-            Change::Rename { from, to, .. } => [from.0, to.0],
+            NameChange::Link { dir, .. } | NameChange::Unlink { dir, .. } => [*dir; 2],
+            NameChange::Rename { from, to, .. } => [from.0, to.0],
         }
     }
 
     fn file(&self) -> Option<u64> {
         match self {
-            Change::Link { entry: Entry::File(file), .. } | Change::Rename { entry: Entry::File(file), .. } => {
+            NameChange::Link { entry: Entry::File(file), .. } | NameChange::Rename { entry: Entry::File(file), .. } => {
                 Some(*file)
             }
             _ => None,
@@ -55,18 +55,18 @@ impl Change {
 }
 
 impl Dirs {
-    fn apply(&mut self, change: &Change) {
+    fn apply(&mut self, change: &NameChange) {
         match change {
-            Change::Link { dir, name, entry } => {
+            NameChange::Link { dir, name, entry } => {
                 self.0.entry(*dir).or_default().insert(name.clone(), *entry);
                 if let Entry::Dir(made) = entry {
                     self.0.entry(*made).or_default();
                 }
             }
-            Change::Unlink { dir, name } => {
+            NameChange::Unlink { dir, name } => {
                 self.0.entry(*dir).or_default().remove(name);
             }
-            Change::Rename { from, to, entry } => {
+            NameChange::Rename { from, to, entry } => {
                 self.0.entry(from.0).or_default().remove(&from.1);
                 self.0.entry(to.0).or_default().insert(to.1.clone(), *entry);
             }
@@ -104,12 +104,12 @@ pub(crate) struct Tree {
     /// The entries that survive every crash. It may contain directories with an own entry that is still in the journal.
     durable: Dirs,
     /// The changes that lead from `durable` to `now`, in order.
-    journal: Vec<Change>,
+    journal: Vec<NameChange>,
     last_dir: u64,
 }
 
 impl Tree {
-    fn push(&mut self, change: Change) {
+    fn push(&mut self, change: NameChange) {
         self.now.apply(&change);
         self.journal.push(change);
     }
@@ -158,7 +158,7 @@ impl Tree {
         if self.now.entry(dir, &name).is_some() {
             return Err(errno(libc::EEXIST));
         }
-        self.push(Change::Link { dir, name, entry: Entry::File(file) });
+        self.push(NameChange::Link { dir, name, entry: Entry::File(file) });
         Ok(())
     }
 
@@ -170,7 +170,7 @@ impl Tree {
             Some(Entry::File(_)) => Err(errno(libc::EEXIST)),
             None => {
                 self.last_dir += 1;
-                self.push(Change::Link { dir, name, entry: Entry::Dir(self.last_dir) });
+                self.push(NameChange::Link { dir, name, entry: Entry::Dir(self.last_dir) });
                 Ok(true)
             }
         }
@@ -179,7 +179,7 @@ impl Tree {
     pub fn unlink(&mut self, path: &str) -> io::Result<()> {
         self.find_file(path)?;
         let (dir, name) = self.parent(path)?;
-        self.push(Change::Unlink { dir, name });
+        self.push(NameChange::Unlink { dir, name });
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl Tree {
             return Err(errno(libc::EISDIR));
         }
         if from != to {
-            self.push(Change::Rename { from, to, entry: Entry::File(file) });
+            self.push(NameChange::Rename { from, to, entry: Entry::File(file) });
         }
         Ok(())
     }
@@ -275,7 +275,7 @@ impl Tree {
     pub fn referenced(&self) -> BTreeSet<u64> {
         let mut files = self.named();
         self.durable.files(&mut files);
-        files.extend(self.journal.iter().filter_map(Change::file));
+        files.extend(self.journal.iter().filter_map(NameChange::file));
         files
     }
 }

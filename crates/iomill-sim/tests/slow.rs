@@ -52,7 +52,7 @@ impl Owner for Request {
 }
 
 /// One drive, its server, and the counts of its requests.
-struct Dock {
+struct LoadedDrive {
     server: Server,
     file: FileRef,
     next_ns: u64,
@@ -62,7 +62,7 @@ struct Dock {
     most_parked: usize,
 }
 
-fn dock(world: &World, drive: usize, batching: Batching) -> Dock {
+fn loaded_drive(world: &World, drive: usize, batching: Batching) -> LoadedDrive {
     let platform = world.platform();
     let fs = platform.attach(&world.path(drive), true).unwrap();
     let handle = fs.open("part", Access::CREATE.direct()).unwrap();
@@ -72,10 +72,10 @@ fn dock(world: &World, drive: usize, batching: Batching) -> Dock {
     let service = Service { kind: EngineKind::Simulated, align, depth, batching, poll: false, meter: None };
     let server = Server::new(&*platform, &service, &Arc::default(), &Arc::default(), &[]).unwrap();
     let file = FileRef { handle, key: drive as u64 + 1 };
-    Dock { server, file, next_ns: 0, sent: 0, shed: 0, ended: Arc::default(), most_parked: 0 }
+    LoadedDrive { server, file, next_ns: 0, sent: 0, shed: 0, ended: Arc::default(), most_parked: 0 }
 }
 
-impl Dock {
+impl LoadedDrive {
     /// A read of a random page.
     fn message(&self, rng: &mut fastrand::Rng, class: Class, ended: &Arc<AtomicUsize>) -> Message {
         let mut memory = PageBuf::new(PAGE).unwrap();
@@ -108,28 +108,28 @@ impl Dock {
 /// How many requests each drive served and dropped, with or without a slow drive.
 fn run(slowness: u64, batching: Batching) -> Vec<(usize, usize)> {
     let world = World::new(7).with_drives(DRIVES, DriveModel::default());
-    let mut docks: Vec<Dock> = (0..DRIVES).map(|drive| dock(&world, drive, batching)).collect();
+    let mut drives: Vec<LoadedDrive> = (0..DRIVES).map(|drive| loaded_drive(&world, drive, batching)).collect();
     world.faults(|faults| faults.slow(SLOW, slowness));
     let clock = world.platform().clock();
     let mut rng = fastrand::Rng::with_seed(3);
     let begin_ns = clock.now_ns();
-    docks.iter_mut().for_each(|dock| dock.next_ns = begin_ns);
+    drives.iter_mut().for_each(|loaded| loaded.next_ns = begin_ns);
     while clock.now_ns() < begin_ns + SPAN_NS {
-        for dock in &mut docks {
-            dock.arrive(clock.now_ns(), &mut rng);
-            dock.server.poll();
-            dock.most_parked = dock.most_parked.max(dock.server.parked());
+        for loaded in &mut drives {
+            loaded.arrive(clock.now_ns(), &mut rng);
+            loaded.server.poll();
+            loaded.most_parked = loaded.most_parked.max(loaded.server.parked());
         }
         clock.sleep(TICK);
     }
-    let ended = docks.iter().map(|dock| (dock.ended.load(Ordering::Relaxed), dock.shed)).collect();
-    for mut dock in docks {
+    let ended = drives.iter().map(|loaded| (loaded.ended.load(Ordering::Relaxed), loaded.shed)).collect();
+    for mut loaded in drives {
         // Each drive may hold only a bounded number: an inbox, and as many pieces taken from it.
-        assert!(dock.most_parked <= 2 * INBOX_PIECES, "{} parked", dock.most_parked);
-        while dock.server.poll() {
+        assert!(loaded.most_parked <= 2 * INBOX_PIECES, "{} parked", loaded.most_parked);
+        while loaded.server.poll() {
             clock.sleep(TICK);
         }
-        assert_eq!(dock.ended.load(Ordering::Relaxed), dock.sent, "each piece that was taken ends");
+        assert_eq!(loaded.ended.load(Ordering::Relaxed), loaded.sent, "each piece that was taken ends");
     }
     assert_eq!(world.violations(), Vec::<String>::new());
     ended
@@ -156,29 +156,29 @@ fn the_others_do_not_notice_a_slow_drive() {
 #[test]
 fn the_foreground_does_not_wait_behind_the_background() {
     let world = World::new(8).with_drives(1, DriveModel::default());
-    let mut dock = dock(&world, 0, Batching::default());
+    let mut loaded = loaded_drive(&world, 0, Batching::default());
     let (mut rng, behind, clock) =
         (fastrand::Rng::with_seed(4), Arc::<AtomicUsize>::default(), world.platform().clock());
     let mut sent = 0;
     for _ in 0..10 {
-        while dock.server.inbox().send_behind(dock.message(&mut rng, Class::Background, &behind), 1).is_ok() {
+        while loaded.server.inbox().send_behind(loaded.message(&mut rng, Class::Background, &behind), 1).is_ok() {
             sent += 1;
         }
-        dock.server.poll();
+        loaded.server.poll();
     }
     assert!((INBOX_PIECES..INBOX_PIECES + 100).contains(&sent), "{sent}");
     for _ in 0..100 {
-        let message = dock.message(&mut rng, Class::Foreground, &dock.ended);
-        assert!(dock.server.inbox().send(message, 1).is_ok());
+        let message = loaded.message(&mut rng, Class::Foreground, &loaded.ended);
+        assert!(loaded.server.inbox().send(message, 1).is_ok());
     }
-    while dock.ended.load(Ordering::Relaxed) < 100 {
-        dock.server.poll();
+    while loaded.ended.load(Ordering::Relaxed) < 100 {
+        loaded.server.poll();
         clock.sleep(TICK);
     }
     assert!(behind.load(Ordering::Relaxed) < 300, "{behind:?} background reads ended before");
-    while dock.server.poll() {
+    while loaded.server.poll() {
         clock.sleep(TICK);
     }
     assert_eq!(behind.load(Ordering::Relaxed), sent);
-    assert!(dock.server.inbox().has_room_behind(INBOX_PIECES));
+    assert!(loaded.server.inbox().has_room_behind(INBOX_PIECES));
 }

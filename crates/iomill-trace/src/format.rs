@@ -105,7 +105,7 @@ pub(crate) struct Parsed<'a> {
 }
 
 /// What is wrong with a line.
-pub(crate) type Bad = String;
+pub(crate) type LineFault = String;
 
 /// A parser of lines. Earlier lines can change the meaning of later ones.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Parser {
     }
 
     /// The request of a line; `None` if a correct line holds none.
-    pub(crate) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Parsed<'a>>, Bad> {
+    pub(crate) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Parsed<'a>>, LineFault> {
         match self.format {
             Format::Csv => csv(line).map(Some),
             Format::Spc => spc(line).map(Some),
@@ -144,7 +144,7 @@ impl Parser {
 
     /// Passes over events other than Q (queued: requests of programs, before merging). Also passes over requests that
     /// transfer nothing (discards, flushes) and over the totals at the end.
-    fn blkparse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Parsed<'a>>, Bad> {
+    fn blkparse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Parsed<'a>>, LineFault> {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let device = words.next().unwrap_or_default();
         if !is_device(device) {
@@ -181,12 +181,12 @@ impl Parser {
     }
 }
 
-fn csv(line: &[u8]) -> Result<Parsed<'_>, Bad> {
+fn csv(line: &[u8]) -> Result<Parsed<'_>, LineFault> {
     let [op, offset, len] = fields(line)?;
     request(letter(op)?, b"", number(offset, "offset")?, number(len, "length")?)
 }
 
-fn spc(line: &[u8]) -> Result<Parsed<'_>, Bad> {
+fn spc(line: &[u8]) -> Result<Parsed<'_>, LineFault> {
     // Fields after the timestamp belong to the publisher.
     let mut all = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let mut next = || all.next().ok_or_else(|| "the line has fewer than 5 fields".to_owned());
@@ -196,7 +196,7 @@ fn spc(line: &[u8]) -> Result<Parsed<'_>, Bad> {
     request(letter(op)?, unit, sectors(number(block, "LBA")?)?, number(len, "size")?)
 }
 
-fn msr(line: &[u8]) -> Result<Parsed<'_>, Bad> {
+fn msr(line: &[u8]) -> Result<Parsed<'_>, LineFault> {
     let [time, host, disk, kind, offset, len, _] = fields(line)?;
     number(time, "timestamp")?;
     number(disk, "disk number")?;
@@ -216,7 +216,7 @@ fn msr(line: &[u8]) -> Result<Parsed<'_>, Bad> {
 }
 
 /// Exactly so many fields between commas, each without white space around it.
-fn fields<const N: usize>(line: &[u8]) -> Result<[&[u8]; N], Bad> {
+fn fields<const N: usize>(line: &[u8]) -> Result<[&[u8]; N], LineFault> {
     let mut fields = [&line[..0]; N];
     let mut count = 0;
     for field in line.split(|byte| *byte == b',') {
@@ -228,7 +228,7 @@ fn fields<const N: usize>(line: &[u8]) -> Result<[&[u8]; N], Bad> {
     if count == N { Ok(fields) } else { Err(format!("the line has {count} fields and not {N}")) }
 }
 
-fn request(op: Op, device: &[u8], offset: u64, len: u64) -> Result<Parsed<'_>, Bad> {
+fn request(op: Op, device: &[u8], offset: u64, len: u64) -> Result<Parsed<'_>, LineFault> {
     if len > REQUEST_BYTES_MAX {
         return Err(format!("a request of {len} bytes is longer than {REQUEST_BYTES_MAX} (1 GiB)"));
     }
@@ -238,7 +238,7 @@ fn request(op: Op, device: &[u8], offset: u64, len: u64) -> Result<Parsed<'_>, B
     Ok(Parsed { op, device, offset, len: len as u32 })
 }
 
-fn letter(op: &[u8]) -> Result<Op, Bad> {
+fn letter(op: &[u8]) -> Result<Op, LineFault> {
     match op {
         b"r" | b"R" => Ok(Op::Read),
         b"w" | b"W" => Ok(Op::Write),
@@ -246,18 +246,18 @@ fn letter(op: &[u8]) -> Result<Op, Bad> {
     }
 }
 
-fn number(text: &[u8], what: &str) -> Result<u64, Bad> {
+fn number(text: &[u8], what: &str) -> Result<u64, LineFault> {
     let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| format!("{what} {} is not a whole number", shown(text)))
 }
 
-fn seconds(text: &[u8]) -> Result<f64, Bad> {
+fn seconds(text: &[u8]) -> Result<f64, LineFault> {
     let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
     let seconds = parsed.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
     seconds.ok_or_else(|| format!("timestamp {} is not a number of seconds", shown(text)))
 }
 
-fn sectors(count: u64) -> Result<u64, Bad> {
+fn sectors(count: u64) -> Result<u64, LineFault> {
     count.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("{count} sectors are more than 4 PiB"))
 }
 

@@ -97,8 +97,8 @@ impl Survey {
     }
 
     /// Page accesses of a replay in that manner.
-    fn pages(&self, manner: Manner) -> u64 {
-        self.read_pages + if manner == Manner::ReadsOnly { 0 } else { self.write_pages }
+    fn pages(&self, mode: ReplayMode) -> u64 {
+        self.read_pages + if mode == ReplayMode::ReadsOnly { 0 } else { self.write_pages }
     }
 
     /// The offset of a request in the file, in bytes. An error if the trace is not the one that was surveyed, and goes
@@ -126,7 +126,7 @@ fn page_count(request: Request) -> u64 {
 
 /// What a replay does with the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum ReplayMode {
     /// As recorded.
     AsRecorded,
     /// Reads only; writes are left out.
@@ -141,7 +141,7 @@ pub struct Settings {
     /// Threads that take requests in turn; at least 1.
     pub threads: usize,
     /// What the threads do with the requests.
-    pub manner: Manner,
+    pub mode: ReplayMode,
     /// How many requests of the trace.
     pub limit: u64,
 }
@@ -234,7 +234,7 @@ pub fn run(
         settings,
         path: reader.path().to_owned(),
         coming: Mutex::new((Vec::new().into_iter(), take)),
-        to_half: AtomicI64::new((survey.pages(settings.manner) / 2) as i64),
+        to_half: AtomicI64::new((survey.pages(settings.mode) / 2) as i64),
         at_half: OnceLock::new(),
         done_bytes,
         cancel,
@@ -349,11 +349,11 @@ impl Course<'_> {
     fn one(&self, request: Request, buffer: &mut Buffer, content: &[u8], figures: &mut Figures) -> Result<()> {
         let (mut offset, mut op) = (self.survey.place(request, &self.path)?, request.op);
         let mut len = request.len as usize;
-        match self.settings.manner {
-            Manner::ReadsOnly if op == Op::Write => return Ok(()),
-            Manner::AsRecorded | Manner::ReadsOnly => {}
-            Manner::Prepare if len == 0 => return Ok(()),
-            Manner::Prepare => {
+        match self.settings.mode {
+            ReplayMode::ReadsOnly if op == Op::Write => return Ok(()),
+            ReplayMode::AsRecorded | ReplayMode::ReadsOnly => {}
+            ReplayMode::Prepare if len == 0 => return Ok(()),
+            ReplayMode::Prepare => {
                 let end = (offset + len as u64).next_multiple_of(PAGE_BYTES);
                 offset -= offset % PAGE_BYTES;
                 (op, len) = (Op::Write, (end - offset) as usize);
@@ -408,11 +408,11 @@ mod tests {
     }
 
     /// Replays on a new file. Returns the figures and the file.
-    fn replay(text: &str, array: &Array, name: &str, manner: Manner) -> Result<(Figures, File)> {
+    fn replay(text: &str, array: &Array, name: &str, mode: ReplayMode) -> Result<(Figures, File)> {
         let survey = Survey::of(&mut reader(TRACE), u64::MAX, &NEVER)?;
         let file = array.create_file(name, iomill::Layout::default())?;
         file.set_len(survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
-        let (settings, done) = (Settings { threads: 3, manner, limit: u64::MAX }, AtomicU64::new(0));
+        let (settings, done) = (Settings { threads: 3, mode, limit: u64::MAX }, AtomicU64::new(0));
         let figures = run(reader(text), (array, &file), &survey, settings, &done, &NEVER)?;
         Ok((figures, file))
     }
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn requests_do_what_they_say_where_they_say_it() {
         let (_dir, array) = array();
-        let (figures, file) = replay(TRACE, &array, "f", Manner::AsRecorded).unwrap();
+        let (figures, file) = replay(TRACE, &array, "f", ReplayMode::AsRecorded).unwrap();
         assert_eq!((figures.reads, figures.writes, figures.bytes), (3, 2, 4708 + 12_800));
         assert!(figures.ops_per_s() > 0.0 && figures.bytes_per_s() > figures.ops_per_s());
         assert!(figures.latency_us(50.0) > 0.0 && figures.latency_us(99.0) >= figures.latency_us(50.0));
@@ -472,10 +472,10 @@ mod tests {
     #[test]
     fn reads_only_changes_nothing_and_preparing_fills_the_pages() {
         let (_dir, array) = array();
-        let (figures, file) = replay(TRACE, &array, "reads", Manner::ReadsOnly).unwrap();
+        let (figures, file) = replay(TRACE, &array, "reads", ReplayMode::ReadsOnly).unwrap();
         assert_eq!((figures.reads, figures.writes, figures.bytes), (3, 0, 4708));
         assert!(!is_set(&file, 24 * 512));
-        let (figures, file) = replay(TRACE, &array, "prepared", Manner::Prepare).unwrap();
+        let (figures, file) = replay(TRACE, &array, "prepared", ReplayMode::Prepare).unwrap();
         assert_eq!((figures.reads, figures.writes), (0, 5));
         let base = DEVICE_UNIT_BYTES;
         for (offset, expected) in [(0, true), (4095, true), (4096, false), (base, true), (base + 8191, true)] {
@@ -488,16 +488,17 @@ mod tests {
     fn a_failure_ends_all_threads_and_is_reported() {
         let (_dir, array) = array();
         let many = "0,0,0,r,0\n".repeat(30 * BATCH);
-        let error = replay(&(many.clone() + "0,0,x,r,0\n"), &array, "a", Manner::AsRecorded).unwrap_err().to_string();
+        let error =
+            replay(&(many.clone() + "0,0,x,r,0\n"), &array, "a", ReplayMode::AsRecorded).unwrap_err().to_string();
         assert!(error.contains("line 122881"), "{error}");
         let changed = "0,4194304,4096,r,0\n".to_owned() + &many;
         for (name, text) in [("b", changed), ("c", "0,0,1,r,0\n7,0,1,r,0\n9,0,1,r,0\n".to_owned())] {
-            let error = replay(&text, &array, name, Manner::AsRecorded).unwrap_err().to_string();
+            let error = replay(&text, &array, name, ReplayMode::AsRecorded).unwrap_err().to_string();
             assert!(error.contains("changed while"), "{error}");
         }
         let cut = array.create_file("cut", iomill::Layout::default()).unwrap();
         let survey = Survey::of(&mut reader(TRACE), u64::MAX, &NEVER).unwrap();
-        let settings = Settings { threads: 2, manner: Manner::ReadsOnly, limit: u64::MAX };
+        let settings = Settings { threads: 2, mode: ReplayMode::ReadsOnly, limit: u64::MAX };
         let done = AtomicU64::new(0);
         let error = run(reader(TRACE), (&array, &cut), &survey, settings, &done, &NEVER).unwrap_err().to_string();
         assert!(error.contains("it was cut"), "{error}");
@@ -513,7 +514,7 @@ mod tests {
         let done = AtomicU64::new(0);
         let survey_of = |cancel| Survey::of(&mut reader(&many), u64::MAX, &AtomicBool::new(cancel)).unwrap().requests();
         assert_eq!((survey_of(false), survey_of(true)), (6 * BATCH as u64, 0));
-        let settings = Settings { threads: 2, manner: Manner::AsRecorded, limit: BATCH as u64 + 7 };
+        let settings = Settings { threads: 2, mode: ReplayMode::AsRecorded, limit: BATCH as u64 + 7 };
         let figures = run(reader(&many), (&array, &file), &survey, settings, &done, &NEVER).unwrap();
         assert_eq!((figures.reads, done.into_inner()), (BATCH as u64 + 7, 512 * (BATCH as u64 + 7)));
         let cancel = AtomicBool::new(true);

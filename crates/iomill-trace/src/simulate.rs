@@ -187,7 +187,7 @@ fn one(pages: &Pages, case: Case, cancel: &AtomicBool) -> Result<Option<Outcome>
             count(pages, case, Sets::new(policy, case.pages_used() / u64::from(set_size), set_size)?, cancel)
         }
         Policy::GlobalLru => count(pages, case, global::Lru::new(pages.unique(), most), cancel),
-        Policy::GlobalArc => count(pages, case, global::Arc::new(pages.unique(), capacity), cancel),
+        Policy::GlobalArc => count(pages, case, global::ArcPolicy::new(pages.unique(), capacity), cancel),
         Policy::Optimum => count(pages, case, global::Optimum::new(pages, most), cancel),
     })
 }

@@ -21,7 +21,7 @@ fn errors_harm_nothing_but_what_they_hit() {
 }
 
 /// A file, the bytes that it should hold, and the bytes that failed writes may have left instead.
-struct Twin {
+struct UncertainTwin {
     bytes: Vec<u8>,
     /// By offset: bytes that the file may hold there instead of `bytes`. Bytes that a failed write left beyond the end never become
     /// visible.
@@ -36,7 +36,7 @@ struct Twin {
 
 struct Model {
     array: Option<Array>,
-    files: BTreeMap<String, Twin>,
+    files: BTreeMap<String, UncertainTwin>,
     names: u32,
 }
 
@@ -108,7 +108,7 @@ impl Model {
         let array = self.array();
         self.names += 1;
         let (name, drives) = (format!("f{}", self.names), 1);
-        let twin = |file| Twin {
+        let twin = |file| UncertainTwin {
             bytes: Vec::new(),
             doubtful: BTreeMap::new(),
             durable: vec![0],
@@ -142,7 +142,7 @@ impl Model {
         let victim = self.files.keys().nth(rng.usize(0..self.files.len())).unwrap().clone();
         let to = if victim != name && rng.bool() { victim } else { format!("f{}", self.names) };
         self.files.get_mut(name).unwrap().drop_file();
-        self.files.get_mut(&to).into_iter().for_each(Twin::drop_file);
+        self.files.get_mut(&to).into_iter().for_each(UncertainTwin::drop_file);
         if let Err(error) = self.array().rename(name, &to) {
             self.after_naming(rng, world, &error);
         }
@@ -197,7 +197,7 @@ impl Model {
 
     fn reopen_array(&mut self, rng: &mut Rng, world: &World) {
         let rates = world.faults(|faults| std::mem::take(&mut faults.rates));
-        self.files.values_mut().for_each(Twin::drop_file);
+        self.files.values_mut().for_each(UncertainTwin::drop_file);
         let closed = self.array.take().unwrap().close();
         let _ = closed.inspect_err(check);
         assert_tidy(world);
@@ -212,7 +212,7 @@ impl Model {
         let names: Vec<String> = self.files.keys().cloned().collect();
         assert_eq!(self.array().list(""), names);
         self.compare(rng);
-        self.files.values_mut().for_each(Twin::drop_file);
+        self.files.values_mut().for_each(UncertainTwin::drop_file);
         crate::crash::assert_clean_beside(world, self.array.take().unwrap());
         self.array = Some(open_with(rng, world, uncached_options).unwrap());
     }
@@ -236,7 +236,7 @@ impl Model {
     }
 }
 
-impl Twin {
+impl UncertainTwin {
     /// A drop of a file syncs it. An error is only noted.
     fn drop_file(&mut self) {
         if self.file.take().is_some() {

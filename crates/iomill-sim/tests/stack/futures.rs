@@ -119,7 +119,7 @@ fn batch(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize,
 /// Polls one call without waiting. Removes it when it has ended.
 fn poll_once(pending: &mut Vec<Pending>, index: usize) {
     let mut context = Context::from_waker(Waker::noop());
-    let mut pin = |future: &mut dyn Any| future.poll(&mut context);
+    let mut pin = |future: &mut dyn BytesFuture| future.poll(&mut context);
     let ended = match &mut pending[index] {
         Pending::Read { future, wanted } => pin(future).map(|got| check(got, wanted)),
         Pending::Write { future, wanted } => pin(future).map(|got| check(got, wanted)),
@@ -132,11 +132,11 @@ fn poll_once(pending: &mut Vec<Pending>, index: usize) {
 }
 
 /// A future of any kind that returns bytes.
-trait Any {
+trait BytesFuture {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<iomill::Result<Vec<u8>>>;
 }
 
-impl<F: Future<Output = iomill::Result<Vec<u8>>> + Unpin> Any for F {
+impl<F: Future<Output = iomill::Result<Vec<u8>>> + Unpin> BytesFuture for F {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<iomill::Result<Vec<u8>>> {
         std::pin::Pin::new(self).poll(context)
     }

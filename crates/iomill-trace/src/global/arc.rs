@@ -17,16 +17,16 @@ const AGAIN_GONE: usize = 3;
 /// The four lists, each with the last used page at its front. `ONCE` and `AGAIN` together hold at most `capacity`
 /// pages, and so do `ONCE` and `ONCE_GONE`. All four hold at most twice as many.
 #[derive(Debug)]
-pub(crate) struct Arc {
+pub(crate) struct ArcPolicy {
     lists: Lists<4>,
     capacity: usize,
     /// How many pages `ONCE` should hold: 0 to `capacity`.
     target: usize,
 }
 
-impl Arc {
-    pub(crate) fn new(unique: usize, capacity: usize) -> Arc {
-        Arc { lists: Lists::new(unique), capacity, target: 0 }
+impl ArcPolicy {
+    pub(crate) fn new(unique: usize, capacity: usize) -> ArcPolicy {
+        ArcPolicy { lists: Lists::new(unique), capacity, target: 0 }
     }
 
     /// Gives up one page to make room.
@@ -60,7 +60,7 @@ impl Arc {
     }
 }
 
-impl Simulated for Arc {
+impl Simulated for ArcPolicy {
     fn access(&mut self, access: Access) -> bool {
         let index = access.index;
         let list = self.lists.of(index);
@@ -98,7 +98,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(5);
         let pages = Pages::of((0..50_000u64).map(|at| if at % 3 == 0 { at } else { random.u64(0..300) }));
         for capacity in [1, 2, 40, 200] {
-            let mut cache = Arc::new(pages.unique(), capacity);
+            let mut cache = ArcPolicy::new(pages.unique(), capacity);
             for access in pages.accesses() {
                 let before = cache.lists.of(access.index);
                 assert_eq!(cache.access(access), matches!(before, Some(ONCE | AGAIN)));
@@ -117,7 +117,7 @@ mod tests {
         let accesses = hot.clone().chain(hot.clone()).chain(1000..2000).chain(hot);
         let pages = Pages::of(accesses);
         let hits = |cache: &mut dyn Simulated| pages.accesses().filter(|access| cache.access(*access)).count();
-        assert_eq!(hits(&mut Arc::new(pages.unique(), 100)), 100);
+        assert_eq!(hits(&mut ArcPolicy::new(pages.unique(), 100)), 100);
         assert_eq!(hits(&mut super::super::Lru::new(pages.unique(), 100)), 50);
     }
 }

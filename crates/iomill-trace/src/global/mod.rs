@@ -6,6 +6,6 @@ mod lists;
 mod lru;
 mod optimum;
 
-pub(crate) use arc::Arc;
+pub(crate) use arc::ArcPolicy;
 pub(crate) use lru::Lru;
 pub(crate) use optimum::Optimum;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use iomill::{Array, ArrayOptions, File, PolicyKind};
 use iomill_bench::human;
 use iomill_trace::pages::PAGE_BYTES;
-use iomill_trace::replay::{self, Figures, Manner, Settings, Survey};
+use iomill_trace::replay::{self, Figures, ReplayMode, Settings, Survey};
 use iomill_trace::simulate::Policy;
 use iomill_trace::{Reader, TraceError};
 use serde_json::{Value, json};
@@ -124,13 +124,13 @@ impl Task<'_> {
             );
             return Err(iomill::Error::Invalid { what: format!("file {name:?}"), why }.into());
         }
-        let manner = if self.arguments.writes { Manner::AsRecorded } else { Manner::ReadsOnly };
+        let mode = if self.arguments.writes { ReplayMode::AsRecorded } else { ReplayMode::ReadsOnly };
         let left_out = if self.arguments.writes { 0 } else { self.survey.writes };
         if left_out > 0 {
             let many = human::count(left_out as f64);
             self.context.note([format!("{many} writes are left out; --writes lets them change {name:?}")]);
         }
-        let figures = self.replay(array, &file, manner, "")?;
+        let figures = self.replay(array, &file, mode, "")?;
         file.close()?;
         self.answer(&figures, Some(name), left_out)
     }
@@ -171,7 +171,7 @@ impl Task<'_> {
                 self.context.note([what.to_owned()]);
                 return Ok(());
             }
-            self.replay(array, &file, Manner::Prepare, "preparing").map(|_figures| ())
+            self.replay(array, &file, ReplayMode::Prepare, "preparing").map(|_figures| ())
         };
         close_or_discard(fill(), file)
     }
@@ -179,14 +179,14 @@ impl Task<'_> {
     /// Opens the file, replays on it and closes it.
     fn replay_on(&self, array: &Array, name: &str) -> Result<Figures> {
         let file = array.open_file(name)?;
-        close_or_discard(self.replay(array, &file, Manner::AsRecorded, ""), file)
+        close_or_discard(self.replay(array, &file, ReplayMode::AsRecorded, ""), file)
     }
 
     /// Goes through the trace once, and shows the progress.
-    fn replay(&self, array: &Array, file: &File, manner: Manner, what: &'static str) -> Result<Figures> {
-        let settings = Settings { threads: self.arguments.threads.into(), manner, limit: self.arguments.limit };
+    fn replay(&self, array: &Array, file: &File, mode: ReplayMode, what: &'static str) -> Result<Figures> {
+        let settings = Settings { threads: self.arguments.threads.into(), mode, limit: self.arguments.limit };
         let reader = Reader::open(self.path, self.arguments.format)?;
-        let written = if manner == Manner::ReadsOnly { 0 } else { self.survey.write_bytes };
+        let written = if mode == ReplayMode::ReadsOnly { 0 } else { self.survey.write_bytes };
         let mut progress = Progress::new(self.context.global, Some(self.survey.read_bytes + written));
         progress.say(what);
         let done = AtomicU64::new(0);

@@ -36,7 +36,7 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
     let (mut traces, all) = (Vec::new(), Policy::all());
     for path in &arguments.traces {
         let name = trace_name(path);
-        let bar = Bar::new(context, &name);
+        let bar = CombinationsBar::new(context, &name);
         let mut reader = Reader::open(path, arguments.format)?;
         let pages = Pages::load(&mut reader, arguments.limit, pages::memory_bytes())?;
         interrupt.check()?;
@@ -177,16 +177,16 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
 }
 
 /// A progress bar over the combinations, on a terminal only.
-struct Bar {
+struct CombinationsBar {
     bar: Option<ProgressBar>,
 }
 
-impl Bar {
-    fn new(context: &Context<'_>, name: &str) -> Bar {
+impl CombinationsBar {
+    fn new(context: &Context<'_>, name: &str) -> CombinationsBar {
         let wanted = !context.global.quiet && !context.global.wants_document();
         let bar = wanted.then(ProgressBar::no_length).map(|bar| styled(bar, "{msg}"));
         bar.iter().for_each(|bar| bar.set_message(format!("reading {name}")));
-        Bar { bar }
+        CombinationsBar { bar }
     }
 
     fn show(&self, done: usize, total: usize) {
@@ -200,7 +200,7 @@ impl Bar {
     }
 }
 
-impl Drop for Bar {
+impl Drop for CombinationsBar {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
