@@ -90,7 +90,7 @@ pub(crate) fn run<W: Writer>(
     writes: &SmallWrites,
     seed: u64,
     set_up: impl Fn() -> Result<W> + Sync,
-    ready: impl FnOnce() -> Result<()>,
+    ready: impl FnMut() -> Result<()>,
     sync: impl Fn() -> Result<()> + Sync,
 ) -> Result<Sample> {
     let ended = AtomicUsize::new(0);

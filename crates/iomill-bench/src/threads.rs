@@ -124,8 +124,26 @@ pub(crate) fn run_told<W>(
     stop: &AtomicBool,
     slice: &Slice<'_>,
     set_up: impl Fn(usize) -> Result<W> + Sync,
-    ready: impl FnOnce() -> Result<()>,
+    mut ready: impl FnMut() -> Result<()>,
     work: impl Fn(&mut W, &AtomicBool) -> Result<Count> + Sync,
+) -> Result<Sample> {
+    let set_up = |index| -> Result<Worker<'_>> {
+        let mut worker = set_up(index)?;
+        let work = &work;
+        Ok(Box::new(move |stop| work(&mut worker, stop)))
+    };
+    run_workers(stop, slice, &set_up, &mut ready)
+}
+
+/// What a thread has set up. It works until its flag is set.
+type Worker<'a> = Box<dyn FnMut(&AtomicBool) -> Result<Count> + 'a>;
+
+/// `run_told` for all kinds of workers: compiled once, because it is long and the contenders are many.
+fn run_workers<'a>(
+    stop: &AtomicBool,
+    slice: &Slice<'_>,
+    set_up: &(dyn Fn(usize) -> Result<Worker<'a>> + Sync),
+    ready: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Sample> {
     let threads = slice.threads.max(1);
     let course = Course {
@@ -137,10 +155,10 @@ pub(crate) fn run_told<W>(
         finished: AtomicUsize::new(0),
     };
     thread::scope(|scope| {
-        let (course, set_up, work) = (&course, &set_up, &work);
+        let course = &course;
         let mut spawned = Vec::with_capacity(threads);
         for index in 0..threads {
-            let body = move || one_thread(course, || set_up(index), work);
+            let body = move || one_thread(course, || set_up(index));
             match thread::Builder::new().name(format!("bench-{index}")).spawn_scoped(scope, body) {
                 Ok(thread) => spawned.push(thread),
                 Err(error) => {
@@ -187,11 +205,7 @@ impl Course<'_> {
     }
 }
 
-fn one_thread<W>(
-    course: &Course<'_>,
-    set_up: impl FnOnce() -> Result<W>,
-    work: impl Fn(&mut W, &AtomicBool) -> Result<Count>,
-) -> Result<(Count, Instant, Seen)> {
+fn one_thread<'a>(course: &Course<'_>, set_up: impl FnOnce() -> Result<Worker<'a>>) -> Result<(Count, Instant, Seen)> {
     let worker = course.set_up.pass(|| match course.is_over() {
         true => Ok(None),
         false => catch_unwind(AssertUnwindSafe(set_up)).unwrap_or_else(|_| Err(panicked())).map(Some),
@@ -204,7 +218,7 @@ fn one_thread<W>(
     // The worker lives until the end has been measured, because its tear-down is no part of the slice.
     let outcome = worker.map(|mut worker| {
         let count = match &mut worker {
-            Some(worker) => catch_unwind(AssertUnwindSafe(|| work(worker, course.stop))),
+            Some(worker) => catch_unwind(AssertUnwindSafe(|| worker(course.stop))),
             None => Ok(Count::new()),
         };
         (worker, count.unwrap_or_else(|_| Err(panicked())))
