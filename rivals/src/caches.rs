@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use iomill::{Error, Result};
 
-use iomill_bench::contender::{Cache, Contender, FOYER, MOKA, QUICK_CACHE, Sample, Slice, Task};
+use iomill_bench::contender::{Cache, Contender, FOYER, MOKA, QUICK_CACHE, Sample, Slice};
 use iomill_bench::pattern::{self, PAGE_BYTES};
 use iomill_bench::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Record, RecordReads, Skew};
+use iomill_bench::task::Task;
 
 type Page = Arc<[u8; PAGE_BYTES]>;
 

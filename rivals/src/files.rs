@@ -11,10 +11,11 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use iomill::{Error, Result};
-use iomill_bench::contender::{Cache, Contender, Sample, Slice, TOKIO_FS, Task};
+use iomill_bench::contender::{Cache, Contender, Sample, Slice, TOKIO_FS};
 use iomill_bench::pattern;
 use iomill_bench::records::{self, Data, RECORD_BYTES, Reader, RecordReads, Skew};
-use iomill_bench::state::Seen;
+use iomill_bench::seen::Seen;
+use iomill_bench::task::Task;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::runtime::{Builder, Runtime};

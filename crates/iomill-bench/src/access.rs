@@ -7,11 +7,10 @@ use std::fmt;
 use iomill::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::contender::Task;
 use crate::draw::{Choice, Draws, ZIPF_EXPONENT};
 use crate::human;
 use crate::pattern::PAGE_BYTES;
-use crate::state::Finds;
+use crate::task::{Finds, Task};
 
 /// Memory beyond its cache that a contender with limited memory gets, and that the kernel may use for the cache.
 const BESIDES_BYTES: u64 = 6 << 20;

@@ -3,14 +3,13 @@
 //! Goals: one short trait, so that all readers and writers of the target's bytes can be compared. Non-goals: order of turns and
 //! statistics ([`crate::rounds`]).
 
-use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use iomill::{Error, Result};
 
-use crate::state::{Finds, Own, Seen};
+use crate::seen::{Own, Seen};
 use crate::workload::Workload;
 
 /// iomill: each calling thread drives its own ring.
@@ -168,17 +167,6 @@ impl Sample {
 pub fn latencies() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3)
         .map_err(|e| Error::Tool { what: "a histogram of latencies".into(), why: e.to_string() })
-}
-
-/// The description of a measurement, the same for all contenders.
-pub trait Task: fmt::Display + Copy {
-    /// Checks the numbers. `Display` gives the stable name for reports.
-    fn check(&self) -> Result<()>;
-
-    /// What a contender may find in its memory, where that depends on the size of the memory.
-    fn finds(&self) -> Option<Finds> {
-        None
-    }
 }
 
 /// A contender in a measurement.

@@ -18,11 +18,12 @@ use serde::Serialize;
 
 use crate::arena::{Arena, Shape};
 use crate::bench::Stage;
-use crate::contender::{Cache, Contender, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, Sample, Slice};
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::rounds::{self, Plan, Turns};
 use crate::target::Target;
+use crate::task::Task;
 use crate::threads;
 pub use loads::Load;
 pub use traces::Trace;

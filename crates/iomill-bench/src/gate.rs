@@ -23,7 +23,7 @@ use crate::bench::Stage;
 use crate::cached::{self, Accesses, Whole};
 use crate::contender::{
     Contender, IOMILL_CREATE, IOMILL_FUTURE_64, IOMILL_INLINE, IOMILL_READ_AT, IOMILL_READ_MANY, MMAP,
-    MMAP_SMALL_PAGES, PLAIN_CREATE, Sample, Task, URING_BY_HAND,
+    MMAP_SMALL_PAGES, PLAIN_CREATE, Sample, URING_BY_HAND,
 };
 use crate::human;
 use crate::iomill::Iomill;
@@ -35,6 +35,7 @@ use crate::rivals::resident::Resident;
 use crate::rivals::uring::Uring;
 use crate::rounds::{self, Failed, Measured, Outcome, Turns, WARM_UP};
 use crate::table::Table;
+use crate::task::Task;
 use crate::warm;
 use crate::workload::Workload;
 pub use bounds::Bound;

@@ -15,9 +15,10 @@ use ::iomill::{Array, ArrayOptions, Buffer, Error, File, Mode, Result};
 
 use crate::arena::{Arena, SEED};
 use crate::asynchronous::{Flyer, Load, Op, Ops};
-use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_NULL, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, IOMILL_DRIVE_THREADS, IOMILL_NULL, Sample, Slice};
 use crate::pattern::{self, PAGE_BYTES};
 use crate::target::Target;
+use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 use crate::workload::{Places, Workload};
 

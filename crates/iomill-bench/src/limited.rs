@@ -13,7 +13,7 @@ use crate::arena::{Arena, Shape};
 use crate::asynchronous::Flyer;
 use crate::bench::{Rivals, Stage};
 use crate::cached::{Accesses, WriteAt};
-use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, Task, URING_BY_HAND};
+use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, URING_BY_HAND};
 use crate::draw::Choice;
 use crate::held::{Held, HeldTask, Helper, Job};
 use crate::human;
@@ -24,6 +24,7 @@ use crate::rivals::Names;
 use crate::rivals::uring::Uring;
 use crate::rounds::{self, Measured, Turns, WARM_UP};
 use crate::small_writes::SmallWrites;
+use crate::task::Task;
 use crate::workload::Workload;
 
 /// Bytes of a value, and of the slot that it lies in.

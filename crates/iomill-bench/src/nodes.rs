@@ -13,13 +13,13 @@ use crate::access::Access;
 use crate::arena::{Arena, Shape};
 use crate::bench::Stage;
 use crate::cached::Accesses;
-use crate::contender::{Cache, Contender, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, Sample, Slice};
 use crate::draw::Choice;
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
 use crate::report::Report;
 use crate::rounds::{self, Plan, Turns, WARM_UP};
-use crate::state::Finds;
+use crate::task::{Finds, Task};
 
 /// iomill on one node, for any machine.
 pub const ONE_NODE: &str = "iomill-one-node";

@@ -12,9 +12,10 @@ use std::sync::atomic::AtomicBool;
 
 use iomill::{Error, Result};
 
-use crate::contender::{Sample, Slice, Task};
+use crate::contender::{Sample, Slice};
 use crate::draw::{Choice, Draws};
 use crate::pattern::{self, PAGE_BYTES};
+use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 
 /// Length of a record. Records do not cross pages.

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use iomill::{Error, Result};
 use serde::Serialize;
 
-use crate::contender::{Cache, IOMILL_NULL, Sample, Task};
+use crate::contender::{Cache, IOMILL_NULL, Sample};
 use crate::human;
 use crate::machine::Machine;
 use crate::rounds::{Failed, Measured, Outcome, Plan};
 use crate::table::Table;
+use crate::task::Task;
 
 /// Width of a table without a terminal, as far as workload names can wrap.
 const USUAL_WIDTH: usize = 100;

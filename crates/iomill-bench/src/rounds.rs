@@ -10,8 +10,9 @@ use std::time::Duration;
 use iomill::{Error, Result};
 use serde::Serialize;
 
-use crate::contender::{Cache, Contender, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, Sample, Slice};
 use crate::state::{self, Whose};
+use crate::task::Task;
 use crate::workload::Workload;
 
 /// How to measure.

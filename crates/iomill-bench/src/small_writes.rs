@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use iomill::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::contender::{Sample, Slice, Task};
+use crate::contender::{Sample, Slice};
 use crate::human;
 use crate::pattern::{self, PAGE_BYTES, Rng};
 use crate::slots::Timer;
+use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 
 /// Random bytes that writes take their bytes from.

@@ -1,26 +1,22 @@
-//! What a slice saw besides its operations, and whether that matches the state that its contender claims.
+//! Whether what a slice saw matches the state that its contender claims.
 //!
 //! Goals: a figure with the name warm, cold or held is one. A slice in another state ends the measurement with an error.
-//! Non-goals: bringing a contender into a state, which it does itself; times, which other programs on the machine change.
+//! Non-goals: bringing a contender into a state, which it does itself; counting ([`crate::seen`]); times, which other programs on
+//! the machine change.
 //!
 //! Rules:
-//! 1. A thread counts from before its slice starts until after it has ended. So the preparation of the state is not counted, and
-//!    counting is not timed.
-//! 2. Each thread counts for itself, because other work of the process is not the contender's.
-//! 3. Warm: threads have no page faults and fetch nothing from drives, and a cache, if any, has all pages.
-//! 4. Cold: all bytes come from drives.
-//! 5. Held: memory was full when the slice started, and the share of reads that found their bytes in it matches its size.
-//! 6. A contender that does not report what its slices saw is in the wrong state. A figure that the kernel does not count passes
+//! 1. Warm: threads have no page faults and fetch nothing from drives, and a cache, if any, has all pages.
+//! 2. Cold: all bytes come from drives.
+//! 3. Held: memory was full when the slice started, and the share of reads that found their bytes in it matches its size.
+//! 4. A contender that does not report what its slices saw is in the wrong state. A figure that the kernel does not count passes
 //!    the check.
-
-use std::fs;
-use std::mem::MaybeUninit;
-use std::ops::RangeInclusive;
 
 use iomill::{Error, Result};
 
 use crate::contender::{Cache, Sample, Slice};
 use crate::human;
+use crate::seen::{Own, Seen};
+use crate::task::Finds;
 
 /// Warm: one page fault or miss in this many operations costs less than one percent of the shortest operations.
 const OPS_PER_EXCEPTION: u64 = 10_000;
@@ -48,78 +44,6 @@ const COLD_SHARE_MIN: f64 = 0.9;
 /// Held: minimum share of the memory in use. A page can be in one set only, so some frames stay free.
 const FILLED_SHARE_MIN: f64 = 0.7;
 
-/// What the threads of a slice saw while it ran, summed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Seen {
-    /// Page faults without I/O.
-    pub minor_faults: u64,
-    /// Page faults that waited for a drive.
-    pub major_faults: u64,
-    /// Bytes that the threads made drives fetch; `None` where the kernel does not count them.
-    pub fetched_bytes: Option<u64>,
-}
-
-/// Counts what the calling thread sees (rules 1 and 2). The module `threads` has one for each thread. A contender that works
-/// elsewhere brings its own.
-#[derive(Clone, Copy, Debug)]
-pub struct Watch(Seen);
-
-impl Watch {
-    /// Starts to count.
-    pub fn begin() -> Result<Watch> {
-        Ok(Watch(of_this_thread()?))
-    }
-
-    /// What the same thread has seen since then.
-    pub fn end(self) -> Result<Seen> {
-        let (now, before) = (of_this_thread()?, self.0);
-        Ok(Seen {
-            minor_faults: now.minor_faults.saturating_sub(before.minor_faults),
-            major_faults: now.major_faults.saturating_sub(before.major_faults),
-            fetched_bytes: now.fetched_bytes.zip(before.fetched_bytes).map(|(now, before)| now.saturating_sub(before)),
-        })
-    }
-}
-
-impl Seen {
-    /// The sum of what two threads saw.
-    pub fn and(self, other: Seen) -> Seen {
-        Seen {
-            minor_faults: self.minor_faults + other.minor_faults,
-            major_faults: self.major_faults + other.major_faults,
-            fetched_bytes: self.fetched_bytes.zip(other.fetched_bytes).map(|(one, other)| one + other),
-        }
-    }
-}
-
-fn of_this_thread() -> Result<Seen> {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is valid for one `rusage`, which the call fills.
-    if unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } != 0 {
-        let why = std::io::Error::last_os_error().to_string();
-        return Err(Error::Tool { what: "the page faults of a thread".into(), why });
-    }
-    // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
-    let usage = unsafe { usage.assume_init() };
-    let fetched_bytes = fetched_bytes("/proc/thread-self/io");
-    Ok(Seen { minor_faults: usage.ru_minflt as u64, major_faults: usage.ru_majflt as u64, fetched_bytes })
-}
-
-/// Bytes that the process or thread with that file in `/proc` made drives fetch so far; `None` on kernels that do not count them.
-pub(crate) fn fetched_bytes(io: &str) -> Option<u64> {
-    let text = fs::read_to_string(io).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
-}
-
-/// What a contender's own cache counted in a slice.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Own {
-    /// Pages that were found in it.
-    pub hits: u64,
-    /// Pages that were requested and not found.
-    pub misses: u64,
-}
-
 /// The contender and workload of a slice, for the words of an error.
 #[derive(Clone, Copy, Debug)]
 pub struct Whose<'a> {
@@ -129,15 +53,6 @@ pub struct Whose<'a> {
     pub cache: Cache,
     /// The name of the workload, such as `random-read-4KiB`.
     pub workload: &'a str,
-}
-
-/// What a contender may find in its memory with a workload.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Finds {
-    /// Bytes that a drive delivers for an operation that finds nothing in memory.
-    pub miss_bytes: u64,
-    /// The share of operations that find their bytes in memory.
-    pub share: RangeInclusive<f64>,
 }
 
 /// Refuses a slice that was not in its contender's state.
@@ -163,7 +78,7 @@ pub fn check(whose: Whose<'_>, finds: Option<&Finds>, slice: &Slice<'_>, sample:
     Err(Error::Tool { what, why })
 }
 
-/// Why a slice breaks rule 3.
+/// Why a slice breaks rule 1.
 fn not_warm(slice: &Slice<'_>, sample: &Sample) -> Option<String> {
     let Some(seen) = sample.seen else { return Some(UNSEEN.to_owned()) };
     let exceptions = sample.ops / OPS_PER_EXCEPTION;
@@ -191,7 +106,7 @@ fn not_warm(slice: &Slice<'_>, sample: &Sample) -> Option<String> {
     })
 }
 
-/// Why a slice breaks rule 4.
+/// Why a slice breaks rule 2.
 fn not_cold(sample: &Sample) -> Option<String> {
     let Some(seen) = sample.seen else { return Some(UNSEEN.to_owned()) };
     let least = sample.bytes as f64 * COLD_SHARE_MIN;
@@ -201,7 +116,7 @@ fn not_cold(sample: &Sample) -> Option<String> {
     })
 }
 
-/// Why a slice breaks rule 5.
+/// Why a slice breaks rule 3.
 fn not_held(finds: Option<&Finds>, sample: &Sample) -> Option<String> {
     let Some(filled) = sample.filled else { return Some(UNSEEN.to_owned()) };
     if filled < FILLED_SHARE_MIN {
@@ -225,6 +140,7 @@ const UNSEEN: &str = "it does not say what its threads saw";
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};

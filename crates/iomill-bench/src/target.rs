@@ -16,7 +16,7 @@ use iomill::{Error, Result};
 use rustix::fs::{Advice, OFlags};
 
 use crate::pattern::{self, PAGE_BYTES};
-use crate::state::Watch;
+use crate::seen::Watch;
 
 /// Returns the virtual page at page `.1` of part `.0`.
 pub type PageMap = Arc<dyn Fn(usize, u64) -> u64 + Send + Sync>;

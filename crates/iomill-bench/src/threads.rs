@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 use iomill::{Error, Result};
 
 use crate::contender::{Sample, Slice, latencies};
-use crate::state::{self, Seen, Watch};
+use crate::seen::{self, Seen, Watch};
 
 /// How often the waiting thread checks the clock and the cancel flag.
 const TICK: Duration = Duration::from_millis(10);
@@ -266,7 +266,7 @@ pub(crate) fn process_cpu_us() -> Result<f64> {
 
 /// Bytes that all threads of this process made drives fetch so far; `None` on kernels that do not count them.
 fn process_fetched_bytes() -> Option<u64> {
-    state::fetched_bytes("/proc/self/io")
+    seen::fetched_bytes("/proc/self/io")
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::fmt;
 
 use iomill::{Error, Result};
 
-use crate::contender::Task;
 use crate::human;
 use crate::pattern::{PAGE_BYTES, Rng, mix};
+use crate::task::Task;
 
 /// The order of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ mod nodes;
 mod platform;
 mod queue;
 mod replay;
+mod turns;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,13 +22,11 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use iomill::LayoutKind;
 use iomill::engine::EngineKind;
-use iomill_bench::contender::Task;
 use iomill_bench::human::parse_size;
+use iomill_bench::task::Task;
 use iomill_bench::workload::Workload;
 
-pub use bench::{
-    Bench, BenchAccess, BenchGate, BenchPlace, BenchQuick, BenchRounds, BenchThreads, BenchTimes, BenchWhat,
-};
+pub use bench::{Bench, BenchAccess, BenchGate, BenchQuick, BenchWhat};
 pub use cache::CacheKind;
 pub use cached::{
     BenchBatch, BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
@@ -38,6 +37,7 @@ pub use nodes::Nodes;
 pub use platform::{Probe, Tune};
 pub use queue::{Depth, Queues};
 pub use replay::Replay;
+pub use turns::{BenchPlace, BenchRounds, BenchThreads, BenchTimes};
 
 /// Many commodity SSDs as one very fast file.
 #[derive(Debug, Parser)]

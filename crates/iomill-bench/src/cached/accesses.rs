@@ -13,12 +13,13 @@ use crate::access::Access;
 use crate::arena::{Arena, SEED};
 use crate::asynchronous::{Flyer, Load, Op, Ops};
 use crate::contender::{Cache, Contender, IOMILL_READ_AT, IOMILL_READ_AT_NO_READ_AHEAD, IOMILL_READ_MANY};
-use crate::contender::{Sample, Slice, Task};
+use crate::contender::{Sample, Slice};
 use crate::draw::{Choice, Draws};
 use crate::pattern::{self, PAGE_BYTES, Rng};
+use crate::seen::Own;
 use crate::slots::Timer;
-use crate::state::Own;
 use crate::target::Target;
+use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 
 /// Random bytes that writes take their bytes from.

@@ -8,11 +8,12 @@ use iomill::{ArrayOptions, Error, File, Result};
 use super::{Hits, Opened, Place, Since};
 use crate::arena::Arena;
 use crate::asynchronous::{Flyer, Load, Op, Ops};
-use crate::contender::{Cache, Contender, IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, Sample, Slice};
 use crate::human;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Reader, Record, RecordReads, Skew};
-use crate::state::Own;
+use crate::seen::Own;
+use crate::task::Task;
 
 /// Bytes per read while the cache is filled.
 const FILL_BYTES: usize = 1 << 20;

@@ -5,10 +5,11 @@ use iomill::{Array, ArrayOptions, Error, File, Result};
 
 use super::{Place, Since, fetched_bytes};
 use crate::arena::{Arena, SEED};
-use crate::contender::{Cache, Contender, IOMILL_WRITE_AT, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, IOMILL_WRITE_AT, Sample, Slice};
 use crate::human;
 use crate::small_writes::{self, SmallWrites, Writer};
 use crate::target::Target;
+use crate::task::Task;
 
 /// See the head of this file.
 #[derive(Debug)]

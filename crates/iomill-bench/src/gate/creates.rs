@@ -13,9 +13,10 @@ use std::time::Instant;
 use iomill::{Array, ArrayOptions, Error, Layout, Result};
 
 use crate::arena::Arena;
-use crate::contender::{Cache, Contender, IOMILL_CREATE, PLAIN_CREATE, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, IOMILL_CREATE, PLAIN_CREATE, Sample, Slice};
 use crate::leftovers;
 use crate::pattern::{self, PAGE_BYTES};
+use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 
 /// Files of one page each.

@@ -15,7 +15,7 @@ use crate::contender::{Sample, Slice};
 /// error is a broken pipe.
 pub fn serve(input: impl BufRead, output: impl Write) -> Result<()> {
     let mut pipes = Pipes { lines: input.lines(), output };
-    let mut work: Option<Box<dyn Work>> = None;
+    let mut work: Option<Work> = None;
     while let Some(text) = pipes.next()? {
         let answer = answer(&text, &mut work, &mut pipes).unwrap_or_else(|e| Answer::Failed(e.to_string()));
         pipes.say(&answer)?;
@@ -56,12 +56,22 @@ fn broken(error: std::io::Error) -> Error {
 }
 
 /// A prepared job of a process.
-pub(super) trait Work {
-    /// Runs one slice. Calls `ready` when it is set up and before the clock starts.
-    fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample>;
+enum Work {
+    Access(Buffered),
+    Write(Plain),
 }
 
-fn answer(text: &str, work: &mut Option<Box<dyn Work>>, pipes: &mut Pipes<impl BufRead, impl Write>) -> Result<Answer> {
+impl Work {
+    /// Runs one slice. Calls `ready` when it is set up and before the clock starts.
+    fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample> {
+        match self {
+            Work::Access(buffered) => buffered.run(slice, ready),
+            Work::Write(plain) => plain.run(slice, ready),
+        }
+    }
+}
+
+fn answer(text: &str, work: &mut Option<Work>, pipes: &mut Pipes<impl BufRead, impl Write>) -> Result<Answer> {
     // To end a slice early, the measurement ends this process.
     static NEVER: AtomicBool = AtomicBool::new(false);
     let early = || Error::invalid("a slice before its job", "prepare the process first");
@@ -75,9 +85,9 @@ fn answer(text: &str, work: &mut Option<Box<dyn Work>>, pipes: &mut Pipes<impl B
                     return Ok(Answer::LeftOut(why.to_owned()));
                 }
                 Job::Access { mapped, drives, file_name, access } => {
-                    *work = Some(Box::new(Buffered::new(mapped, &drives, &file_name, access)?));
+                    *work = Some(Work::Access(Buffered::new(mapped, &drives, &file_name, access)?));
                 }
-                Job::Write { path, writes } => *work = Some(Box::new(Plain::new(path, writes)?)),
+                Job::Write { path, writes } => *work = Some(Work::Write(Plain::new(path, writes)?)),
             }
             Ok(Answer::Ready)
         }

@@ -31,9 +31,10 @@ use group::MemoryGroup;
 pub(crate) use protocol::Job;
 use protocol::{Answer, Request};
 
-use crate::contender::{Cache, Contender, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, Sample, Slice};
 use crate::human;
 use crate::target::Target;
+use crate::task::Task;
 
 /// How often a waiting measurement checks for cancellation.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -147,7 +148,7 @@ impl<T: HeldTask> Contender<T> for Held<T> {
         let mut answer = ask(running, &request)?;
         let mut filled = None;
         if let Some(Answer::SetUp) = answer {
-            // As rule 5 of `state` says, before the slice: it may end with more in memory than it began with.
+            // As rule 3 of `state` says, before the slice: it may end with more in memory than it began with.
             let used_bytes = running.group.usage_bytes()?.saturating_sub(running.own_bytes);
             filled = Some(used_bytes as f64 / running.room_bytes.max(1) as f64);
             answer = ask(running, &Request::Begin)?;

@@ -12,15 +12,15 @@ use std::sync::atomic::AtomicBool;
 use iomill::{Error, Result};
 use rustix::fs::Advice;
 
-use super::child::Work;
 use crate::access::Access;
 use crate::arena::Arena;
-use crate::contender::{Sample, Slice, Task};
+use crate::contender::{Sample, Slice};
 use crate::draw::{Choice, Draws};
 use crate::memory::Region;
 use crate::pattern::{PAGE_BYTES, Rng};
 use crate::slots::Timer;
 use crate::target::{Target, advise};
+use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 
 /// Random bytes that writes take their bytes from.
@@ -66,10 +66,9 @@ impl Buffered {
             |worker, stop| if slice.verify { worker.work::<true>(stop) } else { worker.work::<false>(stop) },
         )
     }
-}
 
-impl Work for Buffered {
-    fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample> {
+    /// Runs one slice. Calls `ready` when it is set up and before the clock starts.
+    pub(super) fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample> {
         // H2.
         self.target.drop_cached()?;
         let files = self.target.open(false, self.access.writes())?;

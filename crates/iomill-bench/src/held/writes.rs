@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use iomill::{Error, Result};
 use rustix::fs::Advice;
 
-use super::child::Work;
 use crate::arena::SEED;
-use crate::contender::{Sample, Slice, Task};
+use crate::contender::{Sample, Slice};
 use crate::small_writes::{self, SmallWrites, Writer};
 use crate::target::advise;
+use crate::task::Task;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -28,10 +28,9 @@ impl Plain {
         let file = opened.map_err(|e| Error::io("open", &path, e))?;
         Ok(Plain { path, file, writes })
     }
-}
 
-impl Work for Plain {
-    fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample> {
+    /// Runs one slice. Calls `ready` when it is set up and before the clock starts.
+    pub(super) fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample> {
         // H2.
         advise(&self.file, &self.path, Advice::DontNeed)?;
         advise(&self.file, &self.path, Advice::Random)?;

@@ -18,15 +18,14 @@ use iomill::{Error, Result};
 use rustix::fs::Advice;
 
 use crate::arena::SEED;
-use crate::contender::{
-    Cache, Contender, MMAP_ENGINE, MMAP_ENGINE_AROUND, PREAD, PROCESS_VM_READV, Sample, Slice, Task,
-};
+use crate::contender::{Cache, Contender, MMAP_ENGINE, MMAP_ENGINE_AROUND, PREAD, PROCESS_VM_READV, Sample, Slice};
 use crate::flat::FlatFile;
 use crate::human;
 use crate::memory::Region;
 use crate::pattern::{self, Rng, mix};
 use crate::slots::Timer;
 use crate::target::{Part, Target, advise};
+use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 use crate::workload::{Order, shuffled};
 

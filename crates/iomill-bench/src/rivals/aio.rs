@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use iomill::{Error, Result};
 
 use super::BATCH;
-use crate::contender::{AIO_BY_HAND, Cache, Contender, Sample, Slice, Task};
+use crate::contender::{AIO_BY_HAND, Cache, Contender, Sample, Slice};
 use crate::slots::Slots;
 use crate::target::Target;
+use crate::task::Task;
 use crate::threads::{self, Count};
 use crate::workload::{Places, Workload};
 

@@ -16,8 +16,9 @@ use iomill::{Error, Result};
 use serde_json::Value;
 
 use super::{BATCH, uring};
-use crate::contender::{Cache, Contender, FIO_IO_URING, FIO_IO_URING_TUNED, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, FIO_IO_URING, FIO_IO_URING_TUNED, Sample, Slice};
 use crate::target::Target;
+use crate::task::Task;
 use crate::workload::{Order, Workload};
 
 /// How often a waiting measurement checks whether fio has ended and whether it is cancelled.

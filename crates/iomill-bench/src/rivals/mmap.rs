@@ -8,10 +8,11 @@ use std::sync::atomic::AtomicBool;
 use iomill::{Error, Result};
 
 use super::pread;
-use crate::contender::{Cache, Contender, MMAP, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, MMAP, Sample, Slice};
 use crate::memory::Region;
 use crate::slots::Timer;
 use crate::target::Target;
+use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 use crate::workload::{Places, Workload};
 

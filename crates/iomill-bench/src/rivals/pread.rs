@@ -12,10 +12,11 @@ use std::sync::atomic::AtomicBool;
 use iomill::{Error, Result};
 use rustix::fs::Advice;
 
-use crate::contender::{Cache, Contender, PREAD, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, PREAD, Sample, Slice};
 use crate::machine;
 use crate::slots::Timer;
 use crate::target::{Target, advise};
+use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 use crate::workload::{Order, Places, Workload};
 

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use iomill::{Error, Result};
 
-use crate::contender::{Cache, Contender, MMAP, MMAP_SMALL_PAGES, PREAD, Sample, Slice, Task};
+use crate::contender::{Cache, Contender, MMAP, MMAP_SMALL_PAGES, PREAD, Sample, Slice};
 use crate::memory::Region;
 use crate::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Record, RecordReads, Skew};
+use crate::task::Task;
 
 /// See the head of this file.
 #[derive(Debug)]

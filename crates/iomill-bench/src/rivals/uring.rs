@@ -14,9 +14,10 @@ use io_uring::{EnterFlags, IoUring, SubmissionQueue, Submitter, opcode, types};
 use iomill::{Error, Result};
 
 use super::BATCH;
-use crate::contender::{Cache, Contender, Sample, Slice, Task, URING_BY_HAND};
+use crate::contender::{Cache, Contender, Sample, Slice, URING_BY_HAND};
 use crate::slots::Slots;
 use crate::target::Target;
+use crate::task::Task;
 use crate::threads::{self, Count};
 use crate::workload::{Places, Workload};
 

@@ -7,7 +7,7 @@ use iomill_bench::draw::Choice;
 use iomill_bench::records::Skew;
 use iomill_bench::{limited, warm};
 
-use super::bench::rivals_help;
+use super::turns::rivals_help;
 use super::{BenchPlace, BenchRounds, BenchThreads, BenchTimes, CacheKind, size};
 
 /// Arguments of all of them.

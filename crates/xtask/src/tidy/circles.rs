@@ -5,14 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::Finding;
 use super::source::{Source, paths};
-use super::{EXCEPTIONS, Finding};
 
 /// The most re-exports that the resolution of one path follows.
 const HOPS_MAX: usize = 8;
-
-/// Circles that are still allowed: the module in which the siblings lie, and their names.
-pub type Exceptions = BTreeMap<String, BTreeSet<String>>;
 
 /// A module: its crate's source directory and its names, as in `["crates/iomill/src", "sys", "fs"]`.
 type Module = Vec<String>;
@@ -26,7 +23,7 @@ struct Import {
 /// Siblings that import from siblings: the importing one, the other one, and the first place.
 type Edges = BTreeMap<(String, String), Import>;
 
-pub fn check(sources: &[Source], exceptions: &Exceptions) -> Vec<Finding> {
+pub fn check(sources: &[Source]) -> Vec<Finding> {
     let modules = Modules::new(sources);
     let mut levels: BTreeMap<Module, Edges> = BTreeMap::new();
     for source in sources {
@@ -40,36 +37,18 @@ pub fn check(sources: &[Source], exceptions: &Exceptions) -> Vec<Finding> {
             }
         }
     }
-    let mut findings = Vec::new();
-    let mut excused = BTreeMap::new();
-    for (level, edges) in &levels {
-        let level = level.join("/");
-        for circle in circles(edges) {
-            if exceptions.get(&level).is_some_and(|allowed| circle.is_subset(allowed)) {
-                excused.entry(level.clone()).or_insert_with(BTreeSet::new).extend(circle);
-            } else {
-                findings.push(describe(&level, &circle, edges));
-            }
-        }
-    }
-    findings.extend(exceptions.iter().filter(|(level, allowed)| excused.get(*level) != Some(*allowed)).map(
-        |(level, _)| {
-            let now = excused.get(level).map_or_else(|| "none".into(), join);
-            Finding::new(EXCEPTIONS, 0, format!("the circle in {level} is smaller now ({now}): lower its exception"))
-        },
-    ));
-    findings
-}
-
-fn join(names: &BTreeSet<String>) -> String {
-    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    let described = |(level, edges): (&Module, &Edges)| -> Vec<Finding> {
+        circles(edges).iter().map(|circle| describe(&level.join("/"), circle, edges)).collect()
+    };
+    levels.iter().flat_map(described).collect()
 }
 
 fn describe(level: &str, circle: &BTreeSet<String>, edges: &Edges) -> Finding {
     let within = edges.iter().filter(|((a, b), _)| circle.contains(a) && circle.contains(b));
     let arrows: Vec<String> =
         within.map(|((a, b), import)| format!("{a} -> {b} ({}:{})", import.path, import.line)).collect();
-    Finding::new(level, 0, format!("{} import each other in a circle: {}", join(circle), arrows.join("; ")))
+    let names: Vec<&str> = circle.iter().map(String::as_str).collect();
+    Finding::new(level, 0, format!("{} import each other in a circle: {}", names.join(", "), arrows.join("; ")))
 }
 
 /// The module that a file of a crate's sources holds.
@@ -182,9 +161,9 @@ fn reach<'a>(next: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BTreeSe
 mod tests {
     use super::*;
 
-    fn findings(files: &[(&str, &str)], exceptions: &str) -> Vec<String> {
+    fn findings(files: &[(&str, &str)]) -> Vec<String> {
         let sources: Vec<Source> = files.iter().map(|(path, text)| Source::parse(path, text).unwrap()).collect();
-        check(&sources, &toml::from_str(exceptions).unwrap()).into_iter().map(|f| f.to_string()).collect()
+        check(&sources).into_iter().map(|f| f.to_string()).collect()
     }
 
     #[test]
@@ -198,10 +177,7 @@ mod tests {
         ];
         let text = "c/src: a, b, d import each other in a circle: a -> b (c/src/a.rs:1); b -> d (c/src/b/deep.rs:2); \
                     d -> a (c/src/d.rs:1)";
-        assert_eq!(findings(&files, ""), [text]);
-        assert_eq!(findings(&files, "'c/src' = ['a', 'b', 'd']"), [""; 0]);
-        assert_eq!(findings(&files, "'c/src' = ['a', 'b', 'd', 'e']").len(), 1, "it only shrinks");
-        assert_eq!(findings(&files[..1], "'c/src' = ['a', 'b', 'd']").len(), 1, "it is gone");
+        assert_eq!(findings(&files), [text]);
     }
 
     #[test]
@@ -211,7 +187,7 @@ mod tests {
             ("c/src/m/a.rs", "use super::B;"),
             ("c/src/m/b.rs", "mod inline { use super::super::A; }"),
         ];
-        assert_eq!(findings(&files, "").len(), 1);
+        assert_eq!(findings(&files).len(), 1);
     }
 
     #[test]
@@ -221,6 +197,6 @@ mod tests {
             ("c/src/m/a.rs", "use super::S; use super::b::B;"),
             ("c/src/m/b.rs", "use std::a::A; #[cfg(test)] mod tests { use super::super::a::A; }"),
         ];
-        assert_eq!(findings(&files, ""), [""; 0]);
+        assert_eq!(findings(&files), [""; 0]);
     }
 }

@@ -36,8 +36,6 @@ struct Exceptions {
     #[serde(flatten)]
     lengths: length::Exceptions,
     #[serde(default)]
-    circles: circles::Exceptions,
-    #[serde(default)]
     prose: prose::Exceptions,
 }
 
@@ -83,7 +81,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     let exceptions: Exceptions =
         toml::from_str(&read(workspace, EXCEPTIONS)?).map_err(|e| format!("{EXCEPTIONS}: {e}"))?;
     findings.extend(length::check(&sources, &exceptions.lengths));
-    findings.extend(circles::check(&sources, &exceptions.circles));
+    findings.extend(circles::check(&sources));
     findings.extend(prose::check(&prose(workspace)?, &exceptions.prose));
     findings.extend(crates::check()?);
     findings.extend(licences::check(workspace.dependencies()));
