@@ -32,7 +32,7 @@ pub(crate) fn name() -> String {
 }
 
 /// The same for a probe.
-pub(crate) fn probe_name() -> String {
+pub fn probe_name() -> String {
     name_of(PROBE_PREFIX, std::process::id())
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn is_abandoned(name: &str) -> bool {
 }
 
 /// Removes what ended processes left in a directory, where permissions allow it.
-pub(crate) fn remove_in(directory: &Path) {
+pub fn remove_in(directory: &Path) {
     // Errors are ignored: a measurement in a directory that cannot be listed fails too, and reports why.
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(is_abandoned) {

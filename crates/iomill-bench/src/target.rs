@@ -163,7 +163,7 @@ impl Target {
     }
 
     /// Why the parts cannot be opened for direct I/O, if the file system does not support it.
-    pub(crate) fn why_not_direct(&self) -> Result<Option<String>> {
+    pub fn why_not_direct(&self) -> Result<Option<String>> {
         match self.open(true, false) {
             Err(Error::Io { path, source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
                 Ok(Some(format!("the file system of {} has no direct I/O", path.display())))
@@ -211,7 +211,7 @@ impl Target {
 }
 
 /// Tells the kernel how a whole file will be used.
-pub(crate) fn advise(file: &File, path: &Path, advice: Advice) -> Result<()> {
+pub fn advise(file: &File, path: &Path, advice: Advice) -> Result<()> {
     rustix::fs::fadvise(file.as_fd(), 0, None, advice).map_err(|e| Error::io("advise on", path, e.into()))
 }
 

@@ -251,7 +251,7 @@ fn panicked() -> Error {
 }
 
 /// User and system time of all threads of this process so far, in microseconds. It includes the kernel workers of its rings.
-pub(crate) fn process_cpu_us() -> Result<f64> {
+pub fn process_cpu_us() -> Result<f64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is valid for one `rusage`, which the call fills.
     if unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } != 0 {

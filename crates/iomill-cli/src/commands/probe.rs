@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use iomill::Profile;
 use iomill_bench::human;
-use iomill_bench::probe::{self, Figures, Point, Settings};
 use iomill_platform::tree::Tree;
+use iomill_probe::{self as probe, Figures, Point, Settings};
 use serde_json::{Value, json};
 
 use super::bench::Bar;

@@ -17,14 +17,14 @@ use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, Memo
 use iomill::sys::fs::Handle;
 use iomill::sys::memory::PageBuf;
 use iomill::{Error, Result};
+use iomill_bench::pattern::{PAGE_BYTES, Rng};
+use iomill_bench::target::advise;
+use iomill_bench::threads::process_cpu_us;
 use rustix::fs::Advice;
 use serde::Serialize;
 
-use super::cycles::Cycles;
-use super::latency::open;
-use crate::pattern::{PAGE_BYTES, Rng};
-use crate::target::advise;
-use crate::threads::process_cpu_us;
+use crate::cycles::Cycles;
+use crate::latency::open;
 
 /// Reads in flight.
 pub const DEPTH: u32 = 32;

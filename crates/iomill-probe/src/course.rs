@@ -8,24 +8,24 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use iomill::{Error, Result};
+use iomill_bench::bench::Stage;
+use iomill_bench::contender::{Cache, Contender, Sample, Slice};
+use iomill_bench::machine::Machine;
+use iomill_bench::pattern::PAGE_BYTES;
+use iomill_bench::rivals::{aio::Aio, pread::Pread, uring::Uring};
+use iomill_bench::rounds::Progress;
+use iomill_bench::target::{Part, Target};
+use iomill_bench::workload::Workload;
 use iomill_platform::drives::{self, Drive, Transport};
 use iomill_platform::machine::Machine as Platform;
 use iomill_platform::tree::Tree;
 
-use super::paths::{self, Cost, Ground};
-use super::raw::{Depth, Raw, RawFigures};
-use super::{
+use crate::paths::{self, Cost, Ground};
+use crate::raw::{Depth, Raw, RawFigures};
+use crate::{
     Adapter, DEEP, DEPTHS, DriveFigures, Figures, Point, SIZES, Settings, WIDE_BYTES, Way, best_depth, idle::Seconds,
     latency, linear, profile, served, steps, weights,
 };
-use crate::bench::Stage;
-use crate::contender::{Cache, Contender, Sample, Slice};
-use crate::machine::Machine;
-use crate::pattern::PAGE_BYTES;
-use crate::rivals::{aio::Aio, pread::Pread, uring::Uring};
-use crate::rounds::Progress;
-use crate::target::{Part, Target};
-use crate::workload::Workload;
 
 const PAGE: u32 = PAGE_BYTES as u32;
 

@@ -5,11 +5,11 @@
 //! Non-goals: all figures; the JSON document has them.
 
 use iomill::{Error, Result};
+use iomill_bench::human;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::{Figures, Point};
-use crate::human;
+use crate::{Figures, Point};
 
 /// A picture's size in pixels.
 const SIZE: (u32, u32) = (560, 340);

@@ -4,7 +4,8 @@
 //! and removes them at the end, also after an error or a signal. Each split says how it was made.
 //! Non-goals: comparing programs (other measurements do that); writing to anything that was there before.
 //!
-//! All reads bypass the page cache, by io_uring driven by hand, so that the probe itself costs as little as possible.
+//! All reads bypass the page cache, by io_uring driven by hand, so that the probe itself costs as little as possible. The loops by
+//! hand are rivals of `iomill-bench`. [`Settings`] say what to probe, and [`run`] yields [`Figures`].
 
 mod course;
 pub mod cycles;
@@ -26,14 +27,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use iomill::{Error, Result};
+use iomill_bench::bench::Stage;
+use iomill_bench::leftovers;
+use iomill_bench::machine::Machine;
+use iomill_bench::pattern::PAGE_BYTES;
+use iomill_bench::target::Target;
 use iomill_platform::tree::Tree;
 use serde::Serialize;
 
-use crate::bench::Stage;
-use crate::leftovers;
-use crate::machine::Machine;
-use crate::pattern::PAGE_BYTES;
-use crate::target::Target;
 use course::Course;
 use latency::{Costs, Latency};
 use paths::Cost;
@@ -285,7 +286,7 @@ pub fn run(
 
 /// A target without bytes to read, to look at the machine.
 fn nothing(raw: &[Raw]) -> Result<Target> {
-    let part = |raw: &Raw| crate::target::Part { path: raw.path.clone(), len_bytes: 0 };
+    let part = |raw: &Raw| iomill_bench::target::Part { path: raw.path.clone(), len_bytes: 0 };
     Target::new(raw.iter().map(part).collect(), 0, Target::striped(1, 1))
 }
 
@@ -315,7 +316,7 @@ fn why_not(place: &Path) -> Result<Option<String>> {
     if let Err(error) = parts.make(&probe).and_then(|mut file| file.write_all(&[0; PAGE_BYTES])) {
         return Ok(Some(format!("it cannot be written to: {error}")));
     }
-    let part = crate::target::Part { path: probe, len_bytes: PAGE_BYTES as u64 };
+    let part = iomill_bench::target::Part { path: probe, len_bytes: PAGE_BYTES as u64 };
     let target = Target::new(vec![part], 0, Target::striped(1, 1))?;
     if let Some(why) = target.why_not_direct()? {
         return Ok(Some(why));
@@ -341,7 +342,7 @@ fn write(
         Error::Io { path, source, .. }
             if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
         {
-            let what = format!("a file of {} on each drive", crate::human::size(part_bytes));
+            let what = format!("a file of {} on each drive", iomill_bench::human::size(part_bytes));
             let why = format!(
                 "{}: {source}; give a smaller --size, free some space, or leave that drive out",
                 path.display()

@@ -9,14 +9,13 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use iomill::{ArrayOptions, Error, Layout, Mode, Request, Result};
+use iomill_bench::arena::{Arena, Shape};
+use iomill_bench::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, Slice};
+use iomill_bench::iomill::Iomill;
+use iomill_bench::pattern::PAGE_BYTES;
+use iomill_bench::threads::process_cpu_us;
+use iomill_bench::workload::Workload;
 use serde::Serialize;
-
-use crate::arena::{Arena, Shape};
-use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, Slice};
-use crate::iomill::Iomill;
-use crate::pattern::PAGE_BYTES;
-use crate::threads::process_cpu_us;
-use crate::workload::Workload;
 
 /// Measured plugs.
 pub const PLUGS: [u32; 4] = [1, 8, 32, 128];

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use iomill::{Error, Result};
+use iomill_bench::contender::latencies;
+use iomill_bench::pattern::{PAGE_BYTES, Rng};
 use iomill_platform::drives::Drive;
 use iomill_platform::tree::Tree;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use super::trace::{self, Split, Trace};
-use crate::contender::latencies;
-use crate::pattern::{PAGE_BYTES, Rng};
+use crate::trace::{self, Split, Trace};
 
 /// Share of other programs' reads above which the block layer's count says nothing about this probe's reads.
 const FOREIGN_MAX: f64 = 0.2;
@@ -223,7 +223,7 @@ fn best_split(
             split_error_us: Some(error_us),
             split_by: format!(
                 "the block layer's own count of the time of its requests, to {} ({untraced})",
-                crate::human::time_us(error_us)
+                iomill_bench::human::time_us(error_us)
             ),
         },
         (Err(untraced), Err(uncounted)) => {

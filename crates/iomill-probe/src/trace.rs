@@ -9,9 +9,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use iomill_bench::leftovers;
 use rustix::time::{ClockId, clock_gettime};
-
-use crate::leftovers;
 
 /// Where the kernel's tracing may be mounted.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
