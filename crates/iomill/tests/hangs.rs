@@ -161,7 +161,7 @@ fn not_refused(array: &Array, file: &File) -> Vec<String> {
     let mut wrong: Vec<String> = BLOCKING.iter().filter_map(refused).collect();
     let cursor = file.cursor().sync();
     if !matches!(cursor, Err(Error::BlockingCall { call: "sync" })) {
-        wrong.push(format!("Cursor::sync: {cursor:?}"));
+        wrong.push(format!("FileCursor::sync: {cursor:?}"));
     }
     let checked = ArrayOptions::new().check(["/nowhere"], false);
     if !matches!(checked, Err(Error::BlockingCall { call: "check" })) {

@@ -1,4 +1,4 @@
-//! [`Cursor`]: a position in a file, for code that uses `std::io`. Non-goals: buffering.
+//! [`FileCursor`]: a position in a file, for code that uses `std::io`. Non-goals: buffering.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -6,28 +6,28 @@ use super::file::File;
 use crate::error::{Error, Result};
 
 /// Reads and writes a file sequentially, by [`std::io::Read`], [`Write`] and [`Seek`].
-/// It has no buffer of its own, so [`flush`](Write::flush) does nothing. Its writes are durable after [`Cursor::sync`].
+/// It has no buffer of its own, so [`flush`](Write::flush) does nothing. Its writes are durable after [`FileCursor::sync`].
 #[derive(Clone, Debug)]
-pub struct Cursor {
+pub struct FileCursor {
     file: File,
     position: u64,
 }
 
 impl File {
     /// A cursor at the start of the file.
-    pub fn cursor(&self) -> Cursor {
-        Cursor { file: self.clone(), position: 0 }
+    pub fn cursor(&self) -> FileCursor {
+        FileCursor { file: self.clone(), position: 0 }
     }
 }
 
-impl Cursor {
+impl FileCursor {
     /// Makes the file durable: [`File::sync`].
     pub fn sync(&self) -> Result<()> {
         self.file.sync()
     }
 }
 
-impl Read for Cursor {
+impl Read for FileCursor {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.file.read_at(buf, self.position)?;
         self.position += n as u64;
@@ -35,7 +35,7 @@ impl Read for Cursor {
     }
 }
 
-impl Write for Cursor {
+impl Write for FileCursor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write_at(bytes, self.position)?;
         self.position += bytes.len() as u64;
@@ -47,7 +47,7 @@ impl Write for Cursor {
     }
 }
 
-impl Seek for Cursor {
+impl Seek for FileCursor {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
             SeekFrom::Start(offset) => Some(offset),

@@ -26,7 +26,7 @@ pub use advise::Advice;
 pub use array::Array;
 pub use buffer::Buffer;
 pub use check::{Problem, Report, Severity};
-pub use cursor::Cursor;
+pub use cursor::FileCursor;
 pub use file::File;
 pub use future::{Reading, Request, Syncing, Writing};
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo};

@@ -16,7 +16,7 @@ const _: () = {
     is_shared::<Array>();
     is_shared::<ArrayOptions>();
     is_shared::<File>();
-    is_shared::<Cursor>();
+    is_shared::<FileCursor>();
     is_shared::<Buffer>();
     is_shared::<Peek>();
     is_shared::<Profile>();
