@@ -79,9 +79,9 @@ pub fn fail_at_size_limits() {
 fn is_ignored(signal: i32) -> bool {
     let mut answer = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: the call fills one `sigaction`, for which there is room, and changes nothing.
-    let told = unsafe { libc::sigaction(signal, std::ptr::null(), answer.as_mut_ptr()) } == 0;
+    let answered = unsafe { libc::sigaction(signal, std::ptr::null(), answer.as_mut_ptr()) } == 0;
     // SAFETY: zeroes are a valid value of this plain struct.
-    told && unsafe { answer.assume_init() }.sa_sigaction == libc::SIG_IGN
+    answered && unsafe { answer.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ pub fn undo(tree: &Tree, store: &Store) -> Result<Option<Undone>> {
             for before in &state.settings {
                 if tree.read(&before.path).ok().flatten().is_some_and(|now| now != before.text) {
                     // The next loop checks the result.
-                    let _tried_again_or_told = tree.write(&before.path, chosen(&before.text));
+                    let _tried_again = tree.write(&before.path, chosen(&before.text));
                 }
             }
         }

@@ -21,7 +21,7 @@ const STATE: &str = "/tmp/state/tune.json";
 /// All checks of this boot.
 pub fn checks() -> Result<()> {
     let drives = find_drives()?;
-    nodes_are_told(&drives)?;
+    nodes_are_reported(&drives)?;
     let places = mount(&drives)?;
     spoil(&drives)?;
     record()?;
@@ -61,7 +61,7 @@ fn find_drives() -> Result<Vec<String>> {
     Ok(drives.into_values().collect())
 }
 
-fn nodes_are_told(drives: &[String]) -> Result<()> {
+fn nodes_are_reported(drives: &[String]) -> Result<()> {
     let said = tune(&[])?;
     for (node, name) in drives.iter().enumerate() {
         let drive = said["drives"].as_array().and_then(|all| all.iter().find(|drive| drive["name"] == **name));

@@ -69,7 +69,7 @@ pub fn checks() -> Result<()> {
         array.close()?;
     }
     no_room_and_cut_parts_are_errors(&grounds[0])?;
-    it_is_told(&grounds)?;
+    it_is_reported(&grounds)?;
     commands_work(&grounds[0])?;
     the_power_fails(&grounds)
 }
@@ -320,7 +320,7 @@ fn no_room_and_cut_parts_are_errors(ground: &Ground) -> Result<()> {
 }
 
 /// The command reports the properties of each ground.
-fn it_is_told(grounds: &[Ground]) -> Result<()> {
+fn it_is_reported(grounds: &[Ground]) -> Result<()> {
     for ground in grounds {
         let info: Value =
             serde_json::from_str(&iomill_good(&["-a", &ground.place(), "--engine", "mmap", "info", "--json"])?)?;

@@ -155,11 +155,11 @@ fn watched(
     measure: impl FnOnce(&mut dyn FnMut(Stage)) -> iomill::Result<Report>,
 ) -> Result<Answer> {
     let report = progress(context, interrupt, measure)?;
-    told(context, &report)
+    reported(context, &report)
 }
 
 /// A report's table and document.
-fn told(context: &Context<'_>, report: &Report) -> Result<Answer> {
+fn reported(context: &Context<'_>, report: &Report) -> Result<Answer> {
     let mut answer = answer(context, report.table(terminal::width()) + "\n", report.json()?)?;
     if let Some(Failed { what, why }) = report.failed.clone() {
         answer.failures.push(Error::Tool { what, why }.into());

@@ -36,7 +36,7 @@ pub(super) fn findings(tree: &Tree, machine: &Machine, drive: &Drive) -> Vec<Fin
 
 /// The drive's own memory for writes. iomill never switches it off.
 pub(super) fn write_cache(tree: &Tree, drive: &Drive) -> Finding {
-    let mode = tree.get(&format!("{}/queue/write_cache", drive.queues[0])).unwrap_or_else(|| "not told".into());
+    let mode = tree.get(&format!("{}/queue/write_cache", drive.queues[0])).unwrap_or_else(|| "unknown".into());
     let finding =
         Finding::new(&drive.name, "write_cache", &mode, "Linux: Documentation/block/writeback_cache_control.rst");
     let (should, why) = match mode.as_str() {
@@ -71,7 +71,7 @@ impl Queue<'_> {
 
     fn scheduler(&self) -> Finding {
         let Some(text) = self.get("scheduler") else {
-            let finding = Finding::new(&self.drive.name, "scheduler", "not told", SCHEDULERS);
+            let finding = Finding::new(&self.drive.name, "scheduler", "unknown", SCHEDULERS);
             return finding.unknown("the drive's queue has no scheduler file");
         };
         let now = chosen(&text);
@@ -180,7 +180,7 @@ impl Queue<'_> {
         }
         let can = self.get("io_poll")?;
         let queues = self.tree.get("sys/module/nvme/parameters/poll_queues");
-        let is = format!("io_poll {can}, nvme.poll_queues {}", queues.as_deref().unwrap_or("not told"));
+        let is = format!("io_poll {can}, nvme.poll_queues {}", queues.as_deref().unwrap_or("unknown"));
         let finding = Finding::new(&self.drive.name, "polling", is, POLLING);
         if can == "1" {
             return Some(finding.good());

@@ -12,7 +12,7 @@ use super::key::KeyHash;
 pub const FEEDER_LEN: usize = 64;
 
 /// Hits that the policy learns of at a time: a cache line of hashes. Between two misses there are mostly few.
-const TOLD_LEN: usize = 8;
+const FED_LEN: usize = 8;
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
@@ -56,8 +56,8 @@ impl Feeder {
         let count = self.count.replace(0);
         let mut next = count - count.min(FEEDER_LEN);
         while next < count {
-            let mut hashes = [KeyHash(0); TOLD_LEN];
-            let len = TOLD_LEN.min(count - next);
+            let mut hashes = [KeyHash(0); FED_LEN];
+            let len = FED_LEN.min(count - next);
             for place in &mut hashes[..len] {
                 let (hash, way) = (self.hashes[next % FEEDER_LEN].get(), self.ways[next % FEEDER_LEN].get());
                 hit(hash, way.into());

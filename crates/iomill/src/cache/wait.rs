@@ -186,7 +186,7 @@ mod tests {
 
     /// More waiters of a page than a 16-bit count holds, and one of another page of the set.
     #[test]
-    fn more_waiters_than_a_set_can_count_are_all_told() {
+    fn more_waiters_than_a_set_can_count_all_hear_of_the_end() {
         let bytes = 4 * PAGE_BYTES as u64;
         let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
         let cache = Cache::new(config).unwrap();

@@ -194,7 +194,7 @@ impl OpenFile {
             return Ok(false);
         }
         let pages: Vec<u64> = full.iter().map(|span| span.page).collect();
-        let (mut any, _told_to_their_handles) = self.flush_sets(io, paged, &pages).await;
+        let (mut any, _reported_by_their_handles) = self.flush_sets(io, paged, &pages).await;
         if !any {
             // A page may itself be in its set, without a free frame beside it, because pins have all others. It goes past the cache only
             // when it is clean. If its flush fails, that is an error of this write.

@@ -23,11 +23,11 @@ use crate::sys::sync::{AtomicU32, Ordering};
 thread_local! {
     /// This thread's locals, by pager. A local goes when its pager is gone.
     static LOCALS: RefCell<Vec<Rc<Local>>> = const { RefCell::new(Vec::new()) };
-    /// The instance of the local that was used last, and that local, which is in `LOCALS`. `NOBODY` inside callbacks.
-    static LAST: Cell<(u64, NonNull<Local>)> = const { Cell::new(NOBODY) };
+    /// The instance of the local that was used last, and that local, which is in `LOCALS`. `NO_LOCAL` inside callbacks.
+    static LAST: Cell<(u64, NonNull<Local>)> = const { Cell::new(NO_LOCAL) };
 }
 
-const NOBODY: (u64, NonNull<Local>) = (u64::MAX, NonNull::dangling());
+const NO_LOCAL: (u64, NonNull<Local>) = (u64::MAX, NonNull::dangling());
 
 /// An instance that no local has.
 pub(super) const CLOSED: u64 = u64::MAX - 1;
@@ -35,7 +35,7 @@ pub(super) const CLOSED: u64 = u64::MAX - 1;
 /// Called when this thread begins a callback: until the end of that it finds its locals by `LOCALS`.
 pub fn forget_last() {
     // A thread that is ending may have no `LAST` any more.
-    let _forgot = LAST.try_with(|last| last.set(NOBODY));
+    let _forgot = LAST.try_with(|last| last.set(NO_LOCAL));
 }
 
 /// Rule 4 of the fork (`exec`): in a child the only thread finds no local by `LAST`.
@@ -146,7 +146,7 @@ impl Pager {
         if instance != open.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: `LAST` names a local in this thread's `LOCALS`: a local that is dropped takes its name away. `NOBODY` is no pager's
+        // SAFETY: `LAST` names a local in this thread's `LOCALS`: a local that is dropped takes its name away. `NO_LOCAL` is no pager's
         // instance. A local stays in `LOCALS` until its pager is gone (`find`), and this is its pager, which is borrowed for as long.
         // Or it goes when the thread ends, which is after the caller has returned: the destructor of `LOCALS` drops the locals, and
         // calls nothing that has one.
@@ -320,7 +320,7 @@ impl Drop for Local {
         // A thread that is ending may still close files after its locals are gone. `LAST` has no destructor, so it is still there.
         let _looked = LAST.try_with(|last| {
             if std::ptr::eq(last.get().1.as_ptr(), self) {
-                last.set(NOBODY);
+                last.set(NO_LOCAL);
             }
         });
         if !self.home.is_here() {

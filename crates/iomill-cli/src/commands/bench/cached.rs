@@ -13,7 +13,7 @@ use iomill_bench::soak;
 use iomill_bench::{chart, warm};
 
 use super::super::check_cache;
-use super::{answer, flyers, named_or_fresh, progress, told, watched};
+use super::{answer, flyers, named_or_fresh, progress, reported, watched};
 use crate::arguments::{
     BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
 };
@@ -52,7 +52,7 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
 pub fn cold(context: &Context<'_>, arguments: &BenchColdOnly) -> Result<Answer> {
     let what = What::Cold(arguments.workload.iter().map(|workload| workload.choice()).collect());
     let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
-    told(context, &report)
+    reported(context, &report)
 }
 
 pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
@@ -60,7 +60,7 @@ pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
     let what = What::Mixed(arguments.hit_percent.clone());
     let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
     // The document is written first: then a picture that cannot be written loses no results. An empty picture is not drawn.
-    let answer = told(context, &report)?;
+    let answer = reported(context, &report)?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, chart::svg(&report)?).map_err(Failure::local("write", path))?;
     }
@@ -71,7 +71,7 @@ pub fn small_writes(context: &Context<'_>, arguments: &BenchSmallWrites) -> Resu
     let size = arguments.size.unwrap_or(arguments.cache.saturating_mul(WRITES_SIZE_OVER_CACHE));
     let settings = settings(context, size, arguments.cache, arguments.threads, &arguments.turns)?;
     let report = limited(context, &What::SmallWrites, &settings, &arguments.turns)?;
-    told(context, &report)
+    reported(context, &report)
 }
 
 pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
