@@ -59,9 +59,9 @@ impl Opened {
 
 /// The counters at the moment when the threads of a slice started to work.
 #[derive(Debug, Default)]
-struct Since(OnceLock<Counters>);
+struct CountersAtStart(OnceLock<Counters>);
 
-impl Since {
+impl CountersAtStart {
     /// Each thread calls this when it starts. The first call takes the counters.
     fn begin(&self, array: &Array) {
         self.0.get_or_init(|| array.counters());

@@ -31,7 +31,7 @@ pub use cache::CacheKind;
 pub use cached::{
     BenchBatch, BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
 };
-pub use ladder::{BenchLadder, Of};
+pub use ladder::{BenchLadder, Paper};
 pub use mapped::BenchMapped;
 pub use nodes::Nodes;
 pub use platform::{Probe, Tune};

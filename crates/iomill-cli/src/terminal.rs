@@ -26,7 +26,7 @@ pub fn width() -> Option<usize> {
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
+pub enum WaitEnd {
     /// The time is over.
     Over,
     /// A key that ends the page.
@@ -36,15 +36,15 @@ pub enum Waited {
 }
 
 /// Waits for a time. A signal ends the wait early.
-pub fn wait(time: Duration) -> io::Result<Waited> {
+pub fn wait(time: Duration) -> io::Result<WaitEnd> {
     wait_with(time, &mut [])
 }
 
-fn wait_with(time: Duration, sources: &mut [PollFd<'_>]) -> io::Result<Waited> {
+fn wait_with(time: Duration, sources: &mut [PollFd<'_>]) -> io::Result<WaitEnd> {
     let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     match poll(sources, Some(&timeout)) {
-        Ok(_) => Ok(Waited::Over),
-        Err(Errno::INTR) => Ok(Waited::Signal),
+        Ok(_) => Ok(WaitEnd::Over),
+        Err(Errno::INTR) => Ok(WaitEnd::Signal),
         Err(error) => Err(error.into()),
     }
 }
@@ -82,7 +82,7 @@ impl Screen {
     }
 
     /// Waits for a time, or until `q` is pressed.
-    pub fn wait(&self, time: Duration) -> io::Result<Waited> {
+    pub fn wait(&self, time: Duration) -> io::Result<WaitEnd> {
         let stdin = io::stdin();
         let end = Instant::now() + time;
         loop {
@@ -92,17 +92,17 @@ impl Screen {
             }
             let mut source = [PollFd::new(&stdin, PollFlags::IN)];
             let waited = wait_with(left, &mut source)?;
-            if waited != Waited::Over || source[0].revents().is_empty() {
+            if waited != WaitEnd::Over || source[0].revents().is_empty() {
                 return Ok(waited);
             }
             let mut keys = [0; 64];
             // Not through the buffer of std: `poll` does not see what that holds.
             match rustix::io::read(&stdin, &mut keys) {
                 // The terminal has gone.
-                Ok(0) => return Ok(Waited::Quit),
-                Ok(count) if keys[..count].iter().any(|key| matches!(key, b'q' | b'Q')) => return Ok(Waited::Quit),
+                Ok(0) => return Ok(WaitEnd::Quit),
+                Ok(count) if keys[..count].iter().any(|key| matches!(key, b'q' | b'Q')) => return Ok(WaitEnd::Quit),
                 Ok(_) => {}
-                Err(Errno::INTR) => return Ok(Waited::Signal),
+                Err(Errno::INTR) => return Ok(WaitEnd::Signal),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn waits_are_as_long_as_asked() {
         let start = Instant::now();
-        assert_eq!(wait(Duration::from_millis(30)).unwrap(), Waited::Over);
+        assert_eq!(wait(Duration::from_millis(30)).unwrap(), WaitEnd::Over);
         assert!(start.elapsed() >= Duration::from_millis(30));
     }
 }

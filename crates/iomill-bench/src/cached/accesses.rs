@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use iomill::{ArrayOptions, Error, File, Result};
 
-use super::{Hits, Opened, Place, Since, fetched_bytes};
+use super::{CountersAtStart, Hits, Opened, Place, fetched_bytes};
 use crate::access::Access;
 use crate::arena::{Arena, SEED};
 use crate::asynchronous::{Flyer, Load, Op, Ops};
@@ -83,7 +83,7 @@ impl Accesses {
     }
 
     /// One slice of blocking calls.
-    fn call(&self, opened: &Opened, since: &Since, slice: &Slice<'_>) -> Result<Sample> {
+    fn call(&self, opened: &Opened, at_start: &CountersAtStart, slice: &Slice<'_>) -> Result<Sample> {
         threads::run(
             slice,
             |thread| {
@@ -92,7 +92,7 @@ impl Accesses {
                 Ok(worker)
             },
             |worker, stop| {
-                since.begin(&opened.array);
+                at_start.begin(&opened.array);
                 match (self.in_turn(), slice.verify) {
                     (true, true) => worker.work::<true>(stop),
                     (true, false) => worker.work::<false>(stop),
@@ -103,7 +103,7 @@ impl Accesses {
     }
 
     /// One slice of a flyer. Its lanes start when the cache is full.
-    fn fly(&self, flyer: &Flyer, opened: &Opened, since: &Since, slice: &Slice<'_>) -> Result<Sample> {
+    fn fly(&self, flyer: &Flyer, opened: &Opened, at_start: &CountersAtStart, slice: &Slice<'_>) -> Result<Sample> {
         let (file, access) = (&opened.file, self.access);
         let slot_bytes = u64::from(access.slot_bytes);
         let slots = file.len() / slot_bytes;
@@ -117,7 +117,7 @@ impl Accesses {
             let draw = move || Some(Op { offset: draws.draw() * slot_bytes, write: false });
             Ok(Box::new(std::iter::from_fn(draw)) as Ops)
         };
-        flyer.run(slice, &load, fill, ops, || since.begin(&opened.array))
+        flyer.run(slice, &load, fill, ops, || at_start.begin(&opened.array))
     }
 
     fn in_turn(&self) -> bool {
@@ -152,13 +152,13 @@ impl Contender<Access> for Accesses {
         // Pages that other contenders left in the page cache would slow direct I/O down.
         self.target.drop_cached()?;
         let opened = self.place.open(self.access.cache_bytes, self.access.writes())?;
-        let since = Since::default();
+        let at_start = CountersAtStart::default();
         let mut sample = match &self.calls {
-            Calls::InFlight(flyer) => self.fly(flyer, &opened, &since, slice)?,
-            _ => self.call(&opened, &since, slice)?,
+            Calls::InFlight(flyer) => self.fly(flyer, &opened, &at_start, slice)?,
+            _ => self.call(&opened, &at_start, slice)?,
         };
-        let counted = since.end(&opened.array);
-        sample.filled = since.filled(self.access.cache_bytes.min(opened.file.len()));
+        let counted = at_start.end(&opened.array);
+        sample.filled = at_start.filled(self.access.cache_bytes.min(opened.file.len()));
         sample.own = Some(Own { hits: counted.hits, misses: counted.misses });
         sample.fetched_bytes = Some(fetched_bytes(&counted));
         if !slice.verify {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use iomill::{ArrayOptions, Error, File, Result};
 
-use super::{Hits, Opened, Place, Since};
+use super::{CountersAtStart, Hits, Opened, Place};
 use crate::arena::Arena;
 use crate::asynchronous::{Flyer, Load, Op, Ops};
 use crate::contender::{Cache, Contender, IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, Sample, Slice};
@@ -122,8 +122,8 @@ impl Contender<RecordReads> for Warm {
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
         let unprepared = || Error::Tool { what: self.name.to_owned(), why: "it has not been prepared".into() };
         let Opened { array, file } = self.opened.as_ref().ok_or_else(unprepared)?;
-        let since = Since::default();
-        since.begin(array);
+        let at_start = CountersAtStart::default();
+        at_start.begin(array);
         let (reads, data) = (&self.reads, &*self.data);
         let mut sample = match &self.calls {
             Calls::ReadAt => records::run(slice, reads, data, || Ok(OneByOne(Called { file, data }))),
@@ -135,7 +135,7 @@ impl Contender<RecordReads> for Warm {
                 flyer.run(slice, &load, |_| Ok(()), ops, || ())
             }
         }?;
-        let counted = since.end(array);
+        let counted = at_start.end(array);
         sample.own = Some(Own { hits: counted.hits, misses: counted.misses });
         if !slice.verify {
             self.hits.add(&counted);

@@ -3,7 +3,7 @@
 
 use iomill::{Array, ArrayOptions, Error, File, Result};
 
-use super::{Place, Since, fetched_bytes};
+use super::{CountersAtStart, Place, fetched_bytes};
 use crate::arena::{Arena, SEED};
 use crate::contender::{Cache, Contender, IOMILL_WRITE_AT, Sample, Slice};
 use crate::human;
@@ -45,11 +45,11 @@ impl Contender<SmallWrites> for WriteAt {
         // Pages that other contenders left in the page cache would slow direct I/O down.
         self.target.drop_cached()?;
         let opened = self.place.open(self.writes.cache_bytes, true)?;
-        let (array, file, since) = (&opened.array, &opened.file, &Since::default());
-        let set_up = || Ok(Called { array, file, since });
+        let (array, file, at_start) = (&opened.array, &opened.file, &CountersAtStart::default());
+        let set_up = || Ok(Called { array, file, at_start });
         let mut sample = small_writes::run(slice, &self.writes, SEED + 1, set_up, || Ok(()), || file.sync())?;
-        sample.filled = since.filled(self.writes.cache_bytes.min(self.writes.len_bytes));
-        sample.fetched_bytes = Some(fetched_bytes(&since.end(array)));
+        sample.filled = at_start.filled(self.writes.cache_bytes.min(self.writes.len_bytes));
+        sample.fetched_bytes = Some(fetched_bytes(&at_start.end(array)));
         opened.close()?;
         Ok(sample)
     }
@@ -66,12 +66,12 @@ impl Contender<SmallWrites> for WriteAt {
 struct Called<'a> {
     array: &'a Array,
     file: &'a File,
-    since: &'a Since,
+    at_start: &'a CountersAtStart,
 }
 
 impl Writer for Called<'_> {
     fn begin(&mut self) {
-        self.since.begin(self.array);
+        self.at_start.begin(self.array);
     }
 
     #[inline(always)]

@@ -257,12 +257,12 @@ impl Places {
 /// What one thread reads with.
 struct Reader<'a> {
     of: &'a Reads,
-    with: With<'a>,
+    with: ReadMeans<'a>,
     file: File,
     buffer: Vec<u8>,
 }
 
-enum With<'a> {
+enum ReadMeans<'a> {
     Engine { engine: Box<MmapEngine>, done: Vec<Completion> },
     Call,
     Copy(&'a Region),
@@ -278,9 +278,9 @@ impl<'a> Reader<'a> {
             Way::Pread | Way::VmRead => None,
         };
         let with = match (engine, &shared.region) {
-            (Some(engine), _) => With::Engine { engine: Box::new(engine), done: Vec::with_capacity(1) },
-            (None, Some(region)) => With::Copy(region),
-            (None, None) => With::Call,
+            (Some(engine), _) => ReadMeans::Engine { engine: Box::new(engine), done: Vec::with_capacity(1) },
+            (None, Some(region)) => ReadMeans::Copy(region),
+            (None, None) => ReadMeans::Call,
         };
         Ok(Reader { of, with, file, buffer: vec![0; most_bytes] })
     }
@@ -289,7 +289,7 @@ impl<'a> Reader<'a> {
     fn read(&mut self, offset: u64, len: usize) -> Result<()> {
         let buffer = &mut self.buffer[..len];
         let read = match &mut self.with {
-            With::Engine { engine, done } => {
+            ReadMeans::Engine { engine, done } => {
                 let file = FileRef { handle: Handle(self.file.as_raw_fd()), key: 1 };
                 let memory = Memory::one(buffer.as_mut_ptr());
                 let request = Request { slot: 0, op: Op::Read, len: len as u32, file, offset, memory };
@@ -305,8 +305,8 @@ impl<'a> Reader<'a> {
                     result => Ok(result as usize),
                 })
             }
-            With::Call => self.file.read_at(buffer, offset),
-            With::Copy(region) => {
+            ReadMeans::Call => self.file.read_at(buffer, offset),
+            ReadMeans::Copy(region) => {
                 let to = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
                 let from = libc::iovec { iov_base: region.as_ptr().wrapping_add(offset as usize).cast(), iov_len: len };
                 // SAFETY: both vectors describe memory of this process that outlives the call: the buffer, and a range of the

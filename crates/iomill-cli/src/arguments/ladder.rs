@@ -10,7 +10,7 @@ use super::{seconds, size};
 
 /// The papers that have steps here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Of {
+pub enum Paper {
     /// Even interrupts, bound threads, the noop scheduler, I/O threads (Zheng, Burns, Szalay, SC'13)
     Sc13,
     /// Order, merging, gathering, adaptive depth in the drives' queues (Kumar, Huang, ATC'17)
@@ -22,7 +22,7 @@ pub enum Of {
 pub struct BenchLadder {
     /// The paper that describes the steps
     #[arg(long, value_enum, value_name = "PAPER")]
-    pub of: Of,
+    pub of: Paper,
     /// Threads that call at the same time [default: one for each CPU that may be used]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

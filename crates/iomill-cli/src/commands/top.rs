@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::table::Table;
-use crate::terminal::{self, Screen, Waited};
+use crate::terminal::{self, Screen, WaitEnd};
 
 pub fn run(context: &Context<'_>, arguments: &Top) -> Result<Answer> {
     let wish = Wish::new(context, arguments)?;
@@ -29,7 +29,7 @@ pub fn run(context: &Context<'_>, arguments: &Top) -> Result<Answer> {
     watch.look(&wish)?;
     let mut pages = 0;
     while arguments.count.is_none_or(|count| pages < count) {
-        if pause(screen.as_ref(), &interrupt, arguments.interval)? == Waited::Quit {
+        if pause(screen.as_ref(), &interrupt, arguments.interval)? == WaitEnd::Quit {
             break;
         }
         let page = watch.look(&wish)?;
@@ -46,7 +46,7 @@ pub fn run(context: &Context<'_>, arguments: &Top) -> Result<Answer> {
     Ok(Answer { is_silent: true, ..Answer::default() })
 }
 
-fn pause(screen: Option<&Screen>, interrupt: &Interrupt, time: Duration) -> Result<Waited> {
+fn pause(screen: Option<&Screen>, interrupt: &Interrupt, time: Duration) -> Result<WaitEnd> {
     let end = Instant::now() + time;
     loop {
         let left = end.saturating_duration_since(Instant::now());
@@ -55,7 +55,7 @@ fn pause(screen: Option<&Screen>, interrupt: &Interrupt, time: Duration) -> Resu
             waited.map_err(|source| Failure::Local { action: "read", place: "the keyboard".into(), source })?;
         interrupt.check()?;
         // Other signals do not count, such as the one for a window that changes its size.
-        if waited != Waited::Signal {
+        if waited != WaitEnd::Signal {
             return Ok(waited);
         }
     }

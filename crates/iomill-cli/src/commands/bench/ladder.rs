@@ -15,7 +15,7 @@ use iomill_platform::state;
 use iomill_platform::tree::Tree;
 
 use super::{answer, named_or_fresh, progress};
-use crate::arguments::{BenchLadder, Of};
+use crate::arguments::{BenchLadder, Paper};
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -24,11 +24,11 @@ use crate::table::Table;
 
 pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     match arguments.of {
-        Of::Sc13 => sc13(context, arguments),
-        Of::Falcon if arguments.state.is_some() => Err(Failure::Usage(
+        Paper::Sc13 => sc13(context, arguments),
+        Paper::Falcon if arguments.state.is_some() => Err(Failure::Usage(
             "--state is for sc13: falcon changes no setting of the machine; leave --state out".to_owned(),
         )),
-        Of::Falcon => falcon::run(context, arguments),
+        Paper::Falcon => falcon::run(context, arguments),
     }
 }
 
