@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use iomill::engine::platform::Platform;
 use iomill::engine::real::RealPlatform;
-use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, Memory, NO_REGION, Op, Request};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, IoRequest, Memory, NO_REGION, Op};
 use iomill::sys::fs::Handle;
 use iomill::sys::memory::PageBuf;
 use iomill::{Error, Result};
@@ -171,7 +171,7 @@ struct Run<'a> {
     file: FileRef,
     node: &'a Path,
     done: Vec<Completion>,
-    requests: Vec<Request>,
+    requests: Vec<IoRequest>,
 }
 
 impl<'a> Run<'a> {
@@ -231,7 +231,7 @@ impl<'a> Run<'a> {
             let Some(slot) = self.free.pop() else { break };
             // SAFETY: slots are below the depth, and the memory has a page for each slot.
             let buf = unsafe { self.memory.as_mut_ptr().add(slot as usize * PAGE_BYTES) };
-            self.requests.push(Request {
+            self.requests.push(IoRequest {
                 slot,
                 op: Op::Read,
                 len: PAGE_BYTES as u32,

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Memory, NO_REGION, Op, Request};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Memory, NO_REGION, Op};
 
 use crate::fault::{Death, Verdict, short_len};
 use crate::flight::{Flight, Plan, Port};
@@ -43,7 +43,7 @@ impl State {
     }
 
     /// Where a request's bytes are, or how the request breaks the contract of `Engine::push`.
-    fn admit(&self, port: &Port, request: &Request) -> Result<Stretches, String> {
+    fn admit(&self, port: &Port, request: &IoRequest) -> Result<Stretches, String> {
         let slot = request.slot;
         if slot >= port.capacity {
             return Err(format!("slot {slot} is not below the capacity {}", port.capacity));
@@ -67,7 +67,7 @@ impl State {
     }
 
     /// The open file of a request.
-    fn resolve(&mut self, id: u64, request: &Request) -> Option<u64> {
+    fn resolve(&mut self, id: u64, request: &IoRequest) -> Option<u64> {
         let open = self.open_id(request.file.handle).ok();
         let known = self.ports.get(&id).and_then(|port| port.files.get(&request.file.key).copied());
         match (open, known) {
@@ -86,7 +86,7 @@ impl State {
     }
 
     /// Takes a request in.
-    fn accept(&mut self, id: u64, request: Request) {
+    fn accept(&mut self, id: u64, request: IoRequest) {
         let Some(port) = self.ports.get(&id) else { return };
         let memory = match self.admit(port, &request) {
             Ok(memory) => memory,
@@ -180,7 +180,7 @@ impl State {
         self.schedule(end_ns, Event::End(id));
     }
 
-    fn count(&mut self, index: usize, request: &Request) {
+    fn count(&mut self, index: usize, request: &IoRequest) {
         let drive = &mut self.drives[index];
         drive.in_flight += 1;
         let stats = &mut drive.stats;
@@ -196,7 +196,7 @@ impl State {
             }
             Op::Sync => stats.syncs += 1,
         }
-        let Request { op, offset, len, slot, .. } = request;
+        let IoRequest { op, offset, len, slot, .. } = request;
         self.note(&format!("start {op:?} slot {slot} on {index} at {offset} len {len}"));
     }
 
@@ -463,7 +463,7 @@ impl Engine for SimEngine {
         EngineKind::Simulated
     }
 
-    unsafe fn push(&mut self, requests: &[Request]) {
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
         let mut state = self.world.state();
         for request in requests {
             self.slots.insert(request.slot);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use iomill::engine::{Completion, Op, Request};
+use iomill::engine::{Completion, IoRequest, Op};
 
 use crate::fault::Kind;
 use crate::memory::Stretches;
@@ -30,7 +30,7 @@ pub(crate) struct Port {
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub port: u64,
-    pub request: Request,
+    pub request: IoRequest,
     /// Where the request's bytes were when the request came.
     pub memory: Stretches,
     pub open: u64,

@@ -3,7 +3,7 @@
 //! Goals: the engine is the same for both. A list that is wrong, or changes in flight, is found. Non-goals: overlaps
 //! and alignment, which the engine judges.
 
-use iomill::engine::{MAX_SEGMENTS, Memory, Op, Request};
+use iomill::engine::{IoRequest, MAX_SEGMENTS, Memory, Op};
 use iomill::sys::fs::Alignment;
 
 /// Whether an open file refuses a transfer.
@@ -19,7 +19,7 @@ pub(crate) struct Stretches(Vec<(usize, usize)>);
 impl Stretches {
     /// Where the bytes of a request are now, or how its list is wrong. The request is in flight, or about to be, so its
     /// list is readable.
-    pub fn of(request: &Request) -> Result<Stretches, String> {
+    pub fn of(request: &IoRequest) -> Result<Stretches, String> {
         let slot = request.slot;
         match request.memory {
             _ if request.op == Op::Sync => Ok(Stretches(Vec::new())),

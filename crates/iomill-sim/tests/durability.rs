@@ -281,7 +281,7 @@ fn what_fails_with_eio_may_have_happened_in_part() {
     assert_eq!(by_fs, mixed);
     let by_engine = left_after(Kind::Write, |rig| {
         let mut buf = memory(1, 2);
-        let request = iomill::engine::Request { len: 1024, ..rig.request(0, Op::Write, 0, &mut buf) };
+        let request = iomill::engine::IoRequest { len: 1024, ..rig.request(0, Op::Write, 0, &mut buf) };
         assert_eq!(rig.run(request).unwrap(), -libc::EIO);
     });
     assert_eq!(by_engine, mixed);

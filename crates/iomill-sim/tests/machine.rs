@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::{PAGE, Rig, engine, memory};
-use iomill::engine::{EngineConfig, EngineKind, Memory, Op, Request};
+use iomill::engine::{EngineConfig, EngineKind, IoRequest, Memory, Op};
 use iomill::sys::fs::{Access, Alignment, Lock};
 use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
 
@@ -58,7 +58,7 @@ fn direct_files_demand_alignment() {
         for op in [Op::Read, Op::Write] {
             // The memory stays inside the buffer.
             let memory = Memory::one(start.wrapping_add(shift));
-            let bad = Request { op, offset, len, memory, ..good };
+            let bad = IoRequest { op, offset, len, memory, ..good };
             assert_eq!(rig.run(bad).unwrap(), -libc::EINVAL, "{offset} {len} {shift}");
         }
     }
@@ -256,7 +256,7 @@ fn what_would_wait_for_ever_is_an_error() {
 
 #[test]
 fn breaches_of_the_contract_are_found() {
-    let with = |requests: fn(&Rig, &mut [common::PageBuf]) -> Vec<Request>| {
+    let with = |requests: fn(&Rig, &mut [common::PageBuf]) -> Vec<IoRequest>| {
         let mut rig = Rig::new(1, DriveModel::default());
         let mut buf = memory(2, 1);
         let requests = requests(&rig, &mut buf);
@@ -277,7 +277,7 @@ fn breaches_of_the_contract_are_found() {
     assert!(shared.contains("in use by slot 0"), "{shared}");
     let region = with(|rig, buf| {
         let memory = Memory::One { buf: buf.as_mut_ptr().cast(), region: 3 };
-        vec![Request { memory, ..rig.request(0, Op::Read, 0, buf) }]
+        vec![IoRequest { memory, ..rig.request(0, Op::Read, 0, buf) }]
     });
     assert!(region.contains("region 3"), "{region}");
 }

@@ -15,7 +15,7 @@ use iomill::drive::locks::BlockLocks;
 use iomill::drive::regions::Regions;
 use iomill::drive::serve::{Message, Owner, Server, Share};
 use iomill::drive::{Batching, Class, Failure, Piece};
-use iomill::engine::{EngineKind, FileRef, Memory, Op, Request, Segment};
+use iomill::engine::{EngineKind, FileRef, IoRequest, Memory, Op, Segment};
 use iomill::sys::fs::Alignment;
 use iomill::sys::memory::PageBuf;
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Rates};
@@ -224,10 +224,10 @@ fn without_errors_no_piece_fails() {
 }
 
 /// A request for four pages with frames that lie apart and backwards.
-fn scattered(rig: &Rig, op: Op, frames: &mut [common::PageBuf], list: &mut Vec<Segment>) -> Request {
+fn scattered(rig: &Rig, op: Op, frames: &mut [common::PageBuf], list: &mut Vec<Segment>) -> IoRequest {
     list.clear();
     list.extend([6, 4, 2, 0].map(|frame| Segment { buf: frames[frame..].as_mut_ptr().cast(), len: PAGE }));
-    Request { len: 4 * PAGE as u32, memory: Memory::scatter(list), ..rig.request(0, op, 0, frames) }
+    IoRequest { len: 4 * PAGE as u32, memory: Memory::scatter(list), ..rig.request(0, op, 0, frames) }
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn a_scattered_request_may_end_early_and_fail() {
 
 #[test]
 fn wrong_lists_are_found() {
-    let with = |slot, spoil: fn(&mut [Segment], &mut Request)| {
+    let with = |slot, spoil: fn(&mut [Segment], &mut IoRequest)| {
         let mut rig = Rig::new(1, DriveModel::default());
         let mut frames = memory(2, 1);
         let start = frames.as_mut_ptr();

@@ -20,7 +20,7 @@ use iomill::engine::mmap::{MappedParts, MmapEngine};
 use iomill::engine::null::NullEngine;
 use iomill::engine::posix::PosixEngine;
 use iomill::engine::uring::UringEngine;
-use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, Memory, NO_REGION, Op, Request};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, IoRequest, Memory, NO_REGION, Op};
 use iomill::sys::fs::Handle;
 use iomill::sys::memory::PageBuf;
 use tempfile::TempDir;
@@ -76,19 +76,19 @@ fn named(file: &File, key: u64) -> FileRef {
 }
 
 /// A request for the page of memory that belongs to its slot.
-fn request(slot: u32, op: Op, file: FileRef, offset: u64, memory: &mut PageBuf) -> Request {
+fn request(slot: u32, op: Op, file: FileRef, offset: u64, memory: &mut PageBuf) -> IoRequest {
     let buf = memory.as_mut_slice()[slot as usize * PAGE..][..PAGE].as_mut_ptr();
-    Request { slot, op, len: PAGE as u32, file, offset, memory: Memory::one(buf) }
+    IoRequest { slot, op, len: PAGE as u32, file, offset, memory: Memory::one(buf) }
 }
 
 /// Like `request`, with memory that the engine has registered.
-fn in_region(request: Request, region: u16) -> Request {
+fn in_region(request: IoRequest, region: u16) -> IoRequest {
     let Memory::One { buf, .. } = request.memory else { panic!("memory in one place") };
-    Request { memory: Memory::One { buf, region }, ..request }
+    IoRequest { memory: Memory::One { buf, region }, ..request }
 }
 
 /// Pushes requests, and returns their results by slot. Memory and files outlive the call.
-fn run(engine: &mut dyn Engine, requests: &[Request]) -> Vec<i32> {
+fn run(engine: &mut dyn Engine, requests: &[IoRequest]) -> Vec<i32> {
     // SAFETY: every test keeps memory and files until this function has seen all completions.
     unsafe { engine.push(requests) };
     collect(engine, requests.len())
@@ -119,7 +119,7 @@ fn writes_reads_and_syncs() {
         let at = |page: u32| u64::from(page) * PAGE as u64;
         let writes: Vec<_> = (0..32).map(|i| request(i, Op::Write, named(&file, 1), at(i), &mut memory)).collect();
         assert_eq!(run(&mut *engine, &writes), vec![PAGE as i32; 32], "{name}");
-        let sync = Request { len: 0, memory: Memory::NONE, ..request(0, Op::Sync, named(&file, 1), 0, &mut memory) };
+        let sync = IoRequest { len: 0, memory: Memory::NONE, ..request(0, Op::Sync, named(&file, 1), 0, &mut memory) };
         assert_eq!(run(&mut *engine, &[sync]), [0], "{name}");
         memory.as_mut_slice().fill(0);
         let reads: Vec<_> = (0..32).map(|i| request(i, Op::Read, named(&file, 1), at(31 - i), &mut memory)).collect();
@@ -138,7 +138,7 @@ fn the_end_of_a_file_is_short() {
         let file = paged_file(&dir, "pages", 2, 0);
         let mut memory = PageBuf::new(4 * PAGE).unwrap();
         let two_pages = request(0, Op::Read, named(&file, 1), PAGE as u64, &mut memory);
-        let two_pages = Request { len: 2 * PAGE as u32, ..two_pages };
+        let two_pages = IoRequest { len: 2 * PAGE as u32, ..two_pages };
         let beyond = request(2, Op::Read, named(&file, 1), 2 * PAGE as u64, &mut memory);
         let far = request(3, Op::Read, named(&file, 1), 1 << 40, &mut memory);
         assert_eq!(run(&mut *engine, &[two_pages, beyond, far]), [PAGE as i32, 0, 0], "{name}");
@@ -155,7 +155,7 @@ fn each_request_has_its_own_error() {
         let nothing = FileRef { handle: Handle(999_999), key: 2 };
         let good = request(0, Op::Read, named(&file, 1), 0, &mut memory);
         let bad_file = request(1, Op::Read, nothing, 0, &mut memory);
-        let misaligned = Request { len: 100, ..request(2, Op::Read, named(&file, 1), 100, &mut memory) };
+        let misaligned = IoRequest { len: 100, ..request(2, Op::Read, named(&file, 1), 100, &mut memory) };
         let bad_write = request(3, Op::Write, nothing, 0, &mut memory);
         let not_writable = request(4, Op::Write, named(&read_only, 3), 0, &mut memory);
         let bad_sync = request(5, Op::Sync, nothing, 0, &mut memory);

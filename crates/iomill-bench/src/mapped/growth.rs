@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iomill::engine::mmap::{MappedParts, MmapEngine};
-use iomill::engine::{Engine, EngineConfig, FileRef, Memory, Op, Request};
+use iomill::engine::{Engine, EngineConfig, FileRef, IoRequest, Memory, Op};
 use iomill::sys::fs::Handle;
 use iomill::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
@@ -121,7 +121,7 @@ pub(super) fn grow(dir: &Path, writer: Writer, is_ahead: bool, bytes: u64) -> Re
             }
             Writer::Mapped => {
                 let memory = Memory::one(page.as_mut_ptr());
-                let request = Request { slot: 0, op: Op::Write, len: op_bytes as u32, file, offset: at, memory };
+                let request = IoRequest { slot: 0, op: Op::Write, len: op_bytes as u32, file, offset: at, memory };
                 let mut done = Vec::new();
                 // SAFETY: the page and the file live until the request has completed; the loop waits for that.
                 unsafe { engine.push(&[request]) };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use iomill::engine::mmap::{MappedParts, MmapEngine};
-use iomill::engine::{Completion, Engine, EngineConfig, FileRef, Memory, Op, Request};
+use iomill::engine::{Completion, Engine, EngineConfig, FileRef, IoRequest, Memory, Op};
 use iomill::sys::fs::Handle;
 use iomill::{Error, Result};
 use rustix::fs::Advice;
@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
             ReadMeans::Engine { engine, done } => {
                 let file = FileRef { handle: Handle(self.file.as_raw_fd()), key: 1 };
                 let memory = Memory::one(buffer.as_mut_ptr());
-                let request = Request { slot: 0, op: Op::Read, len: len as u32, file, offset, memory };
+                let request = IoRequest { slot: 0, op: Op::Read, len: len as u32, file, offset, memory };
                 // SAFETY: the buffer and the file live until the request has completed; the loop waits for that.
                 unsafe { engine.push(&[request]) };
                 done.clear();

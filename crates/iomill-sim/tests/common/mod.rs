@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, Memory, Op, Request};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, IoRequest, Memory, Op};
 use iomill::sys::fs::{Access, DriveFs, Handle};
 use iomill_sim::{DriveModel, World};
 
@@ -40,14 +40,14 @@ impl Rig {
         Rig { world, fs, file, engine }
     }
 
-    pub fn request(&self, slot: u32, op: Op, offset: u64, buf: &mut [PageBuf]) -> Request {
+    pub fn request(&self, slot: u32, op: Op, offset: u64, buf: &mut [PageBuf]) -> IoRequest {
         let file = FileRef { handle: self.file, key: 1 };
         let (memory, len) = (Memory::one(buf.as_mut_ptr().cast()), size_of_val(buf) as u32);
-        Request { slot, op, len, file, offset, memory }
+        IoRequest { slot, op, len, file, offset, memory }
     }
 
     /// Runs one request to its end.
-    pub fn run(&mut self, request: Request) -> io::Result<i32> {
+    pub fn run(&mut self, request: IoRequest) -> io::Result<i32> {
         let mut done = Vec::new();
         // SAFETY: the callers' memory outlives this call. The call ends with the request, or with the world.
         unsafe { self.engine.push(&[request]) };

@@ -15,7 +15,7 @@ use crate::api::{Array, ArrayOptions, File, Layout};
 use crate::drive::Class;
 use crate::engine::platform::{Choice, Platform};
 use crate::engine::real::RealPlatform;
-use crate::engine::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Op, Request};
+use crate::engine::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Op};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::file::Entered;
@@ -96,7 +96,7 @@ impl Engine for FailingEngine {
     fn kind(&self) -> EngineKind {
         self.below.kind()
     }
-    unsafe fn push(&mut self, requests: &[Request]) {
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
         for request in requests {
             if self.plan.fails(request.op) {
                 self.failed.push(Completion { slot: request.slot, result: -libc::EIO });

@@ -145,7 +145,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{Completion, EngineKind, EngineWake, Request};
+    use crate::engine::{Completion, EngineKind, EngineWake, IoRequest};
 
     /// An engine that counts what is registered.
     #[derive(Default)]
@@ -157,7 +157,7 @@ mod tests {
         fn kind(&self) -> EngineKind {
             EngineKind::Simulated
         }
-        unsafe fn push(&mut self, _: &[Request]) {}
+        unsafe fn push(&mut self, _: &[IoRequest]) {}
         fn wait(&mut self, _: usize, _: Option<Duration>, _: &mut Vec<Completion>) -> std::io::Result<()> {
             unreachable!("nothing is in flight")
         }

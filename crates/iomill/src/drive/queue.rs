@@ -48,7 +48,7 @@ use super::bounce::Bounce;
 use super::locks::BlockLocks;
 use super::{BOUNCE_BYTES, Batching, Class, Done, Failure, Fault, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::counters::Probe;
-use crate::engine::{Completion, Engine, FileRef, MAX_SEGMENTS, Memory, Op, Request, Segment};
+use crate::engine::{Completion, Engine, FileRef, IoRequest, MAX_SEGMENTS, Memory, Op, Segment};
 use crate::sys::clock::Clock;
 use crate::sys::fs::{Alignment, Handle};
 use pace::Pace;
@@ -94,7 +94,7 @@ pub struct Queue {
     /// Lists of merged I/O, as `rests`.
     lists: Vec<Segment>,
     /// Requests to hand to the engine at the next dispatch.
-    ready: Vec<Request>,
+    ready: Vec<IoRequest>,
     /// What short transfers left of their pieces' lists: `MAX_SEGMENTS` for each slot, or nothing before the first such
     /// transfer. Then it never moves, and a slot's places change only while the slot has no request in flight.
     rests: Vec<Segment>,
@@ -435,7 +435,7 @@ impl Queue {
             }
         };
         let op = if slot.phase == Phase::ModifyRead { Op::Read } else { piece.op };
-        self.ready.push(Request {
+        self.ready.push(IoRequest {
             slot: self.first_slot + index,
             op,
             len: slot.want - moved,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::wake::{Deadline, EventWake};
-use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Memory, Op, Request};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Memory, Op};
 
 const CMD_PREAD: u16 = 0;
 const CMD_PWRITE: u16 = 1;
@@ -220,7 +220,7 @@ impl Engine for AioEngine {
         EngineKind::Aio
     }
 
-    unsafe fn push(&mut self, requests: &[Request]) {
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
         for request in requests {
             let index = request.slot as usize;
             let offset = i64::try_from(request.offset);

@@ -35,7 +35,7 @@ use parts::MappedPart;
 pub use parts::MappedParts;
 
 use super::posix::PosixEngine;
-use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Memory, Op, Request, Segment};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Memory, Op, Segment};
 use crate::sys::fs::Handle;
 
 /// See the module.
@@ -47,11 +47,11 @@ pub struct MmapEngine {
     known: HashMap<u64, KnownPart>,
     ahead: Ahead,
     /// Pushed, but not begun.
-    pending: Vec<Request>,
+    pending: Vec<IoRequest>,
     /// Copied, but not handed out.
     ended: Vec<Completion>,
     /// Requests that go by system calls.
-    rest: Vec<Request>,
+    rest: Vec<IoRequest>,
     below: PosixEngine,
     /// Requests that `below` has not completed.
     below_in_flight: usize,
@@ -173,8 +173,8 @@ impl MmapEngine {
 fn ask_ahead(
     guard: &EpochGuard<'_, Mapping>,
     known: &mut HashMap<u64, KnownPart>,
-    pending: &mut Vec<Request>,
-    rest: &mut Vec<Request>,
+    pending: &mut Vec<IoRequest>,
+    rest: &mut Vec<IoRequest>,
 ) {
     let is_alone = pending.len() == 1;
     let mut goes_below = false;
@@ -202,7 +202,7 @@ fn ask_ahead(
 fn sync(
     guard: &EpochGuard<'_, Mapping>,
     part: &Arc<MappedPart>,
-    request: &Request,
+    request: &IoRequest,
     changing: &mut HashMap<u32, (Op, Arc<MappedPart>)>,
 ) -> Option<i32> {
     guard.current(&part.mapping)?.flush?;
@@ -218,7 +218,7 @@ fn transfer(
     guard: &EpochGuard<'_, Mapping>,
     parts: &MappedParts,
     part: &MappedPart,
-    request: &Request,
+    request: &IoRequest,
     fence: &mut Option<LineFlush>,
 ) -> Option<i32> {
     let end = request.offset.checked_add(u64::from(request.len))?;
@@ -290,7 +290,7 @@ impl Engine for MmapEngine {
         EngineKind::Mmap
     }
 
-    unsafe fn push(&mut self, requests: &[Request]) {
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
         self.pending.extend_from_slice(requests);
     }
 

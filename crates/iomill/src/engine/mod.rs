@@ -115,7 +115,7 @@ impl Memory {
 
 /// One I/O on one part; plain data.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct IoRequest {
     /// Comes back in the completion. It is below the engine's capacity. At most one request per slot is in flight.
     pub slot: u32,
     /// What to do.
@@ -132,7 +132,7 @@ pub struct Request {
 
 // SAFETY: a request is a description. The contract of `Engine::push` governs the memory that it names, and does not
 // depend on the thread.
-unsafe impl Send for Request {}
+unsafe impl Send for IoRequest {}
 
 /// The end of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ pub trait Engine: Send {
     /// - its file stays open.
     ///
     /// No more requests than the capacity are in flight.
-    unsafe fn push(&mut self, requests: &[Request]);
+    unsafe fn push(&mut self, requests: &[IoRequest]);
 
     /// Starts what was pushed. Then it waits until `min` completions are there, a wake comes, or `timeout` passes
     /// (`None` waits for ever). It appends all completions that are there to `done`. With `min` 0 it does not wait.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::wake::Deadline;
-use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Op, Request};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Op};
 
 /// See the module.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Engine for NullEngine {
         EngineKind::Null
     }
 
-    unsafe fn push(&mut self, requests: &[Request]) {
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
         self.ended.extend(requests.iter().map(|request| {
             let result = if request.op == Op::Sync { 0 } else { i32::try_from(request.len).unwrap_or(i32::MAX) };
             Completion { slot: request.slot, result }

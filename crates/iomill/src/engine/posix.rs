@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::wake::Deadline;
-use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Memory, Op, Request};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Memory, Op};
 
 /// Threads per engine, beside the caller's.
 pub const DEFAULT_THREADS: usize = 4;
@@ -40,7 +40,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct PosixState {
-    pending: VecDeque<Request>,
+    pending: VecDeque<IoRequest>,
     ended: Vec<Completion>,
     /// The waiter sleeps until `ended` is this long.
     wanted: usize,
@@ -102,7 +102,7 @@ impl PosixEngine {
 
     /// Takes the next request that the caller is to serve itself. Syncs take long and would delay wakes, so workers do
     /// them, if there are workers.
-    fn take_own(&self, state: &mut PosixState) -> Option<Request> {
+    fn take_own(&self, state: &mut PosixState) -> Option<IoRequest> {
         let mine = state.pending.front().is_some_and(|request| request.op != Op::Sync || self.threads == 0);
         if mine { state.pending.pop_front() } else { None }
     }
@@ -136,7 +136,7 @@ impl Shared {
     }
 
     /// Executes one request.
-    fn execute(&self, request: &Request) -> Completion {
+    fn execute(&self, request: &IoRequest) -> Completion {
         // SAFETY: the caller of `push` promised that file and memory stay valid until the request is done.
         let result = unsafe { transfer(request, self.poll) };
         let result = result.unwrap_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO));
@@ -148,7 +148,7 @@ impl Shared {
 ///
 /// # Safety
 /// As for `Engine::push`.
-unsafe fn transfer(request: &Request, poll: bool) -> io::Result<i32> {
+unsafe fn transfer(request: &IoRequest, poll: bool) -> io::Result<i32> {
     let fd: RawFd = request.file.handle.0;
     let Ok(offset) = libc::off_t::try_from(request.offset) else {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -207,7 +207,7 @@ impl Engine for PosixEngine {
         EngineKind::Posix
     }
 
-    unsafe fn push(&mut self, requests: &[Request]) {
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
         self.shared.lock().pending.extend(requests);
     }
 
@@ -304,7 +304,7 @@ mod tests {
         let file = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
         let mut memory = [0; 32];
         let start = Memory::one(memory.as_mut_ptr());
-        let request = |slot, op| Request { slot, op, len: 4, file, offset: 0, memory: start };
+        let request = |slot, op| IoRequest { slot, op, len: 4, file, offset: 0, memory: start };
         let requests = [request(0, Op::Sync), request(1, Op::Read), request(2, Op::Sync), request(3, Op::Read)];
         for min in [0, 1, 4] {
             let mut engine = PosixEngine::new(&EngineConfig { capacity: 4, poll: false, hold: Vec::new() });

@@ -20,7 +20,7 @@ use io_uring::{cqueue, opcode, types};
 
 use self::ring::{Kind, MAX_CAPACITY, Ring};
 use super::wake::{Deadline, EventWake};
-use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, Op, Request};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Op};
 
 /// The user data of the wake's poll; slots are 32 bits.
 const WAKE: u64 = u64::MAX;
@@ -42,9 +42,9 @@ pub struct UringEngine {
 struct Polled {
     ring: Ring,
     /// The requests by slot, for those that the plain ring must do after all.
-    requests: Vec<Option<Request>>,
+    requests: Vec<Option<IoRequest>>,
     /// Those requests: their device cannot be polled. Used only within one call.
-    unpolled: Vec<Request>,
+    unpolled: Vec<IoRequest>,
     /// Keys of the files on a device that cannot be polled.
     refused: HashSet<u64>,
 }
@@ -77,7 +77,7 @@ impl UringEngine {
 
     /// # Safety
     /// As for `Engine::push`.
-    unsafe fn try_push(&mut self, requests: &[Request]) -> io::Result<()> {
+    unsafe fn try_push(&mut self, requests: &[IoRequest]) -> io::Result<()> {
         self.awaken()?;
         let Some(polled) = &mut self.polled else {
             // SAFETY: the caller's promise.
@@ -183,7 +183,7 @@ impl Polled {
     }
 
     /// Whether a request goes to the polling ring. If so, the ring remembers it.
-    fn takes(&mut self, request: &Request) -> bool {
+    fn takes(&mut self, request: &IoRequest) -> bool {
         if request.op == Op::Sync || self.refused.contains(&request.file.key) {
             return false;
         }
@@ -217,7 +217,7 @@ impl Engine for UringEngine {
         EngineKind::Uring
     }
 
-    unsafe fn push(&mut self, requests: &[Request]) {
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
         if self.broken.is_none() {
             // SAFETY: the caller's promise.
             self.broken = unsafe { self.try_push(requests) }.err();
@@ -324,7 +324,7 @@ mod tests {
                     for slot in 0..8 {
                         let buf = memory.as_mut_slice()[slot as usize * 4096..].as_mut_ptr();
                         let (op, memory) = (Op::Read, Memory::one(buf));
-                        let request = Request { slot, op, len: 4096, file, offset: 0, memory };
+                        let request = IoRequest { slot, op, len: 4096, file, offset: 0, memory };
                         // SAFETY: memory and file stay until all requests have completed.
                         unsafe { engine.push(&[request]) };
                     }

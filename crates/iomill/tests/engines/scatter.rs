@@ -12,9 +12,9 @@ fn frames(memory: &mut PageBuf, count: usize, pages: usize) -> Vec<Segment> {
     (0..count).map(|i| Segment { buf: at(i), len: pages * PAGE }).collect()
 }
 
-fn scattered(slot: u32, op: Op, file: FileRef, offset: u64, list: &[Segment]) -> Request {
+fn scattered(slot: u32, op: Op, file: FileRef, offset: u64, list: &[Segment]) -> IoRequest {
     let len = list.iter().map(|at| at.len as u32).sum();
-    Request { slot, op, len, file, offset, memory: Memory::scatter(list) }
+    IoRequest { slot, op, len, file, offset, memory: Memory::scatter(list) }
 }
 
 /// Whether a list's memory holds the pages from `number` on, and the frames between are zero.
@@ -43,7 +43,7 @@ fn scattered_memory_reads_and_writes() {
             let mut memories: Vec<_> = (0..8).map(|_| PageBuf::new(2 * whole * PAGE).unwrap()).collect();
             let lists: Vec<_> = memories.iter_mut().map(|memory| frames(memory, count, pages)).collect();
             let offset = |slot: usize| ((7 - slot) * whole * PAGE) as u64;
-            let batch = |op: Op| -> Vec<Request> {
+            let batch = |op: Op| -> Vec<IoRequest> {
                 let requests = lists.iter().enumerate();
                 requests.map(|(i, list)| scattered(i as u32, op, named(&file, 1), offset(i), list)).collect()
             };
@@ -97,7 +97,7 @@ fn scattered_memory_goes_with_memory_in_one_place_and_with_errors() {
         let at = if name == "mmap" { u64::MAX - 4095 } else { 0 };
         let misaligned = scattered(3, Op::Write, named(&file, 1), at, &askew[1..3]);
         let plain = request(4, Op::Read, named(&file, 1), PAGE as u64, &mut one);
-        let sync = Request { len: 0, memory: Memory::NONE, ..request(5, Op::Sync, named(&file, 1), 0, &mut one) };
+        let sync = IoRequest { len: 0, memory: Memory::NONE, ..request(5, Op::Sync, named(&file, 1), 0, &mut one) };
         let expected = [5 * PAGE as i32, -libc::EBADF, -libc::EBADF, -libc::EINVAL, PAGE as i32, 0];
         // Twice: an error must leave nothing behind.
         for _ in 0..2 {

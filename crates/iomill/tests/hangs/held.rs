@@ -8,7 +8,7 @@ use std::time::Duration;
 use iomill::EngineKind;
 use iomill::engine::platform::{Choice, Platform};
 use iomill::engine::real::RealPlatform;
-use iomill::engine::{Completion, Engine, EngineConfig, EngineWake, Op, Request};
+use iomill::engine::{Completion, Engine, EngineConfig, EngineWake, IoRequest, Op};
 use iomill::sys::fs::{DriveFs, Handle};
 
 /// Blocks threads while it is shut.
@@ -88,7 +88,7 @@ impl Engine for HeldEngine {
     fn kind(&self) -> EngineKind {
         self.inner.kind()
     }
-    unsafe fn push(&mut self, requests: &[Request]) {
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
         let any = |op| requests.iter().any(|request| request.op == op);
         if any(Op::Read) {
             self.hooks.reads.pass();

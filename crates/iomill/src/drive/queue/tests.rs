@@ -19,11 +19,11 @@ const PART: FileRef = FileRef { handle: Handle(0), key: 7 };
 #[derive(Default)]
 struct Drive {
     bytes: Vec<u8>,
-    requests: VecDeque<Request>,
+    requests: VecDeque<IoRequest>,
 }
 
 /// The segments of a request.
-fn segments(request: &Request) -> Vec<Segment> {
+fn segments(request: &IoRequest) -> Vec<Segment> {
     match request.memory {
         Memory::One { buf, .. } => vec![Segment { buf, len: request.len as usize }],
         // SAFETY: the request is in flight, so its list is valid.
@@ -33,7 +33,7 @@ fn segments(request: &Request) -> Vec<Segment> {
 
 impl Drive {
     /// Transfers the first `len` bytes of a request.
-    fn transfer(&mut self, request: &Request, len: usize) -> Completion {
+    fn transfer(&mut self, request: &IoRequest, len: usize) -> Completion {
         let mut at = request.offset as usize;
         let mut rest = len;
         for Segment { buf, len } in segments(request) {
@@ -58,7 +58,7 @@ impl Engine for Drive {
     fn kind(&self) -> EngineKind {
         EngineKind::Simulated
     }
-    unsafe fn push(&mut self, requests: &[Request]) {
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
         self.requests.extend(requests);
     }
     fn wait(&mut self, _: usize, _: Option<Duration>, _: &mut Vec<Completion>) -> io::Result<()> {

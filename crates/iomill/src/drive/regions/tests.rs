@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::engine::{Completion, EngineKind, EngineWake, FileRef, Op, Request, Segment};
+use crate::engine::{Completion, EngineKind, EngineWake, FileRef, IoRequest, Op, Segment};
 use crate::sys::fs::Handle;
 
 /// Gives numbers from 10 on, up to a limit, and records the memory of each.
@@ -19,7 +19,7 @@ impl Engine for Table {
     fn kind(&self) -> EngineKind {
         EngineKind::Simulated
     }
-    unsafe fn push(&mut self, _: &[Request]) {}
+    unsafe fn push(&mut self, _: &[IoRequest]) {}
     fn wait(&mut self, _: usize, _: Option<Duration>, _: &mut Vec<Completion>) -> io::Result<()> {
         Ok(())
     }

@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Advice, fadvise};
 
-use crate::engine::Request;
+use crate::engine::IoRequest;
 
 /// Pages that are copied between two looks at the count of faults, at first and later. A look costs as much as copying
 /// three pages.
@@ -138,7 +138,7 @@ impl Ahead {
 
 impl PartStream {
     /// Notes a read. Says whether it belongs to a stream (rule 3).
-    pub(super) fn goes_on(&mut self, request: &Request) -> bool {
+    pub(super) fn goes_on(&mut self, request: &IoRequest) -> bool {
         self.streak = if request.offset == self.end { self.streak.saturating_add(1) } else { 0 };
         self.end = request.offset.saturating_add(request.len.into());
         self.streak >= STREAK
@@ -146,7 +146,7 @@ impl PartStream {
 }
 
 /// Asks the kernel for what a read will copy, without waiting for it.
-pub(super) fn announce(request: &Request) {
+pub(super) fn announce(request: &IoRequest) {
     if request.file.handle.0 < 0 {
         return;
     }
@@ -168,7 +168,7 @@ mod tests {
     fn streams_are_reads_that_go_on() {
         let file = FileRef { handle: Handle(-1), key: 0 };
         let memory = Memory::one(std::ptr::null_mut());
-        let read = |offset, len| Request { slot: 0, op: Op::Read, len, file, offset, memory };
+        let read = |offset, len| IoRequest { slot: 0, op: Op::Read, len, file, offset, memory };
         let mut stream = PartStream::default();
         assert!(!stream.goes_on(&read(1 << 20, 4096)));
         for number in 1..20 {

@@ -35,7 +35,7 @@ fn one(engine: &mut MmapEngine, op: Op, file: &File, offset: u64, memory: &mut [
     let (len, memory) = (memory.len() as u32, Memory::one(memory.as_mut_ptr()));
     let mut done = Vec::new();
     // SAFETY: memory and file outlive the request, which has ended when this returns.
-    unsafe { engine.push(&[Request { slot: 0, op, len, file, offset, memory }]) };
+    unsafe { engine.push(&[IoRequest { slot: 0, op, len, file, offset, memory }]) };
     while done.is_empty() {
         engine.wait(1, None, &mut done).unwrap();
     }
@@ -201,7 +201,7 @@ fn memory_that_is_lost_is_an_error_too() {
     lost.set_len(0).unwrap();
     let file = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
     // SAFETY: the mapping stays; its page fails.
-    unsafe { engine.push(&[Request { slot: 0, op: Op::Read, len: PAGE as u32, file, offset: 0, memory }]) };
+    unsafe { engine.push(&[IoRequest { slot: 0, op: Op::Read, len: PAGE as u32, file, offset: 0, memory }]) };
     let mut done = Vec::new();
     engine.wait(1, None, &mut done).unwrap();
     assert_eq!(done[0].result, -libc::EFAULT);
@@ -246,7 +246,7 @@ fn a_cold_engine_fetches_what_is_read_and_nothing_around_it() {
     let offsets = [1500, 2000, 2500, 3000].map(|page| page * PAGE as u64);
     let mut memories = vec![0; offsets.len() * PAGE];
     let handle = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
-    let request = |(slot, (&offset, memory)): (usize, (&u64, &mut [u8]))| Request {
+    let request = |(slot, (&offset, memory)): (usize, (&u64, &mut [u8]))| IoRequest {
         slot: slot as u32,
         op: Op::Read,
         len: PAGE as u32,
@@ -306,7 +306,7 @@ fn a_write_beside_a_sync_is_left_to_the_next_one() {
     let (mut bytes, mut done) = ([5; PAGE], Vec::new());
     let memory = Memory::one(bytes.as_mut_ptr());
     let request =
-        Request { slot: 0, op: Op::Write, len: PAGE as u32, file: FileRef { handle, key: 1 }, offset: 0, memory };
+        IoRequest { slot: 0, op: Op::Write, len: PAGE as u32, file: FileRef { handle, key: 1 }, offset: 0, memory };
     // SAFETY: memory and file outlive the request, which has ended below.
     unsafe { engine.push(&[request]) };
     engine.begin();

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::files::{FileTable, Target};
-use crate::engine::{Memory, NO_REGION, Op, Request};
+use crate::engine::{IoRequest, Memory, NO_REGION, Op};
 use crate::sys::fs::Handle;
 
 /// The largest number of entries in the submission queue. A larger queue would only touch more memory.
@@ -95,7 +95,7 @@ impl Ring {
     ///
     /// # Safety
     /// As for [`crate::engine::Engine::push`].
-    pub(super) unsafe fn push(&mut self, requests: &[Request]) -> io::Result<()> {
+    pub(super) unsafe fn push(&mut self, requests: &[IoRequest]) -> io::Result<()> {
         let mut rest = requests;
         while !rest.is_empty() {
             let (submitter, mut queue, _) = self.ring.split();
@@ -328,8 +328,8 @@ unsafe fn update_region(submitter: &Submitter<'_>, region: u16, start: *mut u8, 
 }
 
 /// The kernel's form of a request.
-fn entry(request: &Request, target: Target) -> squeue::Entry {
-    let &Request { op, len, offset, memory, .. } = request;
+fn entry(request: &IoRequest, target: Target) -> squeue::Entry {
+    let &IoRequest { op, len, offset, memory, .. } = request;
     macro_rules! build {
         ($file:expr) => {
             match (op, memory) {

@@ -57,7 +57,7 @@ impl Bench {
     pub(super) fn dispatched(&mut self) -> Vec<(u64, u64)> {
         let before = self.drive.requests.len();
         self.queue.dispatch(&mut self.drive);
-        let shape = |request: &Request| (request.offset / PAGE, u64::from(request.len) / PAGE);
+        let shape = |request: &IoRequest| (request.offset / PAGE, u64::from(request.len) / PAGE);
         self.drive.requests.iter().skip(before).map(shape).collect()
     }
 
