@@ -14,13 +14,13 @@ use std::sync::atomic::AtomicBool;
 
 use iomill::sys::cpu;
 use iomill::{ArrayOptions, Error, Result};
-use iomill_platform::apply::{self, Outcome};
 use iomill_platform::drives::{self, Drive};
-use iomill_platform::finding::Setting;
 use iomill_platform::interrupts::{self, Mobility};
 use iomill_platform::machine::Machine as Platform;
-use iomill_platform::state::Store;
 use iomill_platform::tree::{Tree, chosen};
+use iomill_tune::apply::{self, Outcome};
+use iomill_tune::finding::Setting;
+use iomill_tune::state::Store;
 
 use crate::arena::{Arena, Shape};
 use crate::bench::Stage;

@@ -6,8 +6,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use iomill::sys::{block, mounts};
 use iomill::{Error, Result};
+use iomill_platform::devices;
+use iomill_platform::mounts::{self, Mount};
+use iomill_platform::tree::{Tree, chosen};
 use serde::Serialize;
 
 use crate::target::Target;
@@ -47,22 +49,23 @@ pub struct Ground {
 impl Machine {
     /// Reads the facts of this machine, and of the file systems under the parts.
     pub fn look(target: &Target) -> Machine {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let mounts = read("/proc/self/mountinfo");
+        let tree = Tree::machine();
+        let read = |path: &str| tree.get(path).unwrap_or_default();
+        let mounts = mounts::all(&tree);
         let drives = target.parts().iter().map(|part| {
             let path = part.path.canonicalize().unwrap_or_else(|_| part.path.clone());
-            let (file_system, device) = mount_of(&mounts, &path).unwrap_or_else(|| itself(&path));
-            let scheduler = scheduler_of(&device);
+            let (file_system, device) = mount_of(&mounts, &path).unwrap_or_else(|| itself(&tree, &path));
+            let scheduler = scheduler_of(&tree, &device);
             Ground { path: part.path.clone(), len_bytes: part.len_bytes, file_system, device, scheduler }
         });
-        let online = cpus_in(read("/sys/devices/system/cpu/online").trim());
+        let online = tree.cpus("sys/devices/system/cpu/online").map_or(0, |cpus| cpus.len());
         let allowed = std::thread::available_parallelism().map_or(online, usize::from);
         Machine {
-            cpu_model: cpu_model(&read("/proc/cpuinfo")),
+            cpu_model: cpu_model(&read("proc/cpuinfo")),
             cores: online.max(allowed),
             cores_allowed: allowed,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            memory_bytes: meminfo(&read("/proc/meminfo"), "MemTotal:").unwrap_or_else(told_memory_bytes),
+            memory_bytes: meminfo(&read("proc/meminfo"), "MemTotal:").unwrap_or_else(told_memory_bytes),
             drives: drives.collect(),
         }
     }
@@ -90,10 +93,10 @@ impl Machine {
 }
 
 /// File system type and device of a file outside the mount table, as within a chroot. They come from the file itself.
-fn itself(path: &Path) -> (String, String) {
+fn itself(tree: &Tree, path: &Path) -> (String, String) {
     let kind = rustix::fs::statfs(path).map(|told| mounts::kind(told.f_type as u32)).unwrap_or_default();
     let number = fs::metadata(path).map(|found| found.dev()).unwrap_or_default();
-    let device = block::find(Path::new("/sys"), rustix::fs::major(number), rustix::fs::minor(number));
+    let device = devices::find(tree, (rustix::fs::major(number), rustix::fs::minor(number)));
     (kind, device.map(|device| format!("/dev/{}", device.name)).unwrap_or_default())
 }
 
@@ -133,27 +136,16 @@ fn cpu_model(cpuinfo: &str) -> String {
     value("model name").or_else(|| value("Model")).or_else(|| value("CPU part")).unwrap_or_default()
 }
 
-/// Counts a list such as `0-3,8`.
-fn cpus_in(list: &str) -> usize {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
-    };
-    list.split(',').filter_map(range).sum()
-}
-
 /// File system type and source of the mount that holds a path.
-fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
-    let mounts = iomill_platform::mounts::table(mountinfo);
-    let mount = iomill_platform::mounts::holding(&mounts, path)?;
+fn mount_of(mounts: &[Mount], path: &Path) -> Option<(String, String)> {
+    let mount = mounts::holding(mounts, path)?;
     Some((mount.kind.clone(), mount.source.clone()))
 }
 
-fn scheduler_of(device: &str) -> String {
+fn scheduler_of(tree: &Tree, device: &str) -> String {
     let Some(name) = device.strip_prefix("/dev/") else { return String::new() };
-    let text = fs::read_to_string(format!("/sys/class/block/{name}/queue/scheduler")).unwrap_or_default();
-    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen);
-    chosen.unwrap_or(text.trim()).to_owned()
+    let text = tree.get(&format!("sys/class/block/{name}/queue/scheduler")).unwrap_or_default();
+    chosen(&text).to_owned()
 }
 
 #[cfg(test)]
@@ -163,23 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deepest_mount_is_found() {
-        let mounts = "27 1 254:0 / / rw - ext4 /dev/vda rw\n\
-                      28 27 0:25 / /mnt rw,nosuid shared:1 - tmpfs none ro\n\
-                      29 28 8:1 / /mnt/a\\040b rw - xfs /dev/sda1 rw\n\
-                      30 28 8:2 / /mnt/a\\040b rw - btrfs /dev/sda2 rw\n";
-        let found = |path| mount_of(mounts, Path::new(path)).unwrap();
-        assert_eq!(found("/home/x"), ("ext4".into(), "/dev/vda".into()));
-        assert_eq!(found("/mnt/c"), ("tmpfs".into(), "none".into()));
-        assert_eq!(found("/mntc"), ("ext4".into(), "/dev/vda".into()));
-        assert_eq!(found("/mnt/a b/f"), ("btrfs".into(), "/dev/sda2".into()));
-    }
-
-    #[test]
-    fn lists_of_cpus_and_memory_are_read() {
-        assert_eq!(cpus_in("0-3,8"), 5);
-        assert_eq!(cpus_in("0"), 1);
-        assert_eq!(cpus_in(""), 0);
+    fn memory_and_model_are_read() {
         assert_eq!(meminfo("MemTotal:       24684084 kB\n", "MemTotal:"), Some(24_684_084 << 10));
         assert_eq!(meminfo("MemTotal: x kB", "MemTotal:"), None);
         assert_eq!(cpu_model("processor : 0\nmodel name\t: A CPU\nmodel name\t: B"), "A CPU");
@@ -187,9 +163,9 @@ mod tests {
 
     #[test]
     fn a_path_outside_the_table_is_described() {
-        let (kind, device) = itself(Path::new(env!("CARGO_MANIFEST_DIR")));
+        let (kind, device) = itself(&Tree::machine(), Path::new(env!("CARGO_MANIFEST_DIR")));
         assert!(!kind.is_empty() && (device.is_empty() || device.starts_with("/dev/")), "{kind} {device}");
-        assert_eq!(itself(Path::new("/nonexistent")), Default::default());
+        assert_eq!(itself(&Tree::machine(), Path::new("/nonexistent")), Default::default());
         assert!(told_memory_bytes() > 1 << 20);
     }
 

@@ -1,10 +1,26 @@
 //! Lists of CPUs in the kernel's form.
 
-use iomill::sys::cpu;
+use std::io;
 
-/// Reads `0-3,8`. The result is empty if the text is not such a list.
-pub fn parse(text: &str) -> Vec<usize> {
-    cpu::parse_list(text).unwrap_or_default()
+/// No machine has more CPUs. The bound prevents a damaged text from filling the memory.
+const CPUS_MAX: usize = 1 << 16;
+
+/// Reads `0-3,8`. The CPUs come in rising order, each once; an empty text is an empty list.
+pub fn parse(text: &str) -> io::Result<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for range in text.trim().split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
+            (Ok(first), Ok(last)) if first <= last && last < CPUS_MAX => cpus.extend(first..=last),
+            _ => {
+                let why = format!("{range:?} is not a range of CPUs such as 0-3 or 5");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+        }
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(cpus)
 }
 
 /// Writes `0-3,8`. The CPUs are in rising order.
@@ -28,8 +44,12 @@ mod tests {
     #[test]
     fn lists_come_and_go() {
         for text in ["", "0", "0-3,8", "1,3,5-6"] {
-            assert_eq!(show(&parse(text)), text);
+            assert_eq!(show(&parse(text).unwrap()), text);
         }
-        assert_eq!(parse("nonsense"), [0usize; 0]);
+        assert_eq!(parse("0-3,8,10-11\n").unwrap(), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(parse("5,1,1-2").unwrap(), [1, 2, 5]);
+        for bad in ["a", "1-", "-1", "3-1", "0-99999999999", "0-70000", "1;2"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -4,18 +4,32 @@
 //! with several paths leads to each path. Non-goals: drives of other machines.
 
 use std::collections::BTreeSet;
+use std::error::Error;
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use iomill::{Error, Result};
-
-use crate::cpus;
+use crate::devices::{self, STACK_MAX, ancestors, is_numbered, name_of};
 use crate::machine::Machine;
 use crate::mounts;
-use crate::tree::{MACHINE, Tree};
+use crate::tree::Tree;
 
-/// How many levels to follow in devices that are made of devices.
-const STACK_MAX: usize = 8;
+/// Why a path leads to no drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoDrive {
+    /// The path.
+    pub what: String,
+    /// The reason, and what to do.
+    pub why: String,
+}
+
+impl fmt::Display for NoDrive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.why)
+    }
+}
+
+impl Error for NoDrive {}
 
 /// The protocol of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,13 +103,9 @@ pub fn all(tree: &Tree, machine: &Machine) -> Vec<Drive> {
     drives.collect()
 }
 
-fn is_numbered(name: &str, prefix: &str) -> bool {
-    name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit()))
-}
-
 /// The drives under paths: names (`nvme0n1`), device nodes (`/dev/nvme0n1p1`), or files and directories on them. Each
 /// drive once, in order of the names.
-pub fn under(tree: &Tree, machine: &Machine, paths: &[impl AsRef<Path>]) -> Result<Vec<Drive>> {
+pub fn under(tree: &Tree, machine: &Machine, paths: &[impl AsRef<Path>]) -> Result<Vec<Drive>, NoDrive> {
     let mut found = BTreeSet::new();
     for path in paths {
         let path = path.as_ref();
@@ -108,7 +118,7 @@ pub fn under(tree: &Tree, machine: &Machine, paths: &[impl AsRef<Path>]) -> Resu
 }
 
 /// The directory of the block device that a path names or lies on.
-fn device_of(tree: &Tree, path: &Path) -> Result<String> {
+fn device_of(tree: &Tree, path: &Path) -> Result<String, NoDrive> {
     let text = path.to_string_lossy();
     if !text.is_empty()
         && !text.contains('/')
@@ -121,10 +131,10 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
         Ok(path) if tree.is_machine() => path,
         Err(error) if tree.is_machine() => {
             if text.contains('/') {
-                return Err(Error::io("find", path, error));
+                return Err(NoDrive { what: text.into_owned(), why: format!("it cannot be found: {error}") });
             }
             let why = "it is neither a block device (`ls /sys/block` lists them) nor a file here".to_owned();
-            return Err(Error::Tool { what: format!("{text:?}"), why });
+            return Err(NoDrive { what: format!("{text:?}"), why });
         }
         _ => path.to_owned(),
     };
@@ -138,7 +148,7 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String> {
     // Within a chroot the table lacks mounts that begin outside. The file itself still has the number of its device.
     let number =
         mount.map(|mount| mount.number.clone()).or_else(|| tree.is_machine().then(|| number_of(&path)).flatten());
-    let nowhere = |why: String| Error::Tool { what: format!("{}", path.display()), why };
+    let nowhere = |why: String| NoDrive { what: path.display().to_string(), why };
     let number = number.ok_or_else(|| nowhere("no mounted file system holds it; give an absolute path".into()))?;
     // btrfs has its own numbers, and names its device only as the source.
     let by_number = tree.resolve(&format!("sys/dev/block/{number}")).or_else(|| numbered(tree, &number));
@@ -184,42 +194,26 @@ fn numbered(tree: &Tree, number: &str) -> Option<String> {
 
 /// Adds the whole devices below a device.
 fn leaves(tree: &Tree, directory: &str, depth: usize, found: &mut BTreeSet<String>) {
-    let whole = match directory.rsplit_once('/') {
-        Some((parent, _)) if tree.exists(&format!("{directory}/partition")) => parent,
-        _ => directory,
-    };
-    let slaves = tree.list(&format!("{whole}/slaves"));
-    let below: Vec<String> = slaves.iter().filter_map(|name| tree.resolve(&format!("{whole}/slaves/{name}"))).collect();
-    if below.is_empty() || depth == 0 {
+    let whole = devices::whole(tree, directory);
+    let parts = devices::parts(tree, whole);
+    if parts.is_empty() || depth == 0 {
         found.insert(whole.to_owned());
+        return;
     }
-    for slave in below.iter().filter(|_| depth > 0) {
-        leaves(tree, slave, depth - 1, found);
-    }
+    parts.iter().for_each(|part| leaves(tree, part, depth - 1, found));
 }
 
 /// Reads the drive in a directory of sysfs.
 fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
-    let name = directory.rsplit('/').next().unwrap_or_default().to_owned();
+    let name = name_of(directory).to_owned();
     let (controllers, queues) = paths_of(tree, directory, &name);
     let ground = controllers.first().map_or_else(|| directory.to_owned(), |(_, controller)| controller.clone());
     let ground = ground.as_str();
     let function = ancestors(ground)
         .find(|dir| tree.exists(&format!("{dir}/msi_irqs")) || tree.exists(&format!("{dir}/local_cpulist")));
     let driver = function.and_then(|dir| tree.resolve(&format!("{dir}/driver")));
-    let driver = driver.and_then(|driver| driver.rsplit('/').next().map(str::to_owned));
-    let node_of = |ground: &str| {
-        ancestors(ground).find_map(|dir| tree.get(&format!("{dir}/numa_node"))).and_then(|node| node.parse().ok())
-    };
-    // A drive with paths to different nodes is near none.
-    let node = node_of(ground).filter(|node| controllers.iter().all(|(_, other)| node_of(other) == Some(*node)));
-    let near = match node {
-        Some(node) => machine.node_cpus(node).to_vec(),
-        None => function
-            .and_then(|dir| tree.get(&format!("{dir}/local_cpulist")))
-            .map(|list| cpus::parse(&list))
-            .unwrap_or_default(),
-    };
+    let driver = driver.map(|driver| name_of(&driver).to_owned());
+    let (node, near) = devices::near(tree, directory);
     let transport = transport(tree, directory, &name, controllers.is_empty());
     let first = [format!("{directory}/device/model"), format!("{ground}/model")];
     let model = first.iter().find_map(|path| tree.get(path)).unwrap_or_default().trim().to_owned();
@@ -244,32 +238,21 @@ fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
 
 /// Names and directories of an NVMe namespace's controllers, and the directories of the queues that serve it.
 fn paths_of(tree: &Tree, directory: &str, name: &str) -> (Vec<(String, String)>, Vec<String>) {
-    let mut controllers = Vec::new();
-    let mut queues = Vec::new();
-    let is_controller = |name: &str| is_numbered(name, "nvme");
-    if let Some((above, _)) = directory.rsplit_once('/') {
-        let parent = above.rsplit('/').next().unwrap_or_default();
-        if is_controller(parent) {
-            controllers.push((parent.to_owned(), above.to_owned()));
-        } else if directory.contains("/nvme-subsystem/") {
-            // The controller nvme0 reaches nvme1n2 as nvme1c0n2.
-            let numbers = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
-            for (link, (subsystem, namespace)) in
-                tree.list(above).into_iter().filter(|link| is_controller(link)).zip(numbers.into_iter().cycle())
-            {
-                let Some(controller) = tree.resolve(&format!("{above}/{link}")) else { continue };
-                let path = format!("{controller}/nvme{subsystem}c{}n{namespace}", link.trim_start_matches("nvme"));
-                if tree.exists(&format!("{path}/queue")) {
-                    queues.push(path);
-                }
-                controllers.push((link, controller));
-            }
-        }
+    let here = vec![directory.to_owned()];
+    let above = directory.rsplit_once('/').map_or("", |(above, _)| above);
+    if is_numbered(name_of(above), "nvme") {
+        return (vec![(name_of(above).to_owned(), above.to_owned())], here);
     }
-    if queues.is_empty() {
-        queues.push(directory.to_owned());
-    }
-    (controllers, queues)
+    let controllers = devices::controllers(tree, directory);
+    // The controller nvme0 reaches nvme1n2 as nvme1c0n2.
+    let numbers = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
+    let path = |(controller, place): &(String, String)| {
+        let (subsystem, namespace) = numbers?;
+        let path = format!("{place}/nvme{subsystem}c{}n{namespace}", controller.trim_start_matches("nvme"));
+        tree.exists(&format!("{path}/queue")).then_some(path)
+    };
+    let queues: Vec<String> = controllers.iter().filter_map(path).collect();
+    (controllers, if queues.is_empty() { here } else { queues })
 }
 
 fn transport(tree: &Tree, directory: &str, name: &str, has_no_controller: bool) -> Transport {
@@ -288,17 +271,6 @@ fn transport(tree: &Tree, directory: &str, name: &str, has_no_controller: bool) 
         return Transport::Sas;
     }
     Transport::Other
-}
-
-/// A directory and those above it, within `sys/devices`.
-pub(crate) fn ancestors(directory: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(directory), |dir| dir.rsplit_once('/').map(|(above, _)| above))
-        .take_while(|dir| dir.starts_with("sys/devices/"))
-}
-
-/// The path of a node or file as the user would write it.
-pub(crate) fn shown(path: &str) -> String {
-    format!("{MACHINE}{path}")
 }
 
 #[cfg(test)]

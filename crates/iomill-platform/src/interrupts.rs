@@ -5,7 +5,6 @@
 //! show which interrupts are managed; debugfs does, and so does a write. Non-goals: finding that out by a write when
 //! nothing is to change.
 
-use crate::cpus;
 use crate::drives::Drive;
 use crate::tree::Tree;
 
@@ -66,7 +65,7 @@ pub fn of(tree: &Tree, drive: &Drive) -> Vec<Interrupt> {
     for number in numbers {
         // An interrupt without a handler is not in use yet.
         let Some(line) = table.iter().find(|line| line.number == number) else { continue };
-        let list = |name: &str| tree.get(&format!("proc/irq/{number}/{name}")).map(|list| cpus::parse(&list));
+        let list = |name: &str| tree.cpus(&format!("proc/irq/{number}/{name}"));
         found.push(Interrupt {
             number,
             name: line.name.clone(),

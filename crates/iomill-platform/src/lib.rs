@@ -1,23 +1,17 @@
-//! The machine under an array: its state, the parts of it that cost I/Os, and how to mend them.
+//! What the kernel says of the machine: mounts, CPUs, NUMA nodes, block devices, interrupts.
 //!
-//! Goals: everything that is read from sysfs, procfs and controllers, or written there, goes through one
-//! [`tree::Tree`]. So a recorded machine can replace a real one. Nothing changes before the old values are durable.
-//! Non-goals: measuring; restarting controllers or drivers; anything that could lose data, such as switching a write
-//! cache off.
+//! Goals: one parser for each file of sysfs and procfs, for the library and its tools. Everything that is read from sysfs,
+//! procfs and controllers, or written there, goes through one [`tree::Tree`]. So a recorded machine can replace a real one.
+//! It is light, because the library is built with it. Non-goals: judging what is read, and deciding what to change.
 //!
-//! [`drives`] and [`machine::Machine`] hold what is read. [`findings`] judges it, [`apply`] makes settings and puts the
-//! old values back, and [`persist`] writes files for settings that a restart would lose.
+//! [`devices`], [`drives`] and [`machine::Machine`] hold what is read.
 
-pub mod apply;
 pub mod cpus;
+pub mod devices;
 pub mod drives;
-pub mod finding;
-pub mod findings;
 pub mod interrupts;
 pub mod machine;
 pub mod mounts;
 mod nvme;
-pub mod persist;
 pub mod record;
-pub mod state;
 pub mod tree;

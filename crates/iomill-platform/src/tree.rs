@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
+use crate::cpus;
 use crate::nvme;
 use crate::record::{self, Record};
 
@@ -113,8 +114,14 @@ impl Tree {
         self.get(path)?.parse().ok()
     }
 
+    /// A list of CPUs in a file, such as `0-3,8`.
+    pub fn cpus(&self, path: &str) -> Option<Vec<usize>> {
+        let list = self.get(path)?;
+        self.noted(path, cpus::parse(&list))
+    }
+
     /// The names in a directory in order; none if there is no such directory.
-    pub fn list(&self, path: &str) -> Vec<String> {
+    pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
         let read = || -> io::Result<Vec<String>> {
             let mut names = Vec::new();
             for entry in fs::read_dir(self.place(path))? {
@@ -124,13 +131,18 @@ impl Tree {
             Ok(names)
         };
         let names = match read() {
-            Err(error) if is_absent(&error) => return Vec::new(),
-            other => self.noted(path, other).unwrap_or_default(),
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            names => names?,
         };
         if let Some(record) = &self.record {
             record.borrow_mut().directory(path, &names);
         }
-        names
+        Ok(names)
+    }
+
+    /// As [`Tree::names`], but notes directories that cannot be read, and leaves them out.
+    pub fn list(&self, path: &str) -> Vec<String> {
+        self.noted(path, self.names(path)).unwrap_or_default()
     }
 
     /// Whether a process of that name runs. The record has only this process, because the user's other processes are
@@ -224,7 +236,8 @@ impl Tree {
         fs::write(place, shown.join(" ") + "\n")
     }
 
-    fn noted<T>(&self, path: &str, result: io::Result<T>) -> Option<T> {
+    /// Notes why something below `path` could not be read.
+    pub(crate) fn noted<T>(&self, path: &str, result: io::Result<T>) -> Option<T> {
         result
             .map_err(|error| {
                 self.unreadable.borrow_mut().insert(format!("/{path} could not be read: {error}"));
@@ -243,6 +256,11 @@ fn is_absent(error: &io::Error) -> bool {
 fn feature_path(path: &str) -> Option<(&str, u8)> {
     let (controller, feature) = path.strip_prefix("ioctl/")?.split_once("/feature/")?;
     Some((controller, u8::from_str_radix(feature, 16).ok()?))
+}
+
+/// The path of a node or file as the user would write it.
+pub fn shown(path: &str) -> String {
+    format!("{MACHINE}{path}")
 }
 
 /// Reads `0x107`.

@@ -162,7 +162,7 @@ fn traced(
     let Some(device) = number.and_then(parse) else {
         return Ok(Err("it is not on exactly one block device".to_owned()));
     };
-    let cpus = tree.get("sys/devices/system/cpu/online").map_or(1, |list| iomill_platform::cpus::parse(&list).len());
+    let cpus = tree.cpus("sys/devices/system/cpu/online").map_or(1, |cpus| cpus.len());
     let trace = match Trace::start(device, cpus) {
         Ok(trace) => trace,
         Err(why) => return Ok(Err(why)),

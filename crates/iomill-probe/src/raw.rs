@@ -91,6 +91,9 @@ impl Raw {
 
 #[cfg(test)]
 mod tests {
+    use iomill_platform::mounts;
+    use iomill_platform::tree::Tree;
+
     use super::*;
 
     #[test]
@@ -100,9 +103,8 @@ mod tests {
         assert!(told("/dev/null").contains("no block device"));
         assert!(told(env!("CARGO_MANIFEST_DIR")).contains("no block device"));
         // The device of the root file system, if this machine shows one and the test may open it.
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let root =
-            mounts.lines().filter(|line| line.split(' ').nth(1) == Some("/")).filter_map(|line| line.split(' ').next());
+        let mounts = mounts::all(&Tree::machine());
+        let root = mounts.iter().filter(|mount| mount.point == Path::new("/")).map(|mount| mount.source.as_str());
         for device in root.filter(|device| device.starts_with("/dev/") && Path::new(device).exists()) {
             let told = told(device);
             assert!(told.contains("in use") || told.contains("may not be read"), "{device}: {told}");

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use iomill::{Error, Result};
+use iomill_platform::mounts;
 
 use crate::leftovers;
 
@@ -128,13 +129,11 @@ impl Drop for MemoryGroup {
 /// only.
 fn parents(mountinfo: &str, own: &str) -> Vec<(Version, PathBuf)> {
     let mut parents = Vec::new();
-    for line in mountinfo.lines() {
-        let (Some(point), Some((_, after))) = (line.split(' ').nth(4), line.split_once(" - ")) else { continue };
-        let mut fields = after.split(' ');
-        let (kind, options) = (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
-        let point = PathBuf::from(point);
-        match kind {
-            "cgroup" if options.split(',').any(|option| option == "memory") => {
+    for mount in mounts::table(mountinfo) {
+        let has_memory = mount.has("memory");
+        let point = mount.point;
+        match mount.kind.as_str() {
+            "cgroup" if has_memory => {
                 let own = own.lines().find_map(|line| {
                     let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
                     controllers.split(',').any(|name| name == "memory").then_some(path)

@@ -4,15 +4,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use iomill_platform::apply::{self, Change, Outcome, Undone};
-use iomill_platform::drives::{self, Drive, Transport};
-use iomill_platform::finding::{Finding, Verdict};
-use iomill_platform::findings::{self, Wishes};
+use iomill::Error;
+use iomill_platform::drives::{self, Drive, NoDrive, Transport};
 use iomill_platform::machine::Machine;
-use iomill_platform::persist::{self, Plan};
 use iomill_platform::record::Record;
-use iomill_platform::state::{self, Store};
 use iomill_platform::tree::Tree;
+use iomill_tune::apply::{self, Change, Outcome, Undone};
+use iomill_tune::finding::{Finding, Verdict};
+use iomill_tune::findings::{self, Wishes};
+use iomill_tune::persist::{self, Plan};
+use iomill_tune::state::{self, Store};
 use serde_json::{Value, json};
 
 use crate::arguments::Tune;
@@ -131,15 +132,20 @@ fn store(arguments: &Tune) -> Result<Store> {
 /// The named drives; or else the array's; or else all.
 fn chosen_drives(context: &Context<'_>, arguments: &Tune, tree: &Tree, machine: &Machine) -> Result<Vec<Drive>> {
     if !arguments.drives.is_empty() {
-        return Ok(drives::under(tree, machine, &arguments.drives)?);
+        return under(tree, machine, &arguments.drives);
     }
     // A recorded machine has no array that can be opened here.
     if tree.is_machine() && context.starts_if_named()?.is_some() {
         let info = context.peek()?.info()?;
         let paths: Vec<_> = info.drives.iter().map(|drive| drive.path.clone()).collect();
-        return Ok(drives::under(tree, machine, &paths)?);
+        return under(tree, machine, &paths);
     }
     Ok(drives::all(tree, machine))
+}
+
+fn under(tree: &Tree, machine: &Machine, paths: &[PathBuf]) -> Result<Vec<Drive>> {
+    let found = drives::under(tree, machine, paths);
+    Ok(found.map_err(|NoDrive { what, why }| Error::Tool { what, why })?)
 }
 
 fn header(machine: &Machine, drives: &[Drive]) -> String {

@@ -1,8 +1,10 @@
 //! Checks and choices when an array is opened or a file is created: options, engines, CPUs, counters. Non-goals: applying them. This file
 //! has no types of its own.
 
-use std::path::Path;
 use std::sync::Arc;
+
+use iomill_platform::devices;
+use iomill_platform::tree::Tree;
 
 use super::options::{ArrayOptions, Layout, Mode};
 use crate::catalog::{Catalog, Drive, FileSpec};
@@ -13,8 +15,8 @@ use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::exec::CpusOfDrives;
 use crate::exec::roles::NodeRoles;
+use crate::sys::cpu;
 use crate::sys::fs::{Access, Alignment, DriveFile};
-use crate::sys::{block, cpu};
 
 /// Most slots of one thread over all drives: an io_uring takes no more.
 const IN_FLIGHT_MAX: usize = 65_000;
@@ -143,7 +145,7 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         }
         if options.poll && choice.kind == EngineKind::Uring {
             let device = drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e))?.device;
-            if block::can_poll(Path::new("/sys"), &device) == Some(false) {
+            if devices::can_poll(&Tree::machine(), &device) == Some(false) {
                 notices.push(format!(
                     "drive {name}: {device} has no queues to poll (`io_poll` is 0), so completions come by interrupt"
                 ));

@@ -3,13 +3,15 @@
 //! Goals: the fastest engine that a drive and the machine's rules allow, and a plain line if it is not the first
 //! choice. Non-goals: measuring which engine is faster.
 
-use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
+
+use iomill_platform::mounts;
+use iomill_platform::tree::Tree;
 
 use super::aio::AioEngine;
 use super::mmap::{self, MappedParts, MmapEngine};
@@ -22,7 +24,7 @@ use crate::counters;
 use crate::sys::clock::{Clock, MonotonicClock};
 use crate::sys::fs::{DriveFs, Handle};
 use crate::sys::memory::{PageBuf, page_bytes};
-use crate::sys::mounts;
+use crate::sys::neighbours::neighbours;
 use crate::sys::real_fs::RealFs;
 
 /// Capacity of the engines that are made only to see whether it works.
@@ -50,7 +52,7 @@ impl Platform for RealPlatform {
 
     fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
         // Without /proc the siblings are still known.
-        mounts::neighbours(near, &mounts::read_mountinfo().unwrap_or_default())
+        neighbours(near, mounts::all(&Tree::machine()))
     }
 
     fn choose(&self, drive: &dyn DriveFs, probe: Handle, wish: Option<EngineKind>) -> io::Result<Choice> {
@@ -247,7 +249,7 @@ fn why_no_mmap(error: &io::Error) -> String {
 
 /// The value of a kernel setting, if it is readable.
 fn setting(name: &str) -> Option<String> {
-    Some(fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().to_owned())
+    Tree::machine().get(&format!("proc/sys/{name}"))
 }
 
 #[cfg(test)]

@@ -17,11 +17,13 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 use std::task::Waker;
 use std::thread::JoinHandle;
+
+use iomill_platform::machine;
+use iomill_platform::tree::Tree;
 
 use crate::drive::serve;
 use crate::error::{Error, Result};
@@ -240,7 +242,7 @@ impl Drop for Reset {
 
 /// One thread per node, bound to the node's CPUs where there are several nodes. An error if no thread at all could be started.
 fn start(name: &str, closes: bool) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>> {
-    let nodes = cpu::nodes(Path::new("/sys/devices/system/node")).unwrap_or_default();
+    let nodes = machine::nodes(&Tree::machine()).unwrap_or_default();
     let mut cpus_of: Vec<Vec<usize>> = nodes.into_iter().map(|node| node.cpus).collect();
     if cpus_of.len() < 2 {
         cpus_of = vec![Vec::new()];

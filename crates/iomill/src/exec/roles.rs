@@ -3,10 +3,10 @@
 //! Goals: options are checked against the machine once, and errors list its nodes. Non-goals: starting threads and placing memory by
 //! these roles.
 
-use std::path::Path;
+use iomill_platform::machine::NODES;
+use iomill_platform::tree::{Tree, shown};
 
 use crate::error::{Error, Result};
-use crate::sys::cpu::NODE_ROOT;
 use crate::sys::topology::{self, Node, Topology};
 
 /// The nodes and what each is for.
@@ -33,10 +33,10 @@ impl NodeRoles {
             Topology::Machine if !has_threads => Topology::One,
             topology => topology,
         };
-        let nodes = topology::nodes(topology, Path::new(NODE_ROOT)).map_err(|e| match topology {
+        let nodes = topology::nodes(topology, &Tree::machine()).map_err(|e| match topology {
             Topology::Emulate(_) => Error::invalid(format!("topology {topology}"), e.to_string()),
             // Its message has the advice that fits.
-            _ if e.raw_os_error() == Some(libc::EMFILE) => Error::io("list the machine's nodes in", NODE_ROOT, e),
+            _ if e.raw_os_error() == Some(libc::EMFILE) => Error::io("list the machine's nodes in", shown(NODES), e),
             _ => Error::Topology { source: e },
         })?;
         let chosen = |wanted: &Option<Vec<usize>>, what| match wanted {

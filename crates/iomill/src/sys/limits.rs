@@ -4,13 +4,11 @@
 //! address space. The root path is an argument, so that a test can bring its own tree. Non-goals: how much of the
 //! memory is free now.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::mounts::unescape;
+use iomill_platform::mounts::{self, Mount};
 
 /// The default size of the cache, if there is memory enough, in bytes.
 pub const DEFAULT_CACHE_BYTES: u64 = 512 << 20;
@@ -41,11 +39,11 @@ pub fn memory_limit_bytes(root: &Path) -> io::Result<u64> {
     else {
         return Ok(least);
     };
-    let mounts: Vec<Mount> = mounts.lines().filter_map(parse_mount).collect();
+    let mounts: Vec<Hierarchy> = mounts::table(&mounts).into_iter().filter_map(hierarchy).collect();
     for group in groups.lines().filter_map(parse_group) {
         let files: &[&str] = if group.v2 { &V2_FILES } else { &V1_FILES };
-        for mount in mounts.iter().filter(|mount| mount.v2 == group.v2) {
-            for directory in directories(root, mount, &group.path) {
+        for hierarchy in mounts.iter().filter(|hierarchy| hierarchy.v2 == group.v2) {
+            for directory in directories(root, &hierarchy.mount, &group.path) {
                 for file in files {
                     least = least.min(limit_in(&directory.join(file))?);
                 }
@@ -94,26 +92,16 @@ fn parse_group(line: &str) -> Option<Group> {
     limits_memory.then(|| Group { v2, path: PathBuf::from(path) })
 }
 
-/// The mount point of a hierarchy of groups that limits memory.
-struct Mount {
+/// The mount of a hierarchy of groups that limits memory.
+struct Hierarchy {
     v2: bool,
-    /// The group that is visible at `point`.
-    top: PathBuf,
-    point: PathBuf,
+    mount: Mount,
 }
 
-/// Reads a line of `mountinfo`: `35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory`.
-fn parse_mount(line: &str) -> Option<Mount> {
-    let (place, file_system) = line.split_once(" - ")?;
-    let (kind, rest) = file_system.split_once(' ')?;
-    let v2 = kind == "cgroup2";
-    let options = rest.rsplit(' ').next()?;
-    if !v2 && (kind != "cgroup" || options.split(',').all(|option| option != "memory")) {
-        return None;
-    }
-    let mut fields = place.split(' ').skip(3);
-    let mut path = || Some(PathBuf::from(OsString::from_vec(unescape(fields.next()?.as_bytes()))));
-    Some(Mount { v2, top: path()?, point: path()? })
+fn hierarchy(mount: Mount) -> Option<Hierarchy> {
+    let v2 = mount.kind == "cgroup2";
+    let limits_memory = v2 || mount.kind == "cgroup" && mount.has("memory");
+    limits_memory.then_some(Hierarchy { v2, mount })
 }
 
 /// The directories of a group and of all groups above it, up to the mount point of the hierarchy.
@@ -121,7 +109,7 @@ fn directories(root: &Path, mount: &Mount, group: &Path) -> Vec<PathBuf> {
     let point = root.join(mount.point.strip_prefix("/").unwrap_or(&mount.point));
     // A container may see its own group as the mount's top, and have a group name that is not below it. Then the mount
     // shows its group, or one above it.
-    let below = group.strip_prefix(&mount.top).unwrap_or(Path::new(""));
+    let below = group.strip_prefix(&mount.root).unwrap_or(Path::new(""));
     let below = if below.components().all(|part| matches!(part, Component::Normal(_))) { below } else { Path::new("") };
     below.ancestors().map(|path| point.join(path)).collect()
 }

@@ -1,14 +1,13 @@
 //! The kernel's edge: memory, files, devices, CPUs. Nearly all `unsafe` code outside engines is here.
 
 pub mod barrier;
-pub mod block;
 pub mod clock;
 pub mod cpu;
 pub mod errno;
 pub mod fs;
 pub mod limits;
 pub mod memory;
-pub mod mounts;
+pub mod neighbours;
 pub mod process;
 pub mod real_fs;
 pub mod sync;

@@ -4,25 +4,23 @@
 //! directories 0700, whatever the umask. Descriptors are not inherited. Non-goals: the data path (engines), and
 //! caching: each call is its system calls.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use iomill_platform::tree::Tree;
+use iomill_platform::{devices, mounts};
 use rustix::fs::{
     self as sys, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags,
 };
 use rustix::io::Errno;
 
-use super::block;
 use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock};
 use super::memory::PageBuf;
-use super::mounts;
 
 /// The directory that an array keeps on each of its drives.
 pub const DIRECTORY: &str = "iomill";
@@ -60,7 +58,7 @@ impl RealFs {
             sys::fsync(&parent)?;
         }
         let directory = sys::openat(&parent, DIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty())?;
-        let (has_openat2, demands) = (AtomicBool::new(true), Demands::new(Path::new("/sys")));
+        let (has_openat2, demands) = (AtomicBool::new(true), Demands::default());
         Ok(RealFs { location, directory, has_openat2, demands })
     }
 
@@ -277,28 +275,29 @@ impl DriveFs for RealFs {
         }
         let kernel_says = direct_demands(file)?.map(|(_, memory)| memory);
         let number = sys::fstat(file)?.st_dev;
-        let memory = self.demands.memory((sys::major(number), sys::minor(number)), kernel_says);
+        let memory = self.demands.memory(&Tree::machine(), (sys::major(number), sys::minor(number)), kernel_says);
         Ok(Alignment { offset: PAGE_BYTES, memory })
     }
 
     fn ground(&self) -> io::Result<Ground> {
         let space = sys::fstatvfs(&self.directory)?;
         let stat = sys::fstat(&self.directory)?;
-        let table = fs::read(mounts::MOUNTINFO).unwrap_or_default();
-        let mount = mount_id(self.directory.as_fd()).and_then(|id| find_mount(&table, id)).unwrap_or_default();
+        let tree = Tree::machine();
+        let mount =
+            mount_id(self.directory.as_fd()).and_then(|id| mounts::all(&tree).into_iter().find(|mount| mount.id == id));
         let mut number = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
         if number.0 == 0 {
             // btrfs and others put files on virtual devices. The mount's source is the real device.
-            if let Ok(source) = fs::metadata(&mount.source) {
+            if let Some(Ok(source)) = mount.as_ref().map(|mount| fs::metadata(&mount.source)) {
                 number = (sys::major(source.rdev()), sys::minor(source.rdev()));
             }
         }
-        let device = block::find(Path::new("/sys"), number.0, number.1).unwrap_or_default();
+        let device = devices::find(&tree, number).unwrap_or_default();
         let whole = device.number.map_or(stat.st_dev, |(major, minor)| sys::makedev(major, minor));
-        let file_system = match mount.file_system {
+        let file_system = match mount {
+            Some(mount) => mount.kind,
             // Within a chroot the table lacks mounts that begin outside, and there may be no table.
-            name if name.is_empty() => mounts::kind(retry(|| sys::fstatfs(&self.directory))?.f_type as u32),
-            name => name,
+            None => mounts::kind(retry(|| sys::fstatfs(&self.directory))?.f_type as u32),
         };
         Ok(Ground {
             file_system,
@@ -372,9 +371,8 @@ fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
 /// What devices demand of direct I/O's memory. Each device is looked up in sysfs once, because a look takes some ten
 /// system calls, and every part of a file asks. The drive's directory is open, so its file system stays mounted, and no
 /// other device gets the number.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Demands {
-    sys: PathBuf,
     known: Mutex<Vec<((u32, u32), Demand)>>,
 }
 
@@ -387,26 +385,21 @@ struct Demand {
 }
 
 impl Demands {
-    /// By the sysfs that is mounted at `sys`.
-    fn new(sys: &Path) -> Demands {
-        Demands { sys: sys.to_owned(), known: Mutex::default() }
-    }
-
     /// The alignment of memory that direct I/O on a device needs; `kernel_says` is what the kernel says. If the kernel does
     /// not say (before Linux 6.1), it is the device's logical block: Linux before 6.0 demands that much, and no version
     /// demands more. If the device does not show its block, as under btrfs, it is a page.
-    fn memory(&self, number: (u32, u32), kernel_says: Option<u32>) -> u32 {
-        let Demand { block, least } = self.of(number);
+    fn memory(&self, tree: &Tree, number: (u32, u32), kernel_says: Option<u32>) -> u32 {
+        let Demand { block, least } = self.of(tree, number);
         kernel_says.unwrap_or(block).max(least)
     }
 
-    fn of(&self, number: (u32, u32)) -> Demand {
+    fn of(&self, tree: &Tree, number: (u32, u32)) -> Demand {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&(_, demand)) = known.iter().find(|(known, _)| *known == number) {
             return demand;
         }
-        let device = block::find(&self.sys, number.0, number.1).unwrap_or_default();
-        let block = block::logical_block_bytes(&self.sys, &device.name).filter(|bytes| bytes.is_power_of_two());
+        let device = devices::find(tree, number).unwrap_or_default();
+        let block = devices::logical_block_bytes(tree, &device.name).filter(|bytes| bytes.is_power_of_two());
         // zram fills whole pages of memory, from the page's start. If the memory starts within a page, zram overwrites
         // what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18).
         let least = if device.name.starts_with("zram") { PAGE_BYTES } else { 1 };
@@ -420,25 +413,6 @@ fn mount_id(directory: BorrowedFd<'_>) -> Option<u64> {
     let flags = sys::StatxFlags::MNT_ID;
     let stat = sys::statx(directory, "", AtFlags::EMPTY_PATH, flags).ok()?;
     (stat.stx_mask & flags.bits() != 0).then_some(stat.stx_mnt_id)
-}
-
-/// The part of a line of `/proc/self/mountinfo` that matters here.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Mount {
-    file_system: String,
-    source: PathBuf,
-}
-
-/// Finds the line of mount `id`: `36 35 98:0 /root /mount options [optional...] - type source superoptions`.
-fn find_mount(table: &[u8], id: u64) -> Option<Mount> {
-    let table = table.split(|&byte| byte == b'\n');
-    let mut lines = table.map(|line| line.split(|&byte| byte == b' ').collect::<Vec<_>>());
-    let id = id.to_string();
-    let line = lines.find(|line| line.first().is_some_and(|first| *first == id.as_bytes()))?;
-    let dash = line.iter().position(|field| *field == b"-")?;
-    let file_system = String::from_utf8_lossy(line.get(dash + 1)?).into_owned();
-    let source = PathBuf::from(OsString::from_vec(mounts::unescape(line.get(dash + 2)?)));
-    Some(Mount { file_system, source })
 }
 
 /// Writes zeroes by whole pages from whole pages of memory, because the file may be open for direct I/O. First it reads

@@ -236,51 +236,38 @@ fn zeroes_are_written_within_pages() {
     });
 }
 
-#[test]
-fn mounts_are_found_by_number() {
-    let table = b"36 35 98:0 / /mnt\\040x rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw\n\
-                  361 35 0:44 /sub /b rw - btrfs /dev/nvme0n1p2 rw,subvol=/sub\n7 1 0:1 / /c rw - tmpfs\n\
-                  8 1 0:44 / /d rw - btrfs /dev/mapper/a\\040b rw";
-    let mount = |file_system: &str, source: &str| {
-        Some(Mount { file_system: file_system.to_owned(), source: PathBuf::from(source) })
-    };
-    assert_eq!(find_mount(table, 36), mount("ext3", "/dev/root"));
-    assert_eq!(find_mount(table, 361), mount("btrfs", "/dev/nvme0n1p2"));
-    assert_eq!(find_mount(table, 8), mount("btrfs", "/dev/mapper/a b"));
-    assert_eq!(find_mount(table, 7), None);
-    assert_eq!(find_mount(table, 3), None);
-}
-
 /// Kernels before 6.1 do not tell what direct I/O demands of memory. Kernels before 6.0 refuse memory that is not aligned to the
 /// device's logical block, which is 4,096 bytes on some drives.
 #[test]
 fn memory_is_aligned_to_a_block_where_the_kernel_tells_nothing_else() {
     let dir = scratch();
+    let sys = dir.path().join("sys");
     let devices =
         [(1, "nvme0n1", Some("4096\n")), (2, "sda", Some("512\n")), (3, "odd", Some("x\n")), (4, "zram0", None)];
     for (minor, name, block) in devices {
-        let device = dir.path().join("block").join(name);
+        let device = sys.join("block").join(name);
         std::fs::create_dir_all(device.join("queue")).unwrap();
         if let Some(block) = block {
             std::fs::write(device.join("queue/logical_block_size"), block).unwrap();
         }
-        std::fs::create_dir_all(dir.path().join("dev/block")).unwrap();
-        symlink(&device, dir.path().join(format!("dev/block/259:{minor}"))).unwrap();
+        std::fs::create_dir_all(sys.join("dev/block")).unwrap();
+        symlink(&device, sys.join(format!("dev/block/259:{minor}"))).unwrap();
     }
     // A partition has no queue of its own.
-    let part = dir.path().join("block/nvme0n1/nvme0n1p1");
+    let part = sys.join("block/nvme0n1/nvme0n1p1");
     std::fs::create_dir_all(&part).unwrap();
     std::fs::write(part.join("partition"), "1\n").unwrap();
-    symlink(&part, dir.path().join("dev/block/259:9")).unwrap();
-    let demands = Demands::new(dir.path());
-    let demand = |minor, told| demands.memory((259, minor), told);
+    symlink(&part, sys.join("dev/block/259:9")).unwrap();
+    let demands = Demands::default();
+    let tree = Tree::at(dir.path()).unwrap();
+    let demand = |minor, told| demands.memory(&tree, (259, minor), told);
     assert_eq!([1, 9, 2, 3, 4].map(|minor| demand(minor, None)), [4096, 4096, 512, 4096, 4096]);
     // A file system on no visible device, such as btrfs, or a machine without sysfs.
     assert_eq!(demand(77, None), 4096);
     assert_eq!([1, 9, 2, 77].map(|minor| demand(minor, Some(4))), [4; 4], "what the kernel tells counts");
     assert_eq!((demand(4, Some(4)), demand(2, Some(0))), (4096, 1));
     // Each part of a file asks. sysfs is asked once for each device.
-    std::fs::remove_dir_all(dir.path().join("dev")).unwrap();
+    std::fs::remove_dir_all(sys.join("dev")).unwrap();
     assert_eq!([1, 9, 2, 3, 4].map(|minor| demand(minor, None)), [4096, 4096, 512, 4096, 4096]);
     assert_eq!((demand(4, Some(4)), demand(2, Some(4))), (4096, 4));
 }

@@ -5,8 +5,10 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
 use std::str::FromStr;
+
+use iomill_platform::machine;
+use iomill_platform::tree::Tree;
 
 use super::cpu;
 use super::memory::NodePolicy;
@@ -70,16 +72,15 @@ fn only() -> Vec<Node> {
     vec![Node { id: 0, cpus: Vec::new(), memory: None }]
 }
 
-/// The nodes in rising order of their numbers; there is at least one. The kernel lists them below `root`
-/// ([`cpu::NODE_ROOT`]). Nodes without a CPU that this process may use are left out. An error if the number of emulated
-/// nodes is out of range, or if the CPUs cannot be determined.
-pub fn nodes(topology: Topology, root: &Path) -> io::Result<Vec<Node>> {
+/// The nodes in rising order of their numbers; there is at least one. Nodes without a CPU that this process may use are
+/// left out. An error if the number of emulated nodes is out of range, or if the CPUs cannot be determined.
+pub fn nodes(topology: Topology, tree: &Tree) -> io::Result<Vec<Node>> {
     match topology {
         Topology::One | Topology::Emulate(1) => Ok(only()),
         Topology::Machine => {
             let allowed = cpu::allowed()?;
             let mut nodes: Vec<Node> = Vec::new();
-            for cpu::KernelNode { id, mut cpus } in cpu::nodes(root)? {
+            for machine::Node { id, mut cpus } in machine::nodes(tree)? {
                 cpus.retain(|cpu| allowed.binary_search(cpu).is_ok());
                 if !cpus.is_empty() {
                     nodes.push(Node { id: id as usize, cpus, memory: Some(id) });
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|turn| finder.at(1, turn)), [Some(0), Some(1), Some(0), Some(1)]);
         assert_eq!([0, 1, 2, 3].map(|turn| finder.at(2, turn)), [Some(2), Some(3), Some(2), Some(3)]);
         assert_eq!((finder.at(0, 0), finder.at(3, 0)), (None, None));
-        let here = Finder::new(&nodes(Topology::Emulate(2), Path::new("/nowhere")).unwrap());
+        let here = Finder::new(&nodes(Topology::Emulate(2), &Tree::machine()).unwrap());
         assert!(here.here(0).is_some_and(|node| node < 2));
     }
 
@@ -172,19 +173,21 @@ mod tests {
     fn the_machine_is_as_the_kernel_says() {
         let allowed = cpu::allowed().unwrap();
         let root = tempfile::tempdir().unwrap();
+        let tree = Tree::at(root.path()).unwrap();
         let write = |node: &str, cpus: &str| {
-            std::fs::create_dir(root.path().join(node)).unwrap();
-            std::fs::write(root.path().join(node).join("cpulist"), cpus).unwrap();
+            let node = tree.place(machine::NODES).join(node);
+            std::fs::create_dir_all(&node).unwrap();
+            std::fs::write(node.join("cpulist"), cpus).unwrap();
         };
-        assert_eq!(nodes(Topology::Machine, &root.path().join("none")).unwrap(), only());
+        assert_eq!(nodes(Topology::Machine, &tree).unwrap(), only());
         write("node3", &format!("{}\n", allowed[0]));
         write("node4", "\n");
-        assert_eq!(nodes(Topology::Machine, root.path()).unwrap(), only(), "memory alone is no node to run on");
+        assert_eq!(nodes(Topology::Machine, &tree).unwrap(), only(), "memory alone is no node to run on");
         write("node1", &format!("{},65000\n", allowed[allowed.len() - 1]));
-        let found = nodes(Topology::Machine, root.path()).unwrap();
+        let found = nodes(Topology::Machine, &tree).unwrap();
         let of = |id: usize, cpu: usize| Node { id, cpus: vec![cpu], memory: Some(id as u32) };
         assert_eq!(found, [of(1, allowed[allowed.len() - 1]), of(3, allowed[0])]);
-        assert_eq!(nodes(Topology::One, root.path()).unwrap(), only());
+        assert_eq!(nodes(Topology::One, &tree).unwrap(), only());
     }
 
     #[test]
@@ -196,8 +199,8 @@ mod tests {
             assert!(bad.parse::<Topology>().unwrap_err().contains("emulate:N"), "{bad}");
         }
         for bad in [0, EMULATED_MAX + 1] {
-            assert!(nodes(Topology::Emulate(bad), Path::new("/nowhere")).is_err());
+            assert!(nodes(Topology::Emulate(bad), &Tree::machine()).is_err());
         }
-        assert_eq!(nodes(Topology::Emulate(1), Path::new("/nowhere")).unwrap(), only());
+        assert_eq!(nodes(Topology::Emulate(1), &Tree::machine()).unwrap(), only());
     }
 }

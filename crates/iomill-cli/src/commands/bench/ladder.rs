@@ -11,8 +11,8 @@ use iomill_bench::ladder::{self, STEPS, Settings};
 use iomill_bench::report::{Report, Row};
 use iomill_bench::rounds::Plan;
 use iomill_bench::workload::Workload;
-use iomill_platform::state;
 use iomill_platform::tree::Tree;
+use iomill_tune::state;
 
 use super::{answer, named_or_fresh, progress};
 use crate::arguments::{BenchLadder, Paper};

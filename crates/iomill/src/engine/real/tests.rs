@@ -1,7 +1,7 @@
 //! Tests of the real platform. Tests that forbid system calls run in their own process.
 
 use std::cell::Cell;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;

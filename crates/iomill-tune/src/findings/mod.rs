@@ -9,10 +9,11 @@ mod limits;
 mod mounts;
 mod queue;
 
-use crate::drives::Drive;
+use iomill_platform::drives::Drive;
+use iomill_platform::machine::Machine;
+use iomill_platform::tree::Tree;
+
 use crate::finding::Finding;
-use crate::machine::Machine;
-use crate::tree::Tree;
 
 /// The subject of findings about the whole machine.
 pub const MACHINE: &str = "machine";
@@ -61,7 +62,7 @@ pub struct Wishes {
 /// Checks drives, and the machine around them.
 pub fn all(tree: &Tree, machine: &Machine, drives: &[Drive], wishes: &Wishes) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mounted = crate::mounts::all(tree);
+    let mounted = iomill_platform::mounts::all(tree);
     for drive in drives {
         findings.extend(queue::findings(tree, machine, drive));
         findings.push(interrupts::spread(tree, machine, drive));

@@ -1,9 +1,10 @@
 //! A drive's queue in the block layer.
 
-use crate::drives::{Drive, Transport};
+use iomill_platform::drives::{Drive, Transport};
+use iomill_platform::machine::Machine;
+use iomill_platform::tree::{Tree, chosen};
+
 use crate::finding::{Finding, Verdict};
-use crate::machine::Machine;
-use crate::tree::{Tree, chosen};
 
 const ABI: &str = "Linux: Documentation/ABI/stable/sysfs-block";
 const SCHEDULERS: &str = "Zheng, Burns, Szalay: Toward Millions of File System IOPS on Low-Cost, Commodity Hardware (SC'13); \

@@ -34,7 +34,7 @@ impl Verdict {
 /// A file of the machine, and the value to write to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
-    /// The path in the [`crate::tree::Tree`].
+    /// The path in the [`iomill_platform::tree::Tree`].
     pub path: String,
     /// What to write.
     pub value: String,

@@ -1,12 +1,13 @@
 //! A drive's interrupts: their CPUs, their rate, and the daemon that moves them.
 
+use iomill_platform::cpus;
+use iomill_platform::drives::{Drive, Transport};
+use iomill_platform::interrupts::{self, Interrupt, Mobility};
+use iomill_platform::machine::Machine;
+use iomill_platform::tree::{Tree, parse_hex};
+
 use super::{Coalescing, MACHINE, Wishes};
-use crate::cpus;
-use crate::drives::{Drive, Transport};
 use crate::finding::{Finding, Verdict};
-use crate::interrupts::{self, Interrupt, Mobility};
-use crate::machine::Machine;
-use crate::tree::{Tree, parse_hex};
 
 const SPREAD: &str = "Zheng, Burns, Szalay (SC'13); Linux: Documentation/core-api/irq/irq-affinity.rst, Documentation/core-api/irq/managed_irq.rst";
 const COALESCING: &str = "Foong, Veal, Hady: Towards SSD-Ready Enterprise Platforms (ADMS 2010); NVM Express Base Specification, feature 08h";

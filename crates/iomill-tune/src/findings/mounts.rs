@@ -1,9 +1,10 @@
 //! File systems on a drive: their kind, their options, and the start of their partitions.
 
-use crate::drives::Drive;
+use iomill_platform::drives::Drive;
+use iomill_platform::mounts::Mount;
+use iomill_platform::tree::Tree;
+
 use crate::finding::{Finding, Verdict};
-use crate::mounts::Mount;
-use crate::tree::Tree;
 
 const FILE_SYSTEM: &str = "Linux: Documentation/filesystems/iomap/operations.rst; open(2), O_DIRECT";
 const OPTIONS: &str = "mount(8); Linux: Documentation/admin-guide/ext4.rst, Documentation/admin-guide/xfs.rst";

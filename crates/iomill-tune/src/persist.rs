@@ -8,12 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use iomill::{Error, Result};
+use iomill_platform::drives::Drive;
+use iomill_platform::tree::{Tree, shown};
 
 use crate::apply::text_if_there;
-use crate::drives::{Drive, shown};
 use crate::finding::{Finding, Setting, Verdict};
 use crate::state::{FILES, State, Store, replace};
-use crate::tree::Tree;
 
 /// The directory of the files, unless the user names another.
 pub const DIRECTORY: &str = "/etc";

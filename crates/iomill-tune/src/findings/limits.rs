@@ -1,8 +1,9 @@
 //! Limits of processes: locked memory, open files, requests of libaio, rings, huge pages.
 
+use iomill_platform::tree::{Tree, chosen};
+
 use super::MACHINE;
 use crate::finding::{Finding, Verdict};
-use crate::tree::{Tree, chosen};
 
 const MEMLOCK: &str = "io_uring_register(2); getrlimit(2), RLIMIT_MEMLOCK";
 const OPEN_FILES: &str = "getrlimit(2), RLIMIT_NOFILE";

@@ -6,16 +6,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use iomill_platform::apply::{self, Outcome};
+use iomill_platform::devices;
 use iomill_platform::drives::{self, Drive, Transport};
-use iomill_platform::finding::{Finding, Verdict};
-use iomill_platform::findings::{self, Coalescing, NAMES, Wishes};
 use iomill_platform::interrupts::{self, Mobility};
 use iomill_platform::machine::Machine;
-use iomill_platform::persist::{self, Plan};
 use iomill_platform::record::Record;
-use iomill_platform::state::{self, Store};
 use iomill_platform::tree::Tree;
+use iomill_tune::apply::{self, Outcome};
+use iomill_tune::finding::{Finding, Verdict};
+use iomill_tune::findings::{self, Coalescing, NAMES, Wishes};
+use iomill_tune::persist::{self, Plan};
+use iomill_tune::state::{self, Store};
 use tempfile::TempDir;
 
 const ALL: [&str; 5] = ["two-socket-nvme", "four-node-nvme", "sata-sas", "cloud-vm", "empty"];
@@ -374,21 +375,19 @@ fn a_record_of_a_record_finds_the_same() {
     }
 }
 
-/// The library, which binds drive threads, and `tune` find the same node for a drive.
+/// The library, which looks devices up by number to bind drive threads, and `tune` find the same node for a drive.
 #[test]
 fn the_library_finds_the_same_nodes() {
     let mut seen = 0;
     for name in ["two-socket-nvme", "four-node-nvme"] {
         let place = place(name);
-        let sys = place.dir.path().join("root/sys");
         let drives = place.drives();
         for drive in &drives {
             let number = place.tree.get(&format!("{}/dev", drive.directory)).unwrap();
             let (major, minor) = number.split_once(':').unwrap();
             // A record keeps only the numbers that were read.
-            let Some(found) = iomill::sys::block::find(&sys, major.parse().unwrap(), minor.parse().unwrap()) else {
-                continue;
-            };
+            let number = (major.parse().unwrap(), minor.parse().unwrap());
+            let Some(found) = devices::find(&place.tree, number) else { continue };
             assert_eq!((&found.name, found.node), (&drive.name, drive.node), "{name}");
             assert!(found.node.is_some(), "{name}: {}", drive.name);
             seen += usize::from(drive.directory.contains("/nvme-subsystem/"));
@@ -399,11 +398,11 @@ fn the_library_finds_the_same_nodes() {
     let place = place("two-socket-nvme");
     let sys = place.dir.path().join("root/sys");
     let subsystem = sys.join("devices/virtual/nvme-subsystem/nvme-subsys2");
-    let node = |sys: &Path| iomill::sys::block::find(sys, 259, 5).unwrap().node;
-    assert!(node(&sys).is_some());
-    let other = if node(&sys) == Some(0) { "nvme1" } else { "nvme0" };
+    let node = || devices::find(&place.tree, (259, 5)).unwrap().node;
+    assert!(node().is_some());
+    let other = if node() == Some(0) { "nvme1" } else { "nvme0" };
     let controller = fs::canonicalize(sys.join(format!("block/{other}n1"))).unwrap().parent().unwrap().to_owned();
     std::os::unix::fs::symlink(controller, subsystem.join(other)).unwrap();
-    assert_eq!(node(&sys), None);
+    assert_eq!(node(), None);
     assert_eq!(place.drives().iter().find(|drive| drive.name == "nvme2n1").unwrap().node, None);
 }

@@ -4,42 +4,10 @@
 //! directories.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::fs;
-use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The kernel's list of mounts that this process can see.
-pub const MOUNTINFO: &str = "/proc/self/mountinfo";
-
-/// File systems by the number that `statfs` returns for them. File systems with one number have one name.
-const KINDS: [(u32, &str); 24] = [
-    (0xef53, "ext2/3/4"),
-    (0x5846_5342, "xfs"),
-    (0x9123_683e, "btrfs"),
-    (0xf2f5_2010, "f2fs"),
-    (0x2fc1_2fc1, "zfs"),
-    (0xca45_1a4e, "bcachefs"),
-    (0x0102_1994, "tmpfs"),
-    (0x8584_58f6, "ramfs"),
-    (0x794c_7630, "overlay"),
-    (0x6573_5546, "fuse"),
-    (0x6969, "nfs"),
-    (0xff53_4d42, "cifs"),
-    (0xfe53_4d42, "smb3"),
-    (0x0102_1997, "9p"),
-    (0x00c3_6400, "ceph"),
-    (0x0bd0_0bd0, "lustre"),
-    (0x0116_1970, "gfs2"),
-    (0x7461_636f, "ocfs2"),
-    (0x3153_464a, "jfs"),
-    (0x4d44, "vfat"),
-    (0x2011_bab0, "exfat"),
-    (0x7366_746e, "ntfs3"),
-    (0x9fa0, "proc"),
-    (0x6265_6572, "sysfs"),
-];
+use iomill_platform::mounts::Mount;
 
 /// The largest number of directories to look at.
 const MAX_NEIGHBOURS: usize = 4096;
@@ -84,27 +52,20 @@ const SKIPPED: [&str; 36] = [
     "fuse.gvfsd-fuse",
 ];
 
-/// The name of a file system, for messages, by the number that `statfs` returns. An unknown one gets its number as its name.
-pub fn kind(number: u32) -> String {
-    let known = KINDS.iter().find(|(one, _)| *one == number);
-    known.map_or_else(|| format!("file system {number:#x}"), |(_, name)| (*name).to_owned())
-}
-
 /// The siblings of `near`, the roots of mounted file systems, and the directories in those roots, in this order. Each
-/// comes once, and `near` itself is left out. `mountinfo` is the text of [`MOUNTINFO`].
-pub fn neighbours(near: &Path, mountinfo: &str) -> Vec<PathBuf> {
+/// comes once, and `near` itself is left out.
+pub fn neighbours(near: &Path, mounts: Vec<Mount>) -> Vec<PathBuf> {
     let mut roots = Vec::new();
     let mut skipped = HashSet::new();
-    let mounts: Vec<_> = mountinfo.lines().filter_map(parse_mount).collect();
     // Within a chroot the table lacks the mount that holds the root directory.
-    if mounts.iter().all(|(root, _)| root != Path::new("/")) {
+    if mounts.iter().all(|mount| mount.point != Path::new("/")) {
         roots.push(PathBuf::from("/"));
     }
-    for (root, kind) in mounts {
-        if SKIPPED.contains(&kind) {
-            skipped.insert(root);
+    for mount in mounts {
+        if SKIPPED.contains(&mount.kind.as_str()) {
+            skipped.insert(mount.point);
         } else {
-            roots.push(root);
+            roots.push(mount.point);
         }
     }
     let mut found = Found { seen: HashSet::from([near.to_owned()]), paths: Vec::new() };
@@ -121,11 +82,6 @@ pub fn neighbours(near: &Path, mountinfo: &str) -> Vec<PathBuf> {
         found.add_children(root, &skipped);
     }
     found.paths
-}
-
-/// The text of [`MOUNTINFO`].
-pub fn read_mountinfo() -> io::Result<String> {
-    Ok(String::from_utf8_lossy(&fs::read(MOUNTINFO)?).into_owned())
 }
 
 struct Found {
@@ -158,38 +114,11 @@ impl Found {
     }
 }
 
-/// Mount point and file system type of one line: `36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw`.
-fn parse_mount(line: &str) -> Option<(PathBuf, &str)> {
-    let (place, file_system) = line.split_once(" - ")?;
-    let root = place.split(' ').nth(4)?;
-    let kind = file_system.split(' ').next()?;
-    Some((PathBuf::from(OsString::from_vec(unescape(root.as_bytes()))), kind))
-}
-
-/// Turns the kernel's `\040` in a table of mounts back into the byte that it stands for.
-pub fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        let digits = tail.get(..3).filter(|digits| first == b'\\' && digits.iter().all(|d| (b'0'..=b'7').contains(d)));
-        match digits {
-            Some(digits) => {
-                let value = digits.iter().fold(0u32, |value, digit| value * 8 + u32::from(digit - b'0'));
-                bytes.push(value as u8);
-                rest = &tail[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use iomill_platform::mounts;
+    use iomill_platform::tree::Tree;
 
     #[test]
     fn siblings_then_mounts_then_their_children() {
@@ -209,32 +138,19 @@ mod tests {
              39 35 0:6 / {root}/mount\\040one/y rw - nfs4 server:/ rw\n\
              nonsense\n"
         );
-        let found = neighbours(&at("drives/a"), &mountinfo);
+        let found = neighbours(&at("drives/a"), mounts::table(&mountinfo));
         let expected = ["drives/b", "drives/c", "mount one", "mount one/x"].map(at);
         assert_eq!(found, expected);
     }
 
     #[test]
     fn this_machine_has_a_root() {
-        for mountinfo in [read_mountinfo().unwrap_or_default(), String::new()] {
-            let found = neighbours(Path::new("/nonexistent/drive"), &mountinfo);
+        for mounts in [mounts::all(&Tree::machine()), Vec::new()] {
+            let has_none = mounts.is_empty();
+            let found = neighbours(Path::new("/nonexistent/drive"), mounts);
             assert!(found.contains(&PathBuf::from("/")), "{found:?}");
-            assert!(mountinfo.is_empty() || !found.contains(&PathBuf::from("/proc")));
+            assert!(has_none || !found.contains(&PathBuf::from("/proc")));
             assert!(found.len() <= MAX_NEIGHBOURS);
         }
-    }
-
-    #[test]
-    fn numbers_of_file_systems_have_names() {
-        assert_eq!([kind(0xef53), kind(0x5846_5342)], ["ext2/3/4", "xfs"]);
-        assert_eq!(kind(0x1234), "file system 0x1234");
-        assert!(KINDS.iter().enumerate().all(|(at, one)| KINDS[..at].iter().all(|other| other.0 != one.0)));
-    }
-
-    #[test]
-    fn escapes() {
-        assert_eq!(unescape(b"/a\\040b\\134\\012c"), b"/a b\\\nc");
-        assert_eq!(unescape(b"/a\\9\\04"), b"/a\\9\\04");
-        assert_eq!(unescape(b"\\"), b"\\");
     }
 }

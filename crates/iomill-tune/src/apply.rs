@@ -14,12 +14,11 @@ use std::fs;
 use std::io::ErrorKind;
 
 use iomill::{Error, Result};
+use iomill_platform::tree::{Tree, chosen, shown};
 use serde::Serialize;
 
-use crate::drives::shown;
 use crate::finding::{Finding, Setting, Verdict};
 use crate::state::{State, Store, replace};
-use crate::tree::{Tree, chosen};
 
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 

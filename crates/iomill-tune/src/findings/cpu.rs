@@ -1,11 +1,12 @@
 //! CPUs: their speed, and their distance to drives.
 
+use iomill_platform::cpus;
+use iomill_platform::drives::Drive;
+use iomill_platform::machine::Machine;
+use iomill_platform::tree::Tree;
+
 use super::MACHINE;
-use crate::cpus;
-use crate::drives::Drive;
 use crate::finding::{Finding, Verdict};
-use crate::machine::Machine;
-use crate::tree::Tree;
 
 const GOVERNOR: &str = "Linux: Documentation/admin-guide/pm/cpufreq.rst";
 const BINDING: &str = "Zheng, Burns, Szalay (SC'13); Linux: Documentation/admin-guide/mm/numaperf.rst";
