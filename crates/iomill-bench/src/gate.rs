@@ -27,7 +27,7 @@ use crate::contender::{
 };
 use crate::human;
 use crate::iomill::Iomill;
-use crate::limited::Direct;
+use crate::limited::Uncached;
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{Data, RecordReads, Skew};
@@ -215,7 +215,7 @@ fn cold_access(settings: &Settings) -> Access {
 fn cold(arena: &Arena, settings: &Settings) -> Result<Vec<Box<dyn Contender<Access>>>> {
     let mut contenders: Vec<Box<dyn Contender<Access>>> = vec![
         Box::new(Accesses::in_batches(arena, &settings.options)?),
-        Box::new(Direct::new(Uring::new(arena.target()?), iomill::DEFAULT_DEPTH)),
+        Box::new(Uncached::new(Uring::new(arena.target()?), iomill::DEFAULT_DEPTH)),
     ];
     for flyer in flyers() {
         contenders.push(Box::new(Accesses::in_flight(&flyer, arena, &settings.options)?));

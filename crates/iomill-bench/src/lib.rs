@@ -25,6 +25,7 @@ pub mod mapped;
 mod memory;
 pub mod nodes;
 pub mod pattern;
+pub mod picture;
 pub mod records;
 pub mod report;
 pub mod rivals;

@@ -158,9 +158,9 @@ fn accesses(
     for flyer in flyers {
         contenders.push(Box::new(Accesses::in_flight(flyer, arena, &settings.options)?));
     }
-    let compares = tasks.iter().any(Direct::compares);
+    let compares = tasks.iter().any(reads_random_pages);
     if compares {
-        contenders.push(Box::new(Direct::new(Uring::new(arena.target()?), settings.depth)));
+        contenders.push(Box::new(Uncached::new(Uring::new(arena.target()?), settings.depth)));
     }
     for (name, mapped) in [(PREAD, false), (MMAP, true)] {
         let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
@@ -234,50 +234,50 @@ impl HeldTask for SmallWrites {
     }
 }
 
-/// io_uring by hand, compared with contenders that have a cache. It reads whole pages, and finds none in memory.
+/// A contender whose reads all come from drives, compared with contenders that have a cache. It reads whole pages.
 #[derive(Debug)]
-pub(crate) struct Direct {
-    uring: Uring,
-    /// I/Os in flight on each drive.
+pub(crate) struct Uncached<C> {
+    reader: C,
+    /// I/Os in flight on each drive, for a reader that has several.
     depth: u32,
 }
 
-impl Direct {
-    pub(crate) fn new(uring: Uring, depth: u32) -> Direct {
-        Direct { uring, depth }
-    }
-
-    fn compares(access: &Access) -> bool {
-        access.choice == Choice::Uniform && access.op_bytes as usize == PAGE_BYTES && !access.writes()
+impl<C> Uncached<C> {
+    pub(crate) fn new(reader: C, depth: u32) -> Uncached<C> {
+        Uncached { reader, depth }
     }
 }
 
-impl Contender<Access> for Direct {
+fn reads_random_pages(access: &Access) -> bool {
+    access.choice == Choice::Uniform && access.op_bytes as usize == PAGE_BYTES && !access.writes()
+}
+
+impl<C: Contender> Contender<Access> for Uncached<C> {
     fn name(&self) -> &'static str {
-        URING_BY_HAND
+        self.reader.name()
     }
 
     fn cache(&self) -> Cache {
-        Cache::Direct
+        self.reader.cache()
     }
 
     fn prepare(&mut self, access: &Access) -> Result<Option<String>> {
         access.check()?;
-        if !Direct::compares(access) {
+        if !reads_random_pages(access) {
             return Ok(Some("it has no cache; measure it with cold reads of pages".to_owned()));
         }
-        Contender::<Workload>::prepare(&mut self.uring, &Workload { depth: self.depth, ..Workload::RANDOM_READ })
+        self.reader.prepare(&Workload { depth: self.depth, ..Workload::RANDOM_READ })
     }
 
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
-        Contender::<Workload>::run(&mut self.uring, slice)
+        self.reader.run(slice)
     }
 
     fn lost(&self) -> Option<String> {
-        Contender::<Workload>::lost(&self.uring)
+        self.reader.lost()
     }
 
     fn notes(&self) -> Vec<String> {
-        Contender::<Workload>::notes(&self.uring)
+        self.reader.notes()
     }
 }

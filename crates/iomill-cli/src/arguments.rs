@@ -26,7 +26,7 @@ use iomill_bench::human::parse_size;
 use iomill_bench::task::Task;
 use iomill_bench::workload::Workload;
 
-pub use bench::{Bench, BenchAccess, BenchGate, BenchQuick, BenchWhat};
+pub use bench::{Bench, BenchAccess, BenchGate, BenchPicture, BenchQuick, BenchWhat};
 pub use cache::CacheKind;
 pub use cached::{
     BenchBatch, BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,

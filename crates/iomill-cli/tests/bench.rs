@@ -228,6 +228,10 @@ fn what_makes_no_sense_is_refused() {
         (vec!["quick", "--dir", "/nonexistent"], "/nonexistent"),
         (vec!["gate", "--mode", "inline"], "leave --mode and --depth out"),
         (vec!["gate", "--depth", "8"], "leave --mode and --depth out"),
+        (vec!["picture", "--mode", "inline"], "leave --mode and --depth out"),
+        (vec!["picture", "--size", "31MiB"], "at least 32MiB"),
+        // A path that cannot be written is refused before a measurement of many hours.
+        (vec!["picture", "--svg", "no/such/p.svg", "--seconds", "600"], "no/such/p.svg"),
     ] {
         let line: Vec<&str> = [vec!["bench"], arguments].concat();
         let ended = site.run_bare(line.clone());

@@ -8,6 +8,7 @@ mod common;
 use std::fs;
 
 use common::Site;
+use iomill_bench::human;
 use serde_json::Value;
 
 /// iomill's ways of reading cached data, in order.
@@ -168,6 +169,28 @@ fn mixed_hits_as_often_as_asked() {
     held_or_explained(&document, "zipf0.99-95%read-1000B", "pread");
     let left_out = document["left_out"].as_array().unwrap();
     assert!(left_out.iter().any(|out| out["contender"] == "mmap" && out["workload"] == "zipf0.99-95%read-1000B"));
+}
+
+#[test]
+fn the_picture_needs_no_array_and_has_the_figures_of_the_table() {
+    let site = Site::bare(0);
+    let line = ["bench", "picture", "--size", "32MiB", "--rounds", "1", "--seconds", "0.1", "--json", "out.json"];
+    let ended = site.run_bare(line).good();
+    let document: Value = serde_json::from_str(&fs::read_to_string(site.path("out.json")).unwrap()).unwrap();
+    let picture = fs::read_to_string(site.path("iomill-picture.svg")).unwrap();
+    assert!(ended.err.contains("the picture is in iomill-picture.svg"), "{}", ended.err);
+    for said in ["</svg>", "Cold: ", "Warm: ", "iomill read_many", &format!("$ iomill {}", line.join(" "))] {
+        assert!(picture.contains(said), "{said}");
+    }
+    let warm = names(&document["results"], "uniform");
+    assert_eq!(warm, ["iomill-read_at", "iomill-read_many", "mmap", "pread"]);
+    let cold = names(&document["results"], "random-read-4KiB");
+    assert_eq!(cold[..2], ["iomill-read_many", "iomill-read_at"]);
+    for row in document["results"].as_array().unwrap() {
+        let ops = row["ops_per_s"].as_f64().unwrap();
+        assert!(picture.contains(&human::count(ops)) && ended.text().contains(&human::count(ops)), "{row}");
+    }
+    assert!(entries(&site).is_empty(), "{:?}", entries(&site));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The measurements of `bench`, and the arguments of the general ones.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 use super::{
@@ -28,6 +30,8 @@ pub enum BenchWhat {
     /// The ratios that no change may make worse, each with its bound and its noise, in under three minutes
     #[command(after_help = "The exit code is 1 when a ratio is worse than its bound by more than its noise.")]
     Gate(BenchGate),
+    /// Draw cold and warm random reads by iomill beside `mmap`, `pread` and io_uring by hand, in about two minutes
+    Picture(BenchPicture),
     /// Small random reads of data that is all in memory: what a hit costs
     Warm(BenchWarm),
     /// Random reads of far more than fits in memory: what a miss costs
@@ -67,6 +71,21 @@ pub struct BenchGate {
     /// Length of the measured files, which are removed afterwards; they are in memory twice
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub size: u64,
+    /// How long, how often, and where.
+    #[command(flatten)]
+    pub times: BenchTimes,
+}
+
+/// Arguments of `bench picture`.
+#[derive(Debug, Args)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("5")))]
+pub struct BenchPicture {
+    /// Length of the measured files, which are removed afterwards; they are in memory twice
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    pub size: u64,
+    /// The file that gets the picture; an old one is replaced
+    #[arg(long, value_name = "FILE", default_value = "iomill-picture.svg")]
+    pub svg: PathBuf,
     /// How long, how often, and where.
     #[command(flatten)]
     pub times: BenchTimes,

@@ -4,6 +4,7 @@ mod cached;
 mod gate;
 mod ladder;
 mod mapped;
+mod picture;
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Random(arguments) => access(context, arguments, Order::Random),
         BenchWhat::Sequential(arguments) => access(context, arguments, Order::Sequential),
         BenchWhat::Gate(arguments) => gate::run(context, arguments),
+        BenchWhat::Picture(arguments) => picture::run(context, arguments),
         BenchWhat::Warm(arguments) => cached::warm(context, arguments),
         BenchWhat::Cold(arguments) => cached::cold(context, arguments),
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),
@@ -101,6 +103,14 @@ fn named_or_fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
         Some(starts) => Ok(Arena::existing(&starts)),
         None => fresh(context, dir),
     }
+}
+
+/// Refuses options that no measurement of defaults takes. `what` begins with the measurement's name.
+fn defaults_only(context: &Context<'_>, what: &str) -> Result<()> {
+    if context.global.mode.is_some() || context.global.queues.depth.is_some() {
+        return Err(Failure::Usage(format!("{what} the defaults; leave --mode and --depth out")));
+    }
+    Ok(())
 }
 
 /// An array in a new directory below `dir`. A notice says which device lies under it.

@@ -2,7 +2,7 @@
 
 use iomill_bench::gate::{self, Settings};
 
-use super::{answer, named_or_fresh, progress};
+use super::{answer, defaults_only, named_or_fresh, progress};
 use crate::arguments::BenchGate;
 use crate::console::Answer;
 use crate::context::Context;
@@ -11,10 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::terminal;
 
 pub fn run(context: &Context<'_>, arguments: &BenchGate) -> Result<Answer> {
-    if context.global.mode.is_some() || context.global.queues.depth.is_some() {
-        let why = "bench gate holds ratios to bounds that were taken with the defaults; leave --mode and --depth out";
-        return Err(Failure::Usage(why.to_owned()));
-    }
+    defaults_only(context, "bench gate holds ratios to bounds that were taken with")?;
     let settings =
         Settings { size_bytes: arguments.size, options: context.options(), turns: arguments.times.turns(vec![1]) };
     let interrupt = Interrupt::install()?;
