@@ -234,7 +234,7 @@ impl HeldTask for SmallWrites {
     }
 }
 
-/// A contender whose reads all come from drives, compared with contenders that have a cache. It reads whole pages.
+/// A contender that reads whole pages, all of them from drives, beside contenders that have a cache.
 #[derive(Debug)]
 pub(crate) struct Uncached<C> {
     reader: C,

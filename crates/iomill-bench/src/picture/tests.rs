@@ -236,3 +236,20 @@ fn a_file_that_would_fit_in_the_smallest_cache_is_refused() {
     let error = run(arena, &settings, &AtomicBool::new(false), &mut |_| ()).unwrap_err().to_string();
     assert!(error.contains("a --size of at least 32MiB"), "{error}");
 }
+
+#[test]
+fn a_cancelled_run_has_no_reads_from_memory_and_leaves_nothing() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let arena = Arena::fresh(&dir.path().join("array"), 1).unwrap();
+    let (options, slice) = (ArrayOptions::new(), Duration::from_millis(30));
+    let settings = Settings { size_bytes: 32 << 20, options, rounds: 1, slice };
+    let cancel = AtomicBool::new(false);
+    let mut cancels = |stage| {
+        if let Stage::Measuring(_) = stage {
+            cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    let report = run(arena, &settings, &cancel, &mut cancels).unwrap();
+    assert!(report.cancelled && report.results.is_empty(), "{report:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something is left");
+}
