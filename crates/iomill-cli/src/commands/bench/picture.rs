@@ -4,7 +4,7 @@ use std::env;
 
 use iomill_bench::picture::{self, Settings};
 
-use super::{defaults_only, named_or_fresh, progress, told};
+use super::{defaults_only, named_or_fresh, progress, reported};
 use crate::arguments::BenchPicture;
 use crate::console::Answer;
 use crate::context::Context;
@@ -25,7 +25,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchPicture) -> Result<Answer> {
     let arena = named_or_fresh(context, arguments.times.place.dir())?;
     let report = progress(context, &interrupt, |stage| picture::run(arena, &settings, interrupt.flag(), stage))?;
     // The document is written first: then a picture that cannot be written loses no results.
-    let answer = told(context, &report)?;
+    let answer = reported(context, &report)?;
     if report.cancelled {
         context.note(["the measurement was cancelled, so there is no picture".to_owned()]);
         return Ok(answer);
