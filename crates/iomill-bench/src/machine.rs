@@ -6,8 +6,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use iomill::sys::limits;
 use iomill::{Error, Result};
 use iomill_platform::devices;
+use iomill_platform::memory;
 use iomill_platform::mounts::{self, Mount};
 use iomill_platform::tree::{Tree, chosen};
 use serde::Serialize;
@@ -65,7 +67,7 @@ impl Machine {
             cores: online.max(allowed),
             cores_allowed: allowed,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            memory_bytes: meminfo(&read("proc/meminfo"), "MemTotal:").unwrap_or_else(told_memory_bytes),
+            memory_bytes: limits::physical_bytes(Path::new("/")).unwrap_or_default(),
             drives: drives.collect(),
         }
     }
@@ -100,18 +102,12 @@ fn itself(tree: &Tree, path: &Path) -> (String, String) {
     (kind, device.map(|device| format!("/dev/{}", device.name)).unwrap_or_default())
 }
 
-/// The machine's memory, if `/proc` does not say it.
-fn told_memory_bytes() -> u64 {
-    let told = rustix::system::sysinfo();
-    (told.totalram as u64).saturating_mul(told.mem_unit.into())
-}
-
 /// Memory that is available without swapping, in bytes.
 pub(crate) fn available_memory_bytes() -> Result<u64> {
     let path = "/proc/meminfo";
     let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
     let lacks = || Error::Tool { what: path.into(), why: "it has no line MemAvailable".into() };
-    meminfo(&text, "MemAvailable:").ok_or_else(lacks)
+    memory::bytes(&text, "MemAvailable").ok_or_else(lacks)
 }
 
 /// Memory of this process without pages of files, in bytes: anonymous and shared memory.
@@ -119,13 +115,8 @@ pub(crate) fn process_memory_bytes() -> Result<u64> {
     let path = "/proc/self/status";
     let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
     let lacks = || Error::Tool { what: path.into(), why: "it has no lines RssAnon and RssShmem".into() };
-    let anonymous = meminfo(&text, "RssAnon:").ok_or_else(lacks)?;
-    Ok(anonymous + meminfo(&text, "RssShmem:").ok_or_else(lacks)?)
-}
-
-fn meminfo(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+    let anonymous = memory::bytes(&text, "RssAnon").ok_or_else(lacks)?;
+    Ok(anonymous + memory::bytes(&text, "RssShmem").ok_or_else(lacks)?)
 }
 
 fn cpu_model(cpuinfo: &str) -> String {
@@ -155,9 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_and_model_are_read() {
-        assert_eq!(meminfo("MemTotal:       24684084 kB\n", "MemTotal:"), Some(24_684_084 << 10));
-        assert_eq!(meminfo("MemTotal: x kB", "MemTotal:"), None);
+    fn the_model_is_read() {
         assert_eq!(cpu_model("processor : 0\nmodel name\t: A CPU\nmodel name\t: B"), "A CPU");
     }
 
@@ -166,7 +155,6 @@ mod tests {
         let (kind, device) = itself(&Tree::machine(), Path::new(env!("CARGO_MANIFEST_DIR")));
         assert!(!kind.is_empty() && (device.is_empty() || device.starts_with("/dev/")), "{kind} {device}");
         assert_eq!(itself(&Tree::machine(), Path::new("/nonexistent")), Default::default());
-        assert!(told_memory_bytes() > 1 << 20);
     }
 
     #[test]

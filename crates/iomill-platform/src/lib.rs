@@ -1,4 +1,4 @@
-//! What the kernel says of the machine: mounts, CPUs, NUMA nodes, block devices, interrupts.
+//! What the kernel says of the machine: mounts, CPUs, NUMA nodes, memory, block devices, interrupts.
 //!
 //! Goals: one parser for each file of sysfs and procfs, for the library and its tools. Everything that is read from sysfs,
 //! procfs and controllers, or written there, goes through one [`tree::Tree`]. So a recorded machine can replace a real one.
@@ -11,6 +11,7 @@ pub mod devices;
 pub mod drives;
 pub mod interrupts;
 pub mod machine;
+pub mod memory;
 pub mod mounts;
 mod nvme;
 pub mod record;

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use iomill::cache::key::Key;
 use iomill::sys::limits::memory_limit_bytes;
+use iomill_platform::memory;
 
 use crate::error::{Result, TraceError};
 use crate::format::Op;
@@ -125,9 +126,8 @@ impl Pages {
 /// Half of the memory that this process can take now, in bytes.
 pub fn memory_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<usize>().ok());
-    let free = kib.map_or(MEMORY_BYTES_DEFAULT, |kib| kib << 10);
+    let available = memory::bytes(&text, "MemAvailable").and_then(|bytes| usize::try_from(bytes).ok());
+    let free = available.unwrap_or(MEMORY_BYTES_DEFAULT);
     // A control group may allow less than the machine has. If its limit is not readable, the machine's free memory is
     // the only measure.
     let allowed = memory_limit_bytes(Path::new("/")).ok().and_then(|bytes| usize::try_from(bytes).ok());

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use iomill_platform::memory;
 use iomill_platform::mounts::{self, Mount};
 
 /// The default size of the cache, if there is memory enough, in bytes.
@@ -58,16 +59,15 @@ pub fn address_space_bytes() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::As).current.unwrap_or(u64::MAX)
 }
 
-/// The memory that `/proc/meminfo` gives: `MemTotal:       24684084 kB`. Without `/proc`, the memory that the kernel reports.
-fn physical_bytes(root: &Path) -> io::Result<u64> {
+/// The machine's memory in bytes, by the `/proc` below `root`. Without the `/proc` of this machine, the memory that the kernel
+/// reports. An error if `/proc` is there and does not say it.
+pub fn physical_bytes(root: &Path) -> io::Result<u64> {
     let path = root.join("proc/meminfo");
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && root == Path::new("/") => return Ok(machine_bytes()),
         text => text.map_err(|error| at(&path, error))?,
     };
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = total.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.and_then(|kib| kib.checked_mul(1024)).ok_or_else(|| senseless(&path, &text))
+    memory::bytes(&text, "MemTotal").ok_or_else(|| senseless(&path, &text))
 }
 
 /// The machine's memory as `sysinfo` reports it.
