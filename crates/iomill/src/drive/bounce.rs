@@ -7,12 +7,13 @@
 //! Rules:
 //! 1. Memory is lent to a queue in chunks of places, when a piece first needs one of them, and counted for the process. At most
 //!    `BOUNCE_MAX_BYTES` are lent. A piece that finds no memory left waits, like a piece at a locked block.
-//! 2. A queue with nothing in flight after it has dispatched keeps its chunks only while at most half of the bound is lent. So a
-//!    queue that has some of the other half has I/O in flight. It gives the memory back after that I/O has ended. It does so also
-//!    where its next pieces wait: for a block's lock, or for the turn of a piece without memory at that lock.
-//! 3. A queue that has a chunk needs no other to go on. A piece that bounces takes a free slot with a lent place, where there is
-//!    one.
-//! 4. A chunk is registered with the queue's engine if it is lent within the first half, which stays.
+//! 2. While more than half of the bound is lent, a queue that has dispatched gives back the chunks that no piece in flight uses.
+//!    It does so also with other I/O in flight, and where its next pieces wait for a block's lock. So at most half of the bound
+//!    lies unused.
+//! 3. Beyond half of the bound, a queue gets a chunk only if it has none. A queue that has a chunk needs no other to go on: a
+//!    piece that bounces takes a free slot with a lent place, where there is one. So 512 queues go on at a time, however much
+//!    the others bounce.
+//! 4. A chunk is registered with the queue's engine if it is lent within the first half, which mostly stays.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,15 +33,22 @@ static LENT: Purse = Purse { lent: AtomicUsize::new(0), most: BOUNCE_MAX_BYTES }
 
 /// Counts bytes up to a bound. Relaxed everywhere: the count guards no memory.
 #[derive(Debug)]
-struct Purse {
+pub struct Purse {
     lent: AtomicUsize,
     most: usize,
 }
 
 impl Purse {
-    /// Takes so many bytes; `Some(true)` if at most half of `most` is lent then.
-    fn take(&self, bytes: usize) -> Option<bool> {
-        let more = |lent: usize| Some(lent + bytes).filter(|lent| *lent <= self.most);
+    /// For so many chunks.
+    #[cfg(all(test, not(iomill_models)))]
+    pub const fn of(chunks: usize) -> Purse {
+        Purse { lent: AtomicUsize::new(0), most: chunks * CHUNK_BYTES }
+    }
+
+    /// Takes so many bytes, beyond half of `most` only for a first chunk (rule 3). `Some(true)` if at most half is lent then.
+    fn take(&self, bytes: usize, is_first: bool) -> Option<bool> {
+        let most = if is_first { self.most } else { self.most / 2 };
+        let more = |lent: usize| Some(lent + bytes).filter(|lent| *lent <= most);
         let before = self.lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(before + bytes <= self.most / 2)
     }
@@ -62,11 +70,18 @@ impl Purse {
 pub struct Bounce {
     /// Address space for all places.
     memory: Slab,
-    /// The engine's number for each chunk that is lent.
-    chunks: Box<[Option<u16>]>,
+    chunks: Box<[Chunk]>,
     /// How many chunks are lent.
     lent: usize,
     purse: &'static Purse,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Chunk {
+    /// The engine's number for it, if it is lent.
+    lent: Option<u16>,
+    /// How many slots have a piece in flight that uses its place here. A chunk that is not lent has none.
+    used: u32,
 }
 
 impl Bounce {
@@ -75,12 +90,13 @@ impl Bounce {
         Bounce::of(&LENT, slots)
     }
 
-    fn of(purse: &'static Purse, slots: u32) -> std::io::Result<Bounce> {
+    /// The same, with memory counted elsewhere.
+    pub fn of(purse: &'static Purse, slots: u32) -> std::io::Result<Bounce> {
         let chunks = (slots as usize).div_ceil(CHUNK_SLOTS).max(1);
         let memory = Slab::new(chunks * CHUNK_BYTES)?;
         // A huge page would be many chunks. A kernel that refuses the call has no huge pages.
         let _refused = memory.refuse_huge();
-        Ok(Bounce { memory, chunks: vec![None; chunks].into_boxed_slice(), lent: 0, purse })
+        Ok(Bounce { memory, chunks: vec![Chunk::default(); chunks].into_boxed_slice(), lent: 0, purse })
     }
 
     /// Whether a slot's place has memory; takes some where it has none and some is left.
@@ -90,28 +106,38 @@ impl Bounce {
 
     /// Whether a slot's place has memory now.
     pub fn is_ready(&self, slot: u32) -> bool {
-        self.chunks[slot as usize / CHUNK_SLOTS].is_some()
+        self.chunks[slot as usize / CHUNK_SLOTS].lent.is_some()
+    }
+
+    /// A piece of a slot that is ready uses its place from now on.
+    pub fn begin(&mut self, slot: u32) {
+        self.chunks[slot as usize / CHUNK_SLOTS].used += 1;
+    }
+
+    /// The piece has ended.
+    pub fn end(&mut self, slot: u32) {
+        self.chunks[slot as usize / CHUNK_SLOTS].used -= 1;
     }
 
     #[cold]
     fn borrow(&mut self, chunk: usize, engine: &mut dyn Engine) -> bool {
-        let Some(stays) = self.purse.take(CHUNK_BYTES) else { return false };
+        let Some(stays) = self.purse.take(CHUNK_BYTES, self.lent == 0) else { return false };
         let start = self.memory.base().wrapping_add(chunk * CHUNK_BYTES);
         // SAFETY: the chunk stays mapped while `self` lives. The engine is dropped before that, or unregisters the chunk in
-        // `settle`.
+        // `give_back`.
         let region = if stays { unsafe { engine.register(start, CHUNK_BYTES) } } else { None };
-        self.chunks[chunk] = Some(region.unwrap_or(NO_REGION));
+        self.chunks[chunk].lent = Some(region.unwrap_or(NO_REGION));
         self.lent += 1;
         true
     }
 
     /// The memory of a slot that is ready, and the engine's number for it.
     pub fn at(&self, slot: u32) -> (*mut u8, u16) {
-        let region = self.chunks[slot as usize / CHUNK_SLOTS].unwrap_or(NO_REGION);
+        let region = self.chunks[slot as usize / CHUNK_SLOTS].lent.unwrap_or(NO_REGION);
         (self.memory.base().wrapping_add(slot as usize * BOUNCE_BYTES), region)
     }
 
-    /// Gives memory back where others may need it (rule 2). No slot is in flight.
+    /// Gives back memory that is not used, where others may need it (rule 2).
     #[inline]
     pub fn settle(&mut self, engine: &mut dyn Engine) {
         if self.lent > 0 && self.purse.is_pressed() {
@@ -121,16 +147,23 @@ impl Bounce {
 
     #[cold]
     fn give_back(&mut self, engine: &mut dyn Engine) {
-        for region in self.chunks.iter_mut().filter_map(Option::take).filter(|region| *region != NO_REGION) {
-            engine.unregister(region);
+        for (index, chunk) in self.chunks.iter_mut().enumerate().filter(|(_, chunk)| chunk.used == 0) {
+            let Some(region) = chunk.lent.take() else { continue };
+            if region != NO_REGION {
+                engine.unregister(region);
+            }
+            let start = index * CHUNK_BYTES;
+            // SAFETY: no piece in flight uses the chunk, and the engine has let it go.
+            let released = unsafe { self.memory.release(start..start + CHUNK_BYTES) };
+            // If the release fails, the memory stays with the queue until its next use. It cannot fail: the mapping is the
+            // queue's own, in whole pages.
+            debug_assert!(released.is_ok(), "{released:?}");
+            self.lent -= 1;
+            self.purse.give(CHUNK_BYTES);
+            if !self.purse.is_pressed() {
+                return;
+            }
         }
-        let lent = std::mem::take(&mut self.lent);
-        // SAFETY: no slot is in flight, so nothing uses the memory, and the engine has let it go.
-        let released = unsafe { self.memory.release(0..self.memory.len()) };
-        // If the release fails, the memory stays with the queue until its next use. It cannot fail: the mapping is the queue's
-        // own, in whole pages.
-        debug_assert!(released.is_ok(), "{released:?}");
-        self.purse.give(lent * CHUNK_BYTES);
     }
 }
 
@@ -175,23 +208,26 @@ mod tests {
         }
     }
 
-    /// Any number of queues take no more than the bound. Queues without I/O in flight leave half of it to others.
+    fn lent(purse: &Purse) -> usize {
+        purse.lent.load(Ordering::Relaxed) / CHUNK_BYTES
+    }
+
+    /// Any number of queues take no more than the bound. Queues leave half of it to others when they do not use it.
     #[test]
     fn queues_share_a_bounded_amount() {
-        static PURSE: Purse = Purse { lent: AtomicUsize::new(0), most: 8 * CHUNK_BYTES };
-        let lent = || PURSE.lent.load(Ordering::Relaxed) / CHUNK_BYTES;
+        static PURSE: Purse = Purse::of(8);
         let mut engine = Counting::default();
         let mut queues: Vec<Bounce> = (0..20).map(|_| Bounce::of(&PURSE, 20).unwrap()).collect();
         let begun: Vec<bool> = queues.iter_mut().map(|queue| queue.get_ready(19, &mut engine)).collect();
         assert_eq!(begun.iter().filter(|begun| **begun).count(), 8);
-        assert_eq!((lent(), engine.registered.len()), (8, 4), "half of it is registered");
+        assert_eq!((lent(&PURSE), engine.registered.len()), (8, 4), "half of it is registered");
         assert!(queues[0].get_ready(16, &mut engine), "the same chunk");
         assert!(!queues[0].get_ready(0, &mut engine));
         queues.iter_mut().for_each(|queue| queue.settle(&mut engine));
-        assert_eq!(lent(), 4, "queues gave memory back until half of the bound was lent");
+        assert_eq!(lent(&PURSE), 4, "queues gave memory back until half of the bound was lent");
         // The other queues come one after the other.
         for queue in &mut queues[8..] {
-            for slot in [0, 8, 16] {
+            for slot in [0, 3] {
                 assert!(queue.get_ready(slot, &mut engine));
                 let (start, region) = queue.at(slot);
                 assert!(start.addr().is_multiple_of(4096) && region == NO_REGION);
@@ -199,9 +235,31 @@ mod tests {
                 unsafe { start.write_bytes(7, BOUNCE_BYTES) };
             }
             queue.settle(&mut engine);
-            assert!(lent() <= 4);
+            assert!(lent(&PURSE) <= 4);
         }
         drop(queues);
-        assert_eq!(lent(), 0);
+        assert_eq!(lent(&PURSE), 0);
+    }
+
+    /// Two queues that always bounce took all of the bound, and no other queue ever got any.
+    #[test]
+    fn busy_queues_leave_each_queue_a_chunk() {
+        static PURSE: Purse = Purse::of(8);
+        let mut engine = Counting::default();
+        let mut busy: Vec<Bounce> = (0..2).map(|_| Bounce::of(&PURSE, 80).unwrap()).collect();
+        for slot in 0..80 {
+            for queue in &mut busy {
+                if queue.get_ready(slot, &mut engine) {
+                    queue.begin(slot);
+                }
+            }
+        }
+        busy.iter_mut().for_each(|queue| queue.settle(&mut engine));
+        assert_eq!(lent(&PURSE), 4);
+        let mut others: Vec<Bounce> = (0..4).map(|_| Bounce::of(&PURSE, 20).unwrap()).collect();
+        for queue in &mut others {
+            assert!(queue.get_ready(7, &mut engine) && !queue.get_ready(8, &mut engine), "one chunk, and one only");
+        }
+        assert!(busy.iter().all(|queue| queue.is_ready(0)), "what is in use stays");
     }
 }

@@ -165,9 +165,13 @@ impl Lane {
     /// Runs everything that is parked or in flight to its end.
     pub fn drain(&mut self, done: &mut impl FnMut(Done)) {
         let mut failures = 0;
-        while self.in_flight() + self.parked() > 0 {
+        loop {
             self.flush();
+            // Also when nothing is left: a lane that stays unused keeps no bounce memory that others need.
             self.dispatch();
+            if self.in_flight() + self.parked() == 0 {
+                return;
+            }
             let pause = (self.blocked() > 0).then_some(BLOCKED_PAUSE);
             if let Err(error) = self.wait(self.in_flight(), pause, done) {
                 give_up_after(&mut failures, &error);

@@ -269,10 +269,8 @@ impl Queue {
                 probe.tally.set_in_flight(self.in_flight());
             }
         }
-        if self.in_flight() == 0 {
-            // Others may wait for bounce memory that this queue keeps: even queues for which pieces of this one wait.
-            self.bounce.settle(engine);
-        }
+        // Others may wait for bounce memory that this queue keeps: even queues for which pieces of this one wait.
+        self.bounce.settle(engine);
     }
 
     /// Starts what has had its turn before and was blocked, or failed with others (rule 6).
@@ -363,7 +361,10 @@ impl Queue {
             }
             Op::Read | Op::Sync => (Phase::BounceRead, bounced_len(&piece)),
         };
-        assert!(phase == Phase::Direct || want as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
+        if !direct {
+            assert!(want as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
+            self.bounce.begin(index);
+        }
         self.background_slots += usize::from(piece.class == Class::Background);
         self.pieces_in_flight[piece.class as usize] += self.members[index as usize].len().max(1);
         let stamp = self.probe.as_mut().map_or(0, Probe::start);
@@ -477,6 +478,9 @@ impl Queue {
         let piece = slot.piece;
         self.slots[index as usize].phase = Phase::Free;
         self.free.push(index);
+        if slot.phase != Phase::Direct {
+            self.bounce.end(index);
+        }
         self.background_slots -= usize::from(piece.class == Class::Background);
         let pieces = self.members[index as usize].len();
         self.pieces_in_flight[piece.class as usize] -= pieces.max(1);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::merging::{Bench, PAGE, bench};
 use super::*;
+use crate::drive::bounce::Purse;
 
 /// Pages of a file that the tests read without ever meeting a neighbour.
 const FAR: u64 = 1000;
@@ -256,4 +257,38 @@ fn every_piece_has_its_turn_within_the_bound() {
             load.run(memory.as_mut_ptr(), 4_000);
         }
     }
+}
+
+/// A queue that is never idle kept the chunks that its pieces had used once, and pieces of other queues waited for ever.
+#[test]
+fn a_busy_queue_keeps_no_bounce_memory_that_it_does_not_use() {
+    static PURSE: Purse = Purse::of(4);
+    let mut memory = PageBuf::new(PAGE_BYTES).unwrap();
+    let buf = memory.as_mut_slice().as_mut_ptr();
+    let read = |len: u32| Piece { op: Op::Read, len, memory: Memory::one(buf), ..Piece::sync(PART) };
+    let queue = |depth| {
+        let align = Alignment { offset: 512, memory: 512 };
+        // SAFETY: the tests' drives do nothing by themselves.
+        unsafe { Queue::new(depth, 0, align, Arc::default(), Bounce::of(&PURSE, depth).unwrap()) }
+    };
+    let begin = |queue: &mut Queue, drive: &mut Drive, pieces: &[u32]| {
+        // SAFETY: the drives transfer nothing.
+        pieces.iter().for_each(|&len| unsafe { queue.push(read(len)) });
+        queue.dispatch(drive);
+        drive.requests.len()
+    };
+    // Nine pieces bounce, and need two chunks. One more is direct, and stays in flight.
+    let (mut busy, mut others) = ((queue(16), Drive::default()), [(); 3].map(|()| (queue(8), Drive::default())));
+    let pieces: Vec<u32> = std::iter::once(512).chain([100; 9]).collect();
+    assert_eq!(begin(&mut busy.0, &mut busy.1, &pieces), 10);
+    for (place, (queue, drive)) in others.iter_mut().enumerate() {
+        assert_eq!(begin(queue, drive, &[100]), usize::from(place < 2), "two more chunks are left");
+    }
+    for request in busy.1.requests.drain(1..) {
+        busy.0.complete(Completion { slot: request.slot, result: request.len as i32 }, &mut Vec::new());
+    }
+    busy.0.dispatch(&mut busy.1);
+    assert_eq!(busy.0.in_flight(), 1);
+    let (queue, drive) = &mut others[2];
+    assert_eq!(begin(queue, drive, &[]), 1, "a busy queue keeps what it does not use");
 }
