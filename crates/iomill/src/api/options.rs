@@ -160,8 +160,8 @@ impl ArrayOptions {
         self
     }
 
-    /// Polls for completions instead of taking interrupts, if engine and device can: io_uring and posix, on devices with polling queues.
-    /// Other drives are served as without this. Off by default.
+    /// Polls for completions instead of taking interrupts, if engine and device can: io_uring, on devices with polling queues.
+    /// Other drives are served as without this, and [`Array::notices`](crate::Array::notices) says why. Off by default.
     pub fn poll(mut self, poll: bool) -> Self {
         self.poll = poll;
         self

@@ -2,7 +2,8 @@
 //!
 //! Goals: works everywhere, on every file. A caller that waits serves requests itself instead of sleeping, so one
 //! request at a time costs no change of threads. A wake or timeout then waits for the end of that one request.
-//! Non-goals: the lowest cost per request; the threads share a lock.
+//! Non-goals: the lowest cost per request; the threads share a lock. Polling: since Linux 5.19 the kernel ignores `RWF_HIPRI`
+//! in these calls, and before that such a call could hang.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,8 +35,6 @@ struct Shared {
     work: Condvar,
     /// Tells the waiter that enough requests have ended, or that a wake came.
     ended: Condvar,
-    /// Whether to poll the device instead of waiting for its interrupt.
-    poll: bool,
 }
 
 #[derive(Debug)]
@@ -67,8 +66,7 @@ impl PosixEngine {
             woken: false,
             stop: false,
         };
-        let shared =
-            Shared { state: Mutex::new(state), work: Condvar::new(), ended: Condvar::new(), poll: config.poll };
+        let shared = Shared { state: Mutex::new(state), work: Condvar::new(), ended: Condvar::new() };
         PosixEngine { shared: Arc::new(shared), workers: Vec::new(), threads: threads.max(1) }
     }
 
@@ -138,7 +136,7 @@ impl Shared {
     /// Executes one request.
     fn execute(&self, request: &IoRequest) -> Completion {
         // SAFETY: the caller of `push` promised that file and memory stay valid until the request is done.
-        let result = unsafe { transfer(request, self.poll) };
+        let result = unsafe { transfer(request) };
         let result = result.unwrap_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO));
         Completion { slot: request.slot, result }
     }
@@ -148,40 +146,18 @@ impl Shared {
 ///
 /// # Safety
 /// As for `Engine::push`.
-unsafe fn transfer(request: &IoRequest, poll: bool) -> io::Result<i32> {
+unsafe fn transfer(request: &IoRequest) -> io::Result<i32> {
     let fd: RawFd = request.file.handle.0;
     let Ok(offset) = libc::off_t::try_from(request.offset) else {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     };
-    let one;
-    let (list, count): (*const libc::iovec, libc::c_int) = match request.memory {
-        Memory::One { buf, .. } => {
-            one = libc::iovec { iov_base: buf.cast(), iov_len: request.len as usize };
-            (&raw const one, 1)
-        }
-        // A segment has the layout of the kernel's vector.
-        Memory::Scatter { list, count } => (list.cast(), libc::c_int::from(count)),
-    };
-    if poll && request.op != Op::Sync {
-        // SAFETY: the vectors describe the request's memory, which is valid by the caller's promise.
-        let polled = check(unsafe {
-            match request.op {
-                Op::Write => libc::pwritev2(fd, list, count, offset, libc::RWF_HIPRI),
-                _ => libc::preadv2(fd, list, count, offset, libc::RWF_HIPRI),
-            }
-        });
-        let refused = polled.as_ref().err().and_then(io::Error::raw_os_error);
-        if !matches!(refused, Some(libc::EOPNOTSUPP | libc::ENOSYS)) {
-            return polled;
-        }
-    }
-    // SAFETY: the caller's promise, and the vectors describe the request's memory.
+    // SAFETY: the request's memory is valid by the caller's promise. A segment has the layout of the kernel's vector.
     check(unsafe {
         match (request.op, request.memory) {
             (Op::Read, Memory::One { buf, .. }) => libc::pread(fd, buf.cast(), request.len as usize, offset),
             (Op::Write, Memory::One { buf, .. }) => libc::pwrite(fd, buf.cast(), request.len as usize, offset),
-            (Op::Read, Memory::Scatter { .. }) => libc::preadv(fd, list, count, offset),
-            (Op::Write, Memory::Scatter { .. }) => libc::pwritev(fd, list, count, offset),
+            (Op::Read, Memory::Scatter { list, count }) => libc::preadv(fd, list.cast(), count.into(), offset),
+            (Op::Write, Memory::Scatter { list, count }) => libc::pwritev(fd, list.cast(), count.into(), offset),
             (Op::Sync, _) => libc::fdatasync(fd) as libc::ssize_t,
         }
     })
