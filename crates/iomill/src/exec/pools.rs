@@ -1,10 +1,11 @@
-//! Pools of threads ([`Pool`]). Callbacks of `submit` run there, so that a drive thread never runs them. A pool has a thread per NUMA node,
-//! which starts when it is first needed. In a simulation a caller that waits steps the jobs. Non-goals: I/O.
+//! Pools of threads ([`Pool`]). Callbacks of `submit` run there, so that a drive thread never runs them. The threads of a pool share one
+//! queue of jobs, and start when they are first needed. In a simulation a caller that waits steps the jobs. Non-goals: I/O.
 //!
 //! An array has three pools, because jobs of one kind must not wait behind jobs of another:
-//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file, such as syncs for futures.
-//! - `resumes` polls operations that are inside a file. They must end before the file's gate can close.
-//! - `closes` closes files. Their flushes may take long.
+//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file, such as syncs for futures. It has a thread per NUMA node.
+//! - `resumes` polls operations that are inside a file. They must end before the file's gate can close. It has a thread per NUMA node.
+//! - `closes` closes files. Their flushes may take long, and nothing in them belongs to a node. So it has up to `CLOSERS` threads. One
+//!   starts when a file is to be closed while all others are busy: a slow drive delays no file of another drive.
 //!
 //! Rules:
 //! 1. In a user's code that this library calls (callbacks and wakers), every call that waits for drives or for other threads is an error
@@ -17,8 +18,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread::JoinHandle;
 
@@ -28,7 +28,10 @@ use iomill_platform::tree::Tree;
 use crate::drive::serve;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
-use crate::sys::sync::{Mutex, lock};
+use crate::sys::sync::{Condvar, Mutex, lock, wait};
+
+/// Most threads that close files. Each has engines of its own while it lives.
+const CLOSERS: usize = 4;
 
 /// Which user's code the calling thread runs. A later variant may wait for less.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,23 +116,69 @@ pub struct Pool {
     name: &'static str,
     /// Its jobs close files.
     closes: bool,
+    /// The CPUs of each thread that it may have; empty means any.
+    cpus: OnceLock<Vec<Vec<usize>>>,
+    jobs: Arc<Jobs>,
+}
+
+/// The jobs of a pool, and the threads that do them.
+#[derive(Default)]
+struct Jobs {
     state: Mutex<PoolState>,
+    /// Wakes an idle thread for a job, and all of them to end.
+    work: Condvar,
 }
 
 #[derive(Default)]
 struct PoolState {
-    /// One per node; empty until first use.
-    pool: Vec<(Sender<Job>, JoinHandle<()>)>,
-    /// Jobs of an array without threads.
     queue: VecDeque<Job>,
-    next: usize,
+    threads: Vec<JoinHandle<()>>,
+    /// Threads that wait for a job.
+    idle: usize,
     stopped: bool,
+}
+
+impl Jobs {
+    /// The loop of a thread. It ends when the pool is stopped and nothing is queued.
+    fn serve(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(job) = state.queue.pop_front() {
+                drop(state);
+                // A panic of one job must not end the thread: more jobs wait. The panic message has been printed.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+                state = lock(&self.state);
+            } else if state.stopped {
+                return;
+            } else {
+                state.idle += 1;
+                state = wait(&self.work, state);
+                state.idle -= 1;
+            }
+        }
+    }
+
+    /// Queues a job, for a thread that runs.
+    fn push(&self, state: &mut PoolState, job: Job) {
+        state.queue.push_back(job);
+        // A notification is a system call, also where no thread sleeps.
+        if state.idle > 0 {
+            self.work.notify_one();
+        }
+    }
+
+    fn stop(&self) -> Vec<JoinHandle<()>> {
+        let mut state = lock(&self.state);
+        state.stopped = true;
+        self.work.notify_all();
+        std::mem::take(&mut state.threads)
+    }
 }
 
 impl Pool {
     /// Nothing is started yet.
     pub fn new(threads: bool, name: &'static str) -> Pool {
-        Pool { threads, name, closes: false, state: Mutex::new(PoolState::default()) }
+        Pool { threads, name, closes: false, cpus: OnceLock::new(), jobs: Arc::default() }
     }
 
     /// The same for closing files.
@@ -139,11 +188,37 @@ impl Pool {
 
     /// Starts the threads, unless they run already. A call that will need them does this first, so that it can report an error.
     pub fn get_ready(&self) -> Result<()> {
-        let mut state = lock(&self.state);
-        if !self.threads || state.stopped || !state.pool.is_empty() {
+        let mut state = lock(&self.jobs.state);
+        if !self.threads || state.stopped || !state.threads.is_empty() {
             return Ok(());
         }
-        state.pool = start(self.name, self.closes)?;
+        self.start(&mut state)
+    }
+
+    /// Starts one thread more for closing files, or all threads of another pool. An error if the pool has no thread then.
+    fn start(&self, state: &mut PoolState) -> Result<()> {
+        let cpus = self.cpus.get_or_init(|| if self.closes { vec![Vec::new(); CLOSERS] } else { cpus_of_nodes() });
+        let wanted = if self.closes { (state.threads.len() + 1).min(CLOSERS) } else { cpus.len() };
+        for (number, cpus) in cpus.iter().enumerate().take(wanted).skip(state.threads.len()) {
+            let (jobs, closes, cpus) = (Arc::clone(&self.jobs), self.closes, cpus.clone());
+            let name = format!("iomill-{}-{number}", self.name);
+            let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
+                if !cpus.is_empty() {
+                    // An error is ignored: away from its node a thread is slower, not wrong.
+                    let _ = cpu::bind_current_thread(&cpus);
+                }
+                if !closes {
+                    leave_closing_to_others();
+                }
+                jobs.serve();
+            });
+            match thread {
+                Ok(thread) => state.threads.push(thread),
+                Err(source) if state.threads.is_empty() => return Err(Error::Thread { name, drive: None, source }),
+                // Those that run do its jobs too.
+                Err(_) => break,
+            }
+        }
         Ok(())
     }
 
@@ -168,21 +243,17 @@ impl Pool {
 
     /// The same, but returns the job if there is no thread to run it.
     pub fn hand_over(&self, job: Job) -> Option<Job> {
-        let mut state = lock(&self.state);
-        if !self.threads && !state.stopped {
-            state.queue.push_back(job);
-            return None;
+        let mut state = lock(&self.jobs.state);
+        if state.stopped {
+            return Some(job);
         }
-        if state.pool.is_empty() && !state.stopped {
-            // A caller that has not called `get_ready` may block, or works without the thread.
-            state.pool = start(self.name, self.closes).unwrap_or_default();
+        let is_short = state.threads.is_empty() || (self.closes && state.queue.len() >= state.idle);
+        // A caller that has not called `get_ready` may block, or works without the thread.
+        if self.threads && is_short && self.start(&mut state).is_err() {
+            return Some(job);
         }
-        state.next = state.next.wrapping_add(1);
-        let chosen = state.next % state.pool.len().max(1);
-        match state.pool.get(chosen) {
-            Some((sender, _)) => sender.send(job).err().map(|refused| refused.0),
-            None => Some(job),
-        }
+        self.jobs.push(&mut state, job);
+        None
     }
 
     /// Wakes a task on a thread of the pool, and never here: the caller may hold locks.
@@ -200,20 +271,18 @@ impl Pool {
 
     /// Runs one job of an array without threads. Returns `false` if there is none.
     pub fn step(&self) -> bool {
-        let job = lock(&self.state).queue.pop_front();
+        if self.threads {
+            return false;
+        }
+        let job = lock(&self.jobs.state).queue.pop_front();
         job.map(|job| job()).is_some()
     }
 
     /// Runs what is queued, then ends the threads.
     pub fn stop(&self) {
-        let pool = {
-            let mut state = lock(&self.state);
-            state.stopped = true;
-            std::mem::take(&mut state.pool)
-        };
+        let threads = self.jobs.stop();
         while self.step() {}
-        for (sender, thread) in pool {
-            drop(sender);
+        for thread in threads {
             if thread.thread().id() != std::thread::current().id() {
                 // The thread catches the panics of its jobs, so it has not panicked.
                 let _ = thread.join();
@@ -240,43 +309,76 @@ impl Drop for Reset {
     }
 }
 
-/// One thread per node, bound to the node's CPUs where there are several nodes. An error if no thread at all could be started.
-fn start(name: &str, closes: bool) -> Result<Vec<(Sender<Job>, JoinHandle<()>)>> {
+/// The CPUs of each node; one entry for any CPU where there is one node.
+fn cpus_of_nodes() -> Vec<Vec<usize>> {
     let nodes = machine::nodes(&Tree::machine()).unwrap_or_default();
-    let mut cpus_of: Vec<Vec<usize>> = nodes.into_iter().map(|node| node.cpus).collect();
-    if cpus_of.len() < 2 {
-        cpus_of = vec![Vec::new()];
-    }
-    let (mut pool, mut failed) = (Vec::new(), None);
-    for (node, cpus) in cpus_of.into_iter().enumerate() {
-        let (sender, receiver) = channel::<Job>();
-        let thread = std::thread::Builder::new().name(format!("iomill-{name}-{node}")).spawn(move || {
-            if !cpus.is_empty() {
-                // An error is ignored: away from its node a thread is slower, not wrong.
-                let _ = cpu::bind_current_thread(&cpus);
+    if nodes.len() < 2 { vec![Vec::new()] } else { nodes.into_iter().map(|node| node.cpus).collect() }
+}
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use super::*;
+    use crate::sys::sync::{AtomicU32, Ordering, model};
+    use loom::thread;
+
+    /// Every job runs, and the thread ends when the pool is stopped. loom reports threads that wait for ever.
+    ///
+    /// Seen to fail when `stop` notified no thread.
+    #[test]
+    fn loom_pool_does_every_job() {
+        model(|| {
+            let (jobs, done) = (loom::sync::Arc::new(Jobs::default()), loom::sync::Arc::new(AtomicU32::new(0)));
+            let serving = thread::spawn({
+                let jobs = loom::sync::Arc::clone(&jobs);
+                move || jobs.serve()
+            });
+            for _ in 0..2 {
+                let done = loom::sync::Arc::clone(&done);
+                let job = Box::new(move || _ = done.fetch_add(1, Ordering::Relaxed));
+                jobs.push(&mut lock(&jobs.state), job);
             }
-            if !closes {
-                leave_closing_to_others();
-            }
-            for job in receiver {
-                // A panic of one job must not end the thread: more jobs wait. The panic message has been printed.
-                let _ = catch_unwind(AssertUnwindSafe(job));
-            }
+            let _none_of_its_own = jobs.stop();
+            serving.join().unwrap();
+            assert_eq!(done.load(Ordering::Relaxed), 2);
         });
-        match thread {
-            Ok(thread) => pool.push((sender, thread)),
-            Err(error) => failed = Some(error),
-        }
-    }
-    match failed {
-        Some(source) if pool.is_empty() => Err(Error::Thread { name: format!("iomill-{name}-0"), drive: None, source }),
-        _ => Ok(pool),
     }
 }
 
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
     use super::*;
+
+    /// Files of other drives waited behind a file with a drive that hung.
+    #[test]
+    fn a_slow_close_delays_no_other() {
+        let pool = Pool::for_closing(true);
+        let ((go_on, waits), (end, ended)) = (channel(), channel());
+        pool.run(Box::new(move || {
+            waits.recv().unwrap();
+            end.send(()).unwrap();
+        }));
+        pool.run(Box::new(move || go_on.send(()).unwrap()));
+        ended.recv_timeout(Duration::from_secs(30)).expect("the second close waits for the first");
+        pool.stop();
+    }
+
+    #[test]
+    fn closes_that_do_not_overlap_share_a_thread() {
+        let pool = Pool::for_closing(true);
+        for _ in 0..20 {
+            pool.run(Box::new(|| ()));
+            let is_idle = |state: &PoolState| state.idle == 1 && state.queue.is_empty();
+            while !is_idle(&lock(&pool.jobs.state)) {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(lock(&pool.jobs.state).threads.len(), 1);
+        pool.stop();
+        assert!(pool.hand_over(Box::new(|| ())).is_some(), "no thread is left");
+    }
 
     #[test]
     fn a_callback_within_a_callback_leaves_its_caller_inside() {
