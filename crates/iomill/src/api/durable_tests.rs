@@ -34,10 +34,21 @@ struct Plan {
     fail_writes: AtomicBool,
     /// Writes that have begun.
     writes: AtomicU64,
-    /// Syncs that have begun.
-    syncs: AtomicU64,
-    /// The next sync reports that it has begun, waits for a signal, and fails.
-    hold: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+    /// The parts, by key, of which syncs have begun, in order.
+    synced: Mutex<Vec<u64>>,
+    hold: Mutex<Option<Hold>>,
+}
+
+/// A request of a kind reports that it has begun, and waits for a signal.
+#[derive(Debug)]
+struct Hold {
+    op: Op,
+    /// So many requests of that kind come before it.
+    skip: usize,
+    /// Whether it fails then.
+    fails: bool,
+    here: Sender<()>,
+    go_on: Receiver<()>,
 }
 
 impl Platform for Failing {
@@ -72,23 +83,41 @@ struct FailingEngine {
 }
 
 impl Plan {
-    fn fails(&self, op: Op) -> bool {
-        match op {
+    fn fails(&self, request: &IoRequest) -> bool {
+        let fails = match request.op {
             Op::Read => false,
             Op::Write => {
                 self.writes.fetch_add(1, Ordering::Relaxed);
                 self.fail_writes.load(Ordering::Relaxed)
             }
             Op::Sync => {
-                self.syncs.fetch_add(1, Ordering::Relaxed);
-                let held = self.hold.lock().unwrap().take();
-                if let Some((here, go_on)) = &held {
-                    here.send(()).unwrap();
-                    go_on.recv().unwrap();
-                }
-                held.is_some()
+                self.synced.lock().unwrap().push(request.file.key);
+                false
             }
+        };
+        let mut hold = self.hold.lock().unwrap();
+        let is_held = match &mut *hold {
+            Some(hold) if hold.op == request.op => {
+                let is_next = hold.skip == 0;
+                hold.skip = hold.skip.saturating_sub(1);
+                is_next
+            }
+            _ => false,
+        };
+        let held = if is_held { hold.take() } else { None };
+        drop(hold);
+        if let Some(held) = &held {
+            held.here.send(()).unwrap();
+            held.go_on.recv().unwrap();
         }
+        fails || held.is_some_and(|held| held.fails)
+    }
+
+    /// Holds a request up. Returns where it reports that it is there, and the signal that continues it.
+    fn hold(&self, op: Op, skip: usize, fails: bool) -> (Receiver<()>, Sender<()>) {
+        let ((here, is_here), (signal, go_on)) = (channel(), channel());
+        *self.hold.lock().unwrap() = Some(Hold { op, skip, fails, here, go_on });
+        (is_here, signal)
     }
 }
 
@@ -98,7 +127,7 @@ impl Engine for FailingEngine {
     }
     unsafe fn push(&mut self, requests: &[IoRequest]) {
         for request in requests {
-            if self.plan.fails(request.op) {
+            if self.plan.fails(request) {
                 self.failed.push(Completion { slot: request.slot, result: -libc::EIO });
             } else {
                 // SAFETY: the caller's promise is the same.
@@ -136,26 +165,13 @@ fn made(cache_bytes: u64, drives: usize) -> (Vec<tempfile::TempDir>, Arc<Plan>, 
 
 /// A sync of the file on a thread of its own, which has begun and is about to fail; and the signal that continues it.
 fn held_sync(plan: &Plan, file: &File) -> (thread::JoinHandle<Result<()>>, Sender<()>) {
-    let ((here, is_here), (go_on, waits)) = (channel(), channel());
-    *plan.hold.lock().unwrap() = Some((here, waits));
+    let (is_here, go_on) = plan.hold(Op::Sync, 0, true);
     let syncing = thread::spawn({
         let file = file.clone();
         move || file.sync()
     });
     is_here.recv().unwrap();
     (syncing, go_on)
-}
-
-/// Waits until a thread of this process sleeps. If the system does not show that, waits a twentieth of a second.
-fn wait_until_it_sleeps(thread: libc::pid_t) {
-    for _ in 0..5000 {
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else { break };
-        if stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S')) {
-            return;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    thread::sleep(Duration::from_millis(50));
 }
 
 /// A sync that waited while another one failed returned `Ok`: the other had taken the marks.
@@ -165,16 +181,14 @@ fn a_sync_that_waited_for_one_that_failed_fails() {
         let (_places, plan, array, file) = made(cache_bytes, 1);
         file.write_at(&[1; 5000], 0).unwrap();
         let (first, go_on) = held_sync(&plan, &file);
-        let (tell, told) = channel();
         let second = thread::spawn({
             let file = file.clone();
-            move || {
-                // SAFETY: asks for a number.
-                tell.send(unsafe { libc::gettid() }).unwrap();
-                if asynchronous { wait_for(file.sync_async()) } else { file.sync() }
-            }
+            move || if asynchronous { wait_for(file.sync_async()) } else { file.sync() }
         });
-        wait_until_it_sleeps(told.recv().unwrap());
+        // The second has made the checks before its wait, on whatever thread it runs.
+        while file.state.file.syncs_asked() < 2 {
+            thread::yield_now();
+        }
         go_on.send(()).unwrap();
         assert_eq!(first.join().unwrap().unwrap_err().errno(), Some(libc::EIO));
         let error = second.join().unwrap().expect_err("a sync that relies on one that failed says that all is well");
@@ -209,20 +223,20 @@ fn wait_for<F: Future>(future: F) -> F::Output {
 /// After the first failure the other parts got no fdatasync.
 #[test]
 fn every_part_is_synced_whatever_becomes_of_the_others() {
-    // More parts than a queue of depth 1 takes ahead at a time.
-    let places: Vec<_> = (0..24).map(|_| tempfile::tempdir().unwrap()).collect();
-    let platform = Failing::default();
-    let plan = Arc::clone(&platform.plan);
-    let options = ArrayOptions::new().platform(Arc::new(platform)).cache_bytes(0).depth(1);
-    let array = options.create(places.iter().map(tempfile::TempDir::path)).unwrap();
-    let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
-    file.write_at(&[1; 24 * 4096], 0).unwrap();
-    let (syncing, go_on) = held_sync(&plan, &file);
-    go_on.send(()).unwrap();
-    syncing.join().unwrap().unwrap_err();
-    assert_eq!(plan.syncs.load(Ordering::Relaxed), 24);
-    drop(file);
-    array.close().unwrap();
+    const PARTS: usize = 4;
+    for failing in 0..PARTS {
+        let (_places, plan, array, file) = made(0, PARTS);
+        file.write_at(&[1; PARTS * 4096], 0).unwrap();
+        let (_is_here, go_on) = plan.hold(Op::Sync, failing, true);
+        go_on.send(()).unwrap();
+        file.sync().unwrap_err();
+        let mut synced = std::mem::take(&mut *plan.synced.lock().unwrap());
+        synced.sort_unstable();
+        synced.dedup();
+        assert_eq!(synced.len(), PARTS, "part {failing} failed");
+        drop(file);
+        array.close().unwrap();
+    }
 }
 
 /// A change of the length that waited while a sync failed raised the length, and only its own sync refused it then.

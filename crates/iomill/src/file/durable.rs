@@ -6,8 +6,9 @@
 //! 1. A mark says that a part holds bytes that no fdatasync has covered. It is set after a write has ended, before the write is
 //!    acknowledged. A sync takes the mark before it asks for the part's fdatasync. A part that already holds bytes when it is opened
 //!    begins with a mark (`Mark`).
-//! 2. Syncs come one after the other. Under the lock each looks whether an earlier one has failed. A missing mark does not tell it: the
-//!    sync that took the mark may have failed while this one waited.
+//! 2. Syncs come one after the other, in the order in which they were asked for: no sync waits for ever while others come. Under the lock
+//!    each looks whether an earlier one has failed. A missing mark does not tell it: the sync that took the mark may have failed while this
+//!    one waited.
 //! 3. After a failed fdatasync, publication or cleaning of the end, no write begins and no sync succeeds. It is unknown then what the
 //!    kernel still holds of earlier writes, and a second fdatasync does not say it.
 //! 4. A sync asks every marked part for its fdatasync, even if another part fails. The marks of a sync that failed are set again.
@@ -21,7 +22,9 @@ use super::mark::Mark;
 use crate::drive::Piece;
 use crate::error::{Error, Result};
 use crate::exec::{FirstFailure, Within};
-use crate::sys::sync::{Mutex, MutexGuard, lock};
+use crate::sys::fair::{Fair, FairGuard};
+#[cfg(all(test, iomill_models))]
+use crate::sys::sync::{Mutex, lock};
 
 /// The syncs of a file: one at a time, and none after a failure.
 #[derive(Debug)]
@@ -29,12 +32,12 @@ pub struct Syncs<T> {
     /// Why there are no more syncs. Set once.
     failed: OnceLock<String>,
     /// What the last sync has left for the next one.
-    last: Mutex<T>,
+    last: Fair<T>,
 }
 
 impl<T> Syncs<T> {
     pub fn new(last: T) -> Syncs<T> {
-        Syncs { failed: OnceLock::new(), last: Mutex::new(last) }
+        Syncs { failed: OnceLock::new(), last: Fair::new(last) }
     }
 
     /// Why there are no more syncs.
@@ -48,8 +51,8 @@ impl<T> Syncs<T> {
     }
 
     /// Waits for the sync under way, and returns the right to sync. The error says why that or an earlier sync has failed (rule 2).
-    pub fn begin(&self) -> std::result::Result<MutexGuard<'_, T>, &str> {
-        let last = lock(&self.last);
+    pub fn begin(&self) -> std::result::Result<FairGuard<'_, T>, &str> {
+        let last = self.last.lock();
         match self.failure() {
             Some(why) => Err(why),
             None => Ok(last),
@@ -68,7 +71,7 @@ pub struct DurableLength {
 #[derive(Debug)]
 pub struct SyncTurn<'a> {
     file: &'a FileState,
-    published: MutexGuard<'a, DurableLength>,
+    published: FairGuard<'a, DurableLength>,
     /// The length to publish, in bytes. Taken before the flush: later writes may not be on the drives when this length is published.
     len: u64,
     is_end: bool,
@@ -88,6 +91,12 @@ impl FileState {
     /// An error if an earlier failure keeps writes from becoming durable.
     pub(super) fn check_syncable(&self) -> Result<()> {
         self.syncs.failure().map_or(Ok(()), |why| Err(self.poisoned(why)))
+    }
+
+    /// How many syncs are under way or wait.
+    #[cfg(all(test, not(iomill_models)))]
+    pub fn syncs_asked(&self) -> u64 {
+        self.syncs.last.asked()
     }
 
     fn poisoned(&self, why: &str) -> Error {

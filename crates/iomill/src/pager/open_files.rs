@@ -12,14 +12,15 @@ use crate::catalog::{Catalog, Id, Record};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::file::FileState;
-use crate::sys::sync::{Mutex, lock};
+use crate::sys::fair::Fair;
 
 /// The open files of an array.
 #[derive(Debug)]
 pub struct OpenFiles {
     exec: Arc<Exec>,
     table: Arc<Table<OpenFile>>,
-    naming: Mutex<()>,
+    /// Fair, because a change of names writes to all drives.
+    naming: Fair<()>,
 }
 
 /// The result of an attempt to keep a file closed.
@@ -33,12 +34,12 @@ enum Kept {
 impl OpenFiles {
     /// No file is open.
     pub fn new(exec: &Arc<Exec>) -> OpenFiles {
-        OpenFiles { exec: Arc::clone(exec), table: Table::new(exec), naming: Mutex::new(()) }
+        OpenFiles { exec: Arc::clone(exec), table: Table::new(exec), naming: Fair::new(()) }
     }
 
     /// Changes names that no open file has.
     pub fn with_names<R>(&self, change: impl FnOnce() -> R) -> R {
-        let _naming = lock(&self.naming);
+        let _naming = self.naming.lock();
         change()
     }
 
@@ -93,7 +94,7 @@ impl OpenFiles {
         loop {
             // Declared first, so that it is dropped after the lock of names: it may be a file's last holder.
             let mut kept = Vec::new();
-            let naming = lock(&self.naming);
+            let naming = self.naming.lock();
             for record in find()? {
                 kept.push(self.keep_closed(record)?);
             }

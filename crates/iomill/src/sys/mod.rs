@@ -4,6 +4,7 @@ pub mod barrier;
 pub mod clock;
 pub mod cpu;
 pub mod errno;
+pub mod fair;
 pub mod fs;
 pub mod limits;
 pub mod memory;
