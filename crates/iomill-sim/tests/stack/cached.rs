@@ -1,7 +1,7 @@
 //! The page cache between calls and drives that fail. A read or write that failed is an error, and loses nothing.
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode};
+use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use crate::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
@@ -242,6 +242,46 @@ fn advice_waits_for_its_share() {
     let counted = array.counters().since(&written);
     assert_eq!((counted.misses, counted.read_ahead), (2, 8 + 30));
     drop((file, other));
+    array.close().unwrap();
+    assert_tidy(&world);
+}
+
+/// A batch that reads and writes owned two waves of pages at a time: half of the cache.
+#[test]
+fn a_batch_of_both_kinds_owns_no_more_pages_than_other_calls() {
+    let world = World::new(51).with_drives(2, DriveModel::default());
+    let (array, file) = made(&world, Mode::Auto, 64);
+    let mut wanted = vec![3; 200 * PAGE];
+    file.write_at(&wanted, 0).unwrap();
+    let (sender, ends) = std::sync::mpsc::channel();
+    for (reads, writes) in [(40, 40), (40, 0), (0, 40)] {
+        // Only clean pages leave.
+        file.sync().unwrap();
+        file.advise(.., Advice::DontNeed).unwrap();
+        let reads = (0..reads).map(|at| Request::Read { offset: 2 * at * PAGE as u64, len: PAGE });
+        // Each page must be read first.
+        let writes = (0..writes).map(|at| Request::Write { offset: (2 * at + 1) * PAGE as u64, bytes: vec![4; 100] });
+        let requests: Vec<Request> = reads.chain(writes).collect();
+        for request in &requests {
+            if let Request::Write { offset, bytes } = request {
+                wanted[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        let (before, sender) = (array.counters().fills, sender.clone());
+        file.submit(requests, move |result| sender.send(result.map(drop)).unwrap()).unwrap();
+        let fills = array.counters().fills - before;
+        // No piece has ended yet. A full set may keep some of a wave's pages out.
+        assert!((10..=16).contains(&fills), "{fills} pages of 64");
+        let ended = (0..10_000).find_map(|_| {
+            array.step();
+            ends.try_recv().ok()
+        });
+        ended.expect("it ends").unwrap();
+    }
+    let mut got = vec![0; wanted.len()];
+    file.read_at(&mut got, 0).unwrap();
+    assert_same(&got, &wanted, || "after the batches".into());
+    drop(file);
     array.close().unwrap();
     assert_tidy(&world);
 }

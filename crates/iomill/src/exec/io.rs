@@ -400,21 +400,14 @@ impl Drop for Landing<'_, '_> {
     }
 }
 
-/// Runs two operations at the same time, until both have ended.
+/// Runs two operations at the same time, until both have ended. If one panics, its panic goes on when the other has ended, too. Dropping
+/// the other before that would wait for its pieces (rule 3), perhaps on the drive thread that brings their ends.
 pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
     let (mut a, mut b) = (None, None);
-    poll_fn(move |context| {
-        if a.is_none()
-            && let Poll::Ready(result) = one.as_mut().poll(context)
-        {
-            a = Some(result);
-        }
-        if b.is_none()
-            && let Poll::Ready(result) = other.as_mut().poll(context)
-        {
-            b = Some(result);
-        }
+    let ends = poll_fn(move |context| {
+        advance(one.as_mut(), &mut a, context);
+        advance(other.as_mut(), &mut b, context);
         match (a.take(), b.take()) {
             (Some(one), Some(other)) => Poll::Ready((one, other)),
             (one, other) => {
@@ -422,6 +415,48 @@ pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output 
                 Poll::Pending
             }
         }
-    })
-    .await
+    });
+    match ends.await {
+        (Ok(one), Ok(other)) => (one, other),
+        (Err(panic), _) | (_, Err(panic)) => resume_unwind(panic),
+    }
+}
+
+/// Polls an operation that has not ended, and keeps its end, or its panic.
+fn advance<F: Future>(
+    operation: Pin<&mut F>,
+    end: &mut Option<std::thread::Result<F::Output>>,
+    context: &mut Context<'_>,
+) {
+    if end.is_none() {
+        *end = match catch_unwind(AssertUnwindSafe(|| operation.poll(context))) {
+            Ok(Poll::Pending) => None,
+            Ok(Poll::Ready(result)) => Some(Ok(result)),
+            Err(panic) => Some(Err(panic)),
+        };
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+
+    /// The panic of one dropped the other, which then waited for its pieces on the thread that was to bring their ends.
+    #[test]
+    fn a_panic_of_one_waits_for_the_other() {
+        let ended = AtomicBool::new(false);
+        let mut is_polled = false;
+        let other = poll_fn(|_| {
+            if !std::mem::replace(&mut is_polled, true) {
+                return Poll::Pending;
+            }
+            ended.store(true, Ordering::Relaxed);
+            Poll::Ready(())
+        });
+        let mut both = std::pin::pin!(both(async { panic!("a test's own") }, other));
+        let mut poll =
+            || catch_unwind(AssertUnwindSafe(|| both.as_mut().poll(&mut Context::from_waker(Waker::noop()))));
+        assert!(matches!(poll(), Ok(Poll::Pending)), "the other has not ended");
+        assert!(poll().is_err() && ended.load(Ordering::Relaxed), "the panic must not be lost");
+    }
 }

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use super::open::{EnteredFile, OpenFile, OpenRef};
-use super::span::{Span, Want, spans};
+use super::span::{Span, spans};
 use crate::drive::Class;
 use crate::drive::serve::INBOX_PIECES;
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::pools::{self, Pool};
-use crate::exec::{Exec, Promise, Within, both};
+use crate::exec::{Exec, Promise, Within};
 use crate::file::Entered;
 use crate::file::split::{Extent, Splitter};
 use crate::file::transfer::WriteTurn;
@@ -304,15 +304,9 @@ impl Moves {
                     let (reads, writes) = (reads.into_iter(), writes.into_iter());
                     file.file.transfer(&io, class, Within::SLABS, reads, writes).await?;
                 }
-                Some(paged) if writes.is_empty() => {
-                    file.complete(&io, paged, Want::Read, missing, class).await?;
-                }
                 Some(paged) => {
-                    let read = file.complete(&io, paged, Want::Read, missing, class);
-                    let spans = writes.into_iter().flat_map(spans).collect();
-                    let write = file.write_spans(&io, paged, spans, class);
-                    let (read, written) = both(read, write).await;
-                    read.map(drop).and(written)?;
+                    let writes = writes.into_iter().flat_map(spans).collect();
+                    file.read_and_write(&io, paged, missing, writes, class).await?;
                 }
             }
         }

@@ -15,7 +15,7 @@ use crate::counters::Counter;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::engine::Op;
 use crate::error::Result;
-use crate::exec::{FirstFailure, Io, Sink, Within};
+use crate::exec::{FirstFailure, Io, Sink, Within, both};
 use crate::file::split::Splitter;
 use crate::sys::sync::{Mutex, lock};
 
@@ -58,18 +58,35 @@ impl OpenFile {
     ///
     /// # Safety
     /// The spans' memory is valid until this has ended or is dropped. For reads nothing else uses it.
-    pub async unsafe fn complete(
+    pub unsafe fn complete(
         &self,
         io: &Io<'_>,
         paged: &Paged,
         want: Want,
         todo: Vec<Span>,
         class: Class,
+    ) -> impl Future<Output = Result<usize>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.complete_beside(io, paged, want, todo, class, 1) }
+    }
+
+    /// The same for one of `lists` that a call completes at the same time. Together their waves are as large as those of one.
+    ///
+    /// # Safety
+    /// As for `complete`.
+    async unsafe fn complete_beside(
+        &self,
+        io: &Io<'_>,
+        paged: &Paged,
+        want: Want,
+        todo: Vec<Span>,
+        class: Class,
+        lists: usize,
     ) -> Result<usize> {
         let (mut todo, mut untouched) = (todo, 0);
         while !todo.is_empty() {
             let mut wave = todo;
-            let most = paged.pager.limits().wave_pages;
+            let most = (paged.pager.limits().wave_pages / lists).max(1);
             todo = if wave.len() > most { wave.split_off(most) } else { Vec::new() };
             let mut fills = Fills::new(want, paged, wave.len());
             // SAFETY: the caller's promise; this waits for `away`, also when it unwinds.
@@ -149,10 +166,32 @@ impl OpenFile {
     /// # Safety
     /// The spans' memory is readable until this has ended or is dropped.
     pub async unsafe fn write_spans(&self, io: &Io<'_>, paged: &Paged, spans: Vec<Span>, class: Class) -> Result<()> {
-        let bytes = spans.iter().map(|span| u64::from(span.len)).sum();
-        paged.pager.with_local(|local| local.tally.add(Counter::BytesWritten, bytes));
+        count_written(paged, &spans);
         // SAFETY: the caller's promise.
         unsafe { self.complete(io, paged, Want::Write, spans, class).await }.map(drop)
+    }
+
+    /// Reads spans that the cache does not have, and writes others at the same time. The caller is inside the gate, and has made room.
+    /// Returns when both have ended.
+    ///
+    /// # Safety
+    /// The spans' memory is valid until this has ended or is dropped. Nothing else touches memory that is read into.
+    pub async unsafe fn read_and_write(
+        &self,
+        io: &Io<'_>,
+        paged: &Paged,
+        reads: Vec<Span>,
+        writes: Vec<Span>,
+        class: Class,
+    ) -> Result<()> {
+        count_written(paged, &writes);
+        let lists = usize::from(!reads.is_empty()) + usize::from(!writes.is_empty());
+        // SAFETY: the caller's promise.
+        let read = unsafe { self.complete_beside(io, paged, Want::Read, reads, class, lists) };
+        // SAFETY: the caller's promise.
+        let write = unsafe { self.complete_beside(io, paged, Want::Write, writes, class, lists) };
+        let (read, written) = both(read, write).await;
+        read.and(written).map(drop)
     }
 
     /// Fills the pages of a wave, until all fills have ended. Adds the pages of sets that need a flush to `over`.
@@ -240,4 +279,9 @@ impl OpenFile {
         begun?;
         failure.map_or(Ok(true), |failure| Err(self.file.error(failure)))
     }
+}
+
+fn count_written(paged: &Paged, spans: &[Span]) {
+    let bytes = spans.iter().map(|span| u64::from(span.len)).sum();
+    paged.pager.with_local(|local| local.tally.add(Counter::BytesWritten, bytes));
 }
