@@ -268,6 +268,42 @@ fn a_hole_shows_nothing_of_a_write_that_failed() {
     }
 }
 
+/// The same where the page with the end cannot be written back, with bytes of the failed write beyond the end. The later write does not
+/// touch that page, and does not fail by it.
+#[test]
+fn a_far_write_after_one_that_failed_fails_by_no_other_page() {
+    const LEN: usize = PAGE + 100;
+    for asynchronous in [false, true] {
+        let world = World::new(9).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, options(&world, Mode::Auto, 64));
+        file.write_at(&[7; LEN], 0).unwrap();
+        file.sync().unwrap();
+        file.advise(.., iomill::Advice::DontNeed).unwrap();
+        // Page 0 must be read first, and the read fails. Pages 1 to 19 are in the cache by then.
+        world.faults(|faults| faults.inject(eio(Kind::Read).drive(0)));
+        file.write_at(&[8; 20 * PAGE], 50).unwrap_err();
+        assert_eq!(file.len(), LEN as u64);
+        // Odd pages, with the end among them, cannot be written back.
+        world.faults(|faults| faults.inject(eio(Kind::Write).drive(1).times(u64::MAX)));
+        let write = |bytes: Vec<u8>, at: u64| match asynchronous {
+            true => block_on(&array, file.write(bytes, at)).map(drop),
+            false => file.write_at(&bytes, at),
+        };
+        write(vec![9; 10], 30 * PAGE as u64).unwrap();
+        let mut got = vec![1; 30 * PAGE + 10];
+        assert_eq!(file.read_at(&mut got, 0).unwrap(), got.len());
+        assert!(got[..LEN].iter().all(|&byte| byte == 7 || byte == 8));
+        assert_same(&got[LEN..30 * PAGE], &vec![0; 30 * PAGE - LEN], || "the hole".into());
+        let error = file.sync().unwrap_err();
+        assert!(matches!(&error, Error::Io { path, .. } if path.starts_with(world.path(1))), "{error}");
+        world.faults(|faults| faults.clear());
+        file.sync().unwrap();
+        drop(file);
+        assert_same(&after_a_crash(&world, array), &got, || "after the crash".into());
+        assert_tidy(&world);
+    }
+}
+
 /// A change of the length first writes earlier data back. If that fails, the length stays.
 #[test]
 fn a_length_that_cannot_be_synced_is_not_changed() {

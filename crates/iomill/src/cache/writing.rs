@@ -62,6 +62,18 @@ impl Cache {
         Wrote::Done { dirty: set.dirty().count_ones(), was: Err(room.came) }
     }
 
+    /// Zeroes a page from `within` on, if it is here. It does not become dirty: the caller has its drive zero the same bytes. No fill and
+    /// no flush is in flight. Returns `false` if pins leave no frame for that.
+    pub fn zero_end(&self, key: Key, within: usize) -> bool {
+        let hash = self.directory.hash(key);
+        let (place, mut set) = self.directory.lock(hash);
+        let Some(way) = set.find(key, hash) else { return true };
+        let Some(frame) = self.writable(place, &mut set, way, hash) else { return false };
+        // SAFETY: the range ends with the page. The set is locked, so no other thread writes to its frames.
+        unsafe { self.frames.zero(frame, within, PAGE_BYTES - within) };
+        true
+    }
+
     /// The frame of a present way, for a write. A pinned page gets another frame (rule 2).
     fn writable(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: KeyHash) -> Option<u32> {
         let old = set.frame(way);

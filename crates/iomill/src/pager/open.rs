@@ -161,8 +161,11 @@ impl OpenFile {
             return Ok(());
         }
         let len = self.file.len();
-        if let Some(paged) = &self.paged {
-            // The page that contains the end leaves the cache, too. So its bytes must be on its drive before.
+        if let Some(paged) = &self.paged
+            && !paged.cut_behind(len)
+        {
+            // The page that contains the end leaves the cache, too, because its pins leave it no frame. So its bytes must be on its drive
+            // before. Only then may the error of that page be one of a write elsewhere.
             self.flush_page_now(paged, len / PAGE_BYTES as u64)?;
             paged.cut(len);
         }
