@@ -164,10 +164,14 @@ impl Lane {
 
     /// Runs everything that is parked or in flight to its end.
     pub fn drain(&mut self, done: &mut impl FnMut(Done)) {
+        if self.in_flight() + self.parked() == 0 {
+            // Every call ends with this, and mostly nothing is left.
+            return;
+        }
         let mut failures = 0;
         loop {
             self.flush();
-            // Also when nothing is left: a lane that stays unused keeps no bounce memory that others need.
+            // Also after the last piece: a lane that stays unused keeps no bounce memory that others need.
             self.dispatch();
             if self.in_flight() + self.parked() == 0 {
                 return;
