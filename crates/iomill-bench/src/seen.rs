@@ -57,16 +57,21 @@ impl Seen {
 }
 
 fn of_this_thread() -> Result<Seen> {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is valid for one `rusage`, which the call fills.
-    if unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } != 0 {
-        let why = std::io::Error::last_os_error().to_string();
-        return Err(Error::Tool { what: "the page faults of a thread".into(), why });
-    }
-    // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
-    let usage = unsafe { usage.assume_init() };
+    let usage = usage(libc::RUSAGE_THREAD, "the page faults of a thread")?;
     let fetched_bytes = fetched_bytes("/proc/thread-self/io");
     Ok(Seen { minor_faults: usage.ru_minflt as u64, major_faults: usage.ru_majflt as u64, fetched_bytes })
+}
+
+/// What the kernel has counted for this thread or process. `what` says in an error what is wanted of it.
+pub(crate) fn usage(whose: libc::c_int, what: &str) -> Result<libc::rusage> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is valid for one `rusage`, which the call fills.
+    if unsafe { libc::getrusage(whose, usage.as_mut_ptr()) } != 0 {
+        let why = std::io::Error::last_os_error().to_string();
+        return Err(Error::Tool { what: what.into(), why });
+    }
+    // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
+    Ok(unsafe { usage.assume_init() })
 }
 
 /// Bytes that the process or thread with that file in `/proc` made drives fetch so far; `None` on kernels that do not count them.

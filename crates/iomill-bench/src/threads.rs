@@ -3,7 +3,6 @@
 //! Goals: the figures do not include set-up and tear-down. No loop reads the clock for the duration. A thread that fails, panics or
 //! cannot be started ends the slice with an error, and never with a hang.
 
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -252,14 +251,7 @@ fn panicked() -> Error {
 
 /// User and system time of all threads of this process so far, in microseconds. It includes the kernel workers of its rings.
 pub fn process_cpu_us() -> Result<f64> {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is valid for one `rusage`, which the call fills.
-    if unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } != 0 {
-        let why = io::Error::last_os_error().to_string();
-        return Err(Error::Tool { what: "the CPU time of this process".into(), why });
-    }
-    // SAFETY: zeroed is a valid value of this plain struct, and the call has filled it.
-    let usage = unsafe { usage.assume_init() };
+    let usage = seen::usage(libc::RUSAGE_SELF, "the CPU time of this process")?;
     let us = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
     Ok(us(usage.ru_utime) + us(usage.ru_stime))
 }

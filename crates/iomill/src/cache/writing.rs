@@ -66,9 +66,9 @@ impl Cache {
     /// no flush is in flight. Returns `false` if pins leave no frame for that.
     pub fn zero_end(&self, key: Key, within: usize) -> bool {
         let hash = self.directory.hash(key);
-        let (place, mut set) = self.directory.lock(hash);
+        let (set_index, mut set) = self.directory.lock(hash);
         let Some(way) = set.find(key, hash) else { return true };
-        let Some(frame) = self.writable(place, &mut set, way, hash) else { return false };
+        let Some(frame) = self.writable(set_index, &mut set, way, hash) else { return false };
         // SAFETY: the range ends with the page. The set is locked, so no other thread writes to its frames.
         unsafe { self.frames.zero(frame, within, PAGE_BYTES - within) };
         true

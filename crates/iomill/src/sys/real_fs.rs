@@ -275,7 +275,7 @@ impl DriveFs for RealFs {
         }
         let kernel_says = direct_demands(file)?.map(|(_, memory)| memory);
         let number = sys::fstat(file)?.st_dev;
-        let memory = self.demands.memory(&Tree::machine(), (sys::major(number), sys::minor(number)), kernel_says);
+        let memory = self.demands.memory(Tree::machine, (sys::major(number), sys::minor(number)), kernel_says);
         Ok(Alignment { offset: PAGE_BYTES, memory })
     }
 
@@ -388,18 +388,20 @@ impl Demands {
     /// The alignment of memory that direct I/O on a device needs; `kernel_says` is what the kernel says. If the kernel does
     /// not say (before Linux 6.1), it is the device's logical block: Linux before 6.0 demands that much, and no version
     /// demands more. If the device does not show its block, as under btrfs, it is a page.
-    fn memory(&self, tree: &Tree, number: (u32, u32), kernel_says: Option<u32>) -> u32 {
+    fn memory(&self, tree: impl FnOnce() -> Tree, number: (u32, u32), kernel_says: Option<u32>) -> u32 {
         let Demand { block, least } = self.of(tree, number);
         kernel_says.unwrap_or(block).max(least)
     }
 
-    fn of(&self, tree: &Tree, number: (u32, u32)) -> Demand {
+    /// Makes the tree only for a device that is not known yet: every open of a file asks.
+    fn of(&self, tree: impl FnOnce() -> Tree, number: (u32, u32)) -> Demand {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&(_, demand)) = known.iter().find(|(known, _)| *known == number) {
             return demand;
         }
-        let device = devices::find(tree, number).unwrap_or_default();
-        let block = devices::logical_block_bytes(tree, &device.name).filter(|bytes| bytes.is_power_of_two());
+        let tree = tree();
+        let device = devices::find(&tree, number).unwrap_or_default();
+        let block = devices::logical_block_bytes(&tree, &device.name).filter(|bytes| bytes.is_power_of_two());
         // zram fills whole pages of memory, from the page's start. If the memory starts within a page, zram overwrites
         // what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18).
         let least = if device.name.starts_with("zram") { PAGE_BYTES } else { 1 };

@@ -259,8 +259,7 @@ fn memory_is_aligned_to_a_block_where_the_kernel_tells_nothing_else() {
     std::fs::write(part.join("partition"), "1\n").unwrap();
     symlink(&part, sys.join("dev/block/259:9")).unwrap();
     let demands = Demands::default();
-    let tree = Tree::at(dir.path()).unwrap();
-    let demand = |minor, told| demands.memory(&tree, (259, minor), told);
+    let demand = |minor, told| demands.memory(|| Tree::at(dir.path()).unwrap(), (259, minor), told);
     assert_eq!([1, 9, 2, 3, 4].map(|minor| demand(minor, None)), [4096, 4096, 512, 4096, 4096]);
     // A file system on no visible device, such as btrfs, or a machine without sysfs.
     assert_eq!(demand(77, None), 4096);
