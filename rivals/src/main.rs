@@ -1,7 +1,7 @@
 //! The command `iomill` with further rivals in its measurements. These rivals need too many dependencies for iomill's own build.
 //!
 //! Goals: `iomill-rivals bench ...` takes the arguments of `iomill bench ...` and measures more contenders in the same turns.
-//! Non-goals: rivals without dependencies; `iomill-bench` has them.
+//! Non-goals: rivals without dependencies; `iomill-contenders` has them.
 
 mod caches;
 mod files;

@@ -5,9 +5,6 @@
 //! The loads are some that can gain, one that cannot, and recorded traces. Each step adds to the steps before it. Non-goals:
 //! rivals; latency under open load.
 
-mod loads;
-mod traces;
-
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +21,7 @@ use crate::report::Report;
 use crate::rounds::{self, Plan, Turns};
 use crate::target::Target;
 use crate::task::Task;
-use crate::threads;
+use crate::{loads, threads, traces};
 pub use loads::Load;
 pub use traces::Trace;
 

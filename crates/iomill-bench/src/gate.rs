@@ -6,7 +6,6 @@
 //! `gate.toml` has the bounds, and a description of each ratio.
 
 mod bounds;
-mod creates;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +24,7 @@ use crate::contender::{
     Contender, IOMILL_CREATE, IOMILL_FUTURE_64, IOMILL_INLINE, IOMILL_READ_AT, IOMILL_READ_MANY, MMAP,
     MMAP_SMALL_PAGES, PLAIN_CREATE, Sample, URING_BY_HAND,
 };
+use crate::creates::{Create, Creates};
 use crate::human;
 use crate::iomill::Iomill;
 use crate::limited::Uncached;
@@ -39,7 +39,6 @@ use crate::task::Task;
 use crate::warm;
 use crate::workload::Workload;
 pub use bounds::Bound;
-use creates::{Create, Creates};
 
 /// For cold reads the file is this many times as long as the cache.
 const COLD_SIZE_OVER_CACHE: u64 = 8;

@@ -15,7 +15,7 @@ use crate::bench::{Rivals, Stage};
 use crate::cached::{Accesses, WriteAt};
 use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, URING_BY_HAND};
 use crate::draw::Choice;
-use crate::held::{Held, HeldTask, Helper, Job};
+use crate::held::{Held, Helper, Job};
 use crate::human;
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
@@ -204,34 +204,6 @@ fn in_turns<T: Task>(
     contenders.retain(|contender| settings.rivals.include(contender.name()));
     let plans = tasks.iter().flat_map(|&task| settings.turns.plans(task, WARM_UP));
     rounds::run_each(contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)
-}
-
-impl HeldTask for Access {
-    fn cache_bytes(&self) -> u64 {
-        self.cache_bytes
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
-    }
-
-    fn spoils(&self) -> bool {
-        self.writes()
-    }
-}
-
-impl HeldTask for SmallWrites {
-    fn cache_bytes(&self) -> u64 {
-        self.cache_bytes
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
-    }
-
-    fn spoils(&self) -> bool {
-        true
-    }
 }
 
 /// A contender that reads whole pages, all of them from drives, beside contenders that have a cache.

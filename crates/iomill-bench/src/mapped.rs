@@ -4,9 +4,6 @@
 //! copies by the kernel from a mapping (`process_vm_readv`), which need no signal handler.
 //! Non-goals: batches; each thread has one request at a time.
 
-mod growth;
-mod reads;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +22,8 @@ use crate::report::Report;
 use crate::rounds::{self, Plan, Progress, Turns, WARM_UP};
 use crate::target::{Part, Target};
 use crate::workload::Order;
-pub use growth::Growth;
-pub use reads::{PlainReads, Way};
+pub use iomill_contenders::mapped::growth::{self, Growth};
+pub use iomill_contenders::mapped::reads::{self, PlainReads, Way};
 
 /// What to measure.
 #[derive(Clone, Debug)]

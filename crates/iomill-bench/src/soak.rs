@@ -13,9 +13,6 @@
 //!    between.
 //! 4. The versions that are done when the threads have ended are on the drives when the array is closed.
 
-mod slots;
-mod worker;
-
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -29,8 +26,8 @@ use crate::bench::Stage;
 use crate::human;
 use crate::machine::{Machine, process_memory_bytes};
 use crate::rounds::Progress;
-use slots::Slots;
-use worker::{Chores, Done, Worker};
+use iomill_contenders::soak::slots::Slots;
+use iomill_contenders::soak::worker::{Chores, Done, Worker};
 
 /// Memory that the process may take beyond the cache's size, in percent of that size: the data about each page.
 pub const OVERHEAD_PERCENT: u64 = 3;

@@ -5,7 +5,7 @@
 //! Non-goals: comparing programs (other measurements do that); writing to anything that was there before.
 //!
 //! All reads bypass the page cache, by io_uring driven by hand, so that the probe itself costs as little as possible. The loops by
-//! hand are rivals of `iomill-bench`. [`Settings`] say what to probe, and [`run`] yields [`Figures`].
+//! hand are rivals of `iomill-contenders`. [`Settings`] say what to probe, and [`run`] yields [`Figures`].
 
 mod course;
 pub mod cycles;

@@ -39,7 +39,7 @@ enum Calls {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Accesses {
+pub struct Accesses {
     name: &'static str,
     place: Place,
     /// The plain files. Other contenders may have left pages of them in the page cache.
@@ -52,27 +52,27 @@ pub(crate) struct Accesses {
 
 impl Accesses {
     /// One call for each operation.
-    pub(crate) fn one_by_one(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+    pub fn one_by_one(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(IOMILL_READ_AT, Calls::OneByOne, arena, options)
     }
 
     /// The same without read-ahead. Only sequential readers compare with it.
-    pub(crate) fn without_read_ahead(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+    pub fn without_read_ahead(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(IOMILL_READ_AT_NO_READ_AHEAD, Calls::OneByOne, arena, &options.clone().read_ahead_bytes(0))
     }
 
     /// Calls with a batch of operations each.
-    pub(crate) fn in_batches(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+    pub fn in_batches(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(IOMILL_READ_MANY, Calls::InBatches, arena, options)
     }
 
     /// One call for each operation, with many operations in flight.
-    pub(crate) fn in_flight(flyer: &Flyer, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+    pub fn in_flight(flyer: &Flyer, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(flyer.name(), Calls::InFlight(flyer.clone()), arena, options)
     }
 
     /// One call for each operation if the batch is 1, else calls with a batch each.
-    pub(crate) fn named(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
+    pub fn named(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
         Accesses::new(name, Calls::AsBatch, arena, options)
     }
 

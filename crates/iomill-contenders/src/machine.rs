@@ -103,7 +103,7 @@ fn itself(tree: &Tree, path: &Path) -> (String, String) {
 }
 
 /// Memory that is available without swapping, in bytes.
-pub(crate) fn available_memory_bytes() -> Result<u64> {
+pub fn available_memory_bytes() -> Result<u64> {
     let path = "/proc/meminfo";
     let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
     let lacks = || Error::Tool { what: path.into(), why: "it has no line MemAvailable".into() };
@@ -111,7 +111,7 @@ pub(crate) fn available_memory_bytes() -> Result<u64> {
 }
 
 /// Memory of this process without pages of files, in bytes: anonymous and shared memory.
-pub(crate) fn process_memory_bytes() -> Result<u64> {
+pub fn process_memory_bytes() -> Result<u64> {
     let path = "/proc/self/status";
     let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
     let lacks = || Error::Tool { what: path.into(), why: "it has no lines RssAnon and RssShmem".into() };

@@ -28,7 +28,7 @@ const ROOM_MOST_BYTES: u64 = 256 << 20;
 
 /// How a file grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Writer {
+pub enum Writer {
     /// `pwrite` by hand.
     Pwrite,
     /// The mmap engine.
@@ -36,7 +36,7 @@ pub(super) enum Writer {
 }
 
 /// The writers, each with and without preallocation.
-pub(super) const ALL: [(Writer, bool); 4] =
+pub const ALL: [(Writer, bool); 4] =
     [(Writer::Pwrite, false), (Writer::Pwrite, true), (Writer::Mapped, false), (Writer::Mapped, true)];
 
 /// The cost of growth.
@@ -94,7 +94,7 @@ impl Grown {
 }
 
 /// Lets a file grow to `bytes`.
-pub(super) fn grow(dir: &Path, writer: Writer, is_ahead: bool, bytes: u64) -> Result<Growth> {
+pub fn grow(dir: &Path, writer: Writer, is_ahead: bool, bytes: u64) -> Result<Growth> {
     let grown = Grown::new(dir)?;
     let io = |e: std::io::Error| Error::io("write", &grown.path, e);
     let op_bytes = PAGE_BYTES as u64;
@@ -156,7 +156,7 @@ pub(super) fn grow(dir: &Path, writer: Writer, is_ahead: bool, bytes: u64) -> Re
 }
 
 /// The table for people.
-pub(super) fn table(rows: &[Growth]) -> String {
+pub fn table(rows: &[Growth]) -> String {
     let mut lines = Vec::new();
     if let Some(first) = rows.first() {
         let (bytes, op_bytes) = (human::size(first.bytes), human::size(first.op_bytes));

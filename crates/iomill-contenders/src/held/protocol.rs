@@ -12,7 +12,7 @@ use crate::small_writes::SmallWrites;
 
 /// The job of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Job {
+pub enum Job {
     /// Accesses to the parts of an array's file.
     Access {
         /// True for a mapping, false for `pread` and `pwrite`.

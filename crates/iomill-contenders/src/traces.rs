@@ -21,8 +21,8 @@ use iomill::{Array, Buffer, Error, File};
 use iomill_trace::replay::Survey;
 use iomill_trace::{Format, Op, Reader, TraceError};
 
-use super::loads::BATCH_PAGES;
 use crate::arena::SEED;
+use crate::loads::BATCH_PAGES;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::threads::{Count, goes_on};
 
@@ -109,7 +109,7 @@ impl Trace {
     }
 
     /// Whether any of its requests writes.
-    pub(super) fn writes(&self) -> bool {
+    pub fn writes(&self) -> bool {
         self.batches.iter().any(|batch| batch.write_bytes > 0)
     }
 }
@@ -125,7 +125,7 @@ fn wrap(place: u64, len: u32, len_bytes: u64) -> (u64, usize) {
 }
 
 /// A thread that replays a trace together with other threads.
-pub(super) struct Worker<'a> {
+pub struct Worker<'a> {
     file: File,
     trace: &'a Trace,
     /// The number of the next batch, shared by all threads. After the last batch comes the first.
@@ -136,7 +136,7 @@ pub(super) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     /// The first read makes the rings before the clock starts.
-    pub(super) fn new(array: &Array, file: &File, trace: &'a Trace, next: &'a AtomicUsize) -> iomill::Result<Self> {
+    pub fn new(array: &Array, file: &File, trace: &'a Trace, next: &'a AtomicUsize) -> iomill::Result<Self> {
         let pages = trace.most_bytes.max(1).div_ceil(PAGE_BYTES);
         let (mut buffer, mut content) = (array.buffer(pages * PAGE_BYTES)?, array.buffer(pages * PAGE_BYTES)?);
         pattern::fill_bytes(!SEED, 0, &mut content);
@@ -144,7 +144,8 @@ impl<'a> Worker<'a> {
         Ok(Worker { file: file.clone(), trace, next, buffer, content })
     }
 
-    pub(super) fn work(&mut self, stop: &AtomicBool, verify: bool) -> iomill::Result<Count> {
+    /// Takes batches of the trace until `stop`, and counts. Returns the error of an access or of its check.
+    pub fn work(&mut self, stop: &AtomicBool, verify: bool) -> iomill::Result<Count> {
         let mut count = Count::new()?;
         while goes_on(count.ops, stop) {
             let batch = &self.trace.batches[self.next.fetch_add(1, Ordering::Relaxed) % self.trace.batches.len()];

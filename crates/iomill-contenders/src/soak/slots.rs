@@ -9,13 +9,13 @@ use crate::arena::SEED;
 use crate::pattern::{self, PAGE_BYTES, mix};
 
 /// Bytes of a slot, a divisor of a page. A write of one slot changes a part of a page, and a write of four slots a whole page.
-pub(super) const SLOT_BYTES: usize = 1024;
+pub const SLOT_BYTES: usize = 1024;
 /// Slots of a page.
-pub(super) const PAGE_SLOTS: u64 = (PAGE_BYTES / SLOT_BYTES) as u64;
+pub const PAGE_SLOTS: u64 = (PAGE_BYTES / SLOT_BYTES) as u64;
 
 /// The versions of all slots.
 #[derive(Debug)]
-pub(super) struct Slots(Vec<Slot>);
+pub struct Slots(Vec<Slot>);
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -25,7 +25,7 @@ struct Slot {
 
 /// Slots that a thread is about to read, with the versions that were done before.
 #[derive(Debug)]
-pub(super) struct Seen<'a> {
+pub struct Seen<'a> {
     slots: &'a Slots,
     first: u64,
     done: Vec<u32>,
@@ -33,7 +33,7 @@ pub(super) struct Seen<'a> {
 
 impl Slots {
     /// The slots of a file.
-    pub(super) fn new(len_bytes: u64) -> Slots {
+    pub fn new(len_bytes: u64) -> Slots {
         let slots = len_bytes / PAGE_BYTES as u64 * PAGE_SLOTS;
         let slots = Slots((0..slots).map(|_| Slot::default()).collect());
         // Writes to the memory. Otherwise the system would provide it later, when it would count as the cache's.
@@ -42,7 +42,7 @@ impl Slots {
     }
 
     /// How many pages the slots fill.
-    pub(super) fn pages(&self) -> u64 {
+    pub fn pages(&self) -> u64 {
         self.0.len() as u64 / PAGE_SLOTS
     }
 
@@ -51,7 +51,7 @@ impl Slots {
     }
 
     /// Rule 3, before a read of whole slots. Acquire: pairs with the Release in `end`.
-    pub(super) fn seen_before(&self, offset: u64, len: usize) -> Seen<'_> {
+    pub fn seen_before(&self, offset: u64, len: usize) -> Seen<'_> {
         let first = offset / SLOT_BYTES as u64;
         let done = self.of(first, len / SLOT_BYTES).iter().map(|slot| slot.done.load(Ordering::Acquire)).collect();
         Seen { slots: self, first, done }
@@ -59,7 +59,7 @@ impl Slots {
 
     /// Rule 2: begins the next versions of some slots, and fills in their bytes. `end` follows the write. Release: pairs with the
     /// Acquire in `check`.
-    pub(super) fn begin(&self, slots: Range<u64>, bytes: &mut [u8]) {
+    pub fn begin(&self, slots: Range<u64>, bytes: &mut [u8]) {
         let of = self.of(slots.start, (slots.end - slots.start) as usize);
         for ((slot, number), bytes) in of.iter().zip(slots).zip(bytes.chunks_exact_mut(SLOT_BYTES)) {
             let version = slot.begun.load(Ordering::Relaxed).wrapping_add(1);
@@ -69,7 +69,7 @@ impl Slots {
     }
 
     /// Rule 2: the begun versions are done. Release: pairs with the Acquire in `seen_before`.
-    pub(super) fn end(&self, slots: Range<u64>) {
+    pub fn end(&self, slots: Range<u64>) {
         for slot in self.of(slots.start, (slots.end - slots.start) as usize) {
             slot.done.store(slot.begun.load(Ordering::Relaxed), Ordering::Release);
         }
@@ -78,7 +78,7 @@ impl Slots {
 
 impl Seen<'_> {
     /// Rule 3, after the read. Acquire: pairs with the Release in `begin`.
-    pub(super) fn check(&self, bytes: &[u8]) -> Result<()> {
+    pub fn check(&self, bytes: &[u8]) -> Result<()> {
         if bytes.len() != self.done.len() * SLOT_BYTES {
             let what = format!(
                 "a read of {} bytes at offset {}",

@@ -28,11 +28,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use child::serve;
 use group::MemoryGroup;
-pub(crate) use protocol::Job;
+pub use protocol::Job;
 use protocol::{Answer, Request};
 
+use crate::access::Access;
 use crate::contender::{Cache, Contender, Sample, Slice};
 use crate::human;
+use crate::small_writes::SmallWrites;
 use crate::target::Target;
 use crate::task::Task;
 
@@ -49,7 +51,7 @@ pub struct Helper {
 }
 
 /// A measurement that limits memory.
-pub(crate) trait HeldTask: Task {
+pub trait HeldTask: Task {
     /// Memory for the cache, in bytes.
     fn cache_bytes(&self) -> u64;
 
@@ -60,8 +62,36 @@ pub(crate) trait HeldTask: Task {
     fn spoils(&self) -> bool;
 }
 
+impl HeldTask for Access {
+    fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn spoils(&self) -> bool {
+        self.writes()
+    }
+}
+
+impl HeldTask for SmallWrites {
+    fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn spoils(&self) -> bool {
+        true
+    }
+}
+
 /// A contender in a process of its own.
-pub(crate) struct Held<T> {
+pub struct Held<T> {
     name: &'static str,
     helper: Helper,
     job: Box<dyn Fn(&T) -> Job>,
@@ -82,13 +112,13 @@ impl<T> fmt::Debug for Held<T> {
 
 impl<T: HeldTask> Held<T> {
     /// A contender with a process. `job` makes the process's job from a task.
-    pub(crate) fn new(name: &'static str, helper: &Helper, job: impl Fn(&T) -> Job + 'static) -> Held<T> {
+    pub fn new(name: &'static str, helper: &Helper, job: impl Fn(&T) -> Job + 'static) -> Held<T> {
         let (helper, job) = (helper.clone(), Box::new(job));
         Held { name, helper, job, cold: None, running: None, lost: None, spoils: false, notes: Vec::new() }
     }
 
     /// Takes part only where reads of `target` can be seen to come from drives.
-    pub(crate) fn over_drives(self, target: Target) -> Held<T> {
+    pub fn over_drives(self, target: Target) -> Held<T> {
         Held { cold: Some(target), ..self }
     }
 }

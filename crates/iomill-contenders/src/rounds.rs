@@ -31,7 +31,7 @@ pub struct Plan<T = Workload> {
 }
 
 /// Maximum length of the first slice, unless a measurement sets another.
-pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
+pub const WARM_UP: Duration = Duration::from_millis(300);
 
 /// How turns are taken, for any measurement.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Turns {
 
 impl Turns {
     /// A plan for each number of threads. If slices are shorter than `warm_up`, the first slice has their length.
-    pub(crate) fn plans<T: Copy>(&self, workload: T, warm_up: Duration) -> impl Iterator<Item = Plan<T>> {
+    pub fn plans<T: Copy>(&self, workload: T, warm_up: Duration) -> impl Iterator<Item = Plan<T>> {
         let Turns { rounds, slice, .. } = *self;
         let plan = move |&threads: &usize| Plan { workload, threads, rounds, slice, warm_up: slice.min(warm_up) };
         self.threads.iter().map(plan)
@@ -96,7 +96,7 @@ pub struct Measured<T = Workload> {
 
 impl<T> Measured<T> {
     /// A measurement without outcomes.
-    pub(crate) fn of(plan: Plan<T>) -> Measured<T> {
+    pub fn of(plan: Plan<T>) -> Measured<T> {
         let (outcomes, left_out) = (Vec::new(), Vec::new());
         Measured { plan, outcomes, left_out, cancelled: false, spoilt: false, failed: None }
     }

@@ -16,9 +16,9 @@ use crate::arena::Arena;
 use crate::human;
 use crate::pattern::PAGE_BYTES;
 
-pub(crate) use accesses::Accesses;
+pub use accesses::Accesses;
 pub use warm::{Whole, warm};
-pub(crate) use writes::WriteAt;
+pub use writes::WriteAt;
 
 /// The measured file of an array, and how it is opened.
 #[derive(Clone, Debug)]

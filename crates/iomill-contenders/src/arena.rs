@@ -107,7 +107,7 @@ impl Arena {
     }
 
     /// Writes the pattern into the measured file again, after a contender has left other bytes in it.
-    pub(crate) fn refill(&self, cancel: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    pub fn refill(&self, cancel: &AtomicBool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
         let file = array.open_file(&self.file_name)?;
         let len = file.len();
@@ -176,7 +176,7 @@ impl Arena {
 
     /// Writes the measured file, and a plain file of the same length beside it. Dropping the plain file removes it. Also returns
     /// the machine under that file.
-    pub(crate) fn fill_with_flat(
+    pub fn fill_with_flat(
         &mut self,
         len_bytes: u64,
         cancel: &AtomicBool,

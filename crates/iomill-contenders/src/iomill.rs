@@ -81,7 +81,7 @@ impl Iomill {
     }
 
     /// Binds each calling thread to one of these CPUs.
-    pub(crate) fn bound(mut self, cpus: Vec<usize>) -> Iomill {
+    pub fn bound(mut self, cpus: Vec<usize>) -> Iomill {
         self.cpus = cpus;
         self
     }

@@ -27,7 +27,7 @@ pub const BROUGHT_BY: &str = "cargo run --release --manifest-path rivals/Cargo.t
 
 /// Makes rivals that need crates which iomill itself does not use. They are in a separate crate, `iomill-rivals`.
 pub trait Bring: Debug + Sync {
-    /// The rivals of [`crate::warm`] over the data.
+    /// The rivals of warm reads over the data.
     fn warm(&self, data: &Arc<Data>) -> Vec<Box<dyn Contender<RecordReads>>>;
 
     /// iomill's futures on other runtimes than this crate's loop.

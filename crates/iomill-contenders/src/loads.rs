@@ -13,7 +13,7 @@ use crate::pattern::{self, PAGE_BYTES, Rng, mix};
 use crate::threads::{Count, goes_on};
 
 /// Pages of a batch: 32 times the longest merged I/O, so that the drives stay busy when requests merge.
-pub(super) const BATCH_PAGES: usize = 2048;
+pub const BATCH_PAGES: usize = 2048;
 
 /// With this distance in pages between requests there is nothing to merge.
 const STRIDE_PAGES: u64 = 2;
@@ -74,7 +74,7 @@ impl Places {
 }
 
 /// A thread that reads.
-pub(super) struct Worker {
+pub struct Worker {
     file: File,
     places: Places,
     offsets: Vec<u64>,
@@ -83,7 +83,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Thread `thread` of `threads`. The first read makes the rings before the clock starts.
-    pub(super) fn new(array: &Array, file: &File, load: Load, (thread, threads): (usize, usize)) -> Result<Worker> {
+    pub fn new(array: &Array, file: &File, load: Load, (thread, threads): (usize, usize)) -> Result<Worker> {
         let pages = file.len() / PAGE_BYTES as u64;
         let mut buffer = array.buffer(BATCH_PAGES * PAGE_BYTES)?;
         let next = pages / threads.max(1) as u64 * thread as u64;
@@ -93,7 +93,8 @@ impl Worker {
         Ok(Worker { file: file.clone(), places, offsets: Vec::new(), buffer })
     }
 
-    pub(super) fn work(&mut self, stop: &AtomicBool, verify: bool) -> Result<Count> {
+    /// Reads until `stop`, and counts. Returns the error of a read or of its check.
+    pub fn work(&mut self, stop: &AtomicBool, verify: bool) -> Result<Count> {
         let mut count = Count::new()?;
         while goes_on(count.ops, stop) {
             self.offsets.clear();

@@ -21,7 +21,7 @@ use crate::threads::{self, Count, goes_on};
 
 /// Files of one page each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Creates;
+pub struct Creates;
 
 impl fmt::Display for Creates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,7 +89,7 @@ impl Maker for Directory {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Create {
+pub struct Create {
     name: &'static str,
     drives: Vec<PathBuf>,
     options: ArrayOptions,
@@ -97,12 +97,12 @@ pub(crate) struct Create {
 
 impl Create {
     /// Makes files in the arena's array.
-    pub(crate) fn in_array(arena: &Arena, options: &ArrayOptions) -> Create {
+    pub fn in_array(arena: &Arena, options: &ArrayOptions) -> Create {
         Create { name: IOMILL_CREATE, drives: arena.drives().to_owned(), options: options.clone() }
     }
 
     /// Makes plain files in the directory of the array's first drive.
-    pub(crate) fn plain(arena: &Arena) -> Create {
+    pub fn plain(arena: &Arena) -> Create {
         Create { name: PLAIN_CREATE, drives: arena.drives().to_owned(), options: ArrayOptions::new() }
     }
 }

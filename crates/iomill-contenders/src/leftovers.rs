@@ -27,7 +27,7 @@ const PROBE_PREFIX: &str = "iomill-probe-";
 const ENDINGS: [&str; 4] = ["", ".flat", ".mapped", ".grown"];
 
 /// A name for what this process makes.
-pub(crate) fn name() -> String {
+pub fn name() -> String {
     name_of(PREFIX, std::process::id())
 }
 

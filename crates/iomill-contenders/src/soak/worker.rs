@@ -23,17 +23,24 @@ const RESIZE_PAUSE: Duration = Duration::from_secs(15);
 
 /// Counts of what was done.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Done {
-    pub(super) reads: u64,
-    pub(super) writes: u64,
-    pub(super) pins: u64,
-    pub(super) syncs: u64,
-    pub(super) resizes: u64,
-    pub(super) verified_bytes: u64,
+pub struct Done {
+    /// Reads, each record of a gather among them.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Pins.
+    pub pins: u64,
+    /// Syncs.
+    pub syncs: u64,
+    /// Changes of the cache's size.
+    pub resizes: u64,
+    /// Bytes that were read and checked.
+    pub verified_bytes: u64,
 }
 
 impl Done {
-    pub(super) fn add(&mut self, other: &Done) {
+    /// Adds what another thread did.
+    pub fn add(&mut self, other: &Done) {
         self.reads += other.reads;
         self.writes += other.writes;
         self.pins += other.pins;
@@ -45,7 +52,7 @@ impl Done {
 
 /// What one thread does from time to time.
 #[derive(Debug)]
-pub(super) struct Chores<'a> {
+pub struct Chores<'a> {
     array: &'a Array,
     cache_bytes: u64,
     /// True while the cache has half its size.
@@ -58,7 +65,7 @@ pub(super) struct Chores<'a> {
 
 impl<'a> Chores<'a> {
     /// The chores of a soak of that length.
-    pub(super) fn new(array: &'a Array, cache_bytes: u64, length: Duration) -> Chores<'a> {
+    pub fn new(array: &'a Array, cache_bytes: u64, length: Duration) -> Chores<'a> {
         let now = Instant::now();
         let (sync_pause, resize_pause) = (SYNC_PAUSE.min(length / 8), RESIZE_PAUSE.min(length / 5));
         Chores { array, cache_bytes, is_half: false, sync_pause, resize_pause, synced: now, resized: now }
@@ -84,7 +91,7 @@ impl<'a> Chores<'a> {
 
 /// A thread of the soak.
 #[derive(Debug)]
-pub(super) struct Worker<'a> {
+pub struct Worker<'a> {
     slots: &'a Slots,
     thread: u64,
     threads: u64,
@@ -96,7 +103,7 @@ pub(super) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     /// Thread `thread` of `threads`.
-    pub(super) fn new(slots: &'a Slots, thread: usize, threads: usize) -> Worker<'a> {
+    pub fn new(slots: &'a Slots, thread: usize, threads: usize) -> Worker<'a> {
         let buffer = vec![0; GATHER_SLOTS.max(READ_SLOTS as usize) * SLOT_BYTES];
         let (zipf, rng) = (Zipf::new(slots.pages()), Rng::new(thread as u64));
         let (thread, threads) = (thread as u64, threads as u64);
@@ -104,7 +111,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Works until `stop` is set.
-    pub(super) fn work(&mut self, file: &File, chores: &mut Option<Chores<'_>>, stop: &AtomicBool) -> Result<Done> {
+    pub fn work(&mut self, file: &File, chores: &mut Option<Chores<'_>>, stop: &AtomicBool) -> Result<Done> {
         while !stop.load(Ordering::Relaxed) {
             for _ in 0..CALLS_PER_LOOK {
                 self.call(file)?;

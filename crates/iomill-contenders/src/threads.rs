@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// What one thread did.
 #[derive(Debug)]
-pub(crate) struct Count {
+pub struct Count {
     pub(crate) ops: u64,
     pub(crate) bytes: u64,
     pub(crate) latency_ns: Histogram<u64>,
@@ -109,7 +109,7 @@ pub(crate) fn goes_on(ops: u64, stop: &AtomicBool) -> bool {
 
 /// Sets up one worker per thread (in that thread), starts them together, and stops them when the slice is over.
 /// `work` returns when its flag is set, or earlier when it has nothing left to do.
-pub(crate) fn run<W>(
+pub fn run<W>(
     slice: &Slice<'_>,
     set_up: impl Fn(usize) -> Result<W> + Sync,
     work: impl Fn(&mut W, &AtomicBool) -> Result<Count> + Sync,

@@ -83,7 +83,7 @@ impl Way {
 
 /// A contender that reads in one way.
 #[derive(Debug)]
-pub(super) struct Reads {
+pub struct Reads {
     way: Way,
     flat: Arc<FlatFile>,
     cache: Cache,
@@ -91,7 +91,8 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    pub(super) fn new(way: Way, flat: &Arc<FlatFile>, cache: Cache) -> Reads {
+    /// Reads of the file in that way, with its pages in memory or not.
+    pub fn new(way: Way, flat: &Arc<FlatFile>, cache: Cache) -> Reads {
         Reads { way, flat: flat.clone(), cache, reads: PlainReads { order: Order::Random, op_bytes: 4096 } }
     }
 

@@ -13,7 +13,7 @@ use crate::task::Task;
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct WriteAt {
+pub struct WriteAt {
     place: Place,
     target: Target,
     writes: SmallWrites,
@@ -21,7 +21,7 @@ pub(crate) struct WriteAt {
 
 impl WriteAt {
     /// To the file of an arena that has been filled.
-    pub(crate) fn new(arena: &Arena, options: &ArrayOptions, writes: SmallWrites) -> Result<WriteAt> {
+    pub fn new(arena: &Arena, options: &ArrayOptions, writes: SmallWrites) -> Result<WriteAt> {
         Ok(WriteAt { place: Place::new(arena, options), target: arena.target()?, writes })
     }
 }
