@@ -36,7 +36,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let [kind, dir] = &arguments[..] else {
         // `cargo bench` runs the program without arguments.
-        println!("usage: instructions hit|batched-hit|future-hit|miss|create DIR");
+        println!("usage: instructions copy|hit|pin|batched-hit|future-hit|miss|create DIR");
         return;
     };
     let dir = tempfile::tempdir_in(dir).unwrap();
@@ -45,7 +45,9 @@ fn main() {
         return;
     }
     let operations = match kind.as_str() {
+        "copy" => copies(dir.path()),
         "hit" => hits(dir.path()),
+        "pin" => pins(dir.path()),
         "batched-hit" => batched_hits(dir.path()),
         "future-hit" => future_hits(dir.path()),
         "miss" => misses(dir.path()),
@@ -109,6 +111,40 @@ fn hits(dir: &Path) -> usize {
         }
     };
     read(&places[..1000]);
+    counted_work(&mut || read(&places));
+    places.len()
+}
+
+/// What `hits` does with memory in place of a file: what is left when the hit itself costs nothing.
+fn copies(dir: &Path) -> usize {
+    let (_array, file) = warm(dir);
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    let places = places(&file, 100_000);
+    counted_work(&mut || {
+        let mut record = [0; RECORD];
+        for &place in &places {
+            record.copy_from_slice(&bytes[place as usize..][..RECORD]);
+            black_box(&record);
+        }
+    });
+    places.len()
+}
+
+/// The same as `hits` by pins.
+fn pins(dir: &Path) -> usize {
+    let (_array, file) = warm(dir);
+    let places = places(&file, 100_000);
+    let read = |places: &[u64]| {
+        let mut record = [0; RECORD];
+        for &place in places {
+            let page = file.pin(place / PAGE as u64).unwrap();
+            record.copy_from_slice(&page[place as usize % PAGE..][..RECORD]);
+            black_box(&record);
+        }
+    };
+    // A page's first pin marks it.
+    read(&places);
     counted_work(&mut || read(&places));
     places.len()
 }

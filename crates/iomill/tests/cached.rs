@@ -411,3 +411,69 @@ fn only_the_last_handle_gives_up_what_is_in_memory() {
     }
     array.close().unwrap();
 }
+
+/// A file that is closed and opened again finds its pages, unless it was given up, or is another file by now.
+#[test]
+fn a_file_that_is_opened_again_finds_its_pages() {
+    const PAGES: u64 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let options = || ArrayOptions::new().cache_bytes(16 << 20).read_ahead_bytes(0);
+    let array = options().create([dir.path()]).unwrap();
+    let misses = |array: &Array| array.counters().misses;
+    let all = |file: &File, value: u8| {
+        let mut page = [0; PAGE];
+        for number in 0..file.len() / PAGE as u64 {
+            file.read_at(&mut page, number * PAGE as u64).unwrap();
+            assert_eq!(page, [value; PAGE], "page {number}");
+        }
+    };
+    let write = |file: &File, value: u8, pages: u64| {
+        (0..pages).for_each(|page| file.write_at(&[value; PAGE], page * PAGE as u64).unwrap());
+    };
+    let file = array.create_file("x", Layout::default()).unwrap();
+    write(&file, 1, PAGES);
+    file.close().unwrap();
+    for _ in 0..3 {
+        let before = misses(&array);
+        let file = array.open_file("x").unwrap();
+        all(&file, 1);
+        drop(file);
+        assert_eq!(misses(&array), before, "its pages were in the cache");
+    }
+    // What was given up is gone, also from the cache: of these bytes only the length is durable.
+    let file = array.open_file("x").unwrap();
+    write(&file, 2, PAGES);
+    file.discard();
+    let file = array.open_file("x").unwrap();
+    let before = misses(&array);
+    let mut page = [0; PAGE];
+    (0..PAGES).for_each(|number| _ = file.read_at(&mut page, number * PAGE as u64).unwrap());
+    assert_eq!(misses(&array) - before, PAGES);
+    file.close().unwrap();
+    // Another file of the same name is another file.
+    array.delete("x").unwrap();
+    let file = array.create_file("x", Layout::default()).unwrap();
+    write(&file, 3, PAGES);
+    file.close().unwrap();
+    all(&array.open_file("x").unwrap(), 3);
+    // A file that was cut and extended has zeroes there.
+    let file = array.open_file("x").unwrap();
+    file.set_len(5 * PAGE as u64).unwrap();
+    file.close().unwrap();
+    let file = array.open_file("x").unwrap();
+    all(&file, 3);
+    file.set_len(PAGES * PAGE as u64).unwrap();
+    file.read_at(&mut page, 100 * PAGE as u64).unwrap();
+    assert_eq!(page, [0; PAGE]);
+    file.close().unwrap();
+    array.close().unwrap();
+    // Files of an array that is open for reading, too.
+    let array = options().read_only(true).open(dir.path()).unwrap();
+    let look = || {
+        let (file, before) = (array.open_file("x").unwrap(), misses(&array));
+        let mut page = [0; PAGE];
+        (0..PAGES).for_each(|number| _ = file.read_at(&mut page, number * PAGE as u64).unwrap());
+        misses(&array) - before
+    };
+    assert_eq!((look(), look()), (PAGES, 0));
+}

@@ -110,7 +110,7 @@ fn hit_rate(keys: &[Key], pages: u64, ways: usize, kind: PolicyKind, feed: Feed)
         for &key in keys {
             hits += u64::from(directory.touch(&mut feeder, key));
             if feed == Feed::Direct {
-                directory.take_hits(&feeder);
+                directory.take_hits(&mut feeder);
             }
         }
         hits

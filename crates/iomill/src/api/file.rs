@@ -12,11 +12,7 @@ use crate::file::transfer::WriteTurn;
 use crate::file::vectored::VectoredWrite;
 use crate::file::{Entered, Reported};
 use crate::pager::ahead::{CHUNK_PAGES, ReadAhead};
-use crate::pager::local::Local;
 use crate::pager::{OpenRef, Paged, Span, Want};
-
-/// Most spans that a read has room for before it knows how many pages are missing.
-const MISSING_PAGES: usize = 256;
 
 /// A hit that comes to the end of so many bytes looks whether read-ahead must continue. Other hits only compare.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
@@ -93,18 +89,8 @@ impl File {
     /// Reads at an offset in bytes. Returns how many bytes it has read: fewer than `buf` has only at the end of the file.
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let read = match &self.state.paged {
-            Some(paged) => match paged.pager.last_local_as::<true>() {
-                Some(local) => self.read_page::<true>(paged, local, buf, offset),
-                None => self.read_page_in_any_shape(paged, buf, offset),
-            },
-            None => false,
-        };
-        if !read {
-            return self.read_any(buf, offset);
-        }
+        let Some(end) = self.read_page(buf, offset) else { return self.read_any(buf, offset) };
         // Within a page no read goes beyond the end of a chunk.
-        let end = offset + buf.len() as u64;
         if end.is_multiple_of(CHUNK_BYTES) {
             self.passed_chunk(end);
         }
@@ -142,25 +128,23 @@ impl File {
         self.handle.ahead.missed(&self.state, paged, offset / page..(offset + len as u64).div_ceil(page));
     }
 
-    /// Reads within one page of the file, if the cache has it. Inlined into every loop that reads, so that no call saves and restores
-    /// registers.
+    /// Reads within one page of the file, if the cache has it. Returns the range's end. Inlined into every loop that reads, so that no call
+    /// saves and restores registers.
     #[inline(always)]
-    fn read_page<const DEFAULT: bool>(&self, paged: &Paged, local: &Local, buf: &mut [u8], offset: u64) -> bool {
+    fn read_page(&self, buf: &mut [u8], offset: u64) -> Option<u64> {
+        // There is none in a thread's first read. `read_any` finds the page then.
+        let hit_path = self.state.hit_path()?;
         let within = offset as usize % PAGE_BYTES;
-        // Negative beyond the end, as no file is longer than `MAX_FILE_BYTES`. It wraps only for offsets that are too far out to be
-        // cached, where no page has a key.
-        let room = self.state.file.len().wrapping_sub(offset) as i64;
-        if buf.len() > PAGE_BYTES - within || buf.len() as i64 > room {
-            return false;
+        // Not empty, and within a page. So the end is 0 if the sum wraps.
+        if buf.len().wrapping_sub(1) >= PAGE_BYTES - within {
+            return None;
         }
-        // SAFETY: `buf` is borrowed for the whole call, and the range is within a page.
-        unsafe { paged.read_page::<DEFAULT>(local, offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }
-    }
-
-    #[inline(never)]
-    fn read_page_in_any_shape(&self, paged: &Paged, buf: &mut [u8], offset: u64) -> bool {
-        // Without a last local, as in a thread's first read, `read_any` finds one.
-        paged.pager.last_local().is_some_and(|local| self.read_page::<false>(paged, local, buf, offset))
+        let end = offset.wrapping_add(buf.len() as u64);
+        if end.wrapping_sub(1) >= self.state.file.len() {
+            return None;
+        }
+        // SAFETY: `buf` is borrowed for the whole call, and the range is within the file and a page.
+        unsafe { hit_path.read(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }.then_some(end)
     }
 
     /// `read_at` for all ranges but those within one cached page.
@@ -305,8 +289,7 @@ impl File {
             let len = len.saturating_sub(offset).min(buf.len() as u64) as usize;
             Extent { offset, len, buf: buf.as_mut_ptr() }
         };
-        // In most of these reads at least the first page is missing.
-        let mut missing = Vec::with_capacity(buf.len().div_ceil(PAGE_BYTES).min(MISSING_PAGES));
+        let mut missing = Vec::new();
         let all = extent(self.state.file.len(), buf);
         // SAFETY: `buf` is borrowed for the whole call.
         unsafe { paged.read_rest(all, &mut missing) };

@@ -9,7 +9,6 @@ use crate::exec::pools;
 use crate::pager::Paged;
 use crate::pager::ahead::CHUNK_PAGES;
 use crate::pager::batch::zeroed;
-use crate::pager::local::Local;
 
 pub use crate::pager::{OwnedBytes, PinnedPage, PinnedRange};
 
@@ -48,26 +47,7 @@ impl File {
     /// Pins a page that is in the cache.
     #[inline(always)]
     fn pin_found(&self, page: u64) -> Option<PinnedPage<'_>> {
-        let paged = self.state.paged.as_ref()?;
-        match paged.pager.last_local_as::<true>() {
-            Some(local) => self.pin_found_in::<true>(paged, local, page),
-            None => self.pin_found_in_any_shape(paged, page),
-        }
-    }
-
-    #[inline(never)]
-    fn pin_found_in_any_shape<'a>(&'a self, paged: &'a Paged, page: u64) -> Option<PinnedPage<'a>> {
-        self.pin_found_in::<false>(paged, paged.pager.last_local()?, page)
-    }
-
-    #[inline(always)]
-    fn pin_found_in<'a, const DEFAULT: bool>(
-        &'a self,
-        paged: &'a Paged,
-        local: &Local,
-        page: u64,
-    ) -> Option<PinnedPage<'a>> {
-        let pin = self.state.pin_found::<DEFAULT>(paged, local, page)?;
+        let pin = self.state.pin_hinted(page)?;
         if (page + 1).is_multiple_of(CHUNK_PAGES) {
             self.passed_chunk((page + 1) * PAGE_BYTES as u64);
         }

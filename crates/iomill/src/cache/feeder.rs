@@ -6,65 +6,74 @@
 
 use std::cell::Cell;
 
-use super::key::KeyHash;
+use super::key::Key;
 
 /// Hits that a feeder remembers.
 pub const FEEDER_LEN: usize = 64;
 
-/// Hits that the policy learns of at a time: a cache line of hashes. Between two misses there are mostly few.
-const FED_LEN: usize = 8;
+/// Hits that the policy learns of at a time: a cache line of keys. Between two misses there are mostly few.
+pub const DRAIN_LEN: usize = 8;
 
-/// See the head of this file.
+/// The keys of a thread's last hits. The owner counts the hits, because it does so anyway.
+#[derive(Clone, Debug)]
+pub struct RecentHits {
+    keys: [Cell<Key>; FEEDER_LEN],
+    /// The owner's count at the last drain.
+    drained: Cell<u64>,
+}
+
+impl RecentHits {
+    /// No hits, for an owner that has counted `count` until now.
+    pub fn new(count: u64) -> RecentHits {
+        RecentHits { keys: [const { Cell::new(Key::NOTHING) }; FEEDER_LEN], drained: Cell::new(count) }
+    }
+
+    /// Notes a hit of an owner that had counted `count` before it. Returns `true` once in [`FEEDER_LEN`] hits.
+    #[inline(always)]
+    pub fn push(&self, count: u64, key: Key) -> bool {
+        let at = count as u32 % FEEDER_LEN as u32;
+        self.keys[at as usize].set(key);
+        at == FEEDER_LEN as u32 - 1
+    }
+
+    /// Hands out the hits that are remembered, in order and several at a time, and forgets them. The owner has counted `count`.
+    pub fn drain(&self, count: u64, mut hits: impl FnMut(&[Key])) {
+        let mut next = self.drained.replace(count).max(count.saturating_sub(FEEDER_LEN as u64));
+        while next < count {
+            let mut keys = [Key::NOTHING; DRAIN_LEN];
+            let len = DRAIN_LEN.min((count - next) as usize);
+            for key in &mut keys[..len] {
+                *key = self.keys[next as usize % FEEDER_LEN].get();
+                next += 1;
+            }
+            hits(&keys[..len]);
+        }
+    }
+}
+
+/// The same with a count of its own, for simulations.
 #[derive(Clone, Debug)]
 pub struct Feeder {
-    hashes: [Cell<KeyHash>; FEEDER_LEN],
-    /// The way of each.
-    ways: [Cell<u8>; FEEDER_LEN],
-    /// Hits since the last drain, overwritten ones included.
-    count: Cell<usize>,
+    recent: RecentHits,
+    count: u64,
 }
 
 impl Default for Feeder {
     fn default() -> Feeder {
-        Feeder {
-            hashes: [const { Cell::new(KeyHash(0)) }; FEEDER_LEN],
-            ways: [const { Cell::new(0) }; FEEDER_LEN],
-            count: Cell::new(0),
-        }
+        Feeder { recent: RecentHits::new(0), count: 0 }
     }
 }
 
 impl Feeder {
-    /// Notes a hit. Returns `true` once in [`FEEDER_LEN`] hits.
-    #[inline(always)]
-    pub fn push(&self, way: u32, hash: KeyHash) -> bool {
-        let count = self.count.get();
-        self.hashes[count % FEEDER_LEN].set(hash);
-        self.ways[count % FEEDER_LEN].set(way as u8);
-        self.count.set(count + 1);
-        count % FEEDER_LEN == FEEDER_LEN - 1
+    /// Notes a hit.
+    #[inline]
+    pub fn push(&mut self, key: Key) {
+        self.recent.push(self.count, key);
+        self.count += 1;
     }
 
-    /// Hits noted since the last drain.
-    pub fn count(&self) -> usize {
-        self.count.get()
-    }
-
-    /// Hands out the hits that are remembered, in order, and forgets them. Each hit's hash and way go to `hit`. Then
-    /// the hashes of several hits go to `feed` together.
-    pub fn drain(&self, mut hit: impl FnMut(KeyHash, usize), mut feed: impl FnMut(&[KeyHash])) {
-        let count = self.count.replace(0);
-        let mut next = count - count.min(FEEDER_LEN);
-        while next < count {
-            let mut hashes = [KeyHash(0); FED_LEN];
-            let len = FED_LEN.min(count - next);
-            for place in &mut hashes[..len] {
-                let (hash, way) = (self.hashes[next % FEEDER_LEN].get(), self.ways[next % FEEDER_LEN].get());
-                hit(hash, way.into());
-                *place = hash;
-                next += 1;
-            }
-            feed(&hashes[..len]);
-        }
+    /// As [`RecentHits::drain`].
+    pub fn drain(&mut self, hits: impl FnMut(&[Key])) {
+        self.recent.drain(self.count, hits);
     }
 }

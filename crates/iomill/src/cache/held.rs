@@ -1,12 +1,14 @@
 //! Pinning pages (the rules are in `pins`).
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 
+use super::hints::{Hint, HintBase};
 use super::key::{Key, KeyHash};
-use super::set::{Locked, Seen};
+use super::memory::Memory;
+use super::set::Locked;
 use super::{Cache, PinBlock, pins};
 use crate::drive::PAGE_BYTES;
+use crate::sys::barrier;
 use crate::sys::sync::AtomicU32;
 
 /// A page that is pinned.
@@ -60,74 +62,38 @@ impl Drop for Held<'_> {
 }
 
 impl Cache {
-    /// A block of pin slots for the calling thread. `None` if the most pages that may be pinned are pinned.
-    pub fn pin_block(&self) -> Option<Arc<PinBlock>> {
-        self.frames.pins.block()
-    }
-
-    /// Takes a thread's block back.
-    pub fn give_pin_block(&self, block: Arc<PinBlock>) {
-        self.frames.pins.give(block);
-    }
-
-    /// Pages that may be pinned at a time.
-    pub fn pins_max(&self) -> u32 {
-        self.frames.pins.max()
-    }
-
-    /// Pins a page, if it is there, in an empty slot of a block of the calling thread (rules of `pins`). Says where the page was.
+    /// Pins a page, if it is there, in an empty slot of a block of the calling thread (rules of `pins`).
     /// An error means that the block was taken away.
     ///
     /// # Safety
-    /// This cache gave the block to the calling thread ([`Cache::pin_block`]), and the slot is in it.
+    /// As for [`Memory::pin`].
     pub unsafe fn pin<'a>(
         &'a self,
         key: Key,
         hash: KeyHash,
         (block, slot): (&PinBlock, &AtomicU32),
-    ) -> Result<Option<(Held<'a>, Seen<'a>)>, Gone> {
+    ) -> Result<Option<Held<'a>>, Gone> {
         loop {
             let Some(seen) = self.directory.find(key, hash) else { return Ok(None) };
-            if !seen.is_marked() {
-                self.mark(key, hash);
-                continue;
+            match self.memory.occupants.look(Hint::of(seen.frame), key) {
+                // A call that asks for the page under its set's lock learns what it is.
+                None => return Ok(None),
+                Some(proof) if !proof.is_marked() => {
+                    self.mark(key, hash);
+                    continue;
+                }
+                Some(_) => {}
             }
             // SAFETY: the caller's promise.
-            let pinned = unsafe { self.pin_found::<false>(key, hash, (block, slot)) };
+            let pinned = unsafe { self.memory.pin_hinted(Hint::of(seen.frame), key, (block, slot), barrier::light) };
             if pinned.is_some() {
+                self.memory.hints.set(key, seen.frame);
                 return Ok(pinned);
             }
             if block.is_gone() {
                 return Err(Gone);
             }
         }
-    }
-
-    /// Pins a page that is there and marked already.
-    ///
-    /// # Safety
-    /// As for [`Cache::pin`].
-    #[inline(always)]
-    pub unsafe fn pin_found<'a, const DEFAULT: bool>(
-        &'a self,
-        key: Key,
-        hash: KeyHash,
-        (block, slot): (&PinBlock, &AtomicU32),
-    ) -> Option<(Held<'a>, Seen<'a>)> {
-        let seen = self.directory.set_as::<DEFAULT>(self.directory.set_index(hash)).find(key, hash)?;
-        if !seen.is_marked() {
-            return None;
-        }
-        pins::announce(slot, seen.frame());
-        // One branch for both.
-        if !seen.is_still() | block.is_gone() {
-            pins::end(slot);
-            return None;
-        }
-        // SAFETY: `Pins` keeps a block, gone or not, as long as a slot in it is full (rule 6). The pin does not use the slot
-        // after it has emptied it. `Pins` is the cache's, which is borrowed for 'a.
-        let slot = unsafe { &*std::ptr::from_ref(slot) };
-        Some((Held { slot, page: self.frames.at(seen.frame()) }, seen))
     }
 
     #[cold]
@@ -137,6 +103,48 @@ impl Cache {
             && !Locked::has(set.filling(), way)
         {
             set.set_marked(way, true);
+            self.memory.occupants.set_marked(set.frame(way), true);
         }
+    }
+}
+
+impl Memory {
+    /// Pins a page that is marked already, if its hint is right.
+    ///
+    /// # Safety
+    /// [`Memory::pin_block`] gave the block to the calling thread, and the slot is in it, and empty. `barrier::available` has said yes.
+    #[inline(always)]
+    pub unsafe fn pin<'a>(
+        &'a self,
+        key: Key,
+        (base, page): (HintBase, u64),
+        slot: (&PinBlock, &AtomicU32),
+    ) -> Option<Held<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.pin_hinted(self.hints.get(base, page), key, slot, barrier::light_by_kernel) }
+    }
+
+    /// Pins a page in this frame, if it is there, and marked.
+    ///
+    /// # Safety
+    /// As for [`Memory::pin`].
+    #[inline(always)]
+    pub(super) unsafe fn pin_hinted<'a>(
+        &'a self,
+        hint: Hint,
+        key: Key,
+        (block, slot): (&PinBlock, &AtomicU32),
+        light: fn(),
+    ) -> Option<Held<'a>> {
+        let proof = self.occupants.look_marked(hint, key)?;
+        pins::announce(slot, hint, light);
+        if !proof.holds() || block.is_gone() {
+            pins::end(slot);
+            return None;
+        }
+        // SAFETY: `Pins` keeps a block, gone or not, as long as a slot in it is full (rule 6). The pin does not use the slot
+        // after it has emptied it. `Pins` is the cache's, which is borrowed for 'a.
+        let slot = unsafe { &*std::ptr::from_ref(slot) };
+        Some(Held { slot, page: self.bytes.hinted(hint) })
     }
 }

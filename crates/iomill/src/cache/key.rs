@@ -42,6 +42,13 @@ impl Key {
         (page >> PAGE_BITS == 0).then_some(Key(self.0 | page))
     }
 
+    /// The same for a page that the file has: no file is so long that its last page has no key.
+    #[inline(always)]
+    pub fn page_of_file(self, page: u64) -> Key {
+        debug_assert!(page >> PAGE_BITS == 0);
+        Key(self.0 | page)
+    }
+
     /// The key that a word holds, as [`Key::word`] gave it.
     #[inline]
     pub fn from_word(word: u64) -> Key {

@@ -10,7 +10,7 @@
 //!
 //! Rules, which code cites by number:
 //! 1. No `&[u8]` is formed over a frame that may change. Copies that race with changes go through `copy::copy_racing`.
-//!    A reader believes them only under the set's version. Reads never tear within a page.
+//!    A reader believes them only under the frame's version (`occupants`). Reads never tear within a page.
 //! 2. Pinned frames are immutable. A write to a pinned page takes a new frame, and the pin keeps its snapshot. A page
 //!    is copied before its flush. A writer never waits for a pin.
 //! 3. Per page at most one of fill, flush and bypassing read is in flight. The state of the page's way ensures that,
@@ -33,10 +33,13 @@ pub mod feeder;
 mod forget;
 mod frames;
 mod held;
+mod hints;
 pub mod key;
 mod lanes;
+mod memory;
 #[cfg(all(test, iomill_models))]
 mod models;
+mod occupants;
 mod pins;
 pub mod policy;
 mod resize;
@@ -60,10 +63,12 @@ use directory::Directory;
 pub use directory::SetIndex;
 use dirty_sets::DirtySets;
 use frames::Frames;
+pub use hints::{Hint, HintBase};
 use key::{Key, KeyHash};
 use lanes::ways_of;
+pub use memory::Memory;
 use policy::PolicyKind;
-use set::{Locked, Seen};
+use set::Locked;
 use wait::Waiters;
 
 /// For each so many pages there is one frame more than the sets have ways. A write to a pinned page takes such a frame.
@@ -71,6 +76,9 @@ const SPARE_SHARE: u32 = 128;
 
 /// Dirty pages that should go are written once they are this share of a set's ways, so that one write takes several.
 const BATCH_SHARE: usize = 4;
+
+/// The frames of each cache begin at a multiple of this number: with a chunk of memory, however large chunks are.
+const FRAMES_ALIGN: u64 = (64 << 20) / PAGE_BYTES as u64;
 
 /// One frame in so many may be pinned.
 const PIN_SHARE: u32 = 8;
@@ -143,8 +151,8 @@ pub enum Wrote {
     Done {
         /// Dirty pages in its set now.
         dirty: u32,
-        /// The way where it was, or how it has just come in.
-        was: std::result::Result<u32, Came>,
+        /// How the page has just come in; `None` if it was there.
+        came: Option<Came>,
     },
     /// Another thread works on the page.
     Busy,
@@ -157,6 +165,7 @@ pub enum Wrote {
 /// A page cache.
 #[derive(Debug)]
 pub struct Cache {
+    memory: Arc<Memory>,
     directory: Directory,
     frames: Frames,
     waiters: Waiters,
@@ -177,38 +186,53 @@ pub struct Cache {
 impl Cache {
     /// An empty cache.
     pub fn new(config: CacheConfig) -> Result<Cache> {
-        let page = PAGE_BYTES as u64;
-        let ways = config.set_size.max(1) as u64;
-        let (now, most) = (sets_of(config.bytes, ways), most_sets(config.bytes_max.max(config.bytes), ways)?);
-        let now = key::even_sets(key::first_sets(now as u32), now as u32);
-        let directory = Directory::new(directory::DirectoryConfig {
-            sets: now,
-            sets_max: most as u32,
-            ways: config.set_size,
-            policy: config.policy,
-            hash_mask: config.hash_mask,
-        })?;
-        let (limit, most) = (with_spare(u64::from(now) * ways), with_spare(most * ways));
-        let frames =
-            Frames::new(limit, most, limit / PIN_SHARE).map_err(Error::memory("a cache", u64::from(most) * page))?;
-        let sets = directory.sets_max();
-        let dirty_sets =
-            DirtySets::new(sets).map_err(Error::memory("the cache's list of dirty sets", u64::from(sets) / 8))?;
-        Ok(Cache {
-            directory,
-            frames,
-            waiters: Waiters::default(),
-            dirty: AtomicU64::new(0),
-            dirty_sets,
-            resizing: Mutex::new(()),
-            moves: RwLock::new(()),
-            number: 0,
-        })
+        let mut caches = Cache::several(&[config])?;
+        Ok(caches.remove(0))
     }
 
-    /// The same cache as that of one of several nodes, counted from 0.
-    pub fn numbered(self, number: usize) -> Cache {
-        Cache { number, ..self }
+    /// Empty caches, for the pages of one node each, over one memory.
+    pub fn several(configs: &[CacheConfig]) -> Result<Vec<Cache>> {
+        let directories = configs.iter().map(directory).collect::<Result<Vec<Directory>>>()?;
+        let mut ranges = Vec::new();
+        let mut frames = 0u64;
+        for directory in &directories {
+            let most = u64::from(directory.sets_max()) * directory.ways() as u64;
+            let start = frames.next_multiple_of(FRAMES_ALIGN);
+            frames = start + u64::from(with_spare(most));
+            ranges.push(start..frames);
+        }
+        let pages = directories.iter().map(Directory::pages).sum();
+        if frames > set::FRAMES_MAX {
+            let why = format!("the largest has {} bytes on all nodes together", set::FRAMES_MAX * PAGE_BYTES as u64);
+            return Err(Error::invalid(format!("a cache of {} bytes", frames * PAGE_BYTES as u64), why));
+        }
+        let memory = Memory::new(frames as u32, pages, frames);
+        let memory = Arc::new(memory.map_err(Error::memory("a cache", frames * PAGE_BYTES as u64))?);
+        let each = directories.into_iter().zip(ranges).enumerate();
+        each.map(|(number, (directory, range))| {
+            let range = range.start as u32..range.end as u32;
+            let frames = Frames::new(&memory, range.clone(), range.start + with_spare(directory.pages()));
+            let sets = directory.sets_max();
+            let dirty_sets =
+                DirtySets::new(sets).map_err(Error::memory("the cache's list of dirty sets", u64::from(sets) / 8))?;
+            Ok(Cache {
+                memory: Arc::clone(&memory),
+                directory,
+                frames,
+                waiters: Waiters::default(),
+                dirty: AtomicU64::new(0),
+                dirty_sets,
+                resizing: Mutex::new(()),
+                moves: RwLock::new(()),
+                number,
+            })
+        })
+        .collect()
+    }
+
+    /// The memory that it shares with the caches of other nodes.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// The number of this cache among those that pages are divided among. It is 0 for the only one.
@@ -240,20 +264,27 @@ impl Cache {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Copies bytes of a page out, if it is there, and says where it was.
+    /// Copies bytes of a page out, if it is there.
     ///
     /// # Safety
-    /// `within + len` is at most a page. `to` is writable for `len` bytes, and no other thread uses it.
-    #[inline(always)]
-    pub unsafe fn read(&self, key: Key, hash: KeyHash, within: usize, to: *mut u8, len: usize) -> Option<Seen<'_>> {
+    /// As for [`Memory::read`].
+    pub unsafe fn read(&self, key: Key, hash: KeyHash, within: usize, to: *mut u8, len: usize) -> bool {
+        // A page that is written to at this moment is there.
         for _ in 0..4 {
-            let seen = self.directory.find(key, hash)?;
-            // SAFETY: the caller's promise.
-            if unsafe { self.copy_seen(seen, within, to, len) } {
-                return Some(seen);
+            let Some(seen) = self.directory.find(key, hash) else { return false };
+            // SAFETY: the caller's promise, and sets hold numbers of frames.
+            if unsafe { self.memory.read_hinted(Hint::of(seen.frame), key, within, to, len) } {
+                self.memory.hints.set(key, seen.frame);
+                return true;
             }
         }
-        None
+        false
+    }
+
+    /// Shows a page in a frame to all readers. The lock of the page's set is held.
+    fn publish(&self, frame: u32, key: Key) {
+        self.memory.occupants.publish(frame, key);
+        self.memory.hints.set(key, frame);
     }
 
     /// Asks for a page that was not found.
@@ -292,7 +323,8 @@ impl Cache {
         Some(Room { way, came: Came { evicted: true, is_pressed } })
     }
 
-    /// Frees one of the ways `among`, which holds a clean page. The way keeps its frame, which the caller owns then.
+    /// Frees one of the ways `among`, which holds a clean page. The way keeps its frame, which the caller owns then, and which is
+    /// changing from now on.
     /// Also says whether the policy chose a dirty page.
     ///
     /// The policy is asked about dirty pages, too. Otherwise, where few pages are written to, dirty ones would stay for
@@ -321,20 +353,27 @@ impl Cache {
         }
         debug_assert!(Locked::has(candidates, way));
         policy.evicted(index, set, way);
+        self.memory.occupants.begin_change(set.frame(way));
         set.set_free(way);
         Some((way, is_pressed))
     }
 
-    /// Unmarks those of the marked ways that no pin holds, and returns them (rule 2 of `pins`).
+    /// Unmarks those of the marked ways that no pin holds, and returns them (rule 2 of `pins`, rule 4 of `occupants`).
     fn unmark(&self, set: &mut Locked<'_>, among: u32) -> u32 {
         let marked = among & set.marked();
         if marked == 0 {
             return 0;
         }
-        let pinned = self.frames.pins.pinned();
+        let occupants = &self.memory.occupants;
+        ways_of(marked).for_each(|way| occupants.begin_change(set.frame(way)));
+        let pinned = self.memory.pins.pinned();
         let mut unmarked = 0;
         for way in ways_of(marked) {
-            if !pinned.contains(set.frame(way)) {
+            let frame = set.frame(way);
+            if pinned.contains(frame) {
+                occupants.restore(frame);
+            } else {
+                occupants.set_marked(frame, false);
                 set.set_marked(way, false);
                 unmarked |= 1 << way;
             }
@@ -351,6 +390,7 @@ impl Cache {
         debug_assert!(Locked::has(set.filling(), way) && set.frame(way) == fill.frame);
         match outcome {
             Ok(()) => {
+                self.publish(fill.frame, fill.key);
                 set.set_present(way, fill.key, hash);
                 if dirty {
                     self.soil(set_index, &mut set, way);
@@ -420,6 +460,19 @@ struct Room {
     came: Came,
 }
 
+/// The directory of a cache.
+fn directory(config: &CacheConfig) -> Result<Directory> {
+    let ways = config.set_size.max(1) as u64;
+    let (now, most) = (sets_of(config.bytes, ways), most_sets(config.bytes_max.max(config.bytes), ways)?);
+    Directory::new(directory::DirectoryConfig {
+        sets: key::even_sets(key::first_sets(now as u32), now as u32),
+        sets_max: most as u32,
+        ways: config.set_size,
+        policy: config.policy,
+        hash_mask: config.hash_mask,
+    })
+}
+
 /// The number of sets that fit in so much memory.
 fn sets_of(bytes: u64, ways: u64) -> u64 {
     (bytes / PAGE_BYTES as u64 / ways).max(1)
@@ -436,54 +489,28 @@ fn most_sets(bytes: u64, ways: u64) -> Result<u64> {
     Ok(most)
 }
 
-/// Frames for so many pages.
+/// The end of the frames for so many pages: the first has number 1.
 fn with_spare(pages: u64) -> u32 {
     let pages = pages as u32;
-    pages + (pages / SPARE_SHARE).max(4)
+    1 + pages + (pages / SPARE_SHARE).max(4)
 }
 
-/// Prefetching, and copying a page that was found.
+/// Prefetching.
 impl Cache {
-    /// Prefetches the line with the tags and frames, for which the look-up of the page will wait. Says where the set
-    /// is.
+    /// Prefetches the line with the tags and frames, for which the look-up of the page will wait.
     #[inline(always)]
-    pub fn prefetch<const DEFAULT: bool>(&self, hash: KeyHash) -> SetIndex {
-        let set_index = self.directory.set_index(hash);
-        prefetch(self.directory.set_as::<DEFAULT>(set_index).line(0));
-        set_index
+    pub fn prefetch(&self, hash: KeyHash) {
+        prefetch(self.directory.set_of(hash).line(0));
     }
 
     /// Prefetches what filling the page will read and write.
     #[inline]
-    pub fn prefetch_to_fill(&self, hash: KeyHash) {
-        let set = self.directory.set(self.directory.set_index(hash));
+    pub fn prefetch_to_fill(&self, key: Key, hash: KeyHash) {
+        let set = self.directory.set_of(hash);
         for line in 0..self.directory.header_lines() {
             prefetch(set.line(line));
         }
-    }
-
-    /// Prefetches the bytes of a page that was found by its tag, and its key.
-    #[inline(always)]
-    pub fn prefetch_seen(&self, key: *const u8, seen: Seen<'_>, within: usize, len: usize) {
-        prefetch(key);
-        let start = self.frames.at(seen.frame()).wrapping_add(within);
-        let mut line = start.wrapping_sub(start as usize % 64);
-        // The processor itself prefetches the rest of a long range.
-        while line < start.wrapping_add(len.min(256)) {
-            prefetch(line);
-            line = line.wrapping_add(64);
-        }
-    }
-
-    /// Copies what was found. Says whether the page was still there.
-    ///
-    /// # Safety
-    /// As for [`Cache::read`].
-    #[inline(always)]
-    pub unsafe fn copy_seen(&self, seen: Seen<'_>, within: usize, to: *mut u8, len: usize) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.frames.copy_out(seen.frame(), within, to, len) };
-        seen.is_still()
+        self.memory.prefetch_hint(self.memory.hint_base(key.file()), key.page());
     }
 }
 

@@ -5,11 +5,11 @@
 //! through all slots, after a heavy fence. Only frames of marked ways can be pinned, so no thread looks where no page was pinned.
 //!
 //! Rules (hazard pointers, Michael 2004, with a fence on one side only):
-//! 1. To pin: find the page in a marked way, without the lock. Store the frame into a slot. Light fence. Look whether the set's
-//!    version is still the same. If it is not, empty the slot and begin again.
-//! 2. To change or reuse the frame of a marked way: hold the set's lock (so the version is odd); heavy fence; look through all
-//!    slots. If no slot holds the frame it is not pinned, and no pin that is under way succeeds. Its second look comes after the
-//!    fence and finds the version changed. Unmark the way before unlocking.
+//! 1. To pin: find a marked frame that holds the page, without a lock. Store the frame into a slot. Light fence. Look whether the
+//!    frame's version is still the same. If it is not, empty the slot and begin again.
+//! 2. To change or reuse a marked frame: hold the lock of its set; the frame is *changing* (`occupants`); heavy fence; look
+//!    through all slots. If no slot holds the frame it is not pinned, and no pin that is under way succeeds. Its second look comes
+//!    after the fence and finds the version changed. Unmark the frame before unlocking.
 //! 3. Only the slot's thread fills it. The holder of the pin empties it, on any thread.
 //! 4. A thread gives its blocks but the first back when it finds them empty (`pager::local`). Blocks are small where there
 //!    are few slots.
@@ -22,6 +22,7 @@
 
 use std::sync::Arc;
 
+use super::hints::Hint;
 use crate::sys::barrier;
 use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
 
@@ -43,11 +44,11 @@ pub struct PinBlock {
     gone: AtomicU32,
     /// Slots that are used: at least one, but 0 for a block of `PinBlock::none`.
     count: u32,
-    /// 0: empty; else a frame's number plus 1.
+    /// 0: empty; else a frame, as a hint has it.
     slots: [AtomicU32; BLOCK_SLOTS],
 }
 
-/// All slots of a cache.
+/// All slots.
 #[derive(Debug)]
 pub struct Pins {
     blocks: Mutex<PinBlocks>,
@@ -104,16 +105,16 @@ pub struct Pinned(Vec<u32>);
 impl Pinned {
     /// Whether a frame was pinned.
     pub fn contains(&self, frame: u32) -> bool {
-        self.0.contains(&(frame + 1))
+        self.0.contains(&in_slot(Hint::of(frame)))
     }
 }
 
 impl Pins {
-    /// At most `slots_max` pins at a time, but at least one.
-    pub fn new(slots_max: u32) -> Pins {
+    /// One pin at a time.
+    pub fn new() -> Pins {
         // Asked once, here: light fences are cheap where the kernel supports heavy ones.
         barrier::available();
-        Pins { blocks: Mutex::default(), slots_max: AtomicU32::new(slots_max) }
+        Pins { blocks: Mutex::default(), slots_max: AtomicU32::new(0) }
     }
 
     /// How many pins there may be.
@@ -121,9 +122,9 @@ impl Pins {
         self.slots_max.load(Ordering::Relaxed).max(1)
     }
 
-    /// Changes the number of pins that there may be. Present blocks stay.
-    pub fn set_max(&self, slots_max: u32) {
-        self.slots_max.store(slots_max, Ordering::Relaxed);
+    /// Changes the number of pins that one of the caches allows. Present blocks stay.
+    pub fn change_max(&self, before: u32, now: u32) {
+        self.slots_max.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// A block with an empty slot for the calling thread; `None` if as many pages are pinned as may be.
@@ -179,16 +180,18 @@ impl PinBlock {
         &self.slots[..self.count as usize]
     }
 
-    /// An empty slot, if there is one.
+    /// The first slot, if it is empty.
     #[inline(always)]
-    pub fn empty(&self) -> Option<&AtomicU32> {
+    pub fn first(&self) -> Option<&AtomicU32> {
+        let slot = &self.slots[0];
         // Acquire: pairs with the Release in `end`. What this thread does with the frame that it pins next comes after the last
         // use of the slot's former pin, perhaps by another thread.
-        if self.slots[0].load(Ordering::Acquire) == 0 { Some(&self.slots[0]) } else { self.empty_beyond_first() }
+        (slot.load(Ordering::Acquire) == 0).then_some(slot)
     }
 
-    #[inline(never)]
-    fn empty_beyond_first(&self) -> Option<&AtomicU32> {
+    /// An empty slot, if there is one.
+    pub fn empty(&self) -> Option<&AtomicU32> {
+        // Acquire: as in `first`.
         self.used_slots().iter().find(|slot| slot.load(Ordering::Acquire) == 0)
     }
 
@@ -209,14 +212,20 @@ impl PinBlock {
     }
 }
 
-/// Announces a pin (rule 1). After this the caller looks at the set's version, and whether the block is gone (rule 5). The light
+/// Announces a pin (rule 1). After this the caller looks at the frame's version, and whether the block is gone (rule 5). The light
 /// fence pairs with the heavy fences in `Pins::pinned` and `PinBlocks::take_away`.
 #[inline(always)]
-pub fn announce(slot: &AtomicU32, frame: u32) {
+pub fn announce(slot: &AtomicU32, hint: Hint, light: fn()) {
     // Release: pairs with the Acquire in `Pins::pinned`. The slot's former pin may have ended unseen. A thread that sees this pin
     // also sees everything that was read through the former one.
-    slot.store(frame + 1, Ordering::Release);
-    barrier::light();
+    slot.store(in_slot(hint), Ordering::Release);
+    light();
+}
+
+/// What a slot holds while a frame is pinned. No frame has number 0.
+#[inline(always)]
+fn in_slot(hint: Hint) -> u32 {
+    hint.doubled() as u32
 }
 
 /// Ends a pin. Release: pairs with the Acquire in `Pins::pinned` and `PinBlock::empty`, so that everything read through the pin was

@@ -19,7 +19,7 @@ use super::directory::SetIndex;
 use super::key::Key;
 use super::lanes::ways_of;
 use super::set::Locked;
-use super::{Cache, PIN_SHARE, sets_of, with_spare};
+use super::{Cache, sets_of, with_spare};
 use crate::drive::PAGE_BYTES;
 use crate::sys::sync::{MutexGuard, lock, write};
 
@@ -53,7 +53,7 @@ impl Cache {
         let one = lock(&self.resizing);
         let ways = self.directory.ways() as u64;
         let target = self.directory.even_sets(sets_of(bytes, ways).min(u64::from(self.directory.sets_max())) as u32);
-        let limit = with_spare(u64::from(target) * ways);
+        let limit = self.frames.start() + with_spare(u64::from(target) * ways);
         if limit > self.frames.limit() {
             self.frames.set_limit(limit);
         }
@@ -62,7 +62,7 @@ impl Cache {
 
     /// Bytes from the first to the last frame that may be in use.
     pub fn used_bytes(&self) -> usize {
-        self.frames.limit() as usize * PAGE_BYTES
+        (self.frames.limit() - self.frames.start()) as usize * PAGE_BYTES
     }
 
     /// Bytes of the pages that fit now.
@@ -96,9 +96,8 @@ impl CacheResize<'_> {
     fn settle(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Progress {
         let cache = self.cache;
         if self.cursor == 0 {
-            let limit = with_spare(cache.directory.pages());
+            let limit = cache.frames.start() + with_spare(cache.directory.pages());
             cache.frames.set_limit(limit);
-            cache.frames.pins.set_max(limit / PIN_SHARE);
             self.left = false;
         }
         let end = self.cursor.saturating_add(sets).min(self.target);
@@ -250,8 +249,10 @@ impl Cache {
                 // ours.
                 unsafe { self.frames.copy_frame(old, new) };
                 let marked = Locked::has(set.marked(), way);
+                self.publish(new, set.key(way));
                 set.set_marked(way, false);
                 set.set_frame(way, new);
+                self.memory.occupants.begin_change(old);
                 if marked { self.frames.give_marked(old) } else { self.frames.give(old) }
             } else if !Locked::has(set.dirty() | set.flushing(), way) {
                 // Pins hold all spare frames.

@@ -1,16 +1,17 @@
 //! One page set: a header in memory, which readers search without a lock, and which changes under a lock.
 //!
-//! A header is an array of words. Its first cache line serves hits. For sets of 12 it is four lines in all:
+//! A header is an array of words. Its first cache line has what a look-up begins with. For sets of 12 it is four lines in all:
 //!
 //! ```text
-//! line 0    version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      what a hit reads,
+//! line 0    version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      what a look-up reads,
 //! line 1-2  12 keys (64 bits each)                                                  and one of these
 //! line 2-3  masks: filling, dirty, flushing, marked; clock, hand, waiters, transit; metadata of the policy, 2 bytes a way; ghosts
 //! ```
 //!
 //! Rules:
-//! 1. The version is odd while the set is locked, and changes with every unlock. A reader without the lock notes the
-//!    version, then reads. It believes what it read only if the version is still the same and even.
+//! 1. The version is odd while the set is locked, and changes with every unlock. A reader that asks without the lock
+//!    whether anything here is dirty believes the answer only if the version is still the same and even. A reader that
+//!    looks for a page needs no version: the frame's occupant proves what it found (`occupants`).
 //! 2. Under the lock only the lock's holder writes. The exception is the policy's hit metadata (`META`). Hits change it
 //!    by compare-and-exchange without the lock, and the holder's stores overwrite it. It is advice and never decides
 //!    what is correct.
@@ -28,47 +29,19 @@ pub use super::shape::{Shape, WAYS_DEFAULT, WAYS_MAX, WAYS_MIN};
 
 pub(super) const LOCKED: u64 = 1;
 
-/// A bit in a way's frame: the way is marked. It repeats the mask, so that a pin need not look at one more line.
-const MARK: u32 = 1 << 31;
-
-/// How many frames there may be: their numbers are below the mark.
-pub const FRAMES_MAX: u64 = MARK as u64;
+/// How many frames there may be.
+pub const FRAMES_MAX: u64 = 1 << 31;
 
 /// Adding this to a locked word unlocks it and increments the version, within the low 32 bits.
 const VERSION: u64 = 0xFFFF_FFFF;
 
-/// What a look-up without the lock has seen.
+/// What a look-up without the lock has found. It is a proposal: the caller proves it by the frame's occupant (rule 5 of `occupants`).
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
-    /// The set's first word, with its version.
-    head: &'a AtomicU64,
+pub struct Seen {
     /// The way.
     pub way: u32,
-    /// Its frame, and its mark.
-    word: u32,
-    version: u32,
-}
-
-impl Seen<'_> {
-    /// The way's frame, without its mark.
-    #[inline(always)]
-    pub fn frame(&self) -> u32 {
-        self.word & !MARK
-    }
-
-    /// Whether a pin may take it.
-    #[inline(always)]
-    pub fn is_marked(&self) -> bool {
-        self.word & MARK != 0
-    }
-
-    /// Whether nothing in the set has changed since (rule 1). If so, a reader may believe what it read between the two
-    /// looks. The fence pairs with the Release fence in `Set::try_lock`.
-    #[inline(always)]
-    pub fn is_still(&self) -> bool {
-        fence(Ordering::Acquire);
-        self.head.load(Ordering::Relaxed) as u32 == self.version
-    }
+    /// Its frame.
+    pub frame: u32,
 }
 
 /// A set's header.
@@ -139,51 +112,19 @@ impl<'a> Set<'a> {
         word.store(before & !(0xFFFF_FFFF << shift) | u64::from(to) << shift, Ordering::Relaxed);
     }
 
-    /// Looks a page up without the lock. `None` if it is not present, or if the set is being changed.
+    /// Looks a page up without the lock. While the set changes it may miss a page that is there, or propose a frame that is not the
+    /// page's.
     #[inline(always)]
-    pub fn find(&self, key: Key, hash: KeyHash) -> Option<Seen<'a>> {
-        let first = self.word(0);
-        // Acquire: pairs with the Release in the drop of `Locked`.
-        let head = first.load(Ordering::Acquire);
-        if head & LOCKED != 0 {
-            return None;
-        }
+    pub fn find(&self, key: Key, hash: KeyHash) -> Option<Seen> {
         let mut matches = self.tag_matches(hash.tag());
         while matches != 0 {
             let way = matches.trailing_zeros() as usize;
             if self.word(self.shape.keys + way).load(Ordering::Relaxed) == key.word() {
-                return Some(Seen { head: first, way: way as u32, word: self.frame(way), version: head as u32 });
+                return Some(Seen { way: way as u32, frame: self.frame(way) });
             }
             matches &= matches - 1;
         }
         None
-    }
-
-    /// The first way that may hold a page, by its tag. The caller then asks [`Set::has_key`]. It believes neither
-    /// answer before it has seen that the set has not changed (rule 1).
-    #[inline(always)]
-    pub fn guess(&self, hash: KeyHash) -> Option<Seen<'a>> {
-        let first = self.word(0);
-        // Acquire: pairs with the Release in the drop of `Locked`.
-        let head = first.load(Ordering::Acquire);
-        let matches = self.tag_matches(hash.tag());
-        if head & LOCKED != 0 || matches == 0 {
-            return None;
-        }
-        let way = matches.trailing_zeros();
-        Some(Seen { head: first, way, word: self.frame(way as usize), version: head as u32 })
-    }
-
-    /// Whether a way's key is this one.
-    #[inline(always)]
-    pub fn has_key(&self, way: u32, key: Key) -> bool {
-        self.word(self.shape.keys + way as usize).load(Ordering::Relaxed) == key.word()
-    }
-
-    /// The address of a way's key, for a prefetch.
-    #[inline(always)]
-    pub fn key_address(&self, way: u32) -> *const u8 {
-        self.words.as_ptr().wrapping_add(self.shape.keys + way as usize).cast()
     }
 
     /// The ways that have the tag `tag`.
@@ -266,7 +207,7 @@ impl<'a> Set<'a> {
         let taken = self.word(0).compare_exchange(head, head | LOCKED, Ordering::Acquire, Ordering::Relaxed);
         taken.ok()?;
         // A reader must not see a write under the lock before it sees the odd version (rule 1). Release: pairs with the
-        // Acquire fence in `Seen::is_still`.
+        // Acquire fence in `Set::is_any_dirty`.
         fence(Ordering::Release);
         Some(Locked { set: *self })
     }
@@ -300,7 +241,7 @@ impl Drop for Locked<'_> {
         let word = self.set.word(0);
         let head = word.load(Ordering::Relaxed);
         let version = (head & VERSION).wrapping_add(1) & VERSION;
-        // Release: pairs with the Acquire in `Set::try_lock`, `Set::find` and `Set::guess`.
+        // Release: pairs with the Acquire in `Set::try_lock` and `Set::is_any_dirty`.
         word.store(head & !VERSION | version, Ordering::Release);
     }
 }
@@ -382,20 +323,13 @@ impl<'a> Locked<'a> {
 
     /// The frame of a way.
     pub fn frame(&self, way: usize) -> u32 {
-        self.set.frame(way) & !MARK
+        self.set.frame(way)
     }
 
     /// Gives a way that is not marked another frame.
     pub fn set_frame(&mut self, way: usize, frame: u32) {
-        debug_assert!(frame & MARK == 0 && !Locked::has(self.marked(), way));
+        debug_assert!(!Locked::has(self.marked(), way));
         self.set.set_frame(way, frame);
-    }
-
-    /// Marks a way: its frame may be pinned. It is not written to and not reused before a look at the pins.
-    pub fn set_marked(&mut self, way: usize, on: bool) {
-        let frame = self.frame(way) | if on { MARK } else { 0 };
-        self.set.set_frame(way, frame);
-        self.set_mark(way, on);
     }
 
     fn set_tag(&mut self, way: usize, tag: u8) {
@@ -573,5 +507,5 @@ mask! {
 }
 mask! {
     /// The ways with frames that may be pinned. They are not written to and not reused before a look at the pins.
-    marked, set_mark, 1, 1
+    marked, set_marked, 1, 1
 }

@@ -31,10 +31,7 @@ impl Shape {
         (ways.is_multiple_of(4) && (WAYS_MIN..=WAYS_MAX).contains(&ways)).then(|| Shape::of(ways))
     }
 
-    /// The default shape, as constants: look-ups in it take fewer instructions.
-    pub const DEFAULT: Shape = Shape::of(WAYS_DEFAULT);
-
-    const fn of(ways: usize) -> Shape {
+    fn of(ways: usize) -> Shape {
         let frames = 1 + (ways - 4).div_ceil(8);
         let keys = frames + ways / 2;
         let state = keys + ways;

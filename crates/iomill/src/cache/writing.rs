@@ -39,8 +39,9 @@ impl Cache {
             };
             // SAFETY: the caller's promise. The set is locked, so no other thread writes to its frames.
             unsafe { self.frames.copy_in(frame, within, from, len) };
+            self.publish(frame, key);
             self.soil(set_index, &mut set, way);
-            return Wrote::Done { dirty: set.dirty().count_ones(), was: Ok(way as u32) };
+            return Wrote::Done { dirty: set.dirty().count_ones(), came: None };
         }
         if self.waiters.in_transit(&set, key) {
             return Wrote::Busy;
@@ -56,10 +57,11 @@ impl Cache {
             self.frames.copy_in(frame, within, from, len);
             self.frames.zero(frame, within + len, PAGE_BYTES - within - len);
         }
+        self.publish(frame, key);
         set.set_present(way, key, hash);
         self.directory.policy().inserted(set_index.0, &mut set, way, hash);
         self.soil(set_index, &mut set, way);
-        Wrote::Done { dirty: set.dirty().count_ones(), was: Err(room.came) }
+        Wrote::Done { dirty: set.dirty().count_ones(), came: Some(room.came) }
     }
 
     /// Zeroes a page from `within` on, if it is here. It does not become dirty: the caller has its drive zero the same bytes. No fill and
@@ -71,13 +73,15 @@ impl Cache {
         let Some(frame) = self.writable(set_index, &mut set, way, hash) else { return false };
         // SAFETY: the range ends with the page. The set is locked, so no other thread writes to its frames.
         unsafe { self.frames.zero(frame, within, PAGE_BYTES - within) };
+        self.publish(frame, key);
         true
     }
 
-    /// The frame of a present way, for a write. A pinned page gets another frame (rule 2).
+    /// The frame of a present way, for a write: it is changing from now on. A pinned page gets another frame (rule 2).
     fn writable(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: KeyHash) -> Option<u32> {
         let old = set.frame(way);
         if !Locked::has(set.marked(), way) || self.unmark(set, 1 << way) != 0 {
+            self.memory.occupants.begin_change(old);
             return Some(old);
         }
         let new = self.frames.take().or_else(|| self.evict_for_frame(set_index, set, way, hash))?;
@@ -85,6 +89,7 @@ impl Cache {
         unsafe { self.frames.copy_frame(old, new) };
         set.set_marked(way, false);
         set.set_frame(way, new);
+        self.memory.occupants.begin_change(old);
         self.frames.give_marked(old);
         Some(new)
     }
@@ -215,6 +220,7 @@ impl Cache {
             self.dirty.fetch_sub(1, Ordering::Release);
         }
         let (frame, marked) = (set.frame(way), Locked::has(set.marked(), way));
+        self.memory.occupants.begin_change(frame);
         set.set_free(way);
         if marked { self.frames.give_marked(frame) } else { self.frames.give(frame) }
     }
@@ -222,9 +228,8 @@ impl Cache {
 
 /// What a look without the lock can tell of dirty pages.
 impl Set<'_> {
-    /// Whether a way that was seen is dirty. It is read without the lock, so believe it only if `is_still` holds
-    /// afterwards.
-    pub fn is_dirty(&self, seen: Seen<'_>) -> bool {
+    /// Whether a way that was seen is dirty. It is read without the lock, so it may be old, or of another page.
+    pub fn is_dirty(&self, seen: Seen) -> bool {
         self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
     }
 
@@ -292,14 +297,14 @@ mod tests {
         let set_of = |number| cache.directory.set_index(page(number).1);
         let full: Vec<u64> = (0..).filter(|&number| set_of(number) == set_of(0)).take(4).collect();
         let mut held = Vec::new();
-        assert_eq!(cache.pins_max(), 8, "slots of one pin each");
-        let blocks: Vec<_> = (0..8).map(|_| cache.pin_block().unwrap()).collect();
+        assert_eq!(cache.memory.pins_max(), 8, "slots of one pin each");
+        let blocks: Vec<_> = (0..8).map(|_| cache.memory.pin_block().unwrap()).collect();
         for round in blocks.chunks(4) {
             for (&number, block) in full.iter().zip(round) {
                 assert!(matches!(write(&cache, number), Wrote::Done { .. }));
                 let (key, hash) = page(number);
                 // SAFETY: the blocks are this thread's.
-                held.push(unsafe { cache.pin(key, hash, (block, block.empty().unwrap())) }.unwrap().unwrap().0);
+                held.push(unsafe { cache.pin(key, hash, (block, block.empty().unwrap())) }.unwrap().unwrap());
             }
         }
         // All other pages are dirty.
@@ -325,7 +330,7 @@ mod tests {
         let cache = Cache::new(config).unwrap();
         assert!(matches!(
             write(&cache, 0),
-            Wrote::Done { dirty: 1, was: Err(Came { evicted: false, is_pressed: false }) }
+            Wrote::Done { dirty: 1, came: Some(Came { evicted: false, is_pressed: false }) }
         ));
         for number in 1..4 {
             fill(&cache, number);

@@ -7,7 +7,6 @@ use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +27,7 @@ static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// This thread's tallies, by board.
-    static TALLIES: RefCell<Vec<(u64, Rc<Tally>)>> = const { RefCell::new(Vec::new()) };
+    static TALLIES: RefCell<Vec<(u64, Tally)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What a board describes.
@@ -149,27 +148,27 @@ impl Board {
     /// The calling thread's counters. The thread keeps them, so this only searches a short list. A caller that counts
     /// much in one call asks once.
     #[inline]
-    pub fn tally(self: &Arc<Self>) -> Rc<Tally> {
+    pub fn tally(self: &Arc<Self>) -> Tally {
         let found = TALLIES.try_with(|tallies| {
             let found =
-                tallies.borrow().iter().find(|(instance, _)| *instance == self.instance).map(|(_, t)| Rc::clone(t));
+                tallies.borrow().iter().find(|(instance, _)| *instance == self.instance).map(|(_, t)| t.clone());
             found.unwrap_or_else(|| self.enter(&mut tallies.borrow_mut()))
         });
         // A thread that is ending has no table any more. Each of its last calls takes a row.
-        found.unwrap_or_else(|_| Rc::new(self.take_thread()))
+        found.unwrap_or_else(|_| self.take_thread())
     }
 
     #[cold]
-    fn enter(self: &Arc<Self>, tallies: &mut Vec<(u64, Rc<Tally>)>) -> Rc<Tally> {
-        tallies.retain(|(_, tally)| !tally.0.board.closed.load(Ordering::Relaxed));
-        let tally = Rc::new(self.take_thread());
-        tallies.push((self.instance, Rc::clone(&tally)));
+    fn enter(self: &Arc<Self>, tallies: &mut Vec<(u64, Tally)>) -> Tally {
+        tallies.retain(|(_, tally)| !tally.owned.board.closed.load(Ordering::Relaxed));
+        let tally = self.take_thread();
+        tallies.push((self.instance, tally.clone()));
         tally
     }
 
     /// Counters for another owner, such as a worker that serves many threads.
     pub fn take_thread(self: &Arc<Self>) -> Tally {
-        Tally(self.take(KIND_THREAD))
+        Tally::new(self.take(KIND_THREAD))
     }
 
     /// Counters for a queue of a drive.

@@ -23,6 +23,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -130,6 +131,21 @@ struct Owned {
 // orders the old owner's stores before the new owner's.
 unsafe impl Send for Owned {}
 
+/// Adds to a word of a row, which belongs to this thread.
+#[inline(always)]
+fn add(word: &AtomicU64, amount: u64) {
+    // Only the row's owner writes (rule 1), so nothing is lost between the load and the store.
+    word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+}
+
+/// Counts a hit. `note` gets the hits before.
+#[inline(always)]
+fn hit<R>(hits: &AtomicU64, note: impl FnOnce(u64) -> R) -> R {
+    let noted = note(hits.load(Ordering::Relaxed));
+    add(hits, 1);
+    noted
+}
+
 impl Owned {
     fn words(&self) -> &[AtomicU64; ROW_WORDS] {
         // SAFETY: the row lives as long as the board, which `self` holds, and is atomics, which may be shared.
@@ -138,9 +154,7 @@ impl Owned {
 
     #[inline(always)]
     fn add(&self, word: usize, amount: u64) {
-        let word = &self.words()[word];
-        // Only this owner writes (rule 1), so nothing is lost between the load and the store.
-        word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+        add(&self.words()[word], amount);
     }
 
     fn set(&self, word: usize, value: u64) {
@@ -164,24 +178,49 @@ impl fmt::Debug for Owned {
 }
 
 /// A thread's counters for one array: [`Board::tally`] finds it.
-#[derive(Debug)]
-pub struct Tally(Owned);
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// `owned.row`, which a hit finds here by one load less.
+    row: NonNull<Row>,
+    owned: Rc<Owned>,
+}
 
 impl Tally {
+    fn new(owned: Owned) -> Tally {
+        Tally { row: owned.row, owned: Rc::new(owned) }
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &[AtomicU64; ROW_WORDS] {
+        // SAFETY: the row lives as long as `owned`, and is atomics, which may be shared.
+        unsafe { &self.row.as_ref().0 }
+    }
+
+    /// What this thread, and the owners of its row before, have added to a counter.
+    #[inline(always)]
+    pub fn get(&self, id: Counter) -> u64 {
+        self.words()[id as usize].load(Ordering::Relaxed)
+    }
+
     /// Adds to a counter.
     #[inline(always)]
     pub fn add(&self, id: Counter, amount: u64) {
-        self.0.add(id as usize, amount);
+        add(&self.words()[id as usize], amount);
     }
 
-    /// Counts a hit, and adds to another counter: the same as two calls of `add`, in fewer instructions.
+    /// Counts a hit. `note` gets the hits before.
     #[inline(always)]
-    pub fn hit(&self, other: Counter, amount: u64) {
-        let words = self.0.words();
-        let (hits, other) = (&words[Counter::Hits as usize], &words[other as usize]);
-        let now = (hits.load(Ordering::Relaxed), other.load(Ordering::Relaxed));
-        hits.store(now.0.wrapping_add(1), Ordering::Relaxed);
-        other.store(now.1.wrapping_add(amount), Ordering::Relaxed);
+    pub fn hit<R>(&self, note: impl FnOnce(u64) -> R) -> R {
+        hit(&self.words()[Counter::Hits as usize], note)
+    }
+
+    /// The same, and adds to another counter.
+    #[inline(always)]
+    pub fn hit_and<R>(&self, other: Counter, amount: u64, note: impl FnOnce(u64) -> R) -> R {
+        // The words only once: a store to them makes the compiler look for them again.
+        let words = self.words();
+        add(&words[other as usize], amount);
+        hit(&words[Counter::Hits as usize], note)
     }
 }
 

@@ -46,7 +46,7 @@ pub use entered::{Entered, Resize};
 pub use writeback_errors::Reported;
 
 /// The longest file in bytes: far beyond every file system's own limit, and low enough that no sum overflows.
-pub const MAX_FILE_BYTES: u64 = 1 << 60;
+pub const MAX_FILE_BYTES: u64 = 1 << 52;
 
 /// An open file below the cache.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl FileState {
             Some(end) if end <= MAX_FILE_BYTES => Ok(end),
             _ => Err(Error::invalid(
                 format!("offset {offset} with length {len}"),
-                format!("a file ends at 2^60 = {MAX_FILE_BYTES} bytes at the latest"),
+                format!("a file ends at 4 PiB ({MAX_FILE_BYTES} bytes) at the latest"),
             )),
         }
     }

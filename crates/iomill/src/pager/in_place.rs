@@ -5,7 +5,6 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use super::Paged;
-use super::local::Local;
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::{Span, Want};
 use crate::cache::{Held, HeldParts};
@@ -30,6 +29,11 @@ pub struct PinnedPage<'a> {
 }
 
 impl<'a> PinnedPage<'a> {
+    #[inline(always)]
+    pub(super) fn new(held: Held<'a>, len: usize) -> PinnedPage<'a> {
+        PinnedPage { held, len }
+    }
+
     /// For passing it on in registers.
     #[inline(always)]
     pub(crate) fn into_parts(self) -> (HeldParts<'a>, usize) {
@@ -241,24 +245,6 @@ impl OpenFile {
         Exec::run_to_end(unsafe { self.complete(&io, paged, Want::Touch, spans, class) })
     }
 
-    /// Pins a page that is in the cache, if one look-up is enough for that.
-    #[inline(always)]
-    pub fn pin_found<'a, const DEFAULT: bool>(
-        &self,
-        paged: &'a Paged,
-        local: &Local,
-        page: u64,
-    ) -> Option<PinnedPage<'a>> {
-        // The page has a key, so its number is small enough for the product, and no length is near 2^63.
-        let (key, hash, cache) = paged.key_as::<DEFAULT>(page)?;
-        let left = self.file.len().wrapping_sub(page * PAGE_BYTES as u64) as i64;
-        if left <= 0 {
-            return None;
-        }
-        let held = local.pin_found::<DEFAULT>(&paged.pager, cache, key, hash)?;
-        Some(PinnedPage { held, len: left.min(PAGE_BYTES as i64) as usize })
-    }
-
     /// The pages of a range up to the file's end, and the length of that in bytes. An error if there are too many pages.
     fn page_numbers(&self, paged: &Paged, offset: u64, len: usize) -> Result<(Range<u64>, usize)> {
         let len = self.file.len().saturating_sub(offset).min(len as u64);
@@ -282,7 +268,7 @@ impl OpenFile {
             return Err(Error::invalid(format!("page {page}"), "pages beyond 2^40 are not cached, so not pinned"));
         };
         let pager = &paged.pager;
-        let held = pager.with_local(|local| local.pin(pager, cache, (key, hash), is_hit))?;
+        let held = pager.with_local(|local| local.pin(paged, cache, (key, hash), is_hit))?;
         Ok(held.map(|held| PinnedPage { held, len: left.min(PAGE_BYTES as u64) as usize }))
     }
 

@@ -10,24 +10,30 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use super::Pager;
-use crate::cache::feeder::Feeder;
+use super::{Paged, Pager};
+use crate::cache::feeder::RecentHits;
 use crate::cache::key::{Key, KeyHash};
-use crate::cache::{Cache, Came, Held, PinBlock};
+use crate::cache::{Cache, Came, Held, Memory, PinBlock};
 use crate::counters::{Counter, Tally};
 use crate::error::{Error, Result};
 use crate::exec::pools;
+use crate::sys::barrier;
 use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU32, Ordering};
 
 thread_local! {
     /// This thread's locals, by pager. A local goes when its pager is gone.
     static LOCALS: RefCell<Vec<Rc<Local>>> = const { RefCell::new(Vec::new()) };
-    /// The instance of the local that was used last, and that local, which is in `LOCALS`. `NO_LOCAL` inside callbacks.
-    static LAST: Cell<(u64, NonNull<Local>)> = const { Cell::new(NO_LOCAL) };
+    /// The local that was used last, by its first field, the instance. It is in `LOCALS`. `NO_LOCAL` inside callbacks.
+    static LAST: Cell<NonNull<u64>> = const { Cell::new(NO_LOCAL) };
 }
 
-const NO_LOCAL: (u64, NonNull<Local>) = (u64::MAX, NonNull::dangling());
+/// Where `LAST` names no local.
+const NO_LOCAL: NonNull<u64> = {
+    static NO_INSTANCE: u64 = u64::MAX;
+    // SAFETY: no static has the address 0.
+    unsafe { NonNull::new_unchecked((&raw const NO_INSTANCE).cast_mut()) }
+};
 
 /// An instance that no local has.
 pub(super) const CLOSED: u64 = u64::MAX - 1;
@@ -44,43 +50,44 @@ pub(super) extern "C" fn forget_in_child() {
 }
 
 /// One thread's local for a pager.
+#[repr(C)]
 pub struct Local {
+    /// The pager's. The first field, as `LAST` has it.
     instance: u64,
     home: Home,
     pager: Weak<Pager>,
     /// Where the thread counts.
-    pub tally: Rc<Tally>,
-    first: LocalNode,
-    /// The same for the caches of other nodes.
-    others: Box<[LocalNode]>,
+    pub tally: Tally,
+    pins: LocalPins,
+    /// Hits that the policy does not know yet. `Counter::Hits` of `tally` counts them.
+    recent: RecentHits,
     /// `Pager::taken` when this thread last reported hits.
     taken_seen: Cell<u64>,
 }
 
-/// What a thread keeps for the cache of one node.
-struct LocalNode {
-    pins: RefCell<Vec<Arc<PinBlock>>>,
-    /// The first of them, or `none`.
-    first_pins: Cell<NonNull<PinBlock>>,
+/// A thread's slots for pins.
+struct LocalPins {
+    blocks: RefCell<Vec<Arc<PinBlock>>>,
+    /// The first of them, or `none`. Always `none` where the kernel has no barrier (`pin_hinted`).
+    first: Cell<NonNull<PinBlock>>,
     /// Which of them had an empty slot last.
-    last_pins: Cell<usize>,
+    last: Cell<usize>,
     /// A block without an empty slot.
     none: Arc<PinBlock>,
-    feeder: Feeder,
 }
 
-impl Default for LocalNode {
-    fn default() -> LocalNode {
+impl Default for LocalPins {
+    fn default() -> LocalPins {
         let none = PinBlock::none();
-        let first_pins = Cell::new(NonNull::from(&*none));
-        LocalNode { pins: RefCell::default(), first_pins, last_pins: Cell::new(0), none, feeder: Feeder::default() }
+        let first = Cell::new(NonNull::from(&*none));
+        LocalPins { blocks: RefCell::default(), first, last: Cell::new(0), none }
     }
 }
 
-impl LocalNode {
+impl LocalPins {
     /// Calls `pin` with an empty slot of a block. `None` if the most pages are pinned.
-    fn with_slot<R>(&self, cache: &Cache, pin: impl FnOnce((&PinBlock, &AtomicU32)) -> R) -> Option<R> {
-        let mut pins = self.pins.borrow_mut();
+    fn with_slot<R>(&self, memory: &Memory, pin: impl FnOnce((&PinBlock, &AtomicU32)) -> R) -> Option<R> {
+        let mut pins = self.blocks.borrow_mut();
         if pins.iter().any(|block| block.is_gone()) {
             // Other threads have taken their slots (rule 6 of pins).
             pins.retain(|block| !block.is_gone());
@@ -89,17 +96,17 @@ impl LocalNode {
         if let Some((block, slot)) = pins.first().and_then(|block| Some((&**block, block.empty()?))) {
             let pinned = pin((block, slot));
             // Other threads may need the blocks that this thread does not use any more.
-            give_back_empty(cache, &mut pins);
+            give_back_empty(memory, &mut pins);
             return Some(pinned);
         }
-        if let Some(block) = pins.get(self.last_pins.get())
+        if let Some(block) = pins.get(self.last.get())
             && let Some(slot) = block.empty()
         {
             let was_empty = block.is_empty();
             let pinned = pin((&**block, slot));
             if was_empty {
                 // Then other blocks are probably empty, too.
-                give_back_empty(cache, &mut pins);
+                give_back_empty(memory, &mut pins);
             }
             return Some(pinned);
         }
@@ -107,25 +114,26 @@ impl LocalNode {
         let index = match pins.iter().enumerate().rev().find_map(found) {
             Some(index) => index,
             None => {
-                pins.push(cache.pin_block()?);
+                pins.push(memory.pin_block()?);
                 self.set_first(&pins);
                 pins.len() - 1
             }
         };
-        self.last_pins.set(index);
+        self.last.set(index);
         let slot = pins[index].empty()?;
         Some(pin((&*pins[index], slot)))
     }
 
     fn set_first(&self, pins: &[Arc<PinBlock>]) {
-        self.first_pins.set(NonNull::from(&**pins.first().unwrap_or(&self.none)));
+        let first = pins.first().filter(|_| barrier::available());
+        self.first.set(NonNull::from(&**first.unwrap_or(&self.none)));
     }
 }
 
 /// Gives back the blocks without pins, except the first (rule 4 of pins).
-fn give_back_empty(cache: &Cache, pins: &mut Vec<Arc<PinBlock>>) {
+fn give_back_empty(memory: &Memory, pins: &mut Vec<Arc<PinBlock>>) {
     if pins.len() > 1 {
-        pins.extract_if(1.., |block| block.is_empty()).for_each(|block| cache.give_pin_block(block));
+        pins.extract_if(1.., |block| block.is_empty()).for_each(|block| memory.give_pin_block(block));
     }
 }
 
@@ -134,20 +142,25 @@ impl Pager {
     /// checks all three.
     #[inline(always)]
     pub fn last_local(&self) -> Option<&Local> {
-        self.last_local_as::<false>()
+        // Relaxed: the value only says whether the array is open, and a call may see it late.
+        // SAFETY: the instance is this pager's, or `CLOSED`, which no local has. The pager is borrowed for as long.
+        unsafe { Pager::last_local_if(self.open.load(Ordering::Relaxed)) }
     }
 
-    /// The same. With `DEFAULT` it also checks that there is one cache of the default shape, for which reads have a faster path.
+    /// The local that the thread used last, if its pager has this instance.
+    ///
+    /// # Safety
+    /// While 'a lasts, this pager lives.
     #[inline(always)]
-    pub fn last_local_as<const DEFAULT: bool>(&self) -> Option<&Local> {
-        let (instance, local) = LAST.try_with(Cell::get).ok()?;
-        let open = if DEFAULT { &self.open_default } else { &self.open };
-        // Relaxed: the value only says whether the array is open, and a call may see it late.
-        if instance != open.load(Ordering::Relaxed) {
+    pub(super) unsafe fn last_local_if<'a>(instance: u64) -> Option<&'a Local> {
+        let last = LAST.try_with(Cell::get).ok()?;
+        // SAFETY: `LAST` names a static, or a local that lives, as below.
+        if unsafe { last.read() } != instance {
             return None;
         }
-        // SAFETY: `LAST` names a local in this thread's `LOCALS`: a local that is dropped takes its name away. `NO_LOCAL` is no pager's
-        // instance. A local stays in `LOCALS` until its pager is gone (`find`), and this is its pager, which is borrowed for as long.
+        let local = last.cast::<Local>();
+        // SAFETY: with an instance that a pager has, `LAST` names a local in this thread's `LOCALS`: a local that is dropped takes its name
+        // away. A local stays in `LOCALS` until its pager is gone (`find`), and by the caller's promise it is there.
         // Or it goes when the thread ends, which is after the caller has returned: the destructor of `LOCALS` drops the locals, and
         // calls nothing that has one.
         Some(unsafe { local.as_ref() })
@@ -156,7 +169,7 @@ impl Pager {
     /// From now on no thread finds a local by `LAST`.
     pub fn end_short_way(&self) {
         self.open.store(CLOSED, Ordering::Relaxed);
-        self.open_default.store(CLOSED, Ordering::Relaxed);
+        self.memory.readers.store(CLOSED, Ordering::Relaxed);
     }
 
     /// Calls `f` with the calling thread's local.
@@ -186,51 +199,39 @@ impl Pager {
         });
         if pools::may_block() {
             // If `LAST` is gone, the next call finds the local by `LOCALS`.
-            let _noted = LAST.try_with(|last| last.set((self.instance, NonNull::from(&*local))));
+            let _noted = LAST.try_with(|last| last.set(NonNull::from(&*local).cast()));
         }
         local
     }
 
     fn new_local(self: &Arc<Self>) -> Local {
+        let tally = self.board.tally();
         Local {
             instance: self.instance,
             home: Home::here(),
             pager: Arc::downgrade(self),
-            tally: self.board.tally(),
-            first: LocalNode::default(),
-            others: self.caches().skip(1).map(|_| LocalNode::default()).collect(),
+            recent: RecentHits::new(tally.get(Counter::Hits)),
+            tally,
+            pins: LocalPins::default(),
             taken_seen: Cell::new(0),
         }
     }
 }
 
 impl Local {
+    /// Counts a hit, and notes it for the policy.
     #[inline(always)]
-    fn part(&self, cache: &Cache) -> &LocalNode {
-        match cache.number() {
-            0 => &self.first,
-            number => &self.others[number - 1],
+    pub fn hit(&self, paged: &Paged, key: Key) {
+        if self.tally.hit(|hits| self.recent.push(hits, key)) {
+            self.full(paged);
         }
     }
 
-    /// The same. With `FIRST` there is one cache.
+    /// The same, and adds to another counter.
     #[inline(always)]
-    fn part_as<const FIRST: bool>(&self, cache: &Cache) -> &LocalNode {
-        if FIRST { &self.first } else { self.part(cache) }
-    }
-
-    /// Notes a hit in one of the caches, and counts it.
-    #[inline(always)]
-    pub fn hit(&self, pager: &Pager, cache: &Cache, way: u32, hash: KeyHash) {
-        self.tally.add(Counter::Hits, 1);
-        self.note::<false>(pager, cache, way, hash);
-    }
-
-    /// Notes a hit that the caller counts. With `FIRST` there is one cache.
-    #[inline(always)]
-    pub fn note<const FIRST: bool>(&self, pager: &Pager, cache: &Cache, way: u32, hash: KeyHash) {
-        if self.part_as::<FIRST>(cache).feeder.push(way, hash) {
-            self.full(pager);
+    pub fn hit_and(&self, paged: &Paged, key: Key, (other, amount): (Counter, u64)) {
+        if self.tally.hit_and(other, amount, |hits| self.recent.push(hits, key)) {
+            self.full(paged);
         }
     }
 
@@ -242,36 +243,32 @@ impl Local {
 
     /// The ring is full. Reports the hits if another thread has taken room since the last report.
     #[cold]
-    fn full(&self, pager: &Pager) {
-        let taken = pager.taken.load(Ordering::Relaxed);
+    #[inline(never)]
+    fn full(&self, paged: &Paged) {
+        let taken = paged.pager.taken.load(Ordering::Relaxed);
         if self.taken_seen.replace(taken) != taken {
-            self.tell(pager);
+            self.tell(&paged.pager);
         }
     }
 
     /// Reports the hits to the policy, before it must choose a page.
     pub fn tell(&self, pager: &Pager) {
-        for cache in pager.caches() {
-            cache.directory().take_hits(&self.part(cache).feeder);
-        }
+        self.recent.drain(self.tally.get(Counter::Hits), |keys| match pager.only_cache() {
+            Some(cache) => cache.directory().hits(keys),
+            None => keys.iter().for_each(|&key| pager.cache_of(key).directory().hits(&[key])),
+        });
     }
 
-    /// Pins a page, if one look-up is enough: the page is there and has been pinned before, and the first block has an empty slot.
+    /// Pins a page, if its hint is enough: the page is there and has been pinned before, and the first slot is empty.
     #[inline(always)]
-    pub fn pin_found<'a, const DEFAULT: bool>(
-        &self,
-        pager: &'a Pager,
-        cache: &'a Cache,
-        key: Key,
-        hash: KeyHash,
-    ) -> Option<Held<'a>> {
-        // SAFETY: it is `none` or the first in `pins`. Only `with_slot` changes the first, and it does not run here.
-        let block = unsafe { self.part_as::<DEFAULT>(cache).first_pins.get().as_ref() };
-        let slot = block.empty()?;
-        // SAFETY: the blocks of a part are this thread's, from its cache; `none` has no empty slot.
-        let (held, seen) = unsafe { cache.pin_found::<DEFAULT>(key, hash, (block, slot)) }?;
-        self.tally.hit(Counter::Pins, 1);
-        self.note::<DEFAULT>(pager, cache, seen.way, hash);
+    pub fn pin_hinted<'a>(&self, paged: &Paged, memory: &'a Memory, key: Key, page: u64) -> Option<Held<'a>> {
+        // SAFETY: it is `none` or the first of `blocks`. Only `with_slot` changes the first, and it does not run here.
+        let block = unsafe { self.pins.first.get().as_ref() };
+        let slot = block.first()?;
+        // SAFETY: the blocks are this thread's, from this memory; `none` has no empty slot. With another first block, the kernel has a
+        // barrier (`set_first`).
+        let held = unsafe { memory.pin(key, (paged.hints, page), (block, slot)) }?;
+        self.hit_and(paged, key, (Counter::Pins, 1));
         Some(held)
     }
 
@@ -280,46 +277,45 @@ impl Local {
     #[inline]
     pub fn pin<'a>(
         &self,
-        pager: &'a Pager,
+        paged: &'a Paged,
         cache: &'a Cache,
         (key, hash): (Key, KeyHash),
         is_hit: bool,
     ) -> Result<Option<Held<'a>>> {
+        let memory = &paged.memory;
         let pinned = loop {
-            // SAFETY: the blocks of a part are this thread's, from its cache.
-            let pinned = self.part(cache).with_slot(cache, |place| unsafe { cache.pin(key, hash, place) });
+            // SAFETY: the blocks are this thread's, from the memory of this cache.
+            let pinned = self.pins.with_slot(memory, |place| unsafe { cache.pin(key, hash, place) });
             // If another thread has taken the slots away, this one takes other slots.
-            if let Ok(pinned) = pinned.ok_or_else(|| too_many(cache))? {
+            if let Ok(pinned) = pinned.ok_or_else(|| too_many(memory))? {
                 break pinned;
             }
         };
-        Ok(pinned.map(|(held, seen)| {
+        if pinned.is_some() {
             self.tally.add(Counter::Pins, 1);
             if is_hit {
-                self.hit(pager, cache, seen.way, hash);
+                self.hit(paged, key);
             }
-            held
-        }))
+        }
+        Ok(pinned)
     }
 
     /// Gives slots back after many pins, for other threads.
     pub fn give_back_pins(&self, pager: &Pager) {
-        for cache in pager.caches() {
-            give_back_empty(cache, &mut self.part(cache).pins.borrow_mut());
-        }
+        give_back_empty(&pager.memory, &mut self.pins.blocks.borrow_mut());
     }
 }
 
 #[cold]
-fn too_many(cache: &Cache) -> Error {
-    Error::Pins { most: cache.pins_max() }
+fn too_many(memory: &Memory) -> Error {
+    Error::Pins { most: memory.pins_max() }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
         // A thread that is ending may still close files after its locals are gone. `LAST` has no destructor, so it is still there.
         let _looked = LAST.try_with(|last| {
-            if std::ptr::eq(last.get().1.as_ptr(), self) {
+            if std::ptr::addr_eq(last.get().as_ptr(), self) {
                 last.set(NO_LOCAL);
             }
         });
@@ -329,8 +325,6 @@ impl Drop for Local {
         }
         // If the pager is gone, so are its blocks.
         let Some(pager) = self.pager.upgrade() else { return };
-        for cache in pager.caches() {
-            self.part(cache).pins.take().into_iter().for_each(|block| cache.give_pin_block(block));
-        }
+        self.pins.blocks.take().into_iter().for_each(|block| pager.memory.give_pin_block(block));
     }
 }

@@ -14,11 +14,13 @@ mod complete;
 mod fill;
 mod flush;
 mod flusher;
+mod hit;
 mod in_place;
 pub mod local;
 mod node_request;
 mod node_threads;
 pub mod nodes;
+mod numbers;
 mod open;
 mod open_files;
 mod owned;
@@ -31,9 +33,10 @@ mod wave;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use crate::cache::key::{FILE_MAX, Key};
+use crate::cache::key::Key;
 use crate::cache::policy::PolicyKind;
-use crate::cache::{Cache, CacheConfig};
+use crate::cache::{Cache, CacheConfig, HintBase, Memory};
+use crate::catalog::Id;
 use crate::counters::Board;
 use crate::drive::PAGE_BYTES;
 use crate::drive::regions::Regions;
@@ -42,9 +45,10 @@ use crate::exec::pools;
 use crate::exec::roles::NodeRoles;
 use crate::sys::memory::PageBuf;
 use crate::sys::process;
-use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock, read, write};
+use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock, lock, read, write};
 use flusher::Flusher;
 use nodes::{Remote, Spread};
+use numbers::{Drawn, Numbers};
 
 pub use in_place::{PinnedPage, PinnedRange};
 pub use open::{OpenFile, OpenRef};
@@ -58,6 +62,9 @@ pub use span::{Span, spans};
 const CHUNK_MIN_BYTES: u64 = 2 << 20;
 const CHUNK_MAX_BYTES: u64 = 64 << 20;
 const CHUNK_SHARE: u64 = 16;
+
+/// So many pages of the cache let it remember one closed file.
+const KEPT_SHARE: u64 = 64;
 
 /// Most pages of one wave of fills.
 const WAVE_PAGES: usize = 1024;
@@ -81,22 +88,20 @@ pub struct PagerOptions {
 /// The caches, and the thread that flushes them. A pager serves the files of any number of arrays.
 #[derive(Debug)]
 pub struct Pager {
+    /// What the caches share.
+    memory: Arc<Memory>,
     /// The cache of the first node that has one.
     first: Cache,
     /// The caches of the other nodes, with what only several nodes need.
     spread: Option<Spread>,
-    /// See [`Pager::is_default`].
-    is_default: bool,
     /// Tells the pagers of this process apart in the threads' tables.
     instance: u64,
     /// `instance` while the array is open, then `local::CLOSED`.
     open: AtomicU64,
-    /// The same, but `local::CLOSED` from the start unless there is one cache of the default shape.
-    open_default: AtomicU64,
     /// The open files, by their number in the cache.
     files: RwLock<BTreeMap<u32, Weak<OpenFile>>>,
-    /// Files opened so far.
-    next_number: AtomicU64,
+    /// Not locked together with `files`, except in this order.
+    numbers: Mutex<Numbers>,
     pub flusher: Flusher,
     board: Arc<Board>,
     /// Pages that came in, roughly. A change tells a thread that has only hits that a policy needs to know of them.
@@ -158,11 +163,15 @@ impl Pager {
         }
         let first = caches.remove(0);
         let threads = options.has_threads;
-        let is_default = roles.nodes.len() == 1 && first.directory().is_default_shape();
+        let kept = (sizes.most / PAGE_BYTES as u64 / KEPT_SHARE) as usize;
+        let spread = (roles.nodes.len() > 1).then(|| Spread::new(roles, caches, options.remote, threads));
+        let reads_all = spread.as_ref().is_none_or(Spread::reads_all);
+        let memory = Arc::clone(first.memory());
+        memory.readers.store(if reads_all { instance } else { local::CLOSED }, Ordering::Relaxed);
         let pager = Pager {
-            is_default,
+            memory,
             first,
-            spread: (roles.nodes.len() > 1).then(|| Spread::new(roles, caches, options.remote, threads)),
+            spread,
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
@@ -172,9 +181,8 @@ impl Pager {
             chunk_bytes,
             instance,
             open: AtomicU64::new(instance),
-            open_default: AtomicU64::new(if is_default { instance } else { local::CLOSED }),
             files: RwLock::default(),
-            next_number: AtomicU64::new(0),
+            numbers: Mutex::new(Numbers::new(kept)),
             flusher: Flusher::default(),
         };
         pager.bind(roles, notices);
@@ -207,18 +215,15 @@ impl Pager {
         }
     }
 
-    /// A number for a file that is being opened. After 16 million files numbers are used again, without the pages of the earlier file.
-    fn number(&self) -> u32 {
-        loop {
-            let drawn = self.next_number.fetch_add(1, Ordering::Relaxed);
-            let number = (drawn % u64::from(FILE_MAX)) as u32 + 1;
-            if read(&self.files).contains_key(&number) {
-                continue;
-            }
-            if drawn >= u64::from(FILE_MAX) {
+    /// A number for a file of `len` bytes that is being opened (rules of `numbers`).
+    fn number(&self, id: &Id, len: u64) -> u32 {
+        let drawn = lock(&self.numbers).draw(id, len, |number| read(&self.files).contains_key(&number));
+        match drawn {
+            Drawn::Own(number) | Drawn::New(number) => number,
+            Drawn::Used(number) => {
                 self.discard(number, 0);
+                number
             }
-            return number;
         }
     }
 
@@ -227,11 +232,16 @@ impl Pager {
         write(&self.files).insert(number, Arc::downgrade(file));
     }
 
-    /// Removes a file that is closed. Its clean pages age away. Its dirty pages go now: their flush has failed, and that was reported.
-    fn leave(&self, number: u32) {
+    /// Removes a file that is closed. Its clean pages stay until the policy chooses them, and are there if the file is opened again with
+    /// the same length. `len` is that length, or `None` if not all was flushed. Dirty pages go now: their flush has failed, and that was
+    /// reported.
+    fn leave(&self, paged: &Paged, len: Option<u64>) {
+        let number = paged.number();
         write(&self.files).remove(&number);
         if !self.dirty_of(number).is_empty() {
             self.discard(number, 0);
+        } else if let Some(len) = len {
+            lock(&self.numbers).keep(paged.id, number, len);
         }
     }
 
@@ -244,20 +254,24 @@ impl Pager {
 /// The caches of `nodes` nodes, which share the bytes.
 fn caches(options: &PagerOptions, bytes: u64, bytes_max: u64, nodes: usize) -> Result<Vec<Cache>> {
     let share = |bytes| nodes::shares(bytes, options.set_size, nodes);
-    let each = share(bytes).into_iter().zip(share(bytes_max)).enumerate();
-    let cache = |(number, (bytes, bytes_max))| {
-        let PagerOptions { set_size, policy, hash_mask, .. } = *options;
-        Ok(Cache::new(CacheConfig { bytes, bytes_max, set_size, policy, hash_mask })?.numbered(number))
-    };
-    each.map(cache).collect()
+    let PagerOptions { set_size, policy, hash_mask, .. } = *options;
+    let each = share(bytes).into_iter().zip(share(bytes_max));
+    let configs: Vec<_> =
+        each.map(|(bytes, bytes_max)| CacheConfig { bytes, bytes_max, set_size, policy, hash_mask }).collect();
+    Cache::several(&configs)
 }
 
 /// A file's part of the cache.
 #[derive(Debug)]
 pub struct Paged {
     pub pager: Arc<Pager>,
+    /// The pager's. A hit finds it here by one load less.
+    memory: Arc<Memory>,
+    id: Id,
     /// The key of the file's page 0.
     zero: Key,
+    /// Where the hints of its pages begin.
+    hints: HintBase,
     /// From this offset on, in bytes, the drives hold only zeroes, and no write is in flight. A page there that is not in the cache need
     /// not be read before a write. The offset moves before a page goes to its drive (`on_its_way`). A thread that looks holds the lock of
     /// the page's set, without which no page leaves the cache.
@@ -266,9 +280,12 @@ pub struct Paged {
 
 impl Paged {
     /// The part of a file that is being opened, `len` bytes long.
-    pub fn new(pager: &Arc<Pager>, len: u64) -> Paged {
+    pub fn new(pager: &Arc<Pager>, id: &Id, len: u64) -> Paged {
         let fresh_from = AtomicU64::new(len.next_multiple_of(PAGE_BYTES as u64));
-        Paged { pager: Arc::clone(pager), zero: Key::first(pager.number()), fresh_from }
+        let zero = Key::first(pager.number(id, len));
+        let memory = Arc::clone(&pager.memory);
+        let hints = memory.hint_base(zero.file());
+        Paged { pager: Arc::clone(pager), memory, id: *id, zero, hints, fresh_from }
     }
 
     /// The file's number in keys.

@@ -78,6 +78,11 @@ impl Spread {
         }
     }
 
+    /// Whether threads read the caches of all nodes themselves, none by message.
+    pub fn reads_all(&self) -> bool {
+        self.least_read.is_none()
+    }
+
     /// The number of the cache on the calling thread's node, if there is one.
     fn home(&self) -> Option<usize> {
         self.finder.here(super::node_threads::turn()).and_then(|node| self.homes[node])
@@ -115,16 +120,10 @@ impl Pager {
         std::iter::once(&self.first).chain(others)
     }
 
-    /// Whether there is one cache of the default shape. Reads have a faster path for that.
+    /// The cache, if there is only one.
     #[inline(always)]
-    pub fn is_default(&self) -> bool {
-        self.is_default
-    }
-
-    /// The cache that a page belongs to. With `DEFAULT` there is only one.
-    #[inline(always)]
-    pub(super) fn cache_as<const DEFAULT: bool>(&self, key: Key) -> &Cache {
-        if DEFAULT { &self.first } else { self.cache_of(key) }
+    pub fn only_cache(&self) -> Option<&Cache> {
+        self.spread.is_none().then_some(&self.first)
     }
 
     /// The cache that a page belongs to.
@@ -204,27 +203,16 @@ impl Paged {
     /// The key of a page, its hash, and the cache that it belongs to. `None` if the page is too far out to be cached.
     #[inline(always)]
     pub fn key(&self, page: u64) -> Option<(Key, KeyHash, &Cache)> {
-        self.key_as::<false>(page)
-    }
-
-    /// The same. With `DEFAULT` there is one cache.
-    #[inline(always)]
-    pub fn key_as<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, KeyHash, &Cache)> {
         let key = self.zero.page_after(page)?;
-        let cache = self.pager.cache_as::<DEFAULT>(key);
+        let cache = self.pager.cache_of(key);
         Some((key, cache.directory().hash(key), cache))
     }
 
-    /// The same for a caller that looks into that cache directly. `None` if such pages go by message.
-    #[inline(always)]
-    pub(super) fn key_to_read<const DEFAULT: bool>(&self, page: u64) -> Option<(Key, KeyHash, &Cache)> {
-        match &self.pager.spread {
-            _ if DEFAULT => self.key_as::<true>(page),
-            None => self.key(page),
-            Some(spread) => self.key(page).filter(|(.., cache)| {
-                spread.least_read.is_none_or(|least| least > 1 || spread.home() == Some(cache.number()))
-            }),
-        }
+    /// Whether the calling thread looks into this cache itself, for a page alone. Else such a page goes by message.
+    pub(super) fn looks_itself(&self, cache: &Cache) -> bool {
+        self.pager.spread.as_ref().is_none_or(|spread| {
+            spread.least_read.is_none_or(|least| least > 1 || spread.home() == Some(cache.number()))
+        })
     }
 
     /// Adds the spans to `missing` that the other nodes read by message, whether they are there or not. Returns the remaining spans, or

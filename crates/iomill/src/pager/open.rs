@@ -15,7 +15,7 @@ use crate::drive::{PAGE_BYTES, serve};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::file::{Entered, FileState, Reported};
-use crate::sys::sync::Ordering;
+use crate::sys::sync::{AtomicU64, Ordering};
 
 /// What an open file keeps alive: its array.
 pub type ArrayRef = Arc<dyn Any + Send + Sync>;
@@ -25,9 +25,13 @@ pub type ArrayRef = Arc<dyn Any + Send + Sync>;
 pub struct OpenFile {
     /// Its part of the cache, if there is one.
     pub paged: Option<Arc<Paged>>,
+    /// The cell `readers` of the cache's memory. Without a cache no pager's instance is in it.
+    pub(super) readers: Arc<AtomicU64>,
     pub file: FileState,
     /// Whether `finish` has run. Pages that the file still has must not be written after it, without the array's lock.
     finished: AtomicBool,
+    /// Whether `finish` has left all cached pages, and the length, as they are on the drives.
+    as_on_drives: AtomicBool,
     /// Whether bytes that the drives do not hold yet may be lost. The last handle sets it, and a new handle clears it (`give_up`).
     given_up: AtomicBool,
     /// Its count is one for each handle, and one for this. Operations in flight hold the file without being handles.
@@ -45,10 +49,16 @@ impl OpenFile {
         entry: Entry<OpenFile>,
         owner: &ArrayRef,
     ) -> OpenFile {
+        let readers = match &paged {
+            Some(paged) => Arc::clone(&paged.memory.readers),
+            None => Arc::new(AtomicU64::new(super::local::CLOSED)),
+        };
         OpenFile {
             paged,
+            readers,
             file,
             finished: AtomicBool::new(false),
+            as_on_drives: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
             handles: Arc::new(()),
             _entry: entry,
@@ -175,7 +185,11 @@ impl OpenFile {
     /// Makes all writes durable and gives back the space that was allocated ahead, once. Nothing is in flight. Returns the first error,
     /// after it has tried everything.
     pub fn finish(&self) -> Result<()> {
-        if self.finished.swap(true, Ordering::AcqRel) || !self.file.is_writer() {
+        if self.finished.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        if !self.file.is_writer() {
+            self.as_on_drives.store(true, Ordering::Release);
             return Ok(());
         }
         if self.given_up.load(Ordering::Acquire) {
@@ -184,6 +198,7 @@ impl OpenFile {
         debug_assert!(!serve::is_serving(), "what follows waits for drives (`OpenRef::let_go`)");
         // Without a good sync the parts are not cut: the durable length may be the longer one.
         let kept = self.sync_as(true).and_then(|()| self.file.trim());
+        self.as_on_drives.store(kept.is_ok(), Ordering::Release);
         kept.and(self.file.errors.unreported().map_or(Ok(()), |failure| Err(self.file.error(failure))))
     }
 }
@@ -192,7 +207,7 @@ impl Drop for OpenFile {
     /// The last holder is gone. Errors become notices; a caller that needs them calls `close`.
     fn drop(&mut self) {
         // The order, also when `finish` panics: the remaining pages go, then the parts, then the entry.
-        let _leaving = Leaving(self.paged.as_deref());
+        let _leaving = Leaving(self);
         if self.finished.load(Ordering::Acquire) {
             // Closing the array has finished the file.
             return;
@@ -204,13 +219,14 @@ impl Drop for OpenFile {
 }
 
 /// Removes a file from its pager when it is dropped.
-struct Leaving<'a>(Option<&'a Paged>);
+struct Leaving<'a>(&'a OpenFile);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        if let Some(paged) = self.0 {
-            paged.pager.leave(paged.number());
-        }
+        let OpenFile { paged: Some(paged), file, as_on_drives, .. } = self.0 else { return };
+        // What failed writes left behind the end is in a cached page, too.
+        let is_kept = as_on_drives.load(Ordering::Acquire) && !file.is_in_stale_tail(u64::MAX);
+        paged.pager.leave(paged, is_kept.then(|| file.len()));
     }
 }
 

@@ -74,7 +74,7 @@ impl OpenFiles {
                 continue;
             }
             let file = FileState::open(&self.exec, catalog, &record)?;
-            let paged = pager.map(|pager| Arc::new(Paged::new(pager, file.len())));
+            let paged = pager.map(|pager| Arc::new(Paged::new(pager, &id, file.len())));
             let file = Arc::new(OpenFile::new(file, paged, entry, owner));
             if let (Some(pager), Some(paged)) = (pager, &file.paged) {
                 pager.enter(paged.number(), &file);

@@ -103,6 +103,7 @@ impl Pager {
         for (cache, mut resize) in resizes {
             self.resize_one(exec, cache, &mut resize)?;
         }
+        self.memory.set_pages(self.pages()).map_err(|source| Error::MemoryKept { source })?;
         self.board.set_cache_bytes(bytes);
         Ok(())
     }

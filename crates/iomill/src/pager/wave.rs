@@ -69,10 +69,8 @@ impl Paged {
         let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
         if want != Want::Write {
             // A page to be read, or read ahead, was not found a moment ago. For a page to be touched this is the first look.
-            if want == Want::Touch
-                && let Some(seen) = cache.directory().find(key, hash)
-            {
-                local.hit(&self.pager, cache, seen.way, hash);
+            if want == Want::Touch && cache.directory().find(key, hash).is_some() {
+                local.hit(self, key);
                 return (Asked::Done, Wants::Nothing);
             }
             let asked = match cache.begin_fill(key, hash) {
@@ -80,7 +78,7 @@ impl Paged {
                 Begun::Present if want == Want::Read && unsafe { self.read_span(local, span) } => Asked::Done,
                 Begun::Present if want == Want::Ahead => Asked::Done,
                 Begun::Present if want == Want::Touch => {
-                    local.tally.add(Counter::Hits, 1);
+                    local.hit(self, key);
                     Asked::Done
                 }
                 // It has gone again: the next round looks again.
@@ -95,11 +93,11 @@ impl Paged {
         // SAFETY: a span is within its page, and its memory is the caller's.
         let wrote = unsafe { cache.write(key, hash, span.within.into(), span.buf, span.len.into(), fresh) };
         match wrote {
-            Wrote::Done { dirty, was: Ok(way) } => {
-                local.hit(&self.pager, cache, way, hash);
+            Wrote::Done { dirty, came: None } => {
+                local.hit(self, key);
                 (Asked::Done, if dirty > set_dirty { Wants::Flush } else { Wants::Nothing })
             }
-            Wrote::Done { dirty, was: Err(came) } => {
+            Wrote::Done { dirty, came: Some(came) } => {
                 local.came(came);
                 (Asked::Done, if dirty > set_dirty { Wants::Flush } else { wants(came) })
             }
@@ -113,8 +111,8 @@ impl Paged {
     /// Prefetches the memory that filling a page will read and write.
     #[inline]
     pub(super) fn prefetch(&self, page: u64) {
-        if let Some((_, hash, cache)) = self.key(page) {
-            cache.prefetch_to_fill(hash);
+        if let Some((key, hash, cache)) = self.key(page) {
+            cache.prefetch_to_fill(key, hash);
         }
     }
 

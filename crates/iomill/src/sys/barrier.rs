@@ -21,7 +21,7 @@
 //! Under models (`--cfg iomill_models`) both are full fences, which loom knows. So a model checks that fences are where
 //! they must be, and readers check rule 1.
 
-pub use imp::{available, heavy, light};
+pub use imp::{available, heavy, light, light_by_kernel};
 
 #[cfg(not(iomill_models))]
 mod imp {
@@ -74,6 +74,13 @@ mod imp {
         }
     }
 
+    /// [`light`] where `available` has said yes: a fence for the compiler only.
+    #[inline(always)]
+    pub fn light_by_kernel() {
+        debug_assert!(KERNEL_FENCES.load(Ordering::Relaxed));
+        compiler_fence(Ordering::SeqCst);
+    }
+
     /// The rare side's fence, which takes microseconds. It pairs with every [`light`] of every thread of the process,
     /// and with full fences.
     pub fn heavy() {
@@ -104,6 +111,11 @@ mod imp {
 
     /// A full fence.
     pub fn light() {
+        fence(Ordering::SeqCst);
+    }
+
+    /// A full fence.
+    pub fn light_by_kernel() {
         fence(Ordering::SeqCst);
     }
 

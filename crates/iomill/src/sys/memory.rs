@@ -72,6 +72,23 @@ impl PageBuf {
         slab::bind(self.start.as_ptr(), self.mapped, node, policy)
     }
 
+    /// Gives the memory from byte `from` on back to the system, in whole pages. It reads as zero afterwards.
+    ///
+    /// # Safety
+    /// While this runs no thread accesses these bytes except by atomic operations.
+    pub unsafe fn release_from(&self, from: usize) -> io::Result<()> {
+        let from = from.next_multiple_of(page_bytes());
+        if from >= self.mapped {
+            return Ok(());
+        }
+        // SAFETY: the range lies in the mapping, and by the caller's promise no code relies on its bytes.
+        unsafe {
+            let start = self.start.as_ptr().add(from);
+            rustix::mm::madvise(start.cast(), self.mapped - from, Advice::LinuxDontNeed)?;
+        }
+        Ok(())
+    }
+
     /// Length in bytes, as requested; never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {

@@ -1,0 +1,230 @@
+//! Hints: where a page probably is. A hit looks here first, and does without a hash, a set and a policy.
+//!
+//! One table for all caches, as long as two to four times their pages. A file's pages have adjacent entries, from a place on that the file's
+//! number gives. So neighbours share cache lines, and a file of up to twice the cache meets no entry of its own twice. Where pages
+//! share an entry, the last page that was found has it, and the others are found in their sets. An entry is never a proof
+//! (`occupants` has that), so it may be lost, old, or another page's.
+
+use std::io;
+
+use super::key::Key;
+use crate::sys::sync::{AtomicU32, Ordering};
+use memory::Entries;
+
+/// Entries per page of the cache, before rounding down to a power of two.
+const SHARE: u64 = 4;
+/// The fewest entries, as a power of two.
+const LEAST_BITS: u32 = 6;
+
+/// The table.
+#[derive(Debug)]
+pub struct Hints {
+    /// Each holds a [`Hint`].
+    entries: Entries,
+    /// The present length less 1. The length is a power of two, and at most that of `entries`.
+    mask: AtomicU32,
+}
+
+/// What an entry says: a frame's number, doubled, or 0. Doubled, it is the index of the frame's key among the words of `occupants`, so that
+/// a hit computes less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint(u32);
+
+impl Hint {
+    /// The entry of a page that is nowhere.
+    pub const NOWHERE: Hint = Hint(0);
+
+    /// The hint that names a frame.
+    #[inline(always)]
+    pub fn of(frame: u32) -> Hint {
+        debug_assert!(frame < 1 << 31, "there are no more frames");
+        Hint(2 * frame)
+    }
+
+    /// The frame's number, or 0.
+    #[inline(always)]
+    pub fn frame(self) -> u32 {
+        self.0 / 2
+    }
+
+    /// Twice the frame's number.
+    #[inline(always)]
+    pub fn doubled(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a file's entries begin. The present length masks it.
+#[derive(Clone, Copy, Debug)]
+pub struct HintBase(u32);
+
+/// The length of a table for so many pages, as a power of two.
+fn bits_of(pages: u64) -> u32 {
+    (pages * SHARE).max(1).ilog2().clamp(LEAST_BITS, 31)
+}
+
+impl Hints {
+    /// An empty table for a cache of `pages` pages now, and `pages_max` ever.
+    pub fn new(pages: u64, pages_max: u64) -> io::Result<Hints> {
+        let entries = Entries::new(1 << bits_of(pages_max.max(pages)))?;
+        Ok(Hints { entries, mask: AtomicU32::new((1 << bits_of(pages)) - 1) })
+    }
+
+    /// Where the hints of a file begin. Files with successive numbers lie far apart in a table of the greatest length (Fibonacci hashing,
+    /// Knuth 1973).
+    pub fn base(&self, file: u32) -> HintBase {
+        let bits = self.entries.len().ilog2();
+        HintBase(file.wrapping_mul(0x9E37_79B9) >> (32 - bits))
+    }
+
+    /// Changes the number of pages, at most to `pages_max`. Most hints are lost when that changes the length. Memory of entries that are not
+    /// used any more goes back to the system.
+    pub fn resize(&self, pages: u64) -> io::Result<()> {
+        let len = 1usize << bits_of(pages);
+        assert!(len <= self.entries.len(), "the table is too short");
+        let mask = len as u32 - 1;
+        let before = self.mask.swap(mask, Ordering::Relaxed);
+        if mask < before { self.entries.release_from(len) } else { Ok(()) }
+    }
+
+    /// The entry of a page.
+    #[inline(always)]
+    pub fn entry(&self, base: HintBase, page: u64) -> &AtomicU32 {
+        self.entries.get(base.0.wrapping_add(page as u32) & self.mask.load(Ordering::Relaxed))
+    }
+
+    /// A page's hint.
+    #[inline(always)]
+    pub fn get(&self, base: HintBase, page: u64) -> Hint {
+        Hint(self.entry(base, page).load(Ordering::Relaxed))
+    }
+
+    /// Notes a page's frame (rule 3 of `occupants`).
+    #[inline]
+    pub fn set(&self, key: Key, frame: u32) {
+        let entry = self.entry(self.base(key.file()), key.page());
+        // A store to a line that others read costs more than a look.
+        let Hint(hint) = Hint::of(frame);
+        if entry.load(Ordering::Relaxed) != hint {
+            entry.store(hint, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(not(iomill_models))]
+mod memory {
+    use super::*;
+    use crate::sys::memory::PageBuf;
+
+    /// Zeroed entries. Those that are never touched take no memory.
+    #[derive(Debug)]
+    pub struct Entries {
+        /// Only `get` looks at it.
+        memory: PageBuf,
+        start: *const AtomicU32,
+        len: usize,
+    }
+
+    // SAFETY: the entries are atomics, and the memory behind them is owned by this value.
+    unsafe impl Send for Entries {}
+    // SAFETY: as above.
+    unsafe impl Sync for Entries {}
+
+    impl Entries {
+        pub fn new(len: usize) -> io::Result<Entries> {
+            let mut memory = PageBuf::new(4 * len)?;
+            let start = memory.as_mut_ptr().cast_const().cast();
+            Ok(Entries { memory, start, len })
+        }
+
+        pub fn len(&self) -> usize {
+            self.len
+        }
+
+        pub fn release_from(&self, at: usize) -> io::Result<()> {
+            // SAFETY: all accesses are atomic (`get`). A late reader or writer of such an entry finds or leaves a hint, which may be wrong.
+            unsafe { self.memory.release_from(4 * at) }
+        }
+
+        #[inline(always)]
+        pub fn get(&self, at: u32) -> &AtomicU32 {
+            debug_assert!((at as usize) < self.len);
+            // SAFETY: `Hints::entry` masks `at` to the present length, which `resize` keeps within `len`. So many entries are
+            // mapped, zeroed and aligned while `memory` lives. All accesses are atomic, because no code looks at it otherwise.
+            unsafe { &*self.start.add(at as usize) }
+        }
+    }
+}
+
+#[cfg(iomill_models)]
+mod memory {
+    use super::*;
+
+    /// Entries that loom watches in a model.
+    #[derive(Debug)]
+    pub struct Entries(Vec<AtomicU32>);
+
+    impl Entries {
+        pub fn new(len: usize) -> io::Result<Entries> {
+            Ok(Entries((0..len).map(|_| AtomicU32::new(0)).collect()))
+        }
+
+        pub fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        pub fn release_from(&self, _at: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        pub fn get(&self, at: u32) -> &AtomicU32 {
+            &self.0[at as usize]
+        }
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+
+    /// Files have places of their own, and a file of up to the table's length meets no entry twice.
+    #[test]
+    fn pages_have_entries_of_their_own() {
+        for (pages, pages_max) in
+            [1u64, 12, 1000, 1 << 20].into_iter().flat_map(|pages| [(pages, pages), (pages, 2 * pages)])
+        {
+            let hints = Hints::new(pages, pages_max).unwrap();
+            let len = u64::from(hints.mask.load(Ordering::Relaxed)) + 1;
+            assert!(len.is_power_of_two() && len <= (SHARE * pages).max(1 << LEAST_BITS) && len * 2 > SHARE * pages);
+            let different = |places: &mut dyn Iterator<Item = (u32, u64)>| {
+                let at = |(file, page)| std::ptr::from_ref(hints.entry(hints.base(file), page)).addr();
+                let mut all: Vec<usize> = places.map(at).collect();
+                all.sort_unstable();
+                all.dedup();
+                all.len() as u64
+            };
+            assert_eq!(different(&mut (0..len.min(5000)).map(|page| (7, page))), len.min(5000));
+            // Eight files that fill the cache together do not meet, or hardly where the table is shorter than it may become.
+            let each = pages / 8;
+            let shared = 8 * each - different(&mut (1..=8).flat_map(|file| (0..each).map(move |page| (file, page))));
+            assert!(
+                shared <= if pages == pages_max { 0 } else { each },
+                "{pages} of {pages_max} pages: {shared} are shared"
+            );
+        }
+    }
+
+    #[test]
+    fn a_length_that_changes_loses_hints_and_nothing_else() {
+        let hints = Hints::new(1000, 100_000).unwrap();
+        let key = Key::new(3, 77).unwrap();
+        hints.set(key, 9);
+        assert_eq!(hints.get(hints.base(3), 77), Hint::of(9));
+        for pages in [100_000, 1, 1000] {
+            hints.resize(pages).unwrap();
+            assert!([0, 9].contains(&hints.get(hints.base(3), 77).frame()));
+            hints.set(key, 9);
+            assert_eq!(hints.get(hints.base(3), 77), Hint::of(9));
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Which page occupies each frame: a key and a version per frame. A reader without a lock proves by them what it copied.
+//!
+//! Non-goals: finding the frame. A hint (`hints`) or a set (`set`) proposes it, and may be wrong.
+//!
+//! Rules, a sequence lock per frame (Lameter 2005; Boehm 2012 has the fences):
+//! 1. A reader loads the version (Acquire). The frame is not *changing*, and its key is the page's. The reader copies, fences
+//!    (Acquire), and loads the version again. It believes the copy if both versions are equal.
+//! 2. A thread that changes a frame owns it: by the lock of its set, by its fill, or by the list of free frames. The thread marks
+//!    the frame as changing, fences (Release), and changes bytes or key. Then it stores the next version (Release). A frame is
+//!    changing from its eviction to the end of its next fill, and while it is free, above the limit, or in limbo.
+//! 3. A hint is stored, relaxed, only by a thread that has just seen that the frame holds the page: by rule 1, or under the lock of
+//!    the page's set. No thread needs to clear a hint.
+//! 4. Pins (`pins`) need a frame that is *marked* here. Only the holder of the set's lock marks and unmarks. Before it changes a
+//!    marked frame, it marks the frame as changing and looks for pins. If there is one, the same version comes back.
+//! 5. A reader that found the frame in its set proves the copy by rule 1, too. So the set's own version protects no bytes.
+//! 6. Neither key nor version is ever given back to the system: a late reader may still look at them.
+
+use std::io;
+
+use super::hints::Hint;
+use super::key::Key;
+use super::words::Words;
+use crate::sys::sync::{AtomicU64, Ordering, fence};
+
+/// The frame is changing (rule 2).
+const CHANGING: u64 = 1;
+/// The frame may be pinned (rule 4).
+const MARKED: u64 = 2;
+/// The difference between a version and the next.
+const STEP: u64 = 4;
+
+/// The keys and versions of all frames.
+#[derive(Debug)]
+pub struct Occupants(Words);
+
+/// What a reader has seen of a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Proof<'a> {
+    version: &'a AtomicU64,
+    seen: u64,
+}
+
+impl Proof<'_> {
+    /// Whether the frame has not changed since (rule 1).
+    #[inline(always)]
+    pub fn holds(&self) -> bool {
+        // Acquire: pairs with the Release fence in `begin_change`.
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == self.seen
+    }
+
+    /// Whether the frame may be pinned.
+    pub fn is_marked(&self) -> bool {
+        self.seen & MARKED != 0
+    }
+}
+
+impl Occupants {
+    /// No page is in any of `frames` frames.
+    pub fn new(frames: u32) -> io::Result<Occupants> {
+        Ok(Occupants(Words::new(2 * frames as usize)?))
+    }
+
+    /// The key and the version of a frame.
+    #[inline(always)]
+    fn at(&self, hint: Hint) -> (&AtomicU64, &AtomicU64) {
+        let all = self.0.all();
+        debug_assert!(hint.doubled() + 1 < all.len());
+        // SAFETY: every frame's number is below the number of frames, for which there are two words each (`new`). Hints and sets
+        // hold only such numbers. An array of two has the layout of two words side by side.
+        let [holds, version] = unsafe { &*all.as_ptr().add(hint.doubled()).cast::<[AtomicU64; 2]>() };
+        (holds, version)
+    }
+
+    fn of(&self, frame: u32) -> (&AtomicU64, &AtomicU64) {
+        self.at(Hint::of(frame))
+    }
+
+    /// Begins to read a frame: `None` if it does not hold the page, or is changing (rule 1).
+    #[inline(always)]
+    pub fn look(&self, hint: Hint, key: Key) -> Option<Proof<'_>> {
+        let (holds, version) = self.at(hint);
+        // Acquire: pairs with the Release in `publish` and `restore`.
+        let seen = version.load(Ordering::Acquire);
+        // Two branches: as one condition it takes more instructions and registers.
+        if seen & CHANGING != 0 {
+            return None;
+        }
+        (holds.load(Ordering::Relaxed) == key.word()).then_some(Proof { version, seen })
+    }
+
+    /// The same for a frame that may be pinned.
+    #[inline(always)]
+    pub fn look_marked(&self, hint: Hint, key: Key) -> Option<Proof<'_>> {
+        let (holds, version) = self.at(hint);
+        // Acquire: as in `look`.
+        let seen = version.load(Ordering::Acquire);
+        if seen & (CHANGING | MARKED) != MARKED {
+            return None;
+        }
+        (holds.load(Ordering::Relaxed) == key.word()).then_some(Proof { version, seen })
+    }
+
+    /// Begins to change a frame (rule 2).
+    #[inline]
+    pub fn begin_change(&self, frame: u32) {
+        let (_, version) = self.of(frame);
+        // Relaxed: only this thread stores to it now.
+        version.store(version.load(Ordering::Relaxed) | CHANGING, Ordering::Relaxed);
+        // Release: pairs with the Acquire fence in `Proof::holds`.
+        fence(Ordering::Release);
+    }
+
+    /// Ends a change: the frame holds this page from now on, and is not marked.
+    #[inline]
+    pub fn publish(&self, frame: u32, key: Key) {
+        let (holds, version) = self.of(frame);
+        let seen = version.load(Ordering::Relaxed);
+        debug_assert!(seen & CHANGING != 0, "frame {frame} was not changing");
+        holds.store(key.word(), Ordering::Relaxed);
+        // Release: pairs with the Acquire in `look`.
+        version.store((seen & !(CHANGING | MARKED)).wrapping_add(STEP), Ordering::Release);
+    }
+
+    /// Ends a change that did not take place: the same version comes back (rule 4).
+    #[inline]
+    pub fn restore(&self, frame: u32) {
+        let (_, version) = self.of(frame);
+        // Release: pairs with the Acquire in `look`.
+        version.store(version.load(Ordering::Relaxed) & !CHANGING, Ordering::Release);
+    }
+
+    /// Marks a frame, or unmarks it and ends its change (rule 4). The caller holds the lock of its set.
+    #[inline]
+    pub fn set_marked(&self, frame: u32, on: bool) {
+        let (_, version) = self.of(frame);
+        let seen = version.load(Ordering::Relaxed) & !(CHANGING | MARKED);
+        // Release: pairs with the Acquire in `look`.
+        version.store(seen | if on { MARKED } else { 0 }, Ordering::Release);
+    }
+
+    /// The line of a frame's key and version, for a prefetch.
+    #[inline(always)]
+    pub fn line(&self, hint: Hint) -> *const u8 {
+        self.0.all().as_ptr().wrapping_add(hint.doubled()).cast()
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use crate::cache::hints::Hint;
+    use crate::cache::key::{Key, KeyHash};
+    use crate::cache::policy::PolicyKind;
+    use crate::cache::{Begun, Cache, CacheConfig, Wrote};
+    use crate::drive::PAGE_BYTES;
+
+    /// One set of four pages.
+    fn cache() -> Cache {
+        let bytes = 4 * PAGE_BYTES as u64;
+        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        Cache::new(config).expect("there is memory for four pages")
+    }
+
+    fn page(number: u64) -> (Key, KeyHash) {
+        let key = Key::new(1, number).expect("small pages have keys");
+        (key, key.hash())
+    }
+
+    fn fill(cache: &Cache, number: u64, value: u8) {
+        let (key, hash) = page(number);
+        let Begun::Yours(fill) = cache.begin_fill(key, hash) else { panic!("page {number} is not ours") };
+        // SAFETY: a whole page.
+        unsafe { cache.put(&fill, 0, [value; PAGE_BYTES].as_ptr(), PAGE_BYTES) };
+        cache.end_fill(fill, Ok(()), false);
+    }
+
+    fn write(cache: &Cache, number: u64, value: u8) {
+        let (key, hash) = page(number);
+        // SAFETY: a whole page.
+        let wrote = unsafe { cache.write(key, hash, 0, [value; PAGE_BYTES].as_ptr(), PAGE_BYTES, || true) };
+        assert!(matches!(wrote, Wrote::Done { .. }));
+    }
+
+    /// What a reader gets by its hint.
+    fn hinted(cache: &Cache, number: u64) -> Option<u8> {
+        let mut bytes = [0; 8];
+        // SAFETY: 8 bytes.
+        let found = unsafe {
+            cache.memory().read(
+                page(number).0,
+                (cache.memory().hint_base(1), number),
+                100,
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            )
+        };
+        found.then_some(bytes[0])
+    }
+
+    fn frame(cache: &Cache, number: u64) -> u32 {
+        cache.memory().hints.get(cache.memory().hint_base(1), number).frame()
+    }
+
+    /// A hint that is stored late names a frame that the page has left. Whatever became of the page, the reader gets nothing.
+    #[test]
+    fn a_late_hint_never_gives_old_bytes() {
+        type Change = fn(&Cache);
+        let changes: [(&str, Change); 4] = [
+            ("another page has its frame", |cache| fill(cache, 4, 14)),
+            ("it was dropped", |cache| cache.discard(1, 0)),
+            ("it was forgotten", |cache| assert_eq!(cache.forget(1, 0..1), 1)),
+            ("a pin keeps its old frame", |cache| {
+                let ((key, hash), block) = (page(0), cache.memory().pin_block().unwrap());
+                // SAFETY: the block is this thread's.
+                let held = unsafe { cache.pin(key, hash, (&block, block.empty().unwrap())) }.unwrap().unwrap();
+                write(cache, 0, 20);
+                assert_eq!(held.bytes()[0], 10);
+                assert_eq!(hinted(cache, 0), Some(20));
+            }),
+        ];
+        for (what, change) in changes {
+            let cache = cache();
+            (0..4).for_each(|number| fill(&cache, number, 10 + number as u8));
+            let (before, (key, _)) = (frame(&cache, 0), page(0));
+            assert_eq!(hinted(&cache, 0), Some(10));
+            let proof = cache.memory().occupants.look(Hint::of(before), key).unwrap();
+            change(&cache);
+            cache.memory().hints.set(key, before);
+            assert_eq!(hinted(&cache, 0), None, "{what}");
+            assert!(!proof.holds(), "{what}");
+        }
+    }
+
+    /// A page that leaves and returns to its frame deceives no reader that began before.
+    #[test]
+    fn a_page_that_returns_to_its_frame_has_another_version() {
+        let cache = cache();
+        fill(&cache, 0, 1);
+        let (before, (key, _)) = (frame(&cache, 0), page(0));
+        let proof = cache.memory().occupants.look(Hint::of(before), key).unwrap();
+        cache.discard(1, 0);
+        fill(&cache, 0, 2);
+        assert_eq!((frame(&cache, 0), hinted(&cache, 0)), (before, Some(2)));
+        assert!(!proof.holds());
+    }
+}
