@@ -5,7 +5,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use iomill::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Lock};
+use iomill::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
 
 use crate::errno;
 use crate::fault::{Death, Kind, Verdict};
@@ -286,6 +286,16 @@ impl DriveFs for SimFs {
             open.lock = None;
         }
         Ok(())
+    }
+
+    /// There are no times. So nothing is remembered of a file that is closed.
+    fn stamp(&self, handle: Handle) -> io::Result<Stamp> {
+        let mut state = self.world.state();
+        state.check_boot(self.boot)?;
+        let file = state.opened(self.drive, handle)?.file;
+        let identity = Identity { device: self.drive as u64, inode: file };
+        let len = state.file(self.drive, file)?.now.len();
+        Ok(Stamp { identity, len, modified_ns: 0, changed_ns: 0, is_settled: false })
     }
 
     fn alignment(&self, handle: Handle) -> io::Result<Alignment> {

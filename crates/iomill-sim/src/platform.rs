@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use iomill::engine::platform::{Choice, Platform};
+use iomill::engine::platform::{Choice, PlainPlace, Platform};
 use iomill::engine::{Engine, EngineConfig, EngineKind};
 use iomill::sys::clock::Clock;
-use iomill::sys::fs::{DriveFs, Handle};
+use iomill::sys::fs::{Access, DriveFs, Handle};
 
 use crate::engine::SimEngine;
 use crate::errno;
@@ -49,6 +49,26 @@ impl Platform for SimPlatform {
         }
         drop(state);
         Ok(Arc::new(SimFs::new(self.world.clone(), drive, path.to_owned(), self.boot)))
+    }
+
+    /// Plain files are directly on a drive, in the directory that an array on it would have.
+    fn plain(&self, path: &Path, create: bool) -> io::Result<PlainPlace> {
+        let (Some(drive), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+            return Err(errno(libc::EINVAL));
+        };
+        let fs = self.attach(drive, create)?;
+        let is_new = match fs.open(name, Access::READ) {
+            Ok(handle) => {
+                fs.close(handle);
+                false
+            }
+            Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
+                fs.close(fs.open(name, Access::CREATE)?);
+                true
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(PlainPlace { fs, name: name.to_owned(), drive: None, is_new })
     }
 
     fn neighbours(&self, near: &Path) -> Vec<PathBuf> {

@@ -36,7 +36,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let [kind, dir] = &arguments[..] else {
         // `cargo bench` runs the program without arguments.
-        println!("usage: instructions copy|hit|pin|batched-hit|future-hit|miss|create DIR");
+        println!("usage: instructions copy|hit|pin|batched-hit|row-hit|future-hit|miss|create DIR");
         return;
     };
     let dir = tempfile::tempdir_in(dir).unwrap();
@@ -49,6 +49,7 @@ fn main() {
         "hit" => hits(dir.path()),
         "pin" => pins(dir.path()),
         "batched-hit" => batched_hits(dir.path()),
+        "row-hit" => row_hits(dir.path()),
         "future-hit" => future_hits(dir.path()),
         "miss" => misses(dir.path()),
         "create" => creates(dir.path()),
@@ -162,6 +163,22 @@ fn batched_hits(dir: &Path) -> usize {
     read(&places[..4 * BATCH]);
     counted_work(&mut || read(&places));
     places.len()
+}
+
+/// The same records by their numbers.
+fn row_hits(dir: &Path) -> usize {
+    let (_array, file) = warm(dir);
+    let ids: Vec<i64> = places(&file, 400 * BATCH).into_iter().map(|place| place as i64 / RECORD as i64).collect();
+    let mut out = vec![0; BATCH * RECORD];
+    let mut read = |ids: &[i64]| {
+        for ids in ids.chunks(BATCH) {
+            file.read_rows(&mut out, ids, RECORD, 0).unwrap();
+            black_box(&out);
+        }
+    };
+    read(&ids[..4 * BATCH]);
+    counted_work(&mut || read(&ids));
+    ids.len()
 }
 
 struct Unpark(Thread);

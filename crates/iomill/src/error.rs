@@ -38,6 +38,20 @@ pub enum Error {
         missing: u64,
     },
 
+    /// A read ended inside the length that a plain file had when it was opened: another program cut it.
+    #[error(
+        "{} ended at offset {offset}, {missing} bytes before the end that it had when it was opened: another program cut it; \
+         open it again", path.display()
+    )]
+    FileCut {
+        /// The file.
+        path: PathBuf,
+        /// Where the read ended, in bytes.
+        offset: u64,
+        /// How many bytes were missing.
+        missing: u64,
+    },
+
     /// A drive is not there, is not a drive of this array, or cannot be used as it is.
     #[error("drive {}: {why}", path.display())]
     Drive {
@@ -134,8 +148,8 @@ pub enum Error {
     #[error("the array is closed")]
     Closed,
 
-    /// The array belongs to the process that this one was forked from.
-    #[error("the array was opened before this process was forked; open it again after the fork")]
+    /// The array or plain file belongs to the process that this one was forked from.
+    #[error("it was opened before this process was forked; open it again after the fork")]
     Forked,
 
     /// The machine gives no memory, or no address space.
@@ -287,7 +301,7 @@ impl From<Error> for io::Error {
             Error::Exists { .. } => io::ErrorKind::AlreadyExists,
             Error::Invalid { .. } => io::ErrorKind::InvalidInput,
             Error::Corrupt { .. } => io::ErrorKind::InvalidData,
-            Error::PartCut { .. } => io::ErrorKind::UnexpectedEof,
+            Error::PartCut { .. } | Error::FileCut { .. } => io::ErrorKind::UnexpectedEof,
             Error::Memory { .. } => io::ErrorKind::OutOfMemory,
             Error::ReadOnly { .. } => io::ErrorKind::ReadOnlyFilesystem,
             Error::Busy { .. } | Error::Locked { .. } => io::ErrorKind::ResourceBusy,
@@ -307,8 +321,9 @@ fn advice(source: &io::Error) -> &'static str {
         Some(libc::ENOSPC) => "; free space on that drive, then try again",
         Some(libc::EFBIG) => "; the limit of file sizes (`ulimit -f`) or the file system does not allow it",
         Some(libc::EDQUOT) => "; the quota of that drive is used up, free space or raise it",
+        Some(libc::ENOENT) => "; check the path",
         Some(libc::EROFS) => "; that file system is mounted read-only, mount it for writing",
-        Some(libc::EACCES | libc::EPERM) => "; check the owner and mode of that directory",
+        Some(libc::EACCES | libc::EPERM) => "; check its owner and mode, and those of the directories above it",
         Some(libc::EMFILE) => "; raise the limit of open files (`ulimit -n`)",
         Some(libc::ENFILE) => "; raise the system's limit of open files (`fs.file-max`)",
         Some(libc::EIO) => "; the drive failed, see the kernel's log",

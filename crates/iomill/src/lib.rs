@@ -20,6 +20,17 @@
 //! # }
 //! ```
 //!
+//! An ordinary file outside any array is read through the same cache and engines, by [`open_plain`]:
+//!
+//! ```no_run
+//! # fn main() -> iomill::Result<()> {
+//! let file = iomill::open_plain("features.bin")?;
+//! let ids = [7, 0, 7, 1_000_000];
+//! let mut rows = vec![0; ids.len() * 512];
+//! file.read_rows(&mut rows, &ids, 512, 0)?;
+//! # Ok(()) }
+//! ```
+//!
 //! Everything that users call is at this level. The modules below it are rooms of the library. With the feature `internals` they
 //! are public, for tools, measurements and the simulator. They change without notice, and no version promises anything of them.
 

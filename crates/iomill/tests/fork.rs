@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
+use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, PlainOptions, Request, Result, Runtime};
 
 const PAGE: usize = 4096;
 
@@ -369,4 +369,50 @@ fn a_child_may_open_the_array_anew() {
     child.end();
     assert_eq!(pin[..], [5; PAGE]);
     file.read_at(&mut [0; 100], 0).unwrap();
+}
+
+/// In a child every call on the parent's plain files and runtimes is refused, and the child opens plain files for itself.
+#[test]
+fn a_child_opens_plain_files_for_itself() {
+    let _alone = alone();
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("file");
+    std::fs::write(&path, [5; 3 * PAGE]).unwrap();
+    let mut bytes = [0; PAGE];
+    let mut file = Some(iomill::open_plain(&path).unwrap());
+    let reader = file.clone().unwrap();
+    reader.read_at(&mut bytes, 0).unwrap();
+    let written = place.path().join("written");
+    let mut writer = Some(PlainOptions::new().write(true).create(true).open(&written).unwrap());
+    writer.as_ref().unwrap().write_at(&[1; 100], 0).unwrap();
+    let shared = Runtime::shared().unwrap();
+    let child = fork(|| {
+        let mut bytes = [0; PAGE];
+        forked("read_at", reader.read_at(&mut bytes, 0))?;
+        forked("read_rows", reader.read_rows(&mut bytes, &[0u32], PAGE, 0))?;
+        forked("read_rows_async", poll(&mut reader.read_rows_async(vec![0; PAGE], &[0u32], PAGE, 0)).unwrap())?;
+        forked("sync", reader.sync())?;
+        forked("write_at", writer.as_ref().unwrap().write_at(&[2], 0))?;
+        forked("open", PlainOptions::new().runtime(&shared).open(&path))?;
+        forked("resize_cache", shared.resize_cache(1 << 20))?;
+        if !shared.drives().is_empty() || !shared.notices().is_empty() || shared.counters().hits > 0 {
+            return Err("the parent's runtime says something".into());
+        }
+        drop((file.take(), writer.take()));
+        // What the parent has open for writing, the child may open: no process is locked out.
+        for path in [&written, &path] {
+            let mine = PlainOptions::new().write(true).open(path).map_err(|error| error.to_string())?;
+            mine.read_at(&mut bytes, 0).map_err(|error| error.to_string())?;
+        }
+        if bytes != [5; PAGE] {
+            return Err("other bytes than the file's".into());
+        }
+        let own = Runtime::shared().map_err(|error| error.to_string())?;
+        if own.counters().misses == 0 { Err("it has no runtime of its own".into()) } else { Ok(()) }
+    });
+    child.end();
+    reader.read_at(&mut bytes, PAGE as u64).unwrap();
+    assert_eq!(bytes, [5; PAGE]);
+    writer.take().unwrap().close().unwrap();
+    assert_eq!(std::fs::read(&written).unwrap(), [1; 100]);
 }

@@ -16,6 +16,7 @@ mod futures;
 mod harness;
 mod heap;
 mod model;
+mod plain;
 mod promises;
 mod regressions;
 mod resizing;

@@ -115,6 +115,7 @@ impl Array {
         let catalog = Arc::new(catalog);
         let exec = Arc::new(Exec::new(exec::Setup {
             platform: Arc::clone(&options.platform),
+            most_drives: services.len(),
             services,
             may_change_engines: options.engine.is_none(),
             mode: options.mode_in_force(),
@@ -212,7 +213,8 @@ impl Array {
     pub fn info(&self) -> Result<ArrayInfo> {
         self.inner.exec.check_home()?;
         let (array, notices) = (&self.inner, self.notices());
-        let mut info = ArrayInfo::new(&array.catalog, &array.options, &array.exec.services, &array.roles, notices)?;
+        let mut info =
+            ArrayInfo::new(&array.catalog, &array.options, array.exec.services.iter(), &array.roles, notices)?;
         for (node, pages, sent_pages) in array.pager.iter().flat_map(|pager| pager.of_nodes(&array.roles)) {
             (info.nodes[node].pages, info.nodes[node].sent_pages) = (pages, sent_pages);
         }
@@ -234,10 +236,6 @@ impl Array {
     /// The counters as a page that Prometheus reads (text format 0.0.4). A program may serve it.
     pub fn metrics(&self) -> String {
         self.counters().metrics()
-    }
-
-    pub(crate) fn regions(&self) -> &Arc<Regions> {
-        &self.inner.exec.regions
     }
 
     /// Advances an array without threads (a simulation) by one step.
@@ -299,36 +297,7 @@ impl ArrayInner {
     }
 
     fn close(&self) -> Result<()> {
-        self.exec.check_home()?;
-        if let Some(pager) = &self.pager {
-            pager.end_short_way();
-        }
-        if !self.exec.begin_close() {
-            return Err(Error::Closed);
-        }
-        if let Some(pager) = &self.pager {
-            pager.flusher.stop();
-        }
-        let files = self.files.settled();
-        let mut first = Ok(());
-        let mut keep = |result: Result<()>| {
-            if first.is_ok() {
-                first = result;
-            }
-        };
-        for file in &files {
-            // Operations that entered before end their I/O. Later ones find the array closed, and enter only when the file is
-            // finished.
-            let _closed = file.file.close_gate();
-            keep(file.finish());
-        }
-        drop(files);
-        if let Some(pager) = &self.pager {
-            pager.stop_node_threads();
-        }
-        self.exec.stop();
-        keep(self.catalog.close());
-        first
+        self.files.close(self.pager.as_ref(), || self.catalog.close())
     }
 }
 

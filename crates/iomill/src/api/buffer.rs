@@ -5,12 +5,14 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::array::Array;
+use super::runtime::Runtime;
 use crate::drive::regions::Regions;
 use crate::error::{Error, Result};
+use crate::exec::Exec;
 use crate::sys::memory::PageBuf;
 use crate::sys::process::Home;
 
-/// Page-aligned memory, registered with the engines of an array if limits allow. Calls on the array's files take any slice of it. Whole
+/// Page-aligned memory, registered with the engines of an array or runtime if limits allow. Calls on its files take any slice of it. Whole
 /// pages are fastest.
 #[derive(Debug)]
 pub struct Buffer {
@@ -22,12 +24,25 @@ pub struct Buffer {
 impl Array {
     /// Allocates a zeroed buffer of `len` bytes that starts at a page. An error if `len` is 0 or memory is lacking.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
-        self.inner.exec.check_home()?;
+        Buffer::new(&self.inner.exec, len)
+    }
+}
+
+impl Runtime {
+    /// As [`Array::buffer`], for calls on plain files with this runtime.
+    pub fn buffer(&self, len: usize) -> Result<Buffer> {
+        Buffer::new(self.exec(), len)
+    }
+}
+
+impl Buffer {
+    fn new(exec: &Exec, len: usize) -> Result<Buffer> {
+        exec.check_home()?;
         let memory = PageBuf::new(len);
         let mut memory = memory.map_err(Error::memory("a buffer", len as u64))?;
-        let regions = Arc::clone(self.regions());
+        let regions = Arc::clone(&exec.regions);
         regions.add(memory.as_mut_ptr(), memory.len());
-        Ok(Buffer { memory, home: self.inner.exec.home, regions })
+        Ok(Buffer { memory, home: exec.home, regions })
     }
 }
 

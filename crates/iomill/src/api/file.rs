@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::{Exec, Within, pools};
-use crate::file::split::Extent;
+use crate::file::split::{Extent, extents};
 use crate::file::transfer::WriteTurn;
 use crate::file::vectored::VectoredWrite;
 use crate::file::{Entered, Reported};
@@ -17,7 +17,8 @@ use crate::pager::{OpenRef, Paged, Span, Want};
 /// A hit that comes to the end of so many bytes looks whether read-ahead must continue. Other hits only compare.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 
-/// An open virtual file. Clones are handles of the same file; all calls may be mixed from any number of threads.
+/// An open file of an array, or an open plain file ([`PlainOptions`](super::PlainOptions)). Clones are handles of the same file; all calls
+/// may be mixed from any number of threads.
 ///
 /// Arguments have one order in all calls, as in [`std::os::unix::fs::FileExt`]: memory, offsets, lengths, function. Offsets and lengths are
 /// in bytes.
@@ -30,10 +31,10 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// `docs/durability.md` has what each call promises, also over a crash.
 ///
 /// A write past the end takes space for the bytes that it skips, up to 256 MiB on each drive. If it skips more, it leaves a hole that takes
-/// no space, as [`File::set_len`] does.
+/// no space, as [`File::set_len`] does. In a plain file all bytes that are skipped are a hole.
 ///
 /// Calls return [`Error::Closed`] after the array is closed, [`Error::BlockingCall`] if they block inside a callback or a waker, and
-/// [`Error::Forked`] in a forked child. Writes return [`Error::ReadOnly`] on an array that is open for reading.
+/// [`Error::Forked`] in a forked child. Writes return [`Error::ReadOnly`] on an array or a plain file that is open for reading.
 ///
 /// Dropping the last handle makes all writes durable, but cannot return errors. [`File::close`] does.
 #[derive(Clone, Debug)]
@@ -71,7 +72,7 @@ impl File {
         File { class: Class::Background, ..self.clone() }
     }
 
-    /// The file's name when it was opened.
+    /// The file's name when it was opened. For a plain file it is the path without symbolic links.
     pub fn name(&self) -> &str {
         self.state.file.name()
     }
@@ -214,14 +215,14 @@ impl File {
     /// keeps all drives busy. A record past the end of the file is an error.
     pub fn read_many(&self, out: &mut [u8], offsets: &[u64], record_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(record_len), out.len(), "out")?;
-        self.gather("read_many", offsets.iter().map(|&offset| (offset, record_len)), out)
+        self.gather_ranges("read_many", offsets.iter().map(|&offset| (offset, record_len)), out)
     }
 
     /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`. The length of `out` is the sum of their lengths.
     /// A range past the end of the file is an error.
     pub fn read_ranges(&self, out: &mut [u8], ranges: &[(u64, usize)]) -> Result<()> {
         check_sizes(sum_of_lengths(ranges), out.len(), "out")?;
-        self.gather("read_ranges", ranges.iter().copied(), out)
+        self.gather_ranges("read_ranges", ranges.iter().copied(), out)
     }
 
     /// Scatters records of one length: `bytes[i * record_len..][..record_len]` goes to `offsets[i]`. If records overlap, a page may show
@@ -245,7 +246,8 @@ impl File {
     }
 
     /// Allocates room for `len` bytes without a change of the length. Writes of these bytes cannot fail for lack of space, and cost the
-    /// file system less. The room is lost when the file is closed or cut, and when a write past the end fails.
+    /// file system less. The room is lost when the file is closed or cut, and when a write past the end fails. On a plain file it is an
+    /// error ([`Error::Invalid`]).
     pub fn preallocate(&self, len: u64) -> Result<()> {
         pools::check_may_block("preallocate")?;
         self.state.file.range_end(len, 0)?;
@@ -254,7 +256,7 @@ impl File {
     }
 
     /// Makes all writes durable that ended before this call, by any handle, and the length, and bytes that an earlier writer left unsynced.
-    /// On an array that is open for reading it does nothing.
+    /// On an array or a plain file that is open for reading it does nothing.
     ///
     /// An error means that some writes may not be durable, or that a page could not be written back since this handle's last sync. Every
     /// handle that was open reports the latter once, even if a later try succeeded. Pages that could not be written stay in the cache, and
@@ -262,7 +264,6 @@ impl File {
     /// what the drives hold.
     pub fn sync(&self) -> Result<()> {
         pools::check_may_block("sync")?;
-        let _entered = Entered::enter(&self.state.file)?;
         self.state.sync_and_report(&self.reported)
     }
 
@@ -339,31 +340,44 @@ impl File {
         }
     }
 
-    fn gather(
+    fn gather_ranges(
         &self,
         call: &'static str,
         ranges: impl Iterator<Item = (u64, usize)> + Clone,
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.gather(call, || self.state.file.check_within(ranges.clone()), ranges.clone(), out)
+    }
+
+    /// Reads ranges, (offset, length) in bytes each, into `out`, which is as long as they are together. `check` says whether they are
+    /// within the file. It runs again if the file may have shrunk.
+    #[inline]
+    pub(super) fn gather(
+        &self,
+        call: &'static str,
+        check: impl Fn() -> Result<()>,
+        ranges: impl Iterator<Item = (u64, usize)>,
         out: &mut [u8],
     ) -> Result<()> {
         pools::check_may_block(call)?;
         let start = out.as_mut_ptr();
         if let Some(paged) = &self.state.paged {
             self.state.exec().check_open()?;
-            self.state.file.check_within(ranges.clone())?;
+            check()?;
             let mut missing = Vec::new();
             // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together.
-            unsafe { paged.read_many(extents(ranges.clone(), start), &mut missing) };
+            unsafe { paged.read_many(extents(ranges, start), &mut missing) };
             if missing.is_empty() {
                 return Ok(());
             }
             let entered = Entered::enter(&self.state.file)?;
             // The file may have shrunk before this call was inside.
-            self.state.file.check_within(ranges)?;
+            check()?;
             // SAFETY: as above.
             return unsafe { self.read_missing(&entered, paged, missing) };
         }
         let entered = Entered::enter(&self.state.file)?;
-        self.state.file.check_within(ranges.clone())?;
+        check()?;
         let within = Within::new(out.as_ptr(), out.len());
         let extents = extents(ranges, start);
         // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together. `fetch` returns only after all I/O on
@@ -434,21 +448,11 @@ impl File {
     }
 }
 
-/// Ranges with their memory, which lies one after the other from `start` on.
-fn extents(ranges: impl Iterator<Item = (u64, usize)>, start: *mut u8) -> impl Iterator<Item = Extent> {
-    let mut at = 0;
-    ranges.map(move |(offset, len)| {
-        let buf = start.wrapping_add(at);
-        at += len;
-        Extent { offset, len, buf }
-    })
-}
-
 fn sum_of_lengths(ranges: &[(u64, usize)]) -> Option<usize> {
     ranges.iter().try_fold(0usize, |sum, &(_, len)| sum.checked_add(len))
 }
 
-fn check_sizes(needed: Option<usize>, given: usize, name: &str) -> Result<()> {
+pub(super) fn check_sizes(needed: Option<usize>, given: usize, name: &str) -> Result<()> {
     match needed {
         Some(needed) if needed == given => Ok(()),
         Some(needed) => {

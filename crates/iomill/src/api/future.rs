@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use super::file::File;
 use crate::error::{Error, Result};
 use crate::exec::{Promised, promise};
-use crate::file::Entered;
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester};
 use crate::sys::process::Home;
 
@@ -38,7 +37,7 @@ impl File {
         let (promise, promised) = promise();
         let (file, reported) = (self.state.clone(), self.reported.share());
         exec.callbacks.run(Box::new(move || {
-            let result = Entered::enter(&file.file).and_then(|_entered| file.sync_and_report(&reported));
+            let result = file.sync_and_report(&reported);
             // Before the promise is kept: then the future's owner may close the file and delete it.
             file.let_go(move || promise.keep(result));
         }));
@@ -75,6 +74,20 @@ impl File {
         self.submit(requests, callback).map(|()| None)
     }
 
+    /// Begins to read ranges, (offset, length) in bytes each, into `bytes`, which is as long as they are together. `check` says whether
+    /// they are within the file.
+    pub(super) fn begin_gather(
+        &self,
+        bytes: Vec<u8>,
+        ranges: impl Iterator<Item = (u64, usize)> + Clone,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<FutureState<Buffers>> {
+        self.state.exec().check_home()?;
+        let (promise, promised) = promise();
+        self.requester().begin_gather(bytes, ranges, check, BatchReceiver::promise(promise))?;
+        Ok(FutureState::later(promised))
+    }
+
     fn requester(&self) -> Requester {
         Requester::new(self.state.clone(), self.class)
     }
@@ -98,7 +111,7 @@ impl File {
 
 /// What a future waits for.
 #[derive(Debug)]
-struct FutureState<T> {
+pub(super) struct FutureState<T> {
     /// The result, if it is there already: why it could not begin.
     now: Option<Result<T>>,
     later: Option<Promised<Result<T>>>,
@@ -129,7 +142,7 @@ impl<T> FutureState<T> {
     }
 }
 
-/// The future of [`File::read`].
+/// The future of [`File::read`] and [`File::read_rows_async`].
 #[derive(Debug)]
 #[must_use = "the read goes on, but its bytes are lost"]
 pub struct Reading(FutureState<Buffers>);
@@ -143,6 +156,13 @@ pub struct Writing(FutureState<Buffers>);
 #[derive(Debug)]
 #[must_use = "the sync goes on, but its errors are lost"]
 pub struct Syncing(FutureState<()>);
+
+impl Reading {
+    /// Of one buffer that is being read into, or the reason why that has not begun.
+    pub(super) fn begun(begun: Result<FutureState<Buffers>>) -> Reading {
+        Reading(begun.unwrap_or_else(|error| FutureState::now(Err(error))))
+    }
+}
 
 fn the_one(buffers: Result<Buffers>) -> Result<Vec<u8>> {
     buffers.map(|mut buffers| buffers.pop().unwrap_or_default())

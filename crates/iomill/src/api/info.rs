@@ -75,10 +75,10 @@ pub struct DriveInfo {
 }
 
 impl ArrayInfo {
-    pub(crate) fn new(
+    pub(crate) fn new<'a>(
         catalog: &Catalog,
         options: &ArrayOptions,
-        services: &[Service],
+        services: impl Iterator<Item = &'a Service>,
         roles: &NodeRoles,
         notices: Vec<String>,
     ) -> Result<ArrayInfo> {

@@ -14,7 +14,10 @@ mod info;
 mod options;
 mod peek;
 mod pin;
+mod plain;
 mod profile;
+mod rows;
+mod runtime;
 mod setup;
 mod traits;
 
@@ -37,4 +40,7 @@ pub use options::{
 pub use options::{Layout, LayoutKind, Mode, Remote};
 pub use peek::Peek;
 pub use pin::{OwnedBytes, PinnedPage, PinnedRange};
+pub use plain::{PlainOptions, open_plain};
 pub use profile::{Profile, ProfileDrive};
+pub use rows::RowId;
+pub use runtime::{Runtime, RuntimeOptions};

@@ -30,7 +30,7 @@ impl Peek {
         let mut notices = self.notices();
         self.options.note_misfits(&self.catalog, &mut notices);
         let services = setup::services(&self.options, &self.catalog, &mut notices)?;
-        ArrayInfo::new(&self.catalog, &self.options, &services, &self.options.roles()?, notices)
+        ArrayInfo::new(&self.catalog, &self.options, services.iter(), &self.options.roles()?, notices)
     }
 
     /// The array's id.

@@ -1,5 +1,4 @@
-//! Checks and choices when an array is opened or a file is created: options, engines, CPUs, counters. Non-goals: applying them. This file
-//! has no types of its own.
+//! Checks and choices when an array is opened or a file is created: options, engines, CPUs, counters. Non-goals: applying them.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::exec::CpusOfDrives;
 use crate::exec::roles::NodeRoles;
 use crate::sys::cpu;
-use crate::sys::fs::{Access, Alignment, DriveFile};
+use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs, Handle};
 
 /// Most slots of one thread over all drives: an io_uring takes no more.
 const IN_FLIGHT_MAX: usize = 65_000;
@@ -119,48 +118,60 @@ pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<Str
         let probe =
             DriveFile::open(&drive.fs, "label", Access::READ.direct()).map_err(|e| Error::io("open", at(), e))?;
         let align = drive.fs.alignment(probe.handle()).map_err(|e| Error::io("examine", at(), e))?;
-        let choice = options.platform.choose(&*drive.fs, probe.handle(), options.engine);
-        let choice = choice.map_err(|e| Error::Drive {
-            path: drive.fs.location().to_owned(),
-            why: format!("no engine for it: {e}"),
-        })?;
-        let name = drive.fs.location().display();
-        if let Some(why) = &choice.why {
-            notices.push(format!("drive {name}: {why}"));
-        }
-        // System calls beside a mapping must see its bytes, which are in the kernel's page cache.
-        let is_mapped = choice.kind == EngineKind::Mmap;
-        let align = if is_mapped { Alignment::NONE } else { align };
-        if !align.is_direct() && !is_mapped {
-            notices.push(format!("drive {name}: its file system refuses direct I/O, so reads and writes are buffered"));
-        }
-        if options.poll && choice.kind == EngineKind::Aio {
-            notices.push(format!("drive {name}: libaio cannot poll, so completions come by interrupt"));
-        }
-        if options.poll && is_mapped {
-            notices.push(format!("drive {name}: copies do not poll, so mapped parts are read as without it"));
-        }
-        if options.poll && choice.kind == EngineKind::Posix {
-            notices.push(format!("drive {name}: posix cannot poll, so completions come by interrupt"));
-        }
-        if options.poll && choice.kind == EngineKind::Uring {
-            let device = drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e))?.device;
-            if devices::can_poll(&Tree::machine(), &device) == Some(false) {
-                notices.push(format!(
-                    "drive {name}: {device} has no queues to poll (`io_poll` is 0), so completions come by interrupt"
-                ));
-            }
-        }
-        services.push(Service {
-            kind: choice.kind,
-            align,
-            depth: options.depth_of(Some(&drive.id)),
-            batching: options.batching_in_force(),
-            poll: options.poll,
-            meter: None,
-        });
+        let name = drive.fs.location().display().to_string();
+        let place = Place { fs: &*drive.fs, probe: probe.handle(), align, name: &name };
+        services.push(service(options, place, options.depth_of(Some(&drive.id)), notices)?);
     }
     Ok(services)
+}
+
+/// What the choice for a drive looks at.
+pub struct Place<'a> {
+    pub fs: &'a dyn DriveFs,
+    /// An open file on it.
+    pub probe: Handle,
+    /// What direct I/O on that file demands.
+    pub align: Alignment,
+    /// The drive, for notices.
+    pub name: &'a str,
+}
+
+/// Chooses how a drive is served.
+pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &mut Vec<String>) -> Result<Service> {
+    let Place { fs, probe, align, name } = place;
+    let choice = options.platform.choose(fs, probe, options.engine);
+    let choice =
+        choice.map_err(|e| Error::Drive { path: fs.location().to_owned(), why: format!("no engine for it: {e}") })?;
+    if let Some(why) = &choice.why {
+        notices.push(format!("drive {name}: {why}"));
+    }
+    // System calls beside a mapping must see its bytes, which are in the kernel's page cache.
+    let is_mapped = choice.kind == EngineKind::Mmap;
+    let align = if is_mapped { Alignment::NONE } else { align };
+    if !align.is_direct() && !is_mapped {
+        let twice = if options.cache_bytes == Some(0) { "" } else { ", and cached twice: by the kernel and by iomill" };
+        let notice = "its file system refuses direct I/O, so reads and writes are buffered";
+        notices.push(format!("drive {name}: {notice}{twice}"));
+    }
+    if options.poll && choice.kind == EngineKind::Aio {
+        notices.push(format!("drive {name}: libaio cannot poll, so completions come by interrupt"));
+    }
+    if options.poll && is_mapped {
+        notices.push(format!("drive {name}: copies do not poll, so mapped parts are read as without it"));
+    }
+    if options.poll && choice.kind == EngineKind::Posix {
+        notices.push(format!("drive {name}: posix cannot poll, so completions come by interrupt"));
+    }
+    if options.poll && choice.kind == EngineKind::Uring {
+        let device = fs.ground().map_err(|e| Error::io("examine", fs.location(), e))?.device;
+        if devices::can_poll(&Tree::machine(), &device) == Some(false) {
+            notices.push(format!(
+                "drive {name}: {device} has no queues to poll (`io_poll` is 0), so completions come by interrupt"
+            ));
+        }
+    }
+    let (batching, poll) = (options.batching_in_force(), options.poll);
+    Ok(Service { kind: choice.kind, align, depth, batching, poll, meter: None })
 }
 
 /// The counters of an array in this process. Other processes can read their memory if the platform has a directory for that.

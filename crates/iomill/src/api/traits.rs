@@ -19,6 +19,9 @@ const _: () = {
     is_shared::<FileCursor>();
     is_shared::<Buffer>();
     is_shared::<Peek>();
+    is_shared::<PlainOptions>();
+    is_shared::<Runtime>();
+    is_shared::<RuntimeOptions>();
     is_shared::<Profile>();
     is_shared::<ProfileDrive>();
     is_shared::<Error>();

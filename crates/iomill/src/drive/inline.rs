@@ -229,6 +229,11 @@ impl InlineContext {
         Ok(InlineContext { lanes, places })
     }
 
+    /// How many drives it serves.
+    pub fn drives(&self) -> usize {
+        self.places.len()
+    }
+
     /// Lets go of a file that is being closed.
     pub fn forget(&mut self, key: u64) {
         for lane in &mut self.lanes {

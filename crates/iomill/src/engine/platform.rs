@@ -19,10 +19,29 @@ pub struct Choice {
     pub why: Option<String>,
 }
 
+/// Where a plain file is.
+#[derive(Clone, Debug)]
+pub struct PlainPlace {
+    /// Its directory.
+    pub fs: Arc<dyn DriveFs>,
+    /// Its name there.
+    pub name: String,
+    /// The drive of an array that holds it, if one does.
+    pub drive: Option<PathBuf>,
+    /// Whether it was created now.
+    pub is_new: bool,
+}
+
 /// The world in which an array lives.
 pub trait Platform: Send + Sync + fmt::Debug {
     /// Attaches to the drive in directory `path`, which must exist. With `create` it makes `<path>/iomill` first.
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>>;
+
+    /// Finds a plain file. With `create` it makes an empty one if there is none. An error says what the path is, if it is no file.
+    fn plain(&self, path: &Path, create: bool) -> io::Result<PlainPlace> {
+        let what = format!("{} (create: {create}): this platform has no plain files", path.display());
+        Err(io::Error::new(io::ErrorKind::Unsupported, what))
+    }
 
     /// Directories in which an array's other drives may be, if they are not where the label says. These are the
     /// siblings of `near` and the roots of mounted file systems.

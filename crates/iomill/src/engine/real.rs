@@ -3,6 +3,7 @@
 //! Goals: the fastest engine that a drive and the machine's rules allow, and a plain line if it is not the first
 //! choice. Non-goals: measuring which engine is faster.
 
+use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use iomill_platform::tree::Tree;
 use super::aio::AioEngine;
 use super::mmap::{self, MappedParts, MmapEngine};
 use super::null::NullEngine;
-use super::platform::{Choice, Platform};
+use super::platform::{Choice, PlainPlace, Platform};
 use super::posix::PosixEngine;
 use super::uring::UringEngine;
 use super::{Engine, EngineConfig, EngineKind};
@@ -25,7 +26,7 @@ use crate::sys::clock::{Clock, MonotonicClock};
 use crate::sys::fs::{DriveFs, Handle};
 use crate::sys::memory::{PageBuf, page_bytes};
 use crate::sys::neighbours::neighbours;
-use crate::sys::real_fs::RealFs;
+use crate::sys::real_fs::{RealFs, drive_above, special_kind};
 
 /// Capacity of the engines that are made only to see whether it works.
 const PROBE_CAPACITY: u32 = 64;
@@ -48,6 +49,18 @@ pub struct RealPlatform {
 impl Platform for RealPlatform {
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
         Ok(Arc::new(RealFs::attach(path, create)?))
+    }
+
+    fn plain(&self, path: &Path, create: bool) -> io::Result<PlainPlace> {
+        let (whole, is_new) = find_plain(path, create)?;
+        let (Some(directory), Some(name)) = (whole.parent(), whole.file_name()) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a directory"));
+        };
+        let Some(name) = name.to_str() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "its name is not UTF-8; give it another name"));
+        };
+        let drive = drive_above(&whole).map(Path::to_owned);
+        Ok(PlainPlace { fs: Arc::new(RealFs::of_plain_files(directory)?), name: name.to_owned(), drive, is_new })
     }
 
     fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
@@ -99,6 +112,33 @@ impl Platform for RealPlatform {
 
     fn threads(&self) -> bool {
         true
+    }
+}
+
+/// The path of a plain file without symbolic links, and whether the file was made now.
+fn find_plain(path: &Path, create: bool) -> io::Result<(PathBuf, bool)> {
+    let whole = match fs::canonicalize(path) {
+        Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let whole = fs::canonicalize(parent)?.join(path.file_name().unwrap_or_default());
+            if drive_above(&whole).is_some() {
+                // The caller refuses it.
+                return Ok((whole, false));
+            }
+            let made = fs::OpenOptions::new().write(true).create_new(true).open(path);
+            let is_new = match made {
+                Ok(_file) => true,
+                // Another program has just made it. Or it is a symbolic link to nothing, and the next line fails.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+                Err(error) => return Err(error),
+            };
+            return Ok((fs::canonicalize(path)?, is_new));
+        }
+        whole => whole?,
+    };
+    match special_kind(fs::metadata(&whole)?.file_type()) {
+        Some(kind) => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a file"))),
+        None => Ok((whole, false)),
     }
 }
 

@@ -45,10 +45,10 @@ impl Exec {
         let cell = self.cell();
         cell.forget_closed();
         let mut context = lock(&cell.context);
-        let context = match &mut *context {
-            Some(context) => context,
-            empty => empty.insert(self.new_context()?),
-        };
+        if self.is_behind(&context) {
+            self.renew(&mut context)?;
+        }
+        let Some(context) = &mut *context else { unreachable!("it was made above") };
         // SAFETY: the caller's promise is the one that `run` asks for.
         let result = unsafe { context.run(&self.regions, span, pieces, || self.pause_for_drives(), done) };
         result.map_err(engine_failed)
@@ -57,16 +57,32 @@ impl Exec {
     /// Makes the context of a cell that is not the calling thread's, if it has none.
     pub fn ready_context(&self, cell: &ContextCell) -> Result<()> {
         let mut context = lock(&cell.context);
-        if context.is_none() {
-            *context = Some(self.new_context()?);
+        if self.is_behind(&context) {
+            self.renew(&mut context)?;
         }
+        Ok(())
+    }
+
+    /// Whether a context is missing, or lacks drives that came later.
+    #[inline]
+    fn is_behind(&self, context: &Option<InlineContext>) -> bool {
+        context.as_ref().is_none_or(|context| context.drives() < self.services.count())
+    }
+
+    /// Makes a context that serves all present drives. Nothing is in flight on the one that was there.
+    #[cold]
+    fn renew(&self, context: &mut Option<InlineContext>) -> Result<()> {
+        // Its rings go before the new ones come, because locked memory may be short.
+        *context = None;
+        *context = Some(self.new_context()?);
         Ok(())
     }
 
     fn new_context(&self) -> Result<InlineContext> {
         let make = |services: &[Service]| InlineContext::new(&*self.platform, services, &self.locks, &self.hold);
         let notice = |notice| self.notice(notice);
-        let context = with_rings_or_without(&self.services, self.may_change_engines, &notice, make);
+        let services: Vec<Service> = self.services.iter().cloned().collect();
+        let context = with_rings_or_without(&services, self.may_change_engines, &notice, make);
         context.map_err(engine_failed)
     }
 

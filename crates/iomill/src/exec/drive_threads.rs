@@ -16,12 +16,15 @@ use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
 use crate::sys::fs::Handle;
+use crate::sys::grown::Grown;
 use crate::sys::sync::{Mutex, lock};
 
 /// What drive threads are made from.
 pub struct DriveThreadsConfig<'a> {
     pub platform: &'a dyn Platform,
     pub services: &'a [Service],
+    /// How many drives there may be.
+    pub most: usize,
     /// Whether another engine may replace one that cannot be made: no option names one.
     pub may_change: bool,
     /// CPUs of each drive's thread; empty means any.
@@ -33,7 +36,7 @@ pub struct DriveThreadsConfig<'a> {
 
 /// The servers of all drives.
 pub struct DriveThreads {
-    inboxes: Vec<ServerInbox>,
+    inboxes: Grown<ServerInbox>,
     servers: Mutex<Servers>,
 }
 
@@ -51,16 +54,23 @@ enum Servers {
 
 impl std::fmt::Debug for DriveThreads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DriveThreads of {}", self.inboxes.len())
+        write!(f, "DriveThreads of {}", self.inboxes.count())
     }
 }
 
 impl DriveThreads {
     /// Makes the servers and starts their threads. Notices say where a thread could not be bound to its CPUs, or uses another engine.
-    pub fn start(config: DriveThreadsConfig<'_>, notice: &dyn Fn(String)) -> Result<DriveThreads> {
-        let mut inboxes = Vec::new();
-        let mut servers = Vec::new();
-        for (drive, service) in config.services.iter().enumerate() {
+    pub fn start(config: &DriveThreadsConfig<'_>, notice: &dyn Fn(String)) -> Result<DriveThreads> {
+        let servers =
+            if config.platform.threads() { Servers::Threads(Vec::new()) } else { Servers::Stepped(Vec::new()) };
+        let all = DriveThreads { inboxes: Grown::new(config.most), servers: Mutex::new(servers) };
+        all.start_missing(config, notice)?;
+        Ok(all)
+    }
+
+    /// Starts the threads of drives that have none. One thread at a time calls this. After an error the drives before that have theirs.
+    pub fn start_missing(&self, config: &DriveThreadsConfig<'_>, notice: &dyn Fn(String)) -> Result<()> {
+        for (drive, service) in config.services.iter().enumerate().skip(self.count()) {
             let make =
                 |one: &[Service]| Server::new(config.platform, &one[0], config.locks, config.regions, config.hold);
             let server = with_rings_or_without(std::slice::from_ref(service), config.may_change, notice, make);
@@ -68,21 +78,23 @@ impl DriveThreads {
                 let thread = format!("a drive thread ({})", service.kind);
                 Error::Engine { thread, drive: Some(drive as u16), source }
             })?;
-            inboxes.push(ServerInbox { inbox: server.inbox(), waker: server.waker() });
-            servers.push(server);
-        }
-        if !config.platform.threads() {
-            return Ok(DriveThreads { inboxes, servers: Mutex::new(Servers::Stepped(servers)) });
-        }
-        let all = DriveThreads { inboxes, servers: Mutex::new(Servers::Threads(Vec::new())) };
-        for (drive, server) in servers.into_iter().enumerate() {
-            let cpus = config.cpus.get(drive).cloned().unwrap_or_default();
-            let thread = spawn(drive, server, cpus, notice)?;
-            if let Servers::Threads(threads) = &mut *lock(&all.servers) {
-                threads.push(thread);
+            let inbox = ServerInbox { inbox: server.inbox(), waker: server.waker() };
+            match &mut *lock(&self.servers) {
+                Servers::Stepped(servers) => servers.push(server),
+                Servers::Threads(threads) => {
+                    let cpus = config.cpus.get(drive).cloned().unwrap_or_default();
+                    threads.push(spawn(drive, server, cpus, notice)?);
+                }
             }
+            let pushed = self.inboxes.push(inbox);
+            assert!(pushed.is_ok(), "there is room for the inboxes of all drives");
         }
-        Ok(all)
+        Ok(())
+    }
+
+    /// How many drives have a server.
+    pub fn count(&self) -> usize {
+        self.inboxes.count()
     }
 
     /// Sends a message to a drive. Returns the message if the servers have stopped. Waits while the inbox is full, except in a waker
@@ -101,7 +113,8 @@ impl DriveThreads {
 
     /// Whether a drive takes a share of `weight` pieces without a wait.
     pub fn has_room(&self, drive: usize, class: Class, weight: usize) -> bool {
-        let inbox = &self.inboxes[drive].inbox;
+        // A thread that is not there yet has an empty inbox.
+        let Some(ServerInbox { inbox, .. }) = self.inboxes.get(drive) else { return true };
         if class == Class::Background { inbox.has_room_behind(weight) } else { inbox.has_room(weight) }
     }
 
@@ -122,7 +135,7 @@ impl DriveThreads {
 
     /// Stops the servers when everything that was handed to them has ended.
     pub fn stop(&self) {
-        for to in &self.inboxes {
+        for to in self.inboxes.iter() {
             if to.inbox.close() {
                 to.waker.wake();
             }

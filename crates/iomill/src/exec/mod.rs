@@ -46,6 +46,7 @@ use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
 use crate::sys::fs::{Alignment, Handle};
+use crate::sys::grown::Grown;
 use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
 use contexts::ContextCell;
@@ -94,6 +95,8 @@ pub struct Setup {
     pub platform: Arc<dyn Platform>,
     /// How each drive is served, by index.
     pub services: Vec<Service>,
+    /// How many drives there may be.
+    pub most_drives: usize,
     /// Whether another engine may replace one that cannot be made: no option names one.
     pub may_change_engines: bool,
     pub mode: Mode,
@@ -111,9 +114,11 @@ pub struct Setup {
 /// What runs the I/O of files on one set of drives.
 pub struct Exec {
     platform: Arc<dyn Platform>,
-    pub services: Vec<Service>,
+    /// Drives may be added (`add_drive`).
+    pub services: Grown<Service>,
     may_change_engines: bool,
     mode: Mode,
+    most_drives: usize,
     is_apart: bool,
     cpus: CpusOfDrives,
     hold: Vec<Handle>,
@@ -142,7 +147,7 @@ pub struct Exec {
 
 impl std::fmt::Debug for Exec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Exec").field("services", &self.services.len()).finish_non_exhaustive()
+        f.debug_struct("Exec").field("services", &self.services.count()).finish_non_exhaustive()
     }
 }
 
@@ -155,15 +160,18 @@ impl Exec {
     /// Threads and engines are made when they are first needed.
     pub fn new(setup: Setup) -> Exec {
         let threads = setup.platform.threads();
+        let mut services = Grown::new(setup.most_drives);
+        services.extend(setup.services);
         Exec {
             clock: setup.platform.clock(),
             callbacks: Arc::new(Pool::new(threads, "callback")),
             resumes: Arc::new(Pool::new(threads, "resume")),
             closes: Arc::new(Pool::for_closing(threads)),
             platform: setup.platform,
-            services: setup.services,
+            services,
             may_change_engines: setup.may_change_engines,
             mode: setup.mode,
+            most_drives: setup.most_drives,
             is_apart: setup.is_apart,
             cpus: setup.cpus,
             hold: setup.hold,
@@ -204,6 +212,11 @@ impl Exec {
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
+    /// The number that no other instance of this process has.
+    pub fn instance(&self) -> u64 {
+        self.instance
+    }
+
     pub fn has_threads(&self) -> bool {
         self.platform.threads()
     }
@@ -211,6 +224,12 @@ impl Exec {
     /// The alignment that a drive's queues assume for I/O on all its parts.
     pub fn align(&self, drive: u16) -> Alignment {
         self.services[usize::from(drive)].align
+    }
+
+    /// Adds a drive, and returns its index. `None` if there are too many. Threads that have engines make new ones before their next use of
+    /// them. The caller lets one thread at a time add a drive.
+    pub fn add_drive(&self, service: Service) -> Option<u16> {
+        self.services.push(service).ok().map(|index| index as u16)
     }
 
     /// Counts what a call is to read or write.
@@ -264,7 +283,7 @@ impl Exec {
             cell.forget_later(key);
         }
         if let Some(drives) = self.drive_threads.get() {
-            for drive in 0..self.services.len() {
+            for drive in 0..drives.count() {
                 // Drive threads that have stopped have dropped their engines: nothing is left to forget.
                 let _ = drives.send(drive, Message::Forget(key), 0);
             }
@@ -282,7 +301,7 @@ impl Exec {
 
     /// Groups pieces by drive. Drives without pieces are left out.
     pub fn shares(&self, pieces: impl Iterator<Item = (u16, Piece)>) -> impl Iterator<Item = (usize, Vec<Piece>)> {
-        let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); self.services.len()];
+        let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); self.services.count()];
         for (drive, piece) in pieces {
             shares[usize::from(drive)].push(piece);
         }
@@ -300,26 +319,33 @@ impl Exec {
         self.drive_threads.get().is_some()
     }
 
-    /// The drive threads, started if they are not running.
+    /// The drive threads of all drives, started if they are not running.
     fn drive_threads(&self) -> Result<&DriveThreads> {
-        if let Some(drives) = self.drive_threads.get() {
+        let of_all = || self.drive_threads.get().filter(|drives| drives.count() >= self.services.count());
+        if let Some(drives) = of_all() {
             return Ok(drives);
         }
         let _starting = lock(&self.starting);
         self.check_open()?;
-        if let Some(drives) = self.drive_threads.get() {
+        if let Some(drives) = of_all() {
             return Ok(drives);
         }
+        let services: Vec<Service> = self.services.iter().cloned().collect();
         let config = DriveThreadsConfig {
             platform: &*self.platform,
-            services: &self.services,
+            services: &services,
+            most: self.most_drives,
             may_change: self.may_change_engines,
             cpus: (self.cpus)()?,
             locks: &self.locks,
             regions: &self.regions,
             hold: &self.hold,
         };
-        let drives = DriveThreads::start(config, &|notice| self.notice(notice))?;
+        let notice = |notice| self.notice(notice);
+        if let Some(drives) = self.drive_threads.get() {
+            return drives.start_missing(&config, &notice).map(|()| drives);
+        }
+        let drives = DriveThreads::start(&config, &notice)?;
         Ok(self.drive_threads.get_or_init(|| drives))
     }
 

@@ -1,4 +1,4 @@
-//! What holds a file's bytes and its length: the traits [`Backing`] and [`KeepLength`], and the [`Part`]s of a backing.
+//! What holds a file's bytes and its length: the traits [`Backing`] and [`KeepLength`], the [`Part`]s of a backing, and their [`Place`]s.
 //!
 //! Goals: the rooms above need not know whether a file is spread over an array. Non-goals: I/O, which goes by pieces on parts.
 
@@ -49,10 +49,29 @@ pub struct Place {
     pub block: u64,
     /// Offset in the part in bytes.
     pub offset: u64,
+    /// How many bytes from here on lie one after the other in the part.
+    pub left: u64,
+}
+
+/// What holds a file's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackingKind {
+    /// Parts of an array. They may be longer than the file, and its length is kept elsewhere.
+    Parts,
+    /// A plain file. Its length is the file's.
+    Plain,
+    /// Plain files, one after the other, for reading only. They may begin and end within a page.
+    List,
 }
 
 /// The places of a file's bytes.
 pub trait Backing: fmt::Debug + Send + Sync {
+    /// What it is.
+    fn kind(&self) -> BackingKind;
+
+    /// Whether a later opening can tell that the file is as it was when it was closed.
+    fn is_known(&self) -> bool;
+
     /// The file's name when it was opened.
     fn name(&self) -> &str;
 

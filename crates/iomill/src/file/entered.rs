@@ -68,7 +68,7 @@ impl FileState {
         self.gate.leave();
     }
 
-    /// Closes the gate for a change of what the file holds (rule 6 of the length). The caller is not inside.
+    /// Closes the gate for a change of what the file holds (rule 7 of the length). The caller is not inside.
     pub fn begin_resize(&self) -> Result<Resize<'_>> {
         // An early look, so that a call that must fail does not wait.
         self.check_writable()?;

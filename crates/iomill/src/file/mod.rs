@@ -11,7 +11,10 @@
 //!    next opening for writing cuts them (`tail::clean`).
 //! 5. Before the length grows over bytes that a failed write has left there, they are cleared, with no I/O in flight. A change of the
 //!    length does that, or a write that begins later.
-//! 6. A caller that has closed the gate looks again whether the array is open, and whether a sync has failed. Both may have changed while
+//! 6. A plain file has no published length: its own is the length. While it is written to, it may be longer by less than a page
+//!    (`make_room_in_plain`). With the gate closed, a sync writes all dirty pages and cuts it to the length before the fdatasync
+//!    (`cut_plain`). So no write of a whole page comes between, and no page that was cut is dirty.
+//! 7. A caller that has closed the gate looks again whether the array is open, and whether a sync has failed. Both may have changed while
 //!    it waited.
 
 pub mod backing;
@@ -20,6 +23,7 @@ mod entered;
 mod gate;
 mod mark;
 mod parts;
+pub mod plain;
 mod room;
 pub mod split;
 mod tail;
@@ -36,7 +40,7 @@ use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering};
-use backing::{Backing, Part, Place};
+use backing::{Backing, BackingKind, Part, Place};
 use durable::{DurableLength, Syncs};
 use gate::Gate;
 use parts::ArrayParts;
@@ -53,6 +57,7 @@ pub const MAX_FILE_BYTES: u64 = 1 << 52;
 pub struct FileState {
     pub exec: Arc<Exec>,
     backing: Box<dyn Backing>,
+    kind: BackingKind,
     is_writer: bool,
     /// I/O enters it. A change of the length closes it.
     gate: Gate,
@@ -92,6 +97,7 @@ impl FileState {
         let len = published.len;
         let file = FileState {
             exec: Arc::clone(exec),
+            kind: backing.kind(),
             backing,
             is_writer,
             gate: Gate::default(),
@@ -102,7 +108,8 @@ impl FileState {
             has_stale_tail: AtomicBool::new(false),
         };
         file.check_parts(len)?;
-        if is_writer {
+        // A plain file has nothing beyond its length.
+        if is_writer && file.kind == BackingKind::Parts {
             tail::clean(&file, len)?;
         }
         Ok(file)
@@ -141,6 +148,22 @@ impl FileState {
     pub fn locate(&self, offset: u64) -> (&Part, Place) {
         let place = self.backing.locate(offset);
         (&self.parts()[place.part], place)
+    }
+
+    /// Whether it is several plain files, which need not begin at a page's edge.
+    #[inline]
+    pub fn is_list(&self) -> bool {
+        self.kind == BackingKind::List
+    }
+
+    /// Whether it is no file of an array.
+    pub fn is_plain(&self) -> bool {
+        self.kind != BackingKind::Parts
+    }
+
+    /// Whether a later opening can tell that the file is as it was when it was closed.
+    pub fn is_known(&self) -> bool {
+        self.backing.is_known()
     }
 
     pub fn is_writer(&self) -> bool {
@@ -212,7 +235,14 @@ impl FileState {
     /// An error if the file takes no writes.
     pub fn check_writable(&self) -> Result<()> {
         if !self.is_writer {
-            return Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".into() });
+            let why = match self.kind {
+                BackingKind::Parts => "the array was opened for reading; open it for writing".to_owned(),
+                BackingKind::Plain => {
+                    format!("{} was opened for reading; open it with `PlainOptions::write`", self.name())
+                }
+                BackingKind::List => format!("{} are a list, which is for reading; open one of them", self.name()),
+            };
+            return Err(Error::ReadOnly { why });
         }
         self.check_syncable()
     }
@@ -222,6 +252,7 @@ impl FileState {
         let part = self.parts().iter().find(|part| part.file.key == failure.key);
         let path = part.map(Part::path).unwrap_or_default();
         match failure.fault {
+            Fault::Cut(missing) if self.is_plain() => Error::FileCut { path, offset: failure.offset, missing },
             Fault::Cut(missing) => Error::PartCut { path, offset: failure.offset, missing },
             Fault::Errno(libc::ECANCELED) if !self.exec.is_open() => Error::Closed,
             Fault::Errno(errno) => Error::Io {
@@ -240,6 +271,16 @@ impl FileState {
     /// Gives back the space that was allocated ahead. Nothing is in flight.
     pub fn trim(&self) -> Result<()> {
         tail::trim(self)
+    }
+
+    /// Whether it is a plain file that is longer than its length (rule 6).
+    pub fn is_overlong(&self) -> bool {
+        self.is_plain() && self.is_writer && self.parts().iter().any(|part| part.has() > self.len())
+    }
+
+    /// Makes a plain file as long as its length. Nothing is in flight, and no page is dirty (rule 6).
+    pub fn cut_plain(&self) -> Result<()> {
+        if self.is_overlong() { tail::cut_plain(self) } else { Ok(()) }
     }
 }
 

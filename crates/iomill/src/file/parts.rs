@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use super::backing::{Backing, KeepLength, Part, Place};
+use super::backing::{Backing, BackingKind, KeepLength, Part, Place};
 use super::mark::Mark;
 use crate::catalog::{Catalog, LengthFile, Record, part_path};
 use crate::engine::FileRef;
@@ -37,6 +37,15 @@ impl ArrayParts {
 }
 
 impl Backing for ArrayParts {
+    fn kind(&self) -> BackingKind {
+        BackingKind::Parts
+    }
+
+    /// Only one process at a time writes to an array.
+    fn is_known(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &str {
         &self.record.name
     }
@@ -51,8 +60,9 @@ impl Backing for ArrayParts {
 
     fn locate(&self, offset: u64) -> Place {
         let placement = self.map.place(offset / self.block_bytes);
-        let offset = placement.block * self.block_bytes + offset % self.block_bytes;
-        Place { part: usize::from(placement.drive), block: placement.block, offset }
+        let within = offset % self.block_bytes;
+        let (offset, left) = (placement.block * self.block_bytes + within, self.block_bytes - within);
+        Place { part: usize::from(placement.drive), block: placement.block, offset, left }
     }
 
     fn part_bytes(&self, part: usize, len: u64) -> u64 {

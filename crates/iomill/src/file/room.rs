@@ -81,6 +81,9 @@ impl FileState {
     /// Makes the parts long enough for writes of `ranges`, in bytes and in any order. The last ends at `end` (rule 1 of the length).
     pub fn reserve(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<()> {
         self.check_writable()?;
+        if self.is_plain() {
+            return self.make_room_in_plain(end);
+        }
         let len = self.len();
         if end <= len {
             return Ok(());
@@ -100,14 +103,28 @@ impl FileState {
         Ok(())
     }
 
+    /// Makes a plain file long enough for whole pages up to `end`, by a hole (rule 6 of the length). Room ahead would show in its length.
+    fn make_room_in_plain(&self, end: u64) -> Result<()> {
+        if self.has_room_for(end) {
+            return Ok(());
+        }
+        self.extend(end)
+    }
+
     /// Whether the parts are long enough for a file of `end` bytes.
     pub fn has_room_for(&self, end: u64) -> bool {
-        end <= self.len() || self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has())
+        // The last page of a plain file may be there in part.
+        (end <= self.len() && !self.is_plain())
+            || self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has())
     }
 
     /// Allocates the parts of a file of `end` bytes, without room ahead.
     pub fn preallocate(&self, end: u64) -> Result<()> {
         self.check_writable()?;
+        if self.is_plain() {
+            let why = "room ahead would show in its length; `set_len` makes it longer";
+            return Err(Error::invalid(format!("preallocate on the plain file {}", self.name()), why));
+        }
         let _grow = lock(&self.grow);
         for (index, part) in self.parts().iter().enumerate() {
             let (needs, has) = (self.needs(index, end), part.has());

@@ -1,5 +1,5 @@
 //! [`Splitter`] cuts the [`Extent`]s of a call into pieces: at block boundaries, because the next block is on another drive, and at
-//! page edges, as the drive's direct I/O demands. Non-goals: the order and merging of pieces (`drive::queue`).
+//! page edges, as the drive's direct I/O demands. [`Lies`] says which pages one piece can move. Non-goals: the order and merging of pieces (`drive::queue`).
 
 use super::FileState;
 use crate::drive::locks::BlockLocks;
@@ -22,6 +22,16 @@ pub struct Extent {
 unsafe impl Send for Extent {}
 // SAFETY: as above; only unsafe code reaches the memory through it.
 unsafe impl Sync for Extent {}
+
+/// Ranges with their memory, which lies one after the other from `start` on.
+pub fn extents(ranges: impl Iterator<Item = (u64, usize)>, start: *mut u8) -> impl Iterator<Item = Extent> {
+    let mut at = 0;
+    ranges.map(move |(offset, len)| {
+        let buf = start.wrapping_add(at);
+        at += len;
+        Extent { offset, len, buf }
+    })
+}
 
 /// An iterator over the pieces of extents, each with the array's index of its drive.
 pub struct Splitter<'a, E> {
@@ -49,9 +59,8 @@ impl<E: Iterator<Item = Extent>> Iterator for Splitter<'_, E> {
             self.now = self.extents.next()?;
         }
         let Extent { offset, len, buf } = self.now;
-        let block_bytes = self.file.block_bytes();
         let (part, place) = self.file.locate(offset);
-        let in_block = len.min((block_bytes - offset % block_bytes) as usize);
+        let in_block = (len as u64).min(place.left) as usize;
         let len = piece_len(self.op, part.align, place.offset, in_block, buf as usize);
         self.now = Extent { offset: offset + len as u64, len: self.now.len - len, buf: buf.wrapping_add(len) };
         let lock = if self.op == Op::Write { BlockLocks::index(part.file.key, place.block) } else { 0 };
@@ -70,15 +79,39 @@ impl<E: Iterator<Item = Extent>> Iterator for Splitter<'_, E> {
     }
 }
 
+/// How a page lies in its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lies {
+    /// Behind the page before it: one piece can move both.
+    Behind,
+    /// Elsewhere than the page before it.
+    Apart,
+    /// Across pages of its part, or in several parts. It takes pieces of its own.
+    Across,
+}
+
 impl FileState {
-    /// How many bytes of a page its part holds: a whole page, except at the end of a part that is open for reading only.
+    /// How many bytes of a page its part holds: a whole page, except at the end of a part that is open for reading only, and of a plain file.
     pub fn page_bytes(&self, page: u64) -> usize {
         // Bytes below the length are in the parts (rule 1 of the length).
         if (page + 1) * PAGE_BYTES as u64 <= self.len() {
             return PAGE_BYTES;
         }
+        if self.is_list() {
+            return self.len().saturating_sub(page * PAGE_BYTES as u64).clamp(1, PAGE_BYTES as u64) as usize;
+        }
         let (part, place) = self.locate(page * PAGE_BYTES as u64);
         part.has().saturating_sub(place.offset).clamp(1, PAGE_BYTES as u64) as usize
+    }
+
+    /// How a page lies with respect to the page before it, for a file that is a list.
+    pub fn lies(&self, page: u64) -> Lies {
+        let (_, place) = self.locate(page * PAGE_BYTES as u64);
+        if !place.offset.is_multiple_of(PAGE_BYTES as u64) || place.left < self.page_bytes(page) as u64 {
+            return Lies::Across;
+        }
+        // A file, and a block, begins at a page's edge.
+        if place.offset.is_multiple_of(self.block_bytes()) { Lies::Apart } else { Lies::Behind }
     }
 
     /// The piece that moves `len` bytes of one block, from the start of `page` on, and its drive.

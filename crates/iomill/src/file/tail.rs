@@ -1,4 +1,5 @@
-//! The bytes beyond a file's end in its parts: [`clean`] makes them read as zero, and [`trim`] cuts off room. Non-goals: `room`, which
+//! The bytes beyond a file's end in its parts: [`clean`] makes them read as zero, and [`trim`] and [`cut_plain`] cut
+//! them off. Non-goals: `room`, which
 //! makes parts longer.
 //!
 //! Stale bytes get there when a process dies between a write past the end and the publication of the new length. They also stay when
@@ -20,6 +21,10 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         let end = file.backing.part_bytes(index, len);
         let whole = end.next_multiple_of(PAGE_BYTES as u64);
         let has = part.has();
+        if has == end && file.is_plain() {
+            // Nothing lies beyond, and its length shows.
+            continue;
+        }
         if has > end {
             // The file system zeroes the rest of the last page when it cuts within it.
             fs.set_len(handle, end).map_err(failed("cut"))?;
@@ -39,6 +44,18 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         if !ranges.is_empty() && file.exec.services[usize::from(part.drive)].kind == EngineKind::Mmap {
             fs.sync_data(handle).map_err(failed("sync"))?;
         }
+    }
+    Ok(())
+}
+
+/// Cuts a plain file to its length, without a sync. No page is dirty, and nothing is in flight (rule 6 of the length).
+pub fn cut_plain(file: &FileState) -> Result<()> {
+    let len = file.len();
+    for part in file.parts().iter().filter(|part| part.has() > len) {
+        let cut = part.open.fs().set_len(part.open.handle(), len);
+        cut.map_err(|e| Error::io("cut", part.path(), e))?;
+        part.reserved.store(len, Ordering::Relaxed);
+        part.mark.set();
     }
     Ok(())
 }

@@ -320,7 +320,7 @@ impl OpenFile {
     /// Whether the drives have room for a background read of these pages now. The pages are in rising order. Pages that lie side by side in
     /// a block are one piece.
     fn has_room_behind(&self, spans: &[Span]) -> bool {
-        let mut weights = vec![0; self.exec().services.len()];
+        let mut weights = vec![0; self.exec().services.count()];
         let step = self.file.block_bytes().min(PIECE_BYTES as u64);
         let mut before = None;
         for span in spans {

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::exec::pools::{self, Pool};
 use crate::exec::{Exec, Promise, Within};
 use crate::file::Entered;
-use crate::file::split::{Extent, Splitter};
+use crate::file::split::{Extent, Splitter, extents};
 use crate::file::transfer::WriteTurn;
 
 /// The buffers of a batch: what it read, or what it wrote.
@@ -220,32 +220,100 @@ impl Requester {
         batch.fit(&self.file)?;
         // Here the caller still sees an error of starting the drive threads.
         self.file.exec().get_ready()?;
-        let (is_write, write_end) = (batch.is_write(), batch.write_end(&self.file)?);
+        let write_end = batch.write_end(&self.file)?;
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.requests))?;
+        // SAFETY: the memory is in `buffers`, on the heap.
+        unsafe { self.launch(entered, buffers, reads.into_iter(), (writes, write_end), BatchReceiver(done.0.take())) };
+        Ok(())
+    }
+
+    /// Reads what the cache has, and spawns the rest.
+    ///
+    /// # Safety
+    /// The memory of all extents is in `buffers`, on the heap.
+    #[inline]
+    unsafe fn launch(
+        &self,
+        entered: Entered<'_>,
+        buffers: Buffers,
+        reads: impl Iterator<Item = Extent>,
+        (writes, write_end): (Vec<Extent>, u64),
+        done: BatchReceiver,
+    ) {
         let entered = EnteredFile::stay(entered, self.file.clone());
-        let done = BatchReceiver(done.0.take());
-        let missing = match &entered.paged {
-            None => Vec::new(),
+        let (reads, missing) = match &entered.paged {
+            None => (reads.collect(), Vec::new()),
             Some(paged) => {
                 let mut missing = Vec::new();
-                // SAFETY: the memory is in `buffers`, on the heap.
-                unsafe { paged.read_many(reads.iter().copied(), &mut missing) };
-                if missing.is_empty() && !is_write {
-                    entered.leave(move || done.tell(Ok(buffers)));
-                    return Ok(());
+                // SAFETY: the caller's promise.
+                unsafe { paged.read_many(reads, &mut missing) };
+                if missing.is_empty() && writes.is_empty() {
+                    return entered.leave(move || done.tell(Ok(buffers)));
                 }
-                missing
+                (Vec::new(), missing)
             }
         };
         let moves = Moves { reads, missing, writes, write_end, class: self.class };
         self.file.exec().spawn(async move {
-            // SAFETY: the memory is in `buffers`, on the heap. It is freed after this has ended or was dropped. Moving a `Vec` does not
-            // move what it points to.
+            // SAFETY: the caller's promise. The memory is freed after this has ended or was dropped. Moving a `Vec` does not move what it
+            // points to.
             let ran = unsafe { moves.run(&entered).await };
             let outcome = ran.map(|()| buffers);
             entered.leave(move || done.tell(outcome));
         });
+    }
+
+    /// Begins to read ranges, (offset, length) in bytes each, into `bytes`, which is as long as they are together. `check` says whether
+    /// they are within the file. An error means that nothing has begun, and `done` gets no outcome.
+    pub fn begin_gather(
+        self,
+        mut bytes: Vec<u8>,
+        ranges: impl Iterator<Item = (u64, usize)> + Clone,
+        check: impl Fn() -> Result<()>,
+        mut done: BatchReceiver,
+    ) -> Result<()> {
+        match self.try_gather(&mut bytes, ranges.clone(), check, &mut done) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => {
+                done.forget();
+                return Err(error);
+            }
+        }
+        let callbacks = Arc::clone(&self.file.exec().callbacks);
+        callbacks.get_ready().inspect_err(|_| done.forget())?;
+        let ranges: Vec<(u64, usize)> = ranges.collect();
+        callbacks.run(Box::new(move || {
+            let within = || self.file.file.check_within(ranges.iter().copied());
+            let begun = self.try_gather(&mut bytes, ranges.iter().copied(), within, &mut done);
+            drop(self);
+            match begun {
+                Ok(true) => {}
+                // No callback thread could take the job, so it ran in the waker.
+                Ok(false) => done.tell(Err(Error::BlockingCall { call: "what a waker begins" })),
+                Err(error) => done.tell(Err(error)),
+            }
+        }));
         Ok(())
+    }
+
+    /// Begins a gather, and takes `bytes` and `done`. `false` if that needs a wait that is forbidden in a waker.
+    fn try_gather(
+        &self,
+        bytes: &mut Vec<u8>,
+        ranges: impl Iterator<Item = (u64, usize)>,
+        check: impl Fn() -> Result<()>,
+        done: &mut BatchReceiver,
+    ) -> Result<bool> {
+        let Some(entered) = Entered::enter_if_open(&self.file.file)? else { return Ok(false) };
+        check()?;
+        // Here the caller still sees an error of starting the drive threads.
+        self.file.exec().get_ready()?;
+        let mut bytes = std::mem::take(bytes);
+        let reads = extents(ranges, bytes.as_mut_ptr());
+        // SAFETY: `bytes` is on the heap, and as long as the ranges.
+        unsafe { self.launch(entered, vec![bytes], reads, (Vec::new(), 0), BatchReceiver(done.0.take())) };
+        Ok(true)
     }
 
     /// Whether all drives have room now for the pieces that the requests may need.
@@ -255,7 +323,7 @@ impl Requester {
         if !exec.has_drive_threads() || file.check_within(reads(requests)).is_err() {
             return true;
         }
-        let mut weights = vec![0; exec.services.len()];
+        let mut weights = vec![0; exec.services.count()];
         // An empty inbox takes a share of any size, so pieces beyond its capacity need not be counted. This is the number of parts that
         // are not at that point yet.
         let mut uncounted = file.parts().len();

@@ -7,7 +7,9 @@ use super::span::{Span, Want};
 use crate::cache::{Fill, Outcome};
 use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::engine::{MAX_SEGMENTS, Memory, Op, Segment};
+use crate::exec::FirstFailure;
 use crate::file::FileState;
+use crate::file::split::{Extent, Lies, Splitter};
 use crate::sys::sync::{AtomicU32, Ordering};
 
 /// How many pages ahead the memory for filling a page is prefetched.
@@ -27,6 +29,37 @@ pub struct Fills<P: Deref<Target = Paged>> {
     runs: Vec<Run>,
     /// The frames of runs with several entries, as scattered memory.
     list: Vec<Segment>,
+    /// Pages that take pieces of their own, if there are any: only lists of files have them.
+    across: Option<Box<Across>>,
+}
+
+/// Pages of a list of files that lie across pages of their parts, or in several parts. Each is a run of its own.
+#[derive(Debug, Default)]
+struct Across {
+    /// Each with the number of its run as its tag.
+    pieces: Vec<(u16, Piece)>,
+    /// In the order of their numbers.
+    runs: Vec<AcrossRun>,
+}
+
+/// The pieces of one page.
+#[derive(Debug)]
+struct AcrossRun {
+    /// Its number.
+    run: u32,
+    /// How many have not ended.
+    left: AtomicU32,
+    first: FirstFailure,
+}
+
+impl AcrossRun {
+    /// Counts a piece that has ended. Returns the outcome of all when the last one has.
+    fn end(&self, outcome: Outcome) -> Option<Outcome> {
+        self.first.keep(outcome);
+        // AcqRel: the thread that ends the last piece sees the failures of the others, and their bytes.
+        let is_last = self.left.fetch_sub(1, Ordering::AcqRel) == 1;
+        is_last.then(|| self.first.take().map_or(Ok(()), Err))
+    }
 }
 
 /// Entries that one piece reads.
@@ -47,10 +80,61 @@ unsafe impl<P: Deref<Target = Paged> + Send> Send for Fills<P> {}
 // SAFETY: after `plan` nothing changes by `&self` except `ended`, which is atomic.
 unsafe impl<P: Deref<Target = Paged> + Sync> Sync for Fills<P> {}
 
+impl Across {
+    /// Adds the pieces of a page, of which the file holds `has` bytes, as a run with this number.
+    fn add(&mut self, file: &FileState, run: u32, page: u64, has: usize, frame: *mut u8) {
+        let extent = Extent { offset: page * PAGE_BYTES as u64, len: has, buf: frame };
+        let before = self.pieces.len();
+        let pieces = Splitter::new(file, Op::Read, Class::Foreground, std::iter::once(extent));
+        self.pieces.extend(pieces.map(|(drive, piece)| (drive, Piece { tag: run, ..piece })));
+        let left = AtomicU32::new((self.pieces.len() - before) as u32);
+        self.runs.push(AcrossRun { run, left, first: FirstFailure::default() });
+    }
+
+    /// Counts a piece of a run that has ended. Returns the outcome of the run if it was the last one.
+    #[cold]
+    fn end(&self, run: u32, outcome: Outcome) -> Option<Outcome> {
+        self.find(run).map_or(Some(outcome), |pieces| pieces.end(outcome))
+    }
+
+    fn find(&self, run: u32) -> Option<&AcrossRun> {
+        self.runs.binary_search_by_key(&run, |across| across.run).ok().map(|index| &self.runs[index])
+    }
+}
+
+/// The pieces of all runs, one for each run but those across. Their tags are the numbers of the runs.
+struct Pieces<'a, P: Deref<Target = Paged>> {
+    fills: &'a Fills<P>,
+    file: &'a FileState,
+    class: Class,
+    run: usize,
+    /// How many pieces of `Across` have come.
+    across: usize,
+}
+
+impl<P: Deref<Target = Paged>> Iterator for Pieces<'_, P> {
+    type Item = (u16, Piece);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u16, Piece)> {
+        let across = self.fills.across.as_deref();
+        while let Some(run) = self.fills.runs.get(self.run) {
+            let tag = self.run as u32;
+            self.run += 1;
+            if across.is_none_or(|across| across.find(tag).is_none()) {
+                return Some(self.fills.piece(run, tag, self.file, self.class));
+            }
+        }
+        let &(drive, piece) = across?.pieces.get(self.across)?;
+        self.across += 1;
+        Some((drive, Piece { class: self.class, ..piece }))
+    }
+}
+
 impl<P: Deref<Target = Paged>> Fills<P> {
     /// No pages yet, with room for `room` pages.
     pub fn new(want: Want, paged: P, room: usize) -> Fills<P> {
-        Fills { paged, want, entries: Vec::with_capacity(room), runs: Vec::new(), list: Vec::new() }
+        Fills { paged, want, entries: Vec::with_capacity(room), runs: Vec::new(), list: Vec::new(), across: None }
     }
 
     /// What the call does with the pages.
@@ -68,7 +152,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         self.entries.len()
     }
 
-    /// How many pieces fill them, after `plan`.
+    /// How many runs of pages they are, after `plan`.
     pub fn runs(&self) -> usize {
         self.runs.len()
     }
@@ -80,22 +164,39 @@ impl<P: Deref<Target = Paged>> Fills<P> {
 
     /// Joins adjacent pages of a block into runs. Nothing is added after this.
     pub fn plan(&mut self, file: &FileState) {
-        let paged = &*self.paged;
         if !self.entries.is_sorted_by_key(page_of) {
             self.entries.sort_unstable_by_key(page_of);
         }
         self.runs.reserve(self.entries.len());
-        let block_pages = file.block_bytes() / PAGE_BYTES as u64;
+        if file.is_list() {
+            self.plan_list(file);
+        } else {
+            let block_pages = file.block_bytes() / PAGE_BYTES as u64;
+            self.plan_runs(file, |page| !page.is_multiple_of(block_pages));
+        }
+        for run in self.runs.iter_mut().filter(|run| run.count > 1) {
+            let pager = &self.paged.pager;
+            run.listed = self.list.len();
+            let frames = self.entries[run.first..run.first + run.count].iter();
+            self.list.extend(
+                frames.map(|(fill, _)| Segment { buf: pager.cache_of(fill.key).filling(fill), len: PAGE_BYTES }),
+            );
+        }
+    }
+
+    /// Makes the runs. `is_behind` says whether one piece can move a page with the page before it.
+    #[inline(always)]
+    fn plan_runs(&mut self, file: &FileState, is_behind: impl Fn(u64) -> bool) {
+        let pager = &self.paged.pager;
         let mut last: Option<(u64, bool)> = None;
         for (index, (fill, _)) in self.entries.iter().enumerate() {
             let page = fill.key.page();
             let has = file.page_bytes(page);
             if has < PAGE_BYTES {
-                paged.pager.cache_of(fill.key).put_zeroes(fill, has);
+                pager.cache_of(fill.key).put_zeroes(fill, has);
             }
             let whole = has == PAGE_BYTES;
-            let adjacent = last
-                .is_some_and(|(before, all)| all && whole && before + 1 == page && !page.is_multiple_of(block_pages));
+            let adjacent = last.is_some_and(|(before, all)| all && whole && before + 1 == page && is_behind(page));
             match self.runs.last_mut() {
                 Some(run) if adjacent && run.count < MAX_SEGMENTS && run.len + PAGE_BYTES <= PIECE_BYTES => {
                     run.count += 1;
@@ -105,32 +206,52 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             }
             last = Some((page, whole));
         }
-        for run in self.runs.iter_mut().filter(|run| run.count > 1) {
-            run.listed = self.list.len();
-            let frames = self.entries[run.first..run.first + run.count].iter();
-            self.list.extend(
-                frames.map(|(fill, _)| Segment { buf: paged.pager.cache_of(fill.key).filling(fill), len: PAGE_BYTES }),
-            );
+    }
+
+    /// The same for a list of files.
+    #[cold]
+    fn plan_list(&mut self, file: &FileState) {
+        self.plan_runs(file, |page| file.lies(page) == Lies::Behind && file.lies(page - 1) != Lies::Across);
+        for (number, run) in self.runs.iter().enumerate() {
+            let (fill, _) = &self.entries[run.first];
+            if file.lies(fill.key.page()) == Lies::Across {
+                let frame = self.paged.pager.cache_of(fill.key).filling(fill);
+                self.across.get_or_insert_default().add(file, number as u32, fill.key.page(), run.len, frame);
+            }
         }
     }
 
-    /// One piece for each run, with the run's number as its tag.
+    /// The pieces that fill the runs, with the numbers of the runs as their tags.
     pub fn pieces<'a>(&'a self, file: &'a FileState, class: Class) -> impl Iterator<Item = (u16, Piece)> + 'a {
-        let paged = &*self.paged;
-        self.runs.iter().enumerate().map(move |(tag, run)| {
-            let (fill, _) = &self.entries[run.first];
-            let memory = match run.count {
-                1 => Memory::one(paged.pager.cache_of(fill.key).filling(fill)),
-                _ => Memory::scatter(&self.list[run.listed..run.listed + run.count]),
-            };
-            let (drive, piece) = file.page_piece(Op::Read, class, fill.key.page(), run.len, memory);
-            (drive, Piece { tag: tag as u32, ..piece })
-        })
+        Pieces { fills: self, file, class, run: 0, across: 0 }
     }
 
-    /// Ends the fills of a run: does with the pages what the call wants, and shows them to all threads. Appends pages to `over` if their
-    /// sets need a flush now.
+    /// The piece of a run that is not across.
+    #[inline]
+    fn piece(&self, run: &Run, tag: u32, file: &FileState, class: Class) -> (u16, Piece) {
+        let (pager, (fill, _)) = (&self.paged.pager, &self.entries[run.first]);
+        let memory = match run.count {
+            1 => Memory::one(pager.cache_of(fill.key).filling(fill)),
+            _ => Memory::scatter(&self.list[run.listed..run.listed + run.count]),
+        };
+        let (drive, piece) = file.page_piece(Op::Read, class, fill.key.page(), run.len, memory);
+        (drive, Piece { tag, ..piece })
+    }
+
+    /// Ends the fills of a run when its last piece has ended: does with the pages what the call wants, and shows them to all threads.
+    /// Appends pages to `over` if their sets need a flush now.
     pub fn end_run(&self, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
+        let of_all;
+        let outcome = match &self.across {
+            None => &outcome,
+            Some(across) => match across.end(run, outcome) {
+                Some(outcome) => {
+                    of_all = outcome;
+                    &of_all
+                }
+                None => return,
+            },
+        };
         let Run { first, count, ended, .. } = &self.runs[run as usize];
         // Runs mostly end in the order in which they began.
         if let Some((later, _)) = self.entries.get(first + count + FETCH_AHEAD) {
@@ -139,7 +260,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         for index in ended.load(Ordering::Relaxed) as usize..*count {
             // Counted before its end: if the end panics, dropping `self` does not end it again, but ends those after it.
             ended.store(index as u32 + 1, Ordering::Relaxed);
-            over.extend(self.end(&self.entries[first + index], outcome));
+            over.extend(self.end(&self.entries[first + index], *outcome));
         }
     }
 

@@ -23,6 +23,7 @@ pub mod nodes;
 mod numbers;
 mod open;
 mod open_files;
+mod open_plain;
 mod owned;
 mod read;
 mod resize;

@@ -102,26 +102,31 @@ impl OpenFile {
         Arc::strong_count(&self.handles) > 1
     }
 
-    /// Makes every write that ended before this call durable, and the length.
-    pub fn sync(&self) -> Result<()> {
-        self.sync_as(false)
-    }
-
-    /// [`OpenFile::sync`]. At the file's end pages that cannot be flushed are lost, and all others become durable.
-    fn sync_as(&self, is_end: bool) -> Result<()> {
+    /// Makes every write that ended before this call durable, and the length. At the file's end pages that cannot be flushed are lost, and
+    /// all others become durable. If nothing is in flight (`is_quiet`), a plain file gets its exact length, too.
+    fn sync_as(&self, is_end: bool, is_quiet: bool) -> Result<()> {
         let Some(turn) = self.file.begin_sync(is_end)? else { return Ok(()) };
         let flushed = self.flush_all();
         if flushed.is_err() && !is_end {
             // Pages that failed stay dirty, and the next sync tries again.
             return flushed;
         }
+        let cut = if is_quiet { self.file.cut_plain() } else { Ok(()) };
         let finished = turn.finish();
-        flushed.and(finished)
+        flushed.and(cut).and(finished)
     }
 
-    /// [`OpenFile::sync`] for a handle. It also reports failures of write-back since the handle's last sync.
+    /// Makes every write that ended before this call durable, and the length, for a handle. It also reports failures of write-back since
+    /// the handle's last sync. The caller is not inside the gate.
     pub fn sync_and_report(&self, reported: &Reported) -> Result<()> {
-        let result = self.sync();
+        let result = if self.file.is_overlong() {
+            // The writes that made it so have ended, or they end before the gate is closed.
+            let _closed = self.file.begin_resize()?;
+            self.sync_as(false, true)
+        } else {
+            let _entered = Entered::enter(&self.file)?;
+            self.sync_as(false, false)
+        };
         let later = self.file.errors.report(reported);
         result?;
         later.map_or(Ok(()), |failure| Err(self.file.error(failure)))
@@ -134,12 +139,12 @@ impl OpenFile {
         // An error up to the change of the length leaves it as it is.
         self.exec().get_ready_to_block()?;
         if len < self.file.len() {
-            self.sync()?;
+            self.sync_as(false, true)?;
             resize.cut(len);
             if let Some(paged) = &self.paged {
                 paged.cut(len);
             }
-            self.sync()?;
+            self.sync_as(false, true)?;
             return resize.clean_tail();
         }
         if len > self.file.len() {
@@ -148,7 +153,7 @@ impl OpenFile {
             resize.extend(len)?;
         }
         // If the length is right already, it must become durable, too.
-        self.sync()
+        self.sync_as(false, true)
     }
 
     /// Enters for writes of `ranges`, in bytes, and makes room for them. The last one ends at `end`. First clears the bytes that failed
@@ -193,11 +198,12 @@ impl OpenFile {
             return Ok(());
         }
         if self.given_up.load(Ordering::Acquire) {
-            return Ok(());
+            return self.file.cut_plain();
         }
         debug_assert!(!serve::is_serving(), "what follows waits for drives (`OpenRef::let_go`)");
         // Without a good sync the parts are not cut: the durable length may be the longer one.
-        let kept = self.sync_as(true).and_then(|()| self.file.trim());
+        let synced = self.sync_as(true, true);
+        let kept = if self.file.is_plain() { synced } else { synced.and_then(|()| self.file.trim()) };
         self.as_on_drives.store(kept.is_ok(), Ordering::Release);
         kept.and(self.file.errors.unreported().map_or(Ok(()), |failure| Err(self.file.error(failure))))
     }
@@ -225,7 +231,7 @@ impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let OpenFile { paged: Some(paged), file, as_on_drives, .. } = self.0 else { return };
         // What failed writes left behind the end is in a cached page, too.
-        let is_kept = as_on_drives.load(Ordering::Acquire) && !file.is_in_stale_tail(u64::MAX);
+        let is_kept = file.is_known() && as_on_drives.load(Ordering::Acquire) && !file.is_in_stale_tail(u64::MAX);
         paged.pager.leave(paged, is_kept.then(|| file.len()));
     }
 }

@@ -17,8 +17,8 @@ use crate::sys::fair::Fair;
 /// The open files of an array.
 #[derive(Debug)]
 pub struct OpenFiles {
-    exec: Arc<Exec>,
-    table: Arc<Table<OpenFile>>,
+    pub(super) exec: Arc<Exec>,
+    pub(super) table: Arc<Table<OpenFile>>,
     /// Fair, because a change of names writes to all drives.
     naming: Fair<()>,
 }
@@ -74,14 +74,26 @@ impl OpenFiles {
                 continue;
             }
             let file = FileState::open(&self.exec, catalog, &record)?;
-            let paged = pager.map(|pager| Arc::new(Paged::new(pager, &id, file.len())));
-            let file = Arc::new(OpenFile::new(file, paged, entry, owner));
-            if let (Some(pager), Some(paged)) = (pager, &file.paged) {
-                pager.enter(paged.number(), &file);
-            }
-            Entry::fill(&self.table, id, &file);
-            return Ok(OpenRef::new(file));
+            return Ok(self.enter(file, pager, id, entry, owner));
         }
+    }
+
+    /// Makes an opened file known.
+    pub(super) fn enter(
+        &self,
+        file: FileState,
+        pager: Option<&Arc<Pager>>,
+        id: Id,
+        entry: Entry<OpenFile>,
+        owner: &ArrayRef,
+    ) -> OpenRef {
+        let paged = pager.map(|pager| Arc::new(Paged::new(pager, &id, file.len())));
+        let file = Arc::new(OpenFile::new(file, paged, entry, owner));
+        if let (Some(pager), Some(paged)) = (pager, &file.paged) {
+            pager.enter(paged.number(), &file);
+        }
+        Entry::fill(&self.table, id, &file);
+        OpenRef::new(file)
     }
 
     /// Changes names while the files that `find` finds stay closed. An error if a user has one open. Waits for operations in flight on
@@ -124,8 +136,38 @@ impl OpenFiles {
         })
     }
 
-    /// All open files of an array that is closing.
-    pub fn settled(&self) -> Vec<OpenRef> {
-        self.table.settled().into_iter().map(OpenRef::new).collect()
+    /// Closes the array, or what else the files belong to: waits for I/O in flight, makes every open file durable, and ends all threads.
+    /// Then does `last`. Returns the first error, after it has tried everything.
+    pub fn close(&self, pager: Option<&Arc<Pager>>, last: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.exec.check_home()?;
+        if let Some(pager) = pager {
+            pager.end_short_way();
+        }
+        if !self.exec.begin_close() {
+            return Err(Error::Closed);
+        }
+        if let Some(pager) = pager {
+            pager.flusher.stop();
+        }
+        let mut first = Ok(());
+        let mut keep = |result: Result<()>| {
+            if first.is_ok() {
+                first = result;
+            }
+        };
+        let files: Vec<OpenRef> = self.table.settled().into_iter().map(OpenRef::new).collect();
+        for file in &files {
+            // Operations that entered before end their I/O. Later ones find the array closed, and enter only when the file is
+            // finished.
+            let _closed = file.file.close_gate();
+            keep(file.finish());
+        }
+        drop(files);
+        if let Some(pager) = pager {
+            pager.stop_node_threads();
+        }
+        self.exec.stop();
+        keep(last());
+        first
     }
 }

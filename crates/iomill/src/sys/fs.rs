@@ -68,12 +68,27 @@ pub enum Lock {
 }
 
 /// Tells directories apart. For drives without inode numbers the location does that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// Number of the file system's device.
     pub device: u64,
     /// Inode number on it.
     pub inode: u64,
+}
+
+/// What tells an open file and its contents apart from others, as far as the file system notes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Which file it is.
+    pub identity: Identity,
+    /// Its length in bytes.
+    pub len: u64,
+    /// When its bytes were last changed, in nanoseconds since 1970.
+    pub modified_ns: i128,
+    /// When its bytes or its entry were last changed. No program can set it.
+    pub changed_ns: i128,
+    /// Whether a change from now on gets another time.
+    pub is_settled: bool,
 }
 
 /// The file system and device under a drive's directory, for messages and for placement.
@@ -97,12 +112,16 @@ pub struct Ground {
     pub free_bytes: u64,
 }
 
-/// One drive's directory `<drive>/iomill`.
+/// One drive's directory `<drive>/iomill`, or the directory of plain files.
 ///
 /// Errors are plain `io::Error`; callers add the drive and the path. No operation follows a symbolic link.
 pub trait DriveFs: Send + Sync + fmt::Debug {
     /// The drive as its user named it, as an absolute path, without `/iomill`.
     fn location(&self) -> &Path;
+    /// The directory that paths are relative to.
+    fn root(&self) -> PathBuf {
+        self.location().join("iomill")
+    }
     /// Identifies the directory, whatever its path. The same directory reached in two ways (a bind mount, a symbolic
     /// link) has one identity. A copy of it has another.
     fn identity(&self) -> io::Result<Identity> {
@@ -143,6 +162,11 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn lock(&self, handle: Handle, lock: Lock) -> io::Result<bool>;
     /// Gives a lock back, also if a ring still refers to the file.
     fn unlock(&self, handle: Handle) -> io::Result<()>;
+    /// What tells this open file apart. Only plain files need it.
+    fn stamp(&self, handle: Handle) -> io::Result<Stamp> {
+        let _none_is_kept = handle;
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this drive has no plain files"))
+    }
     /// What I/O on this open file demands.
     fn alignment(&self, handle: Handle) -> io::Result<Alignment>;
     /// File system, device, place and space.
@@ -174,14 +198,14 @@ impl DriveFile {
         &self.fs
     }
 
-    /// The path within `<drive>/iomill`.
+    /// The path within the drive's directory.
     pub fn path(&self) -> &str {
         &self.path
     }
 
     /// The whole path, for messages.
     pub fn full_path(&self) -> PathBuf {
-        self.fs.location().join("iomill").join(&self.path)
+        self.fs.root().join(&self.path)
     }
 }
 

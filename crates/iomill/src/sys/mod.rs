@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod errno;
 pub mod fair;
 pub mod fs;
+pub mod grown;
 pub mod limits;
 pub mod memory;
 pub mod neighbours;

@@ -1,4 +1,4 @@
-//! Which process this is, determined without a system call.
+//! Which process this is, determined without a system call ([`Home`]); and a value of which each process has its own ([`PerProcess`]).
 //!
 //! Goals: a forked child can tell that something belongs to its parent, for the price of two loads. Non-goals: telling the
 //! processes of a machine apart.
@@ -66,6 +66,39 @@ pub fn call_in_children(call: unsafe extern "C" fn()) {
     assert_eq!(refused, 0, "iomill: no memory for a handler of forks");
 }
 
+/// A value of which each process has its own. It is made at first use, and stays as long as the process. A child that was forked leaves the
+/// parent's value as it is: locks in it may be held by threads that the child does not have.
+#[derive(Debug)]
+pub struct PerProcess<T: 'static>(AtomicPtr<(Home, T)>);
+
+impl<T: Default + Send + Sync + 'static> PerProcess<T> {
+    /// Nothing yet.
+    pub const fn empty() -> PerProcess<T> {
+        PerProcess(AtomicPtr::new(null_mut()))
+    }
+
+    /// This process's value.
+    pub fn get(&self) -> &'static T {
+        let mut seen = self.0.load(Ordering::Acquire);
+        loop {
+            // SAFETY: null, or a box that was leaked below. Acquire, here and in the exchange: pairs with the AcqRel there.
+            match unsafe { seen.as_ref() } {
+                Some((home, value)) if home.is_here() => return value,
+                _ => {}
+            }
+            let new = Box::into_raw(Box::new((Home::here(), T::default())));
+            match self.0.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => seen = new,
+                Err(other) => {
+                    // SAFETY: it was made above, and no other thread has seen it.
+                    drop(unsafe { Box::from_raw(new) });
+                    seen = other;
+                }
+            }
+        }
+    }
+}
+
 #[inline]
 fn word() -> Option<&'static AtomicU64> {
     // SAFETY: null, or a word that lives as long as the process (`find_word`). Acquire: pairs with the AcqRel there.
@@ -110,8 +143,14 @@ mod tests {
     /// The answer of a child that a system call made, past the C library.
     fn in_child(question: impl Fn() -> bool) -> bool {
         // SAFETY: the child asks questions that take neither locks nor memory, and ends.
+        unsafe { answer_of(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t, question) }
+    }
+
+    /// # Safety
+    /// `child` is the answer of a fork, and the child may do what `question` does.
+    unsafe fn answer_of(child: libc::pid_t, question: impl Fn() -> bool) -> bool {
+        // SAFETY: the caller's promise; the child ends, and the parent waits for it.
         unsafe {
-            let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t;
             if child == 0 {
                 libc::_exit(i32::from(question()));
             }
@@ -121,6 +160,16 @@ mod tests {
             assert!(libc::WIFEXITED(status), "{status:#x}");
             libc::WEXITSTATUS(status) == 1
         }
+    }
+
+    #[test]
+    fn each_process_has_its_own_value() {
+        static VALUE: PerProcess<AtomicU64> = PerProcess::empty();
+        VALUE.get().store(7, Ordering::Relaxed);
+        let own = || VALUE.get().swap(5, Ordering::Relaxed) == 0 && VALUE.get().load(Ordering::Relaxed) == 5;
+        // SAFETY: after a fork by the C library the child may take memory.
+        assert!(unsafe { answer_of(libc::fork(), own) });
+        assert_eq!(VALUE.get().load(Ordering::Relaxed), 7);
     }
 
     #[test]

@@ -7,10 +7,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use iomill_platform::tree::Tree;
 use iomill_platform::{devices, mounts};
@@ -19,7 +20,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock};
+use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
 use super::memory::PageBuf;
 
 /// The directory that an array keeps on each of its drives.
@@ -28,16 +29,22 @@ pub const DIRECTORY: &str = "iomill";
 /// The unit of direct I/O: iomill moves whole pages.
 const PAGE_BYTES: u32 = 4096;
 
+/// The kernel's times of files are those of its last tick, which is at most 10 ms ago. A file that changed longer ago than this gets
+/// another time by its next change.
+const SETTLED_NS: i128 = 50_000_000;
+
 /// What [`write_zeroes`] writes at once.
 const ZEROES_BYTES: usize = 64 << 10;
 
 /// How often `openat2` is repeated when a rename elsewhere disturbs its walk.
 const OPEN_TRIES: usize = 16;
 
-/// One drive: a descriptor of `<drive>/iomill`, so that a rename or mount above it changes nothing here.
+/// One drive: a descriptor of `<drive>/iomill`, so that a rename or mount above it changes nothing here. Or the directory of plain files.
 #[derive(Debug)]
 pub struct RealFs {
     location: PathBuf,
+    /// Where `directory` was found.
+    root: PathBuf,
     directory: OwnedFd,
     /// Cleared once the kernel (or a seccomp filter) has shown that it lacks `openat2`.
     has_openat2: AtomicBool,
@@ -58,8 +65,20 @@ impl RealFs {
             sys::fsync(&parent)?;
         }
         let directory = sys::openat(&parent, DIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        let root = location.join(DIRECTORY);
+        Ok(RealFs::new(location, root, directory))
+    }
+
+    /// The directory of plain files at a path without symbolic links. It may be one that this user can search, and not read.
+    pub fn of_plain_files(directory: &Path) -> io::Result<RealFs> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = retry(|| sys::openat(CWD, directory, flags, Mode::empty()))?;
+        Ok(RealFs::new(directory.to_owned(), directory.to_owned(), opened))
+    }
+
+    fn new(location: PathBuf, root: PathBuf, directory: OwnedFd) -> RealFs {
         let (has_openat2, demands) = (AtomicBool::new(true), Demands::default());
-        Ok(RealFs { location, directory, has_openat2, demands })
+        RealFs { location, root, directory, has_openat2, demands }
     }
 
     /// Opens a path below the drive's directory. It follows no symbolic link at any step.
@@ -145,6 +164,10 @@ impl RealFs {
 impl DriveFs for RealFs {
     fn location(&self) -> &Path {
         &self.location
+    }
+
+    fn root(&self) -> PathBuf {
+        self.root.clone()
     }
 
     fn identity(&self) -> io::Result<Identity> {
@@ -268,6 +291,20 @@ impl DriveFs for RealFs {
         Ok(retry(|| sys::flock(borrow(handle), FlockOperation::Unlock))?)
     }
 
+    fn stamp(&self, handle: Handle) -> io::Result<Stamp> {
+        let stat = sys::fstat(borrow(handle))?;
+        // A clock before 1970 settles nothing.
+        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(i128::MIN, |since| since.as_nanos() as i128);
+        let changed_ns = nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64);
+        Ok(Stamp {
+            identity: Identity { device: stat.st_dev, inode: stat.st_ino },
+            len: u64::try_from(stat.st_size).map_err(|_| io::Error::from(Errno::OVERFLOW))?,
+            modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
+            changed_ns,
+            is_settled: changed_ns + SETTLED_NS < now_ns,
+        })
+    }
+
     fn alignment(&self, handle: Handle) -> io::Result<Alignment> {
         let file = borrow(handle);
         if !sys::fcntl_getfl(file)?.contains(OFlags::DIRECT) {
@@ -309,6 +346,31 @@ impl DriveFs for RealFs {
             free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
         })
     }
+}
+
+/// The drive of an array in the directory of which a file lies, if there is one. `path` has no symbolic links.
+pub fn drive_above(path: &Path) -> Option<&Path> {
+    let is_drive = |dir: &&Path| {
+        dir.file_name().is_some_and(|name| name == DIRECTORY)
+            && dir.join("label").is_file()
+            && dir.join("parts").is_dir()
+    };
+    path.ancestors().skip(1).find(is_drive)?.parent()
+}
+
+/// What a file is that is no regular file.
+pub fn special_kind(kind: fs::FileType) -> Option<&'static str> {
+    match kind {
+        kind if kind.is_file() => None,
+        kind if kind.is_dir() => Some("a directory"),
+        kind if kind.is_fifo() => Some("a pipe"),
+        kind if kind.is_socket() => Some("a socket"),
+        _ => Some("a device"),
+    }
+}
+
+fn nanoseconds(seconds: i64, rest: i64) -> i128 {
+    i128::from(seconds) * 1_000_000_000 + i128::from(rest)
 }
 
 /// Makes a directory of mode 0700, whatever the umask. A directory that exists keeps its mode.

@@ -1,0 +1,103 @@
+//! [`open_plain`] and [`PlainOptions`]: opening plain files. Non-goals: what they share (`runtime`).
+
+use std::path::{Path, PathBuf};
+
+use super::file::File;
+use super::runtime::Runtime;
+use crate::error::{Error, Result};
+use crate::file::plain::PlainAccess;
+
+/// Opens an ordinary file, outside any array, for reading: [`PlainOptions::open`] with the defaults.
+///
+/// ```
+/// # fn main() -> iomill::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("iomill-doc-{}", std::process::id()));
+/// # std::fs::write(&path, [[1u8; 512], [2; 512], [3; 512]].concat()).unwrap();
+/// let file = iomill::open_plain(&path)?;
+/// let mut rows = [0; 2 * 512];
+/// file.read_rows(&mut rows, &[2, 0], 512, 0)?;
+/// assert_eq!(rows[0], 3);
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok(()) }
+/// ```
+pub fn open_plain(path: impl AsRef<Path>) -> Result<File> {
+    PlainOptions::new().open(path)
+}
+
+/// How a plain file is opened: an ordinary file outside any array, on any file system. `docs/plain-files.md` has what is promised, also
+/// when another program changes the file.
+///
+/// A file is known by its device and inode, whatever its path. Opening it again shares its cached pages, if it has not changed since. In
+/// one process it is open either for reading or for writing ([`Error::Busy`]).
+///
+/// ```no_run
+/// # fn main() -> iomill::Result<()> {
+/// let file = iomill::PlainOptions::new().write(true).create(true).open("scores.bin")?;
+/// file.write_at(&[7; 100], 0)?;
+/// file.sync()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct PlainOptions {
+    write: bool,
+    create: bool,
+    runtime: Option<Runtime>,
+}
+
+impl PlainOptions {
+    /// The defaults: for reading, with the shared runtime.
+    pub fn new() -> PlainOptions {
+        PlainOptions::default()
+    }
+
+    /// Opens for reading and writing.
+    pub fn write(mut self, write: bool) -> Self {
+        self.write = write;
+        self
+    }
+
+    /// Makes an empty file if there is none, durably. Only for writing.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Uses another runtime than the shared one.
+    pub fn runtime(mut self, runtime: &Runtime) -> Self {
+        self.runtime = Some(runtime.clone());
+        self
+    }
+
+    /// Opens a file.
+    ///
+    /// It is an error if there is no file and none is to be created, if the path is a directory or a device, and if the file belongs to an
+    /// array. The file's name must be UTF-8; that of its directory need not be.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_paths(vec![path.as_ref().to_owned()])
+    }
+
+    /// Opens files as one, for reading: the bytes of the first, then those of the second, and so on. Reading is fastest if the length of
+    /// every file but the last is a multiple of 4,096 bytes. The errors are those of [`PlainOptions::open`].
+    pub fn open_list<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<File> {
+        let paths: Vec<PathBuf> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
+        if paths.is_empty() {
+            return Err(Error::invalid("an empty list of files", "name at least one"));
+        }
+        if self.write && paths.len() > 1 {
+            let what = format!("a list of {} files for writing", paths.len());
+            return Err(Error::invalid(what, "a list is for reading; open each file for writing by itself"));
+        }
+        self.open_paths(paths)
+    }
+
+    fn open_paths(&self, paths: Vec<PathBuf>) -> Result<File> {
+        if self.create && !self.write {
+            return Err(Error::invalid("creating a file for reading only", "open it for writing, too"));
+        }
+        let access = PlainAccess { write: self.write, create: self.create, direct: true };
+        match &self.runtime {
+            Some(runtime) => runtime.open(&paths, access),
+            None => Runtime::shared()?.open(&paths, access),
+        }
+    }
+}

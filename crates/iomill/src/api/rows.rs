@@ -1,0 +1,120 @@
+//! Rows: records of one length that are named by their numbers: `File::read_rows` and its future. [`RowId`] is what numbers may be.
+//! Non-goals: rows longer than memory, and what is in a row.
+
+use std::fmt::Display;
+
+use super::file::{File, check_sizes};
+use super::future::Reading;
+use crate::error::{Error, Result};
+
+mod sealed {
+    /// What the library knows of a row's number.
+    pub trait Number: Copy {
+        /// The number. A negative one becomes larger than every row's.
+        fn number(self) -> u64;
+    }
+}
+
+/// An integer that names a row: `u64`, `i64`, `u32` or `i32`. No other type can be one.
+pub trait RowId: sealed::Number + Display + Send + Sync + 'static {}
+
+macro_rules! row_ids {
+    ($($id:ty as $wide:ty),*) => {$(
+        impl sealed::Number for $id {
+            #[inline(always)]
+            fn number(self) -> u64 {
+                <$wide>::from(self) as u64
+            }
+        }
+        impl RowId for $id {}
+    )*};
+}
+
+row_ids!(u64 as u64, i64 as i64, u32 as u64, i32 as i64);
+
+/// Rows of one length in a file.
+#[derive(Clone, Copy)]
+struct Rows {
+    len: usize,
+    /// Where row 0 begins, in bytes.
+    base: u64,
+}
+
+impl Rows {
+    fn new(row_len: usize, base: u64) -> Result<Rows> {
+        if row_len == 0 {
+            return Err(Error::invalid("rows of 0 bytes", "a row has at least one byte"));
+        }
+        Ok(Rows { len: row_len, base })
+    }
+
+    /// The places of rows: offset and length in bytes. The numbers have been checked.
+    #[inline(always)]
+    fn places<I: RowId>(self, ids: &[I]) -> impl Iterator<Item = (u64, usize)> + Clone {
+        ids.iter().map(move |id| (self.base.wrapping_add(id.number().wrapping_mul(self.len as u64)), self.len))
+    }
+
+    /// An error unless all rows are within the first `file_len` bytes.
+    #[inline]
+    fn check<I: RowId>(self, ids: &[I], name: &str, file_len: u64) -> Result<()> {
+        let count = file_len.saturating_sub(self.base) / self.len as u64;
+        match ids.iter().position(|id| id.number() >= count) {
+            None => Ok(()),
+            Some(position) => Err(self.refuse(position, &ids[position], name, count)),
+        }
+    }
+
+    #[cold]
+    fn refuse(self, position: usize, id: &dyn Display, name: &str, count: u64) -> Error {
+        let Rows { len, base } = self;
+        let what = format!("row {id} at position {position}");
+        Error::invalid(what, format!("{name:?} has {count} rows of {len} bytes from offset {base} on, from row 0"))
+    }
+}
+
+impl File {
+    /// Gathers rows by their numbers: row `ids[i]` goes to `out[i * row_len..][..row_len]`. Row 0 begins at the offset `base`; `base` and
+    /// `row_len` are in bytes. One call keeps all drives busy. With a cache, rows in one page, and rows that are asked for twice, are
+    /// read by one I/O.
+    ///
+    /// A number past the last whole row, or a negative one, is an error that names it and its position. Negative numbers do not count from
+    /// the end. `out` is as long as the rows. After an error any of its bytes may have changed.
+    pub fn read_rows<I: RowId>(&self, out: &mut [u8], ids: &[I], row_len: usize, base: u64) -> Result<()> {
+        let rows = Rows::new(row_len, base)?;
+        check_sizes(ids.len().checked_mul(row_len), out.len(), "out")?;
+        let check = || rows.check(ids, self.name(), self.len());
+        self.gather("read_rows", check, rows.places(ids), out)
+    }
+
+    /// [`File::read_rows`] as a future, into a buffer that is as long as the rows. The future resolves to the buffer. The read has begun
+    /// when this returns, and does not need `ids` any more. Rows that are in the cache are in the buffer by then.
+    pub fn read_rows_async<I: RowId>(&self, out: Vec<u8>, ids: &[I], row_len: usize, base: u64) -> Reading {
+        let begun = Rows::new(row_len, base).and_then(|rows| {
+            check_sizes(ids.len().checked_mul(row_len), out.len(), "out")?;
+            let check = || rows.check(ids, self.name(), self.len());
+            self.begin_gather(out, rows.places(ids), check)
+        });
+        Reading::begun(begun)
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_checked_and_placed() {
+        let rows = Rows::new(512, 100).unwrap();
+        assert_eq!(rows.places(&[0i32, 3]).collect::<Vec<_>>(), [(100, 512), (1636, 512)]);
+        assert!(rows.check(&[0u32, 2, 1], "f", 100 + 3 * 512 + 511).is_ok());
+        let says = |result: Result<()>| result.unwrap_err().to_string();
+        let error = says(rows.check(&[0i64, -1], "f", 1 << 40));
+        assert!(error.contains("row -1 at position 1"), "{error}");
+        let error = says(rows.check(&[0u64, 1, u64::MAX], "f", 100 + 512 + 511));
+        assert!(error.contains("row 1 at position 1") && error.contains("\"f\" has 1 rows of 512 bytes"), "{error}");
+        assert!(rows.check(&[i32::MIN], "f", u64::MAX).is_err());
+        assert!(rows.check(&[0i32], "f", 7).is_err(), "the file ends before the base");
+        assert!(rows.check::<u32>(&[], "f", 0).is_ok());
+        assert!(says(Rows::new(0, 0).map(drop)).contains("at least one byte"));
+    }
+}

@@ -1,0 +1,343 @@
+//! [`Runtime`] and [`RuntimeOptions`]: what plain files share. Non-goals: calls on files (`file`), and how one is opened (`plain`).
+
+use std::any::Any;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use super::options::{ArrayOptions, Mode};
+use super::setup;
+use crate::cache::policy::PolicyKind;
+use crate::counters::{Board, Counters, Meter, ROWS_BYTES, Subject};
+use crate::drive::inline::Service;
+use crate::drive::regions::Regions;
+use crate::engine::EngineKind;
+#[cfg(feature = "internals")]
+use crate::engine::platform::Platform;
+use crate::error::{Error, Result};
+use crate::exec::pools::check_may_block;
+use crate::exec::{self, Exec};
+use crate::file::plain::{PlainAccess, PlainFile};
+use crate::pager::{OpenFiles, OpenRef, Pager};
+use crate::sys::cpu;
+use crate::sys::fs::{Alignment, Ground};
+use crate::sys::process::PerProcess;
+use crate::sys::sync::{Mutex, lock};
+use crate::sys::topology::Topology;
+
+/// Most block devices of one runtime. An engine has slots for all of them.
+const DRIVES_MAX: usize = 64;
+
+/// The runtime that plain files use without another, once it is needed.
+static SHARED: PerProcess<Mutex<Option<Runtime>>> = PerProcess::empty();
+
+/// What plain files share: one cache, the engines, and one queue for each block device.
+///
+/// A process has one that plain files use unless told otherwise: [`Runtime::shared`]. It lasts as long as the process. Any other lives
+/// until its last clone and its last file are dropped. In a forked child every call on a file of the parent's is an error
+/// ([`Error::Forked`]), and the child has a shared runtime of its own.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    /// Taken out when this is dropped.
+    inner: ManuallyDrop<Arc<RuntimeInner>>,
+}
+
+/// How a [`Runtime`] is made.
+///
+/// ```no_run
+/// # fn main() -> iomill::Result<()> {
+/// // Before the first plain file is opened.
+/// iomill::RuntimeOptions::new().cache_bytes(4 << 30).start_shared()?;
+/// let file = iomill::open_plain("features.bin")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RuntimeOptions(ArrayOptions);
+
+impl Default for RuntimeOptions {
+    fn default() -> Self {
+        RuntimeOptions::new()
+    }
+}
+
+impl RuntimeOptions {
+    /// The defaults, which are those of [`ArrayOptions`].
+    pub fn new() -> RuntimeOptions {
+        // Threads of nodes make their engines once, and drives may be added later.
+        RuntimeOptions(ArrayOptions::new().topology(Topology::One))
+    }
+
+    /// As [`ArrayOptions::cache_bytes`].
+    pub fn cache_bytes(self, bytes: u64) -> Self {
+        RuntimeOptions(self.0.cache_bytes(bytes))
+    }
+
+    /// As [`ArrayOptions::cache_bytes_max`], for [`Runtime::resize_cache`].
+    pub fn cache_bytes_max(self, bytes: u64) -> Self {
+        RuntimeOptions(self.0.cache_bytes_max(bytes))
+    }
+
+    /// As [`ArrayOptions::policy`].
+    pub fn policy(self, policy: PolicyKind) -> Self {
+        RuntimeOptions(self.0.policy(policy))
+    }
+
+    /// As [`ArrayOptions::read_ahead_bytes`].
+    pub fn read_ahead_bytes(self, bytes: u64) -> Self {
+        RuntimeOptions(self.0.read_ahead_bytes(bytes))
+    }
+
+    /// Demands this engine for all devices. Opening a file fails if its device cannot have it.
+    pub fn engine(self, engine: EngineKind) -> Self {
+        RuntimeOptions(self.0.engine(engine))
+    }
+
+    /// As [`ArrayOptions::mode`].
+    pub fn mode(self, mode: Mode) -> Self {
+        RuntimeOptions(self.0.mode(mode))
+    }
+
+    /// As [`ArrayOptions::depth`], for each block device.
+    pub fn depth(self, depth: u32) -> Self {
+        RuntimeOptions(self.0.depth(depth))
+    }
+
+    /// The platform: the machine, or a simulation.
+    #[cfg(feature = "internals")]
+    pub fn platform(self, platform: Arc<dyn Platform>) -> Self {
+        RuntimeOptions(self.0.platform(platform))
+    }
+
+    /// Makes a runtime. Its memory, threads and rings are taken as they are needed.
+    pub fn start(self) -> Result<Runtime> {
+        let inner = Arc::new(RuntimeInner::new(self.0)?);
+        Ok(Runtime { inner: ManuallyDrop::new(inner) })
+    }
+
+    /// Makes the runtime that plain files use without another. An error if the process has it already: call this before the first plain
+    /// file is opened, or [`Runtime::resize_cache`].
+    pub fn start_shared(self) -> Result<Runtime> {
+        let mut shared = lock(SHARED.get());
+        if shared.is_some() {
+            let why = "it was made when the first plain file was opened; make it before that";
+            return Err(Error::invalid("options for the shared runtime", why));
+        }
+        Ok(shared.insert(self.start()?).clone())
+    }
+}
+
+/// A drive as the files on it see it.
+#[derive(Debug)]
+struct Known {
+    /// Number of the file system's device.
+    device: u64,
+    align: Alignment,
+    /// Identity of the block device.
+    block_device: u64,
+    /// Its name, for users.
+    name: String,
+    /// Its index.
+    drive: u16,
+}
+
+pub(super) struct RuntimeInner {
+    options: ArrayOptions,
+    exec: Arc<Exec>,
+    pager: Option<Arc<Pager>>,
+    files: OpenFiles,
+    /// Locked while a drive is added.
+    known: Mutex<Vec<Known>>,
+    /// The CPUs near each drive, by index; empty means any.
+    cpus: Arc<Mutex<Vec<Vec<usize>>>>,
+}
+
+impl std::fmt::Debug for RuntimeInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuntimeInner").field("known", &self.known).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Runtime {
+    /// Runs on any thread. In a callback another thread ends the runtime, because that waits for callbacks.
+    fn drop(&mut self) {
+        if !self.inner.exec.home.is_here() {
+            // Rule 3 of the fork (`exec`).
+            return;
+        }
+        // SAFETY: only this takes it, once, and `self` is gone after this.
+        let inner = unsafe { ManuallyDrop::take(&mut self.inner) };
+        match Arc::into_inner(inner) {
+            Some(last) if last.exec.has_threads() && !last.exec.may_close() => {
+                let closes = Arc::clone(&last.exec.closes);
+                closes.run(Box::new(move || drop(last)));
+            }
+            last => drop(last),
+        }
+    }
+}
+
+impl Runtime {
+    /// The runtime of this process that plain files use without another. It is made now if it is not there yet.
+    pub fn shared() -> Result<Runtime> {
+        let mut shared = lock(SHARED.get());
+        match &*shared {
+            Some(runtime) => Ok(runtime.clone()),
+            None => Ok(shared.insert(RuntimeOptions::new().start()?).clone()),
+        }
+    }
+
+    /// What a user should know: fallbacks, file systems without direct I/O, errors of files that were dropped and not closed. Each notice
+    /// is there once. The first 100 are kept.
+    pub fn notices(&self) -> Vec<String> {
+        if self.inner.exec.home.is_here() { self.inner.exec.notices.all() } else { Vec::new() }
+    }
+
+    /// What has been done on plain files with this runtime. Drives are those of [`Runtime::drives`].
+    pub fn counters(&self) -> Counters {
+        let exec = &self.inner.exec;
+        if !exec.home.is_here() {
+            return Counters::default();
+        }
+        let mut counters = exec.board.counters();
+        counters.drives.truncate(exec.services.count());
+        counters
+    }
+
+    /// The counters as a page that Prometheus reads (text format 0.0.4). A program may serve it.
+    pub fn metrics(&self) -> String {
+        self.counters().metrics()
+    }
+
+    /// The block devices of the files so far, by index. Where a device has no name, it is the file system's type. A device has several
+    /// entries if its file systems take different I/O.
+    pub fn drives(&self) -> Vec<String> {
+        if !self.inner.exec.home.is_here() {
+            return Vec::new();
+        }
+        let mut drives: Vec<(u16, String)> =
+            lock(&self.inner.known).iter().map(|k| (k.drive, k.name.clone())).collect();
+        drives.sort();
+        drives.dedup_by_key(|(drive, _)| *drive);
+        drives.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// As [`Array::resize_cache`](super::Array::resize_cache), up to [`RuntimeOptions::cache_bytes_max`].
+    pub fn resize_cache(&self, bytes: u64) -> Result<()> {
+        check_may_block("resize_cache")?;
+        self.inner.exec.check_open()?;
+        let Some(pager) = &self.inner.pager else {
+            let why = "the runtime was made without one; make it with `RuntimeOptions::cache_bytes`";
+            return Err(Error::invalid("resizing the cache", why));
+        };
+        pager.resize(&self.inner.exec, bytes)
+    }
+
+    /// Advances a runtime without threads (a simulation) by one step.
+    #[cfg(feature = "internals")]
+    pub fn step(&self) {
+        if self.inner.exec.home.is_here() {
+            self.inner.exec.pause();
+        }
+    }
+
+    pub(super) fn exec(&self) -> &Exec {
+        &self.inner.exec
+    }
+
+    pub(super) fn open(&self, paths: &[std::path::PathBuf], access: PlainAccess) -> Result<super::File> {
+        check_may_block("open_plain")?;
+        let inner: &Arc<RuntimeInner> = &self.inner;
+        let owner: Arc<dyn Any + Send + Sync> = Arc::clone(inner) as _;
+        // Copies from mapped files are not aligned.
+        let access = PlainAccess { direct: inner.options.engine != Some(EngineKind::Mmap), ..access };
+        let platform = &*inner.options.platform;
+        let drive = |file: &PlainFile| inner.drive_of(file);
+        let opened = inner.files.open_plain(platform, inner.pager.as_ref(), (paths, access), drive, &owner);
+        opened.map(|file: OpenRef| super::File::new(file, inner.options.read_ahead_bytes))
+    }
+}
+
+impl RuntimeInner {
+    fn new(options: ArrayOptions) -> Result<RuntimeInner> {
+        let roles = setup::check(&options, &[options.depth_of(None)], true)?;
+        let mut notices = Vec::new();
+        // Names of drives are not known yet, so no other process is shown the counters.
+        let subject = Subject { array: [0; 16], drives: vec![String::new(); DRIVES_MAX] };
+        let board = Board::new(&subject, &[], 0, &mut notices).map_err(Error::memory("counters", ROWS_BYTES))?;
+        let (regions, instance) = (Arc::<Regions>::default(), exec::next_instance());
+        let pager = Pager::new(&options.pager(), &roles, instance, &regions, &board, &mut notices)?;
+        let cpus = Arc::<Mutex<Vec<Vec<usize>>>>::default();
+        let cpus_later = Arc::clone(&cpus);
+        let exec = Arc::new(Exec::new(exec::Setup {
+            platform: Arc::clone(&options.platform),
+            services: Vec::new(),
+            most_drives: DRIVES_MAX,
+            may_change_engines: options.engine.is_none(),
+            mode: options.mode_in_force(),
+            is_apart: false,
+            cpus: Box::new(move || Ok(lock(&cpus_later).clone())),
+            hold: Vec::new(),
+            regions,
+            board,
+            notices,
+            instance,
+        }));
+        let files = OpenFiles::new(&exec);
+        Ok(RuntimeInner { options, exec, pager, files, known: Mutex::default(), cpus })
+    }
+
+    /// The drive of a file. It is added if no file of its device was open before.
+    fn drive_of(&self, file: &PlainFile) -> Result<u16> {
+        let mut known = lock(&self.known);
+        let (device, align) = (file.stamp.identity.device, file.align);
+        if let Some(found) = known.iter().find(|known| (known.device, known.align) == (device, align)) {
+            return Ok(found.drive);
+        }
+        let path = file.open.full_path();
+        let ground = file.open.fs().ground().map_err(|e| Error::io("examine", &path, e))?;
+        let block_device = ground.device_id;
+        let same = known.iter().find(|known| (known.block_device, known.align) == (block_device, align));
+        let (drive, name) = match same {
+            Some(same) => (same.drive, same.name.clone()),
+            None => (self.add_drive(file, &ground)?, name_of(&ground).to_owned()),
+        };
+        known.push(Known { device, align, block_device, name, drive });
+        Ok(drive)
+    }
+
+    fn add_drive(&self, file: &PlainFile, ground: &Ground) -> Result<u16> {
+        let path = file.open.full_path();
+        let drive = self.exec.services.count() as u16;
+        let mut notices = Vec::new();
+        let name = format!("{} under {}", name_of(ground), file.open.fs().location().display());
+        let place = setup::Place { fs: &**file.open.fs(), probe: file.open.handle(), align: file.align, name: &name };
+        let mut service: Service = setup::service(&self.options, place, self.options.depth_of(None), &mut notices)?;
+        if usize::from(drive) < DRIVES_MAX {
+            service.meter = Some(Meter::new(&self.exec.board, drive, &self.exec.clock));
+        }
+        let mut near = ground.cpus.clone();
+        let allowed = cpu::allowed().unwrap_or_default();
+        near.retain(|cpu| allowed.contains(cpu));
+        // Before the drive is there, so that its thread finds them.
+        lock(&self.cpus).push(if near.len() == allowed.len() { Vec::new() } else { near });
+        notices.into_iter().for_each(|notice| self.exec.notice(notice));
+        self.exec.add_drive(service).ok_or_else(|| {
+            let why =
+                format!("a runtime has files on {DRIVES_MAX} block devices at most; use another `Runtime` for it");
+            Error::Drive { path, why }
+        })
+    }
+}
+
+/// The name of a block device; where it has none, the type of the file system.
+fn name_of(ground: &Ground) -> &str {
+    if ground.device.is_empty() { &ground.file_system } else { &ground.device }
+}
+
+impl Drop for RuntimeInner {
+    fn drop(&mut self) {
+        if self.exec.is_open() {
+            // No file is open any more, because each holds the runtime. So nothing can be lost that this would report.
+            let _ = self.files.close(self.pager.as_ref(), || Ok(()));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Rows of a file by their numbers, on arrays and plain files.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use fastrand::Rng;
+use iomill::{ArrayOptions, Error, File, Layout, Mode, PlainOptions, RowId, Runtime, RuntimeOptions};
+use tempfile::TempDir;
+
+const PAGE: usize = 4096;
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park_timeout(Duration::from_secs(30));
+    }
+}
+
+fn directory() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn random(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::with_seed(len as u64).fill(&mut bytes);
+    bytes
+}
+
+/// Reads rows with numbers of a type, in both forms, and compares.
+fn check<I: RowId + TryFrom<usize, Error: std::fmt::Debug>>(file: &File, all: &[u8], row_len: usize, base: usize) {
+    let count = (all.len() - base) / row_len;
+    let mut rng = Rng::with_seed((row_len + base) as u64);
+    for most in [0, 1, 60] {
+        let numbers: Vec<usize> = (0..most).map(|_| rng.usize(0..count)).collect();
+        let ids: Vec<I> = numbers.iter().map(|&number| number.try_into().unwrap()).collect();
+        let wanted: Vec<u8> =
+            numbers.iter().flat_map(|number| &all[base + number * row_len..][..row_len]).copied().collect();
+        let mut out = vec![0; wanted.len()];
+        file.read_rows(&mut out, &ids, row_len, base as u64).unwrap();
+        assert!(out == wanted, "{most} rows of {row_len} bytes from {base} on");
+        out.fill(0);
+        let out = block_on(file.read_rows_async(out, &ids, row_len, base as u64)).unwrap();
+        assert!(out == wanted, "{most} rows of {row_len} bytes from {base} on, by a future");
+    }
+    let ids: Vec<I> = [0, count - 1, count].map(|number| number.try_into().unwrap()).into();
+    let mut out = vec![0; 3 * row_len];
+    let refused = |error: Error| {
+        let text = error.to_string();
+        assert!(
+            matches!(error, Error::Invalid { .. }) && text.contains(&format!("row {count} at position 2")),
+            "{text}"
+        );
+        assert!(text.contains(&format!("has {count} rows of {row_len} bytes")), "{text}");
+    };
+    refused(file.read_rows(&mut out, &ids, row_len, base as u64).unwrap_err());
+    refused(block_on(file.read_rows_async(out, &ids, row_len, base as u64)).unwrap_err());
+}
+
+fn check_all(file: &File, all: &[u8]) {
+    for (row_len, base) in [(512, 0), (1, 3), (3072, 128), (PAGE, PAGE), (10_000, 77), (700, 0)] {
+        check::<i64>(file, all, row_len, base);
+    }
+    check::<u64>(file, all, 512, 0);
+    check::<u32>(file, all, 512, 0);
+    check::<i32>(file, all, 512, 0);
+    let error = file.read_rows(&mut [0; 1024], &[3i64, -1], 512, 0).unwrap_err().to_string();
+    assert!(error.contains("row -1 at position 1") && error.contains("from row 0"), "{error}");
+    let error = file.read_rows(&mut [0; 512], &[i32::MIN], 512, 0).unwrap_err().to_string();
+    assert!(error.contains("row -2147483648 at position 0"), "{error}");
+    assert!(file.read_rows(&mut [0; 512], &[u64::MAX], 512, 0).is_err());
+    assert!(file.read_rows(&mut [0; 512], &[0u32], 512, u64::MAX).is_err());
+    assert!(file.read_rows(&mut [0; 511], &[0u32], 512, 0).is_err(), "too little room");
+    assert!(file.read_rows(&mut [], &[0u32], 0, 0).is_err());
+    assert!(block_on(file.read_rows_async(vec![0; 511], &[0u32], 512, 0)).is_err());
+}
+
+#[test]
+fn rows_are_those_of_the_bytes() {
+    let all = random(200_003);
+    for mode in [Mode::Auto, Mode::DriveThreads, Mode::Inline] {
+        for cache in [64 << 10, 8 << 20, 0] {
+            let dir = directory();
+            let path = dir.path().join("plain");
+            std::fs::write(&path, &all).unwrap();
+            let runtime = RuntimeOptions::new().mode(mode).cache_bytes(cache).start().unwrap();
+            check_all(&PlainOptions::new().runtime(&runtime).open(&path).unwrap(), &all);
+            let drives = [dir.path().join("a"), dir.path().join("b")];
+            drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+            let array = ArrayOptions::new().mode(mode).cache_bytes(cache).create(&drives).unwrap();
+            let file = array.create_file("file", Layout::default()).unwrap();
+            file.write_at(&all, 0).unwrap();
+            check_all(&file, &all);
+        }
+    }
+}
+
+/// Runs of I/O so far, and bytes read.
+fn drive(runtime: &Runtime) -> (u64, u64) {
+    let counters = runtime.counters();
+    counters.drives.iter().fold((0, 0), |sum, drive| (sum.0 + drive.reads, sum.1 + drive.read_bytes))
+}
+
+/// Rows that miss are read once, however often they are asked for, and rows of one page together.
+#[test]
+fn equal_rows_and_neighbours_are_one_io() {
+    let dir = directory();
+    let path = dir.path().join("file");
+    std::fs::write(&path, random(400 * PAGE)).unwrap();
+    for mode in [Mode::Auto, Mode::DriveThreads] {
+        let runtime = RuntimeOptions::new().mode(mode).cache_bytes(8 << 20).read_ahead_bytes(0).start().unwrap();
+        let file = PlainOptions::new().runtime(&runtime).open(&path).unwrap();
+        // 3,000 times one of 8 rows in one page.
+        let ids: Vec<i64> = (0..3000).map(|number| 80 + number * 5 % 8).collect();
+        file.read_rows(&mut vec![0; ids.len() * 512], &ids, 512, 0).unwrap();
+        assert_eq!(drive(&runtime), (1, PAGE as u64));
+        // All rows of 128 pages in a row, in a mixed order: long pieces.
+        let mut ids: Vec<i64> = (0..1024).map(|number| 8 * 200 + number).collect();
+        Rng::with_seed(1).shuffle(&mut ids);
+        block_on(file.read_rows_async(vec![0; ids.len() * 512], &ids, 512, 0)).unwrap();
+        let (reads, bytes) = drive(&runtime);
+        assert_eq!(bytes, 129 * PAGE as u64);
+        assert!(reads <= 6, "{reads} reads");
+        // Now they are there.
+        let before = runtime.counters();
+        file.read_rows(&mut vec![0; ids.len() * 512], &ids, 512, 0).unwrap();
+        let after = runtime.counters();
+        assert_eq!((after.hits - before.hits, after.misses), (1024, before.misses));
+    }
+}
+
+/// A dropped future gives its buffer up when the read has ended, and not before.
+#[test]
+fn a_future_of_rows_may_be_dropped() {
+    let dir = directory();
+    let path = dir.path().join("file");
+    let all = random(400 * PAGE);
+    std::fs::write(&path, &all).unwrap();
+    let runtime = RuntimeOptions::new().cache_bytes(64 << 10).start().unwrap();
+    let file = PlainOptions::new().runtime(&runtime).open(&path).unwrap();
+    let ids: Vec<u32> = (0..3200).collect();
+    for _ in 0..20 {
+        drop(file.read_rows_async(vec![0; ids.len() * 512], &ids, 512, 0));
+    }
+    let out = block_on(file.read_rows_async(vec![0; ids.len() * 512], &ids, 512, 0)).unwrap();
+    assert!(out == all);
+    // The last hold on the file is an operation's.
+    let last = file.read_rows_async(vec![0; ids.len() * 512], &ids, 512, 0);
+    drop((file, runtime));
+    assert!(block_on(last).unwrap() == all);
+}
