@@ -105,7 +105,7 @@ fn room_made_before_is_room() {
     file.sync().unwrap();
     assert_holds(&file, &content);
     assert_holds(&other, &rest);
-    let error = file.preallocate(u64::MAX / 16).unwrap_err();
+    let error = file.preallocate(iomill::MAX_FILE_BYTES).unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error}");
     drop((file, other));
     array.close().unwrap();

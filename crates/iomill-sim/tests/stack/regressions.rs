@@ -149,7 +149,7 @@ fn a_full_drive_does_not_hold_up_the_others() {
 /// A read beyond the end of the file, and one longer than the memory, were cut into 2^41 pieces before they were refused.
 #[test]
 fn a_senseless_read_is_refused_at_once() {
-    for len in [PAGE as u64, 1 << 59] {
+    for len in [PAGE as u64, iomill::MAX_FILE_BYTES] {
         let world = World::new(9).with_drives(2, DriveModel::default());
         let options = ArrayOptions::new().platform(world.platform()).mode(Mode::DriveThreads).cache_bytes(0);
         let array = options.create(world.paths()).unwrap();
@@ -160,7 +160,7 @@ fn a_senseless_read_is_refused_at_once() {
         let (told, end) = std::sync::mpsc::channel();
         let asker = file.clone();
         std::thread::spawn(move || {
-            let task = iomill::Request::Read { offset: 0, len: 1 << 59 };
+            let task = iomill::Request::Read { offset: 0, len: iomill::MAX_FILE_BYTES as usize };
             let refused = asker.try_submit(vec![task], |_| ()).is_err();
             drop(asker);
             told.send(refused).unwrap();
