@@ -101,7 +101,6 @@ pub struct Pager {
     open: AtomicU64,
     /// The open files, by their number in the cache.
     files: RwLock<BTreeMap<u32, Weak<OpenFile>>>,
-    /// Not locked together with `files`, except in this order.
     numbers: Mutex<Numbers>,
     pub flusher: Flusher,
     board: Arc<Board>,
@@ -218,7 +217,7 @@ impl Pager {
 
     /// A number for a file of `len` bytes that is being opened (rules of `numbers`).
     fn number(&self, id: &Id, len: u64) -> u32 {
-        let drawn = lock(&self.numbers).draw(id, len, |number| read(&self.files).contains_key(&number));
+        let drawn = lock(&self.numbers).draw(id, len);
         match drawn {
             Drawn::Own(number) | Drawn::New(number) => number,
             Drawn::Used(number) => {
@@ -239,10 +238,14 @@ impl Pager {
     fn leave(&self, paged: &Paged, len: Option<u64>) {
         let number = paged.number();
         write(&self.files).remove(&number);
-        if !self.dirty_of(number).is_empty() {
+        let is_dirty = !self.dirty_of(number).is_empty();
+        if is_dirty {
             self.discard(number, 0);
-        } else if let Some(len) = len {
-            lock(&self.numbers).keep(paged.id, number, len);
+        }
+        // Last: from now on another file may get the number.
+        match len {
+            Some(len) if !is_dirty => lock(&self.numbers).keep(paged.id, number, len),
+            _ => lock(&self.numbers).end(number),
         }
     }
 
