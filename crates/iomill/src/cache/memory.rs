@@ -19,12 +19,15 @@ use crate::sys::memory::NodePolicy;
 use crate::sys::sync::AtomicU64;
 pub use bytes::FrameBytes;
 
+/// The instance of no pager, and of no thread's state for one: no thread may read by hints alone.
+pub const NO_READERS: u64 = u64::MAX - 1;
+
 /// See the head of this file.
 #[derive(Debug)]
 pub struct Memory {
     pub(super) bytes: FrameBytes,
     pub(super) occupants: Occupants,
-    /// The instance of a pager: its threads may read by hints alone. Any other value: they may not.
+    /// The instance of a pager: its threads may read by hints alone. Or `NO_READERS`.
     pub readers: Arc<AtomicU64>,
     pub(super) hints: Hints,
     pub(super) pins: Pins,
@@ -38,7 +41,7 @@ impl Memory {
 
     pub(super) fn over(bytes: FrameBytes, frames: u32, pages: u64, pages_max: u64) -> io::Result<Memory> {
         let (occupants, hints) = (Occupants::new(frames)?, Hints::new(pages, pages_max)?);
-        Ok(Memory { bytes, occupants, readers: Arc::new(AtomicU64::new(u64::MAX)), hints, pins: Pins::new() })
+        Ok(Memory { bytes, occupants, readers: Arc::new(AtomicU64::new(NO_READERS)), hints, pins: Pins::new() })
     }
 
     /// Notes the number of pages that fit into all caches now.

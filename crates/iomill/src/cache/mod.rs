@@ -66,7 +66,7 @@ use frames::Frames;
 pub use hints::{Hint, HintBase};
 use key::{Key, KeyHash};
 use lanes::ways_of;
-pub use memory::Memory;
+pub use memory::{Memory, NO_READERS};
 use policy::PolicyKind;
 use set::Locked;
 use wait::Waiters;

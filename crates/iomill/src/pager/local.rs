@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use super::{Paged, Pager};
 use crate::cache::feeder::RecentHits;
 use crate::cache::key::{Key, KeyHash};
-use crate::cache::{Cache, Came, Held, Memory, PinBlock};
+use crate::cache::{Cache, Came, Held, Memory, NO_READERS, PinBlock};
 use crate::counters::{Counter, Tally};
 use crate::error::{Error, Result};
 use crate::exec::pools;
@@ -28,7 +28,7 @@ thread_local! {
     static LAST: Cell<NonNull<u64>> = const { Cell::new(NO_LOCAL) };
 }
 
-/// Where `LAST` names no local.
+/// Where `LAST` names no local. No pager has this instance, and no file asks for it: closed ones ask for `CLOSED`.
 const NO_LOCAL: NonNull<u64> = {
     static NO_INSTANCE: u64 = u64::MAX;
     // SAFETY: no static has the address 0.
@@ -36,7 +36,7 @@ const NO_LOCAL: NonNull<u64> = {
 };
 
 /// An instance that no local has.
-pub(super) const CLOSED: u64 = u64::MAX - 1;
+pub(super) const CLOSED: u64 = NO_READERS;
 
 /// Called when this thread begins a callback: until the end of that it finds its locals by `LOCALS`.
 pub fn forget_last() {

@@ -102,8 +102,9 @@ impl Pager {
             self.caches().zip(shares).map(|(cache, bytes)| (cache, cache.begin_resize(bytes))).collect();
         for (cache, mut resize) in resizes {
             self.resize_one(exec, cache, &mut resize)?;
+            // Before `resize` ends: of two calls at a time the one that ends last leaves its number of pages.
+            self.memory.set_pages(self.pages()).map_err(|source| Error::MemoryKept { source })?;
         }
-        self.memory.set_pages(self.pages()).map_err(|source| Error::MemoryKept { source })?;
         self.board.set_cache_bytes(bytes);
         Ok(())
     }
