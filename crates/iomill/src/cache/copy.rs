@@ -5,7 +5,7 @@
 
 /// Copies `len` bytes between memory that other threads may read or write at the same time, on either side.
 /// The other threads use this function, too. The copy may be a mixture of old and new bytes. The caller finds that out
-/// by the set's version. A race is not undefined behaviour here.
+/// by the frame's version (rule 1 of `occupants`). A race is not undefined behaviour here.
 ///
 /// # Safety
 /// `len` bytes are readable at `from` and writable at `to`, and the two do not overlap. All accesses to them by other

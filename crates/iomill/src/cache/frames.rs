@@ -139,8 +139,8 @@ impl Frames {
             let_go(bytes.start - before..bytes.end - before);
             released += bytes.len() as u64;
             // SAFETY: the frames are above the limit and free. So they are in no set, not pinned, not being filled, and
-            // no thread takes them. A reader that looked at a set before it changed copies by `copy_racing`, and does
-            // not believe what it copied. No ring uses its registration of the range for an I/O that begins from now on
+            // no thread takes them. They are changing. A reader that looked at one before copies by `copy_racing`, and
+            // does not believe what it copied (rule 1 of `occupants`). No ring uses its registration of the range for an I/O that begins from now on
             // (`let_go`). Every I/O that began in these frames has ended.
             unsafe { self.memory.bytes.release(bytes) }?;
         }

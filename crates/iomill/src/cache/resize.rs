@@ -7,8 +7,8 @@
 //!
 //! Rules:
 //! 1. A set is split or joined under its own lock and its origin's lock, the origin's first. The number of sets changes
-//!    before either lock is given up. A reader that looked without a lock finds the version changed, or does not find
-//!    the page. When it then takes the lock, it finds the page's set changed, and looks there (`Directory::lock`).
+//!    before either lock is given up. A reader that looks without a lock may not find the page: a frame that it finds
+//!    proves itself (`occupants`). When it then takes the lock, it finds the page's set changed, and looks there (`Directory::lock`).
 //! 2. A thread that works on a page (a fill, a flush) finds it again by its key. A frame that is being filled stays the
 //!    page's frame.
 //! 3. The limit of frames goes up before sets come, and down after sets have gone. So there are always more frames

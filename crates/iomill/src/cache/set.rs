@@ -76,7 +76,7 @@ impl<'a> Set<'a> {
         unsafe { self.words.get_unchecked(index) }
     }
 
-    /// A way's frame with its mark. Only this function accesses frames, by 32 bits, so that no access overlaps one of
+    /// A way's frame. Only this function accesses frames, by 32 bits, so that no access overlaps one of
     /// another size.
     #[cfg(not(iomill_models))]
     #[inline(always)]

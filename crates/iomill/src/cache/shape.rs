@@ -4,7 +4,7 @@
 pub const WAYS_MIN: usize = 4;
 /// See [`WAYS_MIN`].
 pub const WAYS_MAX: usize = 32;
-/// Default number of ways of a set: headers are then four whole cache lines, the first of which serves hits.
+/// Default number of ways of a set: headers are then four whole cache lines.
 /// `docs/cache.md` has the figures.
 pub const WAYS_DEFAULT: usize = 12;
 

@@ -80,7 +80,10 @@ impl FileState {
         let len = file.current();
         if len > MAX_FILE_BYTES {
             let what = format!("length of {:?} is {len}", record.name);
-            return Err(Error::invalid(what, "no file is that long: the length file is not to be trusted"));
+            let why = format!(
+                "a file has at most {MAX_FILE_BYTES} bytes (4 PiB), so its length is damaged; see `iomill check`"
+            );
+            return Err(Error::invalid(what, why));
         }
         let backing = Box::new(ArrayParts::open(exec, catalog, record, len)?);
         let published = DurableLength { len, keeper: Box::new(file) };
