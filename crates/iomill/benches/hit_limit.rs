@@ -87,26 +87,31 @@ fn after(place: u64, out: &[u8; RECORD]) -> u64 {
     place ^ (u64::from(out[5] & 2) << 6)
 }
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let gib = arguments.first().map_or(2, |gib| gib.parse().unwrap());
-    let len = gib << 30;
-    let dir = tempfile::tempdir_in(".").unwrap();
-    // Room for all: a page has only some frames to be in.
-    let array = ArrayOptions::new().cache_bytes(4 * len as u64).create([dir.path()]).unwrap();
-    let file = file(&array, len);
-    let (small, huge) = (memory(len, Advice::LinuxNoHugepage), memory(len, Advice::LinuxHugepage));
-    let pages = len / PAGE;
-    let mut least = Least {
-        hints: (0..pages as u32).collect(),
-        frames: (0..pages as u64).map(|page| [AtomicU64::new(page), AtomicU64::new(4)]).collect(),
-        bytes: &*huge,
-        noted: [0; 64],
-        count: 0,
-    };
-    let places = places((len / RECORD) as u64, arguments.iter().any(|argument| argument == "zipf"));
-    let (mut out, mut many) = ([0; RECORD], vec![0; 256 * RECORD]);
-    let mut turn = |way: usize, places: &[u64]| {
+/// What is measured, in this order.
+const WAYS: [&str; 8] = [
+    "small pages",
+    "huge pages",
+    "least",
+    "read_at",
+    "pin",
+    "read_many of 256",
+    "chain, small pages",
+    "chain, read_at",
+];
+
+/// What the ways read from and copy to.
+struct Sides {
+    file: File,
+    small: &'static [u8],
+    least: Least,
+    out: [u8; RECORD],
+    many: Vec<u8>,
+}
+
+impl Sides {
+    /// Reads all places by a way. Returns nanoseconds per read.
+    fn turn(&mut self, way: usize, places: &[u64]) -> f64 {
+        let Sides { file, small, least, out, many } = self;
         let begin = Instant::now();
         match way {
             0 => places.iter().for_each(|&place| {
@@ -118,11 +123,11 @@ fn main() {
                 black_box(&out);
             }),
             2 => places.iter().for_each(|&place| {
-                least.read(&mut out, place);
+                least.read(out, place);
                 black_box(&out);
             }),
             3 => places.iter().for_each(|&place| {
-                file.read_at(&mut out, place).unwrap();
+                file.read_at(out, place).unwrap();
                 black_box(&out);
             }),
             4 => places.iter().for_each(|&place| {
@@ -131,57 +136,68 @@ fn main() {
                 black_box(&out);
             }),
             5 => places.chunks_exact(256).for_each(|places| {
-                file.read_many(&mut many, places, RECORD).unwrap();
+                file.read_many(many, places, RECORD).unwrap();
                 black_box(&many);
             }),
             6 => places.iter().for_each(|&place| {
-                let place = after(place, &out) as usize;
+                let place = after(place, out) as usize;
                 out.copy_from_slice(&small[place..][..RECORD]);
                 black_box(&out);
             }),
             _ => places.iter().for_each(|&place| {
-                let place = after(place, &out);
-                file.read_at(&mut out, place).unwrap();
+                let place = after(place, out);
+                file.read_at(out, place).unwrap();
                 black_box(&out);
             }),
         }
         begin.elapsed().as_nanos() as f64 / places.len() as f64
-    };
-    let names = [
-        "small pages",
-        "huge pages",
-        "least",
-        "read_at",
-        "pin",
-        "read_many of 256",
-        "chain, small pages",
-        "chain, read_at",
-    ];
-    let mut figures = vec![Vec::new(); names.len()];
+    }
+}
+
+/// Sorted figures of all ways, which take turns.
+fn measure(sides: &mut Sides, places: &[u64]) -> Vec<Vec<f64>> {
+    let mut figures = vec![Vec::new(); WAYS.len()];
     for number in 0..TURNS + 3 {
         let places = &places[number * 7 % 16 * TURN..][..TURN];
-        for way in 0..names.len() {
+        for way in 0..WAYS.len() {
             // Each way comes after each other way.
-            let way = (way + number) % names.len();
-            let figure = turn(way, places);
+            let way = (way + number) % WAYS.len();
+            let figure = sides.turn(way, places);
             if number >= 3 {
                 figures[way].push(figure);
             }
         }
     }
     figures.iter_mut().for_each(|figures| figures.sort_by(f64::total_cmp));
+    figures
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let gib = arguments.first().map_or(2, |gib| gib.parse().unwrap());
+    let len = gib << 30;
+    let dir = tempfile::tempdir_in(".").unwrap();
+    // Room for all: a page has only some frames to be in.
+    let array = ArrayOptions::new().cache_bytes(4 * len as u64).create([dir.path()]).unwrap();
+    let pages = len / PAGE;
+    let least = Least {
+        hints: (0..pages as u32).collect(),
+        frames: (0..pages as u64).map(|page| [AtomicU64::new(page), AtomicU64::new(4)]).collect(),
+        bytes: memory(len, Advice::LinuxHugepage),
+        noted: [0; 64],
+        count: 0,
+    };
+    let (file, small) = (file(&array, len), &*memory(len, Advice::LinuxNoHugepage));
+    let mut sides = Sides { file, small, least, out: [0; RECORD], many: vec![0; 256 * RECORD] };
+    let places = places((len / RECORD) as u64, arguments.iter().any(|argument| argument == "zipf"));
+    let figures = measure(&mut sides, &places);
     println!("{:20} {:>8} {:>8} {:>8} {:>12} {:>12}", "", "ns", "best 10%", "x least", "x small", "x huge");
     let median = |way: usize| figures[way][TURNS / 2];
-    for (way, name) in names.iter().enumerate() {
+    for (way, name) in WAYS.iter().enumerate() {
         let small = if way >= 6 { 6 } else { 0 };
         let ratio = |to| median(way) / median(to);
         let tenth = figures[way][TURNS / 10];
-        println!(
-            "{name:20} {:8.0} {tenth:8.0} {:7.2}x {:11.2}x {:11.2}x",
-            median(way),
-            ratio(2),
-            ratio(small),
-            ratio(1)
-        );
+        let (ns, least, small, huge) = (median(way), ratio(2), ratio(small), ratio(1));
+        println!("{name:20} {ns:8.0} {tenth:8.0} {least:7.2}x {small:11.2}x {huge:11.2}x");
     }
 }
