@@ -66,18 +66,8 @@ unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
     while left >= 128 {
         // SAFETY: `left` bytes from `from` and `to` on are within the caller's `len`.
         unsafe {
-            asm!(
-                move_16!("{a}, [{from}]"), move_16!("{b}, [{from} + 16]"),
-                move_16!("{c}, [{from} + 32]"), move_16!("{d}, [{from} + 48]"),
-                move_16!("[{to}], {a}"), move_16!("[{to} + 16], {b}"),
-                move_16!("[{to} + 32], {c}"), move_16!("[{to} + 48], {d}"),
-                move_16!("{a}, [{from} + 64]"), move_16!("{b}, [{from} + 80]"),
-                move_16!("{c}, [{from} + 96]"), move_16!("{d}, [{from} + 112]"),
-                move_16!("[{to} + 64], {a}"), move_16!("[{to} + 80], {b}"),
-                move_16!("[{to} + 96], {c}"), move_16!("[{to} + 112], {d}"),
-                from = in(reg) from, to = in(reg) to,
-                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-                options(nostack, preserves_flags));
+            copy_64::<0>(from, to);
+            copy_64::<64>(from, to);
             (from, to) = (from.add(128), to.add(128));
         }
         left -= 128;
@@ -85,14 +75,7 @@ unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
     if left >= 64 {
         // SAFETY: as above.
         unsafe {
-            asm!(
-                move_16!("{a}, [{from}]"), move_16!("{b}, [{from} + 16]"),
-                move_16!("{c}, [{from} + 32]"), move_16!("{d}, [{from} + 48]"),
-                move_16!("[{to}], {a}"), move_16!("[{to} + 16], {b}"),
-                move_16!("[{to} + 32], {c}"), move_16!("[{to} + 48], {d}"),
-                from = in(reg) from, to = in(reg) to,
-                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
-                options(nostack, preserves_flags));
+            copy_64::<0>(from, to);
             (from, to) = (from.add(64), to.add(64));
         }
         left -= 64;
@@ -100,6 +83,26 @@ unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
     if left > 0 {
         // SAFETY: what is left is within the caller's `len`.
         unsafe { copy_less_than_64(from, to, left) };
+    }
+}
+
+/// Copies 64 bytes, `AT` bytes behind both places.
+///
+/// # Safety
+/// As for [`copy_racing`], for these bytes.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn copy_64<const AT: usize>(from: *const u8, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            move_16!("{a}, [{from} + {at}]"), move_16!("{b}, [{from} + {at} + 16]"),
+            move_16!("{c}, [{from} + {at} + 32]"), move_16!("{d}, [{from} + {at} + 48]"),
+            move_16!("[{to} + {at}], {a}"), move_16!("[{to} + {at} + 16], {b}"),
+            move_16!("[{to} + {at} + 32], {c}"), move_16!("[{to} + {at} + 48], {d}"),
+            from = in(reg) from, to = in(reg) to, at = const AT,
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+            options(nostack, preserves_flags));
     }
 }
 

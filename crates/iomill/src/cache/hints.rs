@@ -8,8 +8,8 @@
 use std::io;
 
 use super::key::Key;
+use super::words::Words;
 use crate::sys::sync::{AtomicU32, Ordering};
-use memory::Entries;
 
 /// Entries per page of the cache, before rounding down to a power of two.
 const SHARE: u64 = 4;
@@ -20,7 +20,7 @@ const LEAST_BITS: u32 = 6;
 #[derive(Debug)]
 pub struct Hints {
     /// Each holds a [`Hint`].
-    entries: Entries,
+    entries: Words<AtomicU32>,
     /// The present length less 1. The length is a power of two, and at most that of `entries`.
     mask: AtomicU32,
 }
@@ -66,14 +66,14 @@ fn bits_of(pages: u64) -> u32 {
 impl Hints {
     /// An empty table for a cache of `pages` pages now, and `pages_max` ever.
     pub fn new(pages: u64, pages_max: u64) -> io::Result<Hints> {
-        let entries = Entries::new(1 << bits_of(pages_max.max(pages)))?;
+        let entries = Words::new(1 << bits_of(pages_max.max(pages)))?;
         Ok(Hints { entries, mask: AtomicU32::new((1 << bits_of(pages)) - 1) })
     }
 
     /// Where the hints of a file begin. Files with successive numbers lie far apart in a table of the greatest length (Fibonacci hashing,
     /// Knuth 1973).
     pub fn base(&self, file: u32) -> HintBase {
-        let bits = self.entries.len().ilog2();
+        let bits = self.entries.all().len().ilog2();
         HintBase(file.wrapping_mul(0x9E37_79B9) >> (32 - bits))
     }
 
@@ -81,7 +81,7 @@ impl Hints {
     /// used any more goes back to the system.
     pub fn resize(&self, pages: u64) -> io::Result<()> {
         let len = 1usize << bits_of(pages);
-        assert!(len <= self.entries.len(), "the table is too short");
+        assert!(len <= self.entries.all().len(), "the table is too short");
         let mask = len as u32 - 1;
         let before = self.mask.swap(mask, Ordering::Relaxed);
         if mask < before { self.entries.release_from(len) } else { Ok(()) }
@@ -90,7 +90,11 @@ impl Hints {
     /// The entry of a page.
     #[inline(always)]
     pub fn entry(&self, base: HintBase, page: u64) -> &AtomicU32 {
-        self.entries.get(base.0.wrapping_add(page as u32) & self.mask.load(Ordering::Relaxed))
+        let at = base.0.wrapping_add(page as u32) & self.mask.load(Ordering::Relaxed);
+        let all = self.entries.all();
+        debug_assert!((at as usize) < all.len());
+        // SAFETY: `resize` keeps `mask` below the number of entries.
+        unsafe { all.get_unchecked(at as usize) }
     }
 
     /// A page's hint.
@@ -107,78 +111,6 @@ impl Hints {
         let Hint(hint) = Hint::of(frame);
         if entry.load(Ordering::Relaxed) != hint {
             entry.store(hint, Ordering::Relaxed);
-        }
-    }
-}
-
-#[cfg(not(iomill_models))]
-mod memory {
-    use super::*;
-    use crate::sys::memory::PageBuf;
-
-    /// Zeroed entries. Those that are never touched take no memory.
-    #[derive(Debug)]
-    pub struct Entries {
-        /// Only `get` looks at it.
-        memory: PageBuf,
-        start: *const AtomicU32,
-        len: usize,
-    }
-
-    // SAFETY: the entries are atomics, and the memory behind them is owned by this value.
-    unsafe impl Send for Entries {}
-    // SAFETY: as above.
-    unsafe impl Sync for Entries {}
-
-    impl Entries {
-        pub fn new(len: usize) -> io::Result<Entries> {
-            let mut memory = PageBuf::new(4 * len)?;
-            let start = memory.as_mut_ptr().cast_const().cast();
-            Ok(Entries { memory, start, len })
-        }
-
-        pub fn len(&self) -> usize {
-            self.len
-        }
-
-        pub fn release_from(&self, at: usize) -> io::Result<()> {
-            // SAFETY: all accesses are atomic (`get`). A late reader or writer of such an entry finds or leaves a hint, which may be wrong.
-            unsafe { self.memory.release_from(4 * at) }
-        }
-
-        #[inline(always)]
-        pub fn get(&self, at: u32) -> &AtomicU32 {
-            debug_assert!((at as usize) < self.len);
-            // SAFETY: `Hints::entry` masks `at` to the present length, which `resize` keeps within `len`. So many entries are
-            // mapped, zeroed and aligned while `memory` lives. All accesses are atomic, because no code looks at it otherwise.
-            unsafe { &*self.start.add(at as usize) }
-        }
-    }
-}
-
-#[cfg(iomill_models)]
-mod memory {
-    use super::*;
-
-    /// Entries that loom watches in a model.
-    #[derive(Debug)]
-    pub struct Entries(Vec<AtomicU32>);
-
-    impl Entries {
-        pub fn new(len: usize) -> io::Result<Entries> {
-            Ok(Entries((0..len).map(|_| AtomicU32::new(0)).collect()))
-        }
-
-        pub fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        pub fn release_from(&self, _at: usize) -> io::Result<()> {
-            Ok(())
-        }
-
-        pub fn get(&self, at: u32) -> &AtomicU32 {
-            &self.0[at as usize]
         }
     }
 }

@@ -79,23 +79,23 @@ impl Occupants {
     /// Begins to read a frame: `None` if it does not hold the page, or is changing (rule 1).
     #[inline(always)]
     pub fn look(&self, hint: Hint, key: Key) -> Option<Proof<'_>> {
-        let (holds, version) = self.at(hint);
-        // Acquire: pairs with the Release in `publish` and `restore`.
-        let seen = version.load(Ordering::Acquire);
-        // Two branches: as one condition it takes more instructions and registers.
-        if seen & CHANGING != 0 {
-            return None;
-        }
-        (holds.load(Ordering::Relaxed) == key.word()).then_some(Proof { version, seen })
+        self.look_if(hint, key, CHANGING, 0)
     }
 
     /// The same for a frame that may be pinned.
     #[inline(always)]
     pub fn look_marked(&self, hint: Hint, key: Key) -> Option<Proof<'_>> {
+        self.look_if(hint, key, CHANGING | MARKED, MARKED)
+    }
+
+    /// The same for a frame with a version in which these `bits` are the `wanted` ones.
+    #[inline(always)]
+    fn look_if(&self, hint: Hint, key: Key, bits: u64, wanted: u64) -> Option<Proof<'_>> {
         let (holds, version) = self.at(hint);
-        // Acquire: as in `look`.
+        // Acquire: pairs with the Release in `publish` and `restore`.
         let seen = version.load(Ordering::Acquire);
-        if seen & (CHANGING | MARKED) != MARKED {
+        // Two branches: as one condition it takes more instructions and registers.
+        if seen & bits != wanted {
             return None;
         }
         (holds.load(Ordering::Relaxed) == key.word()).then_some(Proof { version, seen })

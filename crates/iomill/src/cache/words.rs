@@ -1,10 +1,21 @@
-//! The memory of all headers: zeroed words, for as many sets as there may ever be. Words that are never touched take no
+//! [`Words`]: the memory of headers, keys and hints. Zeroed words, for as many as there may ever be. Words that are never touched take no
 //! memory.
 
 use std::io;
 
 use crate::sys::memory::NodePolicy;
-use crate::sys::sync::AtomicU64;
+use crate::sys::sync::{AtomicU32, AtomicU64};
+
+/// What words are: atomics that are valid as zeroes.
+///
+/// # Safety
+/// Memory of zeroes is a valid value. It is changed by atomic operations only.
+pub unsafe trait Word: Default + Send + Sync {}
+
+// SAFETY: an integer, and only atomic operations reach it by a shared reference.
+unsafe impl Word for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Word for AtomicU64 {}
 
 #[cfg(not(iomill_models))]
 mod memory {
@@ -13,22 +24,22 @@ mod memory {
 
     /// Zeroed words.
     #[derive(Debug)]
-    pub struct Words {
+    pub struct Words<W = AtomicU64> {
         /// Only `all` looks at it.
         memory: PageBuf,
-        start: *const AtomicU64,
+        start: *const W,
         len: usize,
     }
 
     // SAFETY: the words are atomics, and the memory behind them is owned by this value.
-    unsafe impl Send for Words {}
+    unsafe impl<W: Word> Send for Words<W> {}
     // SAFETY: as above.
-    unsafe impl Sync for Words {}
+    unsafe impl<W: Word> Sync for Words<W> {}
 
-    impl Words {
+    impl<W: Word> Words<W> {
         /// Maps `len` words.
-        pub fn new(len: usize) -> io::Result<Words> {
-            let bytes = len.checked_mul(8).ok_or(io::ErrorKind::OutOfMemory)?;
+        pub fn new(len: usize) -> io::Result<Words<W>> {
+            let bytes = len.checked_mul(size_of::<W>()).ok_or(io::ErrorKind::OutOfMemory)?;
             let mut memory = PageBuf::new(bytes)?;
             let start = memory.as_mut_ptr().cast_const().cast();
             Ok(Words { memory, start, len })
@@ -39,9 +50,16 @@ mod memory {
             self.memory.bind(node, policy)
         }
 
+        /// Gives the memory of the words from `first` on back to the system, in whole pages. They become 0 at some time, and may be
+        /// used meanwhile.
+        pub fn release_from(&self, first: usize) -> io::Result<()> {
+            // SAFETY: all accesses are atomic (`all`).
+            unsafe { self.memory.release_from(first * size_of::<W>()) }
+        }
+
         /// The words.
-        #[inline]
-        pub fn all(&self) -> &[AtomicU64] {
+        #[inline(always)]
+        pub fn all(&self) -> &[W] {
             // SAFETY: `len` words from `start` are mapped, zeroed and page-aligned while `memory` lives, which is as
             // long as `self`. All accesses are atomic, because no code looks at `memory` itself.
             unsafe { std::slice::from_raw_parts(self.start, self.len) }
@@ -55,18 +73,22 @@ mod memory {
 
     /// Words that loom watches in a model.
     #[derive(Debug)]
-    pub struct Words(Vec<AtomicU64>);
+    pub struct Words<W = AtomicU64>(Vec<W>);
 
-    impl Words {
-        pub fn new(len: usize) -> io::Result<Words> {
-            Ok(Words((0..len).map(|_| AtomicU64::new(0)).collect()))
+    impl<W: Word> Words<W> {
+        pub fn new(len: usize) -> io::Result<Words<W>> {
+            Ok(Words((0..len).map(|_| W::default()).collect()))
         }
 
         pub fn bind(&self, _node: u32, _policy: NodePolicy) -> io::Result<()> {
             Ok(())
         }
 
-        pub fn all(&self) -> &[AtomicU64] {
+        pub fn release_from(&self, _first: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        pub fn all(&self) -> &[W] {
             &self.0
         }
     }
