@@ -225,3 +225,35 @@ fn a_file_that_a_queued_sync_holds_is_deleted() {
     block_on(&array, sync).unwrap();
     array.close().unwrap();
 }
+
+/// The pages of a set were being flushed, and were written to meanwhile. A write and a pin that needed room there looked again and again,
+/// and gave no time to that flush.
+#[test]
+fn a_call_that_needs_room_waits_for_a_flush_of_others() {
+    // After some of these numbers of steps the flush has begun and not ended.
+    for (what, steps) in
+        ["write", "awaited write", "pin"].into_iter().flat_map(|what| (0..8).map(move |steps| (what, steps)))
+    {
+        let (told, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let world = World::new(17).with_drives(1, DriveModel::default());
+            let array = array_with(&world, Mode::DriveThreads, 4 * PAGE as u64);
+            let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
+            file.set_len(5 * PAGE as u64).unwrap();
+            // So many dirty pages are flushed at once.
+            let flushing = file.write(vec![7; 4 * PAGE], 0);
+            (0..steps).for_each(|_| array.step());
+            file.write_at(&[8; 4 * PAGE], 0).unwrap();
+            match what {
+                "write" => file.write_at(&[9], 4 * PAGE as u64).unwrap(),
+                "awaited write" => drop(block_on(&array, file.write(vec![9], 4 * PAGE as u64)).unwrap()),
+                _ => assert_eq!(file.pin(4).unwrap()[0], 0),
+            }
+            drop(block_on(&array, flushing).unwrap());
+            told.send(()).unwrap();
+        });
+        ended
+            .recv_timeout(std::time::Duration::from_secs(60))
+            .unwrap_or_else(|_| panic!("{what} after {steps} steps hangs"));
+    }
+}

@@ -137,7 +137,7 @@ impl OpenFile {
         todo: &mut Vec<Span>,
     ) -> Result<()> {
         for span in busy {
-            if let Some(waiter) = paged.waiter(span.page, false) {
+            if let Some(waiter) = paged.waiter(span.page) {
                 paged.pager.with_local(|local| local.tally.add(Counter::Waits, 1));
                 let outcome = io.wait_for_page(&waiter).await;
                 // A write of a whole page does not need the bytes that could not be read.
@@ -233,7 +233,7 @@ impl OpenFile {
             return Ok(false);
         }
         let pages: Vec<u64> = full.iter().map(|span| span.page).collect();
-        let (mut any, _reported_by_their_handles) = self.flush_sets(io, paged, &pages).await;
+        let (mut any, _reported_by_their_handles) = self.make_room(io, paged, &pages).await;
         if !any {
             // A page may itself be in its set, without a free frame beside it, because pins have all others. It goes past the cache only
             // when it is clean. If its flush fails, that is an error of this write.

@@ -139,6 +139,16 @@ impl Flushed {
     }
 }
 
+/// The result of a flush of sets.
+struct SetsFlushed {
+    /// Whether a call that needs room should look again.
+    any: bool,
+    /// The pages that other operations were flushing.
+    busy: Vec<Key>,
+    /// The first error, after all were tried.
+    result: Result<()>,
+}
+
 impl OpenFile {
     /// Flushes the sets of some pages, or leaves them to the flusher. The caller has no unfinished fills (rule 4 of the cache).
     pub(super) async fn note_dirty(&self, io: &Io<'_>, paged: &Paged, op: Op, over: &Over) {
@@ -168,12 +178,20 @@ impl OpenFile {
         }
     }
 
-    /// Flushes the dirty pages of some pages' sets, of this and other files. Returns whether a call that needs room should look again, and
-    /// the first error. The error belongs to the pages that it names: the handles of their files report it (`writeback_errors`). It is no
-    /// error of the call that needs room.
-    pub(super) async fn flush_sets(&self, io: &Io<'_>, paged: &Paged, pages: &[u64]) -> (bool, Result<()>) {
+    /// Flushes the sets of pages that need room there, and waits for the flushes of other operations. Returns whether the call should look
+    /// again, and the first error. The error belongs to the pages that it names: the handles of their files report it
+    /// (`writeback_errors`). It is no error of the call that needs room.
+    pub(super) async fn make_room(&self, io: &Io<'_>, paged: &Paged, pages: &[u64]) -> (bool, Result<()>) {
+        let flushed = self.flush_sets(io, paged, pages).await;
+        // Without this the call looks again and again. On the thread that ends those flushes it would never stop.
+        wait_for_flushes(io, &paged.pager, &flushed.busy).await;
+        (flushed.any, flushed.result)
+    }
+
+    /// Flushes the dirty pages of some pages' sets, of this and other files.
+    async fn flush_sets(&self, io: &Io<'_>, paged: &Paged, pages: &[u64]) -> SetsFlushed {
         let keys = paged.pager.dirty_beside(paged.keys(pages));
-        let (mut any, mut first) = (false, Ok(()));
+        let mut all = SetsFlushed { any: false, busy: Vec::new(), result: Ok(()) };
         let of_files: Vec<&[Key]> = keys.chunk_by(|a, b| a.file() == b.file()).collect();
         for keys in of_files {
             let flushed = if keys[0].file() == paged.number() {
@@ -183,10 +201,11 @@ impl OpenFile {
                 let Some(flushed) = other.flush_if_open(io, keys, Class::Foreground).await else { continue };
                 flushed
             };
-            any |= flushed.is_progress();
-            first = first.and(flushed.result);
+            all.any |= flushed.is_progress();
+            all.busy.extend(flushed.busy);
+            all.result = all.result.and(flushed.result);
         }
-        (any, first)
+        all
     }
 
     /// Flushes pages of the file, unless its length is being changed or the array is closed. After a close, the remaining pages are lost:
@@ -207,7 +226,7 @@ impl OpenFile {
         let (asked, _) = self.copy_run(paged, key, copies.memory(), at, &mut runs.all);
         let (_, result) = self.write_runs(io, &runs, &mut copies, Class::Foreground).await;
         if asked == Some(Flush::Busy) {
-            wait_for_flushes(io, paged, &[key]).await;
+            wait_for_flushes(io, &paged.pager, &[key]).await;
         }
         result.map(|()| matches!(asked, Some(Flush::Begun | Flush::Busy)))
     }
@@ -232,7 +251,7 @@ impl OpenFile {
             let flushed = self.flush(io, paged, &keys, Class::Foreground).await;
             keys = flushed.busy;
             first = first.and(flushed.result);
-            wait_for_flushes(io, paged, &keys).await;
+            wait_for_flushes(io, &paged.pager, &keys).await;
         }
         first
     }
@@ -345,8 +364,12 @@ impl OpenFile {
 }
 
 /// Waits until other operations have flushed pages, which are then looked at again. A look before that would find the same.
-async fn wait_for_flushes(io: &Io<'_>, paged: &Paged, keys: &[Key]) {
-    let waiters: Vec<_> = keys.iter().filter_map(|key| paged.waiter(key.page(), true)).collect();
+async fn wait_for_flushes(io: &Io<'_>, pager: &Pager, keys: &[Key]) {
+    let waiter = |&key: &Key| {
+        let cache = pager.cache_of(key);
+        cache.waiter(key, cache.directory().hash(key), true)
+    };
+    let waiters: Vec<_> = keys.iter().filter_map(waiter).collect();
     for waiter in &waiters {
         let _seen_in_the_next_round = io.wait_for_page(waiter).await;
     }

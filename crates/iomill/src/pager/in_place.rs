@@ -283,7 +283,7 @@ impl OpenFile {
             if let Some(pin) = self.pin_held(paged, page, false)? {
                 return Ok(pin);
             }
-            if full > 0 && !self.make_room(paged, page)? {
+            if full > 0 && !self.make_room_for_pin(paged, page)? {
                 tries += 1;
                 if tries > ROOM_TRIES {
                     return Err(self.set_is_full(paged, page, None));
@@ -300,9 +300,9 @@ impl OpenFile {
 
     /// Flushes the set of a page. Returns whether there was anything to flush. If no page could be written back, returns an error, so that
     /// the caller does not ask the drives again and again.
-    fn make_room(&self, paged: &Paged, page: u64) -> Result<bool> {
+    fn make_room_for_pin(&self, paged: &Paged, page: u64) -> Result<bool> {
         let _inside = Entered::enter(&self.file)?;
-        match Exec::run_to_end(self.flush_sets(&self.exec().blocking(), paged, &[page])) {
+        match Exec::run_to_end(self.make_room(&self.exec().blocking(), paged, &[page])) {
             (false, Err(error)) => Err(self.set_is_full(paged, page, Some(error))),
             (any, _) => Ok(any),
         }

@@ -116,10 +116,10 @@ impl Paged {
         }
     }
 
-    /// A waiter for a page that another operation works on.
-    pub(super) fn waiter(&self, page: u64, to_flush: bool) -> Option<Arc<Waiter>> {
+    /// A waiter for a page that another operation fills, or moves past the cache.
+    pub(super) fn waiter(&self, page: u64) -> Option<Arc<Waiter>> {
         let (key, hash, cache) = self.key(page)?;
-        cache.waiter(key, hash, to_flush)
+        cache.waiter(key, hash, false)
     }
 
     /// Asks for the pages of a wave. Spans with cached pages are done. Pages that the call must fill go into `fills`.
