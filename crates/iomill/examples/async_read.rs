@@ -2,34 +2,10 @@
 //!
 //! `cargo run --example async_read [DIRECTORY]`
 
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
 use iomill::{Array, Layout};
-
-/// Wakes the thread that waits in `block_on`.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
+use pollster::block_on;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let base = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);

@@ -3,15 +3,13 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
-use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use iomill::{Advice, Array, ArrayOptions, File, Layout, Mode, PolicyKind, Remote, Topology};
+use pollster::block_on;
 
 const PAGE: usize = 4096;
 const THREADS: usize = 4;
@@ -19,25 +17,6 @@ const THREADS: usize = 4;
 /// How long each test runs with each kind of cache.
 fn time() -> Duration {
     Duration::from_millis(std::env::var("IOMILL_MS").map_or(250, |text| text.parse().unwrap()))
-}
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = Box::pin(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        if let Poll::Ready(output) = Pin::as_mut(&mut future).poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        thread::park_timeout(Duration::from_secs(30));
-    }
 }
 
 /// The node or nodes of a kind of cache. Several nodes are emulated. They share their drives, or do not. Pages of other nodes are

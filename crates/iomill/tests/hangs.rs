@@ -25,30 +25,13 @@ use std::time::{Duration, Instant};
 
 use hangs::held::{Held, Hooks};
 use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
+use pollster::block_on;
 use tempfile::TempDir;
 
 const PAGE: u64 = 4096;
 
 /// Long enough for every call that ends, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits for a future on this thread.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = std::pin::pin!(future);
-    loop {
-        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        thread::park();
-    }
-}
 
 struct Rig {
     _dir: TempDir,

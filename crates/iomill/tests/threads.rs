@@ -10,12 +10,13 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Wake, Waker};
+use std::thread::{self};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
+use pollster::block_on;
 use tempfile::TempDir;
 
 const MODES: [Mode; 2] = [Mode::Auto, Mode::DriveThreads];
@@ -63,25 +64,6 @@ fn ends(body: impl FnOnce() + Send + 'static) {
     match ended.recv_timeout(Duration::from_secs(120)) {
         Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it does not end"),
         _ => test.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        match std::pin::Pin::new(&mut future).poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }
 

@@ -183,7 +183,7 @@ fn a_sync_that_waited_for_one_that_failed_fails() {
         let (first, go_on) = held_sync(&plan, &file);
         let second = thread::spawn({
             let file = file.clone();
-            move || if asynchronous { wait_for(file.sync_async()) } else { file.sync() }
+            move || if asynchronous { pollster::block_on(file.sync_async()) } else { file.sync() }
         });
         // The second has made the checks before its wait, on whatever thread it runs.
         while file.state.file.syncs_asked() < 2 {
@@ -198,25 +198,6 @@ fn a_sync_that_waited_for_one_that_failed_fails() {
         drop(file);
         assert!(array.notices().iter().any(|notice| notice.contains("takes no more writes")), "{:?}", array.notices());
         array.close().unwrap();
-    }
-}
-
-/// Waits for a future that another thread ends.
-fn wait_for<F: Future>(future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(thread::current())).into();
-    let mut context = std::task::Context::from_waker(&waker);
-    let mut future = std::pin::pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            std::task::Poll::Ready(output) => return output,
-            std::task::Poll::Pending => thread::park(),
-        }
     }
 }
 

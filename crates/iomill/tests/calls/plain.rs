@@ -1,15 +1,9 @@
-//! Plain files: reading, lists, identity, and what other programs do to them. Writing is in `plain_writes.rs`.
+//! Plain files: reading, lists, identity, and what other programs do to them. Writing is in `plain_writes`.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-use std::future::Future;
 use std::io::{IoSliceMut, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
-use std::sync::{Arc, mpsc};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -17,45 +11,15 @@ use fastrand::Rng;
 use iomill::{
     Advice, Array, EngineKind, Error, File, FileCursor, Layout, Mode, PlainOptions, Request, Runtime, RuntimeOptions,
 };
+use pollster::block_on;
 use tempfile::TempDir;
 
-const PAGE: usize = 4096;
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        thread::park_timeout(Duration::from_secs(30));
-    }
-}
-
-/// On a disk, where there is direct I/O, and in memory, where there is none.
-fn places() -> Vec<TempDir> {
-    let in_memory = Path::new("/dev/shm").is_dir().then(|| tempfile::tempdir_in("/dev/shm").ok()).flatten();
-    [tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).ok(), in_memory].into_iter().flatten().collect()
-}
+use super::{PAGE, places, random};
 
 fn runtimes() -> Vec<Runtime> {
     let modes = [Mode::Auto, Mode::DriveThreads, Mode::Inline];
     let start = |mode, cache| RuntimeOptions::new().mode(mode).cache_bytes(cache).start().unwrap();
     modes.into_iter().flat_map(|mode| [1 << 20, 0].map(|cache| start(mode, cache))).collect()
-}
-
-fn random(len: usize, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    Rng::with_seed(seed).fill(&mut bytes);
-    bytes
 }
 
 fn make(dir: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {

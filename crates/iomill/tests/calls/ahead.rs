@@ -1,8 +1,5 @@
 //! Read-ahead, advice, and tasks in place: which pages come in at which time, and how they are counted.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
 use std::io::Read;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -10,7 +7,8 @@ use std::time::{Duration, Instant};
 use iomill::{Advice, Array, ArrayOptions, Counters, Error, File, Layout, Mode};
 use tempfile::TempDir;
 
-const PAGE: usize = 4096;
+use super::PAGE;
+
 const MODES: [Mode; 3] = [Mode::Inline, Mode::Auto, Mode::DriveThreads];
 
 struct World {

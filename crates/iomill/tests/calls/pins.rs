@@ -1,16 +1,13 @@
 //! Pins and ranges in place where there is little room for them. No call waits for ever, and no thread keeps room that it does
 //! not use.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use iomill::{Array, ArrayOptions, Error, File, Layout, PinnedRange, Topology};
 
-const PAGE: usize = 4096;
+use super::PAGE;
 
 fn options(set_size: usize, pages: usize) -> ArrayOptions {
     let options = ArrayOptions::new().topology(Topology::One).read_ahead_bytes(0);

@@ -3,9 +3,6 @@
 //!
 //! Non-goals: what all engines do (`engines.rs`), and kills (`kill.rs`).
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -136,7 +133,7 @@ const DRIVE: &str = "IOMILL_TEST_MAPPED_DRIVE";
 
 #[test]
 fn without_address_space_there_are_system_calls() {
-    let test = "without_address_space_there_are_system_calls";
+    let test = "mapped::without_address_space_there_are_system_calls";
     if let Some(drive) = std::env::var_os(DRIVE) {
         let drive = PathBuf::from(drive);
         let array = options(Mode::Inline).open(&drive).unwrap();

@@ -1,48 +1,14 @@
 //! Rows of a file by their numbers, on arrays and plain files.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
-use std::time::Duration;
-
 use fastrand::Rng;
 use iomill::{ArrayOptions, Error, File, Layout, Mode, PlainOptions, RowId, Runtime, RuntimeOptions};
+use pollster::block_on;
 use tempfile::TempDir;
 
-const PAGE: usize = 4096;
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        thread::park_timeout(Duration::from_secs(30));
-    }
-}
+use super::{PAGE, random};
 
 fn directory() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
-fn random(len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    Rng::with_seed(len as u64).fill(&mut bytes);
-    bytes
 }
 
 /// Reads rows with numbers of a type, in both forms, and compares.
@@ -95,7 +61,7 @@ fn check_all(file: &File, all: &[u8]) {
 
 #[test]
 fn rows_are_those_of_the_bytes() {
-    let all = random(200_003);
+    let all = random(200_003, 1);
     for mode in [Mode::Auto, Mode::DriveThreads, Mode::Inline] {
         for cache in [64 << 10, 8 << 20, 0] {
             let dir = directory();
@@ -124,7 +90,7 @@ fn drive(runtime: &Runtime) -> (u64, u64) {
 fn equal_rows_and_neighbours_are_one_io() {
     let dir = directory();
     let path = dir.path().join("file");
-    std::fs::write(&path, random(400 * PAGE)).unwrap();
+    std::fs::write(&path, random(400 * PAGE, 1)).unwrap();
     for mode in [Mode::Auto, Mode::DriveThreads] {
         let runtime = RuntimeOptions::new().mode(mode).cache_bytes(8 << 20).read_ahead_bytes(0).start().unwrap();
         let file = PlainOptions::new().runtime(&runtime).open(&path).unwrap();
@@ -152,7 +118,7 @@ fn equal_rows_and_neighbours_are_one_io() {
 fn a_future_of_rows_may_be_dropped() {
     let dir = directory();
     let path = dir.path().join("file");
-    let all = random(400 * PAGE);
+    let all = random(400 * PAGE, 1);
     std::fs::write(&path, &all).unwrap();
     let runtime = RuntimeOptions::new().cache_bytes(64 << 10).start().unwrap();
     let file = PlainOptions::new().runtime(&runtime).open(&path).unwrap();

@@ -1,14 +1,12 @@
 //! What arrays on real files count, and show to other processes.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 
 use iomill::counters::{self, TIMED_ONE_IN};
 use iomill::{Array, ArrayOptions, Layout, Mode};
 use tempfile::TempDir;
 
-const PAGE: usize = 4096;
+use super::PAGE;
 
 fn array(directory: &Path, drives: usize, mode: Mode) -> Array {
     let drives: Vec<_> = (0..drives).map(|drive| directory.join(format!("d{drive}"))).collect();

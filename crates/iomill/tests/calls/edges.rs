@@ -1,7 +1,5 @@
 //! Extreme arguments, on real files. They are refused or granted, and leave no unwanted trace.
 
-#![allow(clippy::unwrap_used)]
-
 use std::io::IoSlice;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -1,16 +1,13 @@
 //! Futures and callbacks on the machine: on tokio, on an executor of a few lines, dropped, and from within callbacks.
 
-#![allow(clippy::unwrap_used)]
-
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request};
+use pollster::block_on;
 
 struct Site {
     _root: tempfile::TempDir,
@@ -32,25 +29,6 @@ fn site_in(mode: Mode) -> Site {
     let pages: Vec<u8> = (0..64u8).flat_map(|n| [n; 4096]).collect();
     file.write_at(&pages, 0).unwrap();
     Site { _root: root, array, file }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        std::thread::park();
-    }
 }
 
 #[test]

@@ -1,46 +1,14 @@
 //! Plain files that are written: against a byte vector, and what other programs see after each sync.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-use std::future::Future;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::Duration;
 
 use fastrand::Rng;
 use iomill::{EngineKind, Error, File, Mode, PlainOptions, Runtime, RuntimeOptions};
-use tempfile::TempDir;
+use pollster::block_on;
 
-const PAGE: usize = 4096;
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        thread::park_timeout(Duration::from_secs(30));
-    }
-}
-
-fn places() -> Vec<TempDir> {
-    let in_memory = Path::new("/dev/shm").is_dir().then(|| tempfile::tempdir_in("/dev/shm").ok()).flatten();
-    [tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).ok(), in_memory].into_iter().flatten().collect()
-}
+use super::{PAGE, places};
 
 fn options(mode: Mode, cache: u64) -> RuntimeOptions {
     RuntimeOptions::new().mode(mode).cache_bytes(cache)

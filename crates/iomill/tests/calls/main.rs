@@ -1,0 +1,34 @@
+//! What the calls on files do, by the public interface: one file for each kind of call.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+mod ahead;
+mod counters;
+mod edges;
+mod futures;
+mod mapped;
+mod pins;
+mod plain;
+mod plain_writes;
+mod rows;
+
+use std::path::Path;
+
+use fastrand::Rng;
+use tempfile::TempDir;
+
+const PAGE: usize = 4096;
+
+/// On a disk, where there is direct I/O, and in memory, where there is none.
+fn places() -> Vec<TempDir> {
+    let in_memory = Path::new("/dev/shm").is_dir().then(|| tempfile::tempdir_in("/dev/shm").ok()).flatten();
+    [tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).ok(), in_memory].into_iter().flatten().collect()
+}
+
+/// So many bytes, the same for the same seed.
+fn random(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::with_seed(seed).fill(&mut bytes);
+    bytes
+}
