@@ -40,13 +40,7 @@ impl Drop for Array {
         }
         // SAFETY: only this takes it, once, and `self` is gone after this.
         let inner = unsafe { ManuallyDrop::take(&mut self.inner) };
-        match Arc::into_inner(inner) {
-            Some(last) if last.exec.has_threads() && !last.exec.may_close() => {
-                let closes = Arc::clone(&last.exec.closes);
-                closes.run(Box::new(move || drop(last)));
-            }
-            last => drop(last),
-        }
+        exec::drop_where_it_may_wait(inner, |inner| &inner.exec);
     }
 }
 

@@ -94,10 +94,7 @@ impl PlainOptions {
         if self.create && !self.write {
             return Err(Error::invalid("creating a file for reading only", "open it for writing, too"));
         }
-        let access = PlainAccess { write: self.write, create: self.create, direct: true };
-        match &self.runtime {
-            Some(runtime) => runtime.open(&paths, access),
-            None => Runtime::shared()?.open(&paths, access),
-        }
+        let runtime = self.runtime.clone().map_or_else(Runtime::shared, Ok)?;
+        runtime.open(&paths, PlainAccess { write: self.write, create: self.create, direct: runtime.is_direct() })
     }
 }

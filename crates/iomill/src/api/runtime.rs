@@ -165,13 +165,7 @@ impl Drop for Runtime {
         }
         // SAFETY: only this takes it, once, and `self` is gone after this.
         let inner = unsafe { ManuallyDrop::take(&mut self.inner) };
-        match Arc::into_inner(inner) {
-            Some(last) if last.exec.has_threads() && !last.exec.may_close() => {
-                let closes = Arc::clone(&last.exec.closes);
-                closes.run(Box::new(move || drop(last)));
-            }
-            last => drop(last),
-        }
+        exec::drop_where_it_may_wait(inner, |inner| &inner.exec);
     }
 }
 
@@ -243,12 +237,15 @@ impl Runtime {
         &self.inner.exec
     }
 
+    /// Whether files are asked for direct I/O. Copies from mapped files are not aligned.
+    pub(super) fn is_direct(&self) -> bool {
+        self.inner.options.engine != Some(EngineKind::Mmap)
+    }
+
     pub(super) fn open(&self, paths: &[std::path::PathBuf], access: PlainAccess) -> Result<super::File> {
         check_may_block("open_plain")?;
         let inner: &Arc<RuntimeInner> = &self.inner;
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(inner) as _;
-        // Copies from mapped files are not aligned.
-        let access = PlainAccess { direct: inner.options.engine != Some(EngineKind::Mmap), ..access };
         let platform = &*inner.options.platform;
         let drive = |file: &PlainFile| inner.drive_of(file);
         let opened = inner.files.open_plain(platform, inner.pager.as_ref(), (paths, access), drive, &owner);
@@ -314,11 +311,8 @@ impl RuntimeInner {
         if usize::from(drive) < DRIVES_MAX {
             service.meter = Some(Meter::new(&self.exec.board, drive, &self.exec.clock));
         }
-        let mut near = ground.cpus.clone();
-        let allowed = cpu::allowed().unwrap_or_default();
-        near.retain(|cpu| allowed.contains(cpu));
         // Before the drive is there, so that its thread finds them.
-        lock(&self.cpus).push(if near.len() == allowed.len() { Vec::new() } else { near });
+        lock(&self.cpus).push(setup::near(ground.cpus.clone(), &cpu::allowed().unwrap_or_default()));
         notices.into_iter().for_each(|notice| self.exec.notice(notice));
         self.exec.add_drive(service).ok_or_else(|| {
             let why =

@@ -201,19 +201,18 @@ fn cpus(cpu_map: Option<&Vec<Vec<usize>>>, catalog: &Catalog, roles: &NodeRoles)
     if let Some(map) = cpu_map {
         return Ok(map.clone());
     }
+    let ground = |drive: &Drive| drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e));
     if roles.nodes.len() > 1 {
-        let ground = |drive: &Drive| drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e));
         let grounds = catalog.drives().iter().map(|drive| Ok(ground(drive)?.node)).collect::<Result<Vec<_>>>()?;
         let nodes = roles.of_drives(&grounds);
         return Ok(nodes.into_iter().map(|node| roles.nodes[node].cpus.clone()).collect());
     }
     let allowed = cpu::allowed().unwrap_or_default();
-    let mut cpus = Vec::new();
-    for drive in catalog.drives() {
-        let ground = drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e))?;
-        let mut near = ground.cpus;
-        near.retain(|cpu| allowed.contains(cpu));
-        cpus.push(if near.len() == allowed.len() { Vec::new() } else { near });
-    }
-    Ok(cpus)
+    catalog.drives().iter().map(|drive| Ok(near(ground(drive)?.cpus, &allowed))).collect()
+}
+
+/// Those of a drive's CPUs that this process may use. Empty if these are all that it may use.
+pub fn near(mut cpus: Vec<usize>, allowed: &[usize]) -> Vec<usize> {
+    cpus.retain(|cpu| allowed.contains(cpu));
+    if cpus.len() == allowed.len() { Vec::new() } else { cpus }
 }

@@ -23,10 +23,10 @@ impl Key {
     /// The key of no page.
     pub const NOTHING: Key = Key(0);
 
-    /// The key of a page. `None` for pages from number 2^40 (4 PiB) on, which are never cached.
+    /// The key of a page. `None` for pages from number 2^40 (4 PiB) on, which no file has.
     #[inline]
     pub fn new(file: u32, page: u64) -> Option<Key> {
-        Key::first(file).page_after(page)
+        (page >> PAGE_BITS == 0).then(|| Key::first(file).page_after(page))
     }
 
     /// The key of a file's page 0.
@@ -36,15 +36,10 @@ impl Key {
         Key(u64::from(file) << PAGE_BITS)
     }
 
-    /// The key of a page of the same file, from that of page 0.
+    /// The key of a page of the same file, from that of page 0. No file is so long that its last page has no key
+    /// (`file::MAX_FILE_BYTES`).
     #[inline(always)]
-    pub fn page_after(self, page: u64) -> Option<Key> {
-        (page >> PAGE_BITS == 0).then_some(Key(self.0 | page))
-    }
-
-    /// The same for a page that the file has: no file is so long that its last page has no key.
-    #[inline(always)]
-    pub fn page_of_file(self, page: u64) -> Key {
+    pub fn page_after(self, page: u64) -> Key {
         debug_assert!(page >> PAGE_BITS == 0);
         Key(self.0 | page)
     }

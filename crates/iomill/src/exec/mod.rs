@@ -156,6 +156,17 @@ pub fn next_instance() -> u64 {
     INSTANCES.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Drops a share of what owns an `Exec`. Runs on any thread. If this is the last share, and this thread may not wait for callbacks, another
+/// thread drops it.
+pub fn drop_where_it_may_wait<T: Send + Sync + 'static>(shared: Arc<T>, exec: impl FnOnce(&T) -> &Exec) {
+    let Some(last) = Arc::into_inner(shared) else { return };
+    let exec = exec(&last);
+    if exec.has_threads() && !exec.may_close() {
+        let closes = Arc::clone(&exec.closes);
+        closes.run(Box::new(move || drop(last)));
+    }
+}
+
 impl Exec {
     /// Threads and engines are made when they are first needed.
     pub fn new(setup: Setup) -> Exec {

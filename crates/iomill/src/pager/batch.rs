@@ -159,14 +159,8 @@ impl Requester {
 
     /// Begins a batch. Its outcome goes to `done`. An error means that nothing has begun, and `done` gets no outcome.
     pub fn begin(self, mut batch: Batch, mut done: BatchReceiver) -> Result<()> {
-        match self.try_begin(&mut batch, &mut done) {
-            Ok(true) => Ok(()),
-            Ok(false) => self.begin_later(batch, done),
-            Err(error) => {
-                done.forget();
-                Err(error)
-            }
-        }
+        let begun = self.try_begin(&mut batch, &mut done);
+        self.or_later(begun, done, || move |this, done| this.try_begin(&mut batch, done))
     }
 
     /// Begins a batch, and takes `done`. `false` if that needs a wait that is forbidden in a waker.
@@ -175,15 +169,19 @@ impl Requester {
         self.start(entered, batch, done).map(|()| true)
     }
 
-    /// The same on a callback thread. From here on errors go to `done`.
-    fn begin_later(self, mut batch: Batch, mut done: BatchReceiver) -> Result<()> {
-        let callbacks = Arc::clone(&self.file.exec().callbacks);
-        if let Err(error) = callbacks.get_ready() {
-            done.forget();
-            return Err(error);
+    /// Takes the result of a first try to begin. If that was `false`, tries `again` on a callback thread, and then errors go to `done`.
+    fn or_later<F>(self, begun: Result<bool>, mut done: BatchReceiver, again: impl FnOnce() -> F) -> Result<()>
+    where
+        F: FnOnce(&Requester, &mut BatchReceiver) -> Result<bool> + Send + 'static,
+    {
+        if matches!(begun, Ok(true)) {
+            return Ok(());
         }
+        let callbacks = Arc::clone(&self.file.exec().callbacks);
+        begun.and_then(|_| callbacks.get_ready()).inspect_err(|_| done.forget())?;
+        let again = again();
         callbacks.run(Box::new(move || {
-            let begun = self.try_begin(&mut batch, &mut done);
+            let begun = again(&self, &mut done);
             drop(self);
             match begun {
                 Ok(true) => {}
@@ -272,29 +270,14 @@ impl Requester {
         check: impl Fn() -> Result<()>,
         mut done: BatchReceiver,
     ) -> Result<()> {
-        match self.try_gather(&mut bytes, ranges.clone(), check, &mut done) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(error) => {
-                done.forget();
-                return Err(error);
+        let begun = self.try_gather(&mut bytes, ranges.clone(), check, &mut done);
+        self.or_later(begun, done, || {
+            let ranges: Vec<(u64, usize)> = ranges.collect();
+            move |this, done| {
+                let within = || this.file.file.check_within(ranges.iter().copied());
+                this.try_gather(&mut bytes, ranges.iter().copied(), within, done)
             }
-        }
-        let callbacks = Arc::clone(&self.file.exec().callbacks);
-        callbacks.get_ready().inspect_err(|_| done.forget())?;
-        let ranges: Vec<(u64, usize)> = ranges.collect();
-        callbacks.run(Box::new(move || {
-            let within = || self.file.file.check_within(ranges.iter().copied());
-            let begun = self.try_gather(&mut bytes, ranges.iter().copied(), within, &mut done);
-            drop(self);
-            match begun {
-                Ok(true) => {}
-                // No callback thread could take the job, so it ran in the waker.
-                Ok(false) => done.tell(Err(Error::BlockingCall { call: "what a waker begins" })),
-                Err(error) => done.tell(Err(error)),
-            }
-        }));
-        Ok(())
+        })
     }
 
     /// Begins a gather, and takes `bytes` and `done`. `false` if that needs a wait that is forbidden in a waker.

@@ -21,15 +21,14 @@ use crate::sys::sync::{Mutex, lock};
 
 /// A page on its way past its full set. Dropping it, also by a panic, passes the outcome to waiting operations. `Ok` has them look again.
 struct Transit<'a> {
-    key: Option<(Key, KeyHash, &'a Cache)>,
+    key: (Key, KeyHash, &'a Cache),
     outcome: Outcome,
 }
 
 impl Drop for Transit<'_> {
     fn drop(&mut self) {
-        if let Some((key, hash, cache)) = self.key {
-            cache.end_bypass(key, hash, self.outcome);
-        }
+        let (key, hash, cache) = self.key;
+        cache.end_bypass(key, hash, self.outcome);
     }
 }
 
@@ -249,15 +248,13 @@ impl OpenFile {
     /// # Safety
     /// As for `complete`.
     async unsafe fn pass_full(&self, io: &Io<'_>, paged: &Paged, op: Op, span: Span, class: Class) -> Result<bool> {
-        let key = paged.key(span.page);
-        if let Some((key, hash, cache)) = key
-            && !cache.begin_bypass(key, hash)
-        {
+        let (key, hash, cache) = paged.key(span.page);
+        if !cache.begin_bypass(key, hash) {
             // The page is there now, or another operation works on it, or too many pages are in transit.
             io.pause().await;
             return Ok(false);
         }
-        let mut transit = Transit { key, outcome: Ok(()) };
+        let mut transit = Transit { key: (key, hash, cache), outcome: Ok(()) };
         paged.pager.with_local(|local| {
             local.tally.add(Counter::Misses, 1);
             local.tally.add(Counter::Bypasses, 1);

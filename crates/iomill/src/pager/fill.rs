@@ -241,17 +241,11 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     /// Ends the fills of a run when its last piece has ended: does with the pages what the call wants, and shows them to all threads.
     /// Appends pages to `over` if their sets need a flush now.
     pub fn end_run(&self, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
-        let of_all;
-        let outcome = match &self.across {
-            None => &outcome,
-            Some(across) => match across.end(run, outcome) {
-                Some(outcome) => {
-                    of_all = outcome;
-                    &of_all
-                }
-                None => return,
-            },
+        let ended = match &self.across {
+            None => Some(outcome),
+            Some(across) => across.end(run, outcome),
         };
+        let Some(outcome) = ended else { return };
         let Run { first, count, ended, .. } = &self.runs[run as usize];
         // Runs mostly end in the order in which they began.
         if let Some((later, _)) = self.entries.get(first + count + FETCH_AHEAD) {
@@ -260,7 +254,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         for index in ended.load(Ordering::Relaxed) as usize..*count {
             // Counted before its end: if the end panics, dropping `self` does not end it again, but ends those after it.
             ended.store(index as u32 + 1, Ordering::Relaxed);
-            over.extend(self.end(&self.entries[first + index], *outcome));
+            over.extend(self.end(&self.entries[first + index], outcome));
         }
     }
 

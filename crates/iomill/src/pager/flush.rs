@@ -12,7 +12,7 @@ use super::open::OpenFile;
 use super::wave::Over;
 use super::{Paged, Pager};
 use crate::cache::key::Key;
-use crate::cache::{Cache, Flush, Outcome};
+use crate::cache::{Flush, Outcome};
 use crate::counters::Counter;
 use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::engine::{Memory, Op};
@@ -60,9 +60,8 @@ impl<'a> Runs<'a> {
             return;
         }
         for page in run.first.page()..run.first.page() + run.count as u64 {
-            if let Some((key, _, cache)) = self.paged.key(page) {
-                cache.end_flush(key, outcome);
-            }
+            let (key, _, cache) = self.paged.key(page);
+            cache.end_flush(key, outcome);
         }
     }
 }
@@ -218,7 +217,7 @@ impl OpenFile {
 
     /// Flushes a page by itself. Returns whether it was dirty.
     pub(super) async fn flush_page(&self, io: &Io<'_>, paged: &Paged, page: u64) -> Result<bool> {
-        let Some((key, ..)) = paged.key(page) else { return Ok(false) };
+        let key = paged.zero.page_after(page);
         let mut copies = paged.pager.take_copy(1)?;
         let mut runs = Runs::new(self, paged);
         // The last page of the copy, so that there is no room for neighbours.
@@ -301,8 +300,10 @@ impl OpenFile {
         let block_pages = self.file.block_bytes() / PAGE_BYTES as u64;
         let block = key.page() - key.page() % block_pages;
         let room = ((copy.len() - at) / PAGE_BYTES).min(PIECE_BYTES / PAGE_BYTES) as u64;
-        let name = |page: u64| paged.key(page).map(|(key, _, cache)| (key, cache));
-        let is_dirty = |page: u64| name(page).is_some_and(|(key, cache): (Key, &Cache)| cache.is_dirty(key));
+        let is_dirty = |page: u64| {
+            let (key, _, cache) = paged.key(page);
+            cache.is_dirty(key)
+        };
         let wanted = key.page();
         let mut first = wanted;
         while first > block && wanted - first + 1 < room && is_dirty(first - 1) {
@@ -311,8 +312,9 @@ impl OpenFile {
         let (mut page, mut copied, mut asked) = (first, 0, None);
         while page < block + block_pages && copied < room {
             let to = copy.as_mut_ptr().wrapping_add(at + copied as usize * PAGE_BYTES);
+            let (key, _, cache) = paged.key(page);
             // SAFETY: `room` pages fit into the copy from `at` on, and nothing else uses it.
-            let begun = name(page).map_or(Flush::Clean, |(key, cache)| unsafe { cache.begin_flush(key, to) });
+            let begun = unsafe { cache.begin_flush(key, to) };
             if page == wanted {
                 asked = Some(begun);
             }
@@ -326,11 +328,11 @@ impl OpenFile {
             }
             page += 1;
         }
-        if copied > 0
-            && let Some((first, _)) = name(first)
-        {
-            runs.push(Run { first, count: copied as usize, at, ended: AtomicBool::new(false) });
-            paged.on_its_way(first.page() + copied - 1);
+        if copied > 0 {
+            let run =
+                Run { first: paged.zero.page_after(first), count: copied as usize, at, ended: AtomicBool::new(false) };
+            runs.push(run);
+            paged.on_its_way(first + copied - 1);
         }
         (asked, copied as usize * PAGE_BYTES)
     }

@@ -43,7 +43,7 @@ impl OpenFile {
         if page >= (len + LAST_BYTE) / PAGE_BYTES as u64 {
             return None;
         }
-        let held = local.pin_hinted(paged, memory, paged.zero.page_of_file(page), page)?;
+        let held = local.pin_hinted(paged, memory, paged.zero.page_after(page), page)?;
         Some(PinnedPage::new(held, (len - page * PAGE_BYTES as u64).min(PAGE_BYTES as u64) as usize))
     }
 }
@@ -56,7 +56,7 @@ impl HitPath<'_> {
     #[inline(always)]
     pub unsafe fn read(self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
         let HitPath { paged, memory, local } = self;
-        let key = paged.zero.page_of_file(page);
+        let key = paged.zero.page_after(page);
         // SAFETY: the caller's promise.
         let copied = unsafe { memory.read(key, (paged.hints, page), within, to, len) };
         if copied {

@@ -264,9 +264,7 @@ impl OpenFile {
             let why = format!("file {:?} ends at {} bytes", self.file.name(), self.file.len());
             return Err(Error::invalid(format!("page {page}"), why));
         }
-        let Some((key, hash, cache)) = paged.key(page) else {
-            return Err(Error::invalid(format!("page {page}"), "pages beyond 2^40 are not cached, so not pinned"));
-        };
+        let (key, hash, cache) = paged.key(page);
         let pager = &paged.pager;
         let held = pager.with_local(|local| local.pin(paged, cache, (key, hash), is_hit))?;
         Ok(held.map(|held| PinnedPage { held, len: left.min(PAGE_BYTES as u64) as usize }))

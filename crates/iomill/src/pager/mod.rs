@@ -321,18 +321,18 @@ impl Paged {
     /// forgets nothing, if pins leave no frame for that page.
     pub fn cut_behind(&self, len: u64) -> bool {
         let within = (len % PAGE_BYTES as u64) as usize;
-        if within > 0
-            && let Some((key, _, cache)) = self.key(len / PAGE_BYTES as u64)
-            && !cache.zero_end(key, within)
-        {
-            return false;
+        if within > 0 {
+            let (key, _, cache) = self.key(len / PAGE_BYTES as u64);
+            if !cache.zero_end(key, within) {
+                return false;
+            }
         }
         self.cut(len.next_multiple_of(PAGE_BYTES as u64));
         true
     }
 
-    /// The keys of pages. Pages too far out to be cached are left out.
+    /// The keys of pages.
     fn keys<'a>(&'a self, pages: impl IntoIterator<Item = &'a u64> + 'a) -> impl Iterator<Item = Key> + 'a {
-        pages.into_iter().filter_map(|&page| self.zero.page_after(page))
+        pages.into_iter().map(|&page| self.zero.page_after(page))
     }
 }

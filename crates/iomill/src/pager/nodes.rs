@@ -97,8 +97,7 @@ impl Spread {
         let home = self.home();
         let mut shares = vec![Vec::new(); self.count()];
         spans.retain(|span| {
-            let Some(key) = paged.zero.page_after(span.page) else { return true };
-            let node = key.node(self.count());
+            let node = paged.zero.page_after(span.page).node(self.count());
             if Some(node) != home {
                 shares[node].push(*span);
             }
@@ -200,12 +199,12 @@ impl Pager {
 }
 
 impl Paged {
-    /// The key of a page, its hash, and the cache that it belongs to. `None` if the page is too far out to be cached.
+    /// The key of a page, its hash, and the cache that it belongs to.
     #[inline(always)]
-    pub fn key(&self, page: u64) -> Option<(Key, KeyHash, &Cache)> {
-        let key = self.zero.page_after(page)?;
+    pub fn key(&self, page: u64) -> (Key, KeyHash, &Cache) {
+        let key = self.zero.page_after(page);
         let cache = self.pager.cache_of(key);
-        Some((key, cache.directory().hash(key), cache))
+        (key, cache.directory().hash(key), cache)
     }
 
     /// Whether the calling thread looks into this cache itself, for a page alone. Else such a page goes by message.

@@ -34,7 +34,7 @@ impl Paged {
         };
         self.pager.with_local(|local| {
             local.tally.add(Counter::BytesRead, extent.len as u64);
-            let looks = self.key(span.page).is_some_and(|(.., cache)| self.looks_itself(cache));
+            let looks = self.looks_itself(self.pager.cache_of(self.zero.page_after(span.page)));
             // SAFETY: as above.
             let found = looks && unsafe { self.read_span(local, span) };
             if !found {
@@ -49,7 +49,7 @@ impl Paged {
     /// # Safety
     /// As for `read`.
     pub(super) unsafe fn read_span(&self, local: &Local, span: Span) -> bool {
-        let Some((key, hash, cache)) = self.key(span.page) else { return false };
+        let (key, hash, cache) = self.key(span.page);
         // SAFETY: a span is within its page, and its memory is the caller's.
         let found = unsafe { cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
         if found {
@@ -111,7 +111,8 @@ impl Paged {
     unsafe fn read_in_sets(&self, local: &Local, missing: &mut Vec<Span>, first: usize) {
         let mut kept = first;
         for at in first..missing.len() {
-            if let Some((_, hash, cache)) = missing.get(at + OVERLAP).and_then(|later| self.key(later.page)) {
+            if let Some(later) = missing.get(at + OVERLAP) {
+                let (_, hash, cache) = self.key(later.page);
                 cache.prefetch(hash);
             }
             let span = missing[at];
@@ -126,7 +127,8 @@ impl Paged {
 
     /// Whether a page is in the cache.
     pub fn is_there(&self, page: u64) -> bool {
-        self.key(page).is_some_and(|(key, hash, cache)| cache.directory().find(key, hash).is_some())
+        let (key, hash, cache) = self.key(page);
+        cache.directory().find(key, hash).is_some()
     }
 }
 
@@ -175,7 +177,7 @@ impl<'a> OverlappingReads<'a> {
     /// The span's memory is writable until `end`, and nothing else uses it.
     #[inline(always)]
     unsafe fn push(&mut self, span: Span) {
-        let Some(key) = self.paged.zero.page_after(span.page) else { return self.missing.push(span) };
+        let key = self.paged.zero.page_after(span.page);
         self.memory.prefetch_hint(self.paged.hints, span.page);
         let Span { within, len, buf, .. } = span;
         self.asked[self.count % (2 * OVERLAP)] = Asking { key, buf, within, len, hint: Hint::NOWHERE };

@@ -98,14 +98,14 @@ impl Pager {
         }
         // All resizes begin before the first continues. So of two calls at a time the same one comes first on all nodes.
         let shares = super::nodes::shares(bytes, ways, self.caches().count());
-        let resizes: Vec<_> =
+        let mut resizes: Vec<_> =
             self.caches().zip(shares).map(|(cache, bytes)| (cache, cache.begin_resize(bytes))).collect();
-        for (cache, mut resize) in resizes {
-            self.resize_one(exec, cache, &mut resize)?;
-            // Before `resize` ends: of two calls at a time the one that ends last leaves its number of pages.
-            self.memory.set_pages(self.pages()).map_err(|source| Error::MemoryKept { source })?;
-        }
+        let resized = resizes.iter_mut().try_for_each(|(cache, resize)| self.resize_one(exec, cache, resize));
+        // Before the resizes end: of two calls at a time the one that ends last leaves its sizes.
+        let hints = self.memory.set_pages(self.pages()).map_err(|source| Error::MemoryKept { source });
+        resized.and(hints)?;
         self.board.set_cache_bytes(bytes);
+        drop(resizes);
         Ok(())
     }
 

@@ -66,7 +66,7 @@ impl Paged {
     /// # Safety
     /// The span's memory is valid. For reads nothing else uses it.
     unsafe fn ask(&self, local: &Local, want: Want, span: Span, set_dirty: u32) -> (Asked, Wants) {
-        let Some((key, hash, cache)) = self.key(span.page) else { return (Asked::Full, Wants::Nothing) };
+        let (key, hash, cache) = self.key(span.page);
         if want != Want::Write {
             // A page to be read, or read ahead, was not found a moment ago. For a page to be touched this is the first look.
             if want == Want::Touch && cache.directory().find(key, hash).is_some() {
@@ -111,14 +111,13 @@ impl Paged {
     /// Prefetches the memory that filling a page will read and write.
     #[inline]
     pub(super) fn prefetch(&self, page: u64) {
-        if let Some((key, hash, cache)) = self.key(page) {
-            cache.prefetch_to_fill(key, hash);
-        }
+        let (key, hash, cache) = self.key(page);
+        cache.prefetch_to_fill(key, hash);
     }
 
     /// A waiter for a page that another operation fills, or moves past the cache.
     pub(super) fn waiter(&self, page: u64) -> Option<Arc<Waiter>> {
-        let (key, hash, cache) = self.key(page)?;
+        let (key, hash, cache) = self.key(page);
         cache.waiter(key, hash, false)
     }
 
