@@ -266,9 +266,9 @@ pub enum Command {
     #[command(after_help = "Example:\n  iomill -a /mnt/ssd0 top\n  iomill top --interval 10s --count 6 --json\n\n\
                             It shows processes of the same user only. On a terminal, q ends it.")]
     Top(Top),
-    /// Repeat recorded accesses on an array, or simulate which of them caches would hit
+    /// Repeat recorded accesses on an array or a plain file, or simulate which of them caches would hit
     #[command(after_help = "Example:\n  iomill replay oltp.csv.xz -a /mnt/ssd0 --threads 4\n  \
-                            iomill replay --simulate *.csv.xz --svg hits.svg\n\n\
+                            iomill replay oltp.csv.xz --plain tables.db --cache 256MiB\n  iomill replay --simulate *.csv.xz --svg hits.svg\n\n\
                             Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or the output of blkparse.")]
     Replay(Replay),
     /// Measure what drives and machine can do, and where the time goes

@@ -126,6 +126,7 @@ fn library_kind(error: &Error) -> &'static str {
     match error {
         Error::Io { .. } => "io",
         Error::PartCut { .. } => "part_cut",
+        Error::FileCut { .. } => "file_cut",
         Error::Drive { .. } => "drive",
         Error::Corrupt { .. } => "corrupt",
         Error::Locked { .. } => "locked",

@@ -151,6 +151,55 @@ fn a_named_file_is_changed_only_when_that_is_asked_for() {
     site.run(["replay", "t.csv", "--file", "short"]).failed(2, &["short", "105000", "truncate"]);
 }
 
+#[test]
+fn a_plain_file_is_replayed_on_and_only_read() {
+    let site = Site::bare(0);
+    site.file("t.csv", TRACE.as_bytes());
+    let content = bytes(105_000);
+    let path = site.file("features.bin", &content);
+    let changed = || fs::metadata(&path).unwrap().modified().unwrap();
+    let before = changed();
+    for more in [&["--threads", "3"][..], &["--cache", "0"], &["--mode", "drive-threads"], &["--engine", "posix"]] {
+        let line = ["replay", "t.csv", "--plain", "features.bin", "--json"];
+        let replay = site.run_bare([&line[..], more].concat()).good().json();
+        assert_eq!((&replay["file"], &replay["plain"]), (&Value::Null, &"features.bin".into()));
+        assert_eq!((&replay["reads"], &replay["bytes"]), (&4.into(), &(4096 + 1 + 512 + 5000).into()));
+        assert_eq!((&replay["writes"], &replay["writes_left_out"]), (&0.into(), &1.into()));
+        let notes = replay["notices"].to_string();
+        assert!(notes.contains("1 writes are left out; a plain file is only read"), "{notes}");
+        assert_eq!(replay["hit_rate_whole"].is_null(), more[0] == "--cache");
+    }
+    assert!(fs::read(&path).unwrap() == content && changed() == before);
+    site.file("short", &content[..104_999]);
+    let said = ["\"short\"", "104999 bytes", "reaches 105000", "--limit"];
+    site.run_bare(["replay", "t.csv", "--plain", "short"]).failed(2, &said);
+    site.run_bare(["replay", "t.csv", "--plain", "short", "--limit", "4"]).good();
+}
+
+#[test]
+fn a_plain_file_is_refused_where_it_makes_no_sense() {
+    let site = Site::new(1);
+    site.file("t.csv", TRACE.as_bytes());
+    site.file("f", &bytes(105_000));
+    site.feed(["put", "-", "data"], &bytes(105_000)).good();
+    let part = fs::read_dir(site.path("ssd0/iomill/parts")).unwrap().next().unwrap().unwrap().path();
+    for (more, code, said) in [
+        (&["--plain", "none"][..], 1, "none"),
+        (&["--plain", "."], 1, "."),
+        (&["--plain", part.to_str().unwrap()], 2, "belongs to an array"),
+        (&["--plain", "f", "--file", "data"], 2, "--file"),
+        (&["--plain", "f", "--writes"], 2, "--writes"),
+        (&["--plain", "f", "--sparse"], 2, "--sparse"),
+        (&["--plain", "f", "--simulate"], 2, "--simulate"),
+        (&["--plain", "f", "-a", "ssd0"], 2, "--array"),
+        (&["--plain", "f", "--topology", "one"], 2, "--topology"),
+        (&["--plain", "f", "--policy", "lru,lfu"], 2, "one policy; --simulate"),
+        (&["--plain", "f", "--set-size", "6"], 2, "12"),
+    ] {
+        site.run_bare([&["replay", "t.csv"], more].concat()).failed(code, &[said]);
+    }
+}
+
 /// Reads and writes of all lengths. Some pages are used often.
 fn mixed_trace() -> String {
     let mut text = String::new();
@@ -181,6 +230,17 @@ fn the_array_s_cache_hits_as_often_as_the_simulated_one() {
             // The real cache evicts clean pages before dirty ones.
             assert!((ours - theirs).abs() < 0.03, "{policy}, {key}: {ours}, simulated {theirs}");
         }
+    }
+    let reads: String =
+        mixed_trace().lines().filter(|line| line.starts_with('r')).map(|line| format!("{line}\n")).collect();
+    site.file("reads.csv", reads.as_bytes());
+    site.file("plain", &bytes(3100 * 4096));
+    let line = ["replay", "reads.csv", "--json", "--policy", "lru", "--set-size", "8"];
+    let simulated = site.run_bare([&line[..], &["--simulate", "--cache-pages", "480"]].concat()).good().json();
+    let real = site.run_bare([&line[..], &["--plain", "plain", "--cache", "1920KiB"]].concat()).good().json();
+    for key in ["hit_rate_warm", "hit_rate_whole"] {
+        let (ours, theirs) = (real[key].as_f64().unwrap(), simulated[key].as_f64().unwrap());
+        assert!((ours - theirs).abs() < 0.03, "a plain file, {key}: {ours}, simulated {theirs}");
     }
     let none = site.run(["replay", "t.csv", "--json", "--cache", "0"]).good().json();
     assert_eq!((&none["cache_bytes"], &none["hit_rate_warm"]), (&0.into(), &Value::Null));

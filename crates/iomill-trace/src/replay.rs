@@ -1,8 +1,8 @@
-//! The requests of a trace on a file of an array, in their order, as fast as the array does them.
+//! The requests of a trace on a file, of an array or a plain one, in their order, as fast as iomill does them.
 //!
 //! Goals: a survey of the whole trace first, so that errors do not come half way. Threads take the requests in turn.
-//! The time of each call is measured around it. Non-goals: the recorded times between requests; the array and the file,
-//! which belong to the caller.
+//! The time of each call is measured around it. Non-goals: the recorded times between requests; the file and what it was opened
+//! with, which belong to the caller.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use iomill::{Array, Buffer, Counters, Error, File};
+use iomill::{Array, Buffer, Counters, Error, File, Runtime};
 
 use crate::error::{Result, TraceError};
 use crate::format::{END_BYTES_MAX, Op};
@@ -135,6 +135,31 @@ pub enum ReplayMode {
     Prepare,
 }
 
+/// What a file was opened with. It counts what is done on the file.
+#[derive(Clone, Copy, Debug)]
+pub enum Owner<'a> {
+    /// An array.
+    Array(&'a Array),
+    /// The runtime of a plain file.
+    Runtime(&'a Runtime),
+}
+
+impl Owner<'_> {
+    fn counters(self) -> Counters {
+        match self {
+            Owner::Array(array) => array.counters(),
+            Owner::Runtime(runtime) => runtime.counters(),
+        }
+    }
+
+    fn buffer(self, len: usize) -> Result<Buffer> {
+        Ok(match self {
+            Owner::Array(array) => array.buffer(len),
+            Owner::Runtime(runtime) => runtime.buffer(len),
+        }?)
+    }
+}
+
 /// The settings of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -157,7 +182,7 @@ pub struct Figures {
     pub bytes: u64,
     /// From the first request to the end of the last one.
     pub wall: Duration,
-    /// What the array counted meanwhile.
+    /// What the array or the runtime counted meanwhile.
     pub whole: Counters,
     /// What it counted in the second half of the page accesses. The first half warms the cache. With several threads
     /// the halves are only about equal.
@@ -198,7 +223,7 @@ impl Figures {
 
 /// What the threads share.
 struct Course<'a> {
-    array: &'a Array,
+    owner: Owner<'a>,
     file: &'a File,
     survey: &'a Survey,
     settings: Settings,
@@ -220,7 +245,7 @@ struct Course<'a> {
 /// grows meanwhile. `cancel` ends it soon, with the figures so far.
 pub fn run(
     reader: Reader,
-    (array, file): (&Array, &File),
+    (owner, file): (Owner<'_>, &File),
     survey: &Survey,
     settings: Settings,
     done_bytes: &AtomicU64,
@@ -228,7 +253,7 @@ pub fn run(
 ) -> Result<Figures> {
     let (give, take) = sync_channel(BATCHES);
     let course = Course {
-        array,
+        owner,
         file,
         survey,
         settings,
@@ -240,7 +265,7 @@ pub fn run(
         cancel,
         stop: AtomicBool::new(false),
     };
-    let (started, before) = (Instant::now(), array.counters());
+    let (started, before) = (Instant::now(), owner.counters());
     let mut figures = Figures::new()?;
     thread::scope(|scope| {
         let course = &course;
@@ -272,7 +297,7 @@ pub fn run(
         read.and(result)
     })?;
     figures.wall = started.elapsed();
-    let after = array.counters();
+    let after = owner.counters();
     figures.whole = after.since(&before);
     figures.warm = after.since(course.at_half.get().unwrap_or(&before));
     Ok(figures)
@@ -317,7 +342,7 @@ impl Course<'_> {
     fn work(&self) -> Result<Figures> {
         let len = (u64::from(self.survey.longest_bytes) + 2 * PAGE_BYTES).next_multiple_of(PAGE_BYTES);
         // The bytes of writes never come from reads, because drives may skip the zeroes of holes.
-        let (mut buffer, mut content) = (self.array.buffer(len as usize)?, self.array.buffer(len as usize)?);
+        let (mut buffer, mut content) = (self.owner.buffer(len as usize)?, self.owner.buffer(len as usize)?);
         content.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8 | 1);
         let mut figures = Figures::new()?;
         while !self.stop.load(Ordering::Relaxed) && !self.cancel.load(Ordering::Relaxed) {
@@ -342,7 +367,7 @@ impl Course<'_> {
     fn look_for_half(&self, pages: u64) {
         let left = self.to_half.fetch_sub(pages as i64, Ordering::Relaxed);
         if left >= 0 && left < pages as i64 {
-            let _first_here = self.at_half.set(self.array.counters());
+            let _first_here = self.at_half.set(self.owner.counters());
         }
     }
 
@@ -413,7 +438,7 @@ mod tests {
         let file = array.create_file(name, iomill::Layout::default())?;
         file.set_len(survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
         let (settings, done) = (Settings { threads: 3, mode, limit: u64::MAX }, AtomicU64::new(0));
-        let figures = run(reader(text), (array, &file), &survey, settings, &done, &NEVER)?;
+        let figures = run(reader(text), (Owner::Array(array), &file), &survey, settings, &done, &NEVER)?;
         Ok((figures, file))
     }
 
@@ -500,7 +525,8 @@ mod tests {
         let survey = Survey::of(&mut reader(TRACE), u64::MAX, &NEVER).unwrap();
         let settings = Settings { threads: 2, mode: ReplayMode::ReadsOnly, limit: u64::MAX };
         let done = AtomicU64::new(0);
-        let error = run(reader(TRACE), (&array, &cut), &survey, settings, &done, &NEVER).unwrap_err().to_string();
+        let error =
+            run(reader(TRACE), (Owner::Array(&array), &cut), &survey, settings, &done, &NEVER).unwrap_err().to_string();
         assert!(error.contains("it was cut"), "{error}");
     }
 
@@ -515,10 +541,11 @@ mod tests {
         let survey_of = |cancel| Survey::of(&mut reader(&many), u64::MAX, &AtomicBool::new(cancel)).unwrap().requests();
         assert_eq!((survey_of(false), survey_of(true)), (6 * BATCH as u64, 0));
         let settings = Settings { threads: 2, mode: ReplayMode::AsRecorded, limit: BATCH as u64 + 7 };
-        let figures = run(reader(&many), (&array, &file), &survey, settings, &done, &NEVER).unwrap();
+        let figures = run(reader(&many), (Owner::Array(&array), &file), &survey, settings, &done, &NEVER).unwrap();
         assert_eq!((figures.reads, done.into_inner()), (BATCH as u64 + 7, 512 * (BATCH as u64 + 7)));
         let cancel = AtomicBool::new(true);
-        let figures = run(reader(&many), (&array, &file), &survey, settings, &AtomicU64::new(0), &cancel).unwrap();
+        let figures =
+            run(reader(&many), (Owner::Array(&array), &file), &survey, settings, &AtomicU64::new(0), &cancel).unwrap();
         assert_eq!(figures.reads, 0);
     }
 }

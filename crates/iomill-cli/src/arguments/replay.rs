@@ -25,7 +25,7 @@ pub struct Replay {
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
-    /// Rule that chooses which page makes room for another. On an array one of lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu and
+    /// Rule that chooses which page makes room for another. On an array or a plain file one of lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu and
     /// duel; with --simulate several, also global-lru, global-arc and optimum [default: duel; with --simulate all]
     #[arg(long = "policy", value_name = "P,P,...", value_delimiter = ',')]
     pub policies: Vec<Policy>,
@@ -51,27 +51,31 @@ pub struct Replay {
     #[arg(long, value_name = "CSV", requires = "simulate", help_heading = "Simulation")]
     pub reference: Option<PathBuf>,
 
-    /// Memory for the array's cache; 0 for none [default: 512 MiB, and at most a quarter of the memory]
-    #[arg(long, value_name = "SIZE", conflicts_with = "simulate", help_heading = "Replay on an array",
+    /// Memory for the cache; 0 for none [default: 512 MiB, and at most a quarter of the memory]
+    #[arg(long, value_name = "SIZE", conflicts_with = "simulate", help_heading = "Replay on an array or a plain file",
           value_parser = size)]
     pub cache: Option<u64>,
     /// The most that the cache reads ahead of sequential requests, up to 4MiB. By default it does not, so that hit rates are those of
     /// the simulation
-    #[arg(long, value_name = "SIZE", default_value = "0", conflicts_with = "simulate", help_heading = "Replay on an array",
+    #[arg(long, value_name = "SIZE", default_value = "0", conflicts_with = "simulate", help_heading = "Replay on an array or a plain file",
           value_parser = read_ahead)]
     pub read_ahead: u64,
     /// Replay on this file of the array [default: a temporary file, which is removed afterwards]
-    #[arg(long, value_name = "NAME", conflicts_with = "simulate", help_heading = "Replay on an array")]
+    #[arg(long, value_name = "NAME", conflicts_with = "simulate", help_heading = "Replay on an array or a plain file")]
     pub file: Option<String>,
+    /// Replay on this ordinary file, which lies outside any array and is only read: writes of the trace are left out
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["simulate", "file", "writes", "sparse"],
+          help_heading = "Replay on an array or a plain file")]
+    pub plain: Option<PathBuf>,
     /// Let the trace's writes overwrite the data of FILE; without this they are left out
-    #[arg(long, requires = "file", conflicts_with = "simulate", help_heading = "Replay on an array")]
+    #[arg(long, requires = "file", conflicts_with = "simulate", help_heading = "Replay on an array or a plain file")]
     pub writes: bool,
     /// Leave the temporary file empty, instead of first writing all pages that the trace touches. Reads of holes
     /// then never reach a drive
-    #[arg(long, conflicts_with_all = ["file", "simulate"], help_heading = "Replay on an array")]
+    #[arg(long, conflicts_with_all = ["file", "simulate"], help_heading = "Replay on an array or a plain file")]
     pub sparse: bool,
     /// Number of threads; they take the requests in turn
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "simulate",
-          value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Replay on an array")]
+          value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Replay on an array or a plain file")]
     pub threads: u16,
 }

@@ -66,6 +66,14 @@ impl RuntimeOptions {
         RuntimeOptions(ArrayOptions::new().topology(Topology::One))
     }
 
+    /// The options of an array, as far as a runtime has them: those of nodes and the profile are left out, because both name an array's
+    /// drives.
+    #[cfg(feature = "internals")]
+    pub fn like(options: ArrayOptions) -> RuntimeOptions {
+        let (cache_nodes, io_nodes, profile) = (None, None, None);
+        RuntimeOptions(ArrayOptions { cache_nodes, io_nodes, profile, ..options }.topology(Topology::One))
+    }
+
     /// As [`ArrayOptions::cache_bytes`].
     pub fn cache_bytes(self, bytes: u64) -> Self {
         RuntimeOptions(self.0.cache_bytes(bytes))

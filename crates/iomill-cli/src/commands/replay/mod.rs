@@ -1,4 +1,4 @@
-//! `iomill replay`: repeats recorded accesses, on an array or in simulated caches.
+//! `iomill replay`: repeats recorded accesses, on an array, on a plain file, or in simulated caches.
 
 mod real;
 mod simulate;

@@ -1,17 +1,17 @@
-//! `iomill replay` on an array: makes the requests of a trace on a file, in order.
+//! `iomill replay` on an array or a plain file: makes the requests of a trace on a file, in order.
 //!
-//! Unless a file is named, they go to a temporary one, which is removed. A named file changes only with `--writes`. A killed
-//! replay leaves a file named like that of an unfinished `put`, so that `check` finds it.
+//! Unless a file is named, they go to a temporary one, which is removed. A named file changes only with `--writes`, and a plain file
+//! never. A killed replay leaves a file named like that of an unfinished `put`, so that `check` finds it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use iomill::{Array, ArrayOptions, File, PolicyKind};
+use iomill::{Array, ArrayOptions, File, PlainOptions, PolicyKind, Runtime, RuntimeOptions, Topology};
 use iomill_bench::human;
 use iomill_trace::pages::PAGE_BYTES;
-use iomill_trace::replay::{self, Figures, ReplayMode, Settings, Survey};
+use iomill_trace::replay::{self, Figures, Owner, ReplayMode, Settings, Survey};
 use iomill_trace::simulate::Policy;
 use iomill_trace::{Reader, TraceError};
 use serde_json::{Value, json};
@@ -43,12 +43,15 @@ struct Task<'a> {
 
 pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
     let [path] = &arguments.traces[..] else {
-        let why = "give one trace to replay on an array; --simulate takes several";
+        let why = "give one trace to replay on a file; --simulate takes several";
         return Err(Failure::Usage(why.to_owned()));
     };
-    // An error of the array comes before the trace is read, which may take long.
-    context.starts()?;
+    // An error of the array or the file comes before the trace is read, which may take long.
     let options = with_cache(context, arguments)?;
+    let plain = match &arguments.plain {
+        Some(plain) => Some((plain, open_plain(context, plain, &options)?)),
+        None => context.starts().map(|_| None)?,
+    };
     let kind = std::fs::metadata(path).map_err(Failure::local("read", path))?;
     if !kind.is_file() {
         let why = "it is no regular file, and a trace is read more than once; write the trace to a regular file first"
@@ -59,9 +62,10 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
     let survey = Survey::of(&mut Reader::open(path, arguments.format)?, arguments.limit, interrupt.flag())?;
     interrupt.check()?;
     let task = Task { context, arguments, path, survey, interrupt, options };
-    match &arguments.file {
-        None => task.on_temporary(),
-        Some(name) => {
+    match (&arguments.file, plain) {
+        (_, Some((path, (runtime, file)))) => task.on_plain(path, &runtime, file),
+        (None, None) => task.on_temporary(),
+        (Some(name), None) => {
             let array = task.options.clone().read_only(!task.writes()).open_at(context.starts()?)?;
             context.with(array, |array| task.on_file(array, name))
         }
@@ -70,12 +74,12 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
 
 /// The options for the array during the replay itself.
 fn with_cache(context: &Context<'_>, arguments: &Replay) -> Result<ArrayOptions> {
-    let one = |what: &str| Failure::Usage(format!("an array's cache has one {what}; --simulate takes several"));
+    let one = |what: &str| Failure::Usage(format!("a file's cache has one {what}; --simulate takes several"));
     let policy = match arguments.policies[..] {
         [] => PolicyKind::default(),
         [Policy::Sets(policy)] => policy,
         [policy] => {
-            let why = format!("{policy} exists only with --simulate; an array's cache has {}", names());
+            let why = format!("{policy} exists only with --simulate; a file's cache has {}", names());
             return Err(Failure::Usage(why));
         }
         _ => return Err(one("policy")),
@@ -106,6 +110,20 @@ fn names() -> String {
     PolicyKind::ALL.map(PolicyKind::name).join(", ")
 }
 
+/// Opens a plain file for reading, with a cache of its own.
+fn open_plain(context: &Context<'_>, path: &Path, options: &ArrayOptions) -> Result<(Runtime, File)> {
+    let (global, nodes) = (context.global, &context.global.nodes);
+    let names_nodes = nodes.topology != Topology::default() || nodes.cache_nodes.is_some() || nodes.io_nodes.is_some();
+    if !global.array.is_empty() || global.profile.is_some() || names_nodes {
+        let why = "a plain file belongs to no array; leave --plain out, or leave out --array, --profile, --topology, --cache-nodes and \
+                   --io-nodes";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    let runtime = RuntimeOptions::like(options.clone()).start()?;
+    let file = PlainOptions::new().runtime(&runtime).open(path)?;
+    Ok((runtime, file))
+}
+
 impl Task<'_> {
     /// Whether the replay changes the named file.
     fn writes(&self) -> bool {
@@ -114,25 +132,45 @@ impl Task<'_> {
 
     fn on_file(&self, array: &Array, name: &str) -> Result<Answer> {
         let file = array.open_file(name)?;
-        if file.len() < self.survey.end_bytes {
-            let why = format!(
-                "it has {} bytes, and the trace reaches {}; choose a longer file, or extend this one by a hole with \
-                 `iomill truncate {name} {}`",
-                file.len(),
-                self.survey.end_bytes,
-                self.survey.end_bytes
-            );
-            return Err(iomill::Error::Invalid { what: format!("file {name:?}"), why }.into());
-        }
+        let end = self.survey.end_bytes;
+        self.is_long_enough(&file, name, &format!("or extend this one by a hole with `iomill truncate {name} {end}`"))?;
         let mode = if self.arguments.writes { ReplayMode::AsRecorded } else { ReplayMode::ReadsOnly };
         let left_out = if self.arguments.writes { 0 } else { self.survey.writes };
-        if left_out > 0 {
-            let many = human::count(left_out as f64);
-            self.context.note([format!("{many} writes are left out; --writes lets them change {name:?}")]);
-        }
-        let figures = self.replay(array, &file, mode, "")?;
+        self.note_left_out(left_out, &format!("--writes lets them change {name:?}"));
+        let figures = self.replay(Owner::Array(array), &file, mode, "")?;
         file.close()?;
-        self.answer(&figures, Some(name), left_out)
+        self.answer(&figures, (Some(name), None), left_out)
+    }
+
+    fn on_plain(&self, path: &Path, runtime: &Runtime, file: File) -> Result<Answer> {
+        self.is_long_enough(
+            &file,
+            &path.display().to_string(),
+            "or replay only the beginning of the trace with --limit",
+        )?;
+        self.note_left_out(self.survey.writes, "a plain file is only read");
+        let replayed = self.replay(Owner::Runtime(runtime), &file, ReplayMode::ReadsOnly, "");
+        let closed = file.close();
+        self.context.note(runtime.notices());
+        let figures = replayed?;
+        closed?;
+        self.answer(&figures, (None, Some(path)), self.survey.writes)
+    }
+
+    /// Refuses a file that ends before the trace's last request. `way_out` is what to do besides choosing another file.
+    fn is_long_enough(&self, file: &File, name: &str, way_out: &str) -> Result<()> {
+        let (len, end) = (file.len(), self.survey.end_bytes);
+        if len >= end {
+            return Ok(());
+        }
+        let why = format!("it has {len} bytes, and the trace reaches {end}; choose a longer file, {way_out}");
+        Err(iomill::Error::Invalid { what: format!("file {name:?}"), why }.into())
+    }
+
+    fn note_left_out(&self, writes: u64, why: &str) {
+        if writes > 0 {
+            self.context.note([format!("{} writes are left out; {why}", human::count(writes as f64))]);
+        }
     }
 
     /// Replays on a new temporary file. It is prepared without the cache, which is empty when the replay begins.
@@ -153,7 +191,7 @@ impl Task<'_> {
         self.context.with(array, |array| {
             let replayed = self.replay_on(array, &name);
             match (replayed, array.delete(&name)) {
-                (Ok(figures), Ok(())) => self.answer(&figures, None, 0),
+                (Ok(figures), Ok(())) => self.answer(&figures, (None, None), 0),
                 (Ok(_), Err(error)) => Err(Failure::from(error).and(remains(&name))),
                 (Err(failure), Ok(())) => Err(failure),
                 (Err(failure), Err(error)) => Err(failure.and(format!("{error}; {}", remains(&name)))),
@@ -171,7 +209,7 @@ impl Task<'_> {
                 self.context.note([what.to_owned()]);
                 return Ok(());
             }
-            self.replay(array, &file, ReplayMode::Prepare, "preparing").map(|_figures| ())
+            self.replay(Owner::Array(array), &file, ReplayMode::Prepare, "preparing").map(|_figures| ())
         };
         close_or_discard(fill(), file)
     }
@@ -179,11 +217,11 @@ impl Task<'_> {
     /// Opens the file, replays on it and closes it.
     fn replay_on(&self, array: &Array, name: &str) -> Result<Figures> {
         let file = array.open_file(name)?;
-        close_or_discard(self.replay(array, &file, ReplayMode::AsRecorded, ""), file)
+        close_or_discard(self.replay(Owner::Array(array), &file, ReplayMode::AsRecorded, ""), file)
     }
 
     /// Goes through the trace once, and shows the progress.
-    fn replay(&self, array: &Array, file: &File, mode: ReplayMode, what: &'static str) -> Result<Figures> {
+    fn replay(&self, owner: Owner<'_>, file: &File, mode: ReplayMode, what: &'static str) -> Result<Figures> {
         let settings = Settings { threads: self.arguments.threads.into(), mode, limit: self.arguments.limit };
         let reader = Reader::open(self.path, self.arguments.format)?;
         let written = if mode == ReplayMode::ReadsOnly { 0 } else { self.survey.write_bytes };
@@ -192,7 +230,7 @@ impl Task<'_> {
         let done = AtomicU64::new(0);
         let (cancel, survey) = (self.interrupt.flag(), &self.survey);
         let figures = thread::scope(|scope| {
-            let work = || replay::run(reader, (array, file), survey, settings, &done, cancel);
+            let work = || replay::run(reader, (owner, file), survey, settings, &done, cancel);
             let work = match thread::Builder::new().name("replay".to_owned()).spawn_scoped(scope, work) {
                 Ok(work) => work,
                 Err(error) => return Err(machine(&error.to_string())),
@@ -210,7 +248,8 @@ impl Task<'_> {
         Ok(figures??)
     }
 
-    fn answer(&self, figures: &Figures, file: Option<&str>, left_out: u64) -> Result<Answer> {
+    /// `file` is the named file of the array, and `plain` the plain file.
+    fn answer(&self, figures: &Figures, (file, plain): (Option<&str>, Option<&Path>), left_out: u64) -> Result<Answer> {
         let (p50, p99) = (figures.latency_us(50.0), figures.latency_us(99.0));
         let headings = ["trace", "?>requests", ">op/s", "?>bytes/s", ">p50", ">p99", ">warm hits, %", ">all hits, %"];
         let mut table = Table::new(&headings);
@@ -229,6 +268,7 @@ impl Task<'_> {
         let document: Value = json!({
             "trace": trace_name(self.path),
             "file": file,
+            "plain": plain.map(|path| path.to_string_lossy()),
             "threads": self.arguments.threads,
             "reads": figures.reads,
             "writes": figures.writes,
