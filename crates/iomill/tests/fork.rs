@@ -226,13 +226,18 @@ fn calls_of_the_file(file: &File) -> std::result::Result<(), String> {
     forked("read_at of what is cached", file.read_at(&mut bytes[..100], 0))?;
     forked("read_at", file.read_at(&mut bytes, 40 * PAGE as u64))?;
     forked("read_many", file.read_many(&mut bytes[..200], &[0, 100], 100))?;
+    forked("read_ranges", file.read_ranges(&mut bytes[..200], &[(0, 200)]))?;
+    forked("read_rows", file.read_rows(&mut bytes[..200], &[0u32, 1], 100, 0))?;
+    forked("read_owned", file.read_owned(0, PAGE))?;
     forked("write_at", file.write_at(&bytes, 0))?;
+    forked("write_ranges", file.write_ranges(&bytes[..200], &[(0, 200)]))?;
     forked("write_many", file.write_many(&bytes[..200], &[0, 100], 100))?;
     forked("read_vectored_at", file.read_vectored_at(&mut [std::io::IoSliceMut::new(&mut bytes)], 0))?;
     forked("write_vectored_at", file.write_vectored_at(&[std::io::IoSlice::new(&bytes)], 0))?;
     forked("set_len", file.set_len(5))?;
     forked("preallocate", file.preallocate(1 << 20))?;
     forked("sync", file.sync())?;
+    forked("sync of a cursor", file.cursor().sync())?;
     forked("read", poll(&mut file.read(0, PAGE)).unwrap())?;
     forked("write", poll(&mut file.write(vec![1], 0)).unwrap())?;
     forked("sync_async", poll(&mut file.sync_async()).unwrap())?;

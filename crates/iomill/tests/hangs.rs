@@ -24,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hangs::held::{Held, Hooks};
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
+use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request, Result, Runtime};
 use pollster::block_on;
 use tempfile::TempDir;
 
@@ -108,13 +108,14 @@ fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, ca
 type Call = fn(&Array, &File) -> Result<()>;
 
 /// All calls that wait for drives or for other threads.
-const BLOCKING: [(&str, Call); 24] = [
+const BLOCKING: [(&str, Call); 28] = [
     ("read_at", |_, file| file.read_at(&mut [0; 10], 0).map(drop)),
     ("write_at", |_, file| file.write_at(&[1; 10], 0)),
     ("read_vectored_at", |_, file| file.read_vectored_at(&mut [], 0).map(drop)),
     ("write_vectored_at", |_, file| file.write_vectored_at(&[], 0)),
     ("read_many", |_, file| file.read_many(&mut [0; 10], &[0], 10)),
     ("read_ranges", |_, file| file.read_ranges(&mut [0; 10], &[(0, 10)])),
+    ("read_rows", |_, file| file.read_rows(&mut [0; 10], &[0u32], 10, 0)),
     ("write_many", |_, file| file.write_many(&[0; 10], &[0], 10)),
     ("write_at", |_, file| file.write_ranges(&[0; 10], &[(0, 10)])),
     ("set_len", |_, file| file.set_len(1)),
@@ -133,6 +134,9 @@ const BLOCKING: [(&str, Call); 24] = [
     ("close", |array, _| array.clone().close()),
     ("create", |_, _| Array::create(["/nowhere"]).map(drop)),
     ("open", |_, _| Array::open("/nowhere").map(drop)),
+    ("peek", |_, _| ArrayOptions::new().peek(["/nowhere"]).map(drop)),
+    ("open_plain", |_, _| iomill::open_plain("/nowhere").map(drop)),
+    ("resize_cache", |_, _| Runtime::shared()?.resize_cache(2 << 20)),
 ];
 
 /// Makes each of these calls. Returns those that were not refused as they should be.

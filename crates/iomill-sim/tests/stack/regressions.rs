@@ -1,7 +1,7 @@
 //! Old bugs, each in the fewest calls that show it.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind, Mode};
+use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind, Mode, PlainOptions, RuntimeOptions};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use crate::harness::{assert_same, assert_tidy, block_on, bytes};
@@ -255,5 +255,34 @@ fn a_call_that_needs_room_waits_for_a_flush_of_others() {
         ended
             .recv_timeout(std::time::Duration::from_secs(60))
             .unwrap_or_else(|_| panic!("{what} after {steps} steps hangs"));
+    }
+}
+
+/// A plain file got a new length in memory, and its end could not be cut on the drive. Then it took writes at that length, which was not
+/// durable.
+#[test]
+fn a_length_that_could_not_be_made_durable_ends_all_writes() {
+    for (kind, skip, to) in [Kind::SetLen, Kind::Zero, Kind::Sync, Kind::Write]
+        .into_iter()
+        .flat_map(|kind| (0..4).flat_map(move |skip| [3 * PAGE + 7, 9 * PAGE + 7].map(|to| (kind, skip, to))))
+    {
+        let world = World::new(5).with_drives(1, DriveModel::default());
+        let options = RuntimeOptions::new().platform(world.platform()).cache_bytes(16 * PAGE as u64);
+        let runtime = options.start().unwrap();
+        let file = PlainOptions::new().write(true).create(true).runtime(&runtime);
+        let file = file.open(world.path(0).join("plain")).unwrap();
+        file.write_at(&[7; 6 * PAGE], 0).unwrap();
+        file.sync().unwrap();
+        file.write_at(&[8; 100], 0).unwrap();
+        world.faults(|faults| faults.inject(Injection::new(kind, Fault::Errno(libc::EIO)).path("plain").skip(skip)));
+        let set = file.set_len(to as u64);
+        let is_writable = file.write_at(&[1], 0).is_ok();
+        match set {
+            Ok(()) => assert!(file.len() == to as u64 && is_writable),
+            Err(_) => {
+                let what = format!("{kind:?} {skip}: {} bytes, wanted {to}, writable: {is_writable}", file.len());
+                assert!(!is_writable || file.len() == 6 * PAGE as u64, "{what}");
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::options::ArrayOptions;
 use super::setup;
 use crate::catalog::{Catalog, OpenMode};
 use crate::error::Result;
+use crate::exec::pools::check_may_block;
 
 /// An array as it was found at one moment. Nothing can be read or changed through it.
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub struct Peek {
 impl ArrayOptions {
     /// Looks at an array without taking its lock.
     pub fn peek<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Peek> {
+        check_may_block("peek")?;
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         let catalog = Catalog::open(&self.platform, &starts, OpenMode::Peek)?;
         Ok(Peek { catalog, options: self })

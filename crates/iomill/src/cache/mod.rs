@@ -2,7 +2,7 @@
 //!
 //! Goals: a hit costs about as much as a memory access, and stores nothing that other processors read. A missing page
 //! costs one I/O, however many threads ask for it. Nothing that was written is lost. Non-goals: I/O, files and drives
-//! (`api` adds them), and the choice of the page that goes (`policy`).
+//! (`pager` adds them), and the choice of the page that goes (`policy`).
 //!
 //! This room is a passive structure. A thread that misses gets the page to fill ([`Cache::begin_fill`]), reads it in
 //! any way, and reports the end ([`Cache::end_fill`]). So the same code serves blocking calls, drive threads and a

@@ -40,6 +40,8 @@ pub struct Waiter {
 #[derive(Default)]
 struct WaiterState {
     outcome: Option<Outcome>,
+    /// A thread sleeps until there is one. A notification is a system call, also where no thread sleeps.
+    has_sleepers: bool,
     /// Called at the end. The set is locked then, so each only hands work to another thread.
     calls: Vec<Call>,
 }
@@ -74,17 +76,20 @@ impl Waiter {
             if let Some(outcome) = state.outcome {
                 return outcome;
             }
+            state.has_sleepers = true;
             state = wait(&self.ended, state);
         }
     }
 
     fn tell(&self, outcome: Outcome) {
-        let calls = {
+        let (calls, has_sleepers) = {
             let mut state = lock(&self.state);
             state.outcome = Some(outcome);
-            std::mem::take(&mut state.calls)
+            (std::mem::take(&mut state.calls), state.has_sleepers)
         };
-        self.ended.notify_all();
+        if has_sleepers {
+            self.ended.notify_all();
+        }
         calls.into_iter().for_each(|call| call());
     }
 }

@@ -8,8 +8,9 @@
 //!   starts when a file is to be closed while all others are busy: a slow drive delays no file of another drive.
 //!
 //! Rules:
-//! 1. In a user's code that this library calls (callbacks and wakers), every call that waits for drives or for other threads is an error
-//!    (`check_may_block`). What it waits for may wait for its own thread.
+//! 1. In a user's code that this library calls (callbacks and wakers), every call that waits for a drive's queue, for a user's lock or for
+//!    another thread is an error (`check_may_block`). What it waits for may wait for its own thread. `stat` and `info` are allowed: they
+//!    read small files of the catalog by themselves, and wait for no other thread.
 //! 2. A callback may begin asynchronous operations. It waits for room in the drives' queues and for closed gates.
 //! 3. A waker may begin them, too. It waits for nothing, because its thread may be a drive's. A full queue takes its pieces all the same
 //!    (`Inbox::push`). An operation that finds a gate closed begins on a callback thread.

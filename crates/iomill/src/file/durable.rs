@@ -9,8 +9,8 @@
 //! 2. Syncs come one after the other, in the order in which they were asked for: no sync waits for ever while others come. Under the lock
 //!    each looks whether an earlier one has failed. A missing mark does not tell it: the sync that took the mark may have failed while this
 //!    one waited.
-//! 3. After a failed fdatasync, publication or cleaning of the end, no write begins and no sync succeeds. It is unknown then what the
-//!    kernel still holds of earlier writes, and a second fdatasync does not say it.
+//! 3. After a failed fdatasync, publication, cleaning of the end, or sync of a length that calls see already, no write begins and no sync
+//!    succeeds. It is unknown then what the kernel still holds of earlier writes, and a second fdatasync does not say it.
 //! 4. A sync asks every marked part for its fdatasync, even if another part fails. The marks of a sync that failed are set again.
 
 use std::sync::OnceLock;
@@ -131,7 +131,7 @@ impl FileState {
     }
 
     /// Refuses all later writes and syncs (rule 3).
-    pub(super) fn set_poison(&self, error: &Error) {
+    pub fn set_poison(&self, error: &Error) {
         self.syncs.fail(error.to_string());
     }
 }

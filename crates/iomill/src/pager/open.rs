@@ -144,16 +144,22 @@ impl OpenFile {
             if let Some(paged) = &self.paged {
                 paged.cut(len);
             }
-            self.sync_as(false, true)?;
+            self.sync_changed_len()?;
             return resize.clean_tail();
         }
         if len > self.file.len() {
             self.flush_all()?;
             self.clear_stale_tail(&resize)?;
             resize.extend(len)?;
+            return self.sync_changed_len();
         }
         // If the length is right already, it must become durable, too.
         self.sync_as(false, true)
+    }
+
+    /// Makes a length durable that all calls see already. After an error no call writes at that length.
+    fn sync_changed_len(&self) -> Result<()> {
+        self.sync_as(false, true).inspect_err(|error| self.file.set_poison(error))
     }
 
     /// Enters for writes of `ranges`, in bytes, and makes room for them. The last one ends at `end`. First clears the bytes that failed
