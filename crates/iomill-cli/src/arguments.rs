@@ -273,7 +273,7 @@ pub enum Command {
     Replay(Replay),
     /// Measure what drives and machine can do, and where the time goes
     #[command(
-        after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n  \
+        after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n  iomill probe features.bin\n  \
                             iomill -a /mnt/ssd0 probe --profile ssds.toml\n\n\
                             It makes files on each drive, reads them for about a minute, and removes them. It reads a raw device \
                             only if --raw names it, and never writes to one. Here --profile writes a profile; other commands \

@@ -79,6 +79,24 @@ fn the_verdict_stands_on_top_of_the_tables_and_the_document_may_go_to_a_file() {
 }
 
 #[test]
+fn of_a_plain_file_the_directory_is_probed() {
+    let site = Site::bare(1);
+    for name in ["ssd0/a.bin", "ssd0/b.bin"] {
+        site.file(name, &[7; 5000]);
+    }
+    std::os::unix::fs::symlink("ssd0/a.bin", site.path("linked.bin")).unwrap();
+    let line = ["ssd0/a.bin", "ssd0/b.bin", "linked.bin", "--threads", "1", "--json"];
+    let document = probe(&site, &[&SHORT[..], &line].concat()).good().json();
+    let drives = document["drives"].as_array().unwrap();
+    let drive = site.drive(0).canonicalize().unwrap();
+    assert!(drives.len() == 1 && drives[0]["path"] == drive.to_str().unwrap(), "{drives:?}");
+    assert_eq!(document["notices"].to_string().matches("nothing in the file is read or changed").count(), 3);
+    assert_eq!(fs::read_dir(site.drive(0)).unwrap().count(), 2);
+    assert_eq!(fs::read(site.path("ssd0/a.bin")).unwrap(), [7; 5000]);
+    probe(&site, &["ssd0/a.bin", "--profile", "ssds.toml"]).failed(2, &["--profile", "iomill init"]);
+}
+
+#[test]
 fn nothing_to_measure_is_said_and_is_no_failure() {
     let site = Site::bare(1);
     assert!(probe(&site, &[]).good().text().contains("nothing to measure: name a directory"));
@@ -142,7 +160,6 @@ fn places_that_cannot_be_written_are_left_out() {
     let site = Site::bare(0);
     let ended = probe(&site, &[&SHORT[..], &["/proc"]].concat()).good();
     assert!(ended.text().contains("/proc: it cannot be written to"), "{}", ended.text());
-    site.file("plain", b"");
-    probe(&site, &[&SHORT[..], &["plain"]].concat()).failed(2, &["plain", "not a directory", "--raw"]);
+    probe(&site, &[&SHORT[..], &["/dev/null"]].concat()).failed(2, &["/dev/null", "not a directory", "--raw"]);
     probe(&site, &[&SHORT[..], &["nowhere"]].concat()).failed(1, &["nowhere", "No such file"]);
 }

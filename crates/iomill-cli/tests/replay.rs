@@ -65,6 +65,40 @@ fn a_simulation_has_a_table_a_picture_and_a_comparison() {
 }
 
 #[test]
+fn a_simulation_of_granules_compares_them_with_pages_of_the_same_memory() {
+    let site = Site::bare(0);
+    // Every 16th row is popular, so that a page has one popular row at most.
+    let rows = (0..20_000u64).map(|at| if at % 8 == 0 { at * 7919 % 8000 } else { at * 31 % 500 * 16 });
+    let trace: String = rows.map(|row| format!("r,{},512\n", row * 512)).collect();
+    site.file("t.csv", trace.as_bytes());
+    let line =
+        ["replay", "--simulate", "t.csv", "--granule", "512B,4KiB,2KiB", "--cache-pages", "120", "--policy", "duel"];
+    let found = lines(site.run_bare([&line[..], &["--json"]].concat()).good().text());
+    let granules: Vec<_> = found.iter().map(|object| object["granule_bytes"].as_u64().unwrap()).collect();
+    assert_eq!(granules, [4096, 512, 2048]);
+    let figure = |at: usize, key: &str| found[at][key].as_f64().unwrap();
+    assert_eq!((figure(0, "entries"), figure(1, "entries"), figure(0, "header_bytes")), (120.0, 864.0, 58.0));
+    assert!(figure(1, "request_hit_rate_warm") > 0.8 && figure(0, "request_hit_rate_warm") < 0.5, "{found:?}");
+    for at in 0..3 {
+        let (hits, read) = (figure(at, "request_hit_rate_whole"), figure(at, "pages_read_whole"));
+        assert!((hits + read - 1.0).abs() < 1e-9, "{found:?}");
+    }
+    let table = site.run_bare(line).good();
+    assert!(table.text().contains("pages read/request") && table.text().contains("512 B"), "{}", table.text());
+    let all = lines(site.run_bare(["replay", "--simulate", "t.csv", "--granule", "1KiB", "--json"]).good().text());
+    assert_eq!(all.len(), 2 * 11 * 3, "two granules, all policies, default sizes");
+    for (more, said) in [
+        (&["--granule", "500"][..], "power of two"),
+        (&["--granule", "8KiB"], "power of two"),
+        (&["--granule", "512", "--svg", "x"], "--svg"),
+        (&["--granule", "512", "--reference", "x"], "--reference"),
+    ] {
+        site.run_bare([&["replay", "--simulate", "t.csv"], more].concat()).failed(2, &[said]);
+    }
+    site.run_bare(["replay", "t.csv", "--granule", "512"]).failed(2, &["--simulate"]);
+}
+
+#[test]
 fn bad_traces_and_arguments_are_refused() {
     let site = Site::new(1);
     site.file("bad.csv", b"r,0,4096\nr,x,1\n");

@@ -2,7 +2,7 @@
 //! on an array.
 //!
 //! A [`Reader`] reads a trace, one [`Request`] after the other, in bounded memory. [`Pages`] holds a trace as page
-//! accesses. [`simulate`] runs these through caches, and [`mod@reference`] compares the result with known hit rates.
+//! accesses. [`simulate`] runs these through caches, [`granules`] through caches of parts of pages, and [`mod@reference`] compares the result with known hit rates.
 //! [`replay`] does the requests on a file of an array.
 
 pub mod chart;
@@ -10,6 +10,7 @@ mod decompress;
 mod error;
 mod format;
 mod global;
+pub mod granules;
 mod lines;
 pub mod pages;
 mod reader;

@@ -153,6 +153,15 @@ pub fn run(
     cancel: &AtomicBool,
     done: &(dyn Fn(usize) + Sync),
 ) -> Result<Option<Vec<Outcome>>> {
+    in_parallel(cases, done, |case| one(pages, case, HitsByAccess { pages, case, cancel }))
+}
+
+/// Runs combinations as [`run`] does, each by `one`, which returns `None` if it was cancelled.
+pub(crate) fn in_parallel<C: Copy + Sync, O: Send>(
+    cases: &[C],
+    done: &(dyn Fn(usize) + Sync),
+    one: impl Fn(C) -> Result<Option<O>> + Sync,
+) -> Result<Option<Vec<O>>> {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(cases.len());
     let results = Mutex::new(cases.iter().map(|_| Ok(None)).collect::<Vec<_>>());
     let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -160,7 +169,7 @@ pub fn run(
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(case) = cases.get(at) else { return };
-            let result = one(pages, *case, cancel);
+            let result = one(*case);
             results.lock().unwrap_or_else(PoisonError::into_inner)[at] = result;
             done(finished.fetch_add(1, Ordering::Relaxed) + 1);
         }
@@ -172,49 +181,69 @@ pub fn run(
         let _helpers: Vec<_> = helpers.map_while(std::io::Result::ok).collect();
         work();
     });
-    let outcomes: Result<Vec<Option<Outcome>>> =
+    let outcomes: Result<Vec<Option<O>>> =
         results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect();
     Ok(outcomes?.into_iter().collect())
 }
 
-fn one(pages: &Pages, case: Case, cancel: &AtomicBool) -> Result<Option<Outcome>> {
+/// Runs one trace through one cache. `None` if it was cancelled.
+pub(crate) trait Count {
+    type Outcome;
+
+    fn count(self, cache: impl Simulated) -> Option<Self::Outcome>;
+}
+
+/// Makes the cache of a combination, empty, for a trace with these pages.
+pub(crate) fn one<C: Count>(pages: &Pages, case: Case, count: C) -> Result<Option<C::Outcome>> {
     // Caches without sets do not need more room than there are pages, and it would cost memory.
     let capacity = usize::try_from(case.pages_used()).unwrap_or(usize::MAX);
     let most = capacity.min(pages.unique());
     Ok(match case.policy {
         Policy::Sets(policy) => {
             let set_size = case.set_size.unwrap_or(SET_SIZE_DEFAULT);
-            count(pages, case, Sets::new(policy, case.pages_used() / u64::from(set_size), set_size)?, cancel)
+            count.count(Sets::new(policy, case.pages_used() / u64::from(set_size), set_size)?)
         }
-        Policy::GlobalLru => count(pages, case, global::Lru::new(pages.unique(), most), cancel),
-        Policy::GlobalArc => count(pages, case, global::ArcPolicy::new(pages.unique(), capacity), cancel),
-        Policy::Optimum => count(pages, case, global::Optimum::new(pages, most), cancel),
+        Policy::GlobalLru => count.count(global::Lru::new(pages.unique(), most)),
+        Policy::GlobalArc => count.count(global::ArcPolicy::new(pages.unique(), capacity)),
+        Policy::Optimum => count.count(global::Optimum::new(pages, most)),
     })
 }
 
-fn count(pages: &Pages, case: Case, mut cache: impl Simulated, cancel: &AtomicBool) -> Option<Outcome> {
-    let start = Instant::now();
-    let (mut accesses, half) = (pages.accesses(), pages.len() / 2);
-    let mut hits_of = |mut left: usize| {
-        let mut hits = 0;
-        while left > 0 {
-            if cancel.load(Ordering::Relaxed) {
-                return None;
+/// Counts each access to a page.
+struct HitsByAccess<'a> {
+    pages: &'a Pages,
+    case: Case,
+    cancel: &'a AtomicBool,
+}
+
+impl Count for HitsByAccess<'_> {
+    type Outcome = Outcome;
+
+    fn count(self, mut cache: impl Simulated) -> Option<Outcome> {
+        let HitsByAccess { pages, case, cancel } = self;
+        let start = Instant::now();
+        let (mut accesses, half) = (pages.accesses(), pages.len() / 2);
+        let mut hits_of = |mut left: usize| {
+            let mut hits = 0;
+            while left > 0 {
+                if cancel.load(Ordering::Relaxed) {
+                    return None;
+                }
+                let turn = left.min(LOOK);
+                hits += cache.hits(accesses.by_ref().take(turn));
+                left -= turn;
             }
-            let turn = left.min(LOOK);
-            hits += cache.hits(accesses.by_ref().take(turn));
-            left -= turn;
-        }
-        Some(hits)
-    };
-    let (cold, warm) = (hits_of(half)?, hits_of(pages.len() - half)?);
-    let rate = |hits: usize, of: usize| hits as f64 / of.max(1) as f64;
-    Some(Outcome {
-        case,
-        hit_rate_warm: rate(warm, pages.len() - half),
-        hit_rate_whole: rate(cold + warm, pages.len()),
-        accesses_per_s: pages.len() as f64 / start.elapsed().as_secs_f64().max(1e-9),
-    })
+            Some(hits)
+        };
+        let (cold, warm) = (hits_of(half)?, hits_of(pages.len() - half)?);
+        let rate = |hits: usize, of: usize| hits as f64 / of.max(1) as f64;
+        Some(Outcome {
+            case,
+            hit_rate_warm: rate(warm, pages.len() - half),
+            hit_rate_whole: rate(cold + warm, pages.len()),
+            accesses_per_s: pages.len() as f64 / start.elapsed().as_secs_f64().max(1e-9),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -52,8 +52,8 @@ pub struct Tune {
 /// Arguments of `probe`.
 #[derive(Debug, Args)]
 pub struct Probe {
-    /// Directories, one on each drive to probe [default: the array's drives]
-    #[arg(value_name = "DIR")]
+    /// Directories, one on each drive to probe, or files: of a file its directory is taken [default: the array's drives]
+    #[arg(value_name = "PLACE")]
     pub places: Vec<PathBuf>,
     /// Length of the file that is made on each drive and removed afterwards; a file larger than a drive's own cache shows more. A small
     /// array that is also made there takes at most 64MiB of each drive

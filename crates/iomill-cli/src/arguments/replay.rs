@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use iomill_trace::Format;
+use iomill_trace::pages::PAGE_BYTES;
 use iomill_trace::simulate::{Policy, SET_SIZE_DEFAULT};
 
 use super::cache::{read_ahead, set_size};
@@ -43,6 +44,12 @@ pub struct Replay {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', requires = "simulate", help_heading = "Simulation",
           value_parser = clap::value_parser!(u64).range(1..=CACHE_PAGES_MAX))]
     pub cache_pages: Vec<u64>,
+    /// Simulate caches of granules of these sizes, such as 512B,1KiB, beside one of pages. A granule is a part of a page: a power of two
+    /// from 64B to 4KiB. The caches have the memory of one with so many pages, headers counted, and a request hits if all its
+    /// granules are there
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', requires = "simulate", conflicts_with_all = ["svg", "reference"],
+          help_heading = "Simulation", value_parser = granule)]
+    pub granule: Vec<u64>,
     /// Draw the hit rate against the cache's size, one panel per trace
     #[arg(long, value_name = "FILE", requires = "simulate", help_heading = "Simulation")]
     pub svg: Option<PathBuf>,
@@ -78,4 +85,11 @@ pub struct Replay {
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "simulate",
           value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Replay on an array or a plain file")]
     pub threads: u16,
+}
+
+fn granule(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes.is_power_of_two() && (64..=PAGE_BYTES).contains(&bytes) => Ok(bytes),
+        _ => Err("a granule is a power of two from 64B to 4KiB".to_owned()),
+    }
 }

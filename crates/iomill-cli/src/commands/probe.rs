@@ -132,10 +132,34 @@ fn write_profile(file: &Path, figures: &Figures) -> Result<()> {
     destination.finish().map(drop)
 }
 
+/// The named places, with the directory of each that is a file: the probe reads files of its own, and makes them there.
+fn directories(context: &Context<'_>, named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut places: Vec<PathBuf> = Vec::new();
+    for place in named {
+        let mut directory = place.clone();
+        if place.is_file() {
+            // The file itself may be elsewhere than a symbolic link to it.
+            directory = place.canonicalize().map_err(Failure::local("find", place))?;
+            directory.pop();
+            context.note([format!(
+                "{} is a file, so its drive is probed by files of its own in {}; nothing in the file is read or changed",
+                place.display(),
+                directory.display()
+            )]);
+            // Files beside each other are on one drive.
+            if places.contains(&directory) {
+                continue;
+            }
+        }
+        places.push(directory);
+    }
+    Ok(places)
+}
+
 /// The named directories, or else the array's drives.
 fn places(context: &Context<'_>, arguments: &Probe, why: &mut Vec<String>) -> Result<Vec<PathBuf>> {
     if !arguments.places.is_empty() {
-        return Ok(arguments.places.clone());
+        return directories(context, &arguments.places);
     }
     // Raw devices alone are enough, whatever the current directory is. With them an array is probed only if `-a` names it.
     if !arguments.raw.is_empty() && context.global.array.is_empty() {

@@ -1,5 +1,6 @@
 //! `iomill replay`: repeats recorded accesses, on an array, on a plain file, or in simulated caches.
 
+mod granules;
 mod real;
 mod simulate;
 
@@ -11,7 +12,11 @@ use crate::context::Context;
 use crate::failure::Result;
 
 pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
-    if arguments.simulate { simulate::run(context, arguments) } else { real::run(context, arguments) }
+    match arguments.simulate {
+        true if !arguments.granule.is_empty() => granules::run(context, arguments),
+        true => simulate::run(context, arguments),
+        false => real::run(context, arguments),
+    }
 }
 
 /// A trace's name: its file's name without the endings for compression and form, so `oltp` for `oltp.csv.xz`.

@@ -165,7 +165,7 @@ fn distance_table(distances: &[Distance]) -> String {
     table.render()
 }
 
-fn percent(rate: f64) -> String {
+pub(super) fn percent(rate: f64) -> String {
     format!("{:.2}", 100.0 * rate)
 }
 
@@ -177,19 +177,19 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
 }
 
 /// A progress bar over the combinations, on a terminal only.
-struct CombinationsBar {
+pub(super) struct CombinationsBar {
     bar: Option<ProgressBar>,
 }
 
 impl CombinationsBar {
-    fn new(context: &Context<'_>, name: &str) -> CombinationsBar {
+    pub(super) fn new(context: &Context<'_>, name: &str) -> CombinationsBar {
         let wanted = !context.global.quiet && !context.global.wants_document();
         let bar = wanted.then(ProgressBar::no_length).map(|bar| styled(bar, "{msg}"));
         bar.iter().for_each(|bar| bar.set_message(format!("reading {name}")));
         CombinationsBar { bar }
     }
 
-    fn show(&self, done: usize, total: usize) {
+    pub(super) fn show(&self, done: usize, total: usize) {
         if let Some(bar) = &self.bar {
             if bar.length().is_none() {
                 bar.set_style(styled(bar.clone(), "{bar:30} {pos} of {len}  {msg}").style());
