@@ -14,6 +14,7 @@ pub mod mapped;
 pub mod nodes;
 pub mod picture;
 pub mod report;
+pub mod rows;
 pub mod soak;
 pub mod table;
 pub mod warm;

@@ -209,9 +209,9 @@ fn in_turns<T: Task>(
 /// A contender that reads whole pages, all of them from drives, beside contenders that have a cache.
 #[derive(Debug)]
 pub(crate) struct Uncached<C> {
-    reader: C,
+    pub(crate) reader: C,
     /// I/Os in flight on each drive, for a reader that has several.
-    depth: u32,
+    pub(crate) depth: u32,
 }
 
 impl<C> Uncached<C> {

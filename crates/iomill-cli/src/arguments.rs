@@ -12,6 +12,7 @@ mod nodes;
 mod platform;
 mod queue;
 mod replay;
+mod rows;
 mod turns;
 
 use std::ffi::OsString;
@@ -37,6 +38,7 @@ pub use nodes::Nodes;
 pub use platform::{Probe, Tune};
 pub use queue::{Depth, Queues};
 pub use replay::Replay;
+pub use rows::BenchRows;
 pub use turns::{BenchPlace, BenchRounds, BenchThreads, BenchTimes};
 
 /// Many commodity SSDs as one very fast file.

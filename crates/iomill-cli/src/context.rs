@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use iomill::{Array, ArrayOptions, Peek, Profile};
+use iomill::{Array, ArrayOptions, Peek, Profile, RuntimeOptions, Topology};
 use iomill_bench::rivals::Bring;
 
 use crate::arguments::{Command, Global, Mode};
@@ -77,6 +77,18 @@ impl<'a> Context<'a> {
             None => options,
             Some(engine) => options.engine(engine.kind()),
         }
+    }
+
+    /// The same options for plain files. It refuses those that concern an array only.
+    pub fn runtime_options(&self, options: ArrayOptions) -> Result<RuntimeOptions> {
+        let nodes = &self.global.nodes;
+        let names_nodes =
+            nodes.topology != Topology::default() || nodes.cache_nodes.is_some() || nodes.io_nodes.is_some();
+        if !self.global.array.is_empty() || self.global.profile.is_some() || names_nodes {
+            let why = "a plain file belongs to no array; leave out --array, --profile, --topology, --cache-nodes and --io-nodes";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        Ok(RuntimeOptions::like(options))
     }
 
     /// The drives that name the array.

@@ -26,6 +26,8 @@ pub const IOMILL_READ_AT_NO_READ_AHEAD: &str = "iomill-read_at-no-read-ahead";
 pub const IOMILL_PIN: &str = "iomill-pin";
 /// iomill with its cache: gathers.
 pub const IOMILL_READ_MANY: &str = "iomill-read_many";
+/// iomill with its cache: gathers of rows by their numbers.
+pub const IOMILL_READ_ROWS: &str = "iomill-read_rows";
 /// iomill with its cache: one call per write.
 pub const IOMILL_WRITE_AT: &str = "iomill-write_at";
 /// iomill's futures on a plain loop, with one in flight from each thread.
@@ -52,7 +54,9 @@ pub const AIO_BY_HAND: &str = "aio-by-hand";
 pub const PREAD: &str = "pread";
 /// Mapped files.
 pub const MMAP: &str = "mmap";
-/// The same with mappings of 4 KiB only. A mapped file gets these when its pages are scattered in memory.
+/// Mapped files with the advice that reads are random, where those without it are measured too.
+pub const MMAP_RANDOM: &str = "mmap-random";
+/// Mapped files with mappings of 4 KiB only. A mapped file gets these when its pages are scattered in memory.
 pub const MMAP_SMALL_PAGES: &str = "mmap-small-pages";
 /// The engine that maps parts, without the rest of iomill.
 pub const MMAP_ENGINE: &str = "mmap-engine";

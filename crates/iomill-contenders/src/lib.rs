@@ -24,6 +24,7 @@ pub mod pattern;
 pub mod records;
 pub mod rivals;
 pub mod rounds;
+pub mod rows;
 pub mod seen;
 mod slots;
 pub mod small_writes;

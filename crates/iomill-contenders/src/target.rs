@@ -1,4 +1,4 @@
-//! The measured bytes: one plain file per drive, filled with the pattern.
+//! The measured bytes: one plain file per drive, filled with the pattern, or a user's own file.
 //!
 //! Goals: every contender works on the same bytes and can prove it.
 //! Non-goals: knowing how an array spreads a file over its parts. The maker of the parts gives the map of virtual pages.
@@ -36,6 +36,8 @@ pub struct Target {
     parts: Vec<Part>,
     seed: u64,
     page_map: PageMap,
+    /// The bytes are a user's, and not the pattern.
+    is_plain: bool,
 }
 
 impl fmt::Debug for Target {
@@ -50,9 +52,15 @@ impl Target {
         if parts.is_empty() || parts.len() > 1024 {
             return Err(Error::invalid(format!("{} parts", parts.len()), "give 1 to 1024 files, one per drive"));
         }
-        let target = Target { parts, seed, page_map };
+        let target = Target { parts, seed, page_map, is_plain: false };
         target.check_lens()?;
         Ok(target)
+    }
+
+    /// A user's own file, which is only read. Its bytes are right if they are those that `pread` gives.
+    pub fn plain(path: PathBuf, len_bytes: u64) -> Result<Target> {
+        let target = Target::new(vec![Part { path, len_bytes }], 0, Target::striped(1, 1))?;
+        Ok(Target { is_plain: true, ..target })
     }
 
     /// The map of pages striped over `drives` in blocks of `block_pages`.
@@ -104,8 +112,11 @@ impl Target {
         self.parts.iter().map(|part| part.len_bytes).sum()
     }
 
-    /// Checks the stamp of every page in a block that was read.
+    /// Checks the stamp of every page in a block that was read, or all bytes if the file is a user's own.
     pub fn verify(&self, part: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        if self.is_plain {
+            return self.verify_plain(part, offset, bytes);
+        }
         for (index, page) in bytes.chunks(PAGE_BYTES).enumerate() {
             let expected = self.stamp_at(part, offset, index);
             if pattern::stamp_in(page) != Some(expected) {
@@ -114,6 +125,23 @@ impl Target {
             }
         }
         Ok(())
+    }
+
+    fn verify_plain(&self, part: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        let path = self.path(part);
+        let mut expected = vec![0; bytes.len()];
+        let read = open_part(path, false, false)?.read_exact_at(&mut expected, offset);
+        read.map_err(|source| Error::Io { action: "read", path: path.to_owned(), offset: Some(offset), source })?;
+        match expected.iter().zip(bytes).position(|(expected, got)| expected != got) {
+            None => Ok(()),
+            Some(at) => {
+                let at = offset + at as u64;
+                let why = format!(
+                    "the byte at offset {at} is not the one that `pread` gives; make sure that no program writes the file, and run again"
+                );
+                Err(Error::Corrupt { path: path.to_owned(), why })
+            }
+        }
     }
 
     /// Checks all bytes of a read at any offset.
@@ -280,6 +308,20 @@ mod tests {
         assert!(error.contains("offset 20480"), "{error}");
         target.put_stamps(1, 0, &mut bytes);
         target.verify(1, 0, &bytes).unwrap();
+    }
+
+    #[test]
+    fn a_user_s_own_file_is_compared_with_what_pread_gives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let mut bytes: Vec<u8> = (0..9000u32).map(|at| (at % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let target = Target::plain(path, 9000).unwrap();
+        target.verify(0, 100, &bytes[100..8999]).unwrap();
+        bytes[8100] ^= 1;
+        let error = target.verify(0, 8000, &bytes[8000..]).unwrap_err().to_string();
+        assert!(error.contains("offset 8100") && error.contains("pread"), "{error}");
+        assert!(target.verify(0, 8999, &[0; 2]).is_err(), "the file ends there");
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::{
-    BenchColdOnly, BenchLadder, BenchMapped, BenchMixed, BenchNodes, BenchPlace, BenchRounds, BenchSmallWrites,
-    BenchSoak, BenchTimes, BenchWarm, Layout,
+    BenchColdOnly, BenchLadder, BenchMapped, BenchMixed, BenchNodes, BenchPlace, BenchRounds, BenchRows,
+    BenchSmallWrites, BenchSoak, BenchTimes, BenchWarm, Layout,
 };
 use super::{block_size, request_size, size};
 
@@ -32,6 +32,13 @@ pub enum BenchWhat {
     Gate(BenchGate),
     /// Draw cold and warm random reads by iomill beside `mmap`, `pread` and io_uring by hand, in about two minutes
     Picture(BenchPicture),
+    /// Random rows of a file of yours, from its drive and from memory, beside `mmap` and `pread`
+    #[command(
+        after_help = "Example:\n  iomill bench rows features.npy\n  iomill bench rows vectors.bin --row-size 3KiB --rows 1000\n\n\
+                            The file is never written. For cold reads each contender has the same memory, which takes root. Without root \
+                            the rivals have all of the machine's memory, and the table says `cold` instead of `held`."
+    )]
+    Rows(BenchRows),
     /// Small random reads of data that is all in memory: what a hit costs
     Warm(BenchWarm),
     /// Random reads of far more than fits in memory: what a miss costs

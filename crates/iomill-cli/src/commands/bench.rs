@@ -5,6 +5,7 @@ mod gate;
 mod ladder;
 mod mapped;
 mod picture;
+mod rows;
 
 use std::path::Path;
 use std::time::Duration;
@@ -41,6 +42,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Sequential(arguments) => access(context, arguments, Order::Sequential),
         BenchWhat::Gate(arguments) => gate::run(context, arguments),
         BenchWhat::Picture(arguments) => picture::run(context, arguments),
+        BenchWhat::Rows(arguments) => rows::run(context, arguments),
         BenchWhat::Warm(arguments) => cached::warm(context, arguments),
         BenchWhat::Cold(arguments) => cached::cold(context, arguments),
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),

@@ -9,7 +9,8 @@ use iomill::{Error, Result};
 use super::protocol::{Answer, Figures, Job, Request};
 use super::reads::Buffered;
 use super::writes::Plain;
-use crate::contender::{Sample, Slice};
+use crate::contender::{Cache, Contender, Sample, Slice};
+use crate::rows::{Loops, RowReads};
 
 /// Serves requests. An error of a request goes back as an answer, because only the asking process can tell the user. A returned
 /// error is a broken pipe.
@@ -58,6 +59,7 @@ fn broken(error: std::io::Error) -> Error {
 /// A prepared job of a process.
 enum Work {
     Access(Buffered),
+    Rows(Loops),
     Write(Plain),
 }
 
@@ -66,6 +68,7 @@ impl Work {
     fn run(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample> {
         match self {
             Work::Access(buffered) => buffered.run(slice, ready),
+            Work::Rows(loops) => loops.run_told(slice, ready),
             Work::Write(plain) => plain.run(slice, ready),
         }
     }
@@ -86,6 +89,13 @@ fn answer(text: &str, work: &mut Option<Work>, pipes: &mut Pipes<impl BufRead, i
                 }
                 Job::Access { mapped, drives, file_name, access } => {
                     *work = Some(Work::Access(Buffered::new(mapped, &drives, &file_name, access)?));
+                }
+                Job::Rows { path, way, reads } => {
+                    let mut loops = Loops::new(way, path, Cache::Held);
+                    if let Some(why) = Contender::<RowReads>::prepare(&mut loops, &reads)? {
+                        return Ok(Answer::LeftOut(why));
+                    }
+                    *work = Some(Work::Rows(loops));
                 }
                 Job::Write { path, writes } => *work = Some(Work::Write(Plain::new(path, writes)?)),
             }

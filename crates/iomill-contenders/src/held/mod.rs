@@ -34,6 +34,7 @@ use protocol::{Answer, Request};
 use crate::access::Access;
 use crate::contender::{Cache, Contender, Sample, Slice};
 use crate::human;
+use crate::rows::RowReads;
 use crate::small_writes::SmallWrites;
 use crate::target::Target;
 use crate::task::Task;
@@ -76,6 +77,20 @@ impl HeldTask for Access {
     }
 }
 
+impl HeldTask for RowReads {
+    fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn spoils(&self) -> bool {
+        false
+    }
+}
+
 impl HeldTask for SmallWrites {
     fn cache_bytes(&self) -> u64 {
         self.cache_bytes
@@ -88,6 +103,11 @@ impl HeldTask for SmallWrites {
     fn spoils(&self) -> bool {
         true
     }
+}
+
+/// Why no memory can be limited here, or `None` if it can.
+pub fn why_not() -> Option<String> {
+    MemoryGroup::make().err()
 }
 
 /// A contender in a process of its own.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::Access;
 use crate::contender::Sample;
+use crate::rows::{RowReads, Way};
 use crate::small_writes::SmallWrites;
 
 /// The job of a process.
@@ -23,6 +24,15 @@ pub enum Job {
         file_name: String,
         /// What to do.
         access: Access,
+    },
+    /// Random rows of a user's own file.
+    Rows {
+        /// The file.
+        path: PathBuf,
+        /// How they are read.
+        way: Way,
+        /// What to read.
+        reads: RowReads,
     },
     /// Small writes to a plain file.
     Write {

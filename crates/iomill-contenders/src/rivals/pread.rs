@@ -82,7 +82,7 @@ pub(super) fn why_not_buffered(target: &Target, workload: &Workload, cache: Cach
 }
 
 /// Drops the parts from the page cache, or reads them into it.
-pub(super) fn set_temperature(target: &Target, cache: Cache) -> Result<()> {
+pub(crate) fn set_temperature(target: &Target, cache: Cache) -> Result<()> {
     if cache != Cache::Warm {
         return target.drop_cached();
     }

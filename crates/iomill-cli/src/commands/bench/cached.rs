@@ -122,7 +122,6 @@ fn settings(
     turns: &BenchTurns,
 ) -> Result<limited::Settings> {
     check_cache(cache_bytes)?;
-    let program = std::env::current_exe().map_err(Failure::local("find", Path::new("this executable")))?;
     Ok(limited::Settings {
         size_bytes,
         cache_bytes,
@@ -133,8 +132,14 @@ fn settings(
         turns: turns.rounds.times.turns(vec![threads.into()]),
         flyers: flyers(context),
         rivals: turns.rounds.rivals.clone(),
-        helper: Helper { program, arguments: vec!["bench".to_owned(), "held".to_owned()] },
+        helper: helper()?,
     })
+}
+
+/// Starts this program as a process with limited memory.
+pub(super) fn helper() -> Result<Helper> {
+    let program = std::env::current_exe().map_err(Failure::local("find", Path::new("this executable")))?;
+    Ok(Helper { program, arguments: vec!["bench".to_owned(), "held".to_owned()] })
 }
 
 fn limited(context: &Context<'_>, what: &What, settings: &limited::Settings, turns: &BenchTurns) -> Result<Report> {

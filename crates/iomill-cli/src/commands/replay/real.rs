@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use iomill::{Array, ArrayOptions, File, PlainOptions, PolicyKind, Runtime, RuntimeOptions, Topology};
+use iomill::{Array, ArrayOptions, File, PlainOptions, PolicyKind, Runtime};
 use iomill_bench::human;
 use iomill_trace::pages::PAGE_BYTES;
 use iomill_trace::replay::{self, Figures, Owner, ReplayMode, Settings, Survey};
@@ -112,14 +112,7 @@ fn names() -> String {
 
 /// Opens a plain file for reading, with a cache of its own.
 fn open_plain(context: &Context<'_>, path: &Path, options: &ArrayOptions) -> Result<(Runtime, File)> {
-    let (global, nodes) = (context.global, &context.global.nodes);
-    let names_nodes = nodes.topology != Topology::default() || nodes.cache_nodes.is_some() || nodes.io_nodes.is_some();
-    if !global.array.is_empty() || global.profile.is_some() || names_nodes {
-        let why = "a plain file belongs to no array; leave --plain out, or leave out --array, --profile, --topology, --cache-nodes and \
-                   --io-nodes";
-        return Err(Failure::Usage(why.to_owned()));
-    }
-    let runtime = RuntimeOptions::like(options.clone()).start()?;
+    let runtime = context.runtime_options(options.clone())?.start()?;
     let file = PlainOptions::new().runtime(&runtime).open(path)?;
     Ok((runtime, file))
 }
