@@ -17,6 +17,8 @@ const PAGE: usize = 4096;
 const RECORD: usize = 128;
 /// Reads of a turn.
 const TURN: usize = 40_000;
+/// Lists of places, which the turns take in order. Together they read more than the processor's caches hold.
+const LISTS: usize = 128;
 const TURNS: usize = 60;
 
 /// Memory that is there, with small or huge pages.
@@ -79,7 +81,7 @@ fn places(records: u64, is_zipf: bool) -> Vec<u64> {
     // The inverse of a zipf law with an exponent near 1, and its ranks scattered over the records.
     let rank = |number: u64| (records as f64).powf((number >> 11) as f64 / (1u64 << 53) as f64) as u64;
     let record = |number| if is_zipf { rank(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) } else { number };
-    (0..16 * TURN).map(|_| record(next()) % records * RECORD as u64).collect()
+    (0..LISTS * TURN).map(|_| record(next()) % records * RECORD as u64).collect()
 }
 
 /// A place that depends on the bytes before.
@@ -158,11 +160,12 @@ impl Sides {
 fn measure(sides: &mut Sides, places: &[u64]) -> Vec<Vec<f64>> {
     let mut figures = vec![Vec::new(); WAYS.len()];
     for number in 0..TURNS + 3 {
-        let places = &places[number * 7 % 16 * TURN..][..TURN];
         for way in 0..WAYS.len() {
             // Each way comes after each other way.
             let way = (way + number) % WAYS.len();
-            let figure = sides.turn(way, places);
+            // Each turn has a list of its own: what another turn has just read is in the processor's caches.
+            let list = (number * WAYS.len() + way) % LISTS;
+            let figure = sides.turn(way, &places[list * TURN..][..TURN]);
             if number >= 3 {
                 figures[way].push(figure);
             }
