@@ -71,10 +71,12 @@ pub enum Error {
     },
 
     /// Another process uses the array.
-    #[error("the array at {} is in use by another process ({wanted}); close it there first", path.display())]
+    #[error("the array at {} is in use by {} ({wanted}); close it there first", path.display(), user(holder))]
     Locked {
         /// The drive that the other process has locked.
         path: PathBuf,
+        /// A process that has locked it, by its number, where the kernel says so. It may be this process.
+        holder: Option<u32>,
         /// What was wanted: `opened for writing`.
         wanted: &'static str,
     },
@@ -313,6 +315,18 @@ impl From<Error> for io::Error {
 
 fn at(offset: Option<u64>) -> String {
     offset.map_or_else(String::new, |o| format!(" at offset {o}"))
+}
+
+/// What uses an array. A process that has just ended has no name any more.
+fn user(holder: &Option<u32>) -> String {
+    match holder {
+        None => "another process".to_owned(),
+        Some(number) if *number == std::process::id() => "this process".to_owned(),
+        Some(number) => {
+            let name = std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
+            format!("another process, {number} {}", name.trim_end()).trim_end().to_owned()
+        }
+    }
 }
 
 /// What to do about errors that have an answer.

@@ -448,7 +448,7 @@ impl File {
     }
 }
 
-fn sum_of_lengths(ranges: &[(u64, usize)]) -> Option<usize> {
+pub(super) fn sum_of_lengths(ranges: &[(u64, usize)]) -> Option<usize> {
     ranges.iter().try_fold(0usize, |sum, &(_, len)| sum.checked_add(len))
 }
 

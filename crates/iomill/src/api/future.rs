@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::file::File;
+use super::file::{File, check_sizes, sum_of_lengths};
 use crate::error::{Error, Result};
 use crate::exec::{Promised, promise};
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester};
@@ -18,6 +18,15 @@ impl File {
     /// read has begun when this returns. If the drives' queues are full, this call waits for room.
     pub fn read(&self, offset: u64, len: usize) -> Reading {
         Reading(self.begin_one(Batch::up_to_end(offset, len)))
+    }
+
+    /// [`File::read_ranges`] as a future, into a buffer that is as long as the ranges together. The future resolves to the buffer. The
+    /// read has begun when this returns, and does not need `ranges` any more. Bytes that are in the cache are in the buffer by then.
+    pub fn read_ranges_async(&self, out: Vec<u8>, ranges: &[(u64, usize)]) -> Reading {
+        let within = || self.state.file.check_within(ranges.iter().copied());
+        let begun = check_sizes(sum_of_lengths(ranges), out.len(), "out")
+            .and_then(|()| self.begin_gather(out, ranges.iter().copied(), within));
+        Reading::begun(begun)
     }
 
     /// Writes bytes at an offset in bytes. The future resolves to the same buffer, for further use. The write has begun when this returns.

@@ -189,7 +189,8 @@ impl Locks {
                     .to_owned(),
             })?;
             if !fs.lock(file.handle(), lock).map_err(failed("lock", &**fs, LOCK))? {
-                return Err(Error::Locked { path: fs.location().to_owned(), wanted });
+                let holder = fs.lock_holder(file.handle());
+                return Err(Error::Locked { path: fs.location().to_owned(), holder, wanted });
             }
             locks.files.push(file);
         }

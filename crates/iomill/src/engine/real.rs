@@ -136,8 +136,10 @@ fn find_plain(path: &Path, create: bool) -> io::Result<(PathBuf, bool)> {
         }
         whole => whole?,
     };
-    match special_kind(fs::metadata(&whole)?.file_type()) {
-        Some(kind) => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a file"))),
+    let file_type = fs::metadata(&whole)?.file_type();
+    let refusal = if file_type.is_dir() { io::ErrorKind::IsADirectory } else { io::ErrorKind::InvalidInput };
+    match special_kind(file_type) {
+        Some(kind) => Err(io::Error::new(refusal, format!("it is {kind}, not a file"))),
         None => Ok((whole, false)),
     }
 }

@@ -160,6 +160,11 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn unlink(&self, path: &str) -> io::Result<()>;
     /// Takes a lock without waiting. Returns `false` if another process or handle holds it.
     fn lock(&self, handle: Handle, lock: Lock) -> io::Result<bool>;
+    /// A process that holds a lock on this file, by its number. `None` where that is not known.
+    fn lock_holder(&self, handle: Handle) -> Option<u32> {
+        let _unknown = handle;
+        None
+    }
     /// Gives a lock back, also if a ring still refers to the file.
     fn unlock(&self, handle: Handle) -> io::Result<()>;
     /// What tells this open file apart. Only plain files need it.

@@ -287,6 +287,20 @@ impl DriveFs for RealFs {
         }
     }
 
+    fn lock_holder(&self, handle: Handle) -> Option<u32> {
+        let stat = sys::fstat(borrow(handle)).ok()?;
+        let (major, minor) = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
+        // Some file systems tell users other device numbers than the list has. Then the holder is not known.
+        let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let place = fields.iter().position(|field| *field == file)?;
+            // 0 and below stand for processes that this one cannot see.
+            fields.get(place.checked_sub(1)?)?.parse().ok().filter(|number| *number > 0)
+        })
+    }
+
     fn unlock(&self, handle: Handle) -> io::Result<()> {
         Ok(retry(|| sys::flock(borrow(handle), FlockOperation::Unlock))?)
     }

@@ -173,6 +173,7 @@ fn locks_exclude_and_are_given_back() {
         assert!(!fs.lock(one, Lock::Exclusive).unwrap());
         fs.unlock(other).unwrap();
         assert!(fs.lock(one, Lock::Exclusive).unwrap());
+        assert_eq!(fs.lock_holder(other), Some(std::process::id()));
         assert!(!fs.lock(other, Lock::Shared).unwrap());
         // Closing the last descriptor gives the lock back, too.
         fs.close(one);

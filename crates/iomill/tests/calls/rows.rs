@@ -79,6 +79,29 @@ fn rows_are_those_of_the_bytes() {
     }
 }
 
+/// Ranges by a future: their lengths differ, some are empty, and those beyond the end are refused.
+#[test]
+fn ranges_are_gathered_by_a_future() {
+    let dir = directory();
+    let path = dir.path().join("file");
+    let all = random(50 * PAGE, 1);
+    std::fs::write(&path, &all).unwrap();
+    for cache in [0, 8 << 20] {
+        let runtime = RuntimeOptions::new().cache_bytes(cache).start().unwrap();
+        let file = PlainOptions::new().runtime(&runtime).open(&path).unwrap();
+        let ranges = [(7, 3), (2 * PAGE as u64 - 5, PAGE), (9, 0), (0, all.len())];
+        let wanted: Vec<u8> = ranges.iter().flat_map(|&(at, len)| &all[at as usize..][..len]).copied().collect();
+        assert!(block_on(file.read_ranges_async(vec![0; wanted.len()], &ranges)).unwrap() == wanted);
+        let refused = |len, ranges: &[(u64, usize)]| {
+            let error = block_on(file.read_ranges_async(vec![0; len], ranges)).unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        };
+        refused(1, &[(all.len() as u64, 1)]);
+        refused(4, &[(0, 3)]);
+        refused(0, &[(0, usize::MAX), (0, 2)]);
+    }
+}
+
 /// Runs of I/O so far, and bytes read.
 fn drive(runtime: &Runtime) -> (u64, u64) {
     let counters = runtime.counters();

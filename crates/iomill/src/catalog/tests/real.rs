@@ -70,7 +70,8 @@ fn an_array_on_real_directories() {
     catalog.set_attribute("b", "key", Some("value")).unwrap();
     catalog.delete("c/d").unwrap();
     let before = view(&catalog);
-    assert!(matches!(Catalog::open(&machine(), &places[1..2], OpenMode::Reader), Err(Error::Locked { .. })));
+    let locked = Catalog::open(&machine(), &places[1..2], OpenMode::Reader).unwrap_err();
+    assert!(matches!(locked, Error::Locked { holder: Some(_), .. }) && locked.to_string().contains("by this process"));
     drop(catalog);
     let twice = Catalog::create(&machine(), &places, &[]).unwrap_err().to_string();
     assert!(twice.contains("already"), "{twice}");
