@@ -11,11 +11,12 @@ use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
 /// Workspaces of their own. Their `Cargo.toml` names their root files.
-const APART: [&str; 2] = ["fuzz", "rivals"];
+const APART: [&str; 3] = ["fuzz", "python", "rivals"];
 
 /// The parts of such a `Cargo.toml` that name root files.
 #[derive(Deserialize)]
 struct Manifest {
+    lib: Option<Target>,
     #[serde(default)]
     bin: Vec<Target>,
     #[serde(default)]
@@ -35,7 +36,7 @@ pub fn roots(workspace: &Workspace) -> Result<Vec<String>> {
         let file = workspace.root.join(apart).join("Cargo.toml");
         let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
         let manifest: Manifest = toml::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
-        let named = manifest.bin.into_iter().chain(manifest.test);
+        let named = manifest.lib.into_iter().chain(manifest.bin).chain(manifest.test);
         roots.extend(named.map(|target| format!("{apart}/{}", target.path)));
     }
     Ok(roots)

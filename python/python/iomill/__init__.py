@@ -1,0 +1,30 @@
+"""Rows of data larger than memory, gathered from all SSDs at once.
+
+One line instead of ``numpy.memmap``:
+
+>>> import numpy, iomill
+>>> numpy.save("features.npy", numpy.arange(4000).reshape(1000, 4))
+>>> x = iomill.open("features.npy")
+>>> x
+<iomill.RowArray 'features.npy': shape (1000, 4), int64>
+>>> x[[7, 0, 999]]
+array([[  28,   29,   30,   31],
+       [   0,    1,    2,    3],
+       [3996, 3997, 3998, 3999]])
+"""
+
+import sys as _sys
+
+if _sys.platform != "linux":
+    raise ImportError(
+        f"iomill needs Linux, and this is {_sys.platform}: it reads drives by io_uring and libaio, which only Linux has"
+    )
+
+from ._files import Array, File, Runtime, configure
+from ._formats import open
+from ._futures import Gather
+from ._put import put
+from ._rows import RowArray
+
+__version__ = "0.1.0"
+__all__ = ["Array", "File", "Gather", "RowArray", "Runtime", "configure", "open", "put"]

@@ -1,0 +1,167 @@
+"""`put`: spreads a file over the drives of an array."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ._files import Array, File, Path
+from ._formats import rows_of_file
+
+_STEP_BYTES = 8 << 20
+
+# Rows begin at a whole page, so that rows of a page's length are read by one I/O each.
+_HEADER_BYTES = 4096
+
+Progress = Callable[[int, int], object]
+
+
+def put(
+    src: Path | NDArray[Any],
+    dirs: Path | Sequence[Path],
+    name: str | None = None,
+    *,
+    tensor: str | None = None,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[int] | int | None = None,
+    offset: int = 0,
+    progress: bool | Progress | None = None,
+) -> str:
+    """Copies a file, or an ndarray, into the array on `dirs`, and returns its name there.
+
+    `dirs` are directories, each on an SSD of its own. If the first one is a drive of an array, the file goes into that
+    array; else all of them become the drives of a new one. `name` is that of `src` by default.
+
+    The array gets a file in numpy's format, with rows that begin at a whole page. `dtype`, `shape` and `offset` are those
+    of `iomill.open`; `tensor` is one of a safetensors file. Any other file is copied byte for byte.
+
+    `progress` is called with the bytes done and the bytes of all. True prints them; by default that is done on a terminal.
+
+    FileExistsError if the array has the name, OSError if a drive is full or the array is in use. After an error the
+    array has no such file.
+
+    >>> import numpy, iomill
+    >>> iomill.put(numpy.arange(12).reshape(4, 3), ["fast0", "fast1"], "graph/features")
+    'graph/features'
+    >>> iomill.open("fast0", "graph/features")[[3, 0]]
+    array([[ 9, 10, 11],
+           [ 0,  1,  2]])
+    """
+    places = [dirs] if isinstance(dirs, (str, os.PathLike)) else list(dirs)
+    if not places:
+        raise ValueError("put: name at least one directory")
+    if isinstance(src, np.ndarray):
+        if name is None:
+            raise ValueError("put: an ndarray has no name: give one")
+        header, total, pieces = _of_array(src)
+    else:
+        path = os.fspath(src)
+        name = name or os.path.basename(path)
+        header, total, pieces = _of_file(path, tensor, dtype, shape, offset)
+    with _array_on(places) as array:
+        file = array.create_file(name)
+        try:
+            _copy(file, header, pieces, total, _reporter(name, progress))
+            file.close()
+        except BaseException:
+            file._native.discard()
+            array.delete(name)
+            raise
+    return name
+
+
+def _copy(file: File, header: bytes, pieces: Iterator[Any], total: int, report: Progress) -> None:
+    if header:
+        file.write_at(header, 0)
+    done = 0
+    report(done, total)
+    for piece in pieces:
+        file.write_at(piece, len(header) + done)
+        done += memoryview(piece).nbytes
+        report(done, total)
+
+
+def _array_on(places: list[Path]) -> Array:
+    if os.path.isdir(os.path.join(places[0], "iomill")):
+        return Array(places[0], "r+")
+    for place in places:
+        os.makedirs(place, exist_ok=True)
+    return Array.create(places)
+
+
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """A header of numpy's format that ends with a page."""
+    said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    text = repr(said)
+    try:
+        encoded, version = text.encode("latin1"), 2
+    except UnicodeEncodeError:
+        encoded, version = text.encode("utf8"), 3
+    start = b"\x93NUMPY" + bytes([version, 0])
+    taken = len(start) + 4 + len(encoded) + 1
+    padding = -taken % _HEADER_BYTES
+    length = len(encoded) + padding + 1
+    return start + length.to_bytes(4, "little") + encoded + b" " * padding + b"\n"
+
+
+def _of_array(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Any]]:
+    if src.dtype.hasobject or src.ndim == 0:
+        raise ValueError("put: an array of Python objects, or without rows, cannot be gathered from")
+    step = max(1, _STEP_BYTES // max(1, src[:1].nbytes))
+
+    def pieces() -> Iterator[Any]:
+        for start in range(0, len(src), step):
+            piece = np.ascontiguousarray(src[start : start + step])
+            if piece.nbytes:
+                yield piece.reshape(-1).view(np.uint8)
+
+    return _header(src.dtype, src.shape), src.nbytes, pieces()
+
+
+def _of_file(
+    path: str, tensor: str | None, dtype: DTypeLike | None, shape: Sequence[int] | int | None, offset: int
+) -> tuple[bytes, int, Iterator[Any]]:
+    header, start, total = b"", 0, os.stat(path).st_size
+    if dtype is not None or path.endswith((".npy", ".safetensors")):
+        with File(path) as file:
+            rows = rows_of_file(file, [path], tensor=tensor, dtype=dtype, shape=shape, offset=offset)
+            header, total = _header(rows.dtype, rows.shape), rows.nbytes
+            start = rows._start
+    return header, total, _pieces(path, start, total)
+
+
+def _pieces(path: str, start: int, total: int) -> Iterator[Any]:
+    buffer = bytearray(_STEP_BYTES)
+    view = memoryview(buffer)
+    with builtins.open(path, "rb", buffering=0) as source:
+        source.seek(start)
+        left = total
+        while left > 0:
+            read = source.readinto(view[: min(left, len(view))])
+            if not read:
+                raise OSError(f"{path} ended {left} bytes before its end: another program cut it")
+            left -= read
+            yield view[:read]
+
+
+def _reporter(name: str, progress: bool | Progress | None) -> Progress:
+    if callable(progress):
+        return progress
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        return lambda done, total: None
+    begun = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        share = 100 * done // total if total else 100
+        speed = done / 1e6 / max(1e-9, time.monotonic() - begun)
+        end = "\n" if done == total else ""
+        print(f"\r{name}: {share:3}% of {total / 1e6:.0f} MB, {speed:.0f} MB/s", end=end, file=sys.stderr, flush=True)
+
+    return report

@@ -1,0 +1,393 @@
+"""`RowArray`: rows of one dtype and shape in a file, indexed like an ndarray."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from types import EllipsisType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from . import _iomill
+from ._files import File
+from ._futures import Gather, begun
+
+# An iteration reads so many bytes at a time.
+_BLOCK_BYTES = 4 << 20
+
+_WHOLE = slice(None)
+
+
+class RowArray:
+    """Rows in a file, indexed like an ndarray: `iomill.open` makes one. Each result is an ndarray of its own.
+
+    >>> import numpy, iomill
+    >>> numpy.save("features.npy", numpy.arange(12, dtype="f4").reshape(4, 3))
+    >>> x = iomill.open("features.npy")
+    >>> x.shape, x.dtype, len(x)
+    ((4, 3), dtype('float32'), 4)
+    >>> x[[3, -4]]
+    array([[ 9., 10., 11.],
+           [ 0.,  1.,  2.]], dtype=float32)
+    >>> x[1:3, 0]
+    array([3., 6.], dtype=float32)
+
+    The first axis is read from the drives, and the others are indexed in memory. Integers, slices, boolean masks,
+    arrays of integers of any shape and tuples of them work as in numpy; what numpy refuses is refused in its words.
+
+    It is no ndarray: operators and ufuncs refuse it. ``numpy.asarray(x)`` and ``x[:]`` read all of it. Calls may be made
+    from any number of threads. While a call waits, other threads run, and Ctrl-C ends it within about 16,384 rows.
+    """
+
+    __slots__ = ("__weakref__", "_dtype", "_file", "_recipe", "_row_shape", "_rows", "_shape", "_start")
+
+    # Otherwise `ndarray + x` would read all rows.
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        file: File,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        parts: list[tuple[int, int]],
+        recipe: tuple[Callable[..., RowArray], tuple[Any, ...]] | None = None,
+    ) -> None:
+        """For `iomill.open`. `parts` has the number of rows of each part, and its first byte in the file."""
+        row_bytes = dtype.itemsize
+        for length in shape[1:]:
+            row_bytes *= length
+        self._file = file
+        self._rows = _iomill.Rows(file._native, row_bytes, parts)
+        self._dtype = dtype
+        self._shape = shape
+        self._row_shape = shape[1:]
+        self._recipe = recipe
+        self._start = parts[0][1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an ndarray."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As of an ndarray."""
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        """As of an ndarray."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        size = 1
+        for length in self._shape:
+            size *= length
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """The length of all rows, in bytes."""
+        return self.size * self._dtype.itemsize
+
+    @property
+    def file(self) -> File:
+        """The file that has the rows."""
+        return self._file
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    def __repr__(self) -> str:
+        name = self._file.name.rsplit("/", 1)[-1]
+        return f"<iomill.RowArray {name!r}: shape {self._shape}, {self._dtype}>"
+
+    def take(self, ids: ArrayLike, out: Any = None, *, axis: int = 0) -> NDArray[Any]:
+        """The rows `ids`, in their order: an ndarray of shape ``ids.shape + x.shape[1:]``.
+
+        `ids` has integers of any type and shape. Negative ones count from the end. With `out` the rows go into memory of
+        yours, without a copy if it is in C order: an ndarray, a tensor of torch, anything with a buffer. It has the shape
+        and the dtype of the result, and is returned.
+
+        IndexError if there is no such row, ValueError if `out` has another shape, TypeError if it has another dtype.
+        After an error the contents of `out` are undefined. Only `axis` 0 is in the file.
+
+        >>> import numpy, iomill
+        >>> numpy.save("features.npy", numpy.arange(12).reshape(4, 3))
+        >>> out = numpy.empty((2, 3), int)
+        >>> iomill.open("features.npy").take([2, 0], out=out)
+        array([[6, 7, 8],
+               [0, 1, 2]])
+        """
+        if axis != 0 and axis + self.ndim != 0:
+            raise ValueError(f"take along axis {axis}: rows are along axis 0; take them, and the others in memory")
+        numbers = _integers(ids)
+        shape = numbers.shape + self._row_shape
+        if out is None:
+            result = np.empty(shape, self._dtype)
+            self._rows.take(numbers, result)
+            return result
+        target = out if type(out) is np.ndarray else _memory_of(out)
+        if target.shape != shape:
+            raise ValueError(
+                f"output array does not match result of take: it has shape {target.shape}, and the rows have {shape}"
+            )
+        if target.dtype != self._dtype:
+            raise TypeError(f"output array has dtype {target.dtype}, and the rows have {self._dtype}")
+        if target.flags.c_contiguous:
+            self._rows.take(numbers, target)
+        elif not target.flags.writeable:
+            raise ValueError("output array is read-only")
+        else:
+            target[...] = self.take(numbers)
+        return out  # type: ignore[no-any-return]
+
+    def take_async(self, ids: ArrayLike) -> Gather[NDArray[Any]]:
+        """`take` as a future. The gather has begun when this returns. Errors in `ids` are raised at once.
+
+        >>> import asyncio, numpy, iomill
+        >>> numpy.save("features.npy", numpy.arange(12).reshape(4, 3))
+        >>> async def sums():
+        ...     x = iomill.open("features.npy")
+        ...     return (await x.take_async([2, 0])).sum()
+        >>> int(asyncio.run(sums()))
+        24
+        """
+        numbers = _integers(ids)
+        shape = numbers.shape + self._row_shape
+
+        def finish(read: np.ndarray) -> np.ndarray:
+            return read.view(self._dtype).reshape(shape)
+
+        if 0 in shape or self._dtype.itemsize == 0:
+            result = self.take(numbers)
+            return begun(lambda done: done(np.empty(0, np.uint8), None), lambda _: result)
+        return begun(lambda done: self._rows.begin_take(numbers, done), finish)
+
+    def prefetch(self, ids: ArrayLike) -> None:
+        """Begins to bring rows into the cache, and returns at once. It uses memory for the rows while it runs."""
+        if self.nbytes > 0:
+            self._rows.prefetch(_integers(ids))
+
+    def write(self, ids: Any, rows: ArrayLike) -> None:
+        """Writes rows: to the rows that an integer, a slice, a mask or an array of integers names.
+
+        `rows` is broadcast and cast as in ``ndarray[ids] = rows``; the last one counts if a row is named twice. Later
+        reads of this process see them. They are durable after `flush`. ValueError if the file is open for reading.
+
+        >>> import numpy, iomill
+        >>> numpy.save("features.npy", numpy.zeros((4, 3), "i2"))
+        >>> with iomill.open("features.npy", mode="r+") as x:
+        ...     x.write([1, 3], [[7, 8, 9], [1, 2, 3]])
+        ...     x[1:]
+        array([[7, 8, 9],
+               [0, 0, 0],
+               [1, 2, 3]], dtype=int16)
+        """
+        if not self._file.writable():
+            raise ValueError("assignment destination is read-only")
+        numbers = self._numbers(ids)
+        values = np.empty(numbers.shape + self._row_shape, self._dtype)
+        values[...] = rows
+        numbers, values = numbers.reshape(-1), values.reshape((numbers.size, *self._row_shape))
+        if values.size == 0:
+            return
+        # The library does not say which of two writes to one row is the later one.
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        last_first, place = np.unique(numbers[::-1], return_index=True)
+        if last_first.size < numbers.size:
+            numbers, values = last_first, values[::-1][place]
+        self._rows.write(np.ascontiguousarray(numbers), np.ascontiguousarray(values))
+
+    def __setitem__(self, key: Any, rows: ArrayLike) -> None:
+        """`write`, for keys of the first axis. ValueError for others: read rows, change and write them."""
+        if isinstance(key, tuple):
+            if len(key) != 1:
+                raise ValueError("rows are written whole: read them, change them, and write them")
+            key = key[0]
+        self.write(key, rows)
+
+    def flush(self) -> None:
+        """Makes all writes durable. OSError if a drive fails."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Makes all writes durable, and closes the file. Later calls raise ValueError."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[..., RowArray], tuple[Any, ...]]:
+        """Another process opens the file by its path. So a worker of any kind may get a `RowArray`."""
+        if self._recipe is None:
+            raise TypeError("only what `iomill.open` opened for reading, without a runtime of its own, can be pickled")
+        return self._recipe
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """All rows, for ``numpy.asarray(x)``."""
+        if copy is False:
+            raise ValueError("Unable to avoid copy while creating an array as requested: the rows are in a file")
+        rows = self._slice(_WHOLE)
+        return rows if dtype is None else rows.astype(dtype, copy=False)
+
+    def __iter__(self) -> Iterator[Any]:
+        row_bytes = max(1, self.nbytes // max(1, len(self)))
+        step = max(1, _BLOCK_BYTES // row_bytes)
+        for start in range(0, len(self), step):
+            yield from self._slice(slice(start, start + step))
+
+    def __getitem__(self, key: Any) -> Any:
+        kind = type(key)
+        try:
+            if kind is np.ndarray and key.dtype.kind in "iu" and key.ndim > 0:
+                return self.take(key)
+            if kind is slice:
+                return self._slice(key)
+            if kind is int:
+                return self.take(np.array([key]))[0]
+            return self._index(key)
+        except IndexError as error:
+            failed = error
+        # numpy takes numbers out of bounds if the result has no values. Else its error is of the item that it sees first.
+        result = self._in_numpy(key)
+        if isinstance(result, np.ndarray) and result.size == 0:
+            return result.copy()
+        raise failed
+
+    def _slice(self, key: slice) -> NDArray[Any]:
+        rows = range(len(self))[key]
+        if rows.step not in (1, -1) or len(rows) == 0:
+            # The step of a single row may be beyond numpy's integers.
+            return self.take(rows.start + np.arange(len(rows)) * (rows.step if len(rows) > 1 else 1))
+        result = np.empty((len(rows), *self._row_shape), self._dtype)
+        self._rows.read_range(min(rows[0], rows[-1]), len(rows), result)
+        return result if rows.step == 1 else result[::-1]
+
+    def _index(self, key: Any) -> Any:
+        """Any key: the rows that its first axis names are read. The same key over these rows says the rest."""
+        items = [_item(item) for item in (key if isinstance(key, tuple) else (key,))]
+        place = self._first_axis(key, items)
+        if place is None:
+            return self._slice(_WHOLE)[tuple(items)]
+        item = items[place]
+        if isinstance(item, slice):
+            rows, items[place] = self._slice(item), _WHOLE
+        elif isinstance(item, int):
+            rows, items[place] = self.take(np.array([item])), 0
+        elif item.dtype.kind == "b":
+            if item.shape != self._shape[: item.ndim]:
+                raise self._refusal(key)
+            found = item.nonzero()
+            numbers, within = np.unique(found[0], return_inverse=True)
+            rows, items[place : place + 1] = self.take(numbers), [within.reshape(-1), *found[1:]]
+        else:
+            rows = self.take(item.reshape(-1))
+            if len(items) == 1:
+                return rows.reshape(item.shape + self._row_shape)
+            items[place] = np.arange(item.size).reshape(item.shape)
+        result = rows[tuple(items)]
+        # A small view would keep the memory of all rows.
+        if isinstance(result, np.ndarray) and result.base is not None and result.size * 2 <= rows.size:
+            return result.copy()
+        return result
+
+    def _first_axis(self, key: Any, items: list[Any]) -> int | None:
+        """Which item is of the first axis; None if the key takes all of it."""
+        axes = []
+        for item in items:
+            if item is None or isinstance(item, bool):
+                axes.append(0)
+            elif item is Ellipsis:
+                axes.append(-1)
+            elif isinstance(item, np.ndarray) and item.dtype.kind == "b":
+                axes.append(item.ndim)
+            elif isinstance(item, (int, slice)) or (isinstance(item, np.ndarray) and item.dtype.kind in "iu"):
+                axes.append(1)
+            else:
+                raise self._refusal(key)
+        if axes.count(-1) > 1 or sum(axis for axis in axes if axis > 0) > self.ndim:
+            raise self._refusal(key)
+        for place, axis in enumerate(axes):
+            if axis > 0:
+                return place
+            if axis < 0 and sum(axis for axis in axes if axis > 0) < self.ndim:
+                return None
+        return None
+
+    def _in_numpy(self, key: Any) -> Any:
+        """What numpy does with a key: over an array of this shape that takes no memory, so the values mean nothing."""
+        return np.broadcast_to(np.empty((), self._dtype), self._shape)[key]
+
+    def _refusal(self, key: Any) -> Exception:
+        """numpy's error for a key."""
+        try:
+            self._in_numpy(key)
+        except (IndexError, ValueError, TypeError) as refused:
+            return refused
+        return IndexError(f"the key {key!r} does not name rows: take rows first, and index the result")
+
+    def _numbers(self, key: Any) -> NDArray[Any]:
+        """The numbers of the rows that a key of the first axis names."""
+        item = _item(key)
+        if item is Ellipsis:
+            item = _WHOLE
+        if isinstance(item, slice):
+            return np.arange(len(self))[item]
+        if isinstance(item, int) and not isinstance(item, bool):
+            return np.array(item)
+        if isinstance(item, np.ndarray) and item.dtype.kind in "iu":
+            return item
+        if isinstance(item, np.ndarray) and item.dtype.kind == "b" and item.shape == self._shape[:1]:
+            return item.nonzero()[0]
+        raise self._refusal(key)
+
+
+def _item(item: Any) -> Any:
+    """One item of a key: None, Ellipsis, a bool, an int, a slice or an ndarray. Others stay, and are refused."""
+    if item is None or isinstance(item, (EllipsisType, slice, bool, int)):
+        return item
+    if isinstance(item, np.bool_):
+        return bool(item)
+    if not isinstance(item, (np.ndarray, np.generic, str)):
+        try:
+            return operator.index(item)
+        except TypeError:
+            array = np.asarray(item)
+            # An empty list names no rows, whatever its type.
+            item = array.astype(np.intp) if array.size == 0 and not hasattr(item, "dtype") else array
+    if isinstance(item, (np.ndarray, np.generic)) and item.ndim == 0 and item.dtype.kind in "iub":
+        return item.item()
+    return item
+
+
+def _integers(ids: ArrayLike) -> NDArray[Any]:
+    """Row numbers as the native half takes them: in C order, and in the machine's byte order."""
+    numbers = ids if type(ids) is np.ndarray else np.asarray(ids)
+    if numbers.dtype.kind not in "iu":
+        if numbers.size > 0 or isinstance(ids, np.ndarray):
+            raise IndexError("arrays used as indices must be of integer (or boolean) type")
+        return numbers.astype(np.intp)
+    if not numbers.flags.c_contiguous or not numbers.dtype.isnative:
+        return numbers.astype(numbers.dtype.newbyteorder("="), order="C")
+    return numbers
+
+
+def _memory_of(out: Any) -> NDArray[Any]:
+    """An ndarray over the memory of `out`."""
+    if isinstance(out, np.ndarray):
+        return out
+    if hasattr(out, "__dlpack__"):
+        # `from_dlpack` of numpy gives memory for reading only. torch's own way does not.
+        tensor = out.numpy() if callable(getattr(out, "numpy", None)) else np.from_dlpack(out)
+        return np.asarray(tensor)
+    return np.asarray(memoryview(out))

@@ -1,0 +1,30 @@
+//! The native half of the Python package `iomill`: the module `iomill._iomill`.
+//!
+//! Goals: thin classes over the library. Each call that may wait leaves the interpreter to other threads. Non-goals: indexing, formats and
+//! other libraries' interfaces, which are Python's half.
+
+mod array;
+mod errors;
+mod file;
+mod futures;
+mod ids;
+mod memory;
+mod rows;
+mod runtime;
+mod slices;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+mod _iomill {
+    #[pymodule_export]
+    use super::array::{NativeArray, create_array, open_array};
+    #[pymodule_export]
+    use super::file::{NativeFile, open_plain};
+    #[pymodule_export]
+    use super::futures::stop;
+    #[pymodule_export]
+    use super::rows::Rows;
+    #[pymodule_export]
+    use super::runtime::{NativeRuntime, shared_runtime, start_runtime};
+}

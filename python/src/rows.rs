@@ -1,0 +1,168 @@
+//! Rows of one length in a file: the class [`Rows`], under `RowArray`. Goals: the interpreter is free while a call waits, and Ctrl-C ends a
+//! long one. Non-goals: shapes, dtypes and indexing, which are Python's side.
+
+use iomill::{File, Reading};
+use numpy::PyUntypedArray;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::file::NativeFile;
+use crate::futures;
+use crate::ids::row_numbers;
+use crate::memory::{Memory, zeroed};
+use crate::slices::{in_slices, read_bytes};
+
+/// Rows that lie one after the other.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// The number of the first row after them.
+    end: u64,
+    /// Where row 0 would begin if they went on to the front, in bytes. It wraps below 0.
+    base: u64,
+}
+
+/// Rows of one length in a file.
+#[pyclass(frozen, module = "iomill._iomill")]
+pub struct Rows {
+    file: Py<NativeFile>,
+    row_bytes: usize,
+    /// At least one. Files in a list have a header each, so their rows are parts.
+    parts: Vec<Part>,
+}
+
+#[pymethods]
+impl Rows {
+    /// `parts` has the number of rows of each part, and the offset of its first byte.
+    #[new]
+    fn new(file: Py<NativeFile>, row_bytes: usize, parts: Vec<(u64, u64)>) -> PyResult<Rows> {
+        let file_bytes = file.get().file()?.len();
+        let refused = || PyValueError::new_err("the rows end beyond the file");
+        let mut end = 0u64;
+        let mut placed = Vec::with_capacity(parts.len());
+        for (count, offset) in parts {
+            let bytes = count.checked_mul(row_bytes as u64).and_then(|bytes| bytes.checked_add(offset));
+            if bytes.ok_or_else(refused)? > file_bytes {
+                return Err(refused());
+            }
+            let base = offset.wrapping_sub(end.wrapping_mul(row_bytes as u64));
+            end = end.checked_add(count).ok_or_else(refused)?;
+            placed.push(Part { end, base });
+        }
+        if placed.is_empty() {
+            return Err(PyValueError::new_err("no parts"));
+        }
+        Ok(Rows { file, row_bytes, parts: placed })
+    }
+
+    /// How many rows there are.
+    fn __len__(&self) -> usize {
+        self.count() as usize
+    }
+
+    /// Gathers rows into `out`, an array in C order with as many bytes.
+    fn take(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, out: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+        let file = self.file.get().file()?;
+        let ids = row_numbers(ids, self.count())?;
+        let out = self.check(Memory::of_array(out, true)?, ids.len())?;
+        in_slices(py, ids.len(), self.row_bytes, |slice| {
+            let part = out.part(slice.start * self.row_bytes, slice.len() * self.row_bytes);
+            // SAFETY: `out` is borrowed until this function returns, and is writable.
+            self.read(&file, &ids[slice], unsafe { part.bytes_mut() })
+        })
+    }
+
+    /// Reads rows that follow each other into `out`, an array in C order with as many bytes.
+    fn read_range(&self, py: Python<'_>, start: u64, count: u64, out: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+        let file = self.file.get().file()?;
+        if start.checked_add(count).is_none_or(|end| end > self.count()) {
+            return Err(PyValueError::new_err("the rows end beyond the file"));
+        }
+        let out = self.check(Memory::of_array(out, true)?, count as usize)?;
+        let mut done = 0usize;
+        for part in &self.parts {
+            let from = start + done as u64;
+            let here = part.end.saturating_sub(from).min(count - done as u64) as usize;
+            let at = part.base.wrapping_add(from.wrapping_mul(self.row_bytes as u64));
+            let memory = out.part(done * self.row_bytes, here * self.row_bytes);
+            read_bytes(py, &file, memory, at)?;
+            done += here;
+        }
+        Ok(())
+    }
+
+    /// Begins to gather rows. `done(bytes, None)` or `done(None, exception)` is called once, on any thread.
+    fn begin_take(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, done: Py<PyAny>) -> PyResult<()> {
+        let file = self.file.get().file()?;
+        let ids = row_numbers(ids, self.count())?;
+        let out = self.room(ids.len())?;
+        let reading = py.detach(|| self.begin(&file, &ids, out));
+        futures::deliver(py, reading, done)
+    }
+
+    /// Begins to bring rows into the cache.
+    fn prefetch(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+        let file = self.file.get().file()?;
+        let ids = row_numbers(ids, self.count())?;
+        let out = self.room(ids.len())?;
+        // The read goes on without its future.
+        py.detach(|| drop(self.begin(&file, &ids, out)));
+        Ok(())
+    }
+
+    /// Scatters rows, an array in C order with as many bytes. The ids differ.
+    fn write(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, rows: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+        let file = self.file.get().file()?;
+        let ids = row_numbers(ids, self.count())?;
+        let rows = self.check(Memory::of_array(rows, false)?, ids.len())?;
+        in_slices(py, ids.len(), self.row_bytes, |slice| {
+            let part = rows.part(slice.start * self.row_bytes, slice.len() * self.row_bytes);
+            let offsets: Vec<u64> = self.offsets(&ids[slice]).collect();
+            // SAFETY: `rows` is borrowed until this function returns.
+            file.write_many(unsafe { part.bytes() }, &offsets, self.row_bytes)
+        })
+    }
+}
+
+impl Rows {
+    fn count(&self) -> u64 {
+        self.parts.last().map_or(0, |part| part.end)
+    }
+
+    fn check(&self, memory: Memory, rows: usize) -> PyResult<Memory> {
+        if rows.checked_mul(self.row_bytes) == Some(memory.len()) {
+            return Ok(memory);
+        }
+        let (given, row) = (memory.len(), self.row_bytes);
+        Err(PyValueError::new_err(format!("an array of {given} bytes for {rows} rows of {row} bytes")))
+    }
+
+    /// Where rows begin. Their numbers have been checked.
+    fn offsets<'a>(&'a self, ids: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
+        ids.iter().map(|&id| {
+            let part = self.parts[self.parts.partition_point(|part| part.end <= id)];
+            part.base.wrapping_add(id.wrapping_mul(self.row_bytes as u64))
+        })
+    }
+
+    /// Memory for rows.
+    fn room(&self, rows: usize) -> PyResult<Vec<u8>> {
+        zeroed(rows.saturating_mul(self.row_bytes))
+    }
+
+    fn begin(&self, file: &File, ids: &[u64], out: Vec<u8>) -> Reading {
+        match &self.parts[..] {
+            [one] => file.read_rows_async(out, ids, self.row_bytes, one.base),
+            _ => {
+                let ranges: Vec<(u64, usize)> = self.offsets(ids).map(|offset| (offset, self.row_bytes)).collect();
+                file.read_ranges_async(out, &ranges)
+            }
+        }
+    }
+
+    fn read(&self, file: &File, ids: &[u64], out: &mut [u8]) -> iomill::Result<()> {
+        match &self.parts[..] {
+            [one] => file.read_rows(out, ids, self.row_bytes, one.base),
+            _ => file.read_many(out, &self.offsets(ids).collect::<Vec<_>>(), self.row_bytes),
+        }
+    }
+}

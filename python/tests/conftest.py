@@ -1,0 +1,18 @@
+"""What all tests share."""
+
+import os
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path, monkeypatch):
+    """Each test has a directory of its own, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def drives(tmp_path):
+    """Directories for an array."""
+    return [os.fspath(tmp_path / f"ssd{number}") for number in range(3)]

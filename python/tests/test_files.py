@@ -1,0 +1,322 @@
+"""`File` and `Array` as bytes, errors, and what happens while other threads run."""
+
+import asyncio
+import concurrent.futures
+import io
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import iomill
+
+
+def test_a_file_object():
+    pathlib.Path("x.bin").write_bytes(bytes(range(200)))
+    with iomill.File(pathlib.Path("x.bin")) as file:
+        assert (len(file), file.mode, file.readable(), file.seekable(), file.writable()) == (
+            200,
+            "r",
+            True,
+            True,
+            False,
+        )
+        assert file.read(3) == b"\0\1\2" and file.tell() == 3
+        assert file.seek(-2, os.SEEK_END) == 198 and file.read() == b"\xc6\xc7" and file.read(1) == b""
+        with pytest.raises(ValueError, match="negative seek"):
+            file.seek(-1)
+        with pytest.raises(io.UnsupportedOperation):
+            file.write(b"x")
+    assert file.closed
+    assert io.BufferedReader(iomill.File("x.bin")).read(4) == b"\0\1\2\3"
+    with pytest.raises(ValueError, match="closed file"):
+        file.read(1)
+    file.close()
+
+
+def test_buffers():
+    pathlib.Path("x.bin").write_bytes(bytes(range(200)))
+    file = iomill.File("x.bin")
+    out = bytearray(10)
+    assert file.readinto_at(out, 195) == 5 and out[:6] == b"\xc3\xc4\xc5\xc6\xc7\0"
+    numbers = np.zeros((2, 3), "u1")
+    assert file.readinto_at(numbers, 1) == 6 and numbers.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert [bytes(part) for part in file.read_ranges([(3, 2), (199, 1), (5, 0)])] == [b"\3\4", b"\xc7", b""]
+    assert [bytes(part) for part in file.read_ranges_async([(3, 2), (7, 1)]).result()] == [b"\3\4", b"\7"]
+    assert file.read_at(300, 5) == b""
+    for refused, kind in ((b"bytes", TypeError), (np.zeros((4, 4), "u1")[:, ::2], BufferError), (7, TypeError)):
+        with pytest.raises(kind):
+            file.readinto_at(refused, 0)
+    with pytest.raises(ValueError, match="ends at 200"):
+        file.read_ranges([(200, 1)])
+    with pytest.raises(ValueError):
+        file.read_ranges_async([(200, 1)]).result()
+
+
+def test_writing():
+    with iomill.File("new.bin", "r+", create=True) as file:
+        assert file.write(b"hello") == 5 and file.tell() == 5
+        file.write_at(np.arange(3, dtype="u1"), 8)
+        file.sync()
+        assert file.truncate(10) == 10
+    assert pathlib.Path("new.bin").read_bytes() == b"hello\0\0\0\0\1"
+    with pytest.raises(FileNotFoundError):
+        iomill.File("none.bin", "r+")
+    with pytest.raises(ValueError, match="read"):
+        iomill.File("new.bin", create=True)
+
+
+def test_one_process_has_a_file_for_reading_or_for_writing():
+    np.save("x.npy", np.zeros(4))
+    with iomill.open("x.npy"), pytest.raises(OSError, match="open in this process"):
+        iomill.open("x.npy", mode="r+")
+
+
+def test_arrays(drives):
+    for drive in drives:
+        os.mkdir(drive)
+    with iomill.Array.create(drives, cache_bytes=8 << 20) as array:
+        assert array.mode == "r+" and [os.fspath(drive) for drive in array.drives()] == drives
+        with array.create_file("a/b") as file:
+            file.write_at(b"x" * 100_000, 0)
+        assert array.size_of("a/b") == 100_000
+        array.rename("a/b", "c")
+        assert array.list() == ["c"] and array.list("a") == []
+        with pytest.raises(FileNotFoundError, match="iomill ls"):
+            array.open("a/b")
+        with pytest.raises(OSError, match="in use"):
+            subprocess_error(drives[0])
+        array.delete("c")
+    with pytest.raises(ValueError, match="closed"):
+        array.list()
+    with iomill.Array(drives[1]) as one, iomill.Array(drives[0]) as two:
+        assert one.list() == two.list() == []
+        with pytest.raises(OSError, match="for reading"):
+            one.create_file("x")
+        assert "ssd0" in repr(one) and "iomill" in one.metrics() and isinstance(one.notices(), list)
+    with pytest.raises(OSError):
+        iomill.Array("none")
+
+
+def subprocess_error(drive):
+    """What another process hears that opens an array."""
+    program = f"import iomill; iomill.Array({drive!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(done.stderr)
+
+
+def test_where_a_writer_holds_the_array_its_process_is_named(drives):
+    for drive in drives:
+        os.mkdir(drive)
+    with iomill.Array.create(drives), pytest.raises(OSError, match=rf"another process, {os.getpid()} "):
+        subprocess_error(drives[0])
+
+
+def test_errors_are_python_s():
+    with pytest.raises(IsADirectoryError, match="it is a directory, not a file"):
+        iomill.File(".")
+    with pytest.raises(ValueError, match='no engine named "fast"'):
+        iomill.Runtime(engine="fast")
+    with pytest.raises(ValueError, match="mode must be"):
+        iomill.File("x", "w")
+
+
+def test_a_cut_file():
+    np.save("x.npy", np.zeros((1 << 16, 16), "f4"))
+    rows = iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0))
+    os.truncate("x.npy", 1 << 20)
+    with pytest.raises(OSError, match="another program cut it"):
+        rows[-1]
+    assert not rows[0].any()
+
+
+def test_runtimes():
+    np.save("x.npy", np.zeros((1000, 128)))
+    own = iomill.Runtime(cache_bytes=8 << 20, cache_bytes_max=16 << 20)
+    rows = iomill.open("x.npy", runtime=own)
+    rows[:]
+    rows[:]
+    assert own.misses > 0 and own.hits > 0 and own.cache_bytes == 8 << 20
+    own.resize_cache(16 << 20)
+    assert own.cache_bytes == 16 << 20
+    with pytest.raises(ValueError):
+        own.resize_cache(1 << 40)
+    with pytest.raises(ValueError, match="shared runtime"):
+        # The first file that was opened has made it.
+        iomill.open("x.npy").file, iomill.configure(cache_bytes=1 << 20)
+    assert iomill.Runtime.shared().cache_bytes > 0
+    assert isinstance(own.notices(), list) and "iomill" in own.metrics()
+
+
+def test_async():
+    array = np.arange(4000).reshape(1000, 4)
+    np.save("x.npy", array)
+    rows = iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=1 << 20))
+    rng = np.random.default_rng(2)
+    batches = [rng.integers(0, 1000, (5, 7)) for _ in range(50)]
+
+    async def all_of_them():
+        return await asyncio.gather(*[one_of(ids) for ids in batches])
+
+    async def one_of(ids):
+        return await rows.take_async(ids)
+
+    for ids, taken in zip(batches, asyncio.run(all_of_them())):
+        assert np.array_equal(taken, array[ids])
+    gathers = [rows.take_async(ids) for ids in batches]
+    assert all(isinstance(gather, concurrent.futures.Future) for gather in gathers)
+    _, left = concurrent.futures.wait(gathers)
+    assert not left and np.array_equal(gathers[-1].result(), array[batches[-1]])
+    with pytest.raises(IndexError, match="out of bounds"):
+        rows.take_async([1000])
+    assert rows.take_async([]).result().shape == (0, 4)
+    ids = np.array([1, 2])
+    gather = rows.take_async(ids)
+    ids[:] = 0
+    assert np.array_equal(gather.result(), array[[1, 2]])
+
+
+def test_a_failed_gather_raises_when_it_is_asked():
+    np.save("x.npy", np.zeros((1 << 16, 16), "f4"))
+    rows = iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0))
+    os.truncate("x.npy", 1 << 20)
+    with pytest.raises(OSError, match="another program cut it"):
+        rows.take_async([-1]).result()
+
+
+def test_a_program_may_end_while_gathers_run():
+    program = """
+import iomill, numpy
+numpy.save("big.npy", numpy.zeros((100_000, 64)))
+x = iomill.open("big.npy", runtime=iomill.Runtime(cache_bytes=0))
+gathers = [x.take_async(numpy.arange(1000) * 97) for _ in range(20)]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_threads():
+    array = np.arange(64_000, dtype="i4").reshape(-1, 16)
+    np.save("x.npy", array)
+    rows = iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=1 << 20))
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        out = np.empty((100, 16), "i4")
+        for _ in range(50):
+            ids = rng.integers(-len(array), len(array), 100)
+            assert np.array_equal(rows.take(ids, out=out), array[ids])
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(16)))
+
+
+def test_ids_may_change_while_a_gather_runs():
+    np.save("x.npy", np.zeros((1000, 16)))
+    rows = iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=1 << 20))
+    ids, stop = np.zeros(10_000, np.int64), threading.Event()
+
+    def change():
+        while not stop.is_set():
+            ids[:] = 999
+            ids[:] = -(1 << 60)
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    try:
+        for _ in range(200):
+            try:
+                assert not rows[ids].any()
+            except IndexError:
+                pass
+    finally:
+        stop.set()
+        changer.join()
+
+
+def test_closing_while_calls_run():
+    np.save("x.npy", np.zeros((10_000, 64)))
+    for _ in range(5):
+        rows = iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0))
+
+        def work(rows=rows):
+            try:
+                while True:
+                    rows[np.arange(0, 10_000, 3)]
+            except ValueError as error:
+                return str(error)
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            workers = [pool.submit(work) for _ in range(2)]
+            time.sleep(0.02)
+            rows.close()
+            assert {worker.result() for worker in workers} == {"I/O operation on closed file"}
+
+
+def test_other_threads_run_meanwhile():
+    """With the interpreter's lock held, the other thread could not count during the gather."""
+    np.save("x.npy", np.zeros((20_000, 1024), "f4"))
+    rows = iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0))
+    ids = np.random.default_rng(3).integers(0, 20_000, 15_000)
+    out = np.empty((15_000, 1024), "f4")
+    counted, stop = 0, threading.Event()
+
+    def count():
+        nonlocal counted
+        while not stop.is_set():
+            counted += 1
+            time.sleep(0)
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    try:
+        before = counted
+        # One slice: the lock is given up once.
+        rows.take(ids, out=out)
+        during = counted - before
+    finally:
+        stop.set()
+        counter.join()
+    assert during > 100
+
+
+def test_ctrl_c_ends_a_long_gather():
+    program = """
+import iomill, numpy, sys
+x = numpy.lib.format.open_memmap("big.npy", "w+", "f4", (1 << 16, 1024))
+del x
+x = iomill.open("big.npy", runtime=iomill.Runtime(cache_bytes=0))
+ids = numpy.arange(400_000) % (1 << 16)
+out = numpy.empty((400_000, 1024), "f4")
+print("ready", flush=True)
+try:
+    while True:
+        x.take(ids, out=out)
+except KeyboardInterrupt:
+    print("ended", flush=True)
+"""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        begun = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == "ended\n"
+        assert time.monotonic() - begun < 10
+        assert child.wait(30) == 0
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_elsewhere_the_import_says_why():
+    program = "import sys; sys.platform = 'darwin'; import iomill"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "ImportError: iomill needs Linux, and this is darwin" in done.stderr

@@ -1,0 +1,215 @@
+"""Files of numpy and safetensors, raw files, lists of them, and files in arrays."""
+
+import json
+import os
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+import iomill
+
+
+def same(rows, array):
+    assert (rows.shape, rows.dtype) == (array.shape, array.dtype)
+    ids = [len(array) - 1, 0, -1]
+    assert rows[ids].tobytes() == array[ids].tobytes()
+    assert rows[:].tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize(
+    "dtype", ["<f4", ">i8", "?", "S5", "U2", "<M8[s]", "<c16", [("x", "<i2"), ("ü", ">f4", (2,))]], ids=str
+)
+def test_npy(version, dtype):
+    if version < (3, 0) and isinstance(dtype, list):
+        dtype = [("x", "<i2"), ("y", ">f4", (2,))]
+    item = np.dtype(dtype).itemsize
+    array = np.frombuffer(bytes(i % 2 for i in range(12 * item)), dtype).reshape(4, 3)
+    with open("x.npy", "wb") as file:
+        np.lib.format.write_array(file, array, version)
+    same(iomill.open("x.npy"), np.load("x.npy"))
+
+
+def test_npy_of_python_2_and_of_one_axis_in_fortran_order():
+    array = np.arange(6, dtype="<i4")
+    header = "{'descr': '<i4', 'fortran_order': True, 'shape': (6L,), }".ljust(118 - 1) + "\n"
+    with open("x.npy", "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + array.tobytes())
+    same(iomill.open("x.npy"), array)
+
+
+def test_npy_refused():
+    np.save("fortran.npy", np.asfortranarray(np.ones((3, 2))))
+    with pytest.raises(ValueError, match="fortran.npy: the array is in Fortran order.*ascontiguousarray"):
+        iomill.open("fortran.npy")
+    np.save("objects.npy", np.array([{}, []], object), allow_pickle=True)
+    with pytest.raises(ValueError, match="Python objects in dtype"):
+        iomill.open("objects.npy")
+    np.save("scalar.npy", np.array(3))
+    with pytest.raises(ValueError, match="0-dimensional"):
+        iomill.open("scalar.npy")
+    np.save("short.npy", np.zeros(100))
+    os.truncate("short.npy", 500)
+    with pytest.raises(ValueError, match="ends before its last row"):
+        iomill.open("short.npy")
+    for wrong in (b"", b"hello", b"\x93NUMPY\x09\x00\x10\x00", b"\x93NUMPY\x01\x00\x10\x00{'descr': 1}     "):
+        with open("wrong.npy", "wb") as file:
+            file.write(wrong)
+        with pytest.raises(ValueError, match="wrong.npy"):
+            iomill.open("wrong.npy")
+    with pytest.raises(FileNotFoundError, match="none.npy.*check the path"):
+        iomill.open("none.npy")
+    with pytest.raises(ValueError, match="name a file of the array"):
+        iomill.open(".")
+    with pytest.raises(ValueError, match="only a file of safetensors"):
+        iomill.open("short.npy", "weights")
+
+
+def test_safetensors():
+    numpy_of = pytest.importorskip("safetensors.numpy")
+    tensors = {
+        "a": np.arange(12, dtype="f4").reshape(4, 3),
+        "b.c": np.arange(5, dtype="u2"),
+        "n": np.ones((2, 2), bool),
+    }
+    numpy_of.save_file(tensors, "model.safetensors", metadata={"format": "np"})
+    for name, tensor in tensors.items():
+        same(iomill.open("model.safetensors", name), tensor)
+    with pytest.raises(ValueError, match="name a tensor.*a, b.c, n"):
+        iomill.open("model.safetensors")
+    with pytest.raises(ValueError, match="no tensor named 'd'; there are a, b.c, n"):
+        iomill.open("model.safetensors", "d")
+
+
+def test_safetensors_refused():
+    def made(header, data=b""):
+        text = header if isinstance(header, bytes) else json.dumps(header).encode()
+        with open("x.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + data)
+
+    made({"a": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}, b"1")
+    with pytest.raises(ValueError, match="dtype F4"):
+        iomill.open("x.safetensors", "a")
+    made({"a": {"dtype": "I8", "shape": [2], "data_offsets": [0, 1]}}, b"1")
+    with pytest.raises(ValueError, match="has 1 bytes, and its shape"):
+        iomill.open("x.safetensors", "a")
+    made({"a": {"dtype": "I8", "shape": [2], "data_offsets": [0, 2]}}, b"1")
+    with pytest.raises(ValueError, match="ends before its last row"):
+        iomill.open("x.safetensors", "a")
+    made(b"{broken")
+    with pytest.raises(ValueError, match="its header is none"):
+        iomill.open("x.safetensors", "a")
+
+
+def test_raw():
+    array = np.arange(24, dtype=">u2").reshape(8, 3)
+    with open("x.bin", "wb") as file:
+        file.write(b"head" + array.tobytes())
+    same(iomill.open("x.bin", dtype=">u2", shape=(8, 3), offset=4), array)
+    same(iomill.open("x.bin", dtype=">u2", shape=(-1, 3), offset=4), array)
+    same(iomill.open("x.bin", dtype=">u2", offset=4), array.reshape(-1))
+    same(iomill.open("x.bin", dtype=">u2", shape=5, offset=4), array.reshape(-1)[:5])
+    for how, words in [
+        ({"shape": (9, 3), "offset": 4}, "too few for shape"),
+        ({"shape": (-1, 5), "offset": 4}, "not a multiple of the row size"),
+        ({"shape": (2, -1)}, "only the first length"),
+        ({"shape": (-2,)}, "negative dimensions"),
+        ({"offset": 99}, "not within"),
+        ({"shape": ()}, "0-dimensional"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            iomill.open("x.bin", dtype=">u2", **how)
+    with pytest.raises(ValueError, match="give its dtype"):
+        iomill.open("x.bin")
+    with pytest.raises(ValueError, match="without a dtype"):
+        iomill.open("x.bin", shape=(3,))
+
+
+def test_lists():
+    parts = [np.arange(count * 3, dtype="<i4").reshape(count, 3) + 100 * count for count in (5, 0, 1, 700)]
+    names = []
+    for number, part in enumerate(parts):
+        names.append(f"{number}.npy")
+        np.save(names[-1], part)
+    rows, whole = iomill.open(names), np.concatenate(parts)
+    same(rows, whole)
+    ids = np.random.default_rng(1).integers(-len(whole), len(whole), 500)
+    assert np.array_equal(rows[ids], whole[ids])
+    assert np.array_equal(rows[3:40], whole[3:40]) and np.array_equal(rows.take_async(ids).result(), whole[ids])
+    rows.prefetch(ids)
+    part = np.fromfile(names[0], "u1")
+    same(iomill.open([names[0]] * 2, dtype="u1"), np.concatenate([part, part]))
+    np.save("other.npy", np.zeros((2, 4), "<i4"))
+    with pytest.raises(ValueError, match=r"other.npy: its rows have dtype int32 and shape \(4,\)"):
+        iomill.open([names[0], "other.npy"])
+    with pytest.raises(ValueError, match="list"):
+        iomill.open([])
+    with pytest.raises(ValueError, match="a list is for reading"):
+        iomill.open(names, mode="r+")
+
+
+def test_put(drives):
+    array = np.arange(30000, dtype="<f4").reshape(1000, 30)
+    np.save("features.npy", array)
+    told = []
+    assert iomill.put("features.npy", drives, progress=lambda *done: told.append(done)) == "features.npy"
+    assert told[0] == (0, array.nbytes) and told[-1] == (array.nbytes, array.nbytes)
+    same(iomill.open(drives[0], "features.npy"), array)
+    # Into the same array, by any of its drives.
+    assert iomill.put(array[::-1], drives[2], "turned") == "turned"
+    same(iomill.open(drives[1], "turned"), array[::-1])
+    with pytest.raises(FileExistsError, match="turned"):
+        iomill.put(array, drives[2], "turned")
+    with open("raw.bin", "wb") as file:
+        file.write(array.tobytes())
+    iomill.put("raw.bin", drives[0], "bytes")
+    same(iomill.open(drives[0], "bytes", dtype="<f4", shape=(-1, 30)), array)
+    iomill.put("raw.bin", drives[0], "rows", dtype="<f4", shape=(-1, 30))
+    same(iomill.open(drives[0], "rows"), array)
+    with iomill.Array(drives[0]) as opened:
+        assert list(opened) == ["bytes", "features.npy", "rows", "turned"]
+        same(opened.rows("rows"), array)
+        # What the array has is a file of numpy. Its rows begin at a page.
+        held = opened.open("features.npy").read()
+        assert len(held) == 4096 + array.nbytes
+    with open("back.npy", "wb") as file:
+        file.write(held)
+    assert np.array_equal(np.load("back.npy"), array)
+
+
+def test_a_failed_put_leaves_nothing(drives):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        iomill.put(np.zeros(10), drives, "x", progress=stop)
+    with iomill.Array(drives[0]) as array:
+        assert array.list() == []
+    with pytest.raises(ValueError, match="has no name"):
+        iomill.put(np.zeros(10), drives)
+    with pytest.raises(FileNotFoundError):
+        iomill.put("none.npy", drives)
+
+
+def test_put_says_how_far_it_is(drives, capsys):
+    iomill.put(np.zeros(1 << 20, "u1"), drives, "x", progress=True)
+    assert "x: 100% of 1 MB" in capsys.readouterr().err
+
+
+def test_an_array_is_opened_once(drives):
+    iomill.put(np.arange(10), drives, "x")
+    one, two = iomill.open(drives[0], "x"), iomill.open(drives[0], "x")
+    assert one.file._owner is two.file._owner
+    with pytest.raises(ValueError, match="a cache of its own"):
+        iomill.open(drives[0], "x", runtime=iomill.Runtime(cache_bytes=0))
+
+
+def test_pickles(drives):
+    np.save("x.npy", np.arange(10))
+    iomill.put("x.npy", drives, "x")
+    for rows in (iomill.open("x.npy"), iomill.open(drives[0], "x"), iomill.open("x.npy", dtype="u1", offset=3)):
+        assert pickle.loads(pickle.dumps(rows))[7] == rows[7]
+    with pytest.raises(TypeError, match="pickled"):
+        pickle.dumps(iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0)))
