@@ -150,8 +150,12 @@ pub enum Error {
     #[error("the array is closed")]
     Closed,
 
-    /// The array or plain file belongs to the process that this one was forked from.
-    #[error("it was opened before this process was forked; open it again after the fork")]
+    /// The array or plain file belongs to the process that this one was forked from, which has it open for writing. Or the call is of
+    /// the array or runtime as a whole.
+    #[error(
+        "it was opened before this process was forked, and only files that are open for reading are opened again by themselves; \
+         open it again after the fork"
+    )]
     Forked,
 
     /// The machine gives no memory, or no address space.

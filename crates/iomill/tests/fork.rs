@@ -11,7 +11,9 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, PlainOptions, Request, Result, Runtime};
+use iomill::{
+    Advice, Array, ArrayOptions, Error, File, Layout, Mode, PlainOptions, Request, Result, Runtime, RuntimeOptions,
+};
 
 const PAGE: usize = 4096;
 
@@ -364,9 +366,13 @@ fn a_child_may_open_the_array_anew() {
         }
         let ended = mine.read(0, 10 * PAGE);
         drop(ended);
-        forked("the parent's", file.read_at(&mut [0; 8], 0))?;
-        // A child of the child.
-        let again = fork(|| forked("the child's", mine.read_at(&mut [0; 8], 0)));
+        // The handle of the parent opens its file again. So does the child's in a child of the child.
+        let reads = |file: &File| match file.read_at(&mut [0; 8], 0) {
+            Ok(8) => Ok(()),
+            other => Err(format!("{other:?}")),
+        };
+        reads(&file)?;
+        let again = fork(|| reads(&mine));
         again.end();
         mine.close().map_err(|error| error.to_string())?;
         anew.close().map_err(|error| error.to_string())
@@ -376,7 +382,7 @@ fn a_child_may_open_the_array_anew() {
     file.read_at(&mut [0; 100], 0).unwrap();
 }
 
-/// In a child every call on the parent's plain files and runtimes is refused, and the child opens plain files for itself.
+/// In a child every call on plain files that the parent writes, and on runtimes, is refused. The child opens plain files for itself.
 #[test]
 fn a_child_opens_plain_files_for_itself() {
     let _alone = alone();
@@ -393,11 +399,12 @@ fn a_child_opens_plain_files_for_itself() {
     let shared = Runtime::shared().unwrap();
     let child = fork(|| {
         let mut bytes = [0; PAGE];
-        forked("read_at", reader.read_at(&mut bytes, 0))?;
-        forked("read_rows", reader.read_rows(&mut bytes, &[0u32], PAGE, 0))?;
-        forked("read_rows_async", poll(&mut reader.read_rows_async(vec![0; PAGE], &[0u32], PAGE, 0)).unwrap())?;
-        forked("sync", reader.sync())?;
-        forked("write_at", writer.as_ref().unwrap().write_at(&[2], 0))?;
+        let writes = writer.as_ref().unwrap();
+        forked("read_at", writes.read_at(&mut bytes, 0))?;
+        forked("read_rows", writes.read_rows(&mut bytes, &[0u32], PAGE, 0))?;
+        forked("read_rows_async", poll(&mut writes.read_rows_async(vec![0; PAGE], &[0u32], PAGE, 0)).unwrap())?;
+        forked("sync", writes.sync())?;
+        forked("write_at", writes.write_at(&[2], 0))?;
         forked("open", PlainOptions::new().runtime(&shared).open(&path))?;
         forked("resize_cache", shared.resize_cache(1 << 20))?;
         if !shared.drives().is_empty() || !shared.notices().is_empty() || shared.counters().hits > 0 {
@@ -420,4 +427,167 @@ fn a_child_opens_plain_files_for_itself() {
     assert_eq!(bytes, [5; PAGE]);
     writer.take().unwrap().close().unwrap();
     assert_eq!(std::fs::read(&written).unwrap(), [1; 100]);
+}
+
+fn worked<T>(call: &str, result: Result<T>) -> std::result::Result<T, String> {
+    result.map_err(|error| format!("{call}: {error}"))
+}
+
+/// Every way to read a file of `pages` pages, each full of its number.
+fn every_read(file: &File, pages: usize) -> std::result::Result<(), String> {
+    let last = pages - 1;
+    let wanted = [[0; PAGE], [last as u8; PAGE]].concat();
+    let places = [0, (last * PAGE) as u64];
+    let same = |call: &str, bytes: &[u8]| if bytes == wanted { Ok(()) } else { Err(format!("{call}: other bytes")) };
+    let mut out = vec![9; 2 * PAGE];
+    for round in 0..2 {
+        worked("read_many", file.read_many(&mut out, &places, PAGE))?;
+        same("read_many", &out)?;
+        out.fill(9);
+        worked("read_rows", file.read_rows(&mut out, &[0, last as i64], PAGE, 0))?;
+        same("read_rows", &out)?;
+        out.fill(9);
+        worked("read_ranges", file.read_ranges(&mut out, &places.map(|at| (at, PAGE))))?;
+        same("read_ranges", &out)?;
+        let mut bytes = [round; 100];
+        worked("read_at", file.read_at(&mut bytes, places[1] + 7))?;
+        let mut halves = [0; 100];
+        worked("read_vectored_at", file.read_vectored_at(&mut [std::io::IoSliceMut::new(&mut halves)], places[1]))?;
+        if bytes != wanted[PAGE..][..100] || halves != bytes {
+            return Err("read_at: other bytes".into());
+        }
+    }
+    let rows = file.read_rows_async(vec![0; 2 * PAGE], &[0, last as i64], PAGE, 0);
+    same("read_rows_async", &worked("read_rows_async", pollster::block_on(rows))?)?;
+    let ranges = file.read_ranges_async(vec![0; 2 * PAGE], &places.map(|at| (at, PAGE)));
+    same("read_ranges_async", &worked("read_ranges_async", pollster::block_on(ranges))?)?;
+    if worked("read", pollster::block_on(file.read(places[1], PAGE)))? != wanted[PAGE..] {
+        return Err("read: other bytes".into());
+    }
+    worked("pin", file.pin(last as u64)).map(|pin| pin[..] == wanted[PAGE..])?;
+    worked("read_with", file.read_with(0, PAGE, |_| ()))?;
+    worked("read_owned", file.read_owned(places[1], PAGE))?;
+    let (sender, told) = std::sync::mpsc::channel();
+    let request = vec![Request::Read { offset: 0, len: PAGE }];
+    worked("submit", file.submit(request, move |result| sender.send(result.is_ok()).unwrap()))?;
+    if !told.recv_timeout(Duration::from_secs(60)).unwrap_or(false) {
+        return Err("submit: no bytes".into());
+    }
+    worked("advise", file.advise(.., Advice::Random))?;
+    worked("sync_async", pollster::block_on(file.sync_async()))?;
+    worked("sync", file.sync())
+}
+
+/// A file's bytes: each page is full of its number.
+fn numbered(pages: usize) -> Vec<u8> {
+    (0..pages).flat_map(|page| [page as u8; PAGE]).collect()
+}
+
+/// What a parent has open for reading is read in children and in their children, whatever locks the parent's threads held at the fork.
+#[test]
+fn a_child_opens_again_what_is_open_for_reading() {
+    let _alone = alone();
+    let place = tempfile::tempdir().unwrap();
+    let (path, drive) = (place.path().join("file"), place.path().join("drive"));
+    std::fs::write(&path, numbered(200)).unwrap();
+    std::fs::create_dir(&drive).unwrap();
+    let array = ArrayOptions::new().create([&drive]).unwrap();
+    array.create_file("file", Layout::default()).unwrap().write_at(&numbered(200), 0).unwrap();
+    array.close().unwrap();
+    let array = ArrayOptions::new().read_only(true).cache_bytes(4 << 20).open(&drive).unwrap();
+    let runtime = RuntimeOptions::new().cache_bytes(4 << 20).start().unwrap();
+    let mut files = vec![
+        array.open_file("file").unwrap(),
+        iomill::open_plain(&path).unwrap(),
+        PlainOptions::new().runtime(&runtime).open(&path).unwrap(),
+        PlainOptions::new().open_list([&path]).unwrap().background(),
+    ];
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for thread in 0..2 {
+            let (files, stop) = (files.clone(), &stop);
+            scope.spawn(move || {
+                let mut page = thread;
+                while !stop.load(Ordering::Relaxed) {
+                    page = (page + 7) % 200;
+                    for file in &files {
+                        file.read_at(&mut [0; PAGE], (page * PAGE) as u64).unwrap();
+                    }
+                }
+            });
+        }
+        let ends = Stop(&stop);
+        for round in 0..4 {
+            let child = fork(|| {
+                // The first child drops handles that it has not used.
+                for file in files.iter().skip(usize::from(round == 0)) {
+                    every_read(file, 200)?;
+                }
+                if worked("list", Ok(array.list("")))? != ["file"] || worked("stat", array.stat("file"))?.len_bytes == 0
+                {
+                    return Err("the array is empty".into());
+                }
+                every_read(&worked("open_file", array.open_file("file"))?, 200)?;
+                forked("resize_cache", array.resize_cache(8 << 20))?;
+                // A child's child opens the files once more.
+                let grandchild = fork(|| files.iter().try_for_each(|file| every_read(file, 200)));
+                grandchild.end();
+                drop(std::mem::take(&mut files));
+                Ok(())
+            });
+            child.end();
+        }
+        drop(ends);
+    });
+    files.iter().for_each(|file| every_read(file, 200).unwrap());
+}
+
+/// A child reads the file that its parent opened, or none.
+#[test]
+fn a_child_refuses_a_file_that_was_replaced() {
+    let _alone = alone();
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("file");
+    std::fs::write(&path, numbered(10)).unwrap();
+    let file = iomill::open_plain(&path).unwrap();
+    std::fs::write(place.path().join("other"), [1; 10 * PAGE]).unwrap();
+    std::fs::rename(place.path().join("other"), &path).unwrap();
+    let read = || file.read_at(&mut [0; PAGE], 0);
+    let child = fork(|| match read() {
+        Err(error @ Error::Invalid { .. }) if error.to_string().contains("has replaced it") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    child.end();
+    std::fs::remove_file(&path).unwrap();
+    let child = fork(|| match read() {
+        Err(Error::Io { .. }) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    child.end();
+    assert_eq!(read().unwrap(), PAGE);
+}
+
+/// Workers together take no more memory than their parent, if there are as many as CPUs.
+#[test]
+fn a_child_s_cache_is_its_parent_s_share() {
+    let _alone = alone();
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("file");
+    std::fs::write(&path, numbered(10)).unwrap();
+    let file = iomill::open_plain(&path).unwrap();
+    file.read_at(&mut [0; PAGE], 0).unwrap();
+    let parents = Runtime::shared().unwrap().counters().cache_bytes;
+    let cpus = thread::available_parallelism().unwrap().get() as u64;
+    let child = fork(|| {
+        // Before and after a use of the parent's handle it is the same runtime.
+        let own = worked("shared", Runtime::shared())?;
+        worked("read_at", file.read_at(&mut [0; PAGE], 0))?;
+        let counters = own.counters();
+        let share = parents / cpus;
+        if counters.misses == 0 || counters.cache_bytes.abs_diff(share) > share / 50 {
+            return Err(format!("{counters:?}, and the parent has {parents} bytes"));
+        }
+        Ok(())
+    });
+    child.end();
 }

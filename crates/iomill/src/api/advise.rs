@@ -31,24 +31,25 @@ impl File {
     /// together a 16th of the cache at a time. `DontNeed` removes clean pages that are completely in the range. Dirty pages stay: call
     /// [`File::sync`] before.
     ///
-    /// An error means that the array is closed, or was opened by the parent process.
+    /// An error means that the array is closed, or that the parent process opened the file for writing.
     pub fn advise(&self, range: impl RangeBounds<u64>, advice: Advice) -> Result<()> {
-        self.state.exec().check_open()?;
-        let Some(paged) = &self.state.paged else { return Ok(()) };
+        let file = self.here()?;
+        file.state.exec().check_open()?;
+        let Some(paged) = &file.state.paged else { return Ok(()) };
         match advice {
-            Advice::Normal => self.ahead().expect(Pattern::Unknown),
-            Advice::Random => self.ahead().expect(Pattern::Random),
-            Advice::Sequential => self.ahead().expect(Pattern::Sequential),
+            Advice::Normal => file.ahead().expect(Pattern::Unknown),
+            Advice::Random => file.ahead().expect(Pattern::Random),
+            Advice::Sequential => file.ahead().expect(Pattern::Sequential),
             Advice::WillNeed => {
                 let bytes = bytes_of(range);
                 let page = PAGE_BYTES as u64;
-                self.state.will_need(paged, bytes.start / page..bytes.end.div_ceil(page));
+                file.state.will_need(paged, bytes.start / page..bytes.end.div_ceil(page));
             }
             Advice::DontNeed => {
                 let bytes = bytes_of(range);
                 let page = PAGE_BYTES as u64;
                 // The last page counts as completely in the range if the file ends in it.
-                let end = if bytes.end >= self.len() { bytes.end.div_ceil(page) } else { bytes.end / page };
+                let end = if bytes.end >= file.len() { bytes.end.div_ceil(page) } else { bytes.end / page };
                 let pages = bytes.start.div_ceil(page)..end;
                 if !pages.is_empty() {
                     paged.pager.forget(paged.number(), pages);

@@ -4,9 +4,10 @@
 use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::file::File;
+use super::child::{Again, of_process};
+use super::file::{File, Origin};
 use super::info::{ArrayInfo, FileStat};
 use super::options::{ArrayOptions, Layout};
 use super::setup;
@@ -23,8 +24,10 @@ use crate::pager::{OpenFiles, Pager};
 ///
 /// Clones share the array. Dropping the last clone and the last file closes it; [`Array::close`] also reports errors.
 ///
-/// An array is open in one process. In a forked child every call is an error ([`Error::Forked`]), and closing and dropping do nothing:
-/// the child must open the array itself. Pins from before the fork keep their bytes there.
+/// An array that is open for writing is open in one process. In a forked child every call on it is an error ([`Error::Forked`]), and closing
+/// and dropping do nothing: the child must open the array itself. An array that is open for reading, and its files, are opened again in
+/// the child by themselves, with a cache of the parent's size divided by the number of CPUs. There `stat`, `list` and `open_file` work,
+/// and the other calls are errors. Pins from before the fork keep their bytes.
 #[derive(Clone, Debug)]
 pub struct Array {
     /// Taken out when this is dropped.
@@ -54,6 +57,8 @@ pub(crate) struct ArrayInner {
     /// The page cache, unless it is switched off.
     pub pager: Option<Arc<Pager>>,
     pub files: OpenFiles,
+    /// What a forked child uses in the place of this.
+    pub(super) again: Again<Array>,
 }
 
 impl std::fmt::Debug for ArrayInner {
@@ -122,8 +127,13 @@ impl Array {
             instance,
         }));
         let files = OpenFiles::new(&exec);
-        let inner = Arc::new(ArrayInner { options, catalog, roles, exec, pager, files });
+        let inner = Arc::new(ArrayInner { options, catalog, roles, exec, pager, files, again: Again::empty() });
         Ok(Array { inner: ManuallyDrop::new(inner) })
+    }
+
+    /// This array, or the one that a forked child has opened in its place.
+    fn here(&self) -> Result<&Array> {
+        if self.inner.exec.home.is_here() { Ok(self) } else { self.inner.in_child() }
     }
 
     /// The array's parts, after a check that the array is open.
@@ -144,7 +154,7 @@ impl Array {
     /// Opens a file. An error if there is none with this name.
     pub fn open_file(&self, name: &str) -> Result<File> {
         check_may_block("open_file")?;
-        self.inner.open_file(name)
+        self.here()?.inner.open_file(name)
     }
 
     /// Deletes a file. It is an error ([`Error::Busy`]) if a handle has it open. Waits for operations in flight on the file, so callbacks
@@ -174,14 +184,14 @@ impl Array {
         self.inner.files.with_closed(both, || catalog.rename(from, to))
     }
 
-    /// The names that begin with `prefix`, sorted. Empty in a forked child.
+    /// The names that begin with `prefix`, sorted. Empty in a forked child if the array is open for writing.
     pub fn list(&self, prefix: &str) -> Vec<String> {
-        if self.inner.exec.home.is_here() { self.inner.catalog.list(prefix) } else { Vec::new() }
+        self.here().map_or_else(|_forked| Vec::new(), |array| array.inner.catalog.list(prefix))
     }
 
     /// What is known of a file without opening it.
     pub fn stat(&self, name: &str) -> Result<FileStat> {
-        let array = self.open_inner()?;
+        let array = self.here()?.open_inner()?;
         loop {
             let record = array.catalog.record(name)?;
             let len = match array.files.find(&record.id) {
@@ -283,11 +293,29 @@ impl ArrayOptions {
     }
 }
 
+impl Origin for Weak<ArrayInner> {
+    fn open(&self, name: &str) -> Result<File> {
+        self.upgrade().ok_or(Error::Forked)?.in_child()?.open_file(name)
+    }
+}
+
 impl ArrayInner {
+    /// The array that a forked child has opened in the place of this one.
+    fn in_child(&self) -> Result<&Array> {
+        if !self.options.read_only {
+            return Err(Error::Forked);
+        }
+        of_process(&self.again, || {
+            let drives = self.catalog.drives().iter().map(|drive| drive.fs.location().to_owned());
+            self.options.in_child().open_at(drives)
+        })
+    }
+
     fn open_file(self: &Arc<Self>, name: &str) -> Result<File> {
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(self) as _;
         let file = self.files.open(&self.catalog, self.pager.as_ref(), name, &owner)?;
-        Ok(File::new(file, self.options.read_ahead_bytes))
+        let origin = self.options.read_only.then(|| Box::new(Arc::downgrade(self)) as Box<dyn Origin>);
+        Ok(File::new(file, self.options.read_ahead_bytes, origin))
     }
 
     fn close(&self) -> Result<()> {

@@ -4,6 +4,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use super::child::{Again, of_process};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::{Exec, Within, pools};
@@ -33,8 +34,10 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// A write past the end takes space for the bytes that it skips, up to 256 MiB on each drive. If it skips more, it leaves a hole that takes
 /// no space, as [`File::set_len`] does. In a plain file all bytes that are skipped are a hole.
 ///
-/// Calls return [`Error::Closed`] after the array is closed, [`Error::BlockingCall`] if they block inside a callback or a waker, and
-/// [`Error::Forked`] in a forked child. Writes return [`Error::ReadOnly`] on an array or a plain file that is open for reading.
+/// In a forked child a handle for reading opens its file again at the first call, with a cache of its own. That cache has the parent's size
+/// divided by the number of CPUs. All calls on a handle for writing return [`Error::Forked`] there.
+///
+/// Calls return [`Error::Closed`] after the array is closed, and [`Error::BlockingCall`] if they block inside a callback or a waker. Writes return [`Error::ReadOnly`] on an array or a plain file that is open for reading.
 ///
 /// Dropping the last handle makes all writes durable, but cannot return errors. [`File::close`] does.
 #[derive(Clone, Debug)]
@@ -46,19 +49,46 @@ pub struct File {
     handle: Arc<SharedHandle>,
 }
 
+/// Where a file that is open for reading comes from.
+pub(super) trait Origin: std::fmt::Debug + Send + Sync {
+    /// Opens the file again, in a forked child.
+    fn open(&self, name: &str) -> Result<File>;
+}
+
 /// What the clones of a handle have in common.
 #[derive(Debug)]
 struct SharedHandle {
     ahead: ReadAhead,
+    /// `None` if it is open for writing.
+    origin: Option<Box<dyn Origin>>,
+    /// What a forked child uses in the place of this.
+    again: Again<File>,
     /// `OpenFile::is_held` counts it.
     _held: Arc<()>,
 }
 
 impl File {
-    pub(super) fn new(state: OpenRef, read_ahead_bytes: u64) -> File {
-        let handle = Arc::new(SharedHandle { ahead: ReadAhead::new(read_ahead_bytes), _held: state.handle() });
+    pub(super) fn new(state: OpenRef, read_ahead_bytes: u64, origin: Option<Box<dyn Origin>>) -> File {
+        let (ahead, again) = (ReadAhead::new(read_ahead_bytes), Again::empty());
+        let handle = Arc::new(SharedHandle { ahead, origin, again, _held: state.handle() });
         let reported = state.file.errors.begin();
         File { state, class: Class::Foreground, reported, handle }
+    }
+
+    /// This handle, or the one that a forked child has opened in its place.
+    #[inline]
+    pub(super) fn here(&self) -> Result<&File> {
+        if self.state.exec().home.is_here() { Ok(self) } else { self.in_child() }
+    }
+
+    #[cold]
+    fn in_child(&self) -> Result<&File> {
+        let origin = self.handle.origin.as_ref().ok_or(Error::Forked)?;
+        of_process(&self.handle.again, || {
+            let file = origin.open(self.name())?;
+            file.ahead().expect_as(self.ahead());
+            Ok(file)
+        })
     }
 
     /// What the handle knows of its reads.
@@ -152,6 +182,10 @@ impl File {
     #[inline(never)]
     fn read_any(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         pools::check_may_block("read_at")?;
+        let file = self.here()?;
+        if !std::ptr::eq(file, self) {
+            return file.read_at(buf, offset);
+        }
         self.state.file.range_end(offset, buf.len() as u64)?;
         if let Some(paged) = &self.state.paged {
             return self.read_paged(paged, buf, offset);
@@ -175,6 +209,10 @@ impl File {
     /// share is read once for each of them.
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         pools::check_may_block("read_vectored_at")?;
+        self.here()?.read_vectored_here(bufs, offset)
+    }
+
+    fn read_vectored_here(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         let total = bufs.iter().map(|buf| buf.len() as u64).sum();
         self.state.file.range_end(offset, total)?;
         let entered = Entered::enter(&self.state.file)?;
@@ -215,14 +253,14 @@ impl File {
     /// keeps all drives busy. A record past the end of the file is an error.
     pub fn read_many(&self, out: &mut [u8], offsets: &[u64], record_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(record_len), out.len(), "out")?;
-        self.gather_ranges("read_many", offsets.iter().map(|&offset| (offset, record_len)), out)
+        self.here()?.gather_ranges("read_many", offsets.iter().map(|&offset| (offset, record_len)), out)
     }
 
     /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`. The length of `out` is the sum of their lengths.
     /// A range past the end of the file is an error.
     pub fn read_ranges(&self, out: &mut [u8], ranges: &[(u64, usize)]) -> Result<()> {
         check_sizes(sum_of_lengths(ranges), out.len(), "out")?;
-        self.gather_ranges("read_ranges", ranges.iter().copied(), out)
+        self.here()?.gather_ranges("read_ranges", ranges.iter().copied(), out)
     }
 
     /// Scatters records of one length: `bytes[i * record_len..][..record_len]` goes to `offsets[i]`. If records overlap, a page may show
@@ -264,7 +302,8 @@ impl File {
     /// what the drives hold.
     pub fn sync(&self) -> Result<()> {
         pools::check_may_block("sync")?;
-        self.state.sync_and_report(&self.reported)
+        let file = self.here()?;
+        file.state.sync_and_report(&file.reported)
     }
 
     /// Syncs and closes this handle. Returns the errors of [`File::sync`].

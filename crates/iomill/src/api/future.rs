@@ -23,9 +23,11 @@ impl File {
     /// [`File::read_ranges`] as a future, into a buffer that is as long as the ranges together. The future resolves to the buffer. The
     /// read has begun when this returns, and does not need `ranges` any more. Bytes that are in the cache are in the buffer by then.
     pub fn read_ranges_async(&self, out: Vec<u8>, ranges: &[(u64, usize)]) -> Reading {
-        let within = || self.state.file.check_within(ranges.iter().copied());
-        let begun = check_sizes(sum_of_lengths(ranges), out.len(), "out")
-            .and_then(|()| self.begin_gather(out, ranges.iter().copied(), within));
+        let begun = check_sizes(sum_of_lengths(ranges), out.len(), "out").and_then(|()| {
+            let file = self.here()?;
+            let within = || file.state.file.check_within(ranges.iter().copied());
+            file.begin_gather(out, ranges.iter().copied(), within)
+        });
         Reading::begun(begun)
     }
 
@@ -40,11 +42,11 @@ impl File {
     }
 
     fn begin_sync(&self) -> Result<FutureState<()>> {
-        let exec = self.state.exec();
-        exec.check_home()?;
+        let here = self.here()?;
+        let exec = here.state.exec();
         exec.callbacks.get_ready()?;
         let (promise, promised) = promise();
-        let (file, reported) = (self.state.clone(), self.reported.share());
+        let (file, reported) = (here.state.clone(), here.reported.share());
         exec.callbacks.run(Box::new(move || {
             let result = file.sync_and_report(&reported);
             // Before the promise is kept: then the future's owner may close the file and delete it.
@@ -63,9 +65,9 @@ impl File {
         requests: Vec<Request>,
         callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
     ) -> Result<()> {
-        self.state.exec().check_home()?;
-        let done = BatchReceiver::callback(&self.state.exec().callbacks, Box::new(callback))?;
-        self.requester().begin(Batch::of(requests), done)
+        let file = self.here()?;
+        let done = BatchReceiver::callback(&file.state.exec().callbacks, Box::new(callback))?;
+        file.requester().begin(Batch::of(requests), done)
     }
 
     /// [`File::submit`], unless a drive that the requests need has a full queue. Then they come back (`Ok(Some(requests))`), and nothing
@@ -76,11 +78,11 @@ impl File {
         requests: Vec<Request>,
         callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
     ) -> Result<Option<Vec<Request>>> {
-        self.state.exec().check_home()?;
-        if !self.requester().has_room(&requests) {
+        let file = self.here()?;
+        if !file.requester().has_room(&requests) {
             return Ok(Some(requests));
         }
-        self.submit(requests, callback).map(|()| None)
+        file.submit(requests, callback).map(|()| None)
     }
 
     /// Begins to read ranges, (offset, length) in bytes each, into `bytes`, which is as long as they are together. `check` says whether
@@ -91,7 +93,6 @@ impl File {
         ranges: impl Iterator<Item = (u64, usize)> + Clone,
         check: impl Fn() -> Result<()>,
     ) -> Result<FutureState<Buffers>> {
-        self.state.exec().check_home()?;
         let (promise, promised) = promise();
         self.requester().begin_gather(bytes, ranges, check, BatchReceiver::promise(promise))?;
         Ok(FutureState::later(promised))
@@ -103,10 +104,13 @@ impl File {
 
     /// Begins a batch of one request.
     fn begin_one(&self, batch: Batch) -> FutureState<Buffers> {
-        let exec = self.state.exec();
-        if let Err(forked) = exec.check_home() {
-            return FutureState::now(Err(forked));
+        match self.here() {
+            Ok(file) => file.begin_one_here(batch),
+            Err(forked) => FutureState::now(Err(forked)),
         }
+    }
+
+    fn begin_one_here(&self, batch: Batch) -> FutureState<Buffers> {
         if let [Request::Read { offset, len }] = batch.requests() {
             self.look_ahead(*offset, (*len as u64).min(self.len().saturating_sub(*offset)) as usize);
         }

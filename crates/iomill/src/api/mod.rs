@@ -5,6 +5,7 @@ mod advise;
 mod array;
 mod buffer;
 mod check;
+mod child;
 mod cursor;
 #[cfg(all(test, not(iomill_models)))]
 mod durable_tests;

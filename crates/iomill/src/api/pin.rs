@@ -32,6 +32,10 @@ impl File {
     #[inline(never)]
     fn pin_any(&self, page: u64) -> Result<PinnedPage<'_>> {
         pools::check_may_block("pin")?;
+        let file = self.here()?;
+        if !std::ptr::eq(file, self) {
+            return file.pin(page);
+        }
         let paged = self.paged("pin")?;
         self.state.exec().check_open()?;
         // The page may have come in since.
@@ -66,6 +70,10 @@ impl File {
     /// copy. `offset` and `len` are in bytes. At the end of the file the range is shorter.
     pub fn read_owned(&self, offset: u64, len: usize) -> Result<OwnedBytes> {
         pools::check_may_block("read_owned")?;
+        let file = self.here()?;
+        if !std::ptr::eq(file, self) {
+            return file.read_owned(offset, len);
+        }
         self.state.file.range_end(offset, len as u64)?;
         self.state.exec().check_open()?;
         let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
@@ -98,11 +106,12 @@ impl File {
     /// cache, or 16 pages if that is more. At the end of the file it is shorter. The task may read, write and pin.
     pub fn read_with<R>(&self, offset: u64, len: usize, task: impl FnOnce(&PinnedRange<'_>) -> R) -> Result<R> {
         pools::check_may_block("read_with")?;
-        let paged = self.paged("read_with")?;
-        self.state.file.range_end(offset, len as u64)?;
-        self.state.exec().check_open()?;
-        self.look_ahead(offset, len);
-        let pages = self.state.pages(paged, offset, len, self.class)?;
+        let file = self.here()?;
+        let paged = file.paged("read_with")?;
+        file.state.file.range_end(offset, len as u64)?;
+        file.state.exec().check_open()?;
+        file.look_ahead(offset, len);
+        let pages = file.state.pages(paged, offset, len, file.class)?;
         Ok(task(&pages))
     }
 
@@ -114,10 +123,11 @@ impl File {
         len: usize,
         task: impl FnOnce(Result<&PinnedRange<'_>>) + Send + 'static,
     ) -> Result<()> {
-        self.state.exec().check_open()?;
-        let paged = self.paged("submit_with")?;
-        self.state.file.range_end(offset, len as u64)?;
-        self.look_ahead(offset, len);
-        self.state.submit_in_place(paged, offset, len, self.class, Box::new(task))
+        let file = self.here()?;
+        file.state.exec().check_open()?;
+        let paged = file.paged("submit_with")?;
+        file.state.file.range_end(offset, len as u64)?;
+        file.look_ahead(offset, len);
+        file.state.submit_in_place(paged, offset, len, file.class, Box::new(task))
     }
 }

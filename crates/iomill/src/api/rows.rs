@@ -82,8 +82,9 @@ impl File {
     pub fn read_rows<I: RowId>(&self, out: &mut [u8], ids: &[I], row_len: usize, base: u64) -> Result<()> {
         let rows = Rows::new(row_len, base)?;
         check_sizes(ids.len().checked_mul(row_len), out.len(), "out")?;
-        let check = || rows.check(ids, self.name(), self.len());
-        self.gather("read_rows", check, rows.places(ids), out)
+        let file = self.here()?;
+        let check = || rows.check(ids, file.name(), file.len());
+        file.gather("read_rows", check, rows.places(ids), out)
     }
 
     /// [`File::read_rows`] as a future, into a buffer that is as long as the rows. The future resolves to the buffer. The read has begun
@@ -91,8 +92,9 @@ impl File {
     pub fn read_rows_async<I: RowId>(&self, out: Vec<u8>, ids: &[I], row_len: usize, base: u64) -> Reading {
         let begun = Rows::new(row_len, base).and_then(|rows| {
             check_sizes(ids.len().checked_mul(row_len), out.len(), "out")?;
-            let check = || rows.check(ids, self.name(), self.len());
-            self.begin_gather(out, rows.places(ids), check)
+            let file = self.here()?;
+            let check = || rows.check(ids, file.name(), file.len());
+            file.begin_gather(out, rows.places(ids), check)
         });
         Reading::begun(begun)
     }

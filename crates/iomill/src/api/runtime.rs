@@ -2,8 +2,11 @@
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock, Weak};
 
+use super::child::{Again, PlainPath, of_process};
+use super::file::{File, Origin};
 use super::options::{ArrayOptions, Mode};
 use super::setup;
 use crate::cache::policy::PolicyKind;
@@ -20,7 +23,7 @@ use crate::file::plain::{PlainAccess, PlainFile};
 use crate::pager::{OpenFiles, OpenRef, Pager};
 use crate::sys::cpu;
 use crate::sys::fs::{Alignment, Ground};
-use crate::sys::process::PerProcess;
+use crate::sys::process::{Home, PerProcess};
 use crate::sys::sync::{Mutex, lock};
 use crate::sys::topology::Topology;
 
@@ -30,11 +33,14 @@ const DRIVES_MAX: usize = 64;
 /// The runtime that plain files use without another, once it is needed.
 static SHARED: PerProcess<Mutex<Option<Runtime>>> = PerProcess::empty();
 
+/// The options of the first shared runtime of this process or of those that it was forked from, and its process.
+static FIRST: OnceLock<(Home, ArrayOptions)> = OnceLock::new();
+
 /// What plain files share: one cache, the engines, and one queue for each block device.
 ///
 /// A process has one that plain files use unless told otherwise: [`Runtime::shared`]. It lasts as long as the process. Any other lives
-/// until its last clone and its last file are dropped. In a forked child every call on a file of the parent's is an error
-/// ([`Error::Forked`]), and the child has a shared runtime of its own.
+/// until its last clone and its last file are dropped. A forked child has a shared runtime of its own. Its cache has the parent's size
+/// divided by the number of CPUs. Files that the parent has open for reading are opened again there.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     /// Taken out when this is dropped.
@@ -72,6 +78,14 @@ impl RuntimeOptions {
     pub fn like(options: ArrayOptions) -> RuntimeOptions {
         let (cache_nodes, io_nodes, profile) = (None, None, None);
         RuntimeOptions(ArrayOptions { cache_nodes, io_nodes, profile, ..options }.topology(Topology::One))
+    }
+
+    /// The defaults of this process. A child that was forked from one with a shared runtime has a share of that one's cache.
+    fn of_process() -> RuntimeOptions {
+        match FIRST.get() {
+            Some((home, options)) if !home.is_here() => RuntimeOptions(options.in_child()),
+            _ => RuntimeOptions::new(),
+        }
     }
 
     /// As [`ArrayOptions::cache_bytes`].
@@ -117,7 +131,15 @@ impl RuntimeOptions {
 
     /// Makes a runtime. Its memory, threads and rings are taken as they are needed.
     pub fn start(self) -> Result<Runtime> {
-        let inner = Arc::new(RuntimeInner::new(self.0)?);
+        self.start_as(false)
+    }
+
+    fn start_as(self, is_shared: bool) -> Result<Runtime> {
+        if is_shared {
+            // Only the first one counts.
+            let _earlier = FIRST.set((Home::here(), self.0.clone()));
+        }
+        let inner = Arc::new(RuntimeInner::new(self.0, is_shared)?);
         Ok(Runtime { inner: ManuallyDrop::new(inner) })
     }
 
@@ -129,7 +151,7 @@ impl RuntimeOptions {
             let why = "it was made when the first plain file was opened; make it before that";
             return Err(Error::invalid("options for the shared runtime", why));
         }
-        Ok(shared.insert(self.start()?).clone())
+        Ok(shared.insert(self.start_as(true)?).clone())
     }
 }
 
@@ -156,6 +178,9 @@ pub(super) struct RuntimeInner {
     known: Mutex<Vec<Known>>,
     /// The CPUs near each drive, by index; empty means any.
     cpus: Arc<Mutex<Vec<Vec<usize>>>>,
+    is_shared: bool,
+    /// What a forked child uses in the place of this.
+    again: Again<Runtime>,
 }
 
 impl std::fmt::Debug for RuntimeInner {
@@ -183,7 +208,7 @@ impl Runtime {
         let mut shared = lock(SHARED.get());
         match &*shared {
             Some(runtime) => Ok(runtime.clone()),
-            None => Ok(shared.insert(RuntimeOptions::new().start()?).clone()),
+            None => Ok(shared.insert(RuntimeOptions::of_process().start_as(true)?).clone()),
         }
     }
 
@@ -250,19 +275,46 @@ impl Runtime {
         self.inner.options.engine != Some(EngineKind::Mmap)
     }
 
-    pub(super) fn open(&self, paths: &[std::path::PathBuf], access: PlainAccess) -> Result<super::File> {
+    pub(super) fn open(&self, paths: &[PathBuf], access: PlainAccess) -> Result<File> {
         check_may_block("open_plain")?;
         let inner: &Arc<RuntimeInner> = &self.inner;
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(inner) as _;
         let platform = &*inner.options.platform;
         let drive = |file: &PlainFile| inner.drive_of(file);
         let opened = inner.files.open_plain(platform, inner.pager.as_ref(), (paths, access), drive, &owner);
-        opened.map(|file: OpenRef| super::File::new(file, inner.options.read_ahead_bytes))
+        let origin = (!access.write).then(|| {
+            let paths = paths.iter().map(|path| PlainPath::of(path)).collect();
+            Box::new(PlainOrigin { runtime: Arc::downgrade(inner), paths }) as Box<dyn Origin>
+        });
+        opened.map(|file: OpenRef| File::new(file, inner.options.read_ahead_bytes, origin))
+    }
+}
+
+/// Where plain files are that a runtime reads as one.
+#[derive(Debug)]
+struct PlainOrigin {
+    runtime: Weak<RuntimeInner>,
+    paths: Vec<PlainPath>,
+}
+
+impl Origin for PlainOrigin {
+    fn open(&self, _name: &str) -> Result<File> {
+        let runtime = self.runtime.upgrade().ok_or(Error::Forked)?;
+        let paths: Vec<PathBuf> = self.paths.iter().map(|path| path.path().to_owned()).collect();
+        let file = runtime.in_child()?.open(&paths, PlainAccess { write: false, create: false, direct: true })?;
+        self.paths.iter().try_for_each(PlainPath::check)?;
+        Ok(file)
     }
 }
 
 impl RuntimeInner {
-    fn new(options: ArrayOptions) -> Result<RuntimeInner> {
+    /// The runtime that a forked child uses in the place of this one.
+    fn in_child(&self) -> Result<&Runtime> {
+        let start = || if self.is_shared { Runtime::shared() } else { RuntimeOptions(self.options.in_child()).start() };
+        of_process(&self.again, start)
+    }
+
+    fn new(options: ArrayOptions, is_shared: bool) -> Result<RuntimeInner> {
         let roles = setup::check(&options, &[options.depth_of(None)], true)?;
         let mut notices = Vec::new();
         // Names of drives are not known yet, so no other process is shown the counters.
@@ -287,7 +339,8 @@ impl RuntimeInner {
             instance,
         }));
         let files = OpenFiles::new(&exec);
-        Ok(RuntimeInner { options, exec, pager, files, known: Mutex::default(), cpus })
+        let (known, again) = (Mutex::default(), Again::empty());
+        Ok(RuntimeInner { options, exec, pager, files, known, cpus, is_shared, again })
     }
 
     /// The drive of a file. It is added if no file of its device was open before.

@@ -13,8 +13,9 @@
 //! | of a drive | the drive's queue (`drive_threads`), and spawned operations when their pieces have ended (`task`) |
 //! | of a pool | callbacks; spawned operations that have waited for a page; closing of files (`pools`) |
 //!
-//! A child process cannot use an array that was opened before the fork. The child has a copy of all memory, but none of the threads. It
-//! shares descriptors with the parent: locks, rings, the file of counters. Calls of the child would undo what the parent has done since.
+//! A child process cannot use what was opened before the fork. What is open for reading it opens again (`api::child`). The child has a
+//! copy of all memory, but none of the threads. It shares descriptors with the parent: locks, rings, the file of counters. Calls of the
+//! child would undo what the parent has done since.
 //! Rules of the fork:
 //! 1. Every call asks `check_home` before it takes a lock. A thread that the child does not have may hold the lock.
 //! 2. A destructor that takes locks, wakes threads or touches shared memory asks first. In a child it leaves all as it is.

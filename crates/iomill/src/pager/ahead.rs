@@ -181,6 +181,11 @@ impl ReadAhead {
         }
     }
 
+    /// Expects what another handle expects. It takes no lock of that one.
+    pub fn expect_as(&self, other: &ReadAhead) {
+        self.pattern.store(other.pattern.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// The sizes of this handle's windows with this cache. `None` for no read-ahead.
     fn windows(&self, pager: &Pager) -> Option<Windows> {
         let pattern = self.pattern.load(Ordering::Relaxed);

@@ -66,22 +66,28 @@ pub fn call_in_children(call: unsafe extern "C" fn()) {
     assert_eq!(refused, 0, "iomill: no memory for a handler of forks");
 }
 
-/// A value of which each process has its own. It is made at first use, and stays as long as the process. A child that was forked leaves the
-/// parent's value as it is: locks in it may be held by threads that the child does not have.
+/// A value of which each process has its own. It is made at first use. A child that was forked leaves the parent's value as it is: locks in
+/// it may be held by threads that the child does not have.
 #[derive(Debug)]
-pub struct PerProcess<T: 'static>(AtomicPtr<(Home, T)>);
+pub struct PerProcess<T>(AtomicPtr<(Home, T)>);
 
-impl<T: Default + Send + Sync + 'static> PerProcess<T> {
+// SAFETY: other threads get references to the value, and the thread that drops this drops the value.
+unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Send for PerProcess<T> {}
+
+impl<T: Default + Send + Sync> PerProcess<T> {
     /// Nothing yet.
     pub const fn empty() -> PerProcess<T> {
         PerProcess(AtomicPtr::new(null_mut()))
     }
 
     /// This process's value.
-    pub fn get(&self) -> &'static T {
+    pub fn get(&self) -> &T {
         let mut seen = self.0.load(Ordering::Acquire);
         loop {
-            // SAFETY: null, or a box that was leaked below. Acquire, here and in the exchange: pairs with the AcqRel there.
+            // SAFETY: null, or a box that was leaked below. This process drops its own only with this, and never a parent's. Acquire, here
+            // and in the exchange: pairs with the AcqRel there.
             match unsafe { seen.as_ref() } {
                 Some((home, value)) if home.is_here() => return value,
                 _ => {}
@@ -95,6 +101,17 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
                     seen = other;
                 }
             }
+        }
+    }
+}
+
+impl<T> Drop for PerProcess<T> {
+    fn drop(&mut self) {
+        let value = *self.0.get_mut();
+        // SAFETY: null, or a box that was leaked by `get`, to which no reference is left.
+        if unsafe { value.as_ref() }.is_some_and(|(home, _)| home.is_here()) {
+            // SAFETY: as above, and only this takes it.
+            drop(unsafe { Box::from_raw(value) });
         }
     }
 }
@@ -170,6 +187,36 @@ mod tests {
         // SAFETY: after a fork by the C library the child may take memory.
         assert!(unsafe { answer_of(libc::fork(), own) });
         assert_eq!(VALUE.get().load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn a_process_drops_its_own_value_only() {
+        static DROPPED: AtomicU64 = AtomicU64::new(0);
+        #[derive(Default)]
+        struct Counted;
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                DROPPED.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let mut value = Some(PerProcess::<Counted>::empty());
+        value.as_ref().unwrap().get();
+        let drops = |uses: bool| {
+            // SAFETY: after a fork by the C library the child may take and free memory.
+            unsafe {
+                answer_of(libc::fork(), || {
+                    if uses {
+                        value.as_ref().unwrap().get();
+                    }
+                    // SAFETY: the child ends without another use of the value.
+                    drop(std::ptr::read(&raw const value));
+                    DROPPED.load(Ordering::Relaxed) == u64::from(uses)
+                })
+            }
+        };
+        assert!(drops(false) && drops(true));
+        drop(value.take());
+        assert_eq!(DROPPED.load(Ordering::Relaxed), 1);
     }
 
     #[test]
