@@ -14,7 +14,7 @@ MODULES = ["iomill"] + [f"iomill.{m.name}" for m in pkgutil.iter_modules(iomill.
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name):
-    for needed in ("torch", "zarr", "fsspec"):
+    for needed in ("fsspec", "torch", "zarr"):
         if name == f"iomill.{needed}":
             pytest.importorskip(needed)
     failed, _ = doctest.testmod(importlib.import_module(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
@@ -90,6 +91,17 @@ def configure(
     ValueError if there is one already. `Runtime.shared().resize_cache` changes the size of its cache.
     """
     return Runtime._of(_iomill.start_runtime(True, cache_bytes, cache_bytes_max, engine))
+
+
+def worker_cache_bytes() -> int:
+    """The cache of a worker of this process: its share, if there are as many workers as CPUs."""
+    return Runtime.shared().cache_bytes // len(os.sched_getaffinity(0))
+
+
+def limit_worker_cache(cache_bytes: int) -> None:
+    """Makes the shared runtime of a worker, unless it is there."""
+    with contextlib.suppress(ValueError):
+        configure(cache_bytes=cache_bytes)
 
 
 def _writable(mode: str) -> bool:

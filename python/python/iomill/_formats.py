@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import multiprocessing
 import os
 import re
 import struct
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ._files import File, Path, Runtime, shared_array
+from ._files import File, Path, Runtime, limit_worker_cache, shared_array, worker_cache_bytes
 from ._rows import RowArray
 
 _NPY = b"\x93NUMPY"
@@ -88,14 +89,15 @@ def open(
             file.close()
             raise
     if mode == "r" and runtime is None:
-        rows._recipe = (_open_again, ([os.path.abspath(one) for one in paths], name, dtype, shape, offset))
+        rows._recipe = (_open_again, ([os.path.abspath(one) for one in paths], name, how, worker_cache_bytes()))
     return rows
 
 
-def _open_again(
-    paths: list[str], name: str | None, dtype: DTypeLike | None, shape: Sequence[int] | int | None, offset: int
-) -> RowArray:
-    return open(paths, name, dtype=dtype, shape=shape, offset=offset)
+def _open_again(paths: list[str], name: str | None, how: dict[str, Any], cache_bytes: int) -> RowArray:
+    """Opens rows in another process. A worker that was not forked gets the share of its parent's cache that a forked one has."""
+    if multiprocessing.parent_process() is not None:
+        limit_worker_cache(cache_bytes)
+    return open(paths, name, **how)
 
 
 def rows_of_file(

@@ -1,0 +1,150 @@
+"""Rows for torch: a dataset, and a loader that gathers the next batches while one is trained on.
+
+>>> import numpy, iomill, iomill.torch
+>>> numpy.save("features.npy", numpy.arange(12, dtype="f4").reshape(4, 3))
+>>> loader = iomill.torch.RowLoader(iomill.open("features.npy"), batch_size=2)
+>>> [tuple(batch.shape) for batch in loader]
+[(2, 3), (2, 3)]
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from ._rows import RowArray
+
+
+class RowDataset(Dataset[Any]):
+    """Rows as a dataset with numbers, for ``torch.utils.data.DataLoader`` with workers of any kind.
+
+    An item is the row of each array: a tensor if there is one array, else a tuple. A loader that asks for several items at
+    once gets them by one gather. Workers open the files again by themselves.
+
+    >>> import numpy, iomill, iomill.torch
+    >>> numpy.save("features.npy", numpy.arange(12, dtype="f4").reshape(4, 3))
+    >>> iomill.torch.RowDataset(iomill.open("features.npy"))[2]
+    tensor([6., 7., 8.])
+    """
+
+    def __init__(self, *arrays: RowArray) -> None:
+        """ValueError if the arrays differ in length."""
+        self.arrays = _of_one_length(arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        ids = np.asarray(indices, dtype=np.int64)
+        taken = [torch.from_numpy(rows.take(ids)).unbind(0) for rows in self.arrays]
+        return list(taken[0]) if len(taken) == 1 else list(zip(*taken))
+
+
+class RowLoader:
+    """Batches of rows, gathered ahead: while one is trained on, threads gather the next `ahead` ones.
+
+    A batch is a tensor of each array, one of them or a tuple. Without `shuffle` batches follow each other. With it each
+    iteration has another order; `seed` makes it the same for each run. `ids` are the rows to take, all by default: an
+    array, or batches of numbers from a sampler if `batch_size` is None. The last batch may be shorter, unless `drop_last`.
+
+    The tensors are in pinned memory if `pin_memory`, by default if CUDA is there. ValueError if the arrays differ in length.
+
+    >>> import numpy, iomill, iomill.torch
+    >>> numpy.save("features.npy", numpy.arange(12, dtype="f4").reshape(4, 3))
+    >>> numpy.save("labels.npy", numpy.arange(4))
+    >>> x, y = iomill.open("features.npy"), iomill.open("labels.npy")
+    >>> for features, labels in iomill.torch.RowLoader(x, y, batch_size=3):
+    ...     print(features[:, 0].tolist(), labels.tolist())
+    [0.0, 3.0, 6.0] [0, 1, 2]
+    [9.0] [3]
+    """
+
+    def __init__(
+        self,
+        *arrays: RowArray,
+        batch_size: int | None,
+        shuffle: bool = False,
+        seed: int | None = None,
+        ids: NDArray[Any] | Iterable[Any] | None = None,
+        drop_last: bool = False,
+        ahead: int = 2,
+        pin_memory: bool | None = None,
+    ) -> None:
+        if ahead < 1:
+            raise ValueError(f"ahead={ahead}: at least one batch is gathered ahead")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: a batch has at least one row")
+        if batch_size is None and (ids is None or shuffle or drop_last):
+            raise ValueError("without a batch_size, `ids` are batches of numbers in their order")
+        self.arrays = _of_one_length(arrays)
+        self._batch_size = batch_size
+        self._shuffle = shuffle
+        self._rng = np.random.default_rng(seed)
+        self._ids = ids if batch_size is None else _numbers(ids, len(self.arrays[0]))
+        self._drop_last = drop_last
+        self._ahead = ahead
+        self._pin = torch.cuda.is_available() if pin_memory is None else pin_memory
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        if self._batch_size is None:
+            return len(self._ids)  # type: ignore[arg-type]
+        whole, rest = divmod(len(self._ids), self._batch_size)  # type: ignore[arg-type]
+        return whole + (rest > 0 and not self._drop_last)
+
+    def _batches(self) -> Iterator[Any]:
+        if self._batch_size is None:
+            yield from self._ids  # type: ignore[misc]
+            return
+        ids: NDArray[Any] = self._rng.permutation(self._ids) if self._shuffle else self._ids  # type: ignore
+        for number in range(len(self)):
+            yield ids[number * self._batch_size : (number + 1) * self._batch_size]
+
+    def _gather(self, ids: Any) -> Any:
+        numbers = np.asarray(ids)
+        taken = tuple(self._take(rows, numbers) for rows in self.arrays)
+        return taken[0] if len(taken) == 1 else taken
+
+    def _take(self, rows: RowArray, ids: NDArray[Any]) -> torch.Tensor:
+        if not self._pin:
+            return torch.from_numpy(rows.take(ids))
+        dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
+        pinned = torch.empty((*ids.shape, *rows.shape[1:]), dtype=dtype, pin_memory=True)
+        rows.take(ids, out=pinned)
+        return pinned
+
+    def __iter__(self) -> Iterator[Any]:
+        begun: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
+        with concurrent.futures.ThreadPoolExecutor(self._ahead, "iomill-loader") as threads:
+            try:
+                for ids in self._batches():
+                    begun.append(threads.submit(self._gather, ids))
+                    if len(begun) > self._ahead:
+                        yield begun.popleft().result()
+                while begun:
+                    yield begun.popleft().result()
+            finally:
+                for gather in begun:
+                    gather.cancel()
+
+
+def _of_one_length(arrays: tuple[RowArray, ...]) -> tuple[RowArray, ...]:
+    if not arrays:
+        raise ValueError("no arrays: give at least one")
+    if len({len(rows) for rows in arrays}) > 1:
+        raise ValueError(f"the arrays have {', '.join(str(len(rows)) for rows in arrays)} rows: they must have as many")
+    return arrays
+
+
+def _numbers(ids: Any, count: int) -> NDArray[Any]:
+    return np.arange(count) if ids is None else np.asarray(ids)

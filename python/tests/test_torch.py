@@ -1,0 +1,91 @@
+"""Datasets and loaders of torch."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+import iomill  # noqa: E402
+from iomill.torch import RowDataset, RowLoader  # noqa: E402
+
+
+@pytest.fixture
+def table():
+    x, y = np.arange(4000, dtype="f4").reshape(1000, 4), np.arange(1000)
+    np.save("x.npy", x)
+    np.save("y.npy", y)
+    return x, y
+
+
+@pytest.mark.parametrize("workers, context", [(0, None), (4, "fork"), (2, "spawn"), (2, "forkserver")])
+def test_data_loader(table, workers, context):
+    x, y = table
+    dataset = RowDataset(iomill.open("x.npy"), iomill.open("y.npy"))
+    # The parent has read, so it has rings and a cache.
+    assert dataset[7][0].tolist() == x[7].tolist()
+    loader = DataLoader(dataset, 64, shuffle=True, num_workers=workers, multiprocessing_context=context)
+    for _ in range(2):
+        seen = []
+        for features, labels in loader:
+            assert np.array_equal(features.numpy(), x[labels.numpy()])
+            seen.extend(labels.tolist())
+        assert sorted(seen) == y.tolist()
+
+
+def test_items():
+    np.save("x.npy", np.arange(12, dtype="i2").reshape(4, 3))
+    dataset = RowDataset(iomill.open("x.npy"))
+    assert len(dataset) == 4 and dataset[-1].tolist() == [9, 10, 11]
+    assert [row.tolist() for row in dataset.__getitems__([1, 0])] == [[3, 4, 5], [0, 1, 2]]
+    with pytest.raises(IndexError, match="out of bounds"):
+        dataset[4]
+
+
+def test_row_loader(table):
+    x, y = table
+    rows, labels = iomill.open("x.npy"), iomill.open("y.npy")
+    loader = RowLoader(rows, labels, batch_size=64, shuffle=True, seed=1)
+    assert len(loader) == 16
+    orders = []
+    for _ in range(2):
+        batches = list(loader)
+        assert [len(part) for _, part in batches] == [64] * 15 + [40]
+        for features, part in batches:
+            assert np.array_equal(features.numpy(), x[part.numpy()])
+        orders.append(torch.cat([part for _, part in batches]))
+        assert sorted(orders[-1].tolist()) == y.tolist()
+    assert orders[0].tolist() != orders[1].tolist()
+    again = RowLoader(rows, labels, batch_size=64, shuffle=True, seed=1)
+    assert torch.cat([part for _, part in again]).tolist() == orders[0].tolist()
+    assert len(RowLoader(rows, batch_size=64, drop_last=True)) == 15
+    picked = RowLoader(rows, batch_size=None, ids=[[3, 1], [2]])
+    assert [batch[:, 0].tolist() for batch in picked] == [[12, 4], [8]] and len(picked) == 2
+    for batch in RowLoader(rows, batch_size=10, ids=np.arange(20)):
+        # A loop that ends early leaves no thread behind.
+        assert batch.shape == (10, 4)
+        break
+
+
+def test_out_is_a_tensor(table):
+    x, _ = table
+    out = torch.empty(3, 4)
+    assert iomill.open("x.npy").take([5, 5, 9], out=out) is out
+    assert np.array_equal(out.numpy(), x[[5, 5, 9]])
+
+
+def test_loaders_refuse(table):
+    rows = iomill.open("x.npy")
+    np.save("short.npy", np.zeros(3))
+    for wrong, words in [
+        (lambda: RowLoader(rows, iomill.open("short.npy"), batch_size=2), "1000, 3 rows"),
+        (lambda: RowLoader(batch_size=2), "no arrays"),
+        (lambda: RowLoader(rows, batch_size=0), "at least one row"),
+        (lambda: RowLoader(rows, batch_size=1, ahead=0), "at least one batch"),
+        (lambda: RowLoader(rows, batch_size=None), "batches of numbers"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            wrong()
+    with pytest.raises(IndexError):
+        list(RowLoader(rows, batch_size=2, ids=np.array([1, 5000])))

@@ -1,0 +1,108 @@
+"""Other processes read what this one has open: workers by fork, spawn and forkserver."""
+
+import multiprocessing
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import iomill
+
+COUNT = 5000
+
+
+@pytest.fixture
+def array(tmp_path):
+    values = np.arange(COUNT * 16, dtype="i4").reshape(COUNT, 16)
+    np.save(tmp_path / "x.npy", values)
+    return values
+
+
+def gather(job):
+    rows, seed = job
+    ids = np.random.default_rng(seed).integers(0, COUNT, 100)
+    return os.getpid(), ids, rows[ids], rows.take_async(ids[:7]).result()
+
+
+ROWS = None
+
+
+def gather_inherited(seed):
+    return gather((ROWS, seed))
+
+
+def check(results, values):
+    assert all(pid != os.getpid() for pid, *_ in results)
+    for _, ids, taken, few in results:
+        assert np.array_equal(taken, values[ids]) and np.array_equal(few, values[ids[:7]])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_rows_are_sent_to_workers(array, drives, method):
+    iomill.put("x.npy", drives, "x")
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        for rows in (iomill.open("x.npy"), iomill.open(drives[0], "x")):
+            check(pool.map(gather, [(rows, seed) for seed in range(8)]), array)
+
+
+def test_forked_workers_have_the_rows(array, drives):
+    global ROWS
+    iomill.put("x.npy", drives, "x")
+    for rows in (iomill.open("x.npy"), iomill.open(drives[0], "x"), iomill.open(["x.npy", "x.npy"])):
+        # The parent's threads and rings are busy at the fork.
+        rows.take_async(np.arange(100)).result()
+        running = [rows.take_async(np.arange(COUNT)) for _ in range(5)]
+        ROWS = rows
+        with multiprocessing.get_context("fork").Pool(4) as pool:
+            results = pool.map(gather_inherited, range(16))
+        check(results, np.concatenate([array, array]))
+        assert all(len(gather.result()) == COUNT for gather in running)
+    ROWS = None
+
+
+def in_child(work):
+    """What a forked child says."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        try:
+            said = work()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, str(said).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        said = told.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    return said
+
+
+def test_a_child_cannot_use_what_its_parent_writes(array):
+    with iomill.open("x.npy", mode="r+") as rows:
+        said = in_child(lambda: rows[0])
+        assert said.startswith("OSError") and "open it again after the fork" in said
+        assert in_child(lambda: iomill.open("x.npy")[3, 2]) == "50"
+        rows.write(0, 7)
+
+
+def test_a_childs_cache_is_a_share(array):
+    rows = iomill.open("x.npy")
+    rows[0]
+    whole = iomill.Runtime.shared().cache_bytes
+
+    def share():
+        rows[0]
+        return iomill.Runtime.shared().cache_bytes
+
+    assert int(in_child(share)) <= whole // len(os.sched_getaffinity(0)) * 1.05
+    spawned = multiprocessing.get_context("spawn").Pool(1)
+    with spawned as pool:
+        pool.map(gather, [(rows, 1)])
+        assert pool.apply(cache_bytes) <= whole // len(os.sched_getaffinity(0)) * 1.05
+
+
+def cache_bytes():
+    return iomill.Runtime.shared().cache_bytes
