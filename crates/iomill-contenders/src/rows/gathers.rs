@@ -97,7 +97,8 @@ impl Contender<RowReads> for ReadRows {
             at_start.get_or_init(|| runtime.counters());
             Ok(())
         };
-        let course = Course { target, reads, list, cache: self.cache };
+        let step = reads.batch as usize;
+        let course = Course { target, reads, list, cache: self.cache, step };
         let row_bytes = reads.row_bytes as usize;
         let mut sample = course.run(slice, &mut note_start, || Ok(Gathered { file: &file, row_bytes }))?;
         let before = at_start.get().ok_or_else(unprepared)?;

@@ -15,6 +15,9 @@ use crate::memory::Region;
 use crate::target::{Target, advise};
 use crate::task::Task;
 
+/// Rows between two looks at the end of a slice.
+const STEP: usize = 64;
+
 /// How a row is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
@@ -57,7 +60,7 @@ impl Loops {
     pub(crate) fn run_told(&mut self, slice: &Slice<'_>, ready: &mut dyn FnMut() -> Result<()>) -> Result<Sample> {
         let unprepared = || Error::Tool { what: self.way.name().to_owned(), why: "it has not been prepared".into() };
         let (target, reads, list) = self.prepared.as_ref().ok_or_else(unprepared)?;
-        let course = Course { target, reads, list, cache: self.cache };
+        let course = Course { target, reads, list, cache: self.cache, step: STEP };
         if self.cache != Cache::Warm {
             target.drop_cached()?;
         }

@@ -84,6 +84,30 @@ fn iomill_is_in_the_state_that_it_claims() {
     assert!(error.contains("it was not warm"), "{error}");
 }
 
+/// Sleeps at each row, as a mapping that reads far ahead does.
+struct Slow;
+
+impl Gather for Slow {
+    fn gather(&mut self, ids: &[u64], out: &mut [u8]) -> Result<()> {
+        out.fill(0);
+        std::thread::sleep(Duration::from_millis(ids.len() as u64));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_slow_loop_ends_with_its_slice_and_counts_what_it_did() {
+    let (_dir, path) = file();
+    let target = Target::plain(path, LEN_BYTES).unwrap();
+    let reads = RowReads { batch: 60_000, row_bytes: 100, ..READS };
+    let list = reads.list();
+    let course = Course { target: &target, reads: &reads, list: &list, cache: Cache::Held, step: 8 };
+    let slice = Slice { threads: 1, duration: Duration::from_millis(1), verify: false, cancel: &NEVER };
+    let sample = course.run(&slice, &mut || Ok(()), || Ok(Slow)).unwrap();
+    assert!(sample.ops >= 8 && sample.ops < 60_000 && sample.bytes == sample.ops * 100, "{sample:?}");
+    assert!(sample.latency_ns.is_empty(), "no call was complete");
+}
+
 #[test]
 fn nonsense_is_refused() {
     READS.check().unwrap();
