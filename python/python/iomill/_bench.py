@@ -1,0 +1,130 @@
+"""``python -m iomill bench``: rows gathered by iomill and by ``numpy.memmap``, in turns, with the same numbers.
+
+The file is made for the run, or given. Cold, the kernel is asked to forget the file before each turn, and iomill has no cache.
+Warm, all rows are in memory, and iomill's cache has room for them. The figures are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._files import Runtime
+from ._formats import open as open_rows
+from ._rows import RowArray
+
+Way = tuple[str, Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", help="a file of numpy; by default one is made")
+    parser.add_argument("--dir", default=".", help="where the file is made (default: here)")
+    parser.add_argument("--mib", type=int, default=256, help="its size in MiB (default: 256)")
+    parser.add_argument("--row-bytes", type=int, default=512, help="the length of its rows (default: 512)")
+    parser.add_argument("--rows", type=int, default=4096, help="rows of one gather (default: 4096)")
+    parser.add_argument("--rounds", type=int, default=15, help="gathers of each way (default: 15)")
+    parser.add_argument("--plot", metavar="FILE", help="draw the medians; takes matplotlib")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    if chosen.file is not None:
+        return _measure(chosen.file, chosen)
+    with tempfile.TemporaryDirectory(dir=chosen.dir) as place:
+        path = os.path.join(place, "rows.npy")
+        _make(path, chosen.mib << 20, chosen.row_bytes)
+        return _measure(path, chosen)
+
+
+def _make(path: str, size: int, row_bytes: int) -> None:
+    count = max(1, size // row_bytes)
+    made = np.lib.format.open_memmap(path, "w+", np.uint8, (count, row_bytes))
+    rng = np.random.default_rng(1)
+    step = max(1, (16 << 20) // row_bytes)
+    for start in range(0, count, step):
+        made[start : start + step] = rng.integers(0, 256, (min(step, count - start), row_bytes), np.uint8)
+    made.flush()
+
+
+def _measure(path: str, chosen: argparse.Namespace) -> int:
+    mapped = np.load(path, mmap_mode="r")
+    cold = open_rows(path, runtime=Runtime(cache_bytes=0))
+    print(
+        f"{chosen.rows} rows of {mapped[:1].nbytes} bytes, {len(mapped)} in the file, medians of {chosen.rounds} turns"
+    )
+    results = {"cold": _turns(path, mapped, cold, chosen, forget=True)}
+    # Pages share sets, so a cache of the data's own size would not keep all of them.
+    warm = open_rows(path, runtime=Runtime(cache_bytes=max(8 << 20, 5 * int(mapped.nbytes))))
+    step = max(1, (16 << 20) // max(1, mapped[:1].nbytes))
+    for start in range(0, len(mapped), step):
+        warm.take(np.arange(start, min(len(mapped), start + step)))
+        mapped[start : start + step].sum()
+    results["warm"] = _turns(path, mapped, warm, chosen, forget=False)
+    for name, rows in results.items():
+        print(f"\n{name:28}{'ms':>10}{'rows/s':>12}{'of memmap':>12}")
+        for way, seconds in rows.items():
+            ratio = seconds / rows["memmap[ids]" if "[ids]" in way else "take(memmap, ids, out=)"]
+            print(f"{way:28}{seconds * 1e3:10.2f}{chosen.rows / seconds:12.0f}{ratio:11.2f}x")
+    if chosen.plot:
+        _plot(results, chosen.plot)
+    return 0
+
+
+def _turns(
+    path: str, mapped: NDArray[Any], rows: RowArray, chosen: argparse.Namespace, *, forget: bool
+) -> dict[str, float]:
+    """The median seconds of each way."""
+    ways: list[Way] = [
+        ("memmap[ids]", lambda ids, _: mapped[ids]),
+        ("iomill x[ids]", lambda ids, _: rows[ids]),
+        ("take(memmap, ids, out=)", lambda ids, out: np.take(mapped, ids, axis=0, out=out)),
+        ("iomill x.take(ids, out=)", lambda ids, out: rows.take(ids, out=out)),
+    ]
+    rng = np.random.default_rng(2)
+    times: dict[str, list[float]] = {name: [] for name, _ in ways}
+    out = np.empty((chosen.rows, *mapped.shape[1:]), mapped.dtype)
+    for _ in range(chosen.rounds):
+        ids = rng.integers(0, len(mapped), chosen.rows)
+        for name, gather in ways:
+            if forget:
+                _forget(path, mapped)
+            begun = time.perf_counter()
+            taken = gather(ids, out)
+            times[name].append(time.perf_counter() - begun)
+            if not np.array_equal(taken, mapped[ids]):
+                raise RuntimeError(f"{name} gave other bytes")
+    return {name: statistics.median(all_times) for name, all_times in times.items()}
+
+
+def _forget(path: str, mapped: Any) -> None:
+    """Asks the kernel to drop the file's pages. Pages that are mapped would stay, so the mapping gives them up first."""
+    mapped._mmap.madvise(mmap.MADV_DONTNEED)
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
+def _plot(results: dict[str, dict[str, float]], path: str) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SystemExit("--plot takes the package matplotlib: pip install matplotlib") from None
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    for axes, (name, rows) in zip(figure.subplots(1, len(results)), results.items()):
+        colours = ["#c44" if "iomill" in way else "#888" for way in rows]
+        axes.barh(list(rows), [seconds * 1e3 for seconds in rows.values()], color=colours)
+        axes.invert_yaxis()
+        axes.set(title=name, xlabel="ms a gather")
+    figure.savefig(path)
+    print(f"\ndrawn: {path}")

@@ -1,0 +1,46 @@
+"""The command ``python -m iomill``, and the examples."""
+
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import iomill
+from iomill.__main__ import main
+
+EXAMPLES = sorted((pathlib.Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+def test_bench(capsys):
+    assert main(["bench", "--mib", "2", "--rows", "64", "--rounds", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "cold" in said and "warm" in said and said.count("iomill x.take(ids, out=)") == 2
+    np.save("x.npy", np.zeros((1000, 3)))
+    assert main(["bench", "x.npy", "--rows", "10", "--rounds", "1"]) == 0
+
+
+def test_bench_draws():
+    pytest.importorskip("matplotlib")
+    assert main(["bench", "--mib", "1", "--rows", "8", "--rounds", "1", "--plot", "bench.svg"]) == 0
+    assert "</svg>" in pathlib.Path("bench.svg").read_text()
+
+
+def test_put(drives, capsys):
+    np.save("x.npy", np.arange(10))
+    assert main(["put", "x.npy", *drives, "--name", "graph/x"]) == 0
+    assert capsys.readouterr().out == "graph/x\n"
+    assert iomill.open(drives[1], "graph/x")[7] == 7
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples(example):
+    lines = example.read_text().splitlines()
+    assert len(lines) < 60
+    for needed in ("torch", "usearch", "zarr"):
+        if any(f"import {needed}" in line or f"from {needed}" in line for line in lines):
+            pytest.importorskip(needed)
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
