@@ -35,7 +35,7 @@ impl Cache {
     /// Ends a failed fill that no call asked for. A waiter is told to look again, and its own read then tells it what
     /// is wrong with the page. The failure may have been a neighbour's.
     pub fn abandon_fill(&self, fill: Fill) {
-        let hash = self.directory().hash(fill.key);
+        let hash = fill.hash;
         let (_, mut set) = self.directory().lock(hash);
         let Some(way) = set.find(fill.key, hash) else { unreachable!("a filling way stays until its fill ends") };
         set.set_free(way);

@@ -104,6 +104,8 @@ pub struct CacheConfig {
 pub struct Fill {
     /// The page.
     pub key: Key,
+    /// Its hash.
+    pub hash: KeyHash,
     /// Its frame, which belongs to the owner until the end.
     pub frame: u32,
     /// How it came in.
@@ -305,7 +307,7 @@ impl Cache {
     fn fill(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, key: Key, hash: KeyHash, room: Room) -> Fill {
         set.begin_filling(room.way, key);
         self.directory.policy().inserted(index, set, room.way, hash);
-        Fill { key, frame: set.frame(room.way), came: room.came }
+        Fill { key, hash, frame: set.frame(room.way), came: room.came }
     }
 
     /// A way, with a frame, for a page that comes in. The set is locked. The page is neither in the set nor in transit.
@@ -384,7 +386,7 @@ impl Cache {
     /// Ends a fill. After a success the page is there for all threads. After a failure it is not, and the waiters are
     /// told why.
     pub fn end_fill(&self, fill: Fill, outcome: Outcome, dirty: bool) -> u32 {
-        let hash = self.directory.hash(fill.key);
+        let hash = fill.hash;
         let (set_index, mut set) = self.directory.lock(hash);
         let Some(way) = set.find(fill.key, hash) else { unreachable!("a filling way stays until its fill ends") };
         debug_assert!(Locked::has(set.filling(), way) && set.frame(way) == fill.frame);

@@ -3,8 +3,8 @@
 use super::Paged;
 use super::local::Local;
 use super::span::Span;
-use crate::cache::key::Key;
-use crate::cache::{Hint, Memory};
+use crate::cache::key::{Key, KeyHash};
+use crate::cache::{Cache, Hint, Memory};
 use crate::counters::Counter;
 use crate::drive::PAGE_BYTES;
 use crate::file::split::Extent;
@@ -34,22 +34,27 @@ impl Paged {
         };
         self.pager.with_local(|local| {
             local.tally.add(Counter::BytesRead, extent.len as u64);
-            let looks = self.looks_itself(self.pager.cache_of(self.zero.page_after(span.page)));
+            let place = self.key(span.page);
+            let (key, hash, cache) = place;
             // SAFETY: as above.
-            let found = looks && unsafe { self.read_span(local, span) };
+            let found = self.looks_itself(cache) && unsafe { self.read_span(local, place, span) };
             if !found {
-                self.prefetch(span.page);
+                cache.prefetch_to_fill(key, hash);
                 missing.push(span);
             }
         });
     }
 
-    /// Copies a span, if the cache has its page.
+    /// Copies a span, if the cache has its page, which is named as by `key`.
     ///
     /// # Safety
     /// As for `read`.
-    pub(super) unsafe fn read_span(&self, local: &Local, span: Span) -> bool {
-        let (key, hash, cache) = self.key(span.page);
+    pub(super) unsafe fn read_span(
+        &self,
+        local: &Local,
+        (key, hash, cache): (Key, KeyHash, &Cache),
+        span: Span,
+    ) -> bool {
         // SAFETY: a span is within its page, and its memory is the caller's.
         let found = unsafe { cache.read(key, hash, span.within.into(), span.buf, span.len.into()) };
         if found {
@@ -117,7 +122,7 @@ impl Paged {
             }
             let span = missing[at];
             // SAFETY: the caller's promise.
-            if !unsafe { self.read_span(local, span) } {
+            if !unsafe { self.read_span(local, self.key(span.page), span) } {
                 missing[kept] = span;
                 kept += 1;
             }

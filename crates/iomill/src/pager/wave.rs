@@ -75,7 +75,9 @@ impl Paged {
             }
             let asked = match cache.begin_fill(key, hash) {
                 // SAFETY: the caller's promise.
-                Begun::Present if want == Want::Read && unsafe { self.read_span(local, span) } => Asked::Done,
+                Begun::Present if want == Want::Read && unsafe { self.read_span(local, (key, hash, cache), span) } => {
+                    Asked::Done
+                }
                 Begun::Present if want == Want::Ahead => Asked::Done,
                 Begun::Present if want == Want::Touch => {
                     local.hit(self, key);
