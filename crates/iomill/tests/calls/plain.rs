@@ -318,7 +318,7 @@ fn what_is_no_plain_file_is_refused() {
     };
     use std::io::ErrorKind;
     assert_eq!(refused(&dir.path().join("none"), "check the path"), ErrorKind::NotFound);
-    assert_eq!(refused(dir.path(), "it is a directory, not a file"), ErrorKind::InvalidInput);
+    assert_eq!(refused(dir.path(), "it is a directory, not a file"), ErrorKind::IsADirectory);
     refused(Path::new("/"), "it is a directory");
     refused(Path::new("/dev/null"), "it is a device");
     let pipe = dir.path().join("pipe");
