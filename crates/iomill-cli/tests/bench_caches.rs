@@ -129,7 +129,9 @@ fn cold_misses_and_is_held_to_its_memory() {
         let row = rows.iter().find(|row| row["contender"] == name).unwrap();
         // The memory holds an eighth of the file, and some that the kernel keeps for it.
         assert!(row["hit_percent"].as_f64().unwrap() < 30.0 + slack_percent(row), "{row}");
-        assert!(row["cpu_ratio_to"]["uring-by-hand"].is_f64() == with_uring && row["p99_us"].is_f64(), "{row}");
+        assert!(row["cpu_ratio_to"]["uring-by-hand"].is_f64() == with_uring, "{row}");
+        // Only some reads are timed, so a slice of few reads on a busy machine may have none.
+        assert!(row["p99_us"].is_f64() || ops(row) < 200.0, "{row}");
         assert!(row["notes"][0].as_str().unwrap().contains("8 MiB for the page cache"), "{row}");
     }
     assert_eq!(site.run(["ls"]).good().text(), "", "the measured file is gone");
@@ -138,8 +140,12 @@ fn cold_misses_and_is_held_to_its_memory() {
 /// How far a share of hits may be off, in percent, because a slice of [`SHORT`] has so few operations on a busy machine: six deviations
 /// at most.
 fn slack_percent(row: &Value) -> f64 {
-    let ops = row["ops_per_s"].as_f64().unwrap() * 0.1;
-    300.0 / ops.max(1.0).sqrt()
+    300.0 / ops(row).max(1.0).sqrt()
+}
+
+/// About how many operations a slice of [`SHORT`] had.
+fn ops(row: &Value) -> f64 {
+    row["ops_per_s"].as_f64().unwrap() * 0.1
 }
 
 #[test]

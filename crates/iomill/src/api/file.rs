@@ -37,7 +37,8 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// In a forked child a handle for reading opens its file again at the first call, with a cache of its own. That cache has the parent's size
 /// divided by the number of CPUs. All calls on a handle for writing return [`Error::Forked`] there.
 ///
-/// Calls return [`Error::Closed`] after the array is closed, and [`Error::BlockingCall`] if they block inside a callback or a waker. Writes return [`Error::ReadOnly`] on an array or a plain file that is open for reading.
+/// Calls return [`Error::Closed`] after the array is closed, and [`Error::BlockingCall`] if they block inside a callback or a waker.
+/// Writes return [`Error::ReadOnly`] on an array or a plain file that is open for reading.
 ///
 /// Dropping the last handle makes all writes durable, but cannot return errors. [`File::close`] does.
 #[derive(Clone, Debug)]
