@@ -289,7 +289,9 @@ def test_other_threads_run_meanwhile():
 
 def test_ctrl_c_ends_a_long_gather():
     program = """
-import iomill, numpy, sys
+import iomill, numpy, signal
+# A shell ignores the signal in what it starts behind itself, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 x = numpy.lib.format.open_memmap("big.npy", "w+", "f4", (1 << 16, 1024))
 del x
 x = iomill.open("big.npy", runtime=iomill.Runtime(cache_bytes=0))
@@ -303,6 +305,9 @@ except KeyboardInterrupt:
     print("ended", flush=True)
 """
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    # A child that hears nothing ends by this, and its end of the pipe with it.
+    killer = threading.Timer(120, child.kill)
+    killer.start()
     try:
         assert child.stdout.readline() == "ready\n"
         time.sleep(0.3)
@@ -312,6 +317,7 @@ except KeyboardInterrupt:
         assert time.monotonic() - begun < 10
         assert child.wait(30) == 0
     finally:
+        killer.cancel()
         child.kill()
         child.wait()
 
