@@ -282,11 +282,12 @@ impl Runtime {
         let platform = &*inner.options.platform;
         let drive = |file: &PlainFile| inner.drive_of(file);
         let opened = inner.files.open_plain(platform, inner.pager.as_ref(), (paths, access), drive, &owner);
+        let opened: OpenRef = opened?;
         let origin = (!access.write).then(|| {
             let paths = paths.iter().map(|path| PlainPath::of(path)).collect();
             Box::new(PlainOrigin { runtime: Arc::downgrade(inner), paths }) as Box<dyn Origin>
         });
-        opened.map(|file: OpenRef| File::new(file, inner.options.read_ahead_bytes, origin))
+        Ok(File::new(opened, inner.options.read_ahead_bytes, origin))
     }
 }
 
@@ -301,7 +302,9 @@ impl Origin for PlainOrigin {
     fn open(&self, _name: &str) -> Result<File> {
         let runtime = self.runtime.upgrade().ok_or(Error::Forked)?;
         let paths: Vec<PathBuf> = self.paths.iter().map(|path| path.path().to_owned()).collect();
-        let file = runtime.in_child()?.open(&paths, PlainAccess { write: false, create: false, direct: true })?;
+        let runtime = runtime.in_child()?;
+        let access = PlainAccess { write: false, create: false, direct: runtime.is_direct() };
+        let file = runtime.open(&paths, access)?;
         self.paths.iter().try_for_each(PlainPath::check)?;
         Ok(file)
     }
