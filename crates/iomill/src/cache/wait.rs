@@ -115,7 +115,7 @@ impl Default for Waiters {
 impl Waiters {
     /// The stripe depends on the key, not on the set, so that a set may be split meanwhile.
     fn stripe(&self, key: Key) -> &Mutex<Stripe> {
-        &self.stripes[(key.hash().0 >> 16) as usize % STRIPES]
+        &self.stripes[(key.hash().0 >> 32) as usize % STRIPES]
     }
 
     /// The waiter for a page that another thread works on (rules 1 and 3).

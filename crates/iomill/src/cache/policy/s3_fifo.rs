@@ -20,7 +20,7 @@ pub struct S3Fifo {
 
 /// What a ghost remembers of a page. It is never 0.
 fn ghost_of(hash: KeyHash) -> u16 {
-    ((hash.0 >> 8) as u16).max(1)
+    ((hash.mixed() >> 48) as u16).max(1)
 }
 
 /// Ways for the small queue: a fifth. The paper's tenth loses more on pages that are used again soon.

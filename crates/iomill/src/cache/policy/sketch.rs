@@ -69,7 +69,7 @@ impl Sketch {
     /// The counter of a page in each row: the word of the block, and the distance from the word's lowest bit.
     fn counters(hash: KeyHash) -> [(usize, u32); ROWS] {
         // Bits of both halves chose the block, so all bits are mixed.
-        let mixed = hash.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = hash.mixed();
         std::array::from_fn(|row| {
             let bits = (mixed >> (44 + 5 * row)) as u32;
             (2 * row + (bits >> 4 & 1) as usize, (bits & 0xF) * 4)
