@@ -95,6 +95,11 @@ impl NativeArray {
         Ok(info.drives.into_iter().map(|drive| drive.path).collect())
     }
 
+    /// Memory for cached pages, in bytes.
+    fn cache_bytes(&self) -> PyResult<u64> {
+        Ok(self.array()?.counters().cache_bytes)
+    }
+
     fn notices(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let array = self.array()?;
         Ok(py.detach(|| array.notices()))

@@ -104,5 +104,17 @@ def test_a_childs_cache_is_a_share(array):
         assert pool.apply(cache_bytes) <= whole // len(os.sched_getaffinity(0)) * 1.05
 
 
+def test_a_spawned_workers_cache_of_an_array_is_a_share(array, drives):
+    iomill.put("x.npy", drives, "x")
+    rows = iomill.open(drives[0], "x")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        whole, share = rows_cache_bytes(rows), pool.apply(rows_cache_bytes, [rows])
+    assert 0 < share <= whole // len(os.sched_getaffinity(0)) * 1.05
+
+
+def rows_cache_bytes(rows):
+    return rows._file._owner.cache_bytes
+
+
 def cache_bytes():
     return iomill.Runtime.shared().cache_bytes

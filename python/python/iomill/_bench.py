@@ -61,8 +61,8 @@ def _measure(path: str, chosen: argparse.Namespace) -> int:
         f"{chosen.rows} rows of {mapped[:1].nbytes} bytes, {len(mapped)} in the file, medians of {chosen.rounds} turns"
     )
     results = {"cold": _turns(path, mapped, cold, chosen, forget=True)}
-    # Pages share sets, so a cache of the data's own size would not keep all of them.
-    warm = open_rows(path, runtime=Runtime(cache_bytes=max(8 << 20, 5 * int(mapped.nbytes))))
+    # Sets of the cache are not all filled alike, so it needs a little more than the data.
+    warm = open_rows(path, runtime=Runtime(cache_bytes=max(8 << 20, 5 * int(mapped.nbytes) // 4)))
     step = max(1, (16 << 20) // max(1, mapped[:1].nbytes))
     for start in range(0, len(mapped), step):
         warm.take(np.arange(start, min(len(mapped), start + step)))

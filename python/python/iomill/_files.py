@@ -93,9 +93,9 @@ def configure(
     return Runtime._of(_iomill.start_runtime(True, cache_bytes, cache_bytes_max, engine))
 
 
-def worker_cache_bytes() -> int:
+def worker_share(cache_bytes: int) -> int:
     """The cache of a worker of this process: its share, if there are as many workers as CPUs."""
-    return Runtime.shared().cache_bytes // len(os.sched_getaffinity(0))
+    return cache_bytes // len(os.sched_getaffinity(0))
 
 
 def limit_worker_cache(cache_bytes: int) -> None:
@@ -319,6 +319,11 @@ class Array:
         """The length of a file in bytes."""
         return self._native.len_of(name)
 
+    @property
+    def cache_bytes(self) -> int:
+        """Memory for cached pages, in bytes."""
+        return self._native.cache_bytes()
+
     def drives(self) -> Any:
         """The directories of the drives."""
         return self._native.drives()
@@ -354,11 +359,11 @@ _shared: weakref.WeakValueDictionary[tuple[str, str, int], Array] = weakref.Weak
 _sharing = threading.Lock()
 
 
-def shared_array(drive: Path, mode: str) -> Array:
-    """The array of a drive. All users in this process share it, and its cache, while one of them is there."""
+def shared_array(drive: Path, mode: str, cache_bytes: int | None = None) -> Array:
+    """The array of a drive. All users in this process share it, and its cache, while one of them is there. The first sets the cache's size."""
     key = (os.path.realpath(drive), mode, os.getpid())
     with _sharing:
         array = _shared.get(key)
         if array is None:
-            array = _shared[key] = Array(drive, mode)
+            array = _shared[key] = Array(drive, mode, cache_bytes=cache_bytes)
         return array

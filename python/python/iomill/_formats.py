@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ._files import File, Path, Runtime, limit_worker_cache, shared_array, worker_cache_bytes
+from ._files import File, Path, Runtime, limit_worker_cache, shared_array, worker_share
 from ._rows import RowArray
 
 _NPY = b"\x93NUMPY"
@@ -69,6 +69,21 @@ def open(
            [2, 3],
            [0, 1]], dtype=int16)
     """
+    return _open(path, name, dtype=dtype, shape=shape, offset=offset, mode=mode, runtime=runtime)
+
+
+def _open(
+    path: Path | Sequence[Path],
+    name: str | None,
+    *,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[int] | int | None = None,
+    offset: int = 0,
+    mode: str = "r",
+    runtime: Runtime | None = None,
+    cache_bytes: int | None = None,
+) -> RowArray:
+    """`open`, and with `cache_bytes` the size of the cache of an array that this process has not open."""
     if isinstance(path, (str, os.PathLike)):
         paths = [os.fspath(path)]
     else:
@@ -79,7 +94,9 @@ def open(
             raise ValueError(f"{paths[0]!r} is a directory: if it is a drive of an array, name a file of the array")
         if runtime is not None:
             raise ValueError("an array has a cache of its own, and no runtime")
-        file = shared_array(paths[0], mode).open(name)
+        array = shared_array(paths[0], mode, cache_bytes)
+        used = array.cache_bytes
+        file = array.open(name)
         rows = rows_of_file(file, [name], **how)
     else:
         file = File(paths, mode, runtime=runtime)
@@ -88,16 +105,18 @@ def open(
         except BaseException:
             file.close()
             raise
+        used = Runtime.shared().cache_bytes if runtime is None else 0
     if mode == "r" and runtime is None:
-        rows._recipe = (_open_again, ([os.path.abspath(one) for one in paths], name, how, worker_cache_bytes()))
+        rows._recipe = (_open_again, ([os.path.abspath(one) for one in paths], name, how, worker_share(used)))
     return rows
 
 
 def _open_again(paths: list[str], name: str | None, how: dict[str, Any], cache_bytes: int) -> RowArray:
     """Opens rows in another process. A worker that was not forked gets the share of its parent's cache that a forked one has."""
-    if multiprocessing.parent_process() is not None:
-        limit_worker_cache(cache_bytes)
-    return open(paths, name, **how)
+    if multiprocessing.parent_process() is None:
+        return open(paths, name, **how)
+    limit_worker_cache(cache_bytes)
+    return _open(paths[0] if len(paths) == 1 else paths, name, cache_bytes=cache_bytes, **how)
 
 
 def rows_of_file(
