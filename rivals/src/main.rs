@@ -6,14 +6,17 @@
 mod caches;
 mod files;
 mod runtimes;
+mod stores;
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use iomill_bench::asynchronous::Flyer;
 use iomill_bench::contender::Contender;
+use iomill_bench::files::FileWork;
 use iomill_bench::records::{Data, RecordReads};
 use iomill_bench::rivals::Bring;
 
@@ -33,6 +36,10 @@ impl Bring for Brought {
             Box::new(Cached::<Foyer>::new(data.clone(), pages)),
             Box::new(TokioFs::new(data.clone())),
         ]
+    }
+
+    fn files(&self, directory: &Path) -> Vec<Box<dyn Contender<FileWork>>> {
+        stores::all(directory)
     }
 
     fn flyers(&self) -> Vec<Flyer> {

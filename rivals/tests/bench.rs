@@ -46,3 +46,25 @@ fn a_rival_of_another_measurement_is_refused() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && said.contains("quick_cache, moka, foyer, tokio-fs"), "{said}");
 }
+
+/// SQLite and redb take part beside plain files, and each operation is done by all that have it.
+#[test]
+fn stores_take_part_in_the_measurement_of_files() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_iomill-rivals"));
+    command.args(["bench", "files", "--files", "5", "--threads", "2", "--rounds", "1", "--seconds", "0.1", "--json"]);
+    let output = command.env_remove("IOMILL_ARRAY").current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0, "something was left behind");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["results"].as_array().unwrap();
+    let of = |workload: &str| {
+        let rows = rows.iter().filter(|row| row["workload"] == workload);
+        rows.map(|row| row["contender"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = ["iomill-1-copy", "iomill-3-copies", "plain-files", "sqlite", "redb"];
+    for workload in ["create-5000B", "stat-5", "open-read-4KiB-5", "delete", "list-5"] {
+        assert_eq!(of(workload), all, "{workload}");
+    }
+    assert_eq!(of("open-5"), all[..3]);
+}

@@ -11,7 +11,7 @@ use crate::contender::{
     AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, PWRITE,
 };
 use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
-use crate::contender::{QUICK_CACHE, TOKIO_FS, URING_BY_HAND};
+use crate::contender::{PLAIN_FILES, QUICK_CACHE, REDB, SQLITE, TOKIO_FS, URING_BY_HAND};
 use crate::iomill::Iomill;
 use crate::machine::Machine;
 use crate::report::Report;
@@ -19,7 +19,7 @@ use crate::rivals::{self, BROUGHT_BY, Bring, Names};
 use crate::rounds::{self, Plan, Progress};
 
 /// The names that a choice of rivals may contain.
-pub const RIVALS: [&str; 12] = [
+pub const RIVALS: [&str; 15] = [
     URING_BY_HAND,
     AIO_BY_HAND,
     FIO_IO_URING,
@@ -32,6 +32,9 @@ pub const RIVALS: [&str; 12] = [
     FOYER,
     TOKIO_FS,
     PWRITE,
+    PLAIN_FILES,
+    SQLITE,
+    REDB,
 ];
 
 /// The rivals of [`run`].

@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod chart;
 pub mod falcon;
+pub mod files;
 pub mod gate;
 pub mod ladder;
 pub mod limited;

@@ -6,6 +6,9 @@
 mod bench;
 mod cache;
 mod cached;
+mod catalog;
+mod cp;
+mod files;
 mod ladder;
 mod mapped;
 mod nodes;
@@ -32,6 +35,9 @@ pub use cache::CacheKind;
 pub use cached::{
     BenchBatch, BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
 };
+pub use catalog::{Catalog, CatalogWhat, Check};
+pub use cp::Cp;
+pub use files::BenchFiles;
 pub use ladder::{BenchLadder, Paper};
 pub use mapped::BenchMapped;
 pub use nodes::Nodes;
@@ -244,6 +250,9 @@ pub enum Command {
     /// Rename a file
     #[command(after_help = "Example:\n  iomill mv graph/edges graph/edges.old")]
     Mv(Mv),
+    /// Copy a file within the array
+    #[command(after_help = "Example:\n  iomill cp graph/edges graph/edges.old")]
+    Cp(Cp),
     /// Show all details of files
     #[command(after_help = "Example:\n  iomill stat graph/edges")]
     Stat(Names),
@@ -258,6 +267,10 @@ pub enum Command {
     #[command(after_help = "Example:\n  iomill check --repair\n\n\
                             The exit code is 1 when a problem was found and not repaired.")]
     Check(Check),
+    /// The catalog of an array as text, and a text as the catalog
+    #[command(after_help = "Example:\n  iomill catalog export catalog.txt\n  iomill catalog import catalog.txt\n\n\
+                            The text has a line for each layout, file and attribute. Run `iomill check` after an import.")]
+    Catalog(Catalog),
     /// Measure iomill beside its rivals, on the same bytes
     #[command(
         after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB\n  \
@@ -308,10 +321,12 @@ impl Command {
             Command::Get(_) => "get",
             Command::Rm(_) => "rm",
             Command::Mv(_) => "mv",
+            Command::Cp(_) => "cp",
             Command::Stat(_) => "stat",
             Command::Attr(_) => "attr",
             Command::Truncate(_) => "truncate",
             Command::Check(_) => "check",
+            Command::Catalog(_) => "catalog",
             Command::Bench(_) => "bench",
             Command::Top(_) => "top",
             Command::Replay(_) => "replay",
@@ -332,6 +347,9 @@ pub struct Init {
     /// Shares of the drives in files with the hash layout, 1 to 1000 each [default: equal shares]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = weight)]
     pub weights: Option<Vec<u32>>,
+    /// On how many drives the catalog is, 1 to 3 [default: 3, or all if there are fewer]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub copies: Option<u8>,
 }
 
 /// Arguments of `ls`.
@@ -420,14 +438,6 @@ pub struct Truncate {
     /// Its new length, such as 4096, 64KiB, 1T
     #[arg(value_parser = size)]
     pub size: u64,
-}
-
-/// Arguments of `check`.
-#[derive(Debug, Args)]
-pub struct Check {
-    /// Repair every problem that can be repaired without losing data
-    #[arg(long)]
-    pub repair: bool,
 }
 
 /// Arguments of `top`.

@@ -1,4 +1,4 @@
-//! The progress of a copy, shown on a terminal once the copy takes longer than a second.
+//! The progress of a copy or a check, shown on a terminal once it takes longer than a second.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::arguments::Global;
 
-/// A copy that takes less time shows no progress.
+/// What takes less time shows no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How far a copy has come.
+/// How far a copy or a check has come.
 #[derive(Debug)]
 pub struct Progress {
     started: Instant,
@@ -21,15 +21,36 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts the clock.
+    /// Starts the clock of a copy, in bytes.
     pub fn new(global: &Global, total_bytes: Option<u64>) -> Progress {
+        let template = if total_bytes.is_some() { KNOWN } else { UNKNOWN };
+        Progress::with(global, new_bar(total_bytes, template))
+    }
+
+    /// Starts the clock of work on files.
+    pub fn of_files(global: &Global) -> Progress {
+        Progress::with(global, new_bar(Some(0), FILES))
+    }
+
+    fn with(global: &Global, bar: ProgressBar) -> Progress {
         let is_pending = !global.quiet && !global.wants_document() && io::stderr().is_terminal();
-        Progress { started: Instant::now(), bar: new_bar(total_bytes), is_pending }
+        Progress { started: Instant::now(), bar, is_pending }
+    }
+
+    /// Says how many files are done, and how many there are.
+    pub fn set(&mut self, done: u64, all: u64) {
+        self.bar.set_length(all);
+        self.bar.set_position(done);
+        self.show();
     }
 
     /// Adds bytes that are done.
     pub fn advance(&mut self, bytes: u64) {
         self.bar.inc(bytes);
+        self.show();
+    }
+
+    fn show(&mut self) {
         if self.is_pending && self.started.elapsed() >= PATIENCE {
             self.is_pending = false;
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -57,16 +78,14 @@ impl Drop for Progress {
 
 const KNOWN: &str =
     "{bar:30} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left {msg}";
+const FILES: &str = "{bar:30} {percent:>3}%  {human_pos} of {human_len} files  {eta} left";
 const UNKNOWN: &str = "{binary_bytes}  {binary_bytes_per_sec}  {elapsed} {msg}";
 
-fn new_bar(total_bytes: Option<u64>) -> ProgressBar {
-    let (bar, template) = match total_bytes {
-        Some(total) => (ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden()), KNOWN),
-        None => (ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()), UNKNOWN),
-    };
+fn new_bar(total: Option<u64>, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
-        // A test checks that both templates are well formed. Otherwise the default style serves.
+        // A test checks that all templates are well formed. Otherwise the default style serves.
         Err(_) => bar,
     }
 }
@@ -77,9 +96,9 @@ mod tests {
 
     #[test]
     fn templates_are_well_formed() {
-        for template in [KNOWN, UNKNOWN] {
+        for template in [KNOWN, UNKNOWN, FILES] {
             ProgressStyle::with_template(template).unwrap();
         }
-        assert_eq!((new_bar(Some(10)).length(), new_bar(None).length()), (Some(10), None));
+        assert_eq!((new_bar(Some(10), KNOWN).length(), new_bar(None, UNKNOWN).length()), (Some(10), None));
     }
 }

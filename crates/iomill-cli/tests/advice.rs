@@ -38,20 +38,14 @@ fn options_without_effect_are_refused() {
 fn pipes_in_the_place_of_files_are_named() {
     let site = Site::new(2);
     site.feed(["put", "-", "a"], &[7; 200_000]).good();
-    for extension in ["file", "length"] {
-        let names: Vec<_> = fs::read_dir(site.drive(0).join("iomill/files"))
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| path.extension().is_some_and(|found| found == extension))
-            .collect();
-        names.iter().for_each(|path| in_place(path));
-    }
     let parts = fs::read_dir(site.drive(1).join("iomill/parts")).unwrap();
     parts.for_each(|part| in_place(&part.unwrap().path()));
     // Neither command waits for a process at the other end.
     for line in [vec!["get", "a", "-"], vec!["check"]] {
         site.run(line).failed(1, &["it is not a regular file"]);
     }
+    in_place(&site.segment(0));
+    site.run(["ls"]).failed(1, &["iomill/log/", "it is not a regular file"]);
     in_place(&site.drive(0).join("iomill/label"));
     site.run(["info"]).failed(1, &["ssd0/iomill/label", "it is not a regular file"]);
 }

@@ -78,7 +78,7 @@ fn what_cannot_be_measured_is_refused() {
     let site = Site::new(1);
     site.file("features.bin", &bytes(4 << 20));
     site.file("short", &bytes(1 << 20));
-    site.feed(["put", "-", "data"], &bytes(5000)).good();
+    site.feed(["put", "-", "data"], &bytes(200_000)).good();
     let part = fs::read_dir(site.path("ssd0/iomill/parts")).unwrap().next().unwrap().unwrap().path();
     for (line, code, said) in [
         (&["none"][..], 1, "none"),

@@ -161,6 +161,27 @@ fn mv_renames_and_replaces_only_by_force() {
 }
 
 #[test]
+fn cp_copies_and_replaces_only_by_force() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], &[7; 100_000]).good();
+    site.run(["attr", "a", "key=value"]).good();
+    let copied = site.run(["cp", "a", "dir/", "--json"]).good().json();
+    assert_eq!(
+        (&copied["to"], &copied["bytes"], &copied["replaced"]),
+        (&json!("dir/a"), &json!(100_000), &json!(false))
+    );
+    assert_eq!((site.content("a"), site.content("dir/a")), (vec![7; 100_000], vec![7; 100_000]));
+    assert_eq!(site.run(["attr", "dir/a", "key"]).good().text(), "value\n");
+    site.feed(["put", "-", "b"], b"B").good();
+    site.run(["cp", "a", "b"]).failed(1, &["a file named \"b\" exists already", "--force"]);
+    assert_eq!(site.content("b"), b"B");
+    site.run(["cp", "a", "b", "--force"]).good();
+    assert_eq!(site.content("b"), [7; 100_000]);
+    site.run(["cp", "none", "c"]).failed(1, &["no file named \"none\""]);
+    assert_eq!(site.names(), ["a", "b", "dir/a"]);
+}
+
+#[test]
 fn attr_sets_shows_lists_and_removes() {
     let site = Site::new(2);
     site.feed(["put", "-", "a"], b"").good();
@@ -287,6 +308,7 @@ fn the_page_about_json_names_every_key() {
         ("attr", vec!["attr", "-a", "ssd0", "a"]),
         ("truncate", vec!["truncate", "-a", "ssd0", "a", "0"]),
         ("mv", vec!["mv", "-a", "ssd0", "a", "b"]),
+        ("cp", vec!["cp", "-a", "ssd0", "b", "c"]),
         ("rm", vec!["rm", "-a", "ssd0", "b"]),
         ("check", vec!["check", "-a", "ssd0"]),
         ("completions", vec!["completions", "fish"]),

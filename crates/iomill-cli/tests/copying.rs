@@ -95,20 +95,21 @@ fn sources_and_destinations_give_their_names() {
 #[test]
 fn taken_names_are_replaced_by_force_only() {
     let site = Site::new(2);
-    site.feed(["put", "-", "a"], b"old").good();
+    site.feed(["put", "-", "a"], &bytes(200_000)).good();
     site.feed(["put", "-", "a"], b"new").failed(1, &["a file named \"a\" exists already", "--force replaces it"]);
-    assert_eq!(site.content("a"), b"old");
+    assert_eq!(site.content("a"), bytes(200_000));
     let before = site.stat("a");
-    site.file("new", b"new");
+    let new = bytes(300_000);
+    site.file("new", &new);
     let put = site.run(["put", "new", "a", "--force", "--json"]).good().json();
-    assert_eq!((&put["replaced"], &put["bytes"]), (&json!(true), &json!(3)));
-    assert_eq!(site.content("a"), b"new");
+    assert_eq!((&put["replaced"], &put["bytes"]), (&json!(true), &json!(300_000)));
+    assert_eq!(site.content("a"), new);
     assert_ne!(site.stat("a")["id"], before["id"]);
     site.file("dest", b"mine");
     site.run(["get", "a", "dest"]).failed(1, &["dest exists already", "--force"]);
     assert_eq!(fs::read(site.path("dest")).unwrap(), b"mine");
     site.run(["get", "a", "dest", "--force"]).good();
-    assert_eq!(fs::read(site.path("dest")).unwrap(), b"new");
+    assert_eq!(fs::read(site.path("dest")).unwrap(), new);
     assert_eq!(parts(&site), 2);
 }
 
@@ -160,18 +161,18 @@ fn a_full_standard_output_is_an_error() {
 #[test]
 fn a_source_that_fails_leaves_nothing() {
     let site = Site::new(2);
-    site.feed(["put", "-", "a"], b"old").good();
+    site.feed(["put", "-", "a"], &bytes(200_000)).good();
     // Reads at the start of a process's memory fail.
     let ended = site.run(["put", "/proc/self/mem", "a", "--force"]);
     ended.failed(1, &["cannot read /proc/self/mem", "the new data has been removed", "\"a\" is unchanged"]);
-    assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], b"old".to_vec()));
+    assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], bytes(200_000)));
     assert_eq!(parts(&site), 2);
 }
 
 #[test]
 fn an_interrupted_put_removes_what_it_wrote() {
     let site = Site::new(2);
-    site.feed(["put", "-", "a"], b"old").good();
+    site.feed(["put", "-", "a"], &bytes(200_000)).good();
     for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
         let mut child = stalled_put(&site);
         // The standard input stays open; the command must not wait for its end.
@@ -180,7 +181,7 @@ fn an_interrupted_put_removes_what_it_wrote() {
         let ended = Ended::of(child.wait_with_output().unwrap());
         drop(stdin);
         ended.failed(code, &["interrupted", "the new data has been removed", "\"a\" is unchanged"]);
-        assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], b"old".to_vec()));
+        assert_eq!((site.names(), site.content("a")), (vec!["a".to_owned()], bytes(200_000)));
         assert_eq!(parts(&site), 2);
     }
 }

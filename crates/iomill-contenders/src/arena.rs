@@ -42,16 +42,16 @@ pub struct Shape {
 impl Arena {
     /// Makes a new array of `drives` directories in `dir`, which must not exist yet. The array is removed at the end.
     pub fn fresh(dir: &Path, drives: usize) -> Result<Arena> {
-        Arena::fresh_at(vec![dir.to_owned()], drives)
+        Arena::fresh_at(vec![dir.to_owned()], drives, &ArrayOptions::new())
     }
 
     /// Makes a new array of `drives` directories, which are spread over `dirs` in turn. The array is removed at the end.
     pub fn fresh_over(dirs: &[PathBuf], drives: usize) -> Result<Arena> {
         let name = leftovers::name();
-        Arena::fresh_at(dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(), drives)
+        Arena::fresh_at(dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(), drives, &ArrayOptions::new())
     }
 
-    fn fresh_at(dirs: Vec<PathBuf>, drives: usize) -> Result<Arena> {
+    fn fresh_at(dirs: Vec<PathBuf>, drives: usize, options: &ArrayOptions) -> Result<Arena> {
         let paths: Vec<PathBuf> =
             dirs.iter().cycle().take(drives).zip(0..).map(|(dir, index)| dir.join(format!("ssd{index}"))).collect();
         let mut arena = Arena {
@@ -69,8 +69,13 @@ impl Arena {
         for path in &paths {
             fs::create_dir(path).map_err(|e| Error::io("create", path, e))?;
         }
-        Array::create(&paths)?.close()?;
+        options.clone().create(&paths)?.close()?;
         Ok(arena)
+    }
+
+    /// Makes a new array of `drives` directories in `dir`, which must not exist yet, with these options.
+    pub fn fresh_with(dir: &Path, drives: usize, options: &ArrayOptions) -> Result<Arena> {
+        Arena::fresh_at(vec![dir.to_owned()], drives, options)
     }
 
     /// Measures in an existing array. Only the measured file is made and removed.

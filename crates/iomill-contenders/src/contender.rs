@@ -46,6 +46,16 @@ pub const IOMILL_CALLBACK_512: &str = "iomill-callback-512";
 pub const IOMILL_CREATE: &str = "iomill-create";
 /// New plain files, each with an fsync and one of its directory.
 pub const PLAIN_CREATE: &str = "plain-create";
+/// Small files in an array with one copy of the catalog.
+pub const IOMILL_1_COPY: &str = "iomill-1-copy";
+/// Small files in an array with three copies of the catalog.
+pub const IOMILL_3_COPIES: &str = "iomill-3-copies";
+/// Small plain files, each change with fsyncs.
+pub const PLAIN_FILES: &str = "plain-files";
+/// Rows of a table of SQLite, one for each file.
+pub const SQLITE: &str = "sqlite";
+/// Entries of a table of the crate redb, one for each file.
+pub const REDB: &str = "redb";
 /// io_uring by hand.
 pub const URING_BY_HAND: &str = "uring-by-hand";
 /// libaio by hand.

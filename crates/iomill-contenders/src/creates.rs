@@ -4,20 +4,16 @@
 //! directory. Non-goals: many files with one sync.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::Write;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
-use iomill::{Array, ArrayOptions, Error, Layout, Result};
+use iomill::{ArrayOptions, Error, Result};
 
 use crate::arena::Arena;
 use crate::contender::{Cache, Contender, IOMILL_CREATE, PLAIN_CREATE, Sample, Slice};
+use crate::files::{self, Directory, Store};
 use crate::leftovers;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::task::Task;
-use crate::threads::{self, Count, goes_on};
 
 /// Files of one page each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,58 +28,6 @@ impl fmt::Display for Creates {
 impl Task for Creates {
     fn check(&self) -> Result<()> {
         Ok(())
-    }
-}
-
-/// Makes files, and removes them.
-trait Maker {
-    /// Makes a file with these bytes, durably.
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<()>;
-    /// Reads a file.
-    fn read(&self, name: &str) -> Result<Vec<u8>>;
-    /// Removes a file.
-    fn remove(&self, name: &str) -> Result<()>;
-}
-
-impl Maker for Array {
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let file = self.create_file(name, Layout::default())?;
-        file.write_at(bytes, 0)?;
-        file.close()
-    }
-
-    fn read(&self, name: &str) -> Result<Vec<u8>> {
-        let file = self.open_file(name)?;
-        let mut bytes = vec![0; file.len() as usize];
-        file.read_at(&mut bytes, 0)?;
-        Ok(bytes)
-    }
-
-    fn remove(&self, name: &str) -> Result<()> {
-        self.delete(name)
-    }
-}
-
-struct Directory(PathBuf);
-
-impl Maker for Directory {
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let path = self.0.join(name);
-        let mut file = File::create_new(&path).map_err(|e| Error::io("create", &path, e))?;
-        file.write_all(bytes).map_err(|e| Error::io("write", &path, e))?;
-        file.sync_all().map_err(|e| Error::io("sync", &path, e))?;
-        let directory = File::open(&self.0).map_err(|e| Error::io("open", &self.0, e))?;
-        directory.sync_all().map_err(|e| Error::io("sync", &self.0, e))
-    }
-
-    fn read(&self, name: &str) -> Result<Vec<u8>> {
-        let path = self.0.join(name);
-        fs::read(&path).map_err(|e| Error::io("read", &path, e))
-    }
-
-    fn remove(&self, name: &str) -> Result<()> {
-        let path = self.0.join(name);
-        fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))
     }
 }
 
@@ -132,33 +76,8 @@ impl Contender<Creates> for Create {
     }
 }
 
-fn work(slice: &Slice<'_>, maker: &(impl Maker + Sync)) -> Result<Sample> {
-    let made = AtomicU64::new(0);
-    let name = |number: u64| format!("{}-{number}", leftovers::name());
+fn work(slice: &Slice<'_>, store: &dyn Store) -> Result<Sample> {
     let mut page = vec![0; PAGE_BYTES];
     pattern::fill_to_write(&mut page);
-    let sample = threads::run(
-        slice,
-        |_| Ok(()),
-        |(), stop: &AtomicBool| {
-            let mut count = Count::new()?;
-            while goes_on(count.ops, stop) {
-                let (name, start) = (name(made.fetch_add(1, Ordering::Relaxed)), Instant::now());
-                maker.create(&name, &page)?;
-                count.record(start.elapsed());
-                count.ops += 1;
-            }
-            count.bytes = count.ops * PAGE_BYTES as u64;
-            Ok(count)
-        },
-    )?;
-    for number in 0..made.into_inner() {
-        let name = name(number);
-        if slice.verify && maker.read(&name)? != page {
-            let what = format!("the new file {name}");
-            return Err(Error::Tool { what, why: "it does not hold what was written to it".into() });
-        }
-        maker.remove(&name)?;
-    }
-    Ok(sample)
+    files::create(slice, store, &page, |number| format!("{}-{number}", leftovers::name()))
 }

@@ -11,6 +11,7 @@ pub mod cached;
 pub mod contender;
 pub mod creates;
 pub mod draw;
+pub mod files;
 pub mod flat;
 pub mod held;
 pub mod human;

@@ -42,6 +42,11 @@ pub fn logical_block_bytes(tree: &Tree, name: &str) -> Option<u32> {
     tree.number(&queue(name, "logical_block_size")?)?.try_into().ok()
 }
 
+/// How many requests the kernel's queue of a whole device takes before a submitter waits; `None` if the kernel does not say.
+pub fn requests(tree: &Tree, name: &str) -> Option<u32> {
+    tree.number(&queue(name, "nr_requests")?)?.try_into().ok()
+}
+
 fn queue(name: &str, file: &str) -> Option<String> {
     (!name.is_empty()).then(|| format!("sys/block/{name}/queue/{file}"))
 }

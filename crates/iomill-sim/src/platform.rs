@@ -98,6 +98,10 @@ impl Platform for SimPlatform {
         Arc::new(SimClock { world: self.world.clone() })
     }
 
+    fn unix_ns(&self) -> u64 {
+        self.clock().now_ns()
+    }
+
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
         self.world.state().chance.names.fill(bytes);
         Ok(())

@@ -135,6 +135,8 @@ pub(crate) struct State {
     pub chance: Chance,
     pub trace: Trace,
     pub operations: u64,
+    /// Those that are `Kind::Sync`.
+    pub flushes: u64,
     pub effects: u64,
     pub violations: Vec<String>,
     pub abandoned: u64,
@@ -164,6 +166,7 @@ impl State {
             },
             trace: Trace::default(),
             operations: 0,
+            flushes: 0,
             effects: 0,
             violations: Vec::new(),
             abandoned: 0,
@@ -241,6 +244,7 @@ impl State {
     /// Counts an operation and decides its fate. A crash that was planned for it happens here.
     pub fn judge(&mut self, drive: usize, kind: Kind, path: &str, engine: bool) -> Verdict {
         self.operations += 1;
+        self.flushes += u64::from(kind == Kind::Sync);
         let operation = Operation { number: self.operations, kind, drive, path, engine };
         let verdict = self.faults.judge(&operation, &mut self.chance.fault);
         let number = self.operations;

@@ -204,6 +204,11 @@ impl World {
         self.state().operations
     }
 
+    /// Operations so far that made a file durable, also those that failed.
+    pub fn flushes(&self) -> u64 {
+        self.state().flushes
+    }
+
     /// Changes of drives so far (writes, syncs, names, lengths). At each of them a crash may make a difference.
     pub fn effects(&self) -> u64 {
         self.state().effects

@@ -95,6 +95,20 @@ pub enum Error {
         name: String,
     },
 
+    /// A file was to be replaced if it has a certain version, and it has not.
+    #[error(
+        "file {name:?} {}, and version {expected} was to be replaced: read what is there, and decide again",
+        found.map_or_else(|| "does not exist".to_owned(), |found| format!("has version {found}"))
+    )]
+    Conflict {
+        /// The name.
+        name: String,
+        /// The version that it was to have.
+        expected: u64,
+        /// The version that it has. `None` if there is no such file.
+        found: Option<u64>,
+    },
+
     /// The file is open, so it cannot be deleted or replaced.
     #[error("file {name:?} is open in this process; close it first")]
     Busy {

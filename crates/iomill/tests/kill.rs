@@ -258,7 +258,7 @@ impl Lane {
             map.part_bytes(position as u16, len, record.block_bytes)
         };
         let starts = std::slice::from_ref(drive);
-        let report = open_when_free(|| check(&self.platform, starts, false, &extent)).map_err(text)?;
+        let report = open_when_free(|| check(&self.platform, starts, false, &extent, &mut |_, _| ())).map_err(text)?;
         if !report.is_clean() || report.files != found.len() {
             return Err(format!("the check after it was put right: {report:#?}"));
         }

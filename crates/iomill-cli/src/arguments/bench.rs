@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::{
-    BenchColdOnly, BenchLadder, BenchMapped, BenchMixed, BenchNodes, BenchPlace, BenchRounds, BenchRows,
+    BenchColdOnly, BenchFiles, BenchLadder, BenchMapped, BenchMixed, BenchNodes, BenchPlace, BenchRounds, BenchRows,
     BenchSmallWrites, BenchSoak, BenchTimes, BenchWarm, Layout,
 };
 use super::{block_size, request_size, size};
@@ -39,6 +39,8 @@ pub enum BenchWhat {
                             the rivals have all of the machine's memory, and the table says `cold` instead of `held`."
     )]
     Rows(BenchRows),
+    /// Many small files, made, looked up, opened, read, deleted and listed, beside plain files
+    Files(BenchFiles),
     /// Small random reads of data that is all in memory: what a hit costs
     Warm(BenchWarm),
     /// Random reads of far more than fits in memory: what a miss costs

@@ -1,6 +1,7 @@
 //! `iomill bench`: iomill beside its rivals on the same bytes.
 
 mod cached;
+mod files;
 mod gate;
 mod ladder;
 mod mapped;
@@ -43,6 +44,7 @@ pub fn run(context: &Context<'_>, arguments: &Bench) -> Result<Answer> {
         BenchWhat::Gate(arguments) => gate::run(context, arguments),
         BenchWhat::Picture(arguments) => picture::run(context, arguments),
         BenchWhat::Rows(arguments) => rows::run(context, arguments),
+        BenchWhat::Files(arguments) => files::run(context, arguments),
         BenchWhat::Warm(arguments) => cached::warm(context, arguments),
         BenchWhat::Cold(arguments) => cached::cold(context, arguments),
         BenchWhat::Mixed(arguments) => cached::mixed(context, arguments),

@@ -9,9 +9,13 @@ use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::naming;
+use crate::progress::Progress;
 
 pub fn run(context: &Context<'_>, arguments: &Check) -> Result<Answer> {
-    let report = context.options().check(context.starts()?, arguments.repair)?;
+    let mut progress = Progress::of_files(context.global);
+    let watch = &mut |done, all| progress.set(done as u64, all as u64);
+    let report = context.options().check_watched(context.starts()?, arguments.repair, watch)?;
+    drop(progress);
     let unfinished = match unfinished_puts(context, arguments.repair) {
         Ok(unfinished) => unfinished,
         // The report already says what keeps the array from opening.

@@ -17,6 +17,9 @@ pub fn run(context: &Context<'_>, arguments: &Init) -> Result<Answer> {
     if let Some(weights) = &arguments.weights {
         options = options.weights(weights.clone());
     }
+    if let Some(copies) = arguments.copies {
+        options = options.copies(usize::from(copies));
+    }
     let array = options.create(&arguments.drives)?;
     context.with(array, |array| {
         let info = array.info()?;

@@ -1,32 +1,55 @@
 //! `iomill ls`: the files with names that begin with a prefix.
 
+use std::io::{BufWriter, Write, stdout};
+
+use iomill::{Listed, Peek};
 use iomill_bench::human;
 use serde_json::{Value, json};
 
 use crate::arguments::Ls;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::naming;
 use crate::table::Table;
 
 pub fn run(context: &Context<'_>, arguments: &Ls) -> Result<Answer> {
     let peek = context.peek()?;
     context.note(peek.notices());
-    let mut names = peek.list(&arguments.prefix);
-    if !arguments.prefix.starts_with(naming::UNFINISHED) {
-        names.retain(|name| !name.starts_with(naming::UNFINISHED));
+    if arguments.long {
+        return long(&peek, &arguments.prefix);
     }
-    if !arguments.long {
-        let text = names.iter().map(|name| format!("{name}\n")).collect::<String>();
-        let files: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
-        return Ok(Answer::new(text, json!({ "files": files })));
+    if context.global.wants_document() {
+        let names = names(&peek, &arguments.prefix).collect::<Result<Vec<_>>>()?;
+        let files: Vec<Value> = names.into_iter().map(|name| json!({ "name": name })).collect();
+        return Ok(Answer::new("", json!({ "files": files })));
     }
+    // Name by name, so that a list of any length takes no memory.
+    let mut out = BufWriter::new(stdout().lock());
+    for name in names(&peek, &arguments.prefix) {
+        writeln!(out, "{}", name?).map_err(Failure::stdout)?;
+    }
+    out.flush().map_err(Failure::stdout)?;
+    Ok(Answer { is_silent: true, ..Answer::default() })
+}
+
+/// Names that begin with a prefix. Those of unfinished puts only if the prefix asks for them.
+fn names(peek: &Peek, prefix: &str) -> impl Iterator<Item = Result<String>> {
+    let shows_unfinished = prefix.starts_with(naming::UNFINISHED);
+    peek.entries(prefix).filter_map(move |entry| match entry {
+        Ok(Listed::File(file)) if shows_unfinished || !file.name.starts_with(naming::UNFINISHED) => Some(Ok(file.name)),
+        Ok(_) => None,
+        Err(error) => Some(Err(error.into())),
+    })
+}
+
+fn long(peek: &Peek, prefix: &str) -> Result<Answer> {
     let mut table = Table::new(&[">size", "?layout", "?>block", "?>drives", "name"]);
     let mut files = Vec::new();
     let mut failures = Vec::new();
-    for name in &names {
-        let stat = match peek.stat(name) {
+    for name in names(peek, prefix) {
+        let name = name?;
+        let stat = match peek.stat(&name) {
             Ok(stat) => stat,
             Err(error) => {
                 failures.push(error.into());

@@ -2,8 +2,10 @@
 
 mod attr;
 mod bench;
+mod catalog;
 mod check;
 mod completions;
+mod cp;
 mod get;
 mod info;
 mod init;
@@ -40,10 +42,12 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Get(arguments) => get::run(context, arguments),
         Command::Rm(arguments) => rm::run(context, arguments),
         Command::Mv(arguments) => mv::run(context, arguments),
+        Command::Cp(arguments) => cp::run(context, arguments),
         Command::Stat(arguments) => stat::run(context, arguments),
         Command::Attr(arguments) => attr::run(context, arguments),
         Command::Truncate(arguments) => truncate::run(context, arguments),
         Command::Check(arguments) => check::run(context, arguments),
+        Command::Catalog(arguments) => catalog::run(context, arguments),
         Command::Bench(arguments) => bench::run(context, arguments),
         Command::Top(arguments) => top::run(context, arguments),
         Command::Replay(arguments) => replay::run(context, arguments),

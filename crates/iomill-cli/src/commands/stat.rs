@@ -33,7 +33,8 @@ fn text(stat: &FileStat) -> String {
         format!("  size        {}", size(stat.len_bytes)),
         format!("  layout      {}, blocks of {}", stat.layout.name(), human::size(u64::from(stat.block_bytes))),
         format!("  id          {}", stat.id),
-        format!("  generation  {}", stat.generation),
+        format!("  created     {}", utc(stat.created_ns)),
+        format!("  modified    {}", utc(stat.modified_ns)),
     ];
     for (drive, (path, bytes)) in stat.drives.iter().zip(&stat.parts) {
         lines.push(format!("  drive {drive:<4}  {}: {}", path.display(), size(*bytes)));
@@ -50,6 +51,26 @@ fn size(bytes: u64) -> String {
     if bytes < 1024 { format!("{bytes} bytes") } else { format!("{} ({bytes} bytes)", human::size(bytes)) }
 }
 
+/// A time in nanoseconds since 1970 as `2026-01-31 12:00:59 UTC`.
+fn utc(ns: u64) -> String {
+    let (days, second) = (ns / 86_400_000_000_000, ns / 1_000_000_000 % 86_400);
+    let mut year = 1970;
+    let mut left = days;
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    while left >= 365 + u64::from(is_leap(year)) {
+        left -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let months = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while left >= months[month] {
+        left -= months[month];
+        month += 1;
+    }
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year}-{:02}-{:02} {hour:02}:{minute:02}:{second:02} UTC", month + 1, left + 1)
+}
+
 fn document(stat: &FileStat) -> Value {
     let parts = stat.drives.iter().zip(&stat.parts);
     let parts: Vec<Value> = parts
@@ -63,7 +84,22 @@ fn document(stat: &FileStat) -> Value {
         "block_bytes": stat.block_bytes,
         "drives": stat.drives,
         "parts": parts,
-        "generation": stat.generation,
+        "version": stat.version,
+        "created_ns": stat.created_ns,
+        "modified_ns": stat.modified_ns,
         "attributes": stat.attributes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(951_827_696_999_999_999), "2000-02-29 12:34:56 UTC");
+        assert_eq!(utc(4_107_542_399_000_000_000), "2100-02-28 23:59:59 UTC");
+        assert_eq!(utc(4_107_542_400_000_000_000), "2100-03-01 00:00:00 UTC");
+    }
 }

@@ -171,13 +171,9 @@ impl Site {
         self.run(["stat", name, "--json"]).good().json()["files"][0].clone()
     }
 
-    /// The path of the only file with this extension in a drive's `iomill/files`.
-    pub fn catalog_file(&self, drive: usize, extension: &str) -> PathBuf {
-        let mut found =
-            fs::read_dir(self.drive(drive).join("iomill/files")).unwrap().map(|entry| entry.unwrap().path());
-        let path = found.find(|path| path.extension().is_some_and(|found| found == extension)).unwrap();
-        assert!(found.all(|path| path.extension().is_some_and(|found| found != extension)));
-        path
+    /// The path of the first segment of a drive's log.
+    pub fn segment(&self, drive: usize) -> PathBuf {
+        self.drive(drive).join("iomill/log/0000000000000001.segment")
     }
 }
 

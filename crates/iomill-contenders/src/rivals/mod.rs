@@ -13,8 +13,11 @@ mod tests;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use std::path::Path;
+
 use crate::asynchronous::Flyer;
 use crate::contender::{Cache, Contender};
+use crate::files::FileWork;
 use crate::records::{Data, RecordReads};
 use crate::target::Target;
 
@@ -29,6 +32,9 @@ pub const BROUGHT_BY: &str = "cargo run --release --manifest-path rivals/Cargo.t
 pub trait Bring: Debug + Sync {
     /// The rivals of warm reads over the data.
     fn warm(&self, data: &Arc<Data>) -> Vec<Box<dyn Contender<RecordReads>>>;
+
+    /// Stores of small files, in a directory.
+    fn files(&self, directory: &Path) -> Vec<Box<dyn Contender<FileWork>>>;
 
     /// iomill's futures on other runtimes than this crate's loop.
     fn flyers(&self) -> Vec<Flyer>;

@@ -4,10 +4,10 @@
 use fastrand::Rng;
 use iomill::catalog::{Record, check};
 use iomill::layout::Map;
-use iomill::{Array, Layout};
+use iomill::{Array, ArrayOptions, Layout};
 use iomill_sim::World;
 
-use crate::harness::{Round, machine, open, rounds};
+use crate::harness::{Round, machine_with, open, options, rounds};
 use crate::script::{Files, Script};
 
 /// Seeds that once showed a bug.
@@ -19,22 +19,40 @@ const CRASHES: usize = 8;
 #[test]
 fn a_crash_loses_nothing_that_was_acknowledged() {
     rounds("a_crash_loses_nothing_that_was_acknowledged", 40, ONCE_FAILED, |round| {
-        let seed = round.rng.u64(..);
-        let effects = play(&mut round.world, seed, None);
-        for _ in 0..CRASHES {
-            let at = round.rng.u64(1..=effects);
-            play(&mut round.world, seed, Some(at));
-        }
+        crash_often(round, true);
     });
+}
+
+/// Changes of names that wait for no sync are lost together with all that came after them. Whatever a crash leaves is a state of the past,
+/// and no state from before the last sync of anything.
+#[test]
+fn without_syncs_a_crash_leaves_a_state_since_the_last_one() {
+    rounds("without_syncs_a_crash_leaves_a_state_since_the_last_one", 20, ONCE_FAILED, |round| {
+        crash_often(round, false);
+    });
+}
+
+fn crash_often(round: &mut Round, syncs_changes: bool) {
+    let seed = round.rng.u64(..);
+    let effects = play(&mut round.world, seed, None, syncs_changes);
+    for _ in 0..CRASHES {
+        let at = round.rng.u64(1..=effects);
+        play(&mut round.world, seed, Some(at), syncs_changes);
+    }
+}
+
+/// Options for changes that wait for no sync.
+fn unsynced(rng: &mut Rng, world: &World) -> ArrayOptions {
+    options(rng, world).sync_changes(false)
 }
 
 /// Plays one script, with a crash after so many changes of the drives since the array was made. Returns how many
 /// changes there are without a crash.
-fn play(world: &mut World, seed: u64, crash: Option<u64>) -> u64 {
+fn play(world: &mut World, seed: u64, crash: Option<u64>, syncs_changes: bool) -> u64 {
     // The caller looks at the round's world after a failure, so this replaces that one.
     *world = World::new(seed);
     let mut round = Round { rng: Rng::with_seed(seed), world: world.clone() };
-    let array = machine(&mut round);
+    let array = machine_with(&mut round, if syncs_changes { options } else { unsynced });
     let (rng, world) = (&mut round.rng, &round.world);
     let torn = rng.bool();
     let before = world.effects();
@@ -42,7 +60,7 @@ fn play(world: &mut World, seed: u64, crash: Option<u64>) -> u64 {
         faults.torn_sectors = torn;
         faults.crash_at_effect = crash.map(|at| before + at);
     });
-    let mut script = Script::new(array);
+    let mut script = if syncs_changes { Script::new(array) } else { Script::without_syncs(array, unsynced) };
     let calls = rng.usize(5..30);
     let ended = script.run(rng, world, calls);
     let effects = world.effects() - before;
@@ -79,6 +97,7 @@ fn survive(rng: &mut Rng, world: &World, outcomes: &[Files], granule: usize) {
     world.faults(|faults| faults.crash_at_effect = None);
     let wrong: Vec<String> = outcomes.iter().filter_map(|files| fits(files, &found, granule).err()).collect();
     assert!(wrong.len() < outcomes.len(), "the crash left what no outcome allows:\n{}", wrong.join("\n"));
+    assert_eq!(array.unnamed_pages(), 0);
     assert_clean_beside(world, array);
     go_on(rng, world, &found);
     assert_eq!(world.violations(), Vec::<String>::new());
@@ -123,7 +142,7 @@ pub fn assert_clean(world: &World) {
         let map = Map::new(record.layout, &record.weights, record.key).unwrap();
         map.part_bytes(position as u16, len, record.block_bytes)
     };
-    let report = check(&world.platform(), &world.paths(), false, &least).unwrap();
+    let report = check(&world.platform(), &world.paths(), false, &least, &mut |_, _| ()).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 

@@ -4,7 +4,7 @@
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 
 use fastrand::Rng;
-use iomill::{Array, Error, File};
+use iomill::{Array, Draft, Error, File, PutOptions, When};
 use iomill_sim::{Rates, World};
 
 use crate::harness::{Memory, Round, assert_same, assert_tidy, bytes, layout, length, machine, offset, open, rounds};
@@ -28,15 +28,17 @@ fn run(round: &mut Round) {
     }
     round.world.faults(|faults| faults.rates = rates);
     let (rng, world) = (&mut round.rng, &round.world);
-    let mut model = Model { array: Some(array), files: Vec::new(), names: 0 };
+    let mut model = Model { array: Some(array), files: Vec::new(), names: 0, draft: None };
     for _ in 0..rng.usize(20..80) {
         model.step(rng, world);
         assert_eq!(world.violations(), Vec::<String>::new());
     }
+    model.assert_no_page_is_lost();
     model.reopen(rng, world);
     for index in 0..model.files.len() {
         model.compare(rng, index);
     }
+    model.assert_no_page_is_lost();
     model.files.clear();
     model.array.take().unwrap().close().unwrap();
     assert_tidy(world);
@@ -54,6 +56,8 @@ struct Model {
     array: Option<Array>,
     files: Vec<Twin>,
     names: u64,
+    /// A draft, and its content.
+    draft: Option<(Draft, Vec<u8>)>,
 }
 
 impl Model {
@@ -66,7 +70,10 @@ impl Model {
             return self.create(rng);
         }
         let index = rng.usize(0..self.files.len());
-        match rng.u8(0..40) {
+        match rng.u8(0..46) {
+            40 => self.put(rng, index),
+            41 => self.copy(rng, index),
+            42..46 => self.draft(rng, index),
             0 => self.reopen(rng, world),
             1 => self.close(rng, index),
             2 => self.rename(rng, index),
@@ -112,6 +119,7 @@ impl Model {
                 twin.file = None;
             }
         }
+        self.draft = None;
         array.close().unwrap();
         for twin in &mut self.files {
             if let Some(file) = twin.file.take() {
@@ -126,30 +134,101 @@ impl Model {
 
     fn rename(&mut self, rng: &mut Rng, index: usize) {
         let (array, to) = (self.array(), self.new_name());
-        if self.files[index].file.is_some() {
-            assert!(matches!(array.rename(&self.files[index].name, &to), Err(Error::Busy { .. })));
-            self.files[index].file = None;
-        }
         let victim = rng.usize(0..self.files.len());
-        let over = victim != index && self.files[victim].file.is_none() && rng.bool();
+        let over = victim != index && rng.bool();
         let to = if over { self.files[victim].name.clone() } else { to };
         array.rename(&self.files[index].name, &to).unwrap();
         self.files[index].name = to;
         if over {
-            self.files.remove(victim);
+            leave(rng, self.files.remove(victim));
         }
     }
 
     fn delete(&mut self, rng: &mut Rng, index: usize) {
-        let (array, mut twin) = (self.array(), self.files.swap_remove(index));
-        if twin.file.is_some() {
-            assert!(matches!(array.delete(&twin.name), Err(Error::Busy { .. })));
-            self.files.push(twin);
-            return self.close(rng, self.files.len() - 1);
-        }
-        twin.file = None;
+        let (array, twin) = (self.array(), self.files.swap_remove(index));
         array.delete(&twin.name).unwrap();
         assert!(matches!(array.open_file(&twin.name), Err(Error::NotFound { .. })));
+        leave(rng, twin);
+    }
+
+    /// A name for a new content, on a condition that holds. Before, conditions that do not hold are refused.
+    fn place(&mut self, rng: &mut Rng, index: usize, refused: impl Fn(&Array, &str, When) -> Error) -> (String, When) {
+        let (array, new) = (self.array(), self.new_name());
+        let name = if rng.bool() { self.files[index].name.clone() } else { new.clone() };
+        let is_taken = name != new;
+        if is_taken {
+            assert!(matches!(refused(&array, &name, When::Absent), Error::Exists { .. }));
+        }
+        let version = is_taken.then(|| array.stat(&name).unwrap().version);
+        let wrong = version.unwrap_or(0) + 1;
+        let Error::Conflict { expected, found, .. } = refused(&array, &name, When::Version(wrong)) else {
+            panic!("a wrong version was replaced");
+        };
+        assert_eq!((expected, found), (wrong, version));
+        let holds = version.map_or(When::Absent, When::Version);
+        (name, if rng.bool() { When::Always } else { holds })
+    }
+
+    /// A file has got a name with all its content. One that had the name lives on in its handle.
+    fn has_name(&mut self, rng: &mut Rng, name: &str, bytes: Vec<u8>, file: Option<File>) {
+        let taken = self.files.iter().position(|twin| twin.name == name);
+        self.files.push(Twin { name: name.to_owned(), bytes, file });
+        if let Some(taken) = taken {
+            leave(rng, self.files.swap_remove(taken));
+        }
+    }
+
+    fn put(&mut self, rng: &mut Rng, index: usize) {
+        let len = length(rng);
+        let (array, content) = (self.array(), bytes(rng, len));
+        let options = PutOptions::new().layout(layout(rng, array.info().unwrap().drives.len())).attribute("a", "b");
+        let (name, when) = self.place(rng, index, |array, name, when| {
+            array.put(name, b"refused", &options.clone().when(when)).unwrap_err()
+        });
+        let stat = array.put(&name, &content, &options.when(when)).unwrap();
+        assert_eq!((stat.len_bytes, stat.attributes["a"].as_str()), (len as u64, "b"));
+        assert_eq!(array.stat(&name).unwrap().version, stat.version);
+        self.has_name(rng, &name, content, None);
+    }
+
+    fn copy(&mut self, rng: &mut Rng, index: usize) {
+        let (array, from) = (self.array(), rng.usize(0..self.files.len()));
+        let (from, content) = (self.files[from].name.clone(), self.files[from].bytes.clone());
+        let (to, when) = self.place(rng, index, |array, name, when| array.copy(&from, name, when).unwrap_err());
+        let attributes = array.stat(&from).unwrap().attributes;
+        let stat = array.copy(&from, &to, when).unwrap();
+        assert_eq!((stat.len_bytes, stat.attributes), (content.len() as u64, attributes));
+        self.has_name(rng, &to, content, None);
+    }
+
+    /// Makes a draft, calls it, publishes it, or drops it.
+    fn draft(&mut self, rng: &mut Rng, index: usize) {
+        let array = self.array();
+        let drives = array.info().unwrap().drives.len();
+        let (draft, mut content) =
+            self.draft.take().unwrap_or_else(|| (array.draft(layout(rng, drives)).unwrap(), Vec::new()));
+        if rng.bool() {
+            call(rng, &array, draft.file(), &mut content);
+            assert_eq!(draft.file().len(), content.len() as u64);
+            if rng.u8(0..4) > 0 {
+                self.draft = Some((draft, content));
+            }
+            return;
+        }
+        let (name, when) = self.place(rng, index, |_, name, when| draft.publish(name, when).unwrap_err());
+        let stat = draft.publish(&name, when).unwrap();
+        assert_eq!((stat.len_bytes, stat.version), (content.len() as u64, draft.version()));
+        assert_eq!(draft.file().name(), name);
+        assert!(matches!(draft.publish("again", When::Always), Err(Error::Invalid { .. })));
+        let file = rng.bool().then(|| draft.file().clone());
+        self.has_name(rng, &name, content, file);
+    }
+
+    /// Every page is free, or a record names it, or an open file has it.
+    fn assert_no_page_is_lost(&mut self) {
+        self.files.iter_mut().for_each(|twin| twin.file = None);
+        self.draft = None;
+        assert_eq!(self.array().unnamed_pages(), 0);
     }
 
     fn look(&mut self, index: usize) {
@@ -172,6 +251,18 @@ impl Model {
         let mut memory = Memory::new(rng, twin.bytes.len() + 10);
         let read = file.read_at(memory.get_mut(), 0).unwrap();
         assert_same(&memory.get()[..read], &twin.bytes, || format!("{:?}", twin.name));
+    }
+}
+
+/// A file that lost its name: its handle still holds all of it, until it is closed.
+fn leave(rng: &mut Rng, mut twin: Twin) {
+    let Some(file) = twin.file.take() else { return };
+    write_at(rng, &file, &mut twin.bytes);
+    let mut memory = Memory::new(rng, twin.bytes.len() + 10);
+    let read = file.read_at(memory.get_mut(), 0).unwrap();
+    assert_same(&memory.get()[..read], &twin.bytes, || format!("{:?} without its name", twin.name));
+    if rng.bool() {
+        file.close().unwrap();
     }
 }
 

@@ -196,7 +196,7 @@ fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
 fn a_callback_may_submit_while_the_length_changes() {
     let world = World::new(6).with_drives(1, DriveModel::default());
     let array = array(&world, Mode::Inline);
-    let file = array.create_file("file", Layout::striping()).unwrap();
+    let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
     let inside = file.clone();
     let write = |offset| vec![iomill::Request::Write { offset, bytes: vec![3; 5000] }];
     file.submit(write(0), move |_| inside.submit(write(5000), |_| ()).unwrap()).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Result, Writing};
+use iomill::{Array, ArrayOptions, Draft, Error, File, PutOptions, Result, When, Writing};
 use iomill_sim::World;
 
 use crate::harness::{Memory, block_on, bytes, layout, open_with, options};
@@ -14,6 +14,8 @@ const PAGE: usize = 4096;
 /// What the catalog and a reader know of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
+    /// Which file it is, whatever its name.
+    id: u32,
     pub versions: Versions,
     pub attributes: BTreeMap<String, String>,
 }
@@ -26,10 +28,16 @@ pub struct Script {
     pub array: Option<Array>,
     handles: BTreeMap<String, File>,
     pub files: Files,
+    /// States since the last sync of anything, without changes that wait for no sync. A crash may leave each of them.
+    past: Vec<Files>,
+    /// Whether changes of names wait until they are durable.
+    syncs_changes: bool,
     /// The states of which one is found if the machine stops now.
     pub outcomes: Vec<Files>,
     names: u32,
     flying: Option<String>,
+    /// A draft, and its content.
+    draft: Option<(Draft, Vec<u8>)>,
     /// The options with which the array is opened again.
     pub options: fn(&mut Rng, &World) -> ArrayOptions,
 }
@@ -37,15 +45,32 @@ pub struct Script {
 impl Script {
     pub fn new(array: Array) -> Script {
         let (handles, files, outcomes) = (BTreeMap::new(), Files::new(), vec![Files::new()]);
-        Script { array: Some(array), handles, files, outcomes, names: 0, flying: None, options }
+        let (past, syncs_changes) = (Vec::new(), true);
+        Script {
+            past,
+            syncs_changes,
+            array: Some(array),
+            handles,
+            files,
+            outcomes,
+            names: 0,
+            flying: None,
+            draft: None,
+            options,
+        }
+    }
+
+    /// A script on an array of which the changes of names wait for no sync.
+    pub fn without_syncs(array: Array, options: fn(&mut Rng, &World) -> ArrayOptions) -> Script {
+        Script { syncs_changes: false, options, ..Script::new(array) }
     }
 
     /// Runs some calls. An error is the error of the call that failed.
     pub fn run(&mut self, rng: &mut Rng, world: &World, calls: usize) -> Result<()> {
         for _ in 0..calls {
-            self.outcomes = vec![self.files.clone()];
+            self.settle();
             self.call(rng, world)?;
-            self.outcomes = vec![self.files.clone()];
+            self.settle();
         }
         Ok(())
     }
@@ -55,7 +80,7 @@ impl Script {
         let name = self.files.keys().next()?.clone();
         let file = self.file(&name).unwrap();
         let new = bytes(rng, 50_000);
-        self.known(&name).versions.begin(0, &new);
+        self.begin(&name, 0, &new);
         self.flying = Some(name);
         Some(file.write(new, 0))
     }
@@ -70,7 +95,11 @@ impl Script {
             return self.create(rng);
         }
         let name = self.files.keys().nth(rng.usize(0..self.files.len())).unwrap().clone();
-        match rng.u8(0..24) {
+        match rng.u8(0..31) {
+            30 => self.sync_changes(),
+            24..26 => self.put(rng, &name),
+            26 => self.copy(rng, &name),
+            27..30 => self.draft(rng, &name),
             0 => self.rename(rng, &name),
             1 => self.delete(&name),
             2 => self.set_attribute(rng, &name),
@@ -100,6 +129,34 @@ impl Script {
         self.files.get_mut(name).unwrap()
     }
 
+    /// No call runs.
+    fn settle(&mut self) {
+        self.outcomes = self.past.clone();
+        self.outcomes.push(self.files.clone());
+    }
+
+    /// A change of names has ended.
+    fn named(&mut self, after: Files) {
+        let before = std::mem::replace(&mut self.files, after);
+        if !self.syncs_changes {
+            self.past.push(before);
+        }
+    }
+
+    /// A sync has ended.
+    fn synced(&mut self, after: Files) {
+        self.files = after;
+        self.past.clear();
+    }
+
+    /// A write to a file begins, which may have other names in the past.
+    fn begin(&mut self, name: &str, at: usize, new: &[u8]) {
+        let id = self.files[name].id;
+        let states = self.past.iter_mut().chain([&mut self.files]);
+        let twins = states.flat_map(|files| files.values_mut()).filter(|known| known.id == id);
+        twins.for_each(|known| known.versions.begin(at, new));
+    }
+
     /// From now on `after` may be found, as well as the earlier outcomes.
     fn or(&mut self, after: Files) {
         self.outcomes.push(after);
@@ -115,12 +172,12 @@ impl Script {
         self.names += 1;
         let name = format!("f{}", self.names);
         let mut after = self.files.clone();
-        after.insert(name.clone(), Known::default());
+        after.insert(name.clone(), Known { id: self.names, ..Known::default() });
         self.or(after.clone());
         let drives = world_drives(&self.array());
         let file = self.array().create_file(&name, layout(rng, drives))?;
         self.handles.insert(name, file);
-        self.files = after;
+        self.named(after);
         Ok(())
     }
 
@@ -138,7 +195,7 @@ impl Script {
         after.insert(to.clone(), known);
         self.or(after.clone());
         self.array().rename(name, &to)?;
-        self.files = after;
+        self.named(after);
         Ok(())
     }
 
@@ -148,7 +205,7 @@ impl Script {
         after.remove(name);
         self.or(after.clone());
         self.array().delete(name)?;
-        self.files = after;
+        self.named(after);
         Ok(())
     }
 
@@ -158,39 +215,150 @@ impl Script {
         after.get_mut(name).unwrap().attributes.insert(key.clone(), value.clone());
         self.or(after.clone());
         self.array().set_attribute(name, &key, Some(&value))?;
-        self.files = after;
+        self.named(after);
+        Ok(())
+    }
+
+    fn sync_changes(&mut self) -> Result<()> {
+        self.array().sync()?;
+        self.past.clear();
+        Ok(())
+    }
+
+    /// A name for a new content: that of a file, or a new one. A condition for it, and whether that holds.
+    fn place(&mut self, rng: &mut Rng, name: &str) -> Result<(String, When, bool)> {
+        self.names += 1;
+        let name = if rng.bool() { name.to_owned() } else { format!("f{}", self.names) };
+        let is_there = self.files.contains_key(&name);
+        let when = [When::Always, When::Absent, When::Version(1 << 60)][rng.usize(0..3)];
+        let (when, holds) = match when {
+            When::Version(_) if is_there && rng.u8(0..4) > 0 => {
+                (When::Version(self.array().stat(&name)?.version), true)
+            }
+            When::Version(_) => (when, false),
+            When::Absent => (when, !is_there),
+            _ => (when, true),
+        };
+        Ok((name, when, holds))
+    }
+
+    /// A call that gives a name to a whole content, on a condition.
+    fn give_name(
+        &mut self,
+        (name, holds): (&str, bool),
+        content: Vec<u8>,
+        attributes: BTreeMap<String, String>,
+        call: impl FnOnce(&Array) -> Result<iomill::FileStat>,
+    ) -> Result<()> {
+        self.close_file(name)?;
+        let mut after = self.files.clone();
+        let len = content.len() as u64;
+        // Each call of `place` takes a number.
+        after.insert(name.to_owned(), Known { id: self.names, versions: Versions::durable(content), attributes });
+        if holds {
+            self.or(after.clone());
+        }
+        match call(&self.array()) {
+            Ok(stat) => {
+                assert!(holds, "a name was given against its condition");
+                assert_eq!((stat.name.as_str(), stat.len_bytes), (name, len));
+                self.named(after);
+                Ok(())
+            }
+            Err(Error::Exists { .. } | Error::Conflict { .. }) if !holds => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn put(&mut self, rng: &mut Rng, name: &str) -> Result<()> {
+        let (name, when, holds) = self.place(rng, name)?;
+        let (content, attributes) = (some_content(rng), BTreeMap::from([("k0".to_owned(), rng.u32(..).to_string())]));
+        let options = PutOptions::new().layout(layout(rng, world_drives(&self.array()))).when(when);
+        let options = attributes.iter().fold(options, |options, (key, value)| options.attribute(key, value));
+        let new = content.clone();
+        self.give_name((&name, holds), content, attributes, |array| array.put(&name, &new, &options))
+    }
+
+    fn copy(&mut self, rng: &mut Rng, from: &str) -> Result<()> {
+        let (to, when, holds) = self.place(rng, from)?;
+        // What is closed with `to` must not be what is copied.
+        let (to, when, holds) =
+            if to == from { (format!("f{}", self.names), When::Absent, true) } else { (to, when, holds) };
+        let Known { versions, attributes, .. } = self.files[from].clone();
+        self.give_name((&to, holds), versions.now, attributes, |array| array.copy(from, &to, when))
+    }
+
+    /// Makes a draft, writes to it, publishes it, or drops it.
+    fn draft(&mut self, rng: &mut Rng, name: &str) -> Result<()> {
+        let Some((draft, mut content)) = self.draft.take() else {
+            let (array, layout) = (self.array(), layout(rng, world_drives(&self.array())));
+            self.draft = Some((array.draft(layout)?, Vec::new()));
+            return Ok(());
+        };
+        match rng.u8(0..6) {
+            0 => {}
+            1 | 2 => {
+                let (name, when, holds) = self.place(rng, name)?;
+                let published =
+                    self.give_name((&name, holds), content, BTreeMap::new(), |_| draft.publish(&name, when));
+                if rng.bool() {
+                    drop(draft);
+                }
+                published?;
+            }
+            3 => {
+                draft.file().sync()?;
+                self.draft = Some((draft, content));
+            }
+            _ => {
+                let new = some_content(rng);
+                let at = rng.usize(0..=content.len() + 5000);
+                draft.file().write_at(&new, at as u64)?;
+                crate::model::put(&mut content, at, &new);
+                self.draft = Some((draft, content));
+            }
+        }
         Ok(())
     }
 
     fn close_file(&mut self, name: &str) -> Result<()> {
         let Some(file) = self.handles.remove(name) else { return Ok(()) };
+        if !self.syncs_changes && self.files[name].versions.is_synced() {
+            // That it is closed makes nothing durable.
+            drop(file);
+            return Ok(());
+        }
         let after = self.with(name, self.files[name].versions.synced());
         self.or(after.clone());
         file.close()?;
-        self.files = after;
-        self.outcomes = vec![self.files.clone()];
+        self.synced(after);
+        self.settle();
         Ok(())
     }
 
     /// Closes the array, which syncs the open files in any order. Then opens it again.
     fn reopen(&mut self, rng: &mut Rng, world: &World) -> Result<()> {
         let open_names: Vec<String> = self.handles.keys().cloned().collect();
+        let mut closing = vec![self.files.clone()];
         for name in &open_names {
-            for mut files in self.outcomes.clone() {
+            for mut files in closing.clone() {
                 let known = files.get_mut(name).unwrap();
                 known.versions = known.versions.synced();
-                self.outcomes.push(files);
+                closing.push(files);
             }
         }
+        self.outcomes.extend(closing);
         let array = self.array.take().unwrap();
         let closed = array.close();
         self.handles.clear();
+        self.draft = None;
         closed?;
         for name in &open_names {
             let known = self.known(name);
             known.versions = known.versions.synced();
         }
-        self.outcomes = vec![self.files.clone()];
+        self.past.clear();
+        self.settle();
         self.array = Some(open_with(rng, world, self.options)?);
         Ok(())
     }
@@ -204,7 +372,7 @@ impl Script {
         } else {
             block_on(&self.array(), file.sync_async())?
         }
-        self.files = after;
+        self.synced(after);
         Ok(())
     }
 
@@ -222,7 +390,7 @@ impl Script {
         self.or(self.with(name, versions.synced()));
         self.or(after.clone());
         file.set_len(len as u64)?;
-        self.files = after;
+        self.synced(after);
         Ok(())
     }
 
@@ -233,8 +401,8 @@ impl Script {
         let count = [rng.usize(1..600), rng.usize(1..50_000), PAGE * rng.usize(1..40)][rng.usize(0..3)];
         let at = if rng.bool() { at - at % PAGE } else { at };
         let new = bytes(rng, count);
-        self.known(name).versions.begin(at, &new);
-        self.outcomes = vec![self.files.clone()];
+        self.begin(name, at, &new);
+        self.settle();
         file.write_at(Memory::holding(rng, &new).get(), at as u64)?;
         self.known(name).versions.end(at, &new);
         Ok(())
@@ -251,11 +419,11 @@ impl Script {
             let at = page * PAGE + rng.usize(0..PAGE);
             let count = rng.usize(1..=(page + pages) * PAGE - at);
             let new = bytes(rng, count);
-            self.known(name).versions.begin(at, &new);
+            self.begin(name, at, &new);
             writes.push((at, new));
             page += pages + rng.usize(0..6);
         }
-        self.outcomes = vec![self.files.clone()];
+        self.settle();
         rng.shuffle(&mut writes);
         let begun: Vec<_> = writes.iter().map(|(at, new)| file.write(new.clone(), *at as u64)).collect();
         let ended: Vec<_> = begun.into_iter().map(|write| block_on(&array, write)).collect();
@@ -265,6 +433,12 @@ impl Script {
         }
         Ok(())
     }
+}
+
+/// A content for a put: nothing, less than a block, or more.
+fn some_content(rng: &mut Rng) -> Vec<u8> {
+    let len = [0, rng.usize(1..9000), rng.usize(1..70_000), rng.usize(1..300_000)][rng.usize(0..4)];
+    bytes(rng, len)
 }
 
 fn world_drives(array: &Array) -> usize {

@@ -14,6 +14,11 @@ pub struct Versions {
 }
 
 impl Versions {
+    /// A file of this content, which is durable.
+    pub fn durable(content: Vec<u8>) -> Versions {
+        Versions { durable: content.clone(), since: Vec::new(), now: content }
+    }
+
     /// A write has begun: from now on it may be on the drives.
     pub fn begin(&mut self, at: usize, new: &[u8]) {
         self.since.push((at, new.to_vec()));
@@ -24,9 +29,14 @@ impl Versions {
         put(&mut self.now, at, new);
     }
 
+    /// Whether there were no writes since the last sync.
+    pub fn is_synced(&self) -> bool {
+        self.since.is_empty()
+    }
+
     /// The same file after a sync.
     pub fn synced(&self) -> Versions {
-        Versions { durable: self.now.clone(), since: Vec::new(), now: self.now.clone() }
+        Versions::durable(self.now.clone())
     }
 
     /// The same file after a change of its length.

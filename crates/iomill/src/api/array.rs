@@ -11,14 +11,14 @@ use super::file::{File, Origin};
 use super::info::{ArrayInfo, FileStat};
 use super::options::{ArrayOptions, Layout};
 use super::setup;
-use crate::catalog::Catalog;
+use crate::catalog::{self, Catalog, Record};
 use crate::counters::{Counters, Meter};
 use crate::drive::regions::Regions;
 use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
 use crate::exec::roles::NodeRoles;
 use crate::exec::{self, Exec};
-use crate::pager::{OpenFiles, Pager};
+use crate::pager::{OpenFiles, OpenRef, Pager};
 
 /// A set of drives used together, with one catalog of files.
 ///
@@ -89,7 +89,7 @@ impl Array {
         check_may_block("create")?;
         // Before anything is on the drives: files there would make a second try fail.
         setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
-        let catalog = Catalog::create(&options.platform, &drives, &weights)?;
+        let catalog = Catalog::create(&options.platform, &drives, &weights, options.copies)?;
         Array::start(options, catalog)
     }
 
@@ -100,7 +100,7 @@ impl Array {
         Array::start(options, catalog)
     }
 
-    fn start(options: ArrayOptions, catalog: Catalog) -> Result<Array> {
+    fn start(options: ArrayOptions, mut catalog: Catalog) -> Result<Array> {
         let roles = Arc::new(setup::check(&options, &setup::depths(&options, &catalog), catalog.is_writer())?);
         let mut notices = catalog.notices();
         options.note_misfits(&catalog, &mut notices);
@@ -111,6 +111,7 @@ impl Array {
         }
         let (regions, instance) = (Arc::<Regions>::default(), exec::next_instance());
         let pager = Pager::new(&options.pager(), &roles, instance, &regions, &board, &mut notices)?;
+        catalog.set_syncs_changes(options.sync_changes);
         let catalog = Arc::new(catalog);
         let exec = Arc::new(Exec::new(exec::Setup {
             platform: Arc::clone(&options.platform),
@@ -132,7 +133,7 @@ impl Array {
     }
 
     /// This array, or the one that a forked child has opened in its place.
-    fn here(&self) -> Result<&Array> {
+    pub(super) fn here(&self) -> Result<&Array> {
         if self.inner.exec.home.is_here() { Ok(self) } else { self.inner.in_child() }
     }
 
@@ -142,13 +143,13 @@ impl Array {
         Ok(&self.inner)
     }
 
-    /// Creates a file of length 0 and opens it. The creation is durable. An error if the name exists.
+    /// Creates a file of length 0 and opens it. The creation is durable, unless [`ArrayOptions::sync_changes`] is off. An error if the name
+    /// exists.
     pub fn create_file(&self, name: &str, layout: Layout) -> Result<File> {
         check_may_block("create_file")?;
         let array = self.open_inner()?;
         let spec = setup::file_spec(&array.options, &array.catalog, layout)?;
-        array.files.with_names(|| array.catalog.create_file(name, &spec))?;
-        array.open_file(name)
+        array.open_record(&array.catalog.create_file(name, &spec)?)
     }
 
     /// Opens a file. An error if there is none with this name.
@@ -157,31 +158,24 @@ impl Array {
         self.here()?.inner.open_file(name)
     }
 
-    /// Deletes a file. It is an error ([`Error::Busy`]) if a handle has it open. Waits for operations in flight on the file, so callbacks
-    /// cannot call it.
+    /// Deletes a file. When this returns, the name is durably gone. Handles that have the file open keep what it holds, as on POSIX. Its
+    /// space is free when the last of them is closed.
     pub fn delete(&self, name: &str) -> Result<()> {
         check_may_block("delete")?;
-        self.inner.exec.check_home()?;
-        let catalog = &self.inner.catalog;
-        self.inner.files.with_closed(|| Ok(vec![catalog.record(name)?]), || catalog.delete(name))
+        let array = self.open_inner()?;
+        array.files.remove(&array.catalog, array.catalog.delete(name)?);
+        Ok(())
     }
 
-    /// Renames a file, and replaces the one at `to` if there is one. It is an error ([`Error::Busy`]) if a handle has one of them open.
-    /// Waits as [`Array::delete`] does.
+    /// Renames a file, and replaces the one at `to` if there is one, durably. Handles keep what they have: those of the replaced file hold it
+    /// until they are closed.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_may_block("rename")?;
-        self.inner.exec.check_home()?;
-        let catalog = &self.inner.catalog;
-        let both = || {
-            let mut records = vec![catalog.record(from)?];
-            match catalog.record(to) {
-                Ok(record) if from != to => records.push(record),
-                Ok(_) | Err(Error::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
-            Ok(records)
-        };
-        self.inner.files.with_closed(both, || catalog.rename(from, to))
+        let array = self.open_inner()?;
+        if let Some(victim) = array.catalog.rename(from, to)? {
+            array.files.remove(&array.catalog, victim);
+        }
+        Ok(())
     }
 
     /// The names that begin with `prefix`, sorted. Empty in a forked child if the array is open for writing.
@@ -192,25 +186,24 @@ impl Array {
     /// What is known of a file without opening it.
     pub fn stat(&self, name: &str) -> Result<FileStat> {
         let array = self.here()?.open_inner()?;
-        loop {
-            let record = array.catalog.record(name)?;
-            let len = match array.files.find(&record.id) {
-                Some(open) => Ok(open.file.len()),
-                None => array.catalog.length(&record),
-            };
-            match len {
-                Ok(len) => return FileStat::new(&array.catalog, &record, len),
-                Err(error) if array.catalog.record(name)?.id == record.id => return Err(error),
-                // The file has just been deleted, and another file has the name now.
-                Err(_) => {}
-            }
-        }
+        let record = array.catalog.record(name)?;
+        let open = array.find(record.number);
+        let len = open.map_or(record.length, |open| open.file.len());
+        FileStat::new(&array.catalog, &record, len)
     }
 
     /// Sets an attribute of a file, durably. `None` removes it.
     pub fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
         check_may_block("set_attribute")?;
         self.open_inner()?.catalog.set_attribute(name, key, value)
+    }
+
+    /// Makes all changes of names and attributes durable ([`ArrayOptions::sync_changes`] says which wait for that). Bytes of files are made
+    /// durable by [`File::sync`]. On an array that is open for reading it does nothing.
+    pub fn sync(&self) -> Result<()> {
+        check_may_block("sync")?;
+        let array = self.open_inner()?;
+        if array.catalog.is_writer() { array.catalog.sync_changes() } else { Ok(()) }
     }
 
     /// The array and its drives as they are now.
@@ -248,6 +241,12 @@ impl Array {
         if self.inner.exec.home.is_here() {
             self.inner.exec.pause();
         }
+    }
+
+    /// Pages of shared parts that are not free, and that no record names. Open files have them. Less than 0 if two files have a page.
+    #[cfg(feature = "internals")]
+    pub fn unnamed_pages(&self) -> i64 {
+        self.inner.catalog.unnamed_pages()
     }
 
     /// Changes the size of the page cache, in bytes, while it is used. It goes step by step, and each step delays other calls for
@@ -314,8 +313,36 @@ impl ArrayInner {
     fn open_file(self: &Arc<Self>, name: &str) -> Result<File> {
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(self) as _;
         let file = self.files.open(&self.catalog, self.pager.as_ref(), name, &owner)?;
+        Ok(self.handle(file))
+    }
+
+    /// The file with this number, if it is open.
+    pub(super) fn find(&self, number: u64) -> Option<OpenRef> {
+        self.files.find(&self.catalog.id_of(number))
+    }
+
+    /// Opens the file with this record, if it still has a name.
+    fn open_record(self: &Arc<Self>, record: &Arc<Record>) -> Result<File> {
+        self.try_number(record.number)?.ok_or_else(|| Error::NotFound { name: record.name.clone() })
+    }
+
+    /// The same. `None` if it has lost its name.
+    pub(super) fn try_number(self: &Arc<Self>, number: u64) -> Result<Option<File>> {
+        let owner: Arc<dyn Any + Send + Sync> = Arc::clone(self) as _;
+        let file = self.files.open_numbered(&self.catalog, self.pager.as_ref(), number, &owner)?;
+        Ok(file.map(|file| self.handle(file)))
+    }
+
+    /// Opens a file without a name.
+    pub(super) fn open_draft(self: &Arc<Self>, draft: &Arc<catalog::Draft>, record: &Arc<Record>) -> Result<File> {
+        let owner: Arc<dyn Any + Send + Sync> = Arc::clone(self) as _;
+        let file = self.files.open_draft(&self.catalog, self.pager.as_ref(), (draft, record), &owner)?;
+        Ok(self.handle(file))
+    }
+
+    pub(super) fn handle(self: &Arc<Self>, file: OpenRef) -> File {
         let origin = self.options.read_only.then(|| Box::new(Arc::downgrade(self)) as Box<dyn Origin>);
-        Ok(File::new(file, self.options.read_ahead_bytes, origin))
+        File::new(file, self.options.read_ahead_bytes, origin)
     }
 
     fn close(&self) -> Result<()> {

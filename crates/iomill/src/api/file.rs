@@ -290,6 +290,9 @@ impl File {
     pub fn preallocate(&self, len: u64) -> Result<()> {
         pools::check_may_block("preallocate")?;
         self.state.file.range_end(len, 0)?;
+        if self.state.file.must_move(len) {
+            self.state.file.begin_resize()?.move_for(len)?;
+        }
         let _entered = Entered::enter(&self.state.file)?;
         self.state.file.preallocate(len)
     }

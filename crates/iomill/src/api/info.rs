@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::options::{ArrayOptions, Mode};
-use crate::catalog::{Catalog, Record, part_path};
+use crate::catalog::{Catalog, Record, part_path, shared_path};
 use crate::drive::inline::Service;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
@@ -107,7 +107,7 @@ impl ArrayInfo {
             sent_pages: 0,
         };
         let nodes = (0..roles.nodes.len()).map(node).collect();
-        let (id, epoch, files) = (catalog.id().to_string(), catalog.epoch(), catalog.list("").len());
+        let (id, epoch, files) = (catalog.id().to_string(), catalog.epoch(), catalog.count());
         let (mode, plug) = (options.mode_in_force(), options.batching_in_force().plug);
         Ok(ArrayInfo { id, epoch, files, drives, nodes, mode, plug, notices })
     }
@@ -119,7 +119,7 @@ impl ArrayInfo {
 pub struct FileStat {
     /// Its name.
     pub name: String,
-    /// Its id: random, never used again.
+    /// Its id: never used again.
     pub id: String,
     /// Length in bytes.
     pub len_bytes: u64,
@@ -134,10 +134,14 @@ pub struct FileStat {
     /// The key of the hash layout.
     pub key: u64,
     /// Its parts, in the same order, and the least length of each for the file's length, in bytes. With the hash layout parts have
-    /// gaps, so the lengths add up to more than the file.
+    /// gaps, so the lengths add up to more than the file. A small file has its bytes in a part that it shares with others.
     pub parts: Vec<(PathBuf, u64)>,
-    /// How many times its record was changed.
-    pub generation: u64,
+    /// The version of the name: another file that gets this name has another one. No two files of an array have the same.
+    pub version: u64,
+    /// When it was made, in nanoseconds since the start of 1970 (UTC).
+    pub created_ns: u64,
+    /// When a change of it was last synced, in nanoseconds since the start of 1970 (UTC).
+    pub modified_ns: u64,
     /// The attributes that users have set.
     pub attributes: BTreeMap<String, String>,
 }
@@ -145,15 +149,19 @@ pub struct FileStat {
 impl FileStat {
     pub(crate) fn new(catalog: &Catalog, record: &Record, len_bytes: u64) -> Result<FileStat> {
         let map = Map::new(record.layout, &record.weights, record.key)?;
-        let path = part_path(&record.id);
+        let path = part_path(record.number);
         let part = |(position, &drive): (usize, &u16)| {
             let location = catalog.drives().get(usize::from(drive)).map(|drive| drive.fs.location());
-            let part = location.unwrap_or("?".as_ref()).join("iomill").join(&path);
-            (part, map.part_bytes(position as u16, len_bytes, record.block_bytes))
+            let within = |path: &str| location.unwrap_or("?".as_ref()).join("iomill").join(path);
+            match record.extent {
+                Some(extent) if extent.drive == drive => (within(&shared_path(extent.shared)), len_bytes),
+                Some(_) => (within(&path), 0),
+                None => (within(&path), map.part_bytes(position as u16, len_bytes, record.block_bytes)),
+            }
         };
         Ok(FileStat {
             name: record.name.clone(),
-            id: record.id.to_string(),
+            id: format!("{:016x}", record.number),
             len_bytes,
             layout: record.layout,
             block_bytes: record.block_bytes,
@@ -161,7 +169,9 @@ impl FileStat {
             weights: record.weights.clone(),
             key: record.key,
             parts: record.drives.iter().enumerate().map(part).collect(),
-            generation: record.generation,
+            version: record.number,
+            created_ns: record.created_ns,
+            modified_ns: record.modified_ns,
             attributes: record.attributes.clone(),
         })
     }

@@ -4,14 +4,17 @@
 mod advise;
 mod array;
 mod buffer;
+mod by_hand;
 mod check;
 mod child;
 mod cursor;
+mod draft;
 #[cfg(all(test, not(iomill_models)))]
 mod durable_tests;
 mod file;
 mod future;
 mod info;
+mod listing;
 mod options;
 mod peek;
 mod pin;
@@ -23,6 +26,7 @@ mod setup;
 mod traits;
 
 pub use crate::cache::policy::PolicyKind;
+pub use crate::catalog::When;
 pub use crate::file::MAX_FILE_BYTES;
 pub use crate::sys::fs::Ground;
 pub use crate::sys::topology::Topology;
@@ -31,9 +35,11 @@ pub use array::Array;
 pub use buffer::Buffer;
 pub use check::{Problem, Report, Severity};
 pub use cursor::FileCursor;
+pub use draft::{Draft, PutOptions};
 pub use file::File;
 pub use future::{Reading, Request, Syncing, Writing};
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo};
+pub use listing::{Listed, ListedFile, Listing};
 pub use options::{
     ADAPTIVE_DEPTH, ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_PLUG, DEFAULT_READ_AHEAD_BYTES,
     DEFAULT_SET_SIZE,

@@ -45,7 +45,9 @@ pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
 pub struct ArrayOptions {
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) weights: Option<Vec<u32>>,
+    pub(crate) copies: Option<usize>,
     pub(crate) read_only: bool,
+    pub(crate) sync_changes: bool,
     pub(crate) engine: Option<EngineKind>,
     /// The option as it was given; `mode_in_force` is what counts. The same holds for the depth and the plug.
     pub(crate) mode: Option<Mode>,
@@ -80,7 +82,9 @@ impl ArrayOptions {
         ArrayOptions {
             platform: Arc::new(RealPlatform::default()),
             weights: None,
+            copies: None,
             read_only: false,
+            sync_changes: true,
             engine: None,
             mode: None,
             depth: None,
@@ -109,9 +113,28 @@ impl ArrayOptions {
         self
     }
 
+    /// On how many drives the catalog is (creation only): 1 to 3, and at most all. By default on as many as that allows. Each costs every
+    /// change a write and a flush. One that fails or is lost costs nothing as long as another is there.
+    pub fn copies(mut self, copies: usize) -> Self {
+        self.copies = Some(copies);
+        self
+    }
+
     /// Opens for reading only, beside other readers.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
+        self
+    }
+
+    /// Whether creating, deleting, renaming, publishing and setting attributes wait until the change is durable. They do by default. Without
+    /// that, such a change costs a few microseconds. It becomes durable in its order, with the next [`File::sync`](super::File::sync), with
+    /// the end of a file that was written to, with [`Array::sync`](super::Array::sync), and when the array is closed. A crash or a kill may lose it
+    /// before, and then all that came after it. An error of the log shows only then.
+    ///
+    /// The content of a file is durable before its name all the same, so a put still flushes its content. Space of deleted files is free when
+    /// their deletions are durable.
+    pub fn sync_changes(mut self, sync_changes: bool) -> Self {
+        self.sync_changes = sync_changes;
         self
     }
 

@@ -1,8 +1,10 @@
 //! [`Peek`]: a look at an array without its lock, while other processes use it, for `info`, `ls` and `stat`. Non-goals: data.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::info::{ArrayInfo, FileStat};
+use super::listing::Listing;
 use super::options::ArrayOptions;
 use super::setup;
 use crate::catalog::{Catalog, OpenMode};
@@ -12,7 +14,7 @@ use crate::exec::pools::check_may_block;
 /// An array as it was found at one moment. Nothing can be read or changed through it.
 #[derive(Debug)]
 pub struct Peek {
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     options: ArrayOptions,
 }
 
@@ -22,7 +24,7 @@ impl ArrayOptions {
         check_may_block("peek")?;
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         let catalog = Catalog::open(&self.platform, &starts, OpenMode::Peek)?;
-        Ok(Peek { catalog, options: self })
+        Ok(Peek { catalog: Arc::new(catalog), options: self })
     }
 }
 
@@ -45,6 +47,11 @@ impl Peek {
         self.catalog.notices()
     }
 
+    /// The files with names that begin with `prefix`, in the order of their names.
+    pub fn entries(&self, prefix: &str) -> Listing {
+        Listing::of_catalog(&self.catalog, prefix)
+    }
+
     /// The names that begin with `prefix`, sorted.
     pub fn list(&self, prefix: &str) -> Vec<String> {
         self.catalog.list(prefix)
@@ -53,7 +60,6 @@ impl Peek {
     /// What is known of a file.
     pub fn stat(&self, name: &str) -> Result<FileStat> {
         let record = self.catalog.record(name)?;
-        let len = self.catalog.open_length(&record)?.current();
-        FileStat::new(&self.catalog, &record, len)
+        FileStat::new(&self.catalog, &record, record.length)
     }
 }

@@ -5,9 +5,12 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 
+use iomill_platform::devices;
+use iomill_platform::tree::Tree;
+
 use super::child::{Again, PlainPath, of_process};
 use super::file::{File, Origin};
-use super::options::{ArrayOptions, Mode};
+use super::options::{ArrayOptions, DEFAULT_DEPTH, Mode};
 use super::setup;
 use crate::cache::policy::PolicyKind;
 use crate::counters::{Board, Counters, Meter, ROWS_BYTES, Subject};
@@ -29,6 +32,10 @@ use crate::sys::topology::Topology;
 
 /// Most block devices of one runtime. An engine has slots for all of them.
 const DRIVES_MAX: usize = 64;
+
+/// The default depth where the kernel's queue has room for twice as many. A disk of a virtual machine served 1.2 times as many random reads
+/// as with [`DEFAULT_DEPTH`].
+const DEPTH: u32 = 128;
 
 /// The runtime that plain files use without another, once it is needed.
 static SHARED: PerProcess<Mutex<Option<Runtime>>> = PerProcess::empty();
@@ -118,7 +125,7 @@ impl RuntimeOptions {
         RuntimeOptions(self.0.mode(mode))
     }
 
-    /// As [`ArrayOptions::depth`], for each block device.
+    /// As [`ArrayOptions::depth`], for each block device. By default it is half of the kernel's queue for the device, from 32 to 128.
     pub fn depth(self, depth: u32) -> Self {
         RuntimeOptions(self.0.depth(depth))
     }
@@ -365,13 +372,19 @@ impl RuntimeInner {
         Ok(drive)
     }
 
+    /// The depth of a block device. Where the kernel's queue is shorter, a second thread of readers must still find room in it.
+    fn depth_of(&self, ground: &Ground) -> u32 {
+        let by_device = || Some((devices::requests(&Tree::machine(), &ground.device)? / 2).clamp(DEFAULT_DEPTH, DEPTH));
+        self.options.depth.or_else(by_device).unwrap_or(DEFAULT_DEPTH)
+    }
+
     fn add_drive(&self, file: &PlainFile, ground: &Ground) -> Result<u16> {
         let path = file.open.full_path();
         let drive = self.exec.services.count() as u16;
         let mut notices = Vec::new();
         let name = format!("{} under {}", name_of(ground), file.open.fs().location().display());
         let place = setup::Place { fs: &**file.open.fs(), probe: file.open.handle(), align: file.align, name: &name };
-        let mut service: Service = setup::service(&self.options, place, self.options.depth_of(None), &mut notices)?;
+        let mut service: Service = setup::service(&self.options, place, self.depth_of(ground), &mut notices)?;
         if usize::from(drive) < DRIVES_MAX {
             service.meter = Some(Meter::new(&self.exec.board, drive, &self.exec.clock));
         }

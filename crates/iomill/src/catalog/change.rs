@@ -1,311 +1,242 @@
-//! Changes of the catalog: create, delete, rename, attributes.
+//! Changes of the catalog: create, delete, rename, attributes, lengths. Each is one group of the log, or a part of one (C7).
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
-use super::id::Id;
-use super::length;
+use super::journal::commits::Ticket;
+use super::journal::{Change, Journal};
+use super::log::record::{ATTRIBUTE_MAX_BYTES, Extent, FileLife, FileRecord, LayoutRecord, LogRecord};
 use super::name::{check_attribute_key, check_name};
-use super::plan::tombstone_of;
-use super::record::{FileSpec, Record, length_path, part_path, record_path};
-use super::spare::is_full;
-use super::store::{FILES, PARTS, Staged, absent_is_none, failed, sync_dir, unlink_if_there};
-use super::{Catalog, Changes, OpenMode, lock};
+use super::record::{FileSpec, LENGTH_MAX, Record, layout_of, new_file};
+use super::state::files::Files;
+use super::{Catalog, Store, lock};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile};
 
-/// Why a new version of a record did not come about.
-enum ChangeFailure {
-    /// Nothing has changed.
-    Unchanged(Error),
-    /// The old content rules again, by this record of a later generation.
-    TakenBack(Error, Box<Record>),
-    /// The outcome is unknown, so the catalog takes no more changes.
-    Unknown(Error),
-}
-
-impl ChangeFailure {
-    fn into_error(self) -> Error {
-        match self {
-            ChangeFailure::Unchanged(error) | ChangeFailure::TakenBack(error, _) | ChangeFailure::Unknown(error) => {
-                error
-            }
-        }
-    }
+/// On which condition a name is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum When {
+    /// On none: a file that has the name loses it.
+    #[default]
+    Always,
+    /// If no file has the name.
+    Absent,
+    /// If the file that has the name has this version.
+    Version(u64),
 }
 
 impl Catalog {
     /// Makes a file of length 0.
     pub fn create_file(&self, name: &str, spec: &FileSpec) -> Result<Arc<Record>> {
-        let mut changes = self.begin()?;
         check_name(name)?;
-        if lock(&self.index).contains_key(name) {
-            return Err(Error::Exists { name: name.to_owned() });
-        }
-        let of_labels = || self.drives.iter().map(|drive| drive.weight).collect();
+        let layout = self.layout_record(spec, || format!("new file {name:?}"))?;
+        let now_ns = self.platform.unix_ns();
+        let number = self.change_names(true, |files, change| {
+            check_condition(files, name, When::Absent)?;
+            let layout = number_of(files, &layout, change);
+            let file = new_file(files.next_number(), name, layout, spec.key, now_ns);
+            change.push(&LogRecord::File(file));
+            Ok(file.number)
+        })?;
+        self.numbered(number).ok_or_else(|| Error::NotFound { name: name.to_owned() })
+    }
+
+    /// The layout of a new file, still without its number. `what` names the file in an error.
+    pub(super) fn layout_record(&self, spec: &FileSpec, what: impl FnOnce() -> String) -> Result<LayoutRecord> {
+        let of_labels = || self.drives().iter().map(|drive| drive.weight).collect();
         let weights: Vec<u32> = spec.weights.clone().unwrap_or_else(of_labels);
-        let invalid = |why: String| Error::invalid(format!("new file {name:?}"), why);
-        let record = Record::first(Id::random(&*self.platform)?, name, spec, &weights).map_err(invalid)?;
-        record.to_bytes().map_err(invalid)?;
-        if let Err(error) = self.make_parts(&record) {
-            self.discard_parts(&record);
-            return Err(error);
-        }
-        let what = || format!("creating {name:?}");
-        match self.publish(&mut changes, &record, &tombstone_of(&record), what) {
-            Ok(()) => {
-                let record = Arc::new(record);
-                lock(&self.index).insert(name.to_owned(), Arc::clone(&record));
-                Ok(record)
-            }
-            Err(ChangeFailure::Unchanged(error)) => {
-                self.discard_parts(&record);
-                Err(error)
-            }
-            Err(ChangeFailure::TakenBack(error, tombstone)) => {
-                self.finish_or_note(&tombstone);
-                Err(error)
-            }
-            Err(ChangeFailure::Unknown(error)) => Err(error),
-        }
+        layout_of(spec, &weights).map_err(|why| Error::invalid(what(), why))
     }
 
-    /// Deletes a file, which must not be open. When this returns, the deletion is durable.
-    pub fn delete(&self, name: &str) -> Result<()> {
-        let mut changes = self.begin()?;
-        let mut result = self.bury(&mut changes, name);
-        if result.as_ref().is_err_and(is_full) && changes.failed.is_none() {
-            self.give_spares_up()?;
-            result = self.bury(&mut changes, name);
-        }
-        let outcome = result.map(|tombstone| {
-            lock(&self.index).remove(name);
-            self.finish_or_note(&tombstone);
-        });
-        self.fill_spares();
-        outcome
+    /// Takes the name from a file. Its space is freed by [`Catalog::remove_if_dying`], when no handle
+    /// is left. Returns the file's number.
+    pub fn delete(&self, name: &str) -> Result<u64> {
+        self.change_names(false, |files, change| {
+            let file = named(files, name)?;
+            bury(change, &file);
+            Ok(file.number)
+        })
     }
 
-    /// Puts the tombstone in the place of a file's record.
-    fn bury(&self, changes: &mut Changes, name: &str) -> Result<Record> {
-        let record = self.record(name)?;
-        let tombstone = tombstone_of(&record);
-        self.replace(changes, &record, &tombstone, || format!("deleting {name:?}"))?;
-        Ok(tombstone)
-    }
-
-    /// Gives a file another name. It replaces a file that has that name already. That file must not be open.
-    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let mut changes = self.begin()?;
+    /// Gives a file another name. It replaces a file that has that name already. Returns the number of that one, as [`Catalog::delete`]
+    /// does.
+    pub fn rename(&self, from: &str, to: &str) -> Result<Option<u64>> {
         check_name(to)?;
-        let record = self.record(from)?;
-        if from == to {
-            return Ok(());
-        }
-        let victim = lock(&self.index).get(to).cloned();
-        // All files replaced earlier are buried by now (`begin`), so their ids need not be kept.
-        let replaces = victim.as_ref().map(|victim| victim.id);
-        let renamed = Record { name: to.to_owned(), replaces, ..next_version(&record) };
-        self.replace(&mut changes, &record, &renamed, || format!("renaming {from:?} to {to:?}"))?;
-        {
-            let mut index = lock(&self.index);
-            index.remove(from);
-            index.insert(to.to_owned(), Arc::new(renamed));
-        }
-        if let Some(victim) = victim {
-            let tombstone = tombstone_of(&victim);
-            match self.write_record_at_all_costs(&tombstone) {
-                Ok(()) => self.finish_or_note(&tombstone),
-                Err(error) => {
-                    self.notice(format!("{to:?} was replaced, but its old parts are still there: {error}"));
-                    changes.unsettled.push(tombstone);
-                }
+        self.change_names(true, |files, change| {
+            let file = named(files, from)?;
+            if from == to {
+                return Ok(None);
             }
-        }
-        Ok(())
+            let victim = files.named(to);
+            if let Some(victim) = &victim {
+                bury(change, victim);
+            }
+            change.push(&LogRecord::File(FileRecord { name: to, ..file }));
+            Ok(victim.map(|victim| victim.number))
+        })
     }
 
     /// Notes `value` under `key` with a file, or takes the key away.
     pub fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
-        let mut changes = self.begin()?;
         check_attribute_key(key)?;
-        let record = self.record(name)?;
-        if record.attributes.get(key).map(String::as_str) == value {
+        self.change_names(value.is_some(), |files, change| {
+            let number = named(files, name)?.number;
+            if files.attributes(number).find(|(known, _)| *known == key).map(|(_, value)| value) == value {
+                return Ok(());
+            }
+            check_attributes(files.attributes(number), (key, value), || format!("{name:?}"))?;
+            change.push(&LogRecord::Attribute { number, key, value });
+            Ok(())
+        })
+    }
+
+    /// Makes the length of a file durable if there is a new one, and where its bytes are.
+    pub(super) fn record_place(&self, number: u64, length: Option<u64>, extent: Option<Extent>) -> Result<()> {
+        if let Some(length) = length.filter(|length| *length > LENGTH_MAX) {
+            return Err(Error::invalid(format!("length {length}"), format!("the most is {LENGTH_MAX}")));
+        }
+        let is_longer = |file: FileRecord<'_>| length.is_some_and(|length| file.length < length);
+        let grows = self.with_files(|files| files.numbered(number).is_some_and(is_longer));
+        let modified_ns = self.platform.unix_ns();
+        self.change(grows, |files, change| {
+            let file = numbered(files, number)?;
+            let (length, modified_ns) = length.map_or((file.length, file.modified_ns), |length| (length, modified_ns));
+            change.push(&LogRecord::File(FileRecord { length, modified_ns, extent, ..file }));
+            Ok(())
+        })
+    }
+
+    /// Notes that a file was modified. That is durable with the next change.
+    pub fn touch(&self, number: u64) -> Result<()> {
+        let modified_ns = self.platform.unix_ns();
+        let (_open, journal) = self.begin()?;
+        self.queue(journal, false, |files, change| {
+            change.push(&LogRecord::File(FileRecord { modified_ns, ..numbered(files, number)? }));
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Says durably that a file may have parts, before the first is made (C22).
+    pub fn announce_parts(&self, number: u64) -> Result<()> {
+        self.change(true, |files, change| {
+            let file = numbered(files, number)?;
+            if !file.has_parts {
+                change.push(&LogRecord::File(FileRecord { has_parts: true, ..file }));
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a change, durably.
+    pub(super) fn change<R>(&self, needs_space: bool, plan: impl FnMut(&Files, &mut Change) -> Result<R>) -> Result<R> {
+        let (_open, journal) = self.begin()?;
+        let (result, ticket) = self.queue(journal, needs_space, plan)?;
+        self.commit(journal, ticket)?;
+        Ok(result)
+    }
+
+    /// Makes a change of names or attributes: durably, or with the next change that is made so.
+    fn change_names<R>(&self, needs_space: bool, plan: impl FnMut(&Files, &mut Change) -> Result<R>) -> Result<R> {
+        let (_open, journal) = self.begin()?;
+        let (result, ticket) = self.queue(journal, needs_space, plan)?;
+        self.settle(journal, ticket)?;
+        Ok(result)
+    }
+
+    /// Makes a change durable, or leaves that to the next sync (C19).
+    pub(super) fn settle(&self, journal: &Journal, ticket: Ticket) -> Result<()> {
+        if self.syncs_changes {
+            return self.commit(journal, ticket);
+        }
+        let mut unsynced = lock(&self.unsynced);
+        *unsynced = ticket.max(*unsynced);
+        Ok(())
+    }
+
+    /// Makes the changes durable that did not wait for that.
+    pub fn sync_changes(&self) -> Result<()> {
+        if self.syncs_changes {
             return Ok(());
         }
-        let mut changed = next_version(&record);
-        match value {
-            Some(value) => changed.attributes.insert(key.to_owned(), value.to_owned()),
-            None => changed.attributes.remove(key),
-        };
-        self.replace(&mut changes, &record, &changed, || format!("setting attribute {key:?} of {name:?}"))?;
-        lock(&self.index).insert(name.to_owned(), Arc::new(changed));
+        let (_open, journal) = self.begin()?;
+        let ticket = *lock(&self.unsynced);
+        self.commit(journal, ticket)
+    }
+
+    /// Makes a change durable, and removes what was deleted before it.
+    fn commit(&self, journal: &Journal, ticket: Ticket) -> Result<()> {
+        journal.commit(ticket)?;
+        self.remove_waiting(journal);
         Ok(())
     }
 
-    /// Starts a change: checks that this process may, and ends what an earlier change left (rule 5).
-    fn begin(&self) -> Result<MutexGuard<'_, Changes>> {
-        self.refuse_unless_writer()?;
-        let mut changes = lock(&self.changes);
-        if changes.closed {
-            return Err(Error::Closed);
-        }
-        if let Some(why) = &changes.failed {
-            return Err(Error::ReadOnly { why: why.clone() });
-        }
-        while let Some(tombstone) = changes.unsettled.last() {
-            self.write_record_at_all_costs(tombstone)?;
-            self.finish_or_note(tombstone);
-            changes.unsettled.pop();
-        }
-        Ok(changes)
-    }
-
-    pub(super) fn refuse_unless_writer(&self) -> Result<()> {
-        match self.mode {
-            OpenMode::Writer => Ok(()),
-            OpenMode::Reader | OpenMode::Peek => {
-                Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".to_owned() })
-            }
-        }
-    }
-
-    /// Puts `new` in the place of `old`. After an error `old` rules, or the outcome is unknown.
-    fn replace(&self, changes: &mut Changes, old: &Record, new: &Record, what: impl Fn() -> String) -> Result<()> {
-        match self.publish(changes, new, old, what) {
-            Ok(()) => Ok(()),
-            Err(ChangeFailure::TakenBack(error, restored)) => {
-                lock(&self.index).insert(restored.name.clone(), Arc::from(restored));
-                Err(error)
-            }
-            Err(failure) => Err(failure.into_error()),
-        }
-    }
-
-    /// Makes `new` durable on every drive, or else `old` with a later generation (rule 11).
-    fn publish(
+    pub(super) fn queue<R>(
         &self,
-        changes: &mut Changes,
-        new: &Record,
-        old: &Record,
-        what: impl Fn() -> String,
-    ) -> Result<(), ChangeFailure> {
-        let error = match self.stage_record(new) {
-            Err(error) => return Err(ChangeFailure::Unchanged(error)),
-            Ok(staged) => match staged.commit() {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            },
+        journal: &Journal,
+        needs_space: bool,
+        plan: impl FnMut(&Files, &mut Change) -> Result<R>,
+    ) -> Result<(R, Ticket)> {
+        journal.check()?;
+        journal.change(needs_space, plan)
+    }
+
+    /// Starts a change: checks that this process may, and keeps the array from being closed.
+    pub(super) fn begin(&self) -> Result<(RwLockReadGuard<'_, bool>, &Journal)> {
+        let Store::Journal(journal) = &self.store else {
+            return Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".to_owned() });
         };
-        let restored = Record { generation: new.generation + 1, ..old.clone() };
-        match self.write_record_at_all_costs(&restored) {
-            Ok(()) => Err(ChangeFailure::TakenBack(error, Box::new(restored))),
-            Err(second) => {
-                changes.failed = Some(format!(
-                    "{} failed ({error}) and could not be taken back ({second}); close the array and open it again",
-                    what()
-                ));
-                Err(ChangeFailure::Unknown(Error::OutcomeUnknown { what: what(), source: Box::new(error) }))
-            }
-        }
-    }
-
-    /// Makes a version of a record durable on every drive.
-    pub(super) fn write_record(&self, record: &Record) -> Result<()> {
-        self.stage_record(record)?.commit()
-    }
-
-    /// Like `write_record`, also on a full drive (rule 12).
-    fn write_record_at_all_costs(&self, record: &Record) -> Result<()> {
-        match self.write_record(record) {
-            Err(full) if is_full(&full) => {
-                self.give_spares_up()?;
-                let again = self.write_record(record);
-                self.fill_spares();
-                again
-            }
-            result => result,
-        }
-    }
-
-    fn stage_record(&self, record: &Record) -> Result<Staged> {
-        let invalid = |why: String| Error::invalid(format!("file {:?}", record.name), why);
-        let bytes = record.to_bytes().map_err(invalid)?;
-        let path = record_path(&record.id);
-        Staged::write(&*self.platform, self.drives.iter().map(|drive| (&drive.fs, path.clone(), bytes.as_slice())))
-    }
-
-    /// Makes the empty parts and the length of a new file durable (rule 3).
-    fn make_parts(&self, record: &Record) -> Result<()> {
-        let path = part_path(&record.id);
-        for drive in self.drives_of(&record.drives) {
-            DriveFile::open(&drive.fs, &path, Access::CREATE).map_err(failed("create", &*drive.fs, &path))?;
-        }
-        for drive in self.drives_of(&record.length_drives) {
-            length::create(&drive.fs, &record.id)?;
-        }
-        for drive in self.drives_of(&record.drives) {
-            sync_dir(&*drive.fs, PARTS)?;
-        }
-        for drive in self.drives_of(&record.length_drives) {
-            sync_dir(&*drive.fs, FILES)?;
-        }
-        Ok(())
-    }
-
-    /// Takes back what `make_parts` made. Files that cannot be removed stay, empty and without a record, until the next writer
-    /// opens the array (rule 3). The caller reports why the file was not made.
-    fn discard_parts(&self, record: &Record) {
-        for drive in self.drives_of(&record.drives) {
-            let _ = drive.fs.unlink(&part_path(&record.id));
-        }
-        for drive in self.drives_of(&record.length_drives) {
-            let _ = drive.fs.unlink(&length_path(&record.id));
-        }
-    }
-
-    /// The deletion is decided and durable. Its rest can wait for the next writer.
-    fn finish_or_note(&self, tombstone: &Record) {
-        if let Err(error) = self.finish_deletion(tombstone) {
-            let name = &tombstone.name;
-            self.notice(format!("{name:?} is deleted, but what it used is freed only at the next open: {error}"));
-        }
-    }
-
-    /// Removes the parts, then the lengths, then the tombstone (rule 4), which is durable on every drive.
-    pub(super) fn finish_deletion(&self, tombstone: &Record) -> Result<()> {
-        let part = part_path(&tombstone.id);
-        for drive in self.drives_of(&tombstone.drives) {
-            let fs = &*drive.fs;
-            let opened = absent_is_none(DriveFile::open(&drive.fs, &part, Access::WRITE));
-            if let Some(file) = opened.map_err(failed("open", fs, &part))? {
-                // A ring may hold the file open, but its space must be free now.
-                fs.set_len(file.handle(), 0).map_err(failed("cut", fs, &part))?;
-            }
-            unlink_if_there(fs, &part)?;
-        }
-        for drive in self.drives_of(&tombstone.drives) {
-            sync_dir(&*drive.fs, PARTS)?;
-        }
-        for drive in self.drives_of(&tombstone.length_drives) {
-            unlink_if_there(&*drive.fs, &length_path(&tombstone.id))?;
-            sync_dir(&*drive.fs, FILES)?;
-        }
-        for drive in &self.drives {
-            unlink_if_there(&*drive.fs, &record_path(&tombstone.id))?;
-        }
-        for drive in &self.drives {
-            sync_dir(&*drive.fs, FILES)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn drives_of<'a>(&'a self, indices: &'a [u16]) -> impl Iterator<Item = &'a super::Drive> {
-        // No record has an index beyond the array: `scan.rs` refuses such a record, and `Record::first` makes none.
-        indices.iter().filter_map(|&index| self.drives.get(usize::from(index)))
+        let is_closed = self.is_closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *is_closed { Err(Error::Closed) } else { Ok((is_closed, journal)) }
     }
 }
 
-/// The same record, one generation on.
-fn next_version(record: &Record) -> Record {
-    Record { generation: record.generation + 1, ..record.clone() }
+fn named<'a>(files: &'a Files, name: &str) -> Result<FileRecord<'a>> {
+    files.named(name).ok_or_else(|| Error::NotFound { name: name.to_owned() })
+}
+
+fn numbered(files: &Files, number: u64) -> Result<FileRecord<'_>> {
+    files.numbered(number).ok_or_else(|| Error::NotFound { name: format!("(file {number})") })
+}
+
+/// An error if attributes have too many bytes once `key` has `value`. `of` names the file in it.
+pub(super) fn check_attributes<'a>(
+    known: impl Iterator<Item = (&'a str, &'a str)>,
+    (key, value): (&str, Option<&str>),
+    of: impl FnOnce() -> String,
+) -> Result<()> {
+    let others = known.filter(|(known, _)| *known != key);
+    let others: usize = others.map(|(key, value)| key.len() + value.len()).sum();
+    let bytes = others + value.map_or(0, |value| key.len() + value.len());
+    if bytes <= ATTRIBUTE_MAX_BYTES {
+        return Ok(());
+    }
+    let why = format!("all attributes of a file have at most {ATTRIBUTE_MAX_BYTES} bytes together");
+    Err(Error::invalid(format!("{bytes} bytes of attributes of {}", of()), why))
+}
+
+/// The file that has a name, if the condition holds for it. Checked where the change is applied (C16).
+pub(super) fn check_condition<'a>(files: &'a Files, name: &str, when: When) -> Result<Option<FileRecord<'a>>> {
+    let found = files.named(name);
+    let version = found.as_ref().map(|file| file.number);
+    match when {
+        When::Absent if found.is_some() => Err(Error::Exists { name: name.to_owned() }),
+        When::Version(expected) if version != Some(expected) => {
+            Err(Error::Conflict { name: name.to_owned(), expected, found: version })
+        }
+        When::Always | When::Absent | When::Version(_) => Ok(found),
+    }
+}
+
+/// Takes the name from a file (C23).
+pub(super) fn bury(change: &mut Change, file: &FileRecord<'_>) {
+    change.push(&LogRecord::File(FileRecord { life: FileLife::Dying, name: "", ..*file }));
+}
+
+/// The number of a layout, which is added if there is none like it.
+pub(super) fn number_of(files: &Files, layout: &LayoutRecord, change: &mut Change) -> u32 {
+    if let Some(known) = files.layout_like(layout) {
+        return known.number;
+    }
+    let number = files.layouts().map(|layout| layout.number).max().map_or(1, |highest| highest + 1);
+    change.push(&LogRecord::Layout(LayoutRecord { number, ..layout.clone() }));
+    number
 }

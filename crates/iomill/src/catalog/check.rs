@@ -1,20 +1,32 @@
 //! `iomill check`: reports everything that the catalog can know about the files on the drives, and repairs it on demand.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::discovery::{self, FoundArray, FoundDrive};
-use super::length;
-use super::open::lock_array;
-use super::plan::{LATER_ADVICE, Plan, Problem, REPAIR_ADVICE, Severity, Step, problem};
+use super::id::parse_hex_u64;
+use super::journal::read_files;
+use super::log::merged::{LogEnd, Voter};
+use super::log::place::LogFiles;
+use super::log::record::{Extent, PAGE_BYTES};
+use super::open::{Opening, lock_array};
+use super::problem::{Problem, Severity};
 use super::record::{Record, part_path};
-use super::scan::{Scan, ScanDepth};
-use super::store::{Drive, LABEL, LOCK, PARTS, absent_is_none, failed, is_media_error, sync_dir};
+use super::small::{free_pages, shared_path};
+use super::state::files::Files;
+use super::store::{
+    Drive, LABEL, LOCK, LOG, PARTS, SHARED, TEMPORARY, absent_is_none, failed, full_path, is_media_error, is_ours,
+    sync_dir,
+};
 use super::text::Signature;
 use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile};
+
+/// Advice for a problem that a writer corrects.
+const REPAIR_ADVICE: &str = "run `iomill check --repair`; opening the array for writing puts it right too";
 
 /// What a check found.
 #[derive(Clone, Debug, Default)]
@@ -54,10 +66,16 @@ impl Report {
         Ok(())
     }
 
+    /// Notes what keeps the log from being read.
+    fn log_fault(&mut self, error: Error) -> Result<()> {
+        let advice = "until then the array does not open; bring back what a backup has of `iomill/log` of any drive";
+        self.lost(error, advice)
+    }
+
     /// Notes damage that concerns one file. An error of the check itself goes on as an error.
     fn lost(&mut self, error: Error, advice: &str) -> Result<()> {
         let (path, what) = match error {
-            Error::Corrupt { path, why } => (path, why),
+            Error::Corrupt { path, why } => (path, why.strip_suffix("; run `iomill check`").unwrap_or(&why).to_owned()),
             Error::Io { action, path, source, .. } if is_media_error(&source) => {
                 (path, format!("cannot {action} it: {source}"))
             }
@@ -72,6 +90,12 @@ impl Report {
 /// How long the part of a file on the drive at a position of its `drives` must be at least, given the file's length.
 pub type PartExtent<'a> = &'a dyn Fn(&Record, u64, usize) -> u64;
 
+/// How often the caller of a check is told how far it has come: after so many files.
+const FILES_PER_STEP: u32 = 1024;
+
+/// Told how many files are checked, and how many there are.
+pub type Watch<'a> = &'a mut dyn FnMut(usize, usize);
+
 /// Checks the array that the drives in `starts` belong to. With `repair` it corrects everything that it can without loss. It
 /// takes the reader's lock, or for a repair the writer's. An error means that the check itself could not go on.
 pub fn check(
@@ -79,6 +103,7 @@ pub fn check(
     starts: &[PathBuf],
     repair: bool,
     part_extent: PartExtent<'_>,
+    watch: Watch<'_>,
 ) -> Result<Report> {
     let mut report = Report::default();
     let (mode, signature) =
@@ -96,14 +121,155 @@ pub fn check(
     };
     report.drives = array.found.len();
     let labels = label_faults(&array);
-    let catalog = Catalog::assemble(platform, mode, array, locks)?;
+    let mut opening = Opening::new(platform, mode, array, locks)?;
+    opening.compares_all = repair;
     for (drive, what) in labels {
-        let found = problem(&catalog.drives, drive, LABEL, &what, Severity::Note);
-        report.problems.push(Problem { repaired: catalog.labels_agree, ..found });
+        let found = problem(opening.drives(), drive, LABEL, &what, Severity::Note);
+        report.problems.push(Problem { repaired: opening.labels_agree, ..found });
     }
-    check_files(&catalog, signature, part_extent, &mut report)?;
-    catalog.close()?;
+    check_opened(opening, part_extent, watch, &mut report)?;
     Ok(report)
+}
+
+/// Checks the log and the files. A writer's opening repairs what it can.
+fn check_opened(opening: Opening, part_extent: PartExtent<'_>, watch: Watch<'_>, report: &mut Report) -> Result<()> {
+    let first = report.problems.len();
+    let (files, end) = match read_files(&opening.voters(), opening.body().array) {
+        Ok(read) => read,
+        Err(error) => {
+            report.log_fault(error)?;
+            return opening.close();
+        }
+    };
+    check_copies(&opening, &end, report)?;
+    check_leftovers(opening.drives(), &files, report)?;
+    let catalog = match opening.into_catalog() {
+        Ok(catalog) => catalog,
+        Err(error) => return report.log_fault(error),
+    };
+    let repaired = catalog.is_writer();
+    for problem in report.problems[first..].iter_mut().filter(|problem| problem.advice == REPAIR_ADVICE) {
+        problem.repaired = repaired;
+    }
+    if let Err(fault) = catalog.with_files(free_pages) {
+        let found = problem(catalog.drives(), 0, SHARED, &fault.to_string(), Severity::Error);
+        let advice = "copy the files that it names out, and remove all but one of them".to_owned();
+        report.problems.push(Problem { advice, ..found });
+    }
+    check_files(&catalog, part_extent, watch, report)?;
+    catalog.close()
+}
+
+/// Checks all files, a few at a time: a million records need half a gigabyte.
+fn check_files(catalog: &Catalog, part_extent: PartExtent<'_>, watch: Watch<'_>, report: &mut Report) -> Result<()> {
+    let all = catalog.count();
+    let mut lens = SharedLens::default();
+    let slots = catalog.with_files(Files::slots);
+    for first in (0..slots).step_by(FILES_PER_STEP as usize) {
+        for record in catalog.in_slots(first..slots.min(first + FILES_PER_STEP)) {
+            check_file(catalog, &record, part_extent, &mut lens, report)?;
+        }
+        watch(report.files, all);
+    }
+    Ok(())
+}
+
+/// The lengths of shared parts in bytes, by drive and number. Many files have their bytes in one part.
+type SharedLens = BTreeMap<(u16, u16), u64>;
+
+/// Compares each copy of the log with what all copies together say.
+fn check_copies(opening: &Opening, end: &LogEnd, report: &mut Report) -> Result<()> {
+    let body = opening.body();
+    for index in (0..body.copies).filter(|index| !body.voters.contains(index)) {
+        let what = "the copy of the log was left behind";
+        report.problems.push(repairable(opening.drives(), usize::from(index), LOG, what, Severity::Warning));
+    }
+    for voter in opening.voters() {
+        if let Some(what) = fault_of_copy(&voter, &opening.body().array, end)? {
+            report.problems.push(repairable(opening.drives(), voter.drive, LOG, &what, Severity::Warning));
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with one copy of the log, read alone.
+fn fault_of_copy(voter: &Voter, array: &super::Id, end: &LogEnd) -> Result<Option<String>> {
+    match read_files(std::slice::from_ref(voter), *array) {
+        Ok((_, own)) if own.sequence == end.sequence && own.checkpoint == end.checkpoint => Ok(None),
+        Ok((_, own)) if own.sequence == end.sequence => {
+            Ok(Some("the newest checkpoint is missing or damaged in this copy of the log".to_owned()))
+        }
+        Ok((_, own)) => Ok(Some(format!("this copy of the log ends at group {} of {}", own.sequence, end.sequence))),
+        Err(Error::Corrupt { path, why }) => {
+            let why = why.strip_suffix("; run `iomill check`").unwrap_or(&why);
+            Ok(Some(format!("this copy of the log is damaged ({}: {why})", path.display())))
+        }
+        Err(Error::Io { action, path, source, .. }) if is_media_error(&source) => {
+            Ok(Some(format!("this copy of the log cannot be read (cannot {action} {}: {source})", path.display())))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// Looks for files that no record names, and for those of interrupted changes.
+fn check_leftovers(drives: &[Drive], files: &Files, report: &mut Report) -> Result<()> {
+    let mut dying: BTreeSet<u64> = files.dying().collect();
+    for (index, drive) in drives.iter().enumerate() {
+        let fs = &*drive.fs;
+        let log = LogFiles::list(fs)?;
+        let mut leftovers = log.leftovers;
+        let mut strangers = log.strangers;
+        for name in fs.list("").map_err(failed("list", fs, ""))? {
+            if name.starts_with(TEMPORARY) {
+                leftovers.push(name);
+            } else if !is_ours(&name) {
+                strangers.push(name);
+            }
+        }
+        for name in fs.list(PARTS).map_err(failed("list", fs, PARTS))? {
+            let path = format!("{PARTS}/{name}");
+            match parse_hex_u64(&name) {
+                None => strangers.push(path),
+                Some(number) => match files.numbered(number) {
+                    Some(file) if file.name.is_empty() => drop(dying.insert(number)),
+                    Some(_) => {}
+                    None => report.problems.push(orphan(drives, index, &path)?),
+                },
+            }
+        }
+        for path in leftovers {
+            let what = "a temporary file of an interrupted change";
+            report.problems.push(repairable(drives, index, &path, what, Severity::Note));
+        }
+        for path in strangers {
+            let found = problem(drives, index, &path, "not a file of iomill", Severity::Warning);
+            report.problems.push(Problem { advice: "move it away".to_owned(), ..found });
+        }
+    }
+    for number in dying {
+        let what = "a deleted file that still has its space";
+        report.problems.push(repairable(drives, 0, &part_path(number), what, Severity::Note));
+    }
+    Ok(())
+}
+
+/// A part that the log does not know. It may be all that is left of a file, so it is never removed.
+fn orphan(drives: &[Drive], index: usize, path: &str) -> Result<Problem> {
+    let fs = &drives[index].fs;
+    let file = DriveFile::open(fs, path, Access::READ).map_err(failed("open", &**fs, path))?;
+    let len = fs.len(file.handle()).map_err(failed("stat", &**fs, path))?;
+    let found = problem(drives, index, path, &format!("{len} bytes, but the log has no such file"), Severity::Warning);
+    Ok(Problem { advice: "move it away if you do not miss a file".to_owned(), ..found })
+}
+
+fn problem(drives: &[Drive], drive: usize, path: &str, what: &str, severity: Severity) -> Problem {
+    let path = full_path(&*drives[drive].fs, path);
+    Problem { path, what: what.to_owned(), severity, repaired: false, advice: String::new() }
+}
+
+/// A problem that the next opening for writing corrects.
+fn repairable(drives: &[Drive], drive: usize, path: &str, what: &str, severity: Severity) -> Problem {
+    Problem { advice: REPAIR_ADVICE.to_owned(), ..problem(drives, drive, path, what, severity) }
 }
 
 /// What is wrong with the labels of an array, by drive.
@@ -122,34 +288,6 @@ fn label_faults(array: &FoundArray) -> Vec<(usize, String)> {
         Some((drive, what))
     };
     array.found.iter().enumerate().filter_map(fault).collect()
-}
-
-/// Checks all records, lengths and parts. The catalog of a writer repairs what it can.
-fn check_files(
-    catalog: &Catalog,
-    signature: Signature,
-    part_extent: PartExtent<'_>,
-    report: &mut Report,
-) -> Result<()> {
-    let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, ScanDepth::All, signature)?)?;
-    // While any fault has no decision, nothing is changed.
-    let repair = catalog.is_writer() && plan.faults.is_empty();
-    report.problems.extend(plan.faults.iter().chain(&plan.remarks).cloned());
-    let advice = match (repair, catalog.is_writer()) {
-        (true, _) => "",
-        (false, true) => LATER_ADVICE,
-        (false, false) => REPAIR_ADVICE,
-    };
-    let problem_of = |step: &Step| Problem { repaired: repair, advice: advice.to_owned(), ..step.problem.clone() };
-    report.problems.extend(plan.steps.iter().map(problem_of));
-    let records: Vec<Arc<Record>> = plan.live.values().cloned().collect();
-    if repair {
-        catalog.adopt(plan)?;
-    }
-    for record in &records {
-        check_file(catalog, record, repair, part_extent, report)?;
-    }
-    Ok(())
 }
 
 /// Makes missing locks again, so that the array can be locked at all.
@@ -171,32 +309,30 @@ fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report
     Ok(())
 }
 
-/// Checks the length and the parts of one file.
+/// Checks the parts of one file.
 fn check_file(
     catalog: &Catalog,
     record: &Record,
-    repair: bool,
     part_extent: PartExtent<'_>,
+    lens: &mut SharedLens,
     report: &mut Report,
 ) -> Result<()> {
     report.files += 1;
-    let (length, problems) = length::examine(catalog, record);
-    let repair_lengths = repair && length.is_ok() && !problems.is_empty();
-    if repair_lengths {
-        catalog.open_length(record)?;
-    }
-    report.problems.extend(problems.into_iter().map(|found| Problem { repaired: repair_lengths, ..found }));
-    let length = match length {
-        Ok(length) => length,
-        Err(error) => {
-            report.lost(error, "without it the file's length is not known; its parts are untouched")?;
-            return Ok(());
+    report.bytes = report.bytes.saturating_add(record.length);
+    if let Some(extent) = record.extent {
+        match check_extent(catalog, record, extent, lens) {
+            Ok(found) => report.problems.extend(found),
+            Err(error) => report.lost(error, "see the kernel's log; the drive may be failing")?,
         }
-    };
-    report.bytes = report.bytes.saturating_add(length);
+        return Ok(());
+    }
+    if record.length == 0 && !record.has_parts {
+        // No part of it was ever made (C22).
+        return Ok(());
+    }
     for (position, drive) in catalog.drives_of(&record.drives).enumerate() {
-        let least = part_extent(record, length, position);
-        match check_part(&catalog.drives, drive, record, least, repair) {
+        let least = part_extent(record, record.length, position);
+        match check_part(catalog.drives(), drive, record, least) {
             Ok(found) => report.problems.extend(found),
             Err(error) => report.lost(error, "see the kernel's log; the drive may be failing")?,
         }
@@ -204,26 +340,44 @@ fn check_file(
     Ok(())
 }
 
-fn check_part(drives: &[Drive], drive: &Drive, record: &Record, least: u64, repair: bool) -> Result<Option<Problem>> {
+/// Looks whether the drive has the pages of a small file.
+fn check_extent(catalog: &Catalog, record: &Record, extent: Extent, lens: &mut SharedLens) -> Result<Option<Problem>> {
+    let Some(drive) = catalog.drives().get(usize::from(extent.drive)) else { return Ok(None) };
+    let (fs, path) = (&drive.fs, shared_path(extent.shared));
+    let place = (extent.drive, extent.shared);
+    let len = match lens.get(&place) {
+        Some(len) => *len,
+        None => {
+            let opened = DriveFile::open(fs, &path, Access::READ);
+            let opened = absent_is_none(opened).map_err(failed("open", &**fs, &path))?;
+            let measured = opened.map_or(Ok(0), |file| fs.len(file.handle()));
+            let len = measured.map_err(failed("stat", &**fs, &path))?;
+            lens.insert(place, len);
+            len
+        }
+    };
+    let least = u64::from(extent.page) * u64::from(PAGE_BYTES) + record.length;
+    if len >= least {
+        return Ok(None);
+    }
+    let what = format!("it has {len} bytes, and {:?} has its bytes there up to {least}", record.name);
+    let advice = format!("bring it back from a copy, or remove {:?}; iomill cannot restore its bytes", record.name);
+    let found = problem(catalog.drives(), usize::from(extent.drive), &path, &what, Severity::Error);
+    Ok(Some(Problem { advice, ..found }))
+}
+
+fn check_part(drives: &[Drive], drive: &Drive, record: &Record, least: u64) -> Result<Option<Problem>> {
     let fs = &*drive.fs;
-    let path = part_path(&record.id);
-    let tell = |what: String| problem(drives, usize::from(drive.index), &path, &what, Severity::Error);
+    let path = part_path(record.number);
     let lost = |what: String| Problem {
         advice: format!("bring it back from a copy, or remove {:?}; iomill cannot restore its bytes", record.name),
-        ..tell(what)
+        ..problem(drives, usize::from(drive.index), &path, &what, Severity::Error)
     };
     let opened = absent_is_none(DriveFile::open(&drive.fs, &path, Access::READ)).map_err(failed("open", fs, &path))?;
     let Some(file) = opened else {
-        if least > 0 {
-            return Ok(Some(lost(format!("the part of {:?} is missing; {least} bytes of it are in use", record.name))));
-        }
-        if repair {
-            DriveFile::open(&drive.fs, &path, Access::CREATE).map_err(failed("create", fs, &path))?;
-            sync_dir(fs, PARTS)?;
-        }
-        let found = tell(format!("the part of {:?} is missing; none of it was in use", record.name));
-        let advice = "run `iomill check --repair`".to_owned();
-        return Ok(Some(Problem { repaired: repair, advice, ..found }));
+        // A part that is missing is an empty one (C22).
+        let what = format!("the part of {:?} is missing; {least} bytes of it are in use", record.name);
+        return Ok((least > 0).then(|| lost(what)));
     };
     let len = fs.len(file.handle()).map_err(failed("stat", fs, &path))?;
     if len >= least {

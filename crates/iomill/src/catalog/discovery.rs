@@ -170,6 +170,10 @@ impl Search<'_> {
         loop {
             let newest = self.found.values().max_by_key(|found| (found.label.epoch, found.signed));
             let best = newest.map(|found| found.label.clone()).ok_or_else(|| no_drives(self.starts))?;
+            if let Some(why) = best.is_beyond(false) {
+                let path = self.starts.first().cloned().unwrap_or_default();
+                return Err(Error::Drive { path, why });
+            }
             let missing: Vec<LabelDrive> =
                 best.drives.iter().filter(|listed| !self.found.contains_key(&listed.id)).cloned().collect();
             if missing.is_empty() {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use super::discovery::{FoundArray, FoundDrive, attach, hint, read_label};
 use super::id::Id;
-use super::label::{DRIVES_MAX, DriveState, Label, LabelDrive, WEIGHT_MAX};
-use super::open::label_bytes;
-use super::spare;
+use super::label::{COPIES_MAX, DRIVES_MAX, DriveState, LabelBody, LabelDrive, LabelFeatures, WEIGHT_MAX};
+use super::log::merged::Voter;
+use super::log::writer::LogPlace;
+use super::open::{FIRST_SEGMENT_BYTES, Opening};
 use super::store::{
-    FILES, LABEL, LOCK, Locks, PARTS, Staged, TEMPORARY, absent_is_none, failed, is_ours, sync_dir, unlink_if_there,
+    LABEL, LOCK, LOG, Locks, PARTS, SHARED, Staged, TEMPORARY, absent_is_none, failed, is_ours, sync_dir,
+    unlink_if_there,
 };
 use super::text::Signature;
 use super::{Catalog, OpenMode};
@@ -22,9 +24,16 @@ const WEIGHT_DEFAULT: u32 = 10;
 
 impl Catalog {
     /// Makes an array of the given drives, with one weight for each, or none for equal drives. The directories must
-    /// exist and be no drives yet. The catalog that comes back is the array's writer.
-    pub fn create(platform: &Arc<dyn Platform>, drives: &[PathBuf], weights: &[u32]) -> Result<Catalog> {
+    /// exist and be no drives yet. The log is on the first `copies` drives, by default on up to three. The catalog that comes back is the
+    /// array's writer.
+    pub fn create(
+        platform: &Arc<dyn Platform>,
+        drives: &[PathBuf],
+        weights: &[u32],
+        copies: Option<usize>,
+    ) -> Result<Catalog> {
         let weights = check_arguments(drives, weights)?;
+        let copies = check_copies(copies, drives.len())?;
         let mut fses = Vec::new();
         for path in drives {
             fses.push(attach(&**platform, path, true)?);
@@ -39,28 +48,55 @@ impl Catalog {
         for fs in &fses {
             prepare(fs)?;
         }
-        let array = Id::random(&**platform)?;
         let mut listed = Vec::new();
         for ((index, fs), weight) in (0u16..).zip(&fses).zip(weights) {
             let id = Id::random(&**platform)?;
             listed.push(LabelDrive { id, index, path: hint(&**fs), weight, state: DriveState::In });
         }
-        let label_of = |own: &LabelDrive, epoch| Label::of(own, array, epoch, listed.clone());
-        for epoch in [0, 1] {
-            if let Err(error) = write_labels(&**platform, &fses, listed.iter().map(|own| label_of(own, epoch))) {
-                return Err(take_back(&fses, error));
-            }
+        let body = LabelBody {
+            array: Id::random(&**platform)?,
+            epoch: 0,
+            copies,
+            voters: (0..copies).collect(),
+            features: LabelFeatures::default(),
+            drives: listed,
+        };
+        let first = LabelBody { epoch: 1, ..body.clone() };
+        let made = write_labels(&**platform, &fses, &body)
+            .and_then(|()| make_log(platform, &fses, &body))
+            .and_then(|()| write_labels(&**platform, &fses, &first));
+        if let Err(error) = made {
+            return Err(take_back(&fses, error));
         }
-        let found = fses.into_iter().zip(&listed).map(|(fs, own)| FoundDrive {
+        let found = (0u16..).zip(fses).map(|(index, fs)| FoundDrive {
             fs,
-            label: label_of(own, 1),
+            label: first.label_of(index),
             signed: true,
             moved: false,
         });
-        let found: Vec<FoundDrive> = found.collect();
-        let label = label_of(&listed[0], 1);
-        Catalog::assemble(platform, OpenMode::Writer, FoundArray { label, found }, locks)
+        let array = FoundArray { label: first.label_of(0), found: found.collect() };
+        Opening::new(platform, OpenMode::Writer, array, locks)?.into_catalog()
     }
+}
+
+/// On how many drives the log is.
+fn check_copies(copies: Option<usize>, drives: usize) -> Result<u16> {
+    let most = drives.min(COPIES_MAX);
+    match copies.unwrap_or(most) {
+        copies if (1..=most).contains(&copies) => Ok(copies as u16),
+        copies => {
+            let why = format!("1 to {COPIES_MAX} drives have the log, and the array has {drives}");
+            Err(Error::invalid(format!("{copies} copies of the log"), why))
+        }
+    }
+}
+
+/// Makes the log on the drives that vote.
+fn make_log(platform: &Arc<dyn Platform>, fses: &[Arc<dyn DriveFs>], body: &LabelBody) -> Result<()> {
+    let (array, segment_bytes) = (body.array, FIRST_SEGMENT_BYTES);
+    let place = LogPlace { platform: Arc::clone(platform), array, segment_bytes, compares_all: false };
+    let voter = |index: &u16| Voter { drive: usize::from(*index), fs: Arc::clone(&fses[usize::from(*index)]) };
+    place.create(&body.voters.iter().map(voter).collect::<Vec<_>>())
 }
 
 /// The weights to use.
@@ -140,7 +176,11 @@ fn refuse_drives_in_use(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
                 ),
             });
         }
-        for dir in [FILES, PARTS] {
+        for dir in [LOG, PARTS, SHARED] {
+            if dir == LOG && label.is_some() {
+                // The log of the array that was not finished, which holds nothing.
+                continue;
+            }
             let names = absent_is_none(fs.list(dir)).map_err(failed("list", fs, dir))?.unwrap_or_default();
             if let Some(name) = names.iter().find(|name| !name.starts_with(TEMPORARY)) {
                 return Err(Error::Drive {
@@ -155,7 +195,7 @@ fn refuse_drives_in_use(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
 
 /// Makes the directories, and clears away what an interrupted init left.
 fn prepare(fs: &Arc<dyn DriveFs>) -> Result<()> {
-    for dir in [FILES, PARTS] {
+    for dir in [PARTS, SHARED] {
         fs.make_dir(dir).map_err(failed("create", &**fs, dir))?;
         sync_dir(&**fs, dir)?;
     }
@@ -164,23 +204,34 @@ fn prepare(fs: &Arc<dyn DriveFs>) -> Result<()> {
             unlink_if_there(&**fs, &name)?;
         }
     }
-    spare::fill(fs)?;
+    remove_log(&**fs)?;
     sync_dir(&**fs, "")
 }
 
-fn write_labels(platform: &dyn Platform, fses: &[Arc<dyn DriveFs>], labels: impl Iterator<Item = Label>) -> Result<()> {
+/// Removes the files of a log that no label of an epoch above 0 names.
+fn remove_log(fs: &dyn DriveFs) -> Result<()> {
+    let Some(names) = absent_is_none(fs.list(LOG)).map_err(failed("list", fs, LOG))? else { return Ok(()) };
+    for name in names {
+        unlink_if_there(fs, &format!("{LOG}/{name}"))?;
+    }
+    sync_dir(fs, LOG)
+}
+
+fn write_labels(platform: &dyn Platform, fses: &[Arc<dyn DriveFs>], body: &LabelBody) -> Result<()> {
     let mut files = Vec::new();
-    for (fs, label) in fses.iter().zip(labels) {
-        files.push((fs, label_bytes(&label, fs.location())?));
+    for (index, fs) in (0u16..).zip(fses) {
+        let failed = |why| Error::invalid(format!("the label of drive {}", fs.location().display()), why);
+        files.push((fs, body.label_of(index).to_bytes().map_err(failed)?));
     }
     Staged::write(platform, files.iter().map(|(fs, bytes)| (*fs, LABEL.to_owned(), bytes.as_slice())))?.commit()
 }
 
-/// Removes the labels that were written, so that the drives are free again.
+/// Removes what was written, the labels last, so that the drives are free again.
 fn take_back(fses: &[Arc<dyn DriveFs>], error: Error) -> Error {
     let mut freed = Ok(());
     for fs in fses {
-        freed = freed.and(unlink_if_there(&**fs, LABEL).and_then(|()| sync_dir(&**fs, "")));
+        let removed = remove_log(&**fs).and_then(|()| unlink_if_there(&**fs, LABEL));
+        freed = freed.and(removed.and_then(|()| sync_dir(&**fs, "")));
     }
     match freed {
         Ok(()) => error,

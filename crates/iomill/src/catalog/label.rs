@@ -8,6 +8,8 @@ use super::id::Id;
 use super::text::{self, FORMAT, Signature, TextError};
 
 pub use crate::layout::{DRIVES_MAX, WEIGHT_MAX};
+/// Most drives with a copy of the log.
+pub const COPIES_MAX: usize = 3;
 /// Largest label in bytes: 256 drives with paths of 4,096 bytes, escaped, fit.
 pub(super) const LABEL_MAX_BYTES: usize = 8 << 20;
 
@@ -31,8 +33,26 @@ pub struct LabelDrive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DriveState {
-    /// It holds parts and records.
+    /// It holds parts.
     In,
+    /// It comes in, and gets parts. This version serves no array with such a drive, nor with those below.
+    Coming,
+    /// It gets no new parts.
+    Leaving,
+    /// It has left. Its index is not used again.
+    Gone,
+}
+
+/// Names of what a program must know to use the array. This version knows none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelFeatures {
+    /// A program that does not know one may use the array.
+    pub compatible: Vec<String>,
+    /// A program that does not know one may only read.
+    pub read_only: Vec<String>,
+    /// A program that does not know one must not use the array.
+    pub incompatible: Vec<String>,
 }
 
 /// A label.
@@ -49,19 +69,61 @@ pub struct Label {
     pub drive: Id,
     /// The index of that drive.
     pub index: u16,
+    /// On how many drives the log is to be: the first so many.
+    pub copies: u16,
+    /// The drives with a log that counts, by index (C10).
+    pub voters: Vec<u16>,
+    /// What a program must know.
+    pub features: LabelFeatures,
     /// All drives, by index.
     pub drives: Vec<LabelDrive>,
 }
 
+/// What all labels of an epoch say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LabelBody {
+    pub(super) array: Id,
+    pub(super) epoch: u64,
+    pub(super) copies: u16,
+    pub(super) voters: Vec<u16>,
+    pub(super) features: LabelFeatures,
+    pub(super) drives: Vec<LabelDrive>,
+}
+
+impl LabelBody {
+    /// The label of one drive.
+    pub(super) fn label_of(&self, index: u16) -> Label {
+        let LabelBody { array, epoch, copies, voters, features, drives } = self.clone();
+        let drive = drives[usize::from(index)].id;
+        Label { format: FORMAT, array, epoch, drive, index, copies, voters, features, drives }
+    }
+}
+
 impl Label {
-    /// The label of the drive that the list gives as `own`.
-    pub(super) fn of(own: &LabelDrive, array: Id, epoch: u64, drives: Vec<LabelDrive>) -> Label {
-        Label { format: FORMAT, array, epoch, drive: own.id, index: own.index, drives }
+    /// What all labels of its epoch say.
+    pub(super) fn body(&self) -> LabelBody {
+        let Label { array, epoch, copies, voters, features, drives, .. } = self.clone();
+        LabelBody { array, epoch, copies, voters, features, drives }
     }
 
     /// Whether both say the same about the array. The drives that carry them may differ.
     pub(super) fn agrees_with(&self, other: &Label) -> bool {
-        self.array == other.array && self.epoch == other.epoch && self.drives == other.drives
+        self.body() == other.body()
+    }
+
+    /// Why this version cannot use the array.
+    pub(super) fn is_beyond(&self, writes: bool) -> Option<String> {
+        let later = "a later version of iomill made it so; use that version";
+        let features = &self.features;
+        if let Some(feature) = features.incompatible.first() {
+            return Some(format!("the array has the feature {feature:?}, which this version does not know; {later}"));
+        }
+        if let Some(feature) = features.read_only.first().filter(|_| writes) {
+            let help = "open it for reading, or use the version of iomill that made it so";
+            return Some(format!("the array has the feature {feature:?}, which this version cannot write; {help}"));
+        }
+        let other = self.drives.iter().find(|drive| drive.state != DriveState::In)?;
+        Some(format!("drive {} is {:?}; {later}", other.index, other.state))
     }
 
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>, String> {
@@ -87,6 +149,17 @@ impl Label {
             if drive.weight == 0 || drive.weight > WEIGHT_MAX {
                 return Some(format!("gives drive {place} the weight {}; it is 1 to {WEIGHT_MAX}", drive.weight));
             }
+        }
+        if self.copies == 0 || usize::from(self.copies) > COPIES_MAX.min(count) {
+            return Some(format!("has {} copies of the log for {count} drives", self.copies));
+        }
+        let mut voters = self.voters.clone();
+        voters.sort_unstable();
+        voters.dedup();
+        let are_voters = (1..=COPIES_MAX).contains(&voters.len()) && voters == self.voters;
+        if !are_voters || voters.iter().any(|voter| usize::from(*voter) >= count) {
+            let what = format!("has the voters {:?}; they are 1 to {COPIES_MAX} drives in rising order", self.voters);
+            return Some(what);
         }
         match self.drives.get(usize::from(self.index)) {
             Some(own) if own.id == self.drive => None,

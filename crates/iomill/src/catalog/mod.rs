@@ -1,89 +1,84 @@
 //! The catalog: which drives make up an array, which files it has, and how long each is.
 //!
-//! Goals: every change is all-or-nothing over a crash at any point, and durable on all drives when it is acknowledged. An error
-//! about a drive names that drive. Non-goals: the data of files; which files are open (the caller knows that); speed of changes
-//! (each costs a few syncs per drive). `docs/format.md` describes the bytes.
+//! Goals: every change is all or nothing over a crash at any point, and durable on all copies of the log when it is acknowledged. An error
+//! about a drive names that drive. Non-goals: the data of files; which files are open (the caller knows that). `docs/format.md`
+//! describes the bytes, and `docs/catalog.md` the log, with the rules C1 and up.
 //!
-//! All I/O goes through [`DriveFs`](crate::sys::fs::DriveFs) and [`Platform`]. The catalog uses no thread, no clock and no other
-//! file operation, so that a simulator can run all of it on one thread.
+//! All I/O goes through [`DriveFs`](crate::sys::fs::DriveFs) and [`Platform`]. The catalog uses no clock but [`Platform::unix_ns`], and no other
+//! file operation. Its only thread writes checkpoints, where there may be threads. So a simulator can run all of it on one thread.
 //!
 //! # Rules
 //!
-//! 1. *Form.* Labels and records are TOML with a format number, and a last line with a checksum over all bytes before. An unknown
-//!    key is an error, and so is a later format. Only `check --repair` accepts `# checksum none`, and signs it: so a person can
-//!    mend a file.
-//! 2. *Replacing.* A temporary file of unpredictable name in the same directory replaces a file: written, synced, renamed,
-//!    directory synced. A change of several drives writes and syncs all temporary files before the first rename. So a full drive
-//!    refuses the change while nothing has changed. The next writer removes temporary files that are left.
-//! 3. *Create.* Empty parts and lengths of 0 are made durable first. Then the record (generation 1) goes to every drive of the
-//!    array. Parts and lengths without a record are the traces of a crash. The next writer removes them when all those parts are
-//!    empty. A part that holds bytes but has no record is never removed.
-//! 4. *Delete.* A tombstone (next generation, state `deleted`) is made durable on every drive. Then parts are cut and unlinked,
-//!    and lengths unlinked, durably. Then the tombstones go. The next writer that finds a tombstone finishes the deletion.
-//! 5. *Rename.* A rename is one new generation with the new name. When it replaces a file, the record names that file's id in
-//!    `replaces`. The replaced file is then dead, whatever its own record says, and is deleted by rule 4. While its tombstone is
-//!    not yet durable on every drive, no other change begins. So the record that names a dead file is never lost before the
-//!    tombstone.
-//! 6. *Versions.* The highest valid generation rules among the copies of a record. A writer updates the other copies at open and
-//!    notes it. Readers do so in memory. Two cases are errors: copies of one generation with different bytes, and a record
-//!    without any good copy.
-//! 7. *Labels.* The label with the highest epoch rules; labels of one epoch agree. All drives that it lists must be there, each
+//! 1. *Form.* Labels are TOML with a format number, and a last line with a checksum over all bytes before. An unknown key is an error, and
+//!    so is another format. Only `check --repair` accepts `# checksum none`, and signs it: so a person can mend a label.
+//! 2. *Replacing.* A temporary file of unpredictable name in the same directory replaces a label: written, synced, renamed, directory
+//!    synced. The next writer removes temporary files that are left.
+//! 3. *Labels.* The label with the highest epoch rules; labels of one epoch agree. All drives that it lists must be there, each
 //!    once, found by hints and proven by ids. A writer that finds drives in other places writes labels with the next epoch.
-//! 8. *Lock.* `lock` is made once, never replaced, and locked on every drive in the order of indices: exclusively by the writer,
+//! 4. *Lock.* `lock` is made once, never replaced, and locked on every drive in the order of indices: exclusively by the writer,
 //!    shared by readers. Labels are read again under the lock.
-//! 9. *Init.* Labels are written with epoch 0 on all drives, then with epoch 1. So a drive with epoch 0 has never held a file,
-//!    and a later init may take it. An array opens when at least one of its labels has left epoch 0, since then all drives have
-//!    theirs.
-//! 10. *Length.* A length has two slots, written in turn, on up to three drives; the highest valid sequence rules. A length is
-//!     published on all its copies, or the publisher gets an error. A failed sequence number is never used again. The slot of the
-//!     last good length is not touched before a later one is good.
-//! 11. *Failure.* A change that fails before its first rename has not happened. A change that fails later is superseded on all
-//!     drives by a next generation with the old content (for a create, a tombstone). It has not happened then either. When that
-//!     fails too the outcome is unknown, and the catalog takes no more changes.
-//! 12. *Space.* Each drive keeps a little space in `spare`. When the drive is full, a delete, and the superseding of a failed
-//!     change, gives that space up. So a full array can always be emptied. The space is taken again afterwards.
-//! 13. *Building on what is found.* The changes of a killed process may be in memory only. A writer syncs the directories of
-//!     every drive, and the lengths it opens, before it builds on them.
+//! 5. *Init.* Labels are written with epoch 0 on all drives, then the log is made, then labels are written with epoch 1. So a drive with
+//!    epoch 0 has never held a file, and a later init may take it. An array opens when at least one of its labels has left epoch 0, since
+//!    then all drives have theirs.
+//! 6. *Building on what is found.* The changes of a killed process may be in memory only. A writer syncs the directories of every
+//!    drive, and all copies of the log (C11), before it builds on them.
+//! 7. *Removing.* Parts of a dying file are cut and unlinked. The record `gone` follows when the directories are synced, for many files
+//!    together. The next writer does what is left (C23).
+//! 8. *Closing.* After the lock is given back, nothing of the drives is touched.
 
+pub mod by_hand;
 mod change;
 mod check;
 mod discovery;
+mod draft;
 mod id;
 mod init;
+pub mod journal;
 mod label;
-mod length;
+mod labels;
+mod listing;
+pub mod log;
 mod name;
 mod open;
-mod plan;
+mod problem;
 mod record;
-mod scan;
-mod spare;
+mod remove;
+mod small;
+pub mod state;
 mod store;
 mod text;
+mod text_form;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
+pub use change::When;
 pub use check::{Report, check};
+pub use draft::Draft;
 pub use id::Id;
-pub use label::{DRIVES_MAX, DriveState, Label, LabelDrive, WEIGHT_MAX, parse_label};
-pub use length::LengthFile;
+pub use label::{COPIES_MAX, DRIVES_MAX, DriveState, Label, LabelDrive, WEIGHT_MAX, parse_label};
+pub use listing::{Found, Position};
+pub use log::record::{BLOCK_MAX_BYTES, Extent, PAGE_BYTES};
 pub use name::{ATTRIBUTE_KEY_MAX_BYTES, NAME_MAX_BYTES, check_attribute_key, check_name};
-pub use plan::{Problem, Severity};
-pub use record::{
-    BLOCK_MAX_BYTES, FileSpec, LENGTH_COPIES_MAX, PAGE_BYTES, RECORD_MAX_BYTES, Record, RecordState, length_path,
-    parse_record, part_path, record_path,
-};
+pub use problem::{Problem, Severity};
+pub use record::{FileSpec, Record, part_path};
+pub use small::{SharedPart, shared_path};
 pub use store::Drive;
 pub use text::TextError;
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::Handle;
+use journal::Journal;
+use journal::commits::Ticket;
+use labels::Labels;
+use log::record::FileRecord;
+use small::SmallFiles;
+use state::files::Files;
 use store::Locks;
 
 /// How to open an array's catalog.
@@ -97,33 +92,36 @@ pub enum OpenMode {
     Peek,
 }
 
-/// The catalog of an open array. Closes when it is dropped.
+/// The catalog of an open array. Drop it after [`Catalog::close`]; a drop alone is like the end of the process.
 #[derive(Debug)]
 pub struct Catalog {
     platform: Arc<dyn Platform>,
     mode: OpenMode,
     id: Id,
-    epoch: u64,
-    /// Whether all labels are right. A writer corrects them, but may fail.
-    labels_agree: bool,
-    /// By index.
-    drives: Vec<Drive>,
-    /// Serializes changes. Locked before `index` and `notices`, which are never held over I/O.
-    changes: Mutex<Changes>,
-    /// The files there are, by name.
-    index: Mutex<BTreeMap<String, Arc<Record>>>,
-    notices: Mutex<Vec<String>>,
+    labels: Labels,
+    store: Store,
+    small: SmallFiles,
+    /// Whether changes of names and attributes wait until they are durable (C19).
+    syncs_changes: bool,
+    /// The last change that did not wait.
+    unsynced: Mutex<Ticket>,
+    /// Dying files without a handle, each with a change that is not before its own. They wait until that is durable (C21). Then a thread
+    /// takes the ticket and removes the file. The number stays until a record says that the file is gone. So no other thread removes it, too.
+    waiting: Mutex<BTreeMap<u64, Option<Ticket>>>,
+    /// Dying files of which the parts are unlinked, and not yet durably (rule 7).
+    removed: Mutex<Vec<u64>>,
+    /// Held for reading by what writes to the drives (rule 8).
+    is_closed: RwLock<bool>,
     locks: Mutex<Locks>,
 }
 
-/// What governs changes.
-#[derive(Debug, Default)]
-struct Changes {
-    /// Why the catalog takes no more changes (rule 11).
-    failed: Option<String>,
-    closed: bool,
-    /// Tombstones of replaced files that are not yet known to be durable on every drive (rule 5).
-    unsettled: Vec<Record>,
+/// Where the files are known.
+#[derive(Debug)]
+enum Store {
+    /// In a writer.
+    Journal(Box<Journal>),
+    /// In a process that reads.
+    Files(Box<Files>),
 }
 
 impl Catalog {
@@ -132,14 +130,19 @@ impl Catalog {
         self.id
     }
 
-    /// The epoch of the labels, as they were read or written at open.
+    /// The epoch of the labels.
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        lock(&self.labels.body).epoch
+    }
+
+    /// The drives with a copy of the log that counts, by index.
+    pub fn voters(&self) -> Vec<u16> {
+        lock(&self.labels.body).voters.clone()
     }
 
     /// All drives, by index.
     pub fn drives(&self) -> &[Drive] {
-        &self.drives
+        &self.labels.drives
     }
 
     /// How it was opened.
@@ -154,25 +157,84 @@ impl Catalog {
 
     /// Problems found so far that do not hinder use, one line each.
     pub fn notices(&self) -> Vec<String> {
-        lock(&self.notices).clone()
+        self.labels.notices.all()
+    }
+
+    /// Looks at the files. `look` does no I/O and takes no other lock.
+    fn with_files<R>(&self, look: impl FnOnce(&Files) -> R) -> R {
+        match &self.store {
+            Store::Journal(journal) => look(&journal.files()),
+            Store::Files(files) => look(files),
+        }
+    }
+
+    /// Sets whether changes of names and attributes wait until they are durable. If not, they are durable with the next change that waits,
+    /// and after [`Catalog::sync_changes`].
+    pub fn set_syncs_changes(&mut self, syncs_changes: bool) {
+        self.syncs_changes = syncs_changes;
     }
 
     /// Names of the files that begin with `prefix`, sorted.
     pub fn list(&self, prefix: &str) -> Vec<String> {
-        let index = lock(&self.index);
-        let from = index.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        from.map(|(name, _)| name).take_while(|name| name.starts_with(prefix)).cloned().collect()
+        self.with_files(|files| {
+            let found = files.from(prefix).take_while(|file| file.name.starts_with(prefix));
+            found.map(|file| file.name.to_owned()).collect()
+        })
+    }
+
+    /// How many files have a name.
+    pub fn count(&self) -> usize {
+        self.with_files(|files| files.len() - files.dying().count())
+    }
+
+    /// The number of the file of that name.
+    pub fn number(&self, name: &str) -> Result<u64> {
+        self.check_known()?;
+        let found = self.with_files(|files| files.named(name).map(|file| file.number));
+        found.ok_or_else(|| Error::NotFound { name: name.to_owned() })
     }
 
     /// The record of the file of that name.
     pub fn record(&self, name: &str) -> Result<Arc<Record>> {
-        let found = lock(&self.index).get(name).cloned();
+        self.check_known()?;
+        let found = self.with_files(|files| files.named(name).map(|file| self.record_of(files, &file)));
         found.ok_or_else(|| Error::NotFound { name: name.to_owned() })
     }
 
+    /// The record of a file by its number, also of a dying one.
+    pub fn numbered(&self, number: u64) -> Option<Arc<Record>> {
+        self.with_files(|files| files.numbered(number).map(|file| self.record_of(files, &file)))
+    }
+
     /// The records of all files, sorted by name.
+    #[cfg(test)]
     pub fn records(&self) -> Vec<Arc<Record>> {
-        lock(&self.index).values().cloned().collect()
+        self.with_files(|files| files.from("").map(|file| self.record_of(files, &file)).collect())
+    }
+
+    /// The records of the files in some slots that have a name.
+    fn in_slots(&self, slots: Range<u32>) -> Vec<Record> {
+        self.with_files(|files| {
+            let live = slots.filter_map(|slot| files.in_slot(slot)).filter(|file| !file.name.is_empty());
+            live.map(|file| Record::of(self.id, files, &file)).collect()
+        })
+    }
+
+    /// The id of a file, by its number.
+    pub fn id_of(&self, number: u64) -> Id {
+        record::file_id(self.id, number)
+    }
+
+    fn record_of(&self, files: &Files, file: &FileRecord<'_>) -> Arc<Record> {
+        Arc::new(Record::of(self.id, files, file))
+    }
+
+    /// An error if a change has failed on all copies of the log. What is in memory may be wrong then.
+    fn check_known(&self) -> Result<()> {
+        match &self.store {
+            Store::Journal(journal) => journal.check(),
+            Store::Files(_) => Ok(()),
+        }
     }
 
     /// The descriptors that hold the array's lock. They are registered in every ring of a writer, so that the lock
@@ -181,18 +243,33 @@ impl Catalog {
         lock(&self.locks).files().iter().map(|file| file.handle()).collect()
     }
 
-    /// Gives the lock back. Later changes fail. A second close does nothing.
+    /// Makes all changes durable, and gives the lock back. Later changes fail. A second close does nothing.
     pub fn close(&self) -> Result<()> {
-        lock(&self.changes).closed = true;
-        lock(&self.locks).release()
+        let mut is_closed = self.is_closed.write().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *is_closed, true) {
+            return Ok(());
+        }
+        let closed = match &self.store {
+            Store::Journal(journal) => {
+                let committed = journal.commit_all();
+                self.remove_waiting(journal);
+                self.settle_removed(journal);
+                committed.and(journal.close())
+            }
+            Store::Files(_) => Ok(()),
+        };
+        self.small.close();
+        closed.and(lock(&self.locks).release())
     }
 
     /// Notes a problem that is not worth an error; once, however often it happens.
     fn notice(&self, text: String) {
-        let mut notices = lock(&self.notices);
-        if !notices.contains(&text) {
-            notices.push(text);
-        }
+        self.labels.notices.add(text);
+    }
+
+    fn drives_of<'a>(&'a self, indices: &'a [u16]) -> impl Iterator<Item = &'a Drive> {
+        // No layout has an index beyond the array: `open` refuses such a one, and `layout_of` makes none.
+        indices.iter().filter_map(|&index| self.drives().get(usize::from(index)))
     }
 }
 

@@ -1,123 +1,187 @@
-//! Opening an array: find the drives, lock them, read their records, finish changes that a crash interrupted.
+//! Opening an array: find the drives, lock them, and read the log.
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, RwLock};
 
 use super::discovery::{self, FoundArray};
-use super::label::Label;
-use super::plan::{Act, Plan, Step};
-use super::scan::{Scan, ScanDepth};
-use super::store::{FILES, LABEL, LOCK, Locks, PARTS, Staged, sync_dir, unlink_if_there};
+use super::journal::{Journal, Upkeep, read_files};
+use super::label::LabelBody;
+use super::labels::{Labels, Notices, label_bytes};
+use super::log::merged::Voter;
+use super::log::writer::{LogPlace, SEGMENT_MIN_BYTES};
+use super::small::SmallFiles;
+use super::state::files::Files;
+use super::store::{
+    LABEL, LOCK, LOG, Locks, PARTS, SHARED, Staged, TEMPORARY, failed, full_path, sync_dir, unlink_if_there,
+};
 use super::text::Signature;
-use super::{Catalog, Changes, OpenMode, length_path, part_path};
+use super::{Catalog, Drive, OpenMode, Store, lock};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::Lock;
 
+/// Bytes of the first segment of the log. Tests copy their drives often.
+pub(super) const FIRST_SEGMENT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { SEGMENT_MIN_BYTES };
+
 /// How often to start again when another process changes the array between two looks.
 const TRIES: usize = 5;
+
+/// An array with its drives found and locked. Its files are still unknown.
+#[derive(Debug)]
+pub(super) struct Opening {
+    platform: Arc<dyn Platform>,
+    mode: OpenMode,
+    locks: Locks,
+    pub(super) labels: Labels,
+    /// Whether all labels are right. A writer corrects them, but may fail.
+    pub(super) labels_agree: bool,
+    /// Whether a writer compares all copies of the log as a whole, which finds rot.
+    pub(super) compares_all: bool,
+}
 
 impl Catalog {
     /// Opens the array that the drives in `starts` belong to; one of them is enough.
     pub fn open(platform: &Arc<dyn Platform>, starts: &[PathBuf], mode: OpenMode) -> Result<Catalog> {
-        let (array, locks) = lock_array(&**platform, starts, mode, Signature::Required)?;
-        if mode == OpenMode::Peek {
-            return Catalog::peek(platform, array);
-        }
-        let catalog = Catalog::assemble(platform, mode, array, locks)?;
-        let depth = if mode == OpenMode::Writer { ScanDepth::All } else { ScanDepth::Records };
-        let plan = Plan::make(&catalog.drives, Scan::read(&catalog.drives, depth, Signature::Required)?)?;
-        plan.refuse_faults()?;
-        catalog.adopt(plan)?;
-        if mode == OpenMode::Writer {
-            catalog.fill_spares();
-        }
-        Ok(catalog)
-    }
-
-    /// Without a lock, a look may see the middle of a change. A second look then sees the change done.
-    fn peek(platform: &Arc<dyn Platform>, array: FoundArray) -> Result<Catalog> {
-        let catalog = Catalog::assemble(platform, OpenMode::Peek, array, Locks::default())?;
-        let look = || {
-            let scan = Scan::read(&catalog.drives, ScanDepth::Records, Signature::Required)?;
-            let plan = Plan::make(&catalog.drives, scan)?;
-            plan.refuse_faults()?;
-            Ok(plan)
+        let open = || {
+            let (array, locks) = lock_array(&**platform, starts, mode, Signature::Required)?;
+            Opening::new(platform, mode, array, locks)?.into_catalog()
         };
-        let mut plan: Result<Plan> = look();
-        for _ in 1..TRIES {
-            if plan.is_ok() {
+        let mut opened = open();
+        // Without a lock, a look may see the middle of a change of the labels. A second look then sees the change done.
+        for _ in 1..if mode == OpenMode::Peek { TRIES } else { 1 } {
+            if opened.is_ok() {
                 break;
             }
-            plan = look();
+            opened = open();
         }
-        catalog.adopt(plan?)?;
-        Ok(catalog)
+        opened
     }
+}
 
-    /// A catalog over found and locked drives, its files still unknown. A writer updates the labels here.
-    pub(super) fn assemble(
+impl Opening {
+    /// A writer updates the labels here.
+    pub(super) fn new(
         platform: &Arc<dyn Platform>,
         mode: OpenMode,
         array: FoundArray,
         locks: Locks,
-    ) -> Result<Catalog> {
-        let mut catalog = Catalog {
+    ) -> Result<Opening> {
+        let labels = Labels {
             platform: Arc::clone(platform),
-            mode,
-            id: array.label.array,
-            epoch: array.label.epoch,
-            labels_agree: false,
-            drives: array.drives(),
-            changes: Mutex::new(Changes::default()),
-            index: Mutex::default(),
-            notices: Mutex::default(),
-            locks: Mutex::new(locks),
+            drives: array.drives().into(),
+            body: Arc::new(Mutex::new(array.label.body())),
+            notices: Arc::new(Notices::default()),
         };
+        let mut opening =
+            Opening { platform: Arc::clone(platform), mode, locks, labels, labels_agree: false, compares_all: false };
         if mode == OpenMode::Writer {
-            catalog.settle_directories()?;
-            catalog.update_labels(&array)?;
+            if let Some(why) = array.label.is_beyond(true) {
+                let path = opening.drives()[0].path().to_owned();
+                return Err(Error::Drive { path, why });
+            }
+            opening.settle_directories()?;
+            opening.update_labels(&array)?;
         }
+        Ok(opening)
+    }
+
+    pub(super) fn drives(&self) -> &[Drive] {
+        &self.labels.drives
+    }
+
+    pub(super) fn body(&self) -> LabelBody {
+        lock(&self.labels.body).clone()
+    }
+
+    /// The drives with a copy of the log that counts.
+    pub(super) fn voters(&self) -> Vec<Voter> {
+        self.body().voters.iter().map(|index| self.voter(*index)).collect()
+    }
+
+    fn voter(&self, index: u16) -> Voter {
+        let drive = usize::from(index);
+        Voter { drive, fs: Arc::clone(&self.drives()[drive].fs) }
+    }
+
+    /// Reads the log. A writer makes its copies equal first, and removes what deleted files have left.
+    pub(super) fn into_catalog(self) -> Result<Catalog> {
+        let body = self.body();
+        let store = if self.mode == OpenMode::Writer {
+            let place = LogPlace {
+                platform: Arc::clone(&self.platform),
+                array: body.array,
+                segment_bytes: FIRST_SEGMENT_BYTES,
+                compares_all: self.compares_all,
+            };
+            let left = (0..body.copies).filter(|index| !body.voters.contains(index));
+            let back: Vec<Voter> = left.map(|index| self.voter(index)).collect();
+            let labels = Box::new(self.labels.clone());
+            let voters = self.voters();
+            let journal = Journal::open(place, Upkeep::default(), &voters, &back, body.epoch, labels)?;
+            self.check_layouts(&journal.files())?;
+            Store::Journal(Box::new(journal))
+        } else {
+            let (files, _) = read_files(&self.voters(), body.array)?;
+            self.check_layouts(&files)?;
+            Store::Files(Box::new(files))
+        };
+        let catalog = Catalog {
+            platform: self.platform,
+            mode: self.mode,
+            id: body.array,
+            labels: self.labels,
+            store,
+            small: SmallFiles::default(),
+            syncs_changes: true,
+            unsynced: Mutex::default(),
+            waiting: Mutex::default(),
+            removed: Mutex::default(),
+            is_closed: RwLock::new(false),
+            locks: Mutex::new(self.locks),
+        };
+        catalog.remove_all_dying();
         Ok(catalog)
     }
 
-    /// Takes over the files of a plan. A writer first takes the plan's steps. Every process notes them.
-    pub(super) fn adopt(&self, plan: Plan) -> Result<()> {
-        for step in &plan.steps {
-            if self.is_writer() {
-                self.take(step)?;
-            }
-            let done = if self.is_writer() { "put right" } else { "left as it is, this process does not write" };
-            self.notice(format!("{}: {} ({done})", step.problem.path.display(), step.problem.what));
-        }
-        for remark in &plan.remarks {
-            self.notice(format!("{}: {}; {}", remark.path.display(), remark.what, remark.advice));
-        }
-        *super::lock(&self.index) = plan.live;
-        Ok(())
+    /// An error if a layout names a drive that the array does not have.
+    pub(super) fn check_layouts(&self, files: &Files) -> Result<()> {
+        let count = self.drives().len();
+        let beyond = |index: u16| usize::from(index) >= count;
+        let bad = files.layouts().find(|layout| layout.drives.iter().any(|(index, _)| beyond(*index)));
+        let Some(layout) = bad else { return Ok(()) };
+        Err(Error::Corrupt {
+            path: full_path(&*self.drives()[0].fs, LOG),
+            why: format!("layout {} names a drive beyond the {count} of the array; run `iomill check`", layout.number),
+        })
     }
 
-    /// Renames of a killed process may be in memory only. They must not vanish under what is built on them (rule 13).
+    /// Renames of a killed process may be in memory only. They must not vanish under what is built on them (rule 6).
     fn settle_directories(&self) -> Result<()> {
-        for drive in &self.drives {
-            for dir in ["", FILES, PARTS] {
-                sync_dir(&*drive.fs, dir)?;
+        for drive in self.drives() {
+            let fs = &*drive.fs;
+            for name in fs.list("").map_err(failed("list", fs, ""))? {
+                if name.starts_with(TEMPORARY) {
+                    unlink_if_there(fs, &name)?;
+                }
+            }
+            for dir in ["", PARTS, SHARED] {
+                sync_dir(fs, dir)?;
             }
         }
         Ok(())
     }
 
-    /// Writes labels that are old, and all of them with the next epoch where drives have moved (rule 7). Paths are only hints, so
-    /// a full drive still opens; but no label may stay at epoch 0 (rule 9).
+    /// Writes labels that are old, and all of them with the next epoch where drives have moved (rule 3). Paths are only hints, so
+    /// a full drive still opens; but no label may stay at epoch 0 (rule 5).
     fn update_labels(&mut self, array: &FoundArray) -> Result<()> {
         let places = array.found_places();
         let moved = places != array.label.drives;
         let epoch = if moved { array.label.epoch + 1 } else { array.label.epoch };
-        let behind = |label: &Label, signed: bool| moved || label.epoch != epoch || !signed;
+        let body = LabelBody { epoch, drives: places, ..array.label.body() };
         let mut labels = Vec::new();
-        for ((drive, found), own) in self.drives.iter().zip(&array.found).zip(&places) {
-            if behind(&found.label, found.signed) {
-                labels.push((drive, label_bytes(&Label::of(own, self.id, epoch, places.clone()), drive.path())?));
+        for (drive, found) in self.labels.drives.iter().zip(&array.found) {
+            if moved || found.label.epoch != epoch || !found.signed {
+                labels.push((drive, label_bytes(&body.label_of(drive.index), drive)?));
             }
         }
         if labels.is_empty() {
@@ -127,46 +191,30 @@ impl Catalog {
         let files = labels.iter().map(|(drive, bytes)| (&drive.fs, LABEL.to_owned(), bytes.as_slice()));
         match Staged::write(&*self.platform, files).and_then(Staged::commit) {
             Ok(()) => {
-                self.epoch = epoch;
-                self.labels_agree = true;
                 let paths: Vec<_> = labels.iter().map(|(drive, _)| drive.path().display().to_string()).collect();
-                self.notice(format!("labels updated to epoch {epoch} on {}", paths.join(", ")));
+                self.labels.notices.add(format!("labels updated to epoch {epoch} on {}", paths.join(", ")));
+                *lock(&self.labels.body) = body;
+                self.labels_agree = true;
             }
             Err(error) if array.found.iter().all(|found| found.label.epoch > 0 && found.signed) => {
-                self.notice(format!("the labels could not be updated, the next writer tries again: {error}"));
+                // Some labels may have the new epoch, so the next one that is announced must be higher.
+                lock(&self.labels.body).epoch = epoch;
+                self.labels
+                    .notices
+                    .add(format!("the labels could not be updated, the next writer tries again: {error}"));
             }
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Takes one step of a plan.
-    fn take(&self, step: &Step) -> Result<()> {
-        match &step.act {
-            Act::Remove { drive, path } => unlink_if_there(&*self.drives[*drive].fs, path),
-            Act::Rewrite { drive, path, bytes } => {
-                let file = (&self.drives[*drive].fs, path.clone(), bytes.as_slice());
-                Staged::write(&*self.platform, [file])?.commit()
-            }
-            Act::Bury(tombstone) => self.write_record(tombstone),
-            Act::Finish(tombstone) => self.finish_deletion(tombstone),
-            Act::RemoveOrphan(id) => {
-                for drive in &self.drives {
-                    unlink_if_there(&*drive.fs, &part_path(id))?;
-                    unlink_if_there(&*drive.fs, &length_path(id))?;
-                }
-                Ok(())
-            }
-        }
+    /// Gives the locks back without reading the log.
+    pub(super) fn close(mut self) -> Result<()> {
+        self.locks.release()
     }
 }
 
-/// The bytes of a label.
-pub(super) fn label_bytes(label: &Label, drive: &Path) -> Result<Vec<u8>> {
-    label.to_bytes().map_err(|why| Error::invalid(format!("the label of drive {}", drive.display()), why))
-}
-
-/// Finds the drives and locks them. Everything that was found before the lock was taken must still hold under it (rule 8).
+/// Finds the drives and locks them. Everything that was found before the lock was taken must still hold under it (rule 4).
 pub(super) fn lock_array(
     platform: &dyn Platform,
     starts: &[PathBuf],

@@ -14,18 +14,18 @@ use crate::sys::real_fs::DIRECTORY;
 pub(super) const LOCK: &str = "lock";
 /// Path of the label on each drive.
 pub(super) const LABEL: &str = "label";
-/// Directory of records and lengths.
-pub(super) const FILES: &str = "files";
+/// Directory of the log.
+pub(super) const LOG: &str = "log";
 /// Directory of parts.
 pub(super) const PARTS: &str = "parts";
-/// Path of the space set aside on each drive.
-pub(super) const SPARE: &str = "spare";
+/// Directory of parts that small files share.
+pub(super) const SHARED: &str = "shared";
 /// How names of temporary files begin.
 pub(super) const TEMPORARY: &str = "tmp-";
 
 /// Whether a name directly in a drive's directory is one of ours.
 pub(super) fn is_ours(name: &str) -> bool {
-    matches!(name, LOCK | LABEL | SPARE | FILES | PARTS) || name.starts_with(TEMPORARY)
+    matches!(name, LOCK | LABEL | LOG | PARTS | SHARED) || name.starts_with(TEMPORARY)
 }
 
 /// One drive of an open array.
@@ -73,12 +73,9 @@ pub(super) fn is_media_error(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::ENODATA))
 }
 
-/// Reads a file that fits into `buf`. A file that fills all of it is too large, and the caller's parser refuses it.
-pub(super) fn read_small<'a>(fs: &dyn DriveFs, path: &str, buf: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
-    let Some(handle) = absent_is_none(fs.open(path, Access::READ))? else { return Ok(None) };
-    let read = fs.read_at(handle, buf, 0);
-    fs.close(handle);
-    Ok(Some(&buf[..read?]))
+/// Whether a drive, or the user's share of it, is full.
+pub(super) fn is_full(error: &Error) -> bool {
+    matches!(error.errno(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 /// Reads at most `max` bytes of a file; the rest is cut off.

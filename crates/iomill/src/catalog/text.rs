@@ -1,4 +1,4 @@
-//! The form that labels and records share: TOML, then one last line `# checksum xxh3:<16 hex>` over all bytes before it.
+//! The form of a label: TOML, then one last line `# checksum xxh3:<16 hex>` over all bytes before it.
 //!
 //! Goals: a person can read them and, with `iomill check --repair`, mend them; a changed or missing byte is found.
 //! Non-goals: protection against malice.
@@ -12,15 +12,17 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::id::parse_hex_u64;
 
 /// The format this version writes, and the newest it reads.
-pub(super) const FORMAT: i64 = 1;
+pub(super) const FORMAT: i64 = 2;
 
 const CHECKSUM: &str = "# checksum ";
 
-/// Why a label or record cannot be used.
+/// Why a label cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextError {
     /// A later version wrote it, in this format.
     Newer(i64),
+    /// A version before the first release wrote it, in this format.
+    Older(i64),
     /// It does not hold what it should: what is wrong.
     Bad(String),
 }
@@ -32,6 +34,11 @@ impl fmt::Display for TextError {
                 f,
                 "is of format {format}, and this version of iomill knows formats up to {FORMAT}; \
                  use a version that knows format {format}"
+            ),
+            TextError::Older(format) => write!(
+                f,
+                "is of format {format}, which iomill had before its first release; copy the files out with that version \
+                 (`iomill get`), remove the directory `iomill` of each drive, and make a new array"
             ),
             TextError::Bad(why) => f.write_str(why),
         }
@@ -108,6 +115,7 @@ fn explain(text: &str, error: &toml::de::Error) -> TextError {
                 None => format!("cannot be read: {}", error.message()),
             })
         }
+        Some(format) if format > 0 => TextError::Older(format),
         Some(format) => TextError::Bad(format!("is of format {format}, which does not exist")),
         None => TextError::Bad(format!("cannot be read: {}", error.message())),
     }
@@ -142,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_is_sealed_opens() {
-        let body = Body { format: 1, word: "# checksum xxh3:00\n\"".to_owned() };
+        let body = Body { format: 2, word: "# checksum xxh3:00\n\"".to_owned() };
         let bytes = seal(&body).unwrap();
         let opened = open::<Body>(&bytes, Signature::Required).unwrap();
         assert!(opened.signed);
@@ -156,18 +164,23 @@ mod tests {
             TextError::Newer(7)
         );
         assert!(fault(&signed("format = 7\nnew = 1\n")).contains("knows format 7"));
-        assert!(fault(&signed("format = 1\nword = \"a\"\nwrod = 1\n")).contains("wrod"));
+        assert!(fault(&signed("format = 2\nword = \"a\"\nwrod = 1\n")).contains("wrod"));
+        assert_eq!(
+            open::<Body>(&signed("format = 1\nold = 1\n"), Signature::Required).unwrap_err(),
+            TextError::Older(1)
+        );
+        assert!(fault(&signed("format = 1\nold = 1\n")).contains("iomill get"));
         assert!(fault(&signed("format = 0\nword = \"a\"\n")).contains("does not exist"));
         assert!(fault(&signed("word = \"a\"\n")).contains("format"));
         assert!(fault(&signed("word = \n")).contains("cannot be read"));
         assert!(fault(b"").contains("empty"));
         assert!(fault(b"\xff\xfe\n").contains("not text"));
-        assert!(fault(b"format = 1\nword = \"a\"\n# checksum xxh3:0000000000000000\n").contains("checksum is wrong"));
+        assert!(fault(b"format = 2\nword = \"a\"\n# checksum xxh3:0000000000000000\n").contains("checksum is wrong"));
     }
 
     #[test]
     fn a_mended_text_counts_only_when_asked_for() {
-        let mended = b"# note to self\nword = \"b\" # was a\nformat = 1\n# checksum none\n";
+        let mended = b"# note to self\nword = \"b\" # was a\nformat = 2\n# checksum none\n";
         assert!(fault(mended).contains("check --repair"));
         let opened = open::<Body>(mended, Signature::Waived).unwrap();
         assert!(!opened.signed);

@@ -32,6 +32,19 @@ pub struct PlainPlace {
     pub is_new: bool,
 }
 
+/// A write that is to be durable.
+#[derive(Clone, Copy, Debug)]
+pub struct DurableWrite<'a> {
+    /// The drive of the file.
+    pub fs: &'a dyn DriveFs,
+    /// The file, open for writing.
+    pub handle: Handle,
+    /// What to write.
+    pub bytes: &'a [u8],
+    /// Where to write it, in bytes.
+    pub offset: u64,
+}
+
 /// The world in which an array lives.
 pub trait Platform: Send + Sync + fmt::Debug {
     /// Attaches to the drive in directory `path`, which must exist. With `create` it makes `<path>/iomill` first.
@@ -54,8 +67,24 @@ pub trait Platform: Send + Sync + fmt::Debug {
     /// Makes an engine for the calling thread.
     fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>>;
 
+    /// Writes to several files and makes that durable on each, at the same time if the platform can. The results are in the order of
+    /// `writes`. No flush is tried twice. Files that are open for direct I/O get bytes that suit it.
+    fn write_durably(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
+        let one = |write: &DurableWrite<'_>| {
+            write.fs.write_at(write.handle, write.bytes, write.offset)?;
+            write.fs.sync_data(write.handle)
+        };
+        writes.iter().map(one).collect()
+    }
+
     /// The clock.
     fn clock(&self) -> Arc<dyn Clock>;
+
+    /// Nanoseconds since the start of 1970 (UTC), for the times of files. They are only shown.
+    fn unix_ns(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_nanos() as u64)
+    }
 
     /// Fills `bytes` with random bytes, for ids and names of temporary files.
     fn random(&self, bytes: &mut [u8]) -> io::Result<()>;

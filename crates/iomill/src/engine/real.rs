@@ -3,6 +3,8 @@
 //! Goals: the fastest engine that a drive and the machine's rules allow, and a plain line if it is not the first
 //! choice. Non-goals: measuring which engine is faster.
 
+mod durably;
+
 use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,10 +16,11 @@ use std::time::Duration;
 use iomill_platform::mounts;
 use iomill_platform::tree::Tree;
 
+use self::durably::Flusher;
 use super::aio::AioEngine;
 use super::mmap::{self, MappedParts, MmapEngine};
 use super::null::NullEngine;
-use super::platform::{Choice, PlainPlace, Platform};
+use super::platform::{Choice, DurableWrite, PlainPlace, Platform};
 use super::posix::PosixEngine;
 use super::uring::UringEngine;
 use super::{Engine, EngineConfig, EngineKind};
@@ -44,6 +47,7 @@ pub struct RealPlatform {
     /// The parts that mmap engines have mapped, made with the first such engine. They belong to the platform, because
     /// keys of parts are unique in the process.
     mapped: OnceLock<Arc<MappedParts>>,
+    flusher: Flusher,
 }
 
 impl Platform for RealPlatform {
@@ -90,6 +94,10 @@ impl Platform for RealPlatform {
             EngineKind::Null => Box::new(NullEngine::new(config)),
             EngineKind::Simulated => return Err(no_simulation()),
         })
+    }
+
+    fn write_durably(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
+        self.flusher.write(writes)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

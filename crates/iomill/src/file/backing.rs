@@ -1,21 +1,23 @@
-//! What holds a file's bytes and its length: the traits [`Backing`] and [`KeepLength`], the [`Part`]s of a backing, and their [`Place`]s.
+//! What holds a file's bytes and its length: the trait [`Backing`], the [`Part`]s of a backing, and their [`Place`]s.
 //!
 //! Goals: the rooms above need not know whether a file is spread over an array. Non-goals: I/O, which goes by pieces on parts.
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::mark::Mark;
 use crate::engine::FileRef;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::exec::Exec;
 use crate::sys::fs::{Alignment, DriveFile};
 use crate::sys::sync::{AtomicU64, Ordering};
 
 /// One drive's share of an open file.
 #[derive(Debug)]
 pub struct Part {
-    /// The open part.
-    pub open: DriveFile,
+    /// The open part. `None` if it is empty and this process only reads: nothing asks for it then.
+    pub open: Option<Arc<DriveFile>>,
     /// Its handle and key, by which engines know it.
     pub file: FileRef,
     /// Index of its drive.
@@ -36,7 +38,13 @@ impl Part {
 
     /// Where it is, for messages.
     pub fn path(&self) -> PathBuf {
-        self.open.full_path()
+        self.open.as_ref().map(|open| open.full_path()).unwrap_or_default()
+    }
+
+    /// The open part of a file that is open for writing, or that has bytes in it.
+    pub fn open(&self) -> Result<&DriveFile> {
+        let why = || Error::invalid("a part that is empty", "no process that only reads has it open");
+        self.open.as_deref().ok_or_else(why)
     }
 }
 
@@ -72,16 +80,66 @@ pub trait Backing: fmt::Debug + Send + Sync {
     /// Whether a later opening can tell that the file is as it was when it was closed.
     fn is_known(&self) -> bool;
 
-    /// The file's name when it was opened.
+    /// The file's name when it was opened. A draft has the name that it got.
     fn name(&self) -> &str;
 
     /// The block size in bytes, a multiple of the page. The bytes of a block lie in one part, one after the other.
     fn block_bytes(&self) -> u64;
 
-    /// Its parts.
+    /// Its parts. None before it has any.
     fn parts(&self) -> &[Part];
 
-    /// Where a byte is, by its offset in bytes.
+    /// Whether its bytes lie in a part that other files share. Only the bytes within `Part::reserved` are its own then.
+    fn is_small(&self) -> bool {
+        false
+    }
+
+    /// Makes a place for `end` bytes if it has none. The caller holds `FileState::grow`.
+    fn make_place(&self, exec: &Exec, end: u64) -> Result<()> {
+        let _always_has_one = (exec, end);
+        Ok(())
+    }
+
+    /// Whether it needs another place for `end` bytes.
+    fn must_move(&self, end: u64) -> bool {
+        let _never = end;
+        false
+    }
+
+    /// Moves its first `len` bytes to a place for `end` bytes. The gate is closed, and the caller holds `FileState::grow`.
+    fn move_for(&self, exec: &Exec, len: u64, end: u64) -> Result<()> {
+        let _never = (exec, len, end);
+        Ok(())
+    }
+
+    /// Makes what is its own beyond `len` bytes in a shared part read as zero. Nothing is in flight.
+    fn clear_beyond(&self, len: u64) -> Result<()> {
+        let _none = len;
+        Ok(())
+    }
+
+    /// Makes what was written to a shared part durable. `None` if it has none.
+    fn flush_shared(&self) -> Option<Result<()>> {
+        None
+    }
+
+    /// Makes a length durable, in bytes, and where the bytes are.
+    fn publish(&self, len: u64) -> Result<()>;
+
+    /// Notes that the file was modified, when its length has not changed.
+    fn touch(&self) -> Result<()>;
+
+    /// Makes changes of names durable that did not wait for that.
+    fn sync_changes(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes the names of new parts durable. After an error it is not known which are.
+    fn settle_names(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Where a byte is, by its offset in bytes. It has parts.
     fn locate(&self, offset: u64) -> Place;
 
     /// The bytes that a part must have at least when the file is `len` bytes long.
@@ -89,10 +147,4 @@ pub trait Backing: fmt::Debug + Send + Sync {
 
     /// Ranges of a part, up to `part_end`, that hold no byte of a file of `len` bytes: (offset, length) in bytes.
     fn unused_ranges(&self, part: usize, len: u64, part_end: u64) -> Vec<(u64, u64)>;
-}
-
-/// Keeps a file's length over a crash.
-pub trait KeepLength: fmt::Debug + Send {
-    /// Makes a length durable, in bytes.
-    fn publish(&mut self, len: u64) -> Result<()>;
 }

@@ -16,7 +16,7 @@
 use std::sync::OnceLock;
 
 use super::FileState;
-use super::backing::{KeepLength, Part};
+use super::backing::Part;
 #[cfg(all(test, iomill_models))]
 use super::mark::Mark;
 use crate::drive::Piece;
@@ -64,7 +64,6 @@ impl<T> Syncs<T> {
 #[derive(Debug)]
 pub struct DurableLength {
     pub len: u64,
-    pub keeper: Box<dyn KeepLength>,
 }
 
 /// A sync under way. Between its begin and [`SyncTurn::finish`] the pages that it is to cover are flushed.
@@ -103,17 +102,23 @@ impl FileState {
         Error::Poisoned { name: self.name().to_owned(), why: why.to_owned() }
     }
 
-    /// Makes durable what was written to the parts (rule 4).
-    fn sync_parts(&self, is_end: bool) -> Result<()> {
+    /// Makes durable what was written to the parts (rule 4). Returns whether there was anything.
+    fn sync_parts(&self, is_end: bool) -> Result<bool> {
         let mut marked = Marked {
             file: self,
             parts: self.parts().iter().filter_map(|part| Some((part, part.mark.take(is_end)?))).collect(),
             has_begun: false,
         };
         if marked.parts.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         marked.has_begun = true;
+        if let Some(flushed) = self.backing.flush_shared() {
+            marked.has_begun = false;
+            flushed.inspect_err(|error| self.set_poison(error))?;
+            marked.parts.clear();
+            return Ok(true);
+        }
         let pieces = marked.parts.iter().map(|(part, _)| (part.drive, Piece::sync(part.file)));
         let failure = FirstFailure::default();
         // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
@@ -127,7 +132,17 @@ impl FileState {
             return Err(error);
         }
         marked.parts.clear();
-        Ok(())
+        Ok(true)
+    }
+
+    /// Publishes a length. A full drive refuses it before anything is changed, so a later sync may try again (C29).
+    fn publish(&self, len: u64) -> Result<()> {
+        self.backing.publish(len).inspect_err(|error| {
+            let is_refused = matches!(error, Error::Io { source, .. } if source.raw_os_error() == Some(libc::ENOSPC));
+            if !is_refused {
+                self.set_poison(error);
+            }
+        })
     }
 
     /// Refuses all later writes and syncs (rule 3).
@@ -156,13 +171,17 @@ impl Drop for Marked<'_> {
 impl SyncTurn<'_> {
     /// Makes the parts durable, and then the length.
     pub fn finish(mut self) -> Result<()> {
-        self.file.sync_parts(self.is_end)?;
-        if self.len != self.published.len {
-            let published = self.published.keeper.publish(self.len);
-            published.inspect_err(|error| self.file.set_poison(error))?;
+        let has_synced = self.file.sync_parts(self.is_end)?;
+        self.file.backing.settle_names().inspect_err(|error| self.file.set_poison(error))?;
+        let is_resized = self.len != self.published.len;
+        if is_resized {
+            self.file.publish(self.len)?;
             self.published.len = self.len;
+        } else if has_synced {
+            self.file.backing.touch()?;
         }
-        Ok(())
+        // The end of a file that was not changed costs nothing.
+        if is_resized || has_synced || !self.is_end { self.file.backing.sync_changes() } else { Ok(()) }
     }
 }
 

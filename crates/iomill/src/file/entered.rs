@@ -5,7 +5,7 @@ use super::{FileState, tail};
 use crate::drive::serve;
 use crate::error::{Error, Result};
 use crate::exec::pools;
-use crate::sys::sync::Ordering;
+use crate::sys::sync::{Ordering, lock};
 
 /// A guard inside a file's gate.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl FileState {
     /// a callback must not do it either: it would wait for its own caller.
     pub fn begin_sweep(&self) -> Result<Resize<'_>> {
         if serve::is_serving() || !(self.exec.has_threads() || pools::may_block()) {
-            return Err(Error::BlockingCall { call: "a write after one that failed" });
+            return Err(Error::BlockingCall { call: "a write that has to clear or move bytes of the file" });
         }
         self.begin_resize()
     }
@@ -96,7 +96,7 @@ impl FileState {
 impl Resize<'_> {
     /// Whether failed writes may have left bytes beyond the end (rule 5 of the length).
     pub fn has_stale_tail(&self) -> bool {
-        self.file.has_stale_tail.load(Ordering::Relaxed)
+        self.file.is_in_stale_tail(u64::MAX)
     }
 
     /// Shortens the length in memory.
@@ -105,8 +105,18 @@ impl Resize<'_> {
         self.file.len.store(len, Ordering::Release);
     }
 
+    /// Gives a small file another place if it needs one for `end` bytes (C38, C39). Another thread may have done it.
+    pub fn move_for(&self, end: u64) -> Result<()> {
+        let _grow = lock(&self.file.grow);
+        if self.file.must_move(end) {
+            self.file.backing.move_for(&self.file.exec, self.file.len(), end)?;
+        }
+        Ok(())
+    }
+
     /// Lengthens the parts by holes, then the length in memory.
     pub fn extend(&self, len: u64) -> Result<()> {
+        self.move_for(len)?;
         self.file.extend(len)?;
         self.file.wrote(len);
         Ok(())
@@ -116,6 +126,7 @@ impl Resize<'_> {
     pub fn clean_tail(&self) -> Result<()> {
         tail::clean(self.file, self.file.len()).inspect_err(|error| self.file.set_poison(error))?;
         self.file.has_stale_tail.store(false, Ordering::Relaxed);
+        self.file.is_tail_unknown.store(false, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -34,7 +34,7 @@ mod writeback_errors;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::catalog::{Catalog, Record};
+use crate::catalog::{Catalog, Draft, Record};
 use crate::drive::{Failure, Fault};
 use crate::engine::Op;
 use crate::error::{Error, Result};
@@ -71,13 +71,20 @@ pub struct FileState {
     syncs: Syncs<DurableLength>,
     /// A failed write may have left bytes beyond the length (rule 5). Set inside the gate, cleared with the gate closed.
     has_stale_tail: AtomicBool,
+    /// The pages of a small file may hold bytes of an earlier writer beyond the length. They are cleared as those of failed writes are, so that
+    /// opening the file takes no call of the system.
+    is_tail_unknown: AtomicBool,
 }
 
 impl FileState {
-    /// Opens a file of an array.
-    pub fn open(exec: &Arc<Exec>, catalog: &Catalog, record: &Arc<Record>) -> Result<FileState> {
-        let file = catalog.open_length(record)?;
-        let len = file.current();
+    /// Opens a file of an array. One without a name is a draft.
+    pub fn open(
+        exec: &Arc<Exec>,
+        catalog: &Arc<Catalog>,
+        record: &Arc<Record>,
+        draft: Option<Arc<Draft>>,
+    ) -> Result<FileState> {
+        let len = record.length;
         if len > MAX_FILE_BYTES {
             let what = format!("length of {:?} is {len}", record.name);
             let why = format!(
@@ -85,8 +92,8 @@ impl FileState {
             );
             return Err(Error::invalid(what, why));
         }
-        let backing = Box::new(ArrayParts::open(exec, catalog, record, len)?);
-        let published = DurableLength { len, keeper: Box::new(file) };
+        let backing = Box::new(ArrayParts::open(exec, catalog, record, draft)?);
+        let published = DurableLength { len };
         FileState::new(exec, backing, catalog.is_writer(), published)
     }
 
@@ -109,11 +116,16 @@ impl FileState {
             grow: Mutex::new(()),
             syncs: Syncs::new(published),
             has_stale_tail: AtomicBool::new(false),
+            is_tail_unknown: AtomicBool::new(false),
         };
         file.check_parts(len)?;
         // A plain file has nothing beyond its length.
         if is_writer && file.kind == BackingKind::Parts {
-            tail::clean(&file, len)?;
+            if file.backing.is_small() {
+                file.is_tail_unknown.store(true, Ordering::Relaxed);
+            } else {
+                tail::clean(&file, len)?;
+            }
         }
         Ok(file)
     }
@@ -133,7 +145,7 @@ impl FileState {
         Ok(())
     }
 
-    /// The file's name when it was opened.
+    /// The file's name when it was opened. A draft has the name that it got.
     pub fn name(&self) -> &str {
         self.backing.name()
     }
@@ -232,7 +244,13 @@ impl FileState {
     /// Whether a write up to `end` would make bytes of a failed write part of the file (rule 5).
     #[inline]
     pub fn is_in_stale_tail(&self, end: u64) -> bool {
-        end > self.len() && self.has_stale_tail.load(Ordering::Relaxed)
+        end > self.len()
+            && (self.has_stale_tail.load(Ordering::Relaxed) || self.is_tail_unknown.load(Ordering::Relaxed))
+    }
+
+    /// Whether failed writes may have left bytes beyond the length.
+    pub fn has_stale_tail(&self) -> bool {
+        self.has_stale_tail.load(Ordering::Relaxed)
     }
 
     /// An error if the file takes no writes.
@@ -290,7 +308,8 @@ impl FileState {
 impl Drop for FileState {
     /// Nothing is in flight.
     fn drop(&mut self) {
-        for part in self.backing.parts() {
+        // A shared part stays open.
+        for part in self.backing.parts().iter().filter(|_| !self.backing.is_small()) {
             self.exec.forget(part.file.key);
         }
     }

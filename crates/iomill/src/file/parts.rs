@@ -1,39 +1,307 @@
-//! [`ArrayParts`]: the parts of a file of an array, as a [`Backing`]. Non-goals: changes of their size (`room`, `tail`).
+//! [`ArrayParts`]: where the bytes of a file of an array lie, as a [`Backing`]. Non-goals: changes of the size of parts (`room`, `tail`).
+//!
+//! A file has nothing until it is first made longer. Up to one block, and at most 64 KiB, its bytes lie in pages of a shared part (C34). A longer
+//! file has parts. Its record says so durably before they are made (C22), and a part that is missing is an empty one.
+//!
+//! Rules:
+//! 1. A file has up to three places: as many pages as it first needs, as many as a small file can have, and parts. It never goes back.
+//! 2. It gets its first place while it is empty. The next sync that publishes a length publishes that place, too. Pages that no record names go back
+//!    when the file is closed.
+//! 3. It goes to the next place with the gate closed, and its bytes go with it. They are durable there, and then the record, before anything is
+//!    written there. So writes that have ended survive the end of the process.
+//! 4. Bytes beyond the length read as zero in every place, as in parts.
 
 use std::io::ErrorKind;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use super::backing::{Backing, BackingKind, KeepLength, Part, Place};
+use super::backing::{Backing, BackingKind, Part, Place};
 use super::mark::Mark;
-use crate::catalog::{Catalog, LengthFile, Record, part_path};
+use crate::catalog::{Catalog, Draft, Extent, Record, SharedPart, part_path};
+use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::layout::{LayoutKind, Map};
-use crate::sys::fs::{Access, DriveFile};
-use crate::sys::sync::AtomicU64;
+use crate::sys::fs::{Access, DriveFile, Handle};
+use crate::sys::memory::PageBuf;
+use crate::sys::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// An open file of an array: its layout and its parts.
+/// Most pages of a small file.
+const SMALL_MAX_PAGES: u64 = 16;
+/// Places of a file (rule 1).
+const PLACES_MAX: usize = 3;
+
+/// An open file of an array: its layout and its place.
 #[derive(Debug)]
 pub struct ArrayParts {
+    catalog: Arc<Catalog>,
     record: Arc<Record>,
+    /// What a file that was opened without a name has in place of records, until it has a name (C40).
+    draft: Option<Arc<Draft>>,
     map: Map,
     block_bytes: u64,
-    parts: Vec<Part>,
+    /// Set under `FileState::grow`, or before the file is shared.
+    places: [OnceLock<Held>; PLACES_MAX],
+    /// How many places it has had. The last one holds its bytes.
+    count: AtomicUsize,
+    /// Whether the record names the first of them (rule 2).
+    is_published: AtomicBool,
+    /// Whether parts were made, and their names are not durable.
+    has_new_names: AtomicBool,
+}
+
+/// What holds the bytes of a file.
+#[derive(Debug)]
+struct Held {
+    parts: Box<[Part]>,
+    /// The pages of a small file, and the shared part that has them.
+    small: Option<(Extent, Arc<SharedPart>)>,
+}
+
+impl Held {
+    fn extent(&self) -> Option<Extent> {
+        self.small.as_ref().map(|(extent, _)| *extent)
+    }
+}
+
+/// Bytes from the start of a shared part to an extent.
+fn start_of(extent: Extent) -> u64 {
+    u64::from(extent.page) * PAGE_BYTES as u64
+}
+
+fn bytes_of(extent: Extent) -> u64 {
+    u64::from(extent.pages) * PAGE_BYTES as u64
 }
 
 impl ArrayParts {
-    /// Opens the parts of a file that is `len` bytes long.
-    pub fn open(exec: &Exec, catalog: &Catalog, record: &Arc<Record>, len: u64) -> Result<ArrayParts> {
-        let map = Map::new(record.layout, &record.weights, record.key)?;
-        let access = if catalog.is_writer() { Access::WRITE } else { Access::READ }.direct();
-        let mut parts = Vec::with_capacity(record.drives.len());
-        for (index, &drive) in record.drives.iter().enumerate() {
-            let holds_bytes = map.part_bytes(index as u16, len, record.block_bytes) > 0;
-            parts.push(open_part(exec, catalog, record, drive, access, Mark::new(holds_bytes))?);
+    /// Opens what the file has.
+    pub fn open(
+        exec: &Exec,
+        catalog: &Arc<Catalog>,
+        record: &Arc<Record>,
+        draft: Option<Arc<Draft>>,
+    ) -> Result<ArrayParts> {
+        let parts = ArrayParts {
+            catalog: Arc::clone(catalog),
+            record: Arc::clone(record),
+            draft,
+            map: Map::new(record.layout, &record.weights, record.key)?,
+            block_bytes: u64::from(record.block_bytes),
+            places: Default::default(),
+            count: AtomicUsize::new(0),
+            is_published: AtomicBool::new(true),
+            has_new_names: AtomicBool::new(false),
+        };
+        match record.extent {
+            Some(extent) => parts.hold(parts.pages(exec, extent, record.length > 0)?),
+            // After a crash the parts of a file that was to move may be there. They hold nothing (C22).
+            None if record.has_parts => parts.hold(parts.open_parts(exec, record.length)?),
+            None => {}
         }
-        Ok(ArrayParts { record: Arc::clone(record), map, block_bytes: u64::from(record.block_bytes), parts })
+        parts.is_published.store(parts.count() > 0, Ordering::Relaxed);
+        Ok(parts)
     }
+
+    fn count(&self) -> usize {
+        // Acquire: pairs with the Release in `hold`.
+        self.count.load(Ordering::Acquire)
+    }
+
+    fn now(&self) -> Option<&Held> {
+        self.places.get(self.count().wrapping_sub(1))?.get()
+    }
+
+    /// From now on the file is there. The caller lets no other thread do this.
+    fn hold(&self, held: Held) {
+        let count = self.count();
+        let _set_once = self.places[count].set(held);
+        // Release: pairs with the Acquire in `count`.
+        self.count.store(count + 1, Ordering::Release);
+    }
+
+    /// Most bytes in pages of a shared part.
+    fn small_max(&self) -> u64 {
+        self.block_bytes.min(SMALL_MAX_PAGES * PAGE_BYTES as u64)
+    }
+
+    /// The first block of the file: the position of its drive, and its number there.
+    fn first_block(&self) -> (usize, u64) {
+        let placement = self.map.place(0);
+        (usize::from(placement.drive), placement.block)
+    }
+
+    /// Pages as a place.
+    fn pages(&self, exec: &Exec, extent: Extent, holds_bytes: bool) -> Result<Held> {
+        let shared = self.catalog.shared_part(extent.drive, extent.shared, exec.align(extent.drive))?;
+        let part = Part {
+            open: Some(Arc::clone(shared.open())),
+            file: shared.file_ref(|| exec.next_key()),
+            drive: extent.drive,
+            align: shared.align(),
+            reserved: AtomicU64::new(bytes_of(extent)),
+            mark: Mark::new(holds_bytes),
+        };
+        Ok(Held { parts: [part].into(), small: Some((extent, shared)) })
+    }
+
+    /// Takes pages for a file of `bytes` bytes, which read as zero.
+    fn new_pages(&self, exec: &Exec, bytes: u64) -> Result<Held> {
+        let drive = self.record.drives[self.first_block().0];
+        let given = self.catalog.give_pages(drive, bytes.div_ceil(PAGE_BYTES as u64) as u16)?;
+        let held = self.pages(exec, given.extent, false).and_then(|held| {
+            if !given.is_zero {
+                write_zeros(&held.parts[0], start_of(given.extent), bytes_of(given.extent))?;
+            }
+            Ok(held)
+        });
+        if held.is_err() {
+            self.catalog.take_pages_back(given.extent);
+        }
+        held
+    }
+
+    /// Says durably that the file has parts, and makes them. All are empty.
+    fn new_parts(&self, exec: &Exec) -> Result<Held> {
+        match &self.draft {
+            Some(draft) => self.catalog.announce_draft(draft)?,
+            None => self.catalog.announce_parts(self.record.number)?,
+        }
+        let held = self.open_parts(exec, 0)?;
+        // An earlier writer may have died before the record named them.
+        for part in held.parts.iter().filter(|part| part.has() > 0) {
+            let open = part.open()?;
+            open.fs().set_len(open.handle(), 0).map_err(|e| Error::io("cut", part.path(), e))?;
+            part.reserved.store(0, Ordering::Relaxed);
+        }
+        Ok(held)
+    }
+
+    /// Opens the parts of a file that is `len` bytes long. A writer makes those that are missing and empty.
+    fn open_parts(&self, exec: &Exec, len: u64) -> Result<Held> {
+        let mut parts = Vec::with_capacity(self.record.drives.len());
+        for (index, &drive) in self.record.drives.iter().enumerate() {
+            let holds_bytes = self.map.part_bytes(index as u16, len, self.record.block_bytes) > 0;
+            parts.push(self.open_part(exec, drive, holds_bytes)?);
+        }
+        Ok(Held { parts: parts.into(), small: None })
+    }
+
+    fn open_part(&self, exec: &Exec, drive: u16, holds_bytes: bool) -> Result<Part> {
+        let (catalog, record) = (&self.catalog, &self.record);
+        let Some(place) = catalog.drives().get(usize::from(drive)) else {
+            let what = format!("drive {drive} in the record of {:?}", record.name);
+            return Err(Error::invalid(what, "the array has no such drive"));
+        };
+        let path = part_path(record.number);
+        let whole_path = || place.fs.location().join("iomill").join(&path);
+        let align = exec.align(drive);
+        let access = if catalog.is_writer() { Access::WRITE } else { Access::READ };
+        let access = Access { direct: align.is_direct(), ..access };
+        let mut opened = DriveFile::open(&place.fs, &path, access);
+        let is_missing = opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound);
+        if is_missing && holds_bytes {
+            let why =
+                format!("the drive has lost its part of {:?}; `iomill check` tells what can be done", record.name);
+            return Err(Error::Corrupt { path: whole_path(), why });
+        }
+        if is_missing && !catalog.is_writer() {
+            let file = FileRef { handle: Handle(-1), key: exec.next_key() };
+            let (reserved, mark) = (AtomicU64::new(0), Mark::new(false));
+            return Ok(Part { open: None, file, drive, align, reserved, mark });
+        }
+        if is_missing {
+            opened = DriveFile::open(&place.fs, &path, Access { create: true, ..access });
+            // Release: pairs with the AcqRel in `settle_names`.
+            self.has_new_names.store(true, Ordering::Release);
+        }
+        let mut open = opened.map_err(|e| Error::io("open", whole_path(), e))?;
+        let own = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
+        if own != align {
+            // A file may differ from others of its drive (encrypted, journalled, inline). The queue aligns pieces by its drive, and buffered
+            // I/O takes them all.
+            let buffered = Access { direct: false, ..access };
+            open = DriveFile::open(&place.fs, &path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
+        }
+        let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
+        let file = FileRef { handle: open.handle(), key: exec.next_key() };
+        let (reserved, mark) = (AtomicU64::new(reserved), Mark::new(holds_bytes));
+        Ok(Part { open: Some(Arc::new(open)), file, drive, align, reserved, mark })
+    }
+
+    /// Copies the first `len` bytes to another place, in whole pages.
+    fn copy(&self, from: &Held, to: &Held, len: u64) -> Result<()> {
+        let bytes = len.next_multiple_of(PAGE_BYTES as u64);
+        let Some(extent) = from.extent().filter(|_| bytes > 0) else { return Ok(()) };
+        let mut buffer = PageBuf::new(bytes as usize).map_err(Error::memory("moving a small file", bytes))?;
+        let (source, start) = (&from.parts[0], start_of(extent));
+        let open = source.open()?;
+        let read = open.fs().read_at(open.handle(), buffer.as_mut_slice(), start);
+        if read.map_err(failed_at("read", source, start))? < bytes as usize {
+            let why = "it ends within the pages of a small file; `iomill check` tells what can be done".to_owned();
+            return Err(Error::Corrupt { path: source.path(), why });
+        }
+        let (part, at) = match to.extent() {
+            Some(extent) => (&to.parts[0], start_of(extent)),
+            None => {
+                let (part, block) = self.first_block();
+                (&to.parts[part], block * self.block_bytes)
+            }
+        };
+        let open = part.open()?;
+        if to.small.is_none() {
+            open.fs().allocate(open.handle(), 0, at + bytes).map_err(|e| Error::io("make room in", part.path(), e))?;
+            part.reserved.store(at + bytes, Ordering::Relaxed);
+        }
+        open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("write", part, at))?;
+        match &to.small {
+            Some((_, shared)) => shared.flush(),
+            None => open.fs().sync_data(open.handle()).map_err(|e| Error::io("sync", part.path(), e)),
+        }
+    }
+
+    /// Makes the names of new parts durable.
+    fn sync_names(&self, held: &Held) -> Result<()> {
+        // AcqRel: pairs with the Release in `open_part`.
+        if !self.has_new_names.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let mut open = held.parts.iter().filter_map(|part| part.open.as_ref());
+        open.try_for_each(|open| {
+            let synced = open.fs().sync_dir("parts");
+            synced.map_err(|e| Error::io("sync", open.fs().root().join("parts"), e))
+        })
+    }
+}
+
+impl ArrayParts {
+    /// The pages that it has and that no record names.
+    fn unpublished(&self) -> Option<Extent> {
+        let extent = self.now().and_then(Held::extent)?;
+        let is_named = self.is_published.load(Ordering::Relaxed)
+            || self.draft.as_ref().is_some_and(|draft| draft.has_published(extent));
+        (!is_named).then_some(extent)
+    }
+}
+
+impl Drop for ArrayParts {
+    /// Nothing is in flight.
+    fn drop(&mut self) {
+        self.unpublished().into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
+    }
+}
+
+/// The error of a call at an offset of a part.
+fn failed_at<'a>(action: &'static str, part: &'a Part, offset: u64) -> impl FnOnce(std::io::Error) -> Error + 'a {
+    move |source| Error::Io { action, path: part.path(), offset: Some(offset), source }
+}
+
+/// Zeros in whole pages.
+fn write_zeros(part: &Part, at: u64, bytes: u64) -> Result<()> {
+    let zeros = PageBuf::new(bytes as usize).map_err(Error::memory("clearing pages", bytes))?;
+    let open = part.open()?;
+    open.fs().write_at(open.handle(), zeros.as_slice(), at).map_err(failed_at("clear", part, at))?;
+    part.mark.set();
+    Ok(())
 }
 
 impl Backing for ArrayParts {
@@ -47,7 +315,7 @@ impl Backing for ArrayParts {
     }
 
     fn name(&self) -> &str {
-        &self.record.name
+        self.draft.as_ref().and_then(|draft| draft.name()).unwrap_or(&self.record.name)
     }
 
     fn block_bytes(&self) -> u64 {
@@ -55,10 +323,112 @@ impl Backing for ArrayParts {
     }
 
     fn parts(&self) -> &[Part] {
-        &self.parts
+        self.now().map_or(&[], |held| &held.parts)
+    }
+
+    fn is_small(&self) -> bool {
+        self.now().is_some_and(|held| held.small.is_some())
+    }
+
+    fn make_place(&self, exec: &Exec, end: u64) -> Result<()> {
+        if self.count() == 0 && end > 0 {
+            self.hold(if end <= self.small_max() { self.new_pages(exec, end)? } else { self.new_parts(exec)? });
+        }
+        Ok(())
+    }
+
+    fn must_move(&self, end: u64) -> bool {
+        self.now().and_then(Held::extent).is_some_and(|extent| end > bytes_of(extent))
+    }
+
+    fn move_for(&self, exec: &Exec, len: u64, end: u64) -> Result<()> {
+        let Some(from) = self.now() else { return Ok(()) };
+        if from.small.is_none() {
+            return Ok(());
+        }
+        let is_small = end <= self.small_max();
+        let to = if is_small { self.new_pages(exec, self.small_max())? } else { self.new_parts(exec)? };
+        let copied = self.copy(from, &to, len).and_then(|()| self.sync_names(&to));
+        if let Err(error) = copied {
+            to.extent().into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
+            return Err(error);
+        }
+        if self.draft.as_ref().is_some_and(|draft| draft.note_place(to.extent())) {
+            from.extent().into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
+            self.hold(to);
+            return Ok(());
+        }
+        let unpublished = self.unpublished();
+        // After an error it may not be known which pages the record names, so none go back.
+        self.catalog.publish_move(self.record.number, to.extent())?;
+        self.is_published.store(true, Ordering::Relaxed);
+        unpublished.into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
+        self.hold(to);
+        Ok(())
+    }
+
+    fn clear_beyond(&self, len: u64) -> Result<()> {
+        let Some(held) = self.now() else { return Ok(()) };
+        let Some(extent) = held.extent().filter(|extent| len < bytes_of(*extent)) else { return Ok(()) };
+        let within = (len % PAGE_BYTES as u64) as usize;
+        let first = len - within as u64;
+        let bytes = (bytes_of(extent) - first) as usize;
+        let mut buffer = PageBuf::new(bytes).map_err(Error::memory("clearing pages", bytes as u64))?;
+        let (part, at) = (&held.parts[0], start_of(extent) + first);
+        let open = part.open()?;
+        if within > 0 {
+            let page = &mut buffer.as_mut_slice()[..PAGE_BYTES];
+            open.fs().read_at(open.handle(), page, at).map_err(failed_at("read", part, at))?;
+            page[within..].fill(0);
+        }
+        open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("clear", part, at))?;
+        part.mark.set();
+        Ok(())
+    }
+
+    fn flush_shared(&self) -> Option<Result<()>> {
+        let (_, shared) = self.now()?.small.as_ref()?;
+        Some(shared.flush())
+    }
+
+    fn sync_changes(&self) -> Result<()> {
+        // A publication that syncs its content must not wait for the names that were given before.
+        if self.draft.as_ref().is_some_and(|draft| draft.is_unpublished()) {
+            return Ok(());
+        }
+        self.catalog.sync_changes()
+    }
+
+    fn settle_names(&self) -> Result<()> {
+        self.now().map_or(Ok(()), |held| self.sync_names(held))
+    }
+
+    fn publish(&self, len: u64) -> Result<()> {
+        let held = self.now();
+        let extent = held.and_then(Held::extent);
+        if self.draft.as_ref().is_some_and(|draft| draft.note_length(len, extent)) {
+            return Ok(());
+        }
+        self.catalog.publish(self.record.number, len, extent)?;
+        if held.is_some() {
+            self.is_published.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn touch(&self) -> Result<()> {
+        if self.draft.as_ref().is_some_and(|draft| draft.is_unpublished()) {
+            return Ok(());
+        }
+        self.catalog.touch(self.record.number)
     }
 
     fn locate(&self, offset: u64) -> Place {
+        if let Some(extent) = self.now().and_then(Held::extent) {
+            // No two files have a block with this number in the shared part.
+            let (block, left) = (u64::from(extent.page), bytes_of(extent).saturating_sub(offset));
+            return Place { part: 0, block, offset: start_of(extent) + offset, left };
+        }
         let placement = self.map.place(offset / self.block_bytes);
         let within = offset % self.block_bytes;
         let (offset, left) = (placement.block * self.block_bytes + within, self.block_bytes - within);
@@ -66,11 +436,11 @@ impl Backing for ArrayParts {
     }
 
     fn part_bytes(&self, part: usize, len: u64) -> u64 {
-        self.map.part_bytes(part as u16, len, self.record.block_bytes)
+        if self.is_small() { len } else { self.map.part_bytes(part as u16, len, self.record.block_bytes) }
     }
 
     fn unused_ranges(&self, part: usize, len: u64, part_end: u64) -> Vec<(u64, u64)> {
-        if self.record.layout != LayoutKind::Hash {
+        if self.record.layout != LayoutKind::Hash || self.is_small() {
             return Vec::new();
         }
         let (index, block_bytes) = (part as u16, self.block_bytes);
@@ -91,39 +461,4 @@ impl Backing for ArrayParts {
         }
         ranges
     }
-}
-
-impl KeepLength for LengthFile {
-    fn publish(&mut self, len: u64) -> Result<()> {
-        LengthFile::publish(self, len)
-    }
-}
-
-fn open_part(exec: &Exec, catalog: &Catalog, record: &Record, drive: u16, access: Access, mark: Mark) -> Result<Part> {
-    let Some(place) = catalog.drives().get(usize::from(drive)) else {
-        let what = format!("drive {drive} in the record of {:?}", record.name);
-        return Err(Error::invalid(what, "the array has no such drive"));
-    };
-    let path = part_path(&record.id);
-    let whole_path = || place.fs.location().join("iomill").join(&path);
-    let align = exec.align(drive);
-    let access = Access { direct: access.direct && align.is_direct(), ..access };
-    let mut open = DriveFile::open(&place.fs, &path, access).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => {
-            let why =
-                format!("the drive has lost its part of {:?}; `iomill check` tells what can be done", record.name);
-            Error::Corrupt { path: whole_path(), why }
-        }
-        _ => Error::io("open", whole_path(), e),
-    })?;
-    let own = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
-    if own != align {
-        // A file may differ from others of its drive (encrypted, journalled, inline). The queue aligns pieces by its drive, and buffered
-        // I/O takes them all.
-        let buffered = Access { direct: false, ..access };
-        open = DriveFile::open(&place.fs, &path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
-    }
-    let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
-    let file = FileRef { handle: open.handle(), key: exec.next_key() };
-    Ok(Part { open, file, drive, align, reserved: AtomicU64::new(reserved), mark })
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::backing::{Backing, BackingKind, KeepLength, Part, Place};
+use super::backing::{Backing, BackingKind, Part, Place};
 use super::durable::DurableLength;
 use super::mark::Mark;
 use super::{FileState, MAX_FILE_BYTES};
@@ -163,7 +163,14 @@ impl PlainParts {
             starts.push(end);
             let file = FileRef { handle: open.handle(), key: exec.next_key() };
             let mark = Mark::new(write && stamp.len > 0);
-            parts.push(Part { open, file, drive, align, reserved: AtomicU64::new(stamp.len), mark });
+            parts.push(Part {
+                open: Some(Arc::new(open)),
+                file,
+                drive,
+                align,
+                reserved: AtomicU64::new(stamp.len),
+                mark,
+            });
         }
         Ok(PlainParts { name, parts, starts, is_known, _claims: claims })
     }
@@ -213,14 +220,13 @@ impl Backing for PlainParts {
     fn unused_ranges(&self, _part: usize, _len: u64, _part_end: u64) -> Vec<(u64, u64)> {
         Vec::new()
     }
-}
 
-/// The length of a plain file is durable when its fdatasync has ended (rule 6 of the length).
-#[derive(Debug)]
-struct OwnLength;
+    /// The length of a plain file is durable when its fdatasync has ended (rule 6 of the length).
+    fn publish(&self, _len: u64) -> Result<()> {
+        Ok(())
+    }
 
-impl KeepLength for OwnLength {
-    fn publish(&mut self, _len: u64) -> Result<()> {
+    fn touch(&self) -> Result<()> {
         Ok(())
     }
 }
@@ -230,7 +236,7 @@ impl FileState {
     pub fn open_plain(exec: &Arc<Exec>, files: Vec<(PlainFile, u16)>, write: bool) -> Result<FileState> {
         let parts = PlainParts::new(exec, files, write)?;
         let len = parts.starts.last().copied().unwrap_or_default();
-        FileState::new(exec, Box::new(parts), write, DurableLength { len, keeper: Box::new(OwnLength) })
+        FileState::new(exec, Box::new(parts), write, DurableLength { len })
     }
 }
 

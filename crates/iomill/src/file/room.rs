@@ -58,14 +58,16 @@ impl Part {
 
     /// Lengthens a part by a hole.
     fn extend(&self, to: u64) -> Result<()> {
-        let (fs, handle) = (self.open.fs(), self.open.handle());
+        let open = self.open()?;
+        let (fs, handle) = (open.fs(), open.handle());
         fs.set_len(handle, to).map_err(|e| Error::io("extend", self.path(), e))?;
         self.grew(to);
         Ok(())
     }
 
     fn allocate(&self, from: u64, to: u64) -> Result<()> {
-        let (fs, handle) = (self.open.fs(), self.open.handle());
+        let open = self.open()?;
+        let (fs, handle) = (open.fs(), open.handle());
         fs.allocate(handle, from, to - from).map_err(|source| {
             // Some file systems keep the space that they took before they ran out: all that the drive had. If giving it back fails here,
             // the next opening does it.
@@ -89,6 +91,7 @@ impl FileState {
             return Ok(());
         }
         let _grow = lock(&self.grow);
+        self.backing.make_place(&self.exec, end)?;
         // The common case.
         if self.has_room_for(end) {
             return Ok(());
@@ -115,7 +118,8 @@ impl FileState {
     pub fn has_room_for(&self, end: u64) -> bool {
         // The last page of a plain file may be there in part.
         (end <= self.len() && !self.is_plain())
-            || self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has())
+            || (!self.parts().is_empty()
+                && self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has()))
     }
 
     /// Allocates the parts of a file of `end` bytes, without room ahead.
@@ -126,6 +130,7 @@ impl FileState {
             return Err(Error::invalid(format!("preallocate on the plain file {}", self.name()), why));
         }
         let _grow = lock(&self.grow);
+        self.backing.make_place(&self.exec, end)?;
         for (index, part) in self.parts().iter().enumerate() {
             let (needs, has) = (self.needs(index, end), part.has());
             if needs > has {
@@ -139,6 +144,7 @@ impl FileState {
     /// Lengthens the parts by holes.
     pub(super) fn extend(&self, len: u64) -> Result<()> {
         let _grow = lock(&self.grow);
+        self.backing.make_place(&self.exec, len)?;
         for (index, part) in self.parts().iter().enumerate() {
             let needs = self.needs(index, len);
             if needs > part.has() {
@@ -146,6 +152,11 @@ impl FileState {
             }
         }
         Ok(())
+    }
+
+    /// Whether a small file needs another place for `end` bytes. The caller then closes the gate, and calls [`Resize::move_for`](super::Resize).
+    pub fn must_move(&self, end: u64) -> bool {
+        self.backing.must_move(end)
     }
 
     /// The bytes that part `index` must have when the file is `end` bytes long: whole pages.

@@ -94,7 +94,8 @@ impl FileState {
     /// How many bytes of a page its part holds: a whole page, except at the end of a part that is open for reading only, and of a plain file.
     pub fn page_bytes(&self, page: u64) -> usize {
         // Bytes below the length are in the parts (rule 1 of the length).
-        if (page + 1) * PAGE_BYTES as u64 <= self.len() {
+        // The pages of a small file are whole.
+        if (page + 1) * PAGE_BYTES as u64 <= self.len() || self.backing.is_small() {
             return PAGE_BYTES;
         }
         if self.is_list() {

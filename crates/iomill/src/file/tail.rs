@@ -15,8 +15,12 @@ use crate::sys::sync::Ordering;
 /// Makes everything beyond `len` read as zero, and cuts the parts to what the layout implies, in whole pages. Nothing
 /// is in flight.
 pub fn clean(file: &FileState, len: u64) -> Result<()> {
+    if file.backing.is_small() {
+        return file.backing.clear_beyond(len);
+    }
     for (index, part) in file.parts().iter().enumerate() {
-        let (fs, handle) = (part.open.fs(), part.open.handle());
+        let open = part.open()?;
+        let (fs, handle) = (open.fs(), open.handle());
         let failed = |action| move |e| Error::io(action, part.path(), e);
         let end = file.backing.part_bytes(index, len);
         let whole = end.next_multiple_of(PAGE_BYTES as u64);
@@ -52,7 +56,8 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
 pub fn cut_plain(file: &FileState) -> Result<()> {
     let len = file.len();
     for part in file.parts().iter().filter(|part| part.has() > len) {
-        let cut = part.open.fs().set_len(part.open.handle(), len);
+        let open = part.open()?;
+        let cut = open.fs().set_len(open.handle(), len);
         cut.map_err(|e| Error::io("cut", part.path(), e))?;
         part.reserved.store(len, Ordering::Relaxed);
         part.mark.set();
@@ -62,11 +67,15 @@ pub fn cut_plain(file: &FileState) -> Result<()> {
 
 /// Gives back the space that was allocated ahead.
 pub fn trim(file: &FileState) -> Result<()> {
+    if file.backing.is_small() {
+        return Ok(());
+    }
     let len = file.len();
     for (index, part) in file.parts().iter().enumerate() {
         let needs = file.needs(index, len);
         if part.has() > needs {
-            let cut = part.open.fs().set_len(part.open.handle(), needs);
+            let open = part.open()?;
+            let cut = open.fs().set_len(open.handle(), needs);
             cut.map_err(|e| Error::io("cut", part.path(), e))?;
             part.reserved.store(needs, Ordering::Relaxed);
         }

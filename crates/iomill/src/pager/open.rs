@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::Paged;
 use super::table::Entry;
+use crate::catalog::{Catalog, Draft};
 use crate::drive::{PAGE_BYTES, serve};
 use crate::error::Result;
 use crate::exec::Exec;
@@ -19,6 +20,34 @@ use crate::sys::sync::{AtomicU64, Ordering};
 
 /// What an open file keeps alive: its array.
 pub type ArrayRef = Arc<dyn Any + Send + Sync>;
+
+/// Removes a file of an array when the last holder is gone, if the file has no name: it has lost it, or it is a draft that got none.
+#[derive(Debug)]
+pub struct Ending {
+    catalog: Arc<Catalog>,
+    number: u64,
+    draft: Option<Arc<Draft>>,
+}
+
+impl Ending {
+    pub fn new(catalog: &Arc<Catalog>, number: u64, draft: Option<Arc<Draft>>) -> Ending {
+        Ending { catalog: Arc::clone(catalog), number, draft }
+    }
+
+    /// Whether what the file holds goes with its last holder.
+    fn is_removal(&self) -> bool {
+        if self.draft.as_ref().is_some_and(|draft| draft.is_unpublished()) {
+            return true;
+        }
+        self.catalog.numbered(self.number).is_some_and(|record| !record.is_live())
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.catalog.remove_if_dying(self.number);
+    }
+}
 
 /// An open file.
 #[derive(Debug)]
@@ -36,6 +65,8 @@ pub struct OpenFile {
     given_up: AtomicBool,
     /// Its count is one for each handle, and one for this. Operations in flight hold the file without being handles.
     handles: Arc<()>,
+    /// Dropped after `file`, and before the entry.
+    ending: Option<Ending>,
     /// Dropped after `file`: from then on the file may be opened again.
     _entry: Entry<OpenFile>,
     /// The array, which stays as long as a file of it is open. Dropped last.
@@ -46,6 +77,7 @@ impl OpenFile {
     pub(super) fn new(
         file: FileState,
         paged: Option<Arc<Paged>>,
+        ending: Option<Ending>,
         entry: Entry<OpenFile>,
         owner: &ArrayRef,
     ) -> OpenFile {
@@ -61,6 +93,7 @@ impl OpenFile {
             as_on_drives: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
             handles: Arc::new(()),
+            ending,
             _entry: entry,
             _owner: Arc::clone(owner),
         }
@@ -173,6 +206,11 @@ impl OpenFile {
             drop(resize);
             entered = Entered::enter(&self.file)?;
         }
+        while self.file.must_move(end) {
+            drop(entered);
+            self.file.begin_sweep()?.move_for(end)?;
+            entered = Entered::enter(&self.file)?;
+        }
         self.file.reserve(end, ranges)?;
         Ok(entered)
     }
@@ -203,7 +241,8 @@ impl OpenFile {
             self.as_on_drives.store(true, Ordering::Release);
             return Ok(());
         }
-        if self.given_up.load(Ordering::Acquire) {
+        let is_removal = self.ending.as_ref().is_some_and(Ending::is_removal);
+        if self.given_up.load(Ordering::Acquire) || is_removal {
             return self.file.cut_plain();
         }
         debug_assert!(!serve::is_serving(), "what follows waits for drives (`OpenRef::let_go`)");
@@ -237,7 +276,7 @@ impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let OpenFile { paged: Some(paged), file, as_on_drives, .. } = self.0 else { return };
         // What failed writes left behind the end is in a cached page, too.
-        let is_kept = file.is_known() && as_on_drives.load(Ordering::Acquire) && !file.is_in_stale_tail(u64::MAX);
+        let is_kept = file.is_known() && as_on_drives.load(Ordering::Acquire) && !file.has_stale_tail();
         paged.pager.leave(paged, is_kept.then(|| file.len()));
     }
 }

@@ -1,46 +1,31 @@
-//! [`OpenFiles`]: opening the files of an array, and keeping them closed. Non-goals: the table itself (`table`).
+//! [`OpenFiles`]: opening the files of an array, and removing those that lost their names. Non-goals: the table itself (`table`).
 //!
-//! Rule: a thread that creates, deletes or renames a file holds `naming`, so that names stay as it found them. It takes `naming` before
-//! the table's lock. It does not hold `naming` while it waits for something that a user's callback may delay.
+//! Rules:
+//! 1. A handle holds a file by its number. A name is looked up when a file is opened, and not again.
+//! 2. A file that lost its name is removed by the thread that finds it closed, or by the last holder. The entry in the table keeps it from
+//!    being opened meanwhile. A thread that opens a file takes the entry, and then looks whether the file still has a name.
 
 use std::sync::Arc;
 
-use super::open::{ArrayRef, OpenFile, OpenRef};
+use super::open::{ArrayRef, Ending, OpenFile, OpenRef};
 use super::table::{Entry, Found, Table};
 use super::{Paged, Pager};
-use crate::catalog::{Catalog, Id, Record};
+use crate::catalog::{Catalog, Draft, Id, Record};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::file::FileState;
-use crate::sys::fair::Fair;
 
 /// The open files of an array.
 #[derive(Debug)]
 pub struct OpenFiles {
     pub(super) exec: Arc<Exec>,
     pub(super) table: Arc<Table<OpenFile>>,
-    /// Fair, because a change of names writes to all drives.
-    naming: Fair<()>,
-}
-
-/// The result of an attempt to keep a file closed.
-enum Kept {
-    Closed(#[expect(dead_code, reason = "held")] Entry<OpenFile>),
-    OnItsWay,
-    /// A handle or an operation in flight holds it.
-    InUse(OpenRef, Arc<Record>),
 }
 
 impl OpenFiles {
     /// No file is open.
     pub fn new(exec: &Arc<Exec>) -> OpenFiles {
-        OpenFiles { exec: Arc::clone(exec), table: Table::new(exec), naming: Fair::new(()) }
-    }
-
-    /// Changes names that no open file has.
-    pub fn with_names<R>(&self, change: impl FnOnce() -> R) -> R {
-        let _naming = self.naming.lock();
-        change()
+        OpenFiles { exec: Arc::clone(exec), table: Table::new(exec) }
     }
 
     /// The file, if it is open.
@@ -49,32 +34,77 @@ impl OpenFiles {
     }
 
     /// Opens a file. If it is open already, returns that.
-    pub fn open(&self, catalog: &Catalog, pager: Option<&Arc<Pager>>, name: &str, owner: &ArrayRef) -> Result<OpenRef> {
-        self.exec.check_home()?;
+    pub fn open(
+        &self,
+        catalog: &Arc<Catalog>,
+        pager: Option<&Arc<Pager>>,
+        name: &str,
+        owner: &ArrayRef,
+    ) -> Result<OpenRef> {
         loop {
-            let id = catalog.record(name)?.id;
+            if let Some(file) = self.open_numbered(catalog, pager, catalog.number(name)?, owner)? {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Opens the file with this number. `None` if it has lost its name since.
+    pub fn open_numbered(
+        &self,
+        catalog: &Arc<Catalog>,
+        pager: Option<&Arc<Pager>>,
+        number: u64,
+        owner: &ArrayRef,
+    ) -> Result<Option<OpenRef>> {
+        self.exec.check_home()?;
+        let id = catalog.id_of(number);
+        loop {
             let entry = match self.table.look(&id)? {
                 Found::Closed(entry) => entry,
                 Found::OnItsWay => {
                     self.table.wait_for(&id);
                     continue;
                 }
-                Found::Open(file) => {
-                    let file = OpenRef::new(file);
-                    // The file that was looked up may have been renamed before another thread opened it.
-                    if file.file.name() == name {
-                        return Ok(file);
-                    }
-                    continue;
-                }
+                Found::Open(file) => return Ok(Some(OpenRef::new(file))),
             };
-            // From here on the entry keeps the file from being deleted or renamed. That may have happened before.
-            let record = catalog.record(name)?;
-            if record.id != id {
-                continue;
+            // From here on the entry keeps what the file has (rule 2).
+            let Some(record) = catalog.numbered(number).filter(|record| record.is_live()) else {
+                return Ok(None);
+            };
+            let file = FileState::open(&self.exec, catalog, &record, None)?;
+            let ending = catalog.is_writer().then(|| Ending::new(catalog, number, None));
+            return Ok(Some(self.enter(file, pager, id, entry, ending, owner)));
+        }
+    }
+
+    /// Opens a draft, which has a number of its own. When it gets a name, it is found by that, because its entry is in the table.
+    pub fn open_draft(
+        &self,
+        catalog: &Arc<Catalog>,
+        pager: Option<&Arc<Pager>>,
+        (draft, record): (&Arc<Draft>, &Arc<Record>),
+        owner: &ArrayRef,
+    ) -> Result<OpenRef> {
+        self.exec.check_home()?;
+        let Found::Closed(entry) = self.table.look(&record.id)? else {
+            unreachable!("no other file has the number of a draft");
+        };
+        let file = FileState::open(&self.exec, catalog, record, Some(Arc::clone(draft)))?;
+        let ending = Ending::new(catalog, record.number, Some(Arc::clone(draft)));
+        Ok(self.enter(file, pager, record.id, entry, Some(ending), owner))
+    }
+
+    /// Removes a file that has lost its name, or leaves that to its last holder (rule 2).
+    pub fn remove(&self, catalog: &Catalog, number: u64) {
+        let id = catalog.id_of(number);
+        // If the array is being closed, the next opening removes the file.
+        while let Ok(found) = self.table.look(&id) {
+            match found {
+                Found::Closed(_entry) => return catalog.remove_if_dying(number),
+                Found::OnItsWay => self.table.wait_for(&id),
+                // If this is the last holder by now, its drop does it.
+                Found::Open(file) => return drop(OpenRef::new(file)),
             }
-            let file = FileState::open(&self.exec, catalog, &record)?;
-            return Ok(self.enter(file, pager, id, entry, owner));
         }
     }
 
@@ -85,55 +115,16 @@ impl OpenFiles {
         pager: Option<&Arc<Pager>>,
         id: Id,
         entry: Entry<OpenFile>,
+        ending: Option<Ending>,
         owner: &ArrayRef,
     ) -> OpenRef {
         let paged = pager.map(|pager| Arc::new(Paged::new(pager, &id, file.len())));
-        let file = Arc::new(OpenFile::new(file, paged, entry, owner));
+        let file = Arc::new(OpenFile::new(file, paged, ending, entry, owner));
         if let (Some(pager), Some(paged)) = (pager, &file.paged) {
             pager.enter(paged.number(), &file);
         }
         Entry::fill(&self.table, id, &file);
         OpenRef::new(file)
-    }
-
-    /// Changes names while the files that `find` finds stay closed. An error if a user has one open. Waits for operations in flight on
-    /// them, without the lock of names: such an operation may run a user's task, and other files must not wait for that.
-    pub fn with_closed<R>(
-        &self,
-        find: impl Fn() -> Result<Vec<Arc<Record>>>,
-        change: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
-        loop {
-            // Declared first, so that it is dropped after the lock of names: it may be a file's last holder.
-            let mut kept = Vec::new();
-            let naming = self.naming.lock();
-            for record in find()? {
-                kept.push(self.keep_closed(record)?);
-            }
-            if kept.iter().all(|kept| matches!(kept, Kept::Closed(_))) {
-                return change();
-            }
-            drop(naming);
-            let held = |kept: &Kept| match kept {
-                Kept::InUse(file, record) if file.is_held() => Some(Error::Busy { name: record.name.clone() }),
-                _ => None,
-            };
-            if let Some(error) = kept.iter().find_map(held) {
-                return Err(error);
-            }
-            drop(kept);
-            // Nothing is held here, so in a simulation callbacks may run, too: one of them may have the file.
-            self.exec.pause();
-        }
-    }
-
-    /// Keeps a file from being opened as long as the result lives.
-    fn keep_closed(&self, record: Arc<Record>) -> Result<Kept> {
-        Ok(match self.table.look(&record.id)? {
-            Found::Closed(entry) => Kept::Closed(entry),
-            Found::OnItsWay => Kept::OnItsWay,
-            Found::Open(file) => Kept::InUse(OpenRef::new(file), record),
-        })
     }
 
     /// Closes the array, or what else the files belong to: waits for I/O in flight, makes every open file durable, and ends all threads.

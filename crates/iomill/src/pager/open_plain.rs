@@ -38,7 +38,7 @@ impl OpenFiles {
             };
             let files = files.into_iter().map(|file| drive(&file).map(|drive| (file, drive)));
             let file = FileState::open_plain(&self.exec, files.collect::<Result<_>>()?, access.write)?;
-            return Ok(self.enter(file, pager, id, entry, owner));
+            return Ok(self.enter(file, pager, id, entry, None, owner));
         }
     }
 }

@@ -13,4 +13,5 @@ pub mod neighbours;
 pub mod process;
 pub mod real_fs;
 pub mod sync;
+pub mod thread;
 pub mod topology;

@@ -62,6 +62,14 @@ pub fn spin_wait(tries: &mut u32) {
     *tries = tries.saturating_add(1);
 }
 
+/// Lets other threads run first.
+pub fn give_way() {
+    #[cfg(iomill_models)]
+    loom::thread::yield_now();
+    #[cfg(not(iomill_models))]
+    std::thread::yield_now();
+}
+
 /// Explores a model with up to three preemptions. That takes seconds, and finds nearly all that more would find.
 #[cfg(all(test, iomill_models))]
 pub fn model(body: impl Fn() + Sync + Send + 'static) {

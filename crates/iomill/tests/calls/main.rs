@@ -5,13 +5,16 @@
 
 mod ahead;
 mod counters;
+mod drafts;
 mod edges;
 mod futures;
+mod listing;
 mod mapped;
 mod pins;
 mod plain;
 mod plain_writes;
 mod rows;
+mod small;
 
 use std::path::Path;
 

@@ -10,91 +10,61 @@ fn problems(report: &Report) -> Vec<String> {
     lines
 }
 
-fn id_of(world: &World, name: &str) -> Id {
-    open(world, OpenMode::Peek).unwrap().record(name).unwrap().id
-}
-
 fn closed(disks: usize) -> World {
     let (world, catalog) = array(disks);
-    drop(catalog);
+    catalog.close().unwrap();
     world
 }
 
-/// A version of a record with something changed, signed or not.
-fn edited(world: &World, disk: usize, id: &Id, edit: impl Fn(&str) -> String, sign: bool) -> Vec<u8> {
-    let text = String::from_utf8(world.read(disk, &record_path(id)).unwrap()).unwrap();
-    let body = edit(&text[..text.rfind("# checksum").unwrap()]);
-    let checksum =
-        if sign { format!("xxh3:{:016x}", xxhash_rust::xxh3::xxh3_64(body.as_bytes())) } else { "none".to_owned() };
-    format!("{body}# checksum {checksum}\n").into_bytes()
-}
+const SEGMENT: &str = "log/0000000000000001.segment";
 
+/// One copy of the log is lost or damaged, in any way. A reader does not care, a check says it, and a writer or a repair puts it right.
 #[test]
-fn bad_copies_of_records_are_put_right() {
-    for bytes in [None, Some(&b""[..]), Some(b"rubbish")] {
+fn a_bad_copy_of_the_log_is_put_right() {
+    let good = closed(3).read(1, SEGMENT).unwrap();
+    let rot = |at: usize| Some([&good[..at], &[good[at] ^ 1], &good[at + 1..]].concat());
+    for (at, bytes) in [None, Some(Vec::new()), rot(30), rot(4096 + 66), rot(3 * 4096 + 66)].into_iter().enumerate() {
         let world = closed(3);
-        let id = id_of(&world, "a");
-        let good = world.read(0, &record_path(&id)).unwrap();
-        world.put(1, &record_path(&id), bytes);
+        world.put(1, SEGMENT, bytes.as_deref());
         let report = checked(&world, false).unwrap();
-        assert_eq!(report.problems.len(), 1, "{report:?}");
-        assert_eq!(report.problems[0].severity, Severity::Warning);
-        assert!(problems(&report)[0].starts_with(&format!("/d1/iomill/files/{id}.record")), "{report:?}");
-        // A reader works all the same, and changes nothing.
+        assert_eq!(report.problems.len(), 1, "{at}: {report:?}");
+        let problem = &report.problems[0];
+        assert!(problem.severity == Severity::Warning && !problem.repaired, "{report:?}");
+        assert!(problem.path.ends_with("d1/iomill/log") && problem.advice.contains("--repair"), "{report:?}");
         let reader = open(&world, OpenMode::Reader).unwrap();
-        assert_eq!(reader.list(""), ["a", "b"]);
-        assert_eq!(reader.notices().len(), 1);
-        assert_eq!(world.read(1, &record_path(&id)).as_deref(), bytes);
+        assert_eq!(reader.list(""), ["a", "b"], "{at}");
         drop(reader);
-        let writer = open(&world, OpenMode::Writer).unwrap();
-        assert!(writer.notices()[0].contains("put right"), "{:?}", writer.notices());
-        assert_eq!(world.read(1, &record_path(&id)).unwrap(), good);
-        drop(writer);
+        assert_eq!(world.read(1, SEGMENT), bytes, "{at}: a reader writes nothing");
+        if at % 2 == 0 {
+            let writer = open(&world, OpenMode::Writer).unwrap();
+            assert!(writer.notices().iter().any(|notice| notice.contains("put right")), "{:?}", writer.notices());
+            writer.close().unwrap();
+        } else {
+            assert!(checked(&world, true).unwrap().is_clean(), "{at}");
+        }
         assert_spotless(&world, "after a writer");
     }
 }
 
 #[test]
-fn copies_that_differ_or_all_fail_are_errors() {
+fn without_a_good_copy_of_the_log_nothing_is_changed() {
     let world = closed(2);
-    let id = id_of(&world, "a");
-    let other = edited(&world, 1, &id, |text| text.replace("\"a\"", "\"z\""), true);
-    world.put(1, &record_path(&id), Some(&other));
-    let Err(Error::Corrupt { path, why }) = open(&world, OpenMode::Writer) else { panic!("opened") };
-    let message = format!("{} {why}", path.display());
-    assert!(message.contains("/d1/") && message.contains("drive 0") && message.contains("generation 2"), "{message}");
+    let mut rotten = world.read(0, SEGMENT).unwrap();
+    rotten[2 * 4096 + 66] ^= 1;
     for disk in 0..2 {
-        world.put(disk, &record_path(&id), Some(b"rubbish\n"));
+        world.put(disk, SEGMENT, Some(&rotten));
     }
     for mode in [OpenMode::Writer, OpenMode::Reader, OpenMode::Peek] {
-        assert!(matches!(open(&world, mode), Err(Error::Corrupt { path, .. }) if path.ends_with(record_path(&id))));
+        assert!(matches!(open(&world, mode), Err(Error::Corrupt { .. })));
     }
-    // A repair that cannot repair everything changes nothing.
-    world.put(0, "tmp-1", Some(b"x"));
-    let report = checked(&world, true).unwrap();
-    assert!(report.problems.iter().all(|problem| !problem.repaired) && !report.is_clean(), "{report:?}");
-    assert!(report.problems.iter().all(|problem| !problem.advice.contains("iomill check")), "{report:?}");
-    assert!(world.read(0, "tmp-1").is_some());
-    assert_eq!(world.read(0, &record_path(&id)).unwrap(), b"rubbish\n");
-}
-
-#[test]
-fn a_record_mended_by_hand_is_signed_by_a_repair_only() {
-    let world = closed(2);
-    let id = id_of(&world, "a");
-    let raise = |text: &str| {
-        format!("# mended\n{}", text.replace("generation = 2", "generation = 3").replace("\"a\"", "\"z\""))
-    };
-    let mended = edited(&world, 0, &id, raise, false);
-    world.put(1, &record_path(&id), Some(&mended));
-    world.put(0, &record_path(&id), Some(b"rubbish\n"));
-    assert!(matches!(open(&world, OpenMode::Writer), Err(Error::Corrupt { .. })));
-    assert!(!checked(&world, false).unwrap().is_clean());
-    let report = checked(&world, true).unwrap();
-    assert!(report.is_clean() && report.problems.len() == 2, "{report:?}");
-    assert_eq!(open(&world, OpenMode::Writer).unwrap().list(""), ["b", "z"]);
-    assert_eq!(world.read(0, &record_path(&id)), world.read(1, &record_path(&id)));
-    assert_spotless(&world, "repaired");
+    for repair in [false, true] {
+        let report = checked(&world, repair).unwrap();
+        assert!(!report.is_clean() && report.problems[0].severity == Severity::Error, "{report:?}");
+        assert!(report.problems.iter().all(|problem| !problem.what.contains("iomill check")), "{report:?}");
+    }
+    for disk in 0..2 {
+        assert_eq!(world.read(disk, SEGMENT).unwrap(), rotten);
+    }
 }
 
 #[test]
@@ -137,49 +107,13 @@ fn a_missing_lock_is_made_anew_by_a_repair_only() {
 }
 
 #[test]
-fn lengths_are_brought_up() {
-    let world = closed(3);
-    let id = id_of(&world, "a");
-    let path = length_path(&id);
-    let good = world.read(0, &path).unwrap();
-    for (disk, bytes) in [(0, None), (1, Some(&b"short"[..]))] {
-        world.put(disk, &path, bytes);
-    }
-    let report = checked(&world, false).unwrap();
-    assert_eq!(report.problems.len(), 2, "{report:?}");
-    let reader = open(&world, OpenMode::Reader).unwrap();
-    assert_eq!(reader.open_length(&reader.record("a").unwrap()).unwrap().current(), 15_000);
-    drop(reader);
-    assert!(checked(&world, true).unwrap().is_clean());
-    assert_spotless(&world, "repaired");
-    for disk in 0..3 {
-        world.put(disk, &path, Some(&vec![0; 8192]));
-    }
-    let writer = open(&world, OpenMode::Writer).unwrap();
-    assert!(matches!(writer.open_length(&writer.record("a").unwrap()), Err(Error::Corrupt { .. })));
-    drop(writer);
-    let report = checked(&world, true).unwrap();
-    assert!(!report.is_clean() && report.files == 2, "{report:?}");
-    // Two copies of one sequence number must not differ.
-    world.put(0, &path, Some(&good));
-    let mut other = good.clone();
-    other[40] ^= 1;
-    let checksum = xxhash_rust::xxh3::xxh3_64(&other[..56]);
-    other[56..64].copy_from_slice(&checksum.to_le_bytes());
-    world.put(1, &path, Some(&other));
-    let reader = open(&world, OpenMode::Reader).unwrap();
-    assert!(matches!(reader.open_length(&reader.record("a").unwrap()), Err(Error::Corrupt { .. })));
-}
-
-#[test]
 fn parts_are_looked_at_and_never_removed() {
     let world = closed(2);
-    let id = id_of(&world, "a");
-    world.put(0, &part_path(&id), Some(&[1; 4999]));
-    world.put(1, &part_path(&id), None);
-    let orphan = Id([1; 16]);
-    world.put(1, &part_path(&orphan), Some(b"precious"));
-    world.put(1, &length_path(&orphan), Some(b""));
+    let number = open(&world, OpenMode::Peek).unwrap().record("a").unwrap().number;
+    world.put(0, &part_path(number), Some(&[1; 4999]));
+    world.put(1, &part_path(number), None);
+    let orphan = part_path(number + 1000);
+    world.put(1, &orphan, Some(b"precious"));
     world.put(0, "parts/readme", Some(b""));
     world.put(0, "notes", Some(b"mine"));
     for repair in [false, true] {
@@ -189,48 +123,42 @@ fn parts_are_looked_at_and_never_removed() {
         assert_eq!(lines[0], "/d0/iomill/notes: not a file of iomill");
         assert!(lines[1].contains("4999 bytes and should have at least 5000"), "{lines:#?}");
         assert!(lines[2].starts_with("/d0/iomill/parts/readme"), "{lines:#?}");
-        assert!(lines[3].contains("8 bytes, but no drive has a record"), "{lines:#?}");
-        assert!(lines[4].contains("missing; 5000 bytes"), "{lines:#?}");
+        assert!(lines[3].contains("missing; 5000 bytes"), "{lines:#?}");
+        assert!(lines[4].contains("8 bytes, but the log has no such file"), "{lines:#?}");
         assert!(!report.is_clean());
     }
     assert_eq!(world.read(0, "notes").unwrap(), b"mine");
-    assert_eq!(world.read(1, &part_path(&orphan)).unwrap(), b"precious");
-    assert_eq!(open(&world, OpenMode::Writer).unwrap().notices().len(), 3);
-    assert_eq!(world.read(1, &part_path(&orphan)).unwrap(), b"precious");
+    assert_eq!(world.read(1, &orphan).unwrap(), b"precious");
+    drop(open(&world, OpenMode::Writer).unwrap());
+    assert_eq!(world.read(1, &orphan).unwrap(), b"precious");
 }
 
 #[test]
 fn what_interrupted_changes_left_is_cleared_away() {
     let world = closed(2);
     world.put(0, "tmp-1", Some(b"x"));
-    world.put(1, "files/tmp-2", Some(b"x"));
-    let orphan = Id([1; 16]);
-    world.put(1, &part_path(&orphan), Some(b""));
-    world.put(0, &length_path(&orphan), Some(b"whatever"));
-    world.put(0, &length_path(&Id([2; 16])), Some(b""));
+    world.put(1, "log/tmp-2", Some(b"x"));
+    {
+        // The process ends between the deletion and the removal.
+        let writer = open(&world, OpenMode::Writer).unwrap();
+        let number = writer.delete("a").unwrap();
+        assert!(world.read(1, &part_path(number)).is_some());
+        world.put(0, "tmp-1", Some(b"x"));
+        world.crash(world::Loss::Power);
+    }
     let report = checked(&world, false).unwrap();
-    assert_eq!(report.problems.len(), 4, "{report:?}");
-    assert!(report.problems.iter().all(|problem| problem.severity == Severity::Note));
+    assert!(report.problems.len() >= 2, "{report:?}");
+    assert!(report.problems.iter().all(|problem| problem.severity == Severity::Note), "{report:?}");
     assert!(checked(&world, true).unwrap().is_clean());
     assert_spotless(&world, "cleared");
     assert!(world.names(0, "").iter().all(|name| name != "tmp-1"));
-    // A part without written bytes can be made again.
-    let id = open(&world, OpenMode::Writer).unwrap().create_file("empty", &spec(&[0, 1])).unwrap().id;
-    world.put(0, &part_path(&id), None);
-    assert!(!checked(&world, false).unwrap().is_clean());
-    assert!(checked(&world, true).unwrap().is_clean());
-    assert_spotless(&world, "made anew");
-}
-
-#[test]
-fn two_files_of_one_name_are_reported() {
-    let world = closed(2);
-    let id = id_of(&world, "a");
-    let twin = edited(&world, 0, &id, |text| text.replace("name = \"a\"", "name = \"b\"").replace("= 2", "= 3"), true);
-    world.put(0, &record_path(&id), Some(&twin));
-    let Err(Error::Corrupt { why, .. }) = open(&world, OpenMode::Peek) else { panic!("opened") };
-    assert!(why.contains("second file is named \"b\""), "{why}");
-    assert!(!checked(&world, true).unwrap().is_clean());
+    assert_eq!((world.names(0, "parts").len(), world.names(1, "parts").len()), (1, 1));
+    // A part without bytes need not be there.
+    let catalog = open(&world, OpenMode::Writer).unwrap();
+    let number = catalog.create_file("empty", &spec(&[0, 1])).unwrap().number;
+    catalog.announce_parts(number).unwrap();
+    catalog.close().unwrap();
+    assert_spotless(&world, "without parts");
 }
 
 #[test]
@@ -247,14 +175,13 @@ fn a_failing_drive_does_not_end_a_check() {
         world.arm(|at| world::Fault::Once { at, done: false }, k);
         match checked(&world, false) {
             Ok(report) => {
-                // A drive that cannot be looked at in one place is found in another.
-                assert!(!report.is_clean() || k < 10, "operation {k}: {report:?}");
-                told += 1;
+                // A drive that cannot be looked at in one place is found in another, and what cannot be read of the log is read again.
+                told += u32::from(!report.is_clean());
             }
             // Without locks and lists of files there is nothing to check.
             Err(Error::Io { path, .. }) => assert!(!path.to_string_lossy().contains("/parts/"), "{}", path.display()),
             Err(other) => panic!("operation {k}: {other}"),
         }
     }
-    assert!(told > 20, "{told} of {clean}");
+    assert!(told > 8, "{told} of {clean}");
 }

@@ -6,7 +6,7 @@ mod format;
 mod model;
 mod opening;
 mod real;
-mod world;
+pub(crate) mod world;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,25 +39,45 @@ pub(super) fn open(world: &World, mode: OpenMode) -> Result<Catalog> {
     Catalog::open(&world.platform(), &places(1), mode)
 }
 
+pub(super) fn create(world: &World, disks: usize) -> Result<Catalog> {
+    Catalog::create(&world.platform(), &places(disks), &[], None)
+}
+
+/// Deletes a file that no handle has.
+pub(super) fn delete(catalog: &Catalog, name: &str) -> Result<()> {
+    catalog.delete(name).map(|number| catalog.remove_if_dying(number))
+}
+
+/// Renames a file. No handle has the one that it replaces.
+pub(super) fn rename(catalog: &Catalog, from: &str, to: &str) -> Result<()> {
+    catalog.rename(from, to).map(|victim| victim.into_iter().for_each(|number| catalog.remove_if_dying(number)))
+}
+
+pub(super) fn set_length(catalog: &Catalog, name: &str, length: u64) -> Result<()> {
+    catalog.publish(catalog.record(name)?.number, length, None)
+}
+
 /// An array of `disks` drives with the files `a` and `b`, which hold 5,000 bytes in each part, and have lengths that fit.
 pub(super) fn array(disks: usize) -> (World, Catalog) {
     let world = World::new(disks);
-    let catalog = Catalog::create(&world.platform(), &places(disks), &[]).unwrap();
+    let catalog = create(&world, disks).unwrap();
     let drives: Vec<u16> = (0..disks as u16).collect();
     for name in ["a", "b"] {
         let record = catalog.create_file(name, &spec(&drives)).unwrap();
         catalog.set_attribute(name, "origin", Some(name)).unwrap();
+        catalog.announce_parts(record.number).unwrap();
         for disk in 0..disks {
-            world.put(disk, &part_path(&record.id), Some(&[1; 5000]));
+            world.put(disk, &part_path(record.number), Some(&[1; 5000]));
         }
-        catalog.open_length(&record).unwrap().publish(5000 * disks as u64).unwrap();
+        catalog.publish(record.number, 5000 * disks as u64, None).unwrap();
     }
     (world, catalog)
 }
 
 /// Checks the array and its parts, which are all as long as `array` made them.
 pub(super) fn checked(world: &World, repair: bool) -> Result<Report> {
-    check(&world.platform(), &places(1), repair, &|record, length, _| length / record.drives.len() as u64)
+    let part_extent = |record: &Record, length: u64, _| length / record.drives.len() as u64;
+    check(&world.platform(), &places(1), repair, &part_extent, &mut |_, _| ())
 }
 
 /// No problem at all, and every file belongs to a live one.
@@ -72,14 +92,14 @@ fn a_file_lives_and_dies() {
     assert_eq!(catalog.list(""), ["a", "b"]);
     let record = catalog.create_file("graph/edges", &spec(&[2, 0])).unwrap();
     assert_eq!((record.drives.as_slice(), record.weights.as_slice()), ([2, 0].as_slice(), [10, 10].as_slice()));
-    assert_eq!(record.length_drives, [2, 0]);
+    assert!(!record.has_parts && record.number > catalog.record("b").unwrap().number);
     assert!(matches!(catalog.create_file("graph/edges", &spec(&[0])), Err(Error::Exists { .. })));
     assert_eq!(catalog.list("graph/"), ["graph/edges"]);
     assert_eq!(catalog.list("c"), Vec::<String>::new());
-    catalog.rename("graph/edges", "nodes").unwrap();
-    catalog.rename("nodes", "nodes").unwrap();
+    rename(&catalog, "graph/edges", "nodes").unwrap();
+    rename(&catalog, "nodes", "nodes").unwrap();
     catalog.set_attribute("nodes", "kind", Some("u32\n")).unwrap();
-    catalog.rename("a", "b").unwrap();
+    rename(&catalog, "a", "b").unwrap();
     assert_eq!(view(&catalog)["b"]["origin"], "a");
     assert!(matches!(catalog.delete("a"), Err(Error::NotFound { .. })));
     let before = view(&catalog);
@@ -92,10 +112,9 @@ fn a_file_lives_and_dies() {
     assert_eq!(view(&catalog), before);
     assert_eq!(catalog.notices(), Vec::<String>::new());
     for name in catalog.list("") {
-        catalog.delete(&name).unwrap();
+        delete(&catalog, &name).unwrap();
     }
     for disk in 0..4 {
-        assert_eq!(world.names(disk, "files"), Vec::<String>::new());
         assert_eq!(world.names(disk, "parts"), Vec::<String>::new());
     }
     drop(catalog);
@@ -116,18 +135,24 @@ fn arguments_are_refused_before_anything_is_made() {
     refused("x", &FileSpec { block_bytes: 5000, ..spec(&[0]) });
     assert!(matches!(catalog.rename("a", "a/"), Err(Error::Invalid { .. })));
     assert!(matches!(catalog.set_attribute("a", "", Some("")), Err(Error::Invalid { .. })));
-    let long = "x".repeat(RECORD_MAX_BYTES);
+    let long = "x".repeat(64 << 10);
     assert!(matches!(catalog.set_attribute("a", "k", Some(&long)), Err(Error::Invalid { .. })));
     assert!(matches!(catalog.record("x"), Err(Error::NotFound { .. })));
     drop(catalog);
     assert_spotless(&world, "nothing was made");
-    let create = |drives: &[PathBuf], weights: &[u32]| Catalog::create(&World::new(3).platform(), drives, weights);
+    let create =
+        |drives: &[PathBuf], weights: &[u32]| Catalog::create(&World::new(3).platform(), drives, weights, None);
     assert!(matches!(create(&[], &[]), Err(Error::Invalid { .. })));
     assert!(matches!(create(&places(2), &[1]), Err(Error::Invalid { .. })));
     assert!(matches!(create(&places(2), &[1, 0]), Err(Error::Invalid { .. })));
     assert!(matches!(create(&places(2), &[1, 1001]), Err(Error::Invalid { .. })));
     assert!(matches!(create(&places(257), &[]), Err(Error::Invalid { .. })));
     assert_eq!(create(&places(2), &[1, 1000]).unwrap().drives()[1].weight, 1000);
+    let copies = |copies| Catalog::create(&World::new(4).platform(), &places(4), &[], copies);
+    assert!(
+        matches!(copies(Some(0)), Err(Error::Invalid { .. })) && matches!(copies(Some(4)), Err(Error::Invalid { .. }))
+    );
+    assert_eq!((copies(Some(1)).unwrap().voters(), copies(None).unwrap().voters()), (vec![0], vec![0, 1, 2]));
 }
 
 #[test]
@@ -138,10 +163,31 @@ fn readers_change_nothing() {
     let peek = open(&world, OpenMode::Peek).unwrap();
     for catalog in [&reader, &peek] {
         assert!(matches!(catalog.delete("a"), Err(Error::ReadOnly { .. })));
-        let length = catalog.open_length(&catalog.record("a").unwrap()).unwrap();
-        assert_eq!(length.current(), 10_000);
-        assert!(matches!(length.publish(1), Err(Error::ReadOnly { .. })));
+        assert_eq!(catalog.record("a").unwrap().length, 10_000);
+        assert!(matches!(set_length(catalog, "a", 1), Err(Error::ReadOnly { .. })));
     }
     assert_eq!(reader.lock_handles().len(), 2);
     assert_eq!(peek.lock_handles().len(), 0);
+}
+
+/// Two callers find a deleted file closed before its deletion is durable. It is removed once, and its pages are free once.
+#[test]
+fn a_deleted_file_is_removed_once() {
+    let (world, mut catalog) = array(2);
+    catalog.set_syncs_changes(false);
+    let given = catalog.give_pages(0, 2).unwrap().extent;
+    let small = catalog.create_file("small", &spec(&[0])).unwrap().number;
+    catalog.publish(small, 5000, Some(given)).unwrap();
+    for name in ["small", "a"] {
+        let number = catalog.delete(name).unwrap();
+        catalog.remove_if_dying(number);
+        catalog.remove_if_dying(number);
+    }
+    catalog.sync_changes().unwrap();
+    assert_eq!(catalog.unnamed_pages(), 0);
+    drop(catalog);
+    let catalog = open(&world, OpenMode::Writer).unwrap();
+    assert_eq!(catalog.list(""), ["b"]);
+    catalog.close().unwrap();
+    assert_spotless(&world, "both are gone");
 }

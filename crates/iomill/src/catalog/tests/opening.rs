@@ -80,7 +80,7 @@ fn a_missing_drive_is_named() {
     }
     // A drive of another array is in its place.
     let other = World::new(1);
-    Catalog::create(&other.platform(), &places(1), &[]).unwrap();
+    create(&other, 1).unwrap();
     let disk = other.inner().disks[0].clone();
     world.inner().disks.push(disk);
     world.inner().places.insert("/d2".into(), 3);
@@ -137,7 +137,7 @@ fn one_directory_by_two_names_is_one_drive() {
     // The drive has not moved, so the labels stay as they are.
     assert_eq!(at("/alias", OpenMode::Writer, &world).unwrap().epoch(), 1);
     assert_spotless(&world, "by another name");
-    let twice = Catalog::create(&world.platform(), &["/alias".into(), "/d0".into()], &[]);
+    let twice = Catalog::create(&world.platform(), &["/alias".into(), "/d0".into()], &[], None);
     assert!(drive_error(twice).1.contains("same directory"));
 }
 
@@ -155,10 +155,31 @@ fn damaged_and_newer_labels() {
     }
     let (world, catalog) = array(2);
     drop(catalog);
-    relabel(&world, 1, "format = 1", "format = 3");
+    relabel(&world, 1, "format = 2", "format = 3");
     for start in ["/d0", "/d1"] {
         let (path, why) = drive_error(at(start, OpenMode::Reader, &world));
         assert!(path == "/d1" && why.contains("format 3"), "{path}: {why}");
+    }
+    relabel(&world, 1, "format = 3", "format = 1");
+    let (path, why) = drive_error(at("/d1", OpenMode::Reader, &world));
+    assert!(path == "/d1" && why.contains("before its first release") && why.contains("iomill get"), "{path}: {why}");
+}
+
+#[test]
+fn features_and_states_of_later_versions() {
+    let opened = |from: &str, to: &str, mode| {
+        let (world, catalog) = array(2);
+        catalog.close().unwrap();
+        [0, 1].iter().for_each(|disk| relabel(&world, *disk, from, to));
+        open(&world, mode)
+    };
+    let refused = |from: &str, to: &str, mode| drive_error(opened(from, to, mode)).1;
+    assert!(opened("\ncompatible = []", "\ncompatible = [\"x\"]", OpenMode::Writer).is_ok());
+    assert!(opened("read_only = []", "read_only = [\"x\"]", OpenMode::Reader).is_ok());
+    assert!(refused("read_only = []", "read_only = [\"x\"]", OpenMode::Writer).contains("\"x\""));
+    for mode in [OpenMode::Reader, OpenMode::Writer, OpenMode::Peek] {
+        assert!(refused("incompatible = []", "incompatible = [\"x\"]", mode).contains("\"x\""));
+        assert!(refused("state = \"in\"", "state = \"coming\"", mode).contains("drive 0 is Coming"));
     }
 }
 
@@ -205,7 +226,7 @@ fn init_takes_no_drive_in_use() {
     drop(catalog);
     let create = |drives: &[&str]| {
         let drives: Vec<PathBuf> = drives.iter().map(PathBuf::from).collect();
-        Catalog::create(&world.platform(), &drives, &[])
+        Catalog::create(&world.platform(), &drives, &[], None)
     };
     assert!(drive_error(create(&["/d0", "/d1"])).1.contains("already"));
     assert!(drive_error(create(&["/nowhere"])).1.contains("no such directory"));

@@ -1,0 +1,27 @@
+//! `iomill catalog`: the catalog as text, and a text as the catalog.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::arguments::{Catalog, CatalogWhat};
+use crate::console::Answer;
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+
+pub fn run(context: &Context<'_>, arguments: &Catalog) -> Result<Answer> {
+    match &arguments.what {
+        CatalogWhat::Export { file } => {
+            let text = context.options().export_catalog(context.starts()?)?;
+            let Some(file) = file else { return Ok(Answer::new(text.clone(), json!({ "catalog": text }))) };
+            fs::write(file, &text).map_err(Failure::local("write", file))?;
+            Ok(Answer::new(String::new(), json!({ "bytes": text.len() })))
+        }
+        CatalogWhat::Import { file } => {
+            let text = fs::read_to_string(file).map_err(Failure::local("read", file))?;
+            let files = context.options().import_catalog(context.starts()?, &text)?;
+            let said = format!("{files} files; run `iomill check` to compare them with what is on the drives\n");
+            Ok(Answer::new(said, json!({ "files": files })))
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! A life of a machine: an opening, changes, an accident, and a look at what is left.
+
+use fastrand::Rng;
+use iomill::catalog::journal::Journal;
+use iomill::catalog::log::record::{FileLife, FileRecord, LayoutRecord, LogRecord};
+use iomill::{Error, LayoutKind, Result};
+use iomill_sim::{Death, Fault, Injection, Kind, Rates};
+
+use crate::machine::{Machine, View, view};
+use crate::reader::read_overtaken;
+
+const NAMES: u8 = 14;
+
+fn layout() -> LayoutRecord {
+    LayoutRecord { number: 1, kind: LayoutKind::Hash, block_bytes: 65536, drives: vec![(0, 10)] }
+}
+
+fn name_of(number: u8) -> String {
+    format!("a/directory/file {number}")
+}
+
+enum Step {
+    Create(u8),
+    Rename(u8, u8),
+    Delete(u8),
+    Attribute(u8, usize),
+    Bury,
+}
+
+fn step(rng: &mut Rng) -> Step {
+    let name = rng.u8(0..NAMES);
+    match rng.u8(0..12) {
+        0..5 => Step::Create(name),
+        5..7 => Step::Rename(name, rng.u8(0..NAMES)),
+        7..9 => Step::Delete(name),
+        9..11 => Step::Attribute(name, rng.usize(0..1500)),
+        _ => Step::Bury,
+    }
+}
+
+/// Makes a change, as far as it has a sense. Its ticket is committed later.
+fn apply(journal: &Journal, step: &Step) -> Result<iomill::catalog::journal::commits::Ticket> {
+    let needs_space = !matches!(step, Step::Delete(_) | Step::Bury);
+    let ((), ticket) = journal.change(needs_space, |files, change| {
+        match step {
+            Step::Create(name) => {
+                let name = name_of(*name);
+                if files.named(&name).is_some() {
+                    return Ok(());
+                }
+                if files.layout_like(&layout()).is_none() {
+                    change.push(&LogRecord::Layout(layout()));
+                }
+                let (life, number) = (FileLife::Live, files.next_number());
+                change.push(&LogRecord::File(FileRecord {
+                    number,
+                    length: number,
+                    created_ns: 1,
+                    modified_ns: 2,
+                    key: 3,
+                    layout: 1,
+                    life,
+                    has_parts: false,
+                    name: &name,
+                    extent: None,
+                }));
+            }
+            Step::Rename(from, to) if from != to => {
+                let (from, to) = (name_of(*from), name_of(*to));
+                let Some(file) = files.named(&from) else { return Ok(()) };
+                if let Some(victim) = files.named(&to) {
+                    change.push(&LogRecord::File(FileRecord { life: FileLife::Dying, name: "", ..victim }));
+                }
+                change.push(&LogRecord::File(FileRecord { name: &to, ..file }));
+            }
+            Step::Delete(name) => {
+                if let Some(file) = files.named(&name_of(*name)) {
+                    change.push(&LogRecord::File(FileRecord { life: FileLife::Dying, name: "", ..file }));
+                }
+            }
+            Step::Attribute(name, len) => {
+                if let Some(file) = files.named(&name_of(*name)) {
+                    let value = "v".repeat(*len);
+                    change.push(&LogRecord::Attribute { number: file.number, key: "k", value: Some(&value) });
+                }
+            }
+            Step::Bury => files.dying().for_each(|number| change.push(&LogRecord::Gone(number))),
+            Step::Rename(..) => {}
+        }
+        Ok(())
+    })?;
+    Ok(ticket)
+}
+
+/// Plans what goes wrong in this life.
+/// Returns whether nothing fails by itself.
+fn plan(machine: &Machine<'_>, rng: &mut Rng) -> bool {
+    let drive = rng.usize(0..machine.drives);
+    let skip = rng.u64(0..200);
+    let now = machine.world.effects();
+    let kind = rng.u8(0..11);
+    machine.world.faults(|faults| match kind {
+        0..4 => faults.crash_at_effect = Some(now + rng.u64(1..600)),
+        4 => faults.rates = Rates { catalog_error: rng.u16(1..15), ..Rates::default() },
+        5 => faults.rates = Rates { no_space: rng.u16(1..15), ..Rates::default() },
+        6 => {
+            let kind = [Kind::Sync, Kind::SyncDir, Kind::Rename, Kind::Create][rng.usize(0..4)];
+            faults.inject(Injection::new(kind, Fault::Errno(libc::EIO)).drive(drive).skip(skip));
+        }
+        7 => {
+            let path = [".segment", ".checkpoint", "label"][rng.usize(0..3)];
+            let kind = if rng.bool() { Kind::Write } else { Kind::Sync };
+            faults.inject(Injection::new(kind, Fault::Errno(libc::EIO)).path(path).skip(skip / 2).times(rng.u64(1..4)));
+        }
+        _ => {}
+    });
+    kind > 7
+}
+
+/// Opens, makes changes, and ends somehow. Then it looks at what is left.
+pub fn live(machine: &mut Machine<'_>, rng: &mut Rng) {
+    machine.counts.lives += 1;
+    machine.is_sound = plan(machine, rng);
+    machine.notices.lock().unwrap().clear();
+    let opened = machine.open();
+    // A clean close is over as soon as a writer has begun.
+    machine.is_closed &= opened.is_err() && !machine.world.crashed();
+    match opened {
+        Ok(journal) => {
+            let views = machine.allowed.clone();
+            assert!(
+                views.contains(&view(&journal.files())),
+                "{:?}\n{}",
+                view(&journal.files()),
+                machine.world.trace_tail()
+            );
+            // What a writer has seen stays (C11).
+            machine.is(view(&journal.files()));
+            work(machine, rng, journal);
+        }
+        Err(_) => machine.counts.failed_openings += 1,
+    }
+    let left = machine.notices.lock().unwrap().iter().filter(|text| text.contains("left behind")).count();
+    machine.counts.left_behind += left as u64;
+    if machine.world.crashed() {
+        machine.counts.crashes += 1;
+    } else if rng.u8(0..3) > 0 {
+        machine.world.crash();
+        machine.counts.crashes += 1;
+    } else {
+        machine.world.kill_process();
+        machine.counts.kills += 1;
+    }
+    machine.world.faults(|faults| faults.clear());
+    for drive in 0..machine.drives {
+        machine.world.set_capacity(drive, None);
+    }
+    if machine.world.crashed() {
+        machine.world.reboot();
+    }
+    look(machine, rng);
+}
+
+fn work(machine: &mut Machine<'_>, rng: &mut Rng, journal: Journal) {
+    let steps = rng.usize(1..160);
+    let accident = (rng.usize(0..steps), rng.u8(0..14), rng.usize(0..machine.drives));
+    // A drive that is full fails no change that was taken (C29, C30).
+    machine.is_sound &= accident.1 > 2;
+    let commits = rng.u8(1..5);
+    for at in 0..steps {
+        match accident {
+            (when, 0..2, drive) if when == at => machine.world.faults(|faults| faults.kill(drive, Death::Error)),
+            (when, 2, drive) if when == at => machine.world.faults(|faults| faults.kill(drive, Death::Empty)),
+            (when, 3 | 6..8, drive) if when == at => {
+                let used = machine.world.used_bytes(drive);
+                machine.world.set_capacity(drive, Some(used + rng.u64(0..20) * 4096));
+            }
+            (when, 4, _) if when == at => overtake(machine, rng, &journal),
+            (when, 5, _) if when == at => {
+                let read = machine.read();
+                assert!(read.as_ref().is_err() || machine.allowed.contains(read.as_ref().unwrap()), "{read:?}");
+            }
+            _ => {}
+        }
+        if !change(machine, &journal, &step(rng), rng.u8(0..commits) == 0) {
+            machine.counts.failed_changes += 1;
+            return;
+        }
+    }
+    if rng.u8(0..3) == 0 && journal.close().is_ok() {
+        machine.counts.closes += 1;
+        machine.is_closed = true;
+        machine.is(view(&journal.files()));
+    }
+}
+
+/// Makes one change. `false` if the life is over.
+fn change(machine: &mut Machine<'_>, journal: &Journal, step: &Step, commits: bool) -> bool {
+    machine.counts.changes += 1;
+    let ticket = match apply(journal, step) {
+        Ok(ticket) => ticket,
+        // A full drive refuses what needs space, and nothing else.
+        Err(error @ Error::Io { .. }) if error.errno() == Some(libc::ENOSPC) => {
+            assert!(!matches!(step, Step::Delete(_) | Step::Bury), "{error}");
+            machine.counts.refused += 1;
+            return true;
+        }
+        Err(_) => return false,
+    };
+    let seen = view(&journal.files());
+    machine.highest = seen.0.values().map(|(number, _)| *number).fold(machine.highest, u64::max);
+    if machine.allowed.last() != Some(&seen) {
+        machine.allowed.push(seen);
+    }
+    if !commits {
+        return true;
+    }
+    if let Err(error) = journal.commit(ticket) {
+        assert!(!machine.is_sound, "{error:?}\n{}", machine.world.trace_tail());
+        return false;
+    }
+    machine.counts.acknowledged += 1;
+    let last = machine.allowed.pop().unwrap();
+    machine.is(last);
+    true
+}
+
+/// A reader begins, and changes are made before it ends. It sees one of the states since it began.
+fn overtake(machine: &mut Machine<'_>, rng: &mut Rng, journal: &Journal) {
+    if machine.world.faults(|faults| faults.rates != Rates::default() || faults.pending() > 0) {
+        return;
+    }
+    if journal.commit(apply(journal, &Step::Create(0)).unwrap_or_default()).is_err() || machine.world.crashed() {
+        return;
+    }
+    machine.is(view(&journal.files()));
+    let mut views: Vec<View> = machine.allowed.clone();
+    let (count, groups_until) = (rng.usize(1..150), rng.usize(0..40));
+    let mut rolls = Vec::new();
+    for _ in 0..count {
+        rolls.push(step(rng));
+    }
+    let read = read_overtaken(machine, groups_until, &mut || {
+        for step in rolls.drain(..) {
+            let Ok(ticket) = apply(journal, &step) else { return };
+            views.push(view(&journal.files()));
+            if journal.commit(ticket).is_err() {
+                return;
+            }
+        }
+    });
+    let now = view(&journal.files());
+    machine.highest =
+        views.iter().flat_map(|view| view.0.values()).map(|(number, _)| *number).fold(machine.highest, u64::max);
+    if machine.world.crashed() {
+        machine.allowed = views;
+        return;
+    }
+    machine.counts.overtaken += 1;
+    // Changes that failed belong to a life that is over.
+    machine.allowed = if views.last() == Some(&now)
+        && journal.commit(apply(journal, &Step::Delete(NAMES)).unwrap_or_default()).is_ok()
+    {
+        vec![now]
+    } else {
+        views.clone()
+    };
+    if !machine.world.crashed() {
+        let read = read.unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
+        assert!(views.contains(&read), "{read:?} is none of {} states", views.len());
+    }
+}
+
+/// What is left is one of the states that may be, for readers and for writers, also with rot in all copies but one.
+fn look(machine: &mut Machine<'_>, rng: &mut Rng) {
+    let voters = machine.voters().unwrap();
+    let rots = rng.u8(0..3) == 0;
+    if voters.len() == 1 {
+        rot_in_the_only_copy(machine, rng, voters[0].drive);
+    } else if rots {
+        let good = voters[rng.usize(0..voters.len())].drive;
+        for voter in voters.iter().filter(|voter| voter.drive != good) {
+            for _ in 0..rng.usize(1..4) {
+                rot(machine, rng, voter.drive, good);
+            }
+        }
+    }
+    let found = machine.read().unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
+    assert!(
+        machine.allowed.contains(&found),
+        "{found:?} is none of {:#?}\n{}",
+        machine.allowed,
+        machine.world.trace_tail()
+    );
+    // Rot is not looked for after a clean close. If the good copy failed next, it would matter.
+    machine.compares_all = rots;
+    let journal = machine.open().unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
+    assert_eq!(view(&journal.files()), found);
+    if rng.u8(0..4) == 0 {
+        // What a writer has seen stays, also if the machine crashes before its first change (C11).
+        machine.world.crash();
+        machine.world.reboot();
+        machine.is(found);
+        machine.is_closed = false;
+        return;
+    }
+    (machine.is_closed, machine.compares_all) = (false, false);
+    machine.is(found.clone());
+    let voters = machine.voters().unwrap();
+    assert_eq!(voters.len(), machine.drives, "those that were left behind are back");
+    for voter in &voters {
+        assert_eq!(machine.read_alone(voter).as_ref(), Ok(&found), "drive {} alone", voter.drive);
+    }
+    // A number that was given is not given again (C24).
+    let before = machine.highest;
+    machine.looks += 1;
+    assert!(change(machine, &journal, &Step::Create(NAMES + machine.looks), true));
+    let number = machine.allowed[0].0[&name_of(NAMES + machine.looks)].0;
+    assert!(number > before, "number {number} again, after {before}");
+    machine.counts.checkpoints += checkpoints(machine);
+    if rng.bool() {
+        journal.close().unwrap();
+        machine.is_closed = true;
+    }
+    drop(journal);
+    machine.world.kill_process();
+}
+
+fn checkpoints(machine: &Machine<'_>) -> u64 {
+    machine.world.files(0).iter().filter(|path| path.ends_with(".checkpoint")).count() as u64
+}
+
+/// Spoils a piece of a copy of the log that `good` has, too. Returns what was spoilt.
+fn rot(machine: &mut Machine<'_>, rng: &mut Rng, drive: usize, good: usize) -> Option<(String, u64, usize)> {
+    let is_log = |path: &String| path.starts_with("log/") && !path.contains("tmp-") && !path.ends_with("reserve");
+    let has = machine.world.files(good);
+    let files = machine.world.files(drive).into_iter().filter(is_log);
+    let paths: Vec<String> = files.filter(|path| has.contains(path)).collect();
+    let path = paths.get(rng.usize(0..paths.len().max(1)))?.clone();
+    let content = machine.world.read(drive, &path).unwrap();
+    // Most of a segment is empty.
+    let until = content.iter().rposition(|byte| *byte != 0).map_or(1, |last| last as u64 + 1);
+    if path.ends_with(".segment") && until <= 4096 {
+        // It was made ahead. After a crash it may be on one drive only, and then a rotten header makes the log unreadable. That is refused, and
+        // nothing is lost.
+        return None;
+    }
+    let (offset, bytes) = (rng.u64(0..until), rng.usize(1..6000));
+    // Rot in the last group of an only copy and in the group of the clean close together looks like a tail (C8).
+    let bytes = if drive == good { bytes.min(4096 - offset as usize % 4096) } else { bytes };
+    machine.world.corrupt(drive, &path, offset, bytes).unwrap();
+    machine.counts.rotten += 1;
+    Some((path, offset, bytes))
+}
+
+/// Rot in the only copy is found, or harmless. It is taken back.
+fn rot_in_the_only_copy(machine: &mut Machine<'_>, rng: &mut Rng, drive: usize) {
+    // Without a clean close the last group may look like a tail (C8).
+    if !machine.is_closed {
+        return;
+    }
+    for _ in 0..8 {
+        let Some((path, offset, bytes)) = rot(machine, rng, drive, drive) else { return };
+        match machine.read() {
+            Ok(found) => assert!(machine.allowed.contains(&found), "{path} at {offset}: {found:?}"),
+            Err(_) => machine.counts.damage_found += 1,
+        }
+        machine.world.corrupt(drive, &path, offset, bytes).unwrap();
+    }
+}

@@ -1,0 +1,223 @@
+//! A machine with a log, its labels, and what its files may be.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use iomill::catalog::Id;
+use iomill::catalog::journal::{Journal, Upkeep, read_files};
+use iomill::catalog::log::merged::Voter;
+use iomill::catalog::log::writer::{Announce, LogPlace};
+use iomill::catalog::state::files::Files;
+use iomill::sys::fs::{Access, DriveFs};
+use iomill_sim::World;
+
+const ARRAY: Id = Id([7; 16]);
+
+/// What was done to all machines of a test.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    pub seeds: u64,
+    pub lives: u64,
+    pub changes: u64,
+    pub acknowledged: u64,
+    pub crashes: u64,
+    pub kills: u64,
+    pub closes: u64,
+    pub rotten: u64,
+    /// Rot in the only copy that was found.
+    pub damage_found: u64,
+    pub left_behind: u64,
+    pub failed_openings: u64,
+    pub failed_changes: u64,
+    pub refused: u64,
+    pub checkpoints: u64,
+    pub readers: u64,
+    pub overtaken: u64,
+}
+
+/// Live files by name, each with its number and the length of its attribute; and dying files.
+pub type View = (BTreeMap<String, (u64, usize)>, Vec<u64>);
+
+pub fn view(files: &Files) -> View {
+    let value = |number| files.attributes(number).map(|(_, value)| value.len()).sum();
+    let live = files.from("").map(|file| (file.name.to_owned(), (file.number, value(file.number)))).collect();
+    (live, files.dying().collect())
+}
+
+pub struct Machine<'a> {
+    pub world: World,
+    pub drives: usize,
+    pub counts: &'a mut Counts,
+    /// What the files may be after an accident: the last acknowledged state, and all after it.
+    pub allowed: Vec<View>,
+    /// The highest number that was ever seen.
+    pub highest: u64,
+    /// How often it was looked at what is left.
+    pub looks: u8,
+    /// Whether nothing fails in this life, but for lack of space.
+    pub is_sound: bool,
+    /// Whether the log was closed cleanly.
+    pub is_closed: bool,
+    /// Whether the next opening compares all copies, as `check --repair` does.
+    pub compares_all: bool,
+    pub notices: Arc<Mutex<Vec<String>>>,
+}
+
+/// Epoch and voters, as a drive has them.
+type Label = (u64, Vec<usize>);
+
+/// Labels on simulated drives.
+#[derive(Clone)]
+struct Labels {
+    drives: Vec<Arc<dyn DriveFs>>,
+    notices: Arc<Mutex<Vec<String>>>,
+}
+
+impl Labels {
+    fn write(fs: &dyn DriveFs, label: &Label) -> std::io::Result<()> {
+        let _may_be_missing = fs.unlink("tmp-label");
+        let file = fs.open("tmp-label", Access::CREATE)?;
+        let text = format!("{label:?}");
+        let written =
+            fs.write_at(file, format!("{text} {}", sum(&text)).as_bytes(), 0).and_then(|()| fs.sync_data(file));
+        fs.close(file);
+        written?;
+        fs.rename("tmp-label", "label")?;
+        fs.sync_dir("")
+    }
+
+    fn read(fs: &dyn DriveFs) -> std::io::Result<Option<Label>> {
+        let file = match fs.open("label", Access::READ) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut bytes = vec![0; 200];
+        let read = fs.read_at(file, &mut bytes, 0);
+        fs.close(file);
+        bytes.truncate(read?);
+        let text = String::from_utf8(bytes).unwrap();
+        let (label, found) = text.rsplit_once(' ').unwrap();
+        assert_eq!(found, sum(label).to_string(), "a label is replaced as a whole");
+        let numbers: Vec<u64> = label
+            .split(|c: char| !c.is_ascii_digit())
+            .filter(|part| !part.is_empty())
+            .map(|part| part.parse().unwrap())
+            .collect();
+        Ok(Some((numbers[0], numbers[1..].iter().map(|number| *number as usize).collect())))
+    }
+}
+
+fn sum(text: &str) -> u64 {
+    text.bytes().fold(17, |sum, byte| sum * 31 % 1_000_003 + u64::from(byte))
+}
+
+impl Announce for Labels {
+    fn announce(&mut self, epoch: u64, voters: &[usize]) -> Vec<usize> {
+        let label = (epoch, voters.to_vec());
+        let fails = |drive: &usize| Labels::write(&*self.drives[*drive], &label).is_err();
+        let failed: Vec<usize> = voters.iter().copied().filter(fails).collect();
+        if failed.is_empty() {
+            for drive in (0..self.drives.len()).filter(|drive| !voters.contains(drive)) {
+                let _later_if_not_now = Labels::write(&*self.drives[drive], &label);
+            }
+        }
+        failed
+    }
+
+    fn notice(&mut self, text: String) {
+        self.notices.lock().unwrap().push(text);
+    }
+}
+
+/// An opening that failed, in words.
+pub type Refused = String;
+
+impl<'a> Machine<'a> {
+    pub fn new(world: World, drives: usize, counts: &'a mut Counts) -> Machine<'a> {
+        let empty = (BTreeMap::new(), Vec::new());
+        let notices = Arc::default();
+        let (allowed, highest) = (vec![empty], 0);
+        let machine = Machine {
+            world,
+            drives,
+            counts,
+            allowed,
+            highest,
+            looks: 0,
+            is_sound: true,
+            is_closed: true,
+            compares_all: false,
+            notices,
+        };
+        let all = machine.attach(true).unwrap();
+        machine.place().create(&all).unwrap();
+        for voter in &all {
+            Labels::write(&*voter.fs, &(1, (0..drives).collect())).unwrap();
+        }
+        machine.world.reboot();
+        machine
+    }
+
+    fn place(&self) -> LogPlace {
+        LogPlace {
+            platform: self.world.platform(),
+            array: ARRAY,
+            segment_bytes: 48 << 10,
+            compares_all: self.compares_all,
+        }
+    }
+
+    fn attach(&self, create: bool) -> std::io::Result<Vec<Voter>> {
+        let platform = self.world.platform();
+        let attach = |drive| Ok(Voter { drive, fs: platform.attach(&self.world.path(drive), create)? });
+        (0..self.drives).map(attach).collect()
+    }
+
+    /// The ruling label, voters, and the other drives.
+    fn ruling(&self) -> Result<(Label, Vec<Voter>, Vec<Voter>), Refused> {
+        let all = self.attach(false).map_err(|error| error.to_string())?;
+        let mut ruling: Option<Label> = None;
+        for voter in &all {
+            let label = Labels::read(&*voter.fs).map_err(|error| error.to_string())?;
+            ruling = ruling.max(label);
+        }
+        let label = ruling.expect("a label");
+        let (voters, others) = all.into_iter().partition(|voter| label.1.contains(&voter.drive));
+        Ok((label, voters, others))
+    }
+
+    pub fn voters(&self) -> Result<Vec<Voter>, Refused> {
+        Ok(self.ruling()?.1)
+    }
+
+    pub fn open(&mut self) -> Result<Journal, Refused> {
+        let (label, voters, back) = self.ruling()?;
+        let mut drives: Vec<&Voter> = voters.iter().chain(&back).collect();
+        drives.sort_by_key(|voter| voter.drive);
+        let drives = drives.into_iter().map(|voter| Arc::clone(&voter.fs)).collect();
+        let labels = Labels { drives, notices: Arc::clone(&self.notices) };
+        let upkeep = Upkeep { checkpoint_bytes: 24 << 10, instalment_bytes: 3000 };
+        Journal::open(self.place(), upkeep, &voters, &back, label.0, Box::new(labels))
+            .map_err(|error| error.to_string())
+    }
+
+    /// What a reader sees.
+    pub fn read(&mut self) -> Result<View, Refused> {
+        self.counts.readers += 1;
+        read_files(&self.voters()?, ARRAY).map(|(files, _)| view(&files)).map_err(|error| error.to_string())
+    }
+
+    /// What a reader sees of one copy alone.
+    pub fn read_alone(&self, voter: &Voter) -> Result<View, Refused> {
+        read_files(std::slice::from_ref(voter), ARRAY).map(|(files, _)| view(&files)).map_err(|error| error.to_string())
+    }
+
+    pub fn array(&self) -> Id {
+        ARRAY
+    }
+
+    /// The files are exactly these now, durably.
+    pub fn is(&mut self, found: View) {
+        self.allowed = vec![found];
+    }
+}

@@ -1,0 +1,59 @@
+//! The catalog's log on simulated drives. A crash tears what was not synced. Operations fail. Drives die, come back, rot, and are full. Readers
+//! run beside the writer. A seed decides all of it.
+//!
+//! After each accident a reader and a writer must see the same files: those of the last acknowledged change, or of one after it.
+
+// Helpers of tests may unwrap, as tests do.
+#![allow(clippy::unwrap_used)]
+
+mod life;
+mod machine;
+mod reader;
+
+use std::cell::RefCell;
+
+use iomill_sim::{DriveModel, World};
+use machine::{Counts, Machine};
+
+/// Runs `count` seeds, or those that the environment names.
+fn seeds(count: u64, body: impl Fn(u64, &mut Counts)) -> Counts {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let all: Vec<u64> = match (number("IOMILL_SEED"), number("IOMILL_ROUNDS")) {
+        (Some(seed), _) => vec![seed],
+        (None, Some(rounds)) => (0..rounds).collect(),
+        (None, None) => (0..count).collect(),
+    };
+    let counts = RefCell::new(Counts::default());
+    for seed in all {
+        let run = std::panic::AssertUnwindSafe(|| body(seed, &mut counts.borrow_mut()));
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            eprintln!("seed {seed} failed; again: IOMILL_SEED={seed} cargo test -p iomill-sim --test log");
+            std::panic::resume_unwind(panic);
+        }
+        counts.borrow_mut().seeds += 1;
+    }
+    counts.into_inner()
+}
+
+#[test]
+fn what_is_acknowledged_outlives_all_accidents() {
+    let counts = seeds(120, |seed, counts| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let drives = rng.usize(1..=3);
+        let world = World::new(seed).with_drives(drives, DriveModel::default());
+        world.faults(|faults| faults.torn_sectors = rng.bool());
+        let mut machine = Machine::new(world, drives, counts);
+        for _ in 0..rng.usize(2..6) {
+            life::live(&mut machine, &mut rng);
+        }
+        assert_eq!(machine.world.violations(), Vec::<String>::new());
+    });
+    println!("{counts:?}");
+    if counts.seeds > 100 {
+        assert!(
+            counts.crashes > 20 && counts.rotten > 20 && counts.left_behind > 20 && counts.overtaken > 5,
+            "{counts:?}"
+        );
+        assert!(counts.failed_openings > 5 && counts.checkpoints > 20 && counts.refused > 5, "{counts:?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Puts and drafts: what they cost, and what a crash leaves of them.
+
+use iomill::{ArrayOptions, Error, Layout, PutOptions, When};
+use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
+
+use crate::crash::assert_clean_beside;
+use crate::harness::assert_tidy;
+
+fn options(world: &World) -> ArrayOptions {
+    ArrayOptions::new().platform(world.platform()).cache_bytes(1 << 20)
+}
+
+/// A put of a small file flushes its pages and the log, once each.
+#[test]
+fn a_put_of_a_small_file_costs_two_flushes() {
+    let world = World::new(1).with_drives(2, DriveModel::default());
+    let array = options(&world).copies(1).create(world.paths()).unwrap();
+    // The first one makes room for others.
+    array.put("first", &[1; 5000], &PutOptions::new()).unwrap();
+    for name in ["second", "first"] {
+        let before = world.flushes();
+        array.put(name, &[2; 5000], &PutOptions::new().attribute("a", "b")).unwrap();
+        assert_eq!(world.flushes() - before, 2);
+    }
+    array.close().unwrap();
+    assert_tidy(&world);
+}
+
+/// If its content cannot be made durable, a name keeps what it has. So it does if the record cannot be written.
+#[test]
+fn a_put_that_fails_changes_nothing() {
+    for (len, fails) in [(5000, 1), (5000, 2), (100_000, 1), (100_000, 3), (100_000, 4)] {
+        let world = World::new(2).with_drives(2, DriveModel::default());
+        let array = options(&world).copies(1).create(world.paths()).unwrap();
+        let first = array.put("file", &[1; 5000], &PutOptions::new()).unwrap();
+        let injection = Injection::new(Kind::Sync, Fault::Errno(libc::EIO)).skip(fails - 1).times(1);
+        world.faults(|faults| faults.inject(injection));
+        let error = array.put("file", &vec![2; len], &PutOptions::new()).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EIO), "{error}");
+        let is_unknown = matches!(error, Error::OutcomeUnknown { .. });
+        if !is_unknown {
+            assert_eq!(array.stat("file").unwrap().version, first.version, "{len} bytes, flush {fails}");
+            assert_eq!(array.unnamed_pages(), 0);
+        }
+        world.faults(|faults| faults.clear());
+        // The failed flush of the log has left the kernel's pages as they were written, and the next opening writes them again.
+        let _ = array.close();
+        world.crash_with(Survival::Nothing);
+        world.reboot();
+        let array = options(&world).open(world.path(0)).unwrap();
+        let file = array.open_file("file").unwrap();
+        let mut got = vec![0; file.len() as usize];
+        file.read_at(&mut got, 0).unwrap();
+        assert!(got == [1; 5000] || (is_unknown && got == vec![2; len]), "{len} bytes, flush {fails}");
+        drop(file);
+        assert_clean_beside(&world, array);
+    }
+}
+
+/// What a crash leaves of a draft is removed by the next opening.
+#[test]
+fn a_crash_leaves_nothing_of_a_draft() {
+    for len in [5000, 60_000, 300_000] {
+        for survival in [Survival::Nothing, Survival::Everything] {
+            let world = World::new(3).with_drives(2, DriveModel::default());
+            let array = options(&world).create(world.paths()).unwrap();
+            let draft = array.draft(Layout::striping()).unwrap();
+            draft.file().write_at(&vec![1; len], 0).unwrap();
+            draft.file().sync().unwrap();
+            world.crash_with(survival);
+            drop((draft, array));
+            world.reboot();
+            let array = options(&world).open(world.path(1)).unwrap();
+            assert_eq!(array.list(""), [""; 0]);
+            for drive in 0..2 {
+                assert!(!world.files(drive).iter().any(|path| path.starts_with("parts/")), "{len} bytes");
+            }
+            array.put("after", &[3; 60_000], &PutOptions::new().when(When::Absent)).unwrap();
+            assert_eq!(array.unnamed_pages(), 0);
+            assert_clean_beside(&world, array);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! [`Draft`]: a file that gets its name when its content is complete. [`Array::put`] and [`Array::copy`] are built on it. Non-goals: what a
+//! draft is to the catalog (`catalog::draft`).
+
+use std::sync::Arc;
+
+use super::array::Array;
+use super::file::File;
+use super::info::FileStat;
+use super::options::Layout;
+use super::setup;
+use crate::catalog::{self, Record, When};
+use crate::error::{Error, Result};
+use crate::exec::pools::check_may_block;
+use crate::sys::memory::PageBuf;
+
+/// A copy moves so many bytes at a time.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// A file without a name, from [`Array::draft`]. It is written like any file, also by several threads. [`Draft::publish`] gives it a name. So
+/// a content appears as a whole, or not at all.
+///
+/// ```no_run
+/// # fn main() -> iomill::Result<()> {
+/// use iomill::{Layout, When};
+///
+/// # let array = iomill::Array::open("/mnt/ssd0")?;
+/// let draft = array.draft(Layout::default())?;
+/// draft.file().write_at(b"part two", 8)?;
+/// draft.file().write_at(b"part one", 0)?;
+/// let stat = draft.publish("object", When::Absent)?;
+/// println!("version {}", stat.version);
+/// # Ok(()) }
+/// ```
+///
+/// A draft that is dropped without a name gives its space back, when the last handle of its file is gone. What a crash leaves of it is removed
+/// by the next opening of the array for writing.
+#[derive(Debug)]
+pub struct Draft {
+    /// Dropped before the array.
+    file: File,
+    draft: Arc<catalog::Draft>,
+    array: Array,
+}
+
+/// How [`Array::put`] makes a file: layout, condition and attributes.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    layout: Layout,
+    when: When,
+    attributes: Vec<(String, String)>,
+}
+
+impl PutOptions {
+    /// The default layout, on no condition, without attributes.
+    pub fn new() -> PutOptions {
+        PutOptions::default()
+    }
+
+    /// How the file is laid out.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
+    }
+
+    /// On which condition the file gets its name.
+    pub fn when(mut self, when: When) -> Self {
+        self.when = when;
+        self
+    }
+
+    /// An attribute that the file gets with its name.
+    pub fn attribute(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.attributes.push((key.into(), value.into()));
+        self
+    }
+}
+
+impl Draft {
+    /// The file. Its handles may outlive the draft. [`File::name`] is a text that says that it is a draft, until it is published.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The version that the name will have.
+    pub fn version(&self) -> u64 {
+        self.draft.number()
+    }
+
+    /// Sets an attribute, which the file gets with its name. `None` removes it. It costs no I/O. An error if the draft is published, or if
+    /// the attributes take more than 64 KiB.
+    pub fn set_attribute(&self, key: &str, value: Option<&str>) -> Result<()> {
+        self.draft.set_attribute(key, value)
+    }
+
+    /// Makes all writes durable that ended before this call, and then gives the file its name, durably. A file that has the name loses it at
+    /// the same moment, and its handles keep what it holds. After a crash the name has the old content or the new one as a whole.
+    ///
+    /// A small file costs two flushes: one of its pages, and one of the log.
+    ///
+    /// [`Error::Exists`] and [`Error::Conflict`] if the condition does not hold. Then the draft may be published under another name, or on
+    /// another condition. A draft is published once.
+    pub fn publish(&self, name: &str, when: When) -> Result<FileStat> {
+        check_may_block("publish")?;
+        let array = self.array.open_inner()?;
+        // Before the content is flushed. What counts is the look when the name is given.
+        array.catalog.check_condition(name, when)?;
+        self.file.sync()?;
+        if let Some(victim) = array.catalog.publish_draft(&self.draft, name, when)? {
+            array.files.remove(&array.catalog, victim);
+        }
+        let missing = || Error::NotFound { name: name.to_owned() };
+        let record = array.catalog.numbered(self.draft.number()).ok_or_else(missing)?;
+        // Another thread may have renamed it since.
+        let record = Record { name: name.to_owned(), ..Record::clone(&record) };
+        FileStat::new(&array.catalog, &record, self.file.len())
+    }
+}
+
+impl Array {
+    /// Makes a file without a name, of length 0. It costs no I/O before it is written to. [`Draft`] has more.
+    pub fn draft(&self, layout: Layout) -> Result<Draft> {
+        check_may_block("draft")?;
+        let array = self.open_inner()?;
+        let spec = setup::file_spec(&array.options, &array.catalog, layout)?;
+        let (draft, record) = array.catalog.new_draft(&spec)?;
+        Ok(Draft { file: array.open_draft(&draft, &record)?, draft, array: self.clone() })
+    }
+
+    /// Makes a file of this content, durably and as a whole: [`Draft::publish`] says what that means. Returns what is known of the file, with
+    /// its version.
+    ///
+    /// A small file costs two flushes. [`Error::Exists`] and [`Error::Conflict`] if the condition of the options does not hold.
+    pub fn put(&self, name: &str, content: &[u8], options: &PutOptions) -> Result<FileStat> {
+        check_may_block("put")?;
+        self.open_inner()?.catalog.check_condition(name, options.when)?;
+        let draft = self.draft(options.layout.clone())?;
+        for (key, value) in &options.attributes {
+            draft.set_attribute(key, Some(value))?;
+        }
+        draft.file().write_at(content, 0)?;
+        draft.publish(name, options.when)
+    }
+
+    /// Makes a file with the content, the layout and the attributes of another one, durably and as a whole. It moves 8 MiB at a time, through
+    /// the cache if there is one. The copy has the length that the file has when the call begins. Writes to it meanwhile may be in the
+    /// copy or not.
+    ///
+    /// [`Error::NotFound`] if there is no file `from`, [`Error::Exists`] and [`Error::Conflict`] if the condition does not hold for `to`.
+    pub fn copy(&self, from: &str, to: &str, when: When) -> Result<FileStat> {
+        check_may_block("copy")?;
+        let array = self.open_inner()?;
+        array.catalog.check_condition(to, when)?;
+        let (record, source) = loop {
+            let record = array.catalog.record(from)?;
+            // If it has lost its name since, another file may have it.
+            if let Some(source) = array.try_number(record.number)? {
+                break (record, source);
+            }
+        };
+        let layout = Layout::new(record.layout).block_bytes(record.block_bytes).drives(record.drives.clone());
+        let draft = self.draft(layout)?;
+        for (key, value) in &record.attributes {
+            draft.set_attribute(key, Some(value))?;
+        }
+        copy_content(&source, draft.file())?;
+        draft.publish(to, when)
+    }
+}
+
+fn copy_content(source: &File, copy: &File) -> Result<()> {
+    let len = source.len();
+    if len == 0 {
+        return Ok(());
+    }
+    copy.preallocate(len)?;
+    let piece = len.min(PIECE_BYTES);
+    let mut buffer = PageBuf::new(piece as usize).map_err(Error::memory("copying a file", piece))?;
+    let mut at = 0;
+    while at < len {
+        let piece = &mut buffer.as_mut_slice()[..(len - at).min(PIECE_BYTES) as usize];
+        let read = source.read_at(piece, at)?;
+        if read == 0 {
+            // It was made shorter meanwhile.
+            break;
+        }
+        copy.write_at(&piece[..read], at)?;
+        at += read as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! [`Listing`]: the files of an array one after the other, by prefix. Non-goals: what is known of a file beyond a few numbers (`stat`).
+
+use std::sync::Arc;
+use std::vec;
+
+use super::array::Array;
+use crate::catalog::{Catalog, Found, Position};
+use crate::error::Result;
+
+/// So many names are looked at under the lock of the catalog.
+const BATCH: usize = 256;
+
+/// The files with names that begin with a prefix, in the order of their names (of their bytes in UTF-8): an iterator of
+/// [`Array::entries`](super::Array::entries).
+///
+/// ```no_run
+/// use iomill::Listed;
+///
+/// # fn main() -> iomill::Result<()> {
+/// # let array = iomill::Array::open("/mnt/ssd0")?;
+/// for entry in array.entries("graph/").delimiter('/') {
+///     match entry? {
+///         Listed::File(file) => println!("{} {}", file.len_bytes, file.name),
+///         Listed::Prefix(prefix) => println!("{prefix}"),
+///         _ => {}
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// It does no I/O. It holds 256 entries at most, and takes the lock of the catalog for so many names at a time. A common prefix costs one
+/// search, however many names have it. A file that is made, renamed or deleted meanwhile may appear or not. No entry appears twice. The
+/// first listing of an array sorts the names, which takes up to a second for a million.
+///
+/// An item is an error if the array is closed or has failed. Nothing follows an error.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    source: Source,
+    prefix: String,
+    delimiter: Option<char>,
+    /// `None` at the end.
+    position: Option<Position>,
+    batch: vec::IntoIter<Found>,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Array(Array),
+    Peek(Arc<Catalog>),
+}
+
+/// An entry of a [`Listing`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Listed {
+    /// A file.
+    File(ListedFile),
+    /// What several names have in common: the listing's prefix and what follows up to the delimiter, which is included.
+    Prefix(String),
+}
+
+/// A file of a [`Listing`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListedFile {
+    /// Its name.
+    pub name: String,
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// When it was made, in nanoseconds since the start of 1970 (UTC).
+    pub created_ns: u64,
+    /// When a change of it was last synced, in nanoseconds since the start of 1970 (UTC).
+    pub modified_ns: u64,
+    /// The version of the name, as in [`FileStat`](super::FileStat).
+    pub version: u64,
+}
+
+impl Array {
+    /// The files with names that begin with `prefix`, in the order of their names. [`Listing`] says what it costs, and has options: a
+    /// delimiter, and where to begin.
+    pub fn entries(&self, prefix: &str) -> Listing {
+        Listing::new(Source::Array(self.clone()), prefix)
+    }
+}
+
+impl Listing {
+    pub(super) fn of_catalog(catalog: &Arc<Catalog>, prefix: &str) -> Listing {
+        Listing::new(Source::Peek(Arc::clone(catalog)), prefix)
+    }
+
+    fn new(source: Source, prefix: &str) -> Listing {
+        let position = Some(Position::From(prefix.to_owned()));
+        Listing { source, prefix: prefix.to_owned(), delimiter: None, position, batch: Vec::new().into_iter() }
+    }
+
+    /// Names with this character behind the prefix become one entry for each [`Listed::Prefix`].
+    pub fn delimiter(mut self, delimiter: char) -> Listing {
+        self.delimiter = Some(delimiter);
+        self
+    }
+
+    /// Begins with the first entry that is not before `name`. The last of several calls of `from` and `after` counts.
+    pub fn from(self, name: &str) -> Listing {
+        self.at(name, Position::From)
+    }
+
+    /// Begins with the first entry after `name`, which may be a common prefix. So a listing goes on where another one has stopped.
+    pub fn after(self, name: &str) -> Listing {
+        self.at(name, Position::After)
+    }
+
+    fn at(mut self, name: &str, position: fn(String) -> Position) -> Listing {
+        let is_within = name >= self.prefix.as_str();
+        let position = if is_within { position(name.to_owned()) } else { Position::From(self.prefix.clone()) };
+        (self.position, self.batch) = (Some(position), Vec::new().into_iter());
+        self
+    }
+
+    /// Looks at the next names.
+    fn fill(&mut self, position: Position) -> Result<()> {
+        let catalog = match &self.source {
+            Source::Array(array) => &array.here()?.open_inner()?.catalog,
+            Source::Peek(catalog) => catalog,
+        };
+        let (found, next) = catalog.entries(&self.prefix, self.delimiter, position, BATCH)?;
+        (self.batch, self.position) = (found.into_iter(), next);
+        Ok(())
+    }
+
+    /// An entry as users see it. An open file has the length that `stat` tells.
+    fn listed(&self, found: Found) -> Result<Listed> {
+        let (name, number, length, created_ns, modified_ns) = match found {
+            Found::Prefix(prefix) => return Ok(Listed::Prefix(prefix)),
+            Found::File { name, number, length, created_ns, modified_ns } => {
+                (name, number, length, created_ns, modified_ns)
+            }
+        };
+        let open = match &self.source {
+            Source::Array(array) => array.here()?.open_inner()?.find(number),
+            Source::Peek(_) => None,
+        };
+        let len_bytes = open.map_or(length, |open| open.file.len());
+        Ok(Listed::File(ListedFile { name, len_bytes, created_ns, modified_ns, version: number }))
+    }
+}
+
+impl Iterator for Listing {
+    type Item = Result<Listed>;
+
+    fn next(&mut self) -> Option<Result<Listed>> {
+        loop {
+            if let Some(found) = self.batch.next() {
+                let listed = self.listed(found);
+                if listed.is_err() {
+                    (self.batch, self.position) = (Vec::new().into_iter(), None);
+                }
+                return Some(listed);
+            }
+            let position = self.position.take()?;
+            if let Err(error) = self.fill(position) {
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+impl std::iter::FusedIterator for Listing {}

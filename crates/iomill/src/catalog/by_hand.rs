@@ -1,0 +1,199 @@
+//! The catalog by hand: all of it as text, and a text as the new catalog (`iomill catalog export` and `import`).
+//!
+//! Goals: a text is checked as a whole before anything changes, and takes effect at one moment. An array of which the log is damaged takes a text,
+//! too. Non-goals: the bytes of files.
+//!
+//! Rules of the import:
+//! 1. One voter is left, by labels of the next epoch. Other copies are made anew by the next writer (C15).
+//! 2. On that voter the new segment and the new checkpoint have higher numbers than all that are there. The checkpoint gets its name last.
+//!    From that moment on it is the newest one, and what was before it means nothing (C31). Until then nothing has changed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::journal::checkpoint::{CheckpointWriter, Start, checkpoint_header};
+use super::journal::read_files;
+use super::log::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
+use super::log::mend::make_first;
+use super::log::merged::Voter;
+use super::log::place::LogFiles;
+use super::log::writer::{Announce, first_group};
+use super::open::{FIRST_SEGMENT_BYTES, Opening, lock_array};
+use super::state::files::Files;
+use super::text::Signature;
+use super::text_form;
+use super::{Catalog, Id, OpenMode};
+use crate::engine::platform::Platform;
+use crate::error::{Error, Result};
+
+/// All that the log of the array says, as text. It takes no lock, so it can run beside a writer.
+pub fn export(platform: &Arc<dyn Platform>, starts: &[PathBuf]) -> Result<String> {
+    let (array, locks) = lock_array(&**platform, starts, OpenMode::Peek, Signature::Required)?;
+    let opening = Opening::new(platform, OpenMode::Peek, array, locks)?;
+    let id = opening.body().array;
+    let (files, _) = read_files(&opening.voters(), id)?;
+    Ok(text_form::export(id, &files))
+}
+
+/// Replaces the catalog by what a text says, and returns how many files it has. The array must not be open elsewhere.
+pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> Result<usize> {
+    let (array, locks) = lock_array(&**platform, starts, OpenMode::Writer, Signature::Required)?;
+    let mut opening = Opening::new(platform, OpenMode::Writer, array, locks)?;
+    let body = opening.body();
+    let imported = text_form::import(text, body.drives.len())?;
+    if imported.array != body.array {
+        let why = format!("it is of array {}, and the drives are of array {}", imported.array, body.array);
+        return Err(Error::invalid("the catalog's text", why));
+    }
+    let keeps = ruling_copy(&opening, body.array)?;
+    if body.voters != [keeps.drive as u16] {
+        let failed = opening.labels.announce(body.epoch + 1, &[keeps.drive]);
+        if !failed.is_empty() {
+            let path = keeps.fs.location().to_owned();
+            return Err(Error::Drive {
+                path,
+                why: "its label could not be written, so nothing was imported".to_owned(),
+            });
+        }
+    }
+    replace(&**platform, &keeps, body.array, &imported.files, opening.body().epoch)?;
+    opening.close()?;
+    // This writer makes the other copies.
+    Catalog::open(platform, starts, OpenMode::Writer)?.close()?;
+    Ok(imported.files.len())
+}
+
+/// The voter that keeps its copy: one that can be read, if there is one.
+fn ruling_copy(opening: &Opening, array: Id) -> Result<Voter> {
+    let voters = opening.voters();
+    let is_good = |voter: &&Voter| read_files(std::slice::from_ref(*voter), array).is_ok();
+    let keeps = voters.iter().find(is_good).or(voters.first());
+    let none =
+        || Error::Drive { path: opening.drives()[0].path().to_owned(), why: "its label names no voter".to_owned() };
+    keeps.cloned().ok_or_else(none)
+}
+
+/// Rule 2.
+fn replace(platform: &dyn Platform, voter: &Voter, array: Id, files: &Files, epoch: u64) -> Result<()> {
+    let there = LogFiles::list(&*voter.fs)?;
+    let known = read_files(std::slice::from_ref(voter), array).map_or(0, |(_, end)| end.sequence);
+    let sequence = known.max(there.checkpoints.last().copied().unwrap_or(0)) + 1;
+    let segment = there.segments.last().copied().unwrap_or(0) + 1;
+    let mut salts = [0; 16];
+    super::id::fill_random(platform, &mut salts)?;
+    let salt = |at: usize| u64::from_le_bytes(salts[at..at + 8].try_into().unwrap_or_default());
+    let kind = FileKind::Segment { bytes: FIRST_SEGMENT_BYTES };
+    let header = FileHeader { kind, array, number: segment, salt: salt(0), features: Features::default() };
+    // The log is closed, as that of a new array.
+    make_first(&voter.fs, &header, &first_group(&header, sequence + 1, epoch))?;
+    let position = Position { segment, offset: BLOCK_BYTES };
+    let start = Start { sequence, checksum: 0, position };
+    let checkpoint = checkpoint_header(array, sequence, salt(8));
+    let (mut writer, mut failures) = CheckpointWriter::begin(checkpoint, std::iter::once(voter.clone()), start, epoch);
+    let mut is_last = false;
+    while failures.is_empty() && !is_last {
+        is_last = writer.copy(files, 1 << 20);
+        failures = writer.write();
+    }
+    if failures.is_empty() {
+        failures = writer.finish(files.next_number(), sequence);
+    }
+    match failures.pop() {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::FileSpec;
+    use crate::catalog::store::LOG;
+    use crate::catalog::tests::world::{Fault, Loss, World};
+    use crate::layout::LayoutKind;
+
+    fn starts() -> Vec<PathBuf> {
+        vec!["/d0".into()]
+    }
+
+    fn spec() -> FileSpec {
+        FileSpec { layout: LayoutKind::Striping, block_bytes: 4096, drives: vec![0], key: 7, weights: None }
+    }
+
+    fn names(world: &World) -> Vec<String> {
+        let catalog = Catalog::open(&world.platform(), &starts(), OpenMode::Reader).unwrap();
+        let names = catalog.list("");
+        catalog.close().unwrap();
+        names
+    }
+
+    /// An array with the files `old`, and the text of one with `old` and `new`.
+    fn prepared(drives: usize) -> (World, String) {
+        let world = World::new(drives);
+        let paths: Vec<PathBuf> = (0..drives).map(|drive| format!("/d{drive}").into()).collect();
+        let catalog = Catalog::create(&world.platform(), &paths, &[], None).unwrap();
+        catalog.create_file("old", &spec()).unwrap();
+        catalog.close().unwrap();
+        drop(catalog);
+        let text = export(&world.platform(), &starts()).unwrap();
+        let line = text.lines().find(|line| line.starts_with("file ")).unwrap();
+        let both = format!("{line}\n{}", line.replace("file 1 ", "file 77 ").replace(" old", " new"));
+        (world, text.replace(line, &both).replace("end 1", "end 2"))
+    }
+
+    #[test]
+    fn a_text_takes_effect_as_a_whole_at_any_crash() {
+        for drives in [1, 3] {
+            let (mut olds, mut news) = (0, 0);
+            for at in 1.. {
+                let (world, text) = prepared(drives);
+                world.arm(|at| Fault::Crash { at }, at);
+                let imported = import(&world.platform(), &starts(), &text);
+                let struck = world.disarm();
+                world.crash(if at % 3 == 0 { Loss::Kill } else { Loss::Mix(at) });
+                let found = names(&world);
+                let is_new = found == ["new", "old"];
+                assert!(is_new || found == ["old"], "operation {at}: {found:?}");
+                assert!(is_new || imported.is_err(), "operation {at}");
+                *(if is_new { &mut news } else { &mut olds }) += 1;
+                // The next writer has all copies again, and gives no number twice.
+                let catalog = Catalog::open(&world.platform(), &starts(), OpenMode::Writer).unwrap();
+                assert_eq!((catalog.list(""), catalog.voters().len()), (found, drives), "operation {at}");
+                catalog.create_file("another", &spec()).unwrap();
+                let least = if is_new { 78 } else { 2 };
+                assert!(catalog.record("another").unwrap().number >= least, "operation {at}");
+                catalog.close().unwrap();
+                if !struck {
+                    assert_eq!(imported.unwrap(), 2);
+                    break;
+                }
+            }
+            assert!(olds > 10 && news > 1, "{olds} {news}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_log_is_replaced() {
+        let (world, text) = prepared(3);
+        for drive in 0..3 {
+            for name in world.names(drive, LOG) {
+                world.put(drive, &format!("{LOG}/{name}"), Some(&[7; 9000]));
+            }
+        }
+        assert!(Catalog::open(&world.platform(), &starts(), OpenMode::Writer).is_err());
+        assert!(export(&world.platform(), &starts()).is_err());
+        assert_eq!(import(&world.platform(), &starts(), &text).unwrap(), 2);
+        assert_eq!(names(&world), ["new", "old"]);
+    }
+
+    #[test]
+    fn a_text_of_another_array_changes_nothing() {
+        let (world, text) = prepared(1);
+        let array = text.lines().nth(1).unwrap();
+        let other = text.replace(array, "array 00000000000000000000000000000001");
+        let refused = import(&world.platform(), &starts(), &other).unwrap_err().to_string();
+        assert!(refused.contains("is of array 00000000000000000000000000000001"), "{refused}");
+        assert!(import(&world.platform(), &starts(), &text.replace("end 2", "end 3")).is_err());
+        assert_eq!(names(&world), ["old"]);
+    }
+}

@@ -1,0 +1,194 @@
+//! [`Draft`]: a file without a name, and its publication, which gives it one. Non-goals: its bytes, which lie where those of any file lie.
+//!
+//! Rules (C40):
+//! 1. A draft has a number, which is reserved in memory. No record says so: after a crash numbers go on much higher (C24).
+//! 2. Before it has parts, a record says durably that the file is dying and may have parts (C22, C23). So what a draft leaves behind is
+//!    removed by the next writer.
+//! 3. Where its bytes are, and how many are durable, is noted in memory. Pages of a draft are in no record, so they are free after a crash.
+//! 4. One group gives it the name, with its length, its pages and its attributes. The same group takes the name from the file that had it.
+//!    What the group says of the content is durable before (C20).
+//! 5. Whether a draft is published is decided under its lock. So a move of its bytes goes either into the note or into the log.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::change::{When, bury, check_attributes, check_condition, number_of};
+use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord};
+use super::name::{check_attribute_key, check_name};
+use super::record::{FileSpec, Record, file_id, new_file};
+use super::{Catalog, lock};
+use crate::error::{Error, Result};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Draft {
+    number: u64,
+    layout: LayoutRecord,
+    key: u64,
+    created_ns: u64,
+    /// Set when it is published.
+    name: OnceLock<String>,
+    note: Mutex<Note>,
+}
+
+/// What is known of a draft (rule 3). Once it is published, what was known then.
+#[derive(Debug, Default)]
+struct Note {
+    is_published: bool,
+    has_parts: bool,
+    /// Its durable length in bytes.
+    length: u64,
+    extent: Option<Extent>,
+    attributes: BTreeMap<String, String>,
+}
+
+impl Draft {
+    /// Its number: the version that the name will have.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The name that it got.
+    pub fn name(&self) -> Option<&str> {
+        self.name.get().map(String::as_str)
+    }
+
+    /// Whether it still has no name.
+    pub fn is_unpublished(&self) -> bool {
+        !lock(&self.note).is_published
+    }
+
+    /// Whether its publication has named these pages.
+    pub fn has_published(&self, extent: Extent) -> bool {
+        let note = lock(&self.note);
+        note.is_published && note.extent == Some(extent)
+    }
+
+    /// Notes the new place of its bytes, which are durable there. `false` if it is published: then the log must say so.
+    pub fn note_place(&self, extent: Option<Extent>) -> bool {
+        let mut note = lock(&self.note);
+        if !note.is_published {
+            note.extent = extent;
+        }
+        !note.is_published
+    }
+
+    /// Notes that so many bytes are durable, and where. `false` if it is published: then the log must say so.
+    pub fn note_length(&self, length: u64, extent: Option<Extent>) -> bool {
+        let mut note = lock(&self.note);
+        if !note.is_published {
+            (note.length, note.extent) = (length, extent);
+        }
+        !note.is_published
+    }
+
+    /// Notes an attribute for the publication, or takes it away.
+    pub fn set_attribute(&self, key: &str, value: Option<&str>) -> Result<()> {
+        check_attribute_key(key)?;
+        let mut note = lock(&self.note);
+        check_unpublished(&note)?;
+        let known = note.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        check_attributes(known, (key, value), || "a draft".to_owned())?;
+        match value {
+            Some(value) => drop(note.attributes.insert(key.to_owned(), value.to_owned())),
+            None => drop(note.attributes.remove(key)),
+        }
+        Ok(())
+    }
+
+    /// A record of it, still without the number of its layout.
+    fn record<'a>(&self, note: &Note, name: &'a str, layout: u32) -> FileRecord<'a> {
+        FileRecord {
+            has_parts: note.has_parts,
+            life: if name.is_empty() { FileLife::Dying } else { FileLife::Live },
+            ..new_file(self.number, name, layout, self.key, self.created_ns)
+        }
+    }
+}
+
+fn check_unpublished(note: &Note) -> Result<()> {
+    if note.is_published {
+        return Err(Error::invalid("a draft", "it has been published already; make another one"));
+    }
+    Ok(())
+}
+
+impl Catalog {
+    /// Reserves the number of a file that has no name (rule 1). Returns what is known of it, with a text as its name that tells so.
+    pub fn new_draft(&self, spec: &FileSpec) -> Result<(Arc<Draft>, Arc<Record>)> {
+        let layout = self.layout_record(spec, || "a draft".to_owned())?;
+        let (_open, journal) = self.begin()?;
+        journal.check()?;
+        let number = journal.reserve_number()?;
+        let (key, created_ns) = (spec.key, self.platform.unix_ns());
+        let (drives, weights) = layout.drives.iter().map(|(drive, weight)| (*drive, u32::from(*weight))).unzip();
+        let record = Record {
+            id: file_id(self.id, number),
+            number,
+            name: format!("(draft {number})"),
+            length: 0,
+            created_ns,
+            modified_ns: created_ns,
+            layout: layout.kind,
+            block_bytes: layout.block_bytes,
+            drives,
+            weights,
+            key,
+            has_parts: false,
+            extent: None,
+            attributes: BTreeMap::new(),
+        };
+        let draft = Draft { number, layout, key, created_ns, name: OnceLock::new(), note: Mutex::default() };
+        Ok((Arc::new(draft), Arc::new(record)))
+    }
+
+    /// Says durably that a draft may have parts, before the first is made (rule 2).
+    pub fn announce_draft(&self, draft: &Draft) -> Result<()> {
+        let mut note = lock(&draft.note);
+        if note.is_published {
+            return self.announce_parts(draft.number);
+        }
+        let announced = Note { has_parts: true, ..Note::default() };
+        self.change(true, |files, change| {
+            let layout = number_of(files, &draft.layout, change);
+            change.push(&LogRecord::File(draft.record(&announced, "", layout)));
+            Ok(())
+        })?;
+        note.has_parts = true;
+        Ok(())
+    }
+
+    /// An error if a name could not be given on this condition now.
+    pub fn check_condition(&self, name: &str, when: When) -> Result<()> {
+        check_name(name)?;
+        self.check_known()?;
+        self.with_files(|files| check_condition(files, name, when).map(drop))
+    }
+
+    /// Gives a draft a name, with what is noted of it (rule 4). Returns the number of the file that had the name, as
+    /// [`Catalog::delete`] does.
+    pub fn publish_draft(&self, draft: &Draft, name: &str, when: When) -> Result<Option<u64>> {
+        check_name(name)?;
+        let mut note = lock(&draft.note);
+        check_unpublished(&note)?;
+        let (_open, journal) = self.begin()?;
+        let modified_ns = self.platform.unix_ns();
+        let (victim, ticket) = self.queue(journal, true, |files, change| {
+            let victim = check_condition(files, name, when)?;
+            victim.iter().for_each(|victim| bury(change, victim));
+            let layout = number_of(files, &draft.layout, change);
+            let (length, extent) = (note.length, note.extent);
+            let record = FileRecord { length, extent, modified_ns, ..draft.record(&note, name, layout) };
+            change.push(&LogRecord::File(record));
+            for (key, value) in &note.attributes {
+                change.push(&LogRecord::Attribute { number: draft.number, key, value: Some(value) });
+            }
+            Ok(victim.map(|victim| victim.number))
+        })?;
+        note.is_published = true;
+        let _set_once = draft.name.set(name.to_owned());
+        drop(note);
+        self.settle(journal, ticket)?;
+        Ok(victim)
+    }
+}

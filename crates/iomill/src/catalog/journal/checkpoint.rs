@@ -1,0 +1,224 @@
+//! [`CheckpointWriter`]: writes a checkpoint by instalments (C25 to C27).
+//!
+//! Goals: an instalment copies a few records under the lock of the files, and writes them without it. Non-goals: when to begin and when to go on
+//! (`journal`).
+//!
+//! A checkpoint may show changes that are queued and not durable. So it gets its name only when the log is durable up to the last change
+//! that it shows. The record `end` names that group, E.
+
+use crate::catalog::log::group::{GROUP_MAX_BYTES, GroupHeader};
+use crate::catalog::log::header::{Features, FileHeader, FileKind, Position};
+use crate::catalog::log::merged::Voter;
+use crate::catalog::log::place::{Making, checkpoint_path};
+use crate::catalog::log::record::{FileRecord, LogRecord};
+use crate::catalog::state::files::Files;
+use crate::error::Error;
+
+/// After so many bytes a checkpoint is synced. So a flush of the log waits for no more on the way to its drive.
+const SYNC_BYTES: u64 = 1 << 20;
+
+/// The place in the log where the replay of a checkpoint begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// Behind this group.
+    pub sequence: u64,
+    /// Its checksum.
+    pub checksum: u64,
+    /// Where the next group is.
+    pub position: Position,
+}
+
+/// A checkpoint that is being written on all voters.
+#[derive(Debug)]
+pub struct CheckpointWriter {
+    /// What the log was when it began.
+    pub start: Start,
+    salt: u64,
+    epoch: u64,
+    copies: Vec<(usize, Making)>,
+    stage: Stage,
+    files: u64,
+    sequence: u64,
+    checksum: u64,
+    records: Vec<u8>,
+    count: u32,
+    group: Vec<u8>,
+    /// Bytes that were written since the last sync.
+    unsynced: u64,
+    /// All bytes.
+    written: u64,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Layouts, shared parts, drives.
+    Small,
+    /// Files from this slot on.
+    Files(u32),
+    /// Leaves of the order from this one on.
+    Order(usize),
+    /// Nothing but the end.
+    End,
+}
+
+/// Copies of a checkpoint that failed, and are not written any more: the drive, and why.
+pub type Failures = Vec<(usize, Error)>;
+
+impl CheckpointWriter {
+    /// Begins a checkpoint on all `voters`.
+    pub fn begin(
+        header: impl Fn(FileKind) -> FileHeader,
+        voters: impl Iterator<Item = Voter>,
+        start: Start,
+        epoch: u64,
+    ) -> (CheckpointWriter, Failures) {
+        let header = header(FileKind::Checkpoint { start: start.position, previous: start.checksum });
+        let (mut copies, mut failures) = (Vec::new(), Failures::new());
+        for voter in voters {
+            match Making::begin(&voter.fs, checkpoint_path(header.number), &header) {
+                Ok(making) => copies.push((voter.drive, making)),
+                Err(error) => failures.push((voter.drive, error)),
+            }
+        }
+        let writer = CheckpointWriter {
+            start,
+            salt: header.salt,
+            epoch,
+            copies,
+            stage: Stage::Small,
+            files: 0,
+            sequence: 0,
+            checksum: 0,
+            records: Vec::new(),
+            count: 0,
+            group: Vec::new(),
+            unsynced: 0,
+            written: 0,
+        };
+        (writer, failures)
+    }
+
+    /// Copies the records of the next instalment, of about `bytes`. Returns whether that was the last one. The caller holds the lock of
+    /// the files.
+    pub fn copy(&mut self, files: &Files, bytes: usize) -> bool {
+        let bytes = bytes.min(GROUP_MAX_BYTES / 2);
+        if self.stage == Stage::Small {
+            self.copy_small(files);
+            self.stage = Stage::Files(0);
+            // Many layouts may fill a group, so files begin in another.
+            return false;
+        }
+        while let Stage::Files(slot) = self.stage {
+            if slot == files.slots() {
+                self.stage = Stage::Order(0);
+                break;
+            }
+            if let Some(file) = files.in_slot(slot) {
+                // A file with its attributes may be as large as half a group.
+                if self.count > 0 && self.records.len() + file_bytes(files, &file) > GROUP_MAX_BYTES {
+                    return false;
+                }
+                self.copy_file(files, &file);
+            }
+            self.stage = Stage::Files(slot + 1);
+            if self.records.len() >= bytes {
+                return false;
+            }
+        }
+        while let Stage::Order(leaf) = self.stage {
+            let Some(numbers) = files.order_leaf(leaf) else {
+                self.stage = Stage::End;
+                break;
+            };
+            self.push(&LogRecord::Order(numbers));
+            self.stage = Stage::Order(leaf + 1);
+            if self.records.len() >= bytes {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn copy_small(&mut self, files: &Files) {
+        for layout in files.layouts() {
+            self.push(&LogRecord::Layout(layout.clone()));
+        }
+        for ((drive, shared), pages) in files.shared() {
+            self.push(&LogRecord::Shared { drive, shared, pages });
+        }
+    }
+
+    fn copy_file(&mut self, files: &Files, file: &FileRecord<'_>) {
+        self.files += 1;
+        self.push(&LogRecord::File(*file));
+        for (key, value) in files.attributes(file.number) {
+            self.push(&LogRecord::Attribute { number: file.number, key, value: Some(value) });
+        }
+    }
+
+    fn push(&mut self, record: &LogRecord<'_>) {
+        record.encode(&mut self.records);
+        self.count += 1;
+    }
+
+    /// Writes the instalment that was copied. Copies that fail are left out from now on.
+    pub fn write(&mut self) -> Failures {
+        if self.count == 0 {
+            return Failures::new();
+        }
+        self.sequence += 1;
+        let header = GroupHeader {
+            salt: self.salt,
+            sequence: self.sequence,
+            durable: 0,
+            epoch: self.epoch,
+            previous: self.checksum,
+            records: self.count,
+        };
+        self.group.clear();
+        self.checksum = header.seal(&self.records, &mut self.group);
+        self.records.clear();
+        self.count = 0;
+        self.written += self.group.len() as u64;
+        self.unsynced += self.group.len() as u64;
+        let syncs = self.unsynced >= SYNC_BYTES;
+        if syncs {
+            self.unsynced = 0;
+        }
+        let mut failures = Failures::new();
+        self.copies.retain_mut(|(drive, making)| {
+            let written = making.append(&self.group).and_then(|()| if syncs { making.sync() } else { Ok(()) });
+            written.map_err(|error| failures.push((*drive, error))).is_ok()
+        });
+        failures
+    }
+
+    /// Bytes that were written so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written
+    }
+
+    /// Ends the checkpoint. The log is durable up to group `sequence` and has all changes that the checkpoint shows. `next` is the
+    /// number of the next file.
+    pub fn finish(mut self, next: u64, sequence: u64) -> Failures {
+        let files = self.files;
+        self.push(&LogRecord::End { files, next, sequence });
+        let mut failures = self.write();
+        for (drive, making) in self.copies {
+            failures.extend(making.finish().err().map(|error| (drive, error)));
+        }
+        failures
+    }
+}
+
+/// The most bytes that the records of a file take.
+fn file_bytes(files: &Files, file: &FileRecord<'_>) -> usize {
+    let attributes = files.attributes(file.number).map(|(key, value)| key.len() + value.len() + 32);
+    file.name.len() + 256 + attributes.sum::<usize>()
+}
+
+/// The header of a checkpoint of an array.
+pub fn checkpoint_header(array: crate::catalog::Id, number: u64, salt: u64) -> impl Fn(FileKind) -> FileHeader {
+    move |kind| FileHeader { kind, array, number, salt, features: Features::default() }
+}

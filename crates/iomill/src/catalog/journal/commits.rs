@@ -1,0 +1,443 @@
+//! [`Commits`]: callers that make their changes durable together (C16 to C19).
+//!
+//! Goals: one flush for all that is queued at a moment, without a thread of its own. Non-goals: what is queued and how it is made durable.
+//! The queue `Q` and the leader's turn are the caller's.
+//!
+//! Rules:
+//! 1. There is at most one leader. It takes all that is queued, and works without the lock.
+//! 2. A change is durable when the turn that took it has ended well. Tickets count the changes, so a turn covers all up to the ticket
+//!    that was the last when it began.
+//! 3. A turn that ends wakes all that wait. Each that is not covered and finds no leader becomes the leader.
+//! 4. After a turn that failed nothing more is taken or queued. All that is not durable by then has failed.
+//! 5. A leader that panics has failed.
+//! 6. A leader that waits gives way a few times, until as many changes are queued as its forerunner took. Callers that were woken together
+//!    come back together. Without this the first of them leads a turn of its own, and all others wait for it.
+
+use std::task::Waker;
+
+use crate::sys::sync::{Condvar, Mutex, give_way, lock, wait};
+
+/// How often a leader gives way (rule 6).
+const GIVES_WAY: u32 = if cfg!(iomill_models) { 1 } else { 8 };
+
+/// The place of a change among all changes. Zero is before the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+/// What changes are queued in.
+pub trait CommitQueue: Default {
+    /// Removes all changes and keeps the memory, so that turns do not allocate.
+    fn empty(&mut self);
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Commits<Q> {
+    state: Mutex<State<Q>>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State<Q> {
+    queue: Q,
+    /// An empty queue of the last turn, for the next one.
+    spare: Q,
+    /// That of the last change in `queue`, or taken from it.
+    last: Ticket,
+    /// All up to this one are durable (rule 2).
+    durable: Ticket,
+    /// How many changes the last turn took.
+    company: u64,
+    is_led: bool,
+    has_failed: bool,
+    wakers: Vec<Waker>,
+}
+
+/// The turn that has covered, or should have covered, a change failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed;
+
+/// Where a change stands.
+#[derive(Debug)]
+pub enum Standing<'a, Q: CommitQueue> {
+    /// It is durable.
+    Durable,
+    /// It has failed.
+    Failed,
+    /// A leader is at work. The waker is told when its turn ends.
+    Waits,
+    /// The caller leads now.
+    Leads(Turn<'a, Q>),
+}
+
+/// The right and duty of the leader to make `queue` durable. A drop without `end` is a failure (rule 5).
+#[derive(Debug)]
+pub struct Turn<'a, Q: CommitQueue> {
+    commits: &'a Commits<Q>,
+    /// What was queued.
+    pub queue: Q,
+    covers: Ticket,
+}
+
+impl<Q: CommitQueue> Commits<Q> {
+    /// Adds a change to the queue. `Err` after a failure (rule 4). `add` may refuse, too: then nothing is queued.
+    pub fn queue<E: From<Failed>>(&self, add: impl FnOnce(&mut Q) -> Result<(), E>) -> Result<Ticket, E> {
+        let mut state = lock(&self.state);
+        if state.has_failed {
+            return Err(Failed.into());
+        }
+        add(&mut state.queue)?;
+        state.last.0 += 1;
+        Ok(state.last)
+    }
+
+    /// The last change that was queued.
+    pub fn last(&self) -> Ticket {
+        lock(&self.state).last
+    }
+
+    /// Whether a change is durable.
+    pub fn is_durable(&self, ticket: Ticket) -> bool {
+        lock(&self.state).durable >= ticket
+    }
+
+    /// Whether a turn has failed.
+    pub fn has_failed(&self) -> bool {
+        lock(&self.state).has_failed
+    }
+
+    /// Waits until a change is durable or has failed, or until the caller leads.
+    pub fn wait(&self, ticket: Ticket) -> Standing<'_, Q> {
+        let mut state = lock(&self.state);
+        while state.is_led && state.durable < ticket && !state.has_failed {
+            state = wait(&self.ended, state);
+        }
+        if state.durable >= ticket || state.has_failed {
+            return self.stand(&mut state, ticket);
+        }
+        state.is_led = true;
+        let mut times = 0;
+        while state.last.0 - state.durable.0 < state.company && times < GIVES_WAY {
+            drop(state);
+            give_way();
+            state = lock(&self.state);
+            times += 1;
+        }
+        self.stand(&mut state, ticket)
+    }
+
+    /// Where a change stands. If it waits, `waker` is told when that may have changed.
+    pub fn look(&self, ticket: Ticket, waker: &Waker) -> Standing<'_, Q> {
+        let mut state = lock(&self.state);
+        if state.is_led && state.durable < ticket && !state.has_failed {
+            state.wakers.push(waker.clone());
+            return Standing::Waits;
+        }
+        self.stand(&mut state, ticket)
+    }
+
+    /// There is no leader but the caller, or `ticket` needs none.
+    fn stand(&self, state: &mut State<Q>, ticket: Ticket) -> Standing<'_, Q> {
+        if state.durable >= ticket {
+            return Standing::Durable;
+        }
+        if state.has_failed {
+            return Standing::Failed;
+        }
+        state.is_led = true;
+        let spare = std::mem::take(&mut state.spare);
+        let queue = std::mem::replace(&mut state.queue, spare);
+        Standing::Leads(Turn { commits: self, queue, covers: state.last })
+    }
+
+    /// Waits until a change is durable. A leader makes its queue durable by `lead`. `Err(None)`: another leader failed.
+    pub fn commit<E>(&self, ticket: Ticket, lead: impl FnOnce(&mut Q) -> Result<(), E>) -> Result<(), Option<E>> {
+        match self.wait(ticket) {
+            Standing::Durable => Ok(()),
+            Standing::Failed | Standing::Waits => Err(None),
+            Standing::Leads(mut turn) => {
+                // All that this ticket needs is in the turn's queue, because earlier turns have ended.
+                let led = lead(&mut turn.queue);
+                turn.end(led.is_ok());
+                led.map_err(Some)
+            }
+        }
+    }
+}
+
+impl<Q: CommitQueue> Turn<'_, Q> {
+    /// Ends the turn, and tells all that wait (rule 3).
+    pub fn end(mut self, is_durable: bool) {
+        self.finish(is_durable);
+        std::mem::forget(self);
+    }
+
+    fn finish(&mut self, is_durable: bool) {
+        let mut emptied = std::mem::take(&mut self.queue);
+        emptied.empty();
+        let mut state = lock(&self.commits.state);
+        state.spare = emptied;
+        state.is_led = false;
+        if is_durable {
+            state.company = self.covers.0 - state.durable.0;
+            state.durable = self.covers;
+        } else {
+            state.has_failed = true;
+        }
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        self.commits.ended.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<Q: CommitQueue> Drop for Turn<'_, Q> {
+    fn drop(&mut self) {
+        self.finish(false);
+    }
+}
+
+#[cfg(test)]
+impl CommitQueue for Vec<u32> {
+    fn empty(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+impl CommitQueue for u64 {
+    fn empty(&mut self) {
+        *self = 0;
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    use super::*;
+
+    fn queue(commits: &Commits<Vec<u32>>, number: u32) -> Ticket {
+        let add = |queue: &mut Vec<u32>| {
+            queue.push(number);
+            Ok::<(), Failed>(())
+        };
+        commits.queue(add).expect("nothing has failed")
+    }
+
+    #[test]
+    fn a_leader_takes_all_that_is_queued_in_order() {
+        let commits = Commits::default();
+        let first = queue(&commits, 1);
+        let second = queue(&commits, 2);
+        let lead = |queue: &mut Vec<u32>| {
+            assert_eq!(queue.as_slice(), [1, 2]);
+            Ok::<(), ()>(())
+        };
+        assert_eq!(commits.commit(second, lead), Ok(()));
+        assert_eq!(commits.commit(first, |_| panic!("it is durable")), Ok::<(), Option<()>>(()));
+        assert_eq!(commits.commit(Ticket::default(), |_| panic!("there is nothing")), Ok::<(), Option<()>>(()));
+        let third = queue(&commits, 3);
+        assert_eq!((commits.last(), third > second), (third, true));
+    }
+
+    #[test]
+    fn after_a_failure_nothing_is_taken() {
+        let commits = Commits::default();
+        let durable = queue(&commits, 1);
+        commits.commit(durable, |_| Ok::<(), ()>(())).unwrap();
+        let lost = queue(&commits, 2);
+        assert_eq!(commits.commit(lost, |_| Err("full")), Err(Some("full")));
+        assert_eq!(commits.commit(lost, |_| panic!("no second try")), Err(None::<()>));
+        assert_eq!(commits.commit(durable, |_| panic!("it is durable")), Ok::<(), Option<()>>(()));
+        assert_eq!(commits.queue(|_| Ok::<(), Failed>(())), Err(Failed));
+        assert!(commits.has_failed());
+    }
+
+    #[test]
+    fn a_refused_change_is_not_queued() {
+        let commits: Commits<Vec<u32>> = Commits::default();
+        #[derive(Debug, PartialEq)]
+        struct Full;
+        impl From<Failed> for Full {
+            fn from(_: Failed) -> Full {
+                Full
+            }
+        }
+        assert_eq!(commits.queue(|_| Err(Full)), Err(Full));
+        assert_eq!(commits.last(), Ticket::default());
+    }
+
+    #[test]
+    fn a_leader_that_panics_has_failed() {
+        let commits = Commits::default();
+        let ticket = queue(&commits, 1);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            commits.commit(ticket, |_| -> Result<(), ()> { panic!("as the test wants") })
+        }));
+        assert!(panicked.is_err() && commits.has_failed());
+        assert!(matches!(commits.wait(ticket), Standing::Failed));
+    }
+
+    /// 16 threads share flushes.
+    #[test]
+    fn callers_share_turns() {
+        let (commits, turns) = (Commits::default(), AtomicU32::new(0));
+        let (threads, rounds) = (16, 200);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    for round in 0..rounds {
+                        let ticket = queue(&commits, round);
+                        let lead = |queue: &mut Vec<u32>| {
+                            assert!(!queue.is_empty());
+                            turns.fetch_add(1, SeqCst);
+                            std::thread::yield_now();
+                            Ok::<(), ()>(())
+                        };
+                        commits.commit(ticket, lead).unwrap();
+                    }
+                });
+            }
+        });
+        assert!(turns.load(SeqCst) <= threads * rounds);
+    }
+}
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use std::task::{RawWaker, RawWakerVTable, Waker};
+
+    use loom::thread;
+
+    use super::*;
+    use crate::sys::sync::{Arc, AtomicU32, Ordering, model};
+
+    /// Bits that were made durable, under a lock that only a leader takes.
+    struct Drive {
+        durable: Mutex<u64>,
+        leaders: AtomicU32,
+        /// The turn with this bit fails.
+        failing: u64,
+    }
+
+    struct Log {
+        commits: Commits<u64>,
+        drive: Drive,
+    }
+
+    impl Log {
+        fn new(failing: u64) -> Arc<Log> {
+            let drive = Drive { durable: Mutex::new(0), leaders: AtomicU32::new(0), failing };
+            let commits = Commits { state: Mutex::new(State::default()), ended: Condvar::new() };
+            Arc::new(Log { commits, drive })
+        }
+
+        fn lead(&self, bits: u64) -> Result<(), ()> {
+            assert_eq!(self.drive.leaders.fetch_add(1, Ordering::Relaxed), 0, "two leaders");
+            let fails = bits & self.drive.failing != 0;
+            if !fails {
+                *lock(&self.drive.durable) |= bits;
+            }
+            self.drive.leaders.fetch_sub(1, Ordering::Relaxed);
+            if fails { Err(()) } else { Ok(()) }
+        }
+
+        /// Commits a bit. Whether it is durable, as far as the caller hears.
+        fn change(&self, bit: u64) -> bool {
+            let Ok(ticket) = self.commits.queue(|queue| {
+                *queue |= bit;
+                Ok::<(), Failed>(())
+            }) else {
+                return false;
+            };
+            let is_durable = self.commits.commit(ticket, |bits| self.lead(*bits)).is_ok();
+            assert!(!is_durable || *lock(&self.drive.durable) & bit != 0, "bit {bit} is said to be durable");
+            is_durable
+        }
+
+        /// Commits a bit as a future does.
+        fn change_async(&self, bit: u64) -> bool {
+            let Ok(ticket) = self.commits.queue(|queue| {
+                *queue |= bit;
+                Ok::<(), Failed>(())
+            }) else {
+                return false;
+            };
+            let notify = Arc::new(loom::sync::Notify::new());
+            loop {
+                match self.commits.look(ticket, &waker(&notify)) {
+                    Standing::Durable => break,
+                    Standing::Failed => return false,
+                    Standing::Waits => notify.wait(),
+                    Standing::Leads(turn) => {
+                        let led = self.lead(turn.queue);
+                        turn.end(led.is_ok());
+                    }
+                }
+            }
+            assert!(*lock(&self.drive.durable) & bit != 0, "bit {bit} is said to be durable");
+            true
+        }
+    }
+
+    /// A waker over loom's own notification.
+    fn waker(notify: &Arc<loom::sync::Notify>) -> Waker {
+        fn clone(data: *const ()) -> RawWaker {
+            // SAFETY: `data` came from `Arc::into_raw` of such an `Arc`, which still counts.
+            let notify = unsafe { Arc::from_raw(data.cast::<loom::sync::Notify>()) };
+            let copy = Arc::clone(&notify);
+            std::mem::forget(notify);
+            RawWaker::new(Arc::into_raw(copy).cast(), &TABLE)
+        }
+        fn wake(data: *const ()) {
+            // SAFETY: as in `clone`. The waker's count is given up here.
+            unsafe { Arc::from_raw(data.cast::<loom::sync::Notify>()) }.notify();
+        }
+        fn wake_by_ref(data: *const ()) {
+            // SAFETY: as in `clone`. The waker keeps its count.
+            unsafe { &*data.cast::<loom::sync::Notify>() }.notify();
+        }
+        fn forget(data: *const ()) {
+            // SAFETY: as in `clone`. The waker's count is given up here.
+            drop(unsafe { Arc::from_raw(data.cast::<loom::sync::Notify>()) });
+        }
+        static TABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, forget);
+        let raw = RawWaker::new(Arc::into_raw(Arc::clone(notify)).cast(), &TABLE);
+        // SAFETY: the four functions keep the contract: each copy has its own count.
+        unsafe { Waker::from_raw(raw) }
+    }
+
+    fn check(failing: u64, other: fn(&Log, u64) -> bool) {
+        model(move || {
+            let log = Log::new(failing);
+            let theirs = Arc::clone(&log);
+            let thread = thread::spawn(move || [other(&theirs, 1), other(&theirs, 2)]);
+            let ours = log.change(4);
+            let [first, second] = thread.join().unwrap();
+            assert_eq!(first && second && ours, failing == 0);
+            // What failed with a group stays failed: later changes of the same caller do not succeed.
+            assert!(first || !second);
+        });
+    }
+
+    /// No caller hears that a change is durable that is not, no two lead, and none sleeps for ever.
+    ///
+    /// Seen to fail when a turn covered `state.last` at its end, when `wait` did not wait for a leader, when `finish` woke none, and when a turn
+    /// that failed counted as durable.
+    #[test]
+    fn loom_commits_are_durable_when_they_return() {
+        check(0, Log::change);
+        check(4, Log::change);
+        check(1, Log::change);
+    }
+
+    /// The same beside a future, which is told by its waker.
+    ///
+    /// Seen to fail when `finish` dropped the wakers, and when it took them before it gave up the lead.
+    #[test]
+    fn loom_commits_wake_futures() {
+        check(0, Log::change_async);
+        check(4, Log::change_async);
+    }
+}

@@ -1,0 +1,463 @@
+//! [`Journal`]: the files in memory, and the log that makes their changes durable.
+//!
+//! Goals: a change is checked, applied and queued under one lock (C16). Callers that want it durable share the flush (C17). No change waits for
+//! a checkpoint (C25). Non-goals: what changes there are, and what labels are.
+
+pub mod checkpoint;
+pub mod commits;
+mod keeper;
+pub mod space;
+mod upkeep;
+
+#[cfg(test)]
+mod tests;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::log::bytes::Cursor;
+use super::log::header::FileKind;
+use super::log::merged::{LogEnd, Replay, Stop, Visit, Voter, read_beside_writer};
+use super::log::record::{LogFault, LogRecord};
+use super::log::writer::{Announce, LogPlace, LogWriter};
+use super::state::files::Files;
+use super::store::LOG;
+use commits::{CommitQueue, Commits, Failed, Ticket};
+use keeper::Keeper;
+use upkeep::Checkpointing;
+
+use crate::error::{Error, Result};
+use crate::sys::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, RwLockReadGuard, lock, read, write};
+use crate::sys::thread::Thread;
+
+/// After a crash numbers go on so much higher (C24).
+const NUMBERS_AFTER_CRASH: u64 = 1 << 32;
+/// An instalment has so many bytes, or four times those of the group before it.
+const INSTALMENT_BYTES: u64 = 64 << 10;
+
+/// Records that wait for a flush.
+#[derive(Debug, Default)]
+pub struct Queue {
+    records: Vec<u8>,
+    count: u32,
+}
+
+/// The records of one change.
+#[derive(Debug, Default)]
+pub struct Change {
+    records: Vec<u8>,
+    count: u32,
+}
+
+impl Change {
+    /// Adds a record.
+    pub fn push(&mut self, record: &LogRecord<'_>) {
+        record.encode(&mut self.records);
+        self.count += 1;
+    }
+}
+
+/// Reads the log into files.
+#[derive(Debug, Default)]
+struct FilesReplay {
+    files: Files,
+    /// Numbers in the order of names.
+    hint: Vec<u64>,
+    /// Up to this group of the log records may be late (C27).
+    late_until: u64,
+    /// Whether to refuse what only readers may skip.
+    writes: bool,
+}
+
+impl Replay for FilesReplay {
+    fn reset(&mut self) {
+        *self = FilesReplay { writes: self.writes, ..FilesReplay::default() };
+    }
+
+    fn take(&mut self, visit: &Visit<'_>) -> Result<(), Stop> {
+        let in_checkpoint = matches!(visit.header.kind, FileKind::Checkpoint { .. });
+        let is_late = in_checkpoint || visit.group.header.sequence <= self.late_until;
+        let take = |record: LogRecord<'_>| {
+            match &record {
+                LogRecord::Order(numbers) => self.hint.extend_from_slice(numbers),
+                LogRecord::End { sequence, .. } => self.late_until = *sequence,
+                _ => {}
+            }
+            self.files.apply(&record, is_late)
+        };
+        Ok(visit.group.each_record(self.writes, take)?)
+    }
+}
+
+/// How a journal is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Upkeep {
+    /// A checkpoint begins when the log behind the last one is longer than this, and than that one.
+    pub checkpoint_bytes: u64,
+    /// The largest instalment of a checkpoint.
+    pub instalment_bytes: u64,
+}
+
+impl Default for Upkeep {
+    fn default() -> Upkeep {
+        Upkeep { checkpoint_bytes: 16 << 20, instalment_bytes: 1 << 20 }
+    }
+}
+
+/// See the module.
+pub struct Journal {
+    shared: Arc<Shared>,
+    /// The last thread that kept the log up. It may have ended.
+    thread: Mutex<Option<Thread>>,
+}
+
+struct Shared {
+    place: LogPlace,
+    upkeep: Upkeep,
+    files: RwLock<Files>,
+    commits: Commits<Queue>,
+    /// The checkpoint under way.
+    checkpoint: Mutex<Option<Checkpointing>>,
+    /// Held by the thread that makes the next segment, or changes the space that is set aside.
+    making: Mutex<()>,
+    /// The leader has it. See `upkeep` for the order of the locks.
+    writing: Mutex<Writing>,
+    keeper: Keeper,
+    /// Whether changes that need space may go on (C29).
+    has_room: AtomicBool,
+    /// Files have numbers from this one on.
+    first_number: u64,
+    /// Whether the log says that it is open.
+    has_begun: AtomicBool,
+}
+
+struct Writing {
+    log: LogWriter,
+    labels: Box<dyn Announce + Send>,
+    /// Whether a checkpoint is under way.
+    is_checkpointing: bool,
+    /// Bytes of the last checkpoint.
+    last_bytes: u64,
+    /// No checkpoint begins before the log is longer than this: the last try failed.
+    not_before: u64,
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal").field("array", &self.shared.place.array).finish_non_exhaustive()
+    }
+}
+
+fn has_failed() -> Error {
+    let why = "an earlier change of the catalog failed on all drives that hold it; close the array and open it again";
+    Error::ReadOnly { why: why.to_owned() }
+}
+
+/// The files as a reader sees them, and the end of the log (C31, C32).
+pub fn read_files(voters: &[Voter], array: super::Id) -> Result<(Files, LogEnd)> {
+    let mut replay = FilesReplay::default();
+    let end = read_beside_writer(voters, array, &mut replay)?;
+    Ok((finish(replay, voters)?, end))
+}
+
+fn finish(replay: FilesReplay, voters: &[Voter]) -> Result<Files> {
+    let mut files = replay.files;
+    let damage = |fault: LogFault| Error::Corrupt {
+        path: voters.first().map(|voter| voter.fs.root().join(LOG)).unwrap_or_default(),
+        why: format!("{fault}; run `iomill check`"),
+    };
+    files.index(replay.hint).map_err(damage)?;
+    Ok(files)
+}
+
+impl Journal {
+    /// Opens the journal for writing, and brings the copies up.
+    pub fn open(
+        place: LogPlace,
+        upkeep: Upkeep,
+        voters: &[Voter],
+        back: &[Voter],
+        epoch: u64,
+        mut labels: Box<dyn Announce + Send>,
+    ) -> Result<Journal> {
+        let mut replay = FilesReplay { writes: true, ..FilesReplay::default() };
+        let (log, end) = place.open(voters, back, epoch, &mut replay, &mut *labels)?;
+        let files = finish(replay, voters)?;
+        let has_room = AtomicBool::new(log.has_room());
+        let writing = Writing { log, labels, is_checkpointing: false, last_bytes: 0, not_before: 0 };
+        let next = files.next_number();
+        let first_number = if end.is_closed { next } else { next.saturating_add(NUMBERS_AFTER_CRASH) };
+        let shared = Shared {
+            place,
+            upkeep,
+            files: RwLock::new(files),
+            commits: Commits::default(),
+            checkpoint: Mutex::new(None),
+            making: Mutex::new(()),
+            writing: Mutex::new(writing),
+            keeper: Keeper::default(),
+            has_room,
+            first_number,
+            has_begun: AtomicBool::new(false),
+        };
+        Ok(Journal { shared: Arc::new(shared), thread: Mutex::new(None) })
+    }
+
+    /// Before the first change the log says durably that it is open. Otherwise the next writer would take it for closed after a crash,
+    /// and give numbers again that changes without sync had (C24).
+    fn begin(&self) -> Result<()> {
+        // Acquire: pairs with the Release below, so that later changes are behind this one.
+        if self.shared.has_begun.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let ((), ticket) = self.queue(|_, change| {
+            change.push(&LogRecord::Numbers(self.shared.first_number));
+            Ok(())
+        })?;
+        self.commit(ticket)?;
+        self.shared.set_space_aside();
+        self.shared.has_begun.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// A number that no file has had or will get, without a record (C24, C40).
+    pub fn reserve_number(&self) -> Result<u64> {
+        self.begin()?;
+        Ok(write(&self.shared.files).reserve_number())
+    }
+
+    /// The files. Do no I/O and take no other lock while this is held.
+    pub fn files(&self) -> RwLockReadGuard<'_, Files> {
+        read(&self.shared.files)
+    }
+
+    /// Makes a change, which is durable when [`Journal::commit`] has returned. `plan` checks the files and adds the records; it may be
+    /// called more than once. With `needs_space` the change is refused when the drives are full (C29).
+    pub fn change<R>(
+        &self,
+        needs_space: bool,
+        plan: impl FnMut(&Files, &mut Change) -> Result<R>,
+    ) -> Result<(R, Ticket)> {
+        self.begin()?;
+        // Relaxed: a hint. A change that comes a moment too late finds half a segment.
+        if needs_space && !self.shared.has_room.load(Ordering::Relaxed) {
+            return Err(self.no_room());
+        }
+        self.queue(plan)
+    }
+
+    fn queue<R>(&self, mut plan: impl FnMut(&Files, &mut Change) -> Result<R>) -> Result<(R, Ticket)> {
+        loop {
+            let mut files = write(&self.shared.files);
+            let mut change = Change::default();
+            let result = plan(&files, &mut change)?;
+            if change.count == 0 {
+                // What the caller has seen may not be durable yet.
+                return Ok((result, self.shared.commits.last()));
+            }
+            let (bytes, most) = (change.records.len(), self.shared.place.group_max_bytes());
+            if bytes > most {
+                let why = format!("at most {most} go at once; use fewer or shorter attributes");
+                return Err(Error::invalid(format!("a change of {bytes} bytes"), why));
+            }
+            match self.shared.commits.queue(|queue| queue.add(&change, most)) {
+                Ok(ticket) => {
+                    apply(&mut files, &change)?;
+                    return Ok((result, ticket));
+                }
+                Err(NotQueued::Failed) => return Err(has_failed()),
+                Err(NotQueued::Full) => {}
+            }
+            drop(files);
+            self.commit(self.shared.commits.last())?;
+        }
+    }
+
+    /// An error if a change has failed on all voters (C14).
+    pub fn check(&self) -> Result<()> {
+        if self.shared.commits.has_failed() { Err(has_failed()) } else { Ok(()) }
+    }
+
+    /// The last change that was made.
+    pub fn last(&self) -> Ticket {
+        self.shared.commits.last()
+    }
+
+    /// Whether a change is durable.
+    pub fn is_durable(&self, ticket: Ticket) -> bool {
+        self.shared.commits.is_durable(ticket)
+    }
+
+    /// Makes all changes durable that were made.
+    pub fn commit_all(&self) -> Result<()> {
+        self.commit(self.shared.commits.last())
+    }
+
+    /// Makes a change durable, and all before it.
+    pub fn commit(&self, ticket: Ticket) -> Result<()> {
+        let mut group_bytes = 0;
+        let mut is_due = false;
+        let committed = self.shared.commits.commit(ticket, |queue| {
+            group_bytes = queue.records.len() as u64;
+            is_due = self.shared.lead(queue)?;
+            Ok(())
+        });
+        // The callers of this turn have been told.
+        if is_due {
+            self.keep_up(group_bytes);
+        }
+        committed.map_err(|error| match error {
+            Some(error) => {
+                Error::OutcomeUnknown { what: "a change of the catalog".to_owned(), source: Box::new(error) }
+            }
+            None => has_failed(),
+        })
+    }
+
+    /// Lets the thread work, or does a part of its work where there are no threads.
+    fn keep_up(&self, group_bytes: u64) {
+        if self.shared.place.platform.threads() && self.has_thread() {
+            return;
+        }
+        let bytes = (4 * group_bytes).max(INSTALMENT_BYTES).min(self.shared.upkeep.instalment_bytes);
+        self.shared.step(bytes);
+    }
+
+    /// Wakes or starts the thread. `false` if none can be started.
+    fn has_thread(&self) -> bool {
+        if !self.shared.keeper.wake() {
+            return true;
+        }
+        let shared = Arc::clone(&self.shared);
+        let started = Thread::start("iomill-log", move || shared.serve());
+        let last = match started {
+            Ok(thread) => lock(&self.thread).replace(thread),
+            Err(error) => {
+                self.shared.keeper.has_not_started();
+                let text = format!("no thread for the checkpoints of the log, so changes wait for them: {error}");
+                lock(&self.shared.writing).labels.notice(text);
+                return false;
+            }
+        };
+        // It has seen that there is nothing to do, and ends at this moment.
+        last.into_iter().for_each(Thread::join);
+        true
+    }
+
+    /// Ends the thread, and waits for it.
+    fn end_thread(&self) {
+        self.shared.keeper.end();
+        let thread = lock(&self.thread).take();
+        thread.into_iter().for_each(Thread::join);
+    }
+
+    /// Makes all changes durable, and ends the log cleanly. No change is made afterwards.
+    pub fn close(&self) -> Result<()> {
+        let shared = &*self.shared;
+        if !shared.has_begun.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.commit(shared.commits.last())?;
+        self.end_thread();
+        *lock(&shared.checkpoint) = None;
+        let mut closed = Change::default();
+        closed.push(&LogRecord::Closed);
+        shared.append(&closed.records, closed.count).map(drop)
+    }
+
+    fn no_room(&self) -> Error {
+        let path = lock(&self.shared.writing).log.first().fs.root().join(LOG);
+        let source = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        Error::Io { action: "make room for a change of the catalog in", path, offset: None, source }
+    }
+
+    /// The voters, by their drives.
+    pub fn voters(&self) -> Vec<usize> {
+        lock(&self.shared.writing).log.voters()
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.end_thread();
+    }
+}
+
+impl Shared {
+    /// The leader's turn. Whether there is anything to keep up.
+    fn lead(&self, queue: &Queue) -> Result<bool> {
+        self.append(&queue.records, queue.count)
+    }
+
+    fn append(&self, records: &[u8], count: u32) -> Result<bool> {
+        let mut writing = lock(&self.writing);
+        let mut making = None;
+        if !writing.log.has_place(records.len()) {
+            // The next segment is late. Either another thread makes it at this moment, or this one does.
+            drop(writing);
+            making = Some(lock(&self.making));
+            writing = lock(&self.writing);
+        }
+        let Writing { log, labels, .. } = &mut *writing;
+        log.append(records, count, &mut **labels)?;
+        drop(making);
+        self.note_room(&writing);
+        Ok(writing.is_due(&self.upkeep))
+    }
+
+    fn note_room(&self, writing: &Writing) {
+        // Relaxed: a hint, see `change`.
+        self.has_room.store(writing.log.has_room(), Ordering::Relaxed);
+    }
+
+    /// The thread: keeps the log up as long as leaders ask for it.
+    fn serve(&self) {
+        while self.keeper.next() {
+            // A panic of one step must not end the thread. Its message has been printed.
+            let step = || self.step(self.upkeep.instalment_bytes);
+            while !self.keeper.ends() && catch_unwind(AssertUnwindSafe(step)).unwrap_or(false) {}
+        }
+    }
+}
+
+enum NotQueued {
+    Failed,
+    /// The queue has no room for the change (C19).
+    Full,
+}
+
+impl From<Failed> for NotQueued {
+    fn from(_: Failed) -> NotQueued {
+        NotQueued::Failed
+    }
+}
+
+impl CommitQueue for Queue {
+    fn empty(&mut self) {
+        self.records.clear();
+        self.count = 0;
+    }
+}
+
+impl Queue {
+    fn add(&mut self, change: &Change, most: usize) -> Result<(), NotQueued> {
+        if self.count > 0 && self.records.len() + change.records.len() > most {
+            return Err(NotQueued::Full);
+        }
+        self.records.extend_from_slice(&change.records);
+        self.count += change.count;
+        Ok(())
+    }
+}
+
+/// Applies a change in the way in which a replay does.
+fn apply(files: &mut Files, change: &Change) -> Result<()> {
+    let mut cursor = Cursor::new(&change.records);
+    while !cursor.is_empty() {
+        let applied = LogRecord::decode(&mut cursor, true).and_then(|record| match record {
+            Some(record) => files.apply(&record, false),
+            None => Ok(()),
+        });
+        applied.map_err(|fault| Error::invalid("a change of the catalog", fault.to_string()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! [`Labels`]: the labels of an open array, as its writer keeps them (C10, C13).
+//!
+//! Goals: which voters there are is durable on all of them before the log relies on it. Non-goals: finding drives (`discovery`), and when the
+//! voters change (`log::writer`).
+
+use std::sync::{Arc, Mutex};
+
+use super::label::{Label, LabelBody};
+use super::lock;
+use super::log::writer::Announce;
+use super::store::{Drive, LABEL, Staged};
+use crate::engine::platform::Platform;
+use crate::error::{Error, Result};
+
+/// Lines for the user, each once.
+#[derive(Debug, Default)]
+pub(super) struct Notices(Mutex<Vec<String>>);
+
+impl Notices {
+    pub(super) fn add(&self, text: String) {
+        let mut notices = lock(&self.0);
+        if !notices.contains(&text) {
+            notices.push(text);
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<String> {
+        lock(&self.0).clone()
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Labels {
+    pub(super) platform: Arc<dyn Platform>,
+    /// By index.
+    pub(super) drives: Arc<[Drive]>,
+    /// What the labels say, or are to say.
+    pub(super) body: Arc<Mutex<LabelBody>>,
+    pub(super) notices: Arc<Notices>,
+}
+
+impl Labels {
+    /// The bytes of a drive's label.
+    fn bytes(&self, body: &LabelBody, drive: &Drive) -> Result<Vec<u8>> {
+        label_bytes(&body.label_of(drive.index), drive)
+    }
+
+    /// Writes the labels of these drives, each by itself. Returns the drives that failed, by index.
+    fn write<'a>(&'a self, body: &LabelBody, drives: impl Iterator<Item = &'a Drive>) -> Vec<(usize, Error)> {
+        let mut failed = Vec::new();
+        for drive in drives {
+            let written = self.bytes(body, drive).and_then(|bytes| {
+                Staged::write(&*self.platform, [(&drive.fs, LABEL.to_owned(), bytes.as_slice())])?.commit()
+            });
+            if let Err(error) = written {
+                failed.push((usize::from(drive.index), error));
+            }
+        }
+        failed
+    }
+}
+
+impl Announce for Labels {
+    fn announce(&mut self, epoch: u64, voters: &[usize]) -> Vec<usize> {
+        let mut named: Vec<u16> = voters.iter().map(|voter| *voter as u16).collect();
+        named.sort_unstable();
+        let body = LabelBody { epoch, voters: named, ..lock(&self.body).clone() };
+        // The voters come first. Without them no other label may rule.
+        let (of_voters, others): (Vec<&Drive>, Vec<&Drive>) =
+            self.drives.iter().partition(|drive| voters.contains(&usize::from(drive.index)));
+        let failed = self.write(&body, of_voters.into_iter());
+        if failed.is_empty() {
+            for (drive, error) in self.write(&body, others.into_iter()) {
+                self.notices.add(format!("drive {drive}: its label stays behind until the next opening: {error}"));
+            }
+        }
+        *lock(&self.body) = body;
+        for (drive, error) in &failed {
+            self.notices.add(format!("drive {drive}: its label could not be written: {error}"));
+        }
+        failed.into_iter().map(|(drive, _)| drive).collect()
+    }
+
+    fn notice(&mut self, text: String) {
+        self.notices.add(text);
+    }
+}
+
+/// The bytes of a label.
+pub(super) fn label_bytes(label: &Label, drive: &Drive) -> Result<Vec<u8>> {
+    label.to_bytes().map_err(|why| Error::invalid(format!("the label of drive {}", drive.path().display()), why))
+}

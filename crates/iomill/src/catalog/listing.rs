@@ -1,0 +1,198 @@
+//! Listing names: [`Position`] in their order, and what is found from there on ([`Found`]). Non-goals: lengths of open files.
+//!
+//! Rules:
+//! 1. A look takes the lock of the files for a bounded number of names, and goes on behind the last one that it has seen. So a listing
+//!    shows no entry twice, whatever changes meanwhile.
+//! 2. The entries are in order, common prefixes among the names. A common prefix is skipped by one search for what is behind it.
+
+use super::Catalog;
+use super::log::record::FileRecord;
+use super::state::files::Files;
+use crate::error::Result;
+
+/// Where a listing goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// With the first entry that is not before this.
+    From(String),
+    /// With the first entry after this.
+    After(String),
+    /// With the first entry that does not begin with this, and is after it.
+    Behind(String),
+}
+
+impl Position {
+    /// Whether an entry comes before the position.
+    fn is_behind(&self, entry: &str) -> bool {
+        match self {
+            Position::From(name) => entry < name.as_str(),
+            Position::After(name) => entry <= name.as_str(),
+            Position::Behind(prefix) => entry < prefix.as_str() || entry.starts_with(prefix),
+        }
+    }
+}
+
+/// An entry of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A file.
+    File {
+        /// Its name.
+        name: String,
+        /// Its number.
+        number: u64,
+        /// Its durable length in bytes.
+        length: u64,
+        /// When it was made, in nanoseconds since 1970.
+        created_ns: u64,
+        /// When a change of it was last synced, in nanoseconds since 1970.
+        modified_ns: u64,
+    },
+    /// What several names have in common, the delimiter included.
+    Prefix(String),
+}
+
+impl Found {
+    fn file(file: &FileRecord<'_>) -> Found {
+        let FileRecord { number, length, created_ns, modified_ns, .. } = *file;
+        Found::File { name: file.name.to_owned(), number, length, created_ns, modified_ns }
+    }
+}
+
+impl Catalog {
+    /// The next entries among the names that begin with `prefix`, and where to go on. Looks at `most` names at most. `None` at the end.
+    pub fn entries(
+        &self,
+        prefix: &str,
+        delimiter: Option<char>,
+        position: Position,
+        most: usize,
+    ) -> Result<(Vec<Found>, Option<Position>)> {
+        self.check_known()?;
+        Ok(self.with_files(|files| entries_of(files, prefix, delimiter, position, most)))
+    }
+}
+
+pub(super) fn entries_of(
+    files: &Files,
+    prefix: &str,
+    delimiter: Option<char>,
+    mut position: Position,
+    most: usize,
+) -> (Vec<Found>, Option<Position>) {
+    let (mut found, mut seen) = (Vec::new(), 0);
+    'search: loop {
+        let mut last = None;
+        for file in files.ordered_from(&|name| position.is_behind(name)) {
+            if seen == most {
+                return (found, Some(last.map_or(position, |name: &str| Position::After(name.to_owned()))));
+            }
+            let Some(rest) = file.name.strip_prefix(prefix) else { break };
+            seen += 1;
+            let common = delimiter.and_then(|delimiter| Some(rest.find(delimiter)? + delimiter.len_utf8()));
+            if let Some(len) = common {
+                let common = &file.name[..prefix.len() + len];
+                if !position.is_behind(common) {
+                    found.push(Found::Prefix(common.to_owned()));
+                }
+                position = Position::Behind(common.to_owned());
+                continue 'search;
+            }
+            found.push(Found::file(&file));
+            last = Some(file.name);
+        }
+        return (found, None);
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::catalog::log::record::{LayoutRecord, LogRecord};
+    use crate::catalog::record::new_file;
+    use crate::layout::LayoutKind;
+
+    fn files(names: &[String]) -> Files {
+        let mut files = Files::default();
+        files.index(Vec::new()).expect("it is empty");
+        let layout = LayoutRecord { number: 0, kind: LayoutKind::Striping, block_bytes: 4096, drives: vec![(0, 1)] };
+        files.apply(&LogRecord::Layout(layout), false).expect("it is the first");
+        for (name, number) in names.iter().zip(1..) {
+            let file = LogRecord::File(new_file(number, name, 0, 0, 0));
+            files.apply(&file, false).expect("its layout is there");
+        }
+        files
+    }
+
+    fn shown(found: &Found) -> String {
+        match found {
+            Found::File { name, .. } => name.clone(),
+            Found::Prefix(prefix) => format!("{prefix} ..."),
+        }
+    }
+
+    /// All entries of a listing, by looks at `most` names.
+    fn all(
+        files: &Files,
+        prefix: &str,
+        delimiter: Option<char>,
+        mut position: Position,
+        most: usize,
+    ) -> Vec<(String, Position)> {
+        let mut all = Vec::new();
+        loop {
+            let (found, next) = entries_of(files, prefix, delimiter, position, most);
+            assert!(found.len() <= most);
+            all.extend(found.iter().map(|found| match found {
+                Found::File { name, .. } | Found::Prefix(name) => (shown(found), Position::After(name.clone())),
+            }));
+            match next {
+                Some(next) => position = next,
+                None => return all,
+            }
+        }
+    }
+
+    /// The entries by their definition.
+    fn wanted(names: &[String], prefix: &str, delimiter: Option<char>, position: &Position) -> Vec<String> {
+        let entry = |name: &String| {
+            let rest = name.strip_prefix(prefix)?;
+            let common = delimiter.and_then(|delimiter| Some((rest.split_once(delimiter)?.0, delimiter)));
+            Some(match common {
+                Some((part, delimiter)) => (format!("{prefix}{part}{delimiter}"), true),
+                None => (name.clone(), false),
+            })
+        };
+        let mut entries: Vec<(String, bool)> = names.iter().filter_map(entry).collect();
+        entries.sort();
+        entries.dedup();
+        let kept = entries.into_iter().filter(|(entry, _)| !position.is_behind(entry));
+        kept.map(|(entry, is_prefix)| if is_prefix { format!("{entry} ...") } else { entry }).collect()
+    }
+
+    proptest! {
+        /// A listing has each entry once, in order, whatever the size of the looks. It goes on behind each of its entries.
+        #[test]
+        fn a_listing_has_each_entry_once(
+            names in proptest::collection::btree_set("[ab\u{10FFFF}/]{1,6}", 0..60),
+            prefix in "[ab/]{0,2}",
+            delimiter in proptest::option::of(prop_oneof![Just('/'), Just('\u{10FFFF}')]),
+            from in proptest::option::of("[ab/]{0,4}"),
+            most in 1usize..9,
+        ) {
+            let names: Vec<String> = names.into_iter().collect();
+            let files = files(&names);
+            let position = Position::From(from.filter(|from| *from > prefix).unwrap_or_else(|| prefix.clone()));
+            let wanted = wanted(&names, &prefix, delimiter, &position);
+            let listed = all(&files, &prefix, delimiter, position, most);
+            let shown: Vec<&String> = listed.iter().map(|(entry, _)| entry).collect();
+            prop_assert_eq!(&shown, &wanted.iter().collect::<Vec<_>>());
+            for (at, (_, after)) in listed.iter().enumerate() {
+                let rest = all(&files, &prefix, delimiter, after.clone(), most);
+                prop_assert_eq!(&rest[..], &listed[at + 1..]);
+            }
+        }
+    }
+}

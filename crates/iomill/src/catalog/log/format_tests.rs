@@ -1,0 +1,357 @@
+//! Bytes of the log: what is written is read back, and nothing else counts.
+
+use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::bytes::Cursor;
+use super::group::{GROUP_MAX_BYTES, Group, GroupHeader, group_bytes};
+use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
+use super::record::{DriveRole, Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
+use crate::catalog::Id;
+use crate::layout::LayoutKind;
+
+/// A record that owns its text.
+#[derive(Clone, Debug)]
+enum Owned {
+    Whole(LogRecord<'static>),
+    File {
+        number: u64,
+        words: [u64; 3],
+        length: u64,
+        layout: u32,
+        has_parts: bool,
+        name: String,
+        extent: Option<Extent>,
+    },
+    Dying(u64, Option<Extent>),
+    Attribute(u64, String, Option<String>),
+}
+
+impl Owned {
+    fn with<R>(&self, body: impl FnOnce(&LogRecord<'_>) -> R) -> R {
+        let file = |number: u64| FileRecord {
+            number,
+            length: 0,
+            created_ns: 0,
+            modified_ns: 0,
+            key: 0,
+            layout: 0,
+            life: FileLife::Dying,
+            has_parts: true,
+            name: "",
+            extent: None,
+        };
+        match self {
+            Owned::Whole(record) => body(record),
+            Owned::File { number, words: [created_ns, modified_ns, key], length, layout, has_parts, name, extent } => {
+                body(&LogRecord::File(FileRecord {
+                    number: *number,
+                    length: *length,
+                    created_ns: *created_ns,
+                    modified_ns: *modified_ns,
+                    key: *key,
+                    layout: *layout,
+                    life: FileLife::Live,
+                    has_parts: *has_parts,
+                    name,
+                    extent: *extent,
+                }))
+            }
+            Owned::Dying(number, extent) => body(&LogRecord::File(FileRecord { extent: *extent, ..file(*number) })),
+            Owned::Attribute(number, key, value) => {
+                body(&LogRecord::Attribute { number: *number, key, value: value.as_deref() })
+            }
+        }
+    }
+}
+
+fn extent() -> impl Strategy<Value = Option<Extent>> {
+    let numbers = (any::<u16>(), any::<u16>(), 0..u32::MAX - 70_000, 1..u16::MAX);
+    proptest::option::of(numbers.prop_map(|(drive, shared, page, pages)| Extent { drive, shared, page, pages }))
+}
+
+fn layout() -> impl Strategy<Value = LayoutRecord> {
+    let kind = prop_oneof![Just(LayoutKind::Striping), Just(LayoutKind::Rotated), Just(LayoutKind::Hash)];
+    let drives = proptest::collection::btree_map(any::<u16>(), 1..=1000u16, 1..20);
+    (any::<u32>(), kind, 1..100u32, drives).prop_map(|(number, kind, pages, drives)| LayoutRecord {
+        number,
+        kind,
+        block_bytes: pages * 4096,
+        drives: drives.into_iter().collect(),
+    })
+}
+
+fn role() -> impl Strategy<Value = DriveRole> {
+    prop_oneof![Just(DriveRole::In), Just(DriveRole::Coming), Just(DriveRole::Leaving), Just(DriveRole::Gone)]
+}
+
+fn record() -> impl Strategy<Value = Owned> {
+    let numbers = any::<[u64; 3]>();
+    let file =
+        (1..u64::MAX, numbers, 0..1u64 << 62, any::<u32>(), any::<bool>(), "[a-z]{1,80}(/[äb.]{3,9})?", extent());
+    prop_oneof![
+        layout().prop_map(|layout| Owned::Whole(LogRecord::Layout(layout))),
+        file.prop_map(|(number, words, length, layout, has_parts, name, extent)| Owned::File {
+            number,
+            words,
+            length,
+            layout,
+            has_parts,
+            name,
+            extent
+        }),
+        (1..u64::MAX, extent()).prop_map(|(number, extent)| Owned::Dying(number, extent)),
+        (any::<u64>(), "[a-zü]{1,50}", proptest::option::of("[^x]{0,300}"))
+            .prop_map(|(number, key, value)| Owned::Attribute(number, key, value)),
+        any::<u64>().prop_map(|number| Owned::Whole(LogRecord::Gone(number))),
+        any::<u64>().prop_map(|number| Owned::Whole(LogRecord::Numbers(number))),
+        Just(Owned::Whole(LogRecord::Closed)),
+        (any::<u64>(), proptest::collection::vec((role(), any::<bool>()), 0..9))
+            .prop_map(|(epoch, drives)| Owned::Whole(LogRecord::Drives { epoch, drives })),
+        (any::<u16>(), any::<u16>(), any::<u32>()).prop_map(|(drive, shared, pages)| Owned::Whole(LogRecord::Shared {
+            drive,
+            shared,
+            pages
+        })),
+        any::<[u64; 3]>().prop_map(|[files, next, sequence]| Owned::Whole(LogRecord::End { files, next, sequence })),
+        proptest::collection::vec(any::<u64>(), 0..40).prop_map(|numbers| Owned::Whole(LogRecord::Order(numbers))),
+    ]
+}
+
+const HEADER: GroupHeader = GroupHeader { salt: 11, sequence: 7, durable: 6, epoch: 3, previous: 99, records: 0 };
+
+/// A group of these records, and its checksum.
+fn group(records: &[Owned]) -> (Vec<u8>, u64) {
+    let mut body = Vec::new();
+    records.iter().for_each(|record| record.with(|record| record.encode(&mut body)));
+    let mut bytes = Vec::new();
+    let checksum = GroupHeader { records: records.len() as u32, ..HEADER }.seal(&body, &mut bytes);
+    assert_eq!(bytes.len() as u64, group_bytes(body.len()));
+    (bytes, checksum)
+}
+
+proptest! {
+    #[test]
+    fn a_group_is_read_as_it_was_written(records in proptest::collection::vec(record(), 0..12), waste: [u8; 9]) {
+        let (mut bytes, checksum) = group(&records);
+        // What follows a group in its file does not matter.
+        bytes.extend_from_slice(&waste);
+        let read = Group::parse(&bytes).unwrap();
+        prop_assert_eq!(read.header, GroupHeader { records: records.len() as u32, ..HEADER });
+        prop_assert_eq!(read.bytes() + 9, bytes.len() as u64);
+        prop_assert!(read.follows(11, 6, 99) && read.checksum == checksum);
+        prop_assert!(!read.follows(12, 6, 99) && !read.follows(11, 7, 99) && !read.follows(11, 6, 98));
+        let mut left = records.iter();
+        read.each_record(true, |found| {
+            left.next().expect("not more than were written").with(|written| assert_eq!(written, &found));
+            Ok(())
+        }).unwrap();
+        prop_assert!(left.next().is_none());
+    }
+
+    /// Rot and torn writes never make another group.
+    #[test]
+    fn a_changed_group_does_not_count(
+        records in proptest::collection::vec(record(), 1..12),
+        at: prop::sample::Index,
+        flip in 1..=255u8,
+        cut: prop::sample::Index,
+    ) {
+        let (bytes, _) = group(&records);
+        let covered = 64 + u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize;
+        let mut rotten = bytes.clone();
+        rotten[at.index(covered)] ^= flip;
+        prop_assert!(Group::parse(&rotten).is_none());
+        prop_assert!(Group::parse(&bytes[..cut.index(covered)]).is_none());
+    }
+
+    /// Behind a right checksum any bytes may stand. Reading them never panics, and what is read can be written.
+    #[test]
+    fn any_bytes_are_records_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0..12u16) {
+        let mut framed = kind.to_le_bytes().to_vec();
+        framed.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        framed.extend_from_slice(&bytes);
+        if let Ok(Some(record)) = LogRecord::decode(&mut Cursor::new(&framed), true) {
+            let mut again = Vec::new();
+            record.encode(&mut again);
+            let read = LogRecord::decode(&mut Cursor::new(&again), true);
+            prop_assert_eq!(read.unwrap().unwrap(), record);
+        }
+        let _ = LogRecord::decode(&mut Cursor::new(&bytes), true);
+        let _ = Group::parse(&bytes);
+        let _ = FileHeader::parse(&bytes, true);
+    }
+}
+
+#[test]
+fn a_record_that_makes_no_sense_is_damage() {
+    let good = |record: LogRecord<'_>| {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        bytes
+    };
+    let refused = |bytes: &[u8]| {
+        let read = LogRecord::decode(&mut Cursor::new(bytes), true);
+        assert!(matches!(read, Err(LogFault::Damaged(_))), "{bytes:?}: {read:?}");
+    };
+    let drives = vec![(0, 10), (0, 10)];
+    let layout = LayoutRecord { number: 1, kind: LayoutKind::Hash, block_bytes: 4096, drives };
+    refused(&good(LogRecord::Layout(layout.clone())));
+    refused(&good(LogRecord::Layout(LayoutRecord { drives: vec![(0, 0)], ..layout.clone() })));
+    refused(&good(LogRecord::Layout(LayoutRecord { drives: vec![(0, 1)], block_bytes: 5000, ..layout })));
+    let file = FileRecord {
+        number: 1,
+        length: 2,
+        created_ns: 3,
+        modified_ns: 4,
+        key: 5,
+        layout: 6,
+        life: FileLife::Live,
+        has_parts: false,
+        name: "a",
+        extent: None,
+    };
+    assert!(LogRecord::decode(&mut Cursor::new(&good(LogRecord::File(file))), true).is_ok());
+    refused(&good(LogRecord::File(FileRecord { number: 0, ..file })));
+    refused(&good(LogRecord::File(FileRecord { name: "../a", ..file })));
+    refused(&good(LogRecord::File(FileRecord { length: u64::MAX, ..file })));
+    refused(&good(LogRecord::File(FileRecord { life: FileLife::Dying, ..file })));
+    refused(&good(LogRecord::File(FileRecord {
+        extent: Some(Extent { drive: 0, shared: 0, page: 0, pages: 0 }),
+        ..file
+    })));
+    refused(&good(LogRecord::Attribute { number: 1, key: "", value: None }));
+    let long = "x".repeat(super::record::ATTRIBUTE_MAX_BYTES + 1);
+    refused(&good(LogRecord::Attribute { number: 1, key: "k", value: Some(&long) }));
+    let mut cut = good(LogRecord::Gone(1));
+    cut.pop();
+    refused(&cut);
+    let mut longer = good(LogRecord::Gone(1));
+    longer[2] += 1;
+    longer.push(0);
+    refused(&longer);
+}
+
+#[test]
+fn what_a_later_version_wrote_is_refused_or_skipped_as_it_says() {
+    let decode = |kind: u16, writes: bool| {
+        let mut bytes = kind.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&[2, 0, 0, 0, 7, 7]);
+        let mut cursor = Cursor::new(&bytes);
+        let read = LogRecord::decode(&mut cursor, writes).map(|record| record.is_none() && cursor.is_empty());
+        read.map_err(|fault| matches!(fault, LogFault::Newer(_)))
+    };
+    for (kind, writer, reader) in [
+        (77, Err(true), Err(true)),
+        (77 | 1 << 14, Err(true), Ok(true)),
+        (77 | 1 << 15, Ok(true), Ok(true)),
+        (77 | 3 << 14, Ok(true), Ok(true)),
+    ] {
+        assert_eq!((decode(kind, true), decode(kind, false)), (writer, reader), "{kind:#x}");
+    }
+    // A file with a field that no version knows yet: tags from 128 on are skipped.
+    let file = |tag: u8| {
+        let mut bytes = Vec::new();
+        Owned::File {
+            number: 1,
+            words: [1, 2, 3],
+            length: 4,
+            layout: 5,
+            has_parts: true,
+            name: "n".to_owned(),
+            extent: None,
+        }
+        .with(|record| record.encode(&mut bytes));
+        bytes.extend_from_slice(&[tag, 1, 0, 42]);
+        let body = bytes.len() as u32 - 6;
+        bytes[2..6].copy_from_slice(&body.to_le_bytes());
+        LogRecord::decode(&mut Cursor::new(&bytes), true).map(|record| record.is_some())
+    };
+    assert_eq!(file(128), Ok(true));
+    assert!(matches!(file(2), Err(LogFault::Newer(_))));
+    assert!(matches!(file(0), Err(LogFault::Damaged(_))));
+}
+
+#[test]
+fn a_group_that_counts_others_than_it_has_is_damage() {
+    let mut body = Vec::new();
+    LogRecord::Gone(5).encode(&mut body);
+    for (records, is_good) in [(0, false), (1, true), (2, false)] {
+        let mut bytes = Vec::new();
+        GroupHeader { records, ..HEADER }.seal(&body, &mut bytes);
+        assert_eq!(Group::parse(&bytes).unwrap().each_record(true, |_| Ok(())).is_ok(), is_good);
+    }
+    let mut bytes = Vec::new();
+    GroupHeader { durable: 7, ..HEADER }.seal(&[], &mut bytes);
+    assert!(Group::parse(&bytes).is_none(), "it cannot name itself as durable");
+    let mut largest = Vec::new();
+    HEADER.seal(&vec![0; GROUP_MAX_BYTES], &mut largest);
+    assert!(Group::parse(&largest).is_some());
+}
+
+fn headers() -> [FileHeader; 2] {
+    let array = Id([9; 16]);
+    let segment = FileKind::Segment { bytes: 1 << 20 };
+    let checkpoint = FileKind::Checkpoint { start: Position { segment: 3, offset: 8192 }, previous: 77 };
+    [segment, checkpoint].map(|kind| FileHeader { kind, array, number: 5, salt: 6, features: Features::default() })
+}
+
+#[test]
+fn a_header_is_read_as_it_was_written_and_any_changed_byte_spoils_it() {
+    for header in headers() {
+        let block = header.block();
+        assert_eq!(block.len() as u64, BLOCK_BYTES);
+        assert_eq!(FileHeader::parse(&block, true), Ok(header));
+        for at in 0..128 {
+            let mut rotten = block.clone();
+            rotten[at] ^= 0x10;
+            assert!(matches!(FileHeader::parse(&rotten, true), Err(LogFault::Damaged(_))), "byte {at}");
+            assert!(FileHeader::parse(&block[..at], true).is_err());
+        }
+    }
+}
+
+#[test]
+fn features_and_formats_that_are_not_known_are_refused() {
+    let parse = |change: &dyn Fn(&mut Vec<u8>), writes: bool| {
+        let mut block = headers()[0].block();
+        change(&mut block);
+        let checksum = xxh3_64(&block[..120]);
+        block[120..128].copy_from_slice(&checksum.to_le_bytes());
+        FileHeader::parse(&block, writes).map(drop)
+    };
+    let feature = |at: usize| move |block: &mut Vec<u8>| block[at] = 1;
+    assert_eq!((parse(&feature(80), true), parse(&feature(80), false)), (Ok(()), Ok(())));
+    assert!(matches!(parse(&feature(88), true), Err(LogFault::Newer(_))));
+    assert_eq!(parse(&feature(88), false), Ok(()));
+    assert!(matches!(parse(&feature(96), false), Err(LogFault::Newer(_))));
+    assert!(matches!(parse(&|block| block[8] = 3, false), Err(LogFault::Newer(_))));
+    assert!(matches!(parse(&|block| block[13] = 0, false), Err(LogFault::Damaged(_))));
+    assert!(matches!(parse(&|block| block[104] = 1, false), Err(LogFault::Damaged(_))));
+}
+
+/// `docs/format.md` has these bytes. They change only with the number of the format.
+#[test]
+fn bytes_never_change() {
+    let file = Owned::File {
+        number: 1,
+        words: [2, 3, 4],
+        length: 5000,
+        layout: 6,
+        has_parts: false,
+        name: "a/b".to_owned(),
+        extent: Some(Extent { drive: 1, shared: 2, page: 3, pages: 4 }),
+    };
+    let mut bytes = Vec::new();
+    file.with(|record| record.encode(&mut bytes));
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(
+        hex,
+        "020040000000010000000000000088130000000000000200000000000000030000000000000004000000000000000600000001000300\
+         612f62010a000100020003000000040\
+         0"
+    );
+    let (bytes, checksum) = group(&[file, Owned::Attribute(1, "k".to_owned(), Some("v".to_owned()))]);
+    assert_eq!((xxh3_64(&bytes), checksum), (7260063420319923600, 3911519805087982684));
+    assert_eq!(headers().map(|header| xxh3_64(&header.block())), [4238625552854146888, 269609943971888976]);
+}

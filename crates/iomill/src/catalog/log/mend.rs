@@ -1,0 +1,193 @@
+//! Bringing copies of the log up to what all voters together have (C11, C15).
+//!
+//! Goals: the same code completes a copy that a crash left behind, mends rot, and makes a copy on a drive that has none. A crash
+//! at any point leaves the other copies as they were. Non-goals: which copies may rule (`merged`).
+
+use std::sync::Arc;
+
+use super::header::{BLOCK_BYTES, FileHeader, FileKind};
+use super::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter};
+use super::place::{LogFile, LogFiles, Making, checkpoint_path, make_segment, segment_path};
+use crate::catalog::store::{LOG, failed, full_path, sync_dir, unlink_if_there};
+use crate::error::{Error, Result};
+use crate::sys::fs::{Access, DriveFs};
+
+/// Makes the copy on `voter` equal to what `merged` has up to `end`, and durable. `is_certain` says that the end of the copy shows all of it after a
+/// clean close. Returns what it found wrong, if anything.
+pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bool) -> Result<Option<String>> {
+    let fs = &voter.fs;
+    let mut found = None;
+    if !is_certain || !end.is_closed || merged.lacks(voter.drive) || !is_equal(merged, end, voter)? {
+        fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
+        sync_dir(&**fs, "")?;
+        let mut mender = Mender { fs, target: None, found: None };
+        merged.read(&mut mender)?;
+        mender.end_target()?;
+        // No group of the log may be in its first segment, if a checkpoint begins at its end.
+        let there = LogFiles::list(&**fs)?.segments;
+        for number in (end.first_segment..=end.position.segment).filter(|number| !there.contains(number)) {
+            if let Some(header) = merged.segment_header(number)? {
+                mender.begin_target(&header)?;
+            }
+        }
+        found = mender.found.take();
+    }
+    let active = segment_path(end.position.segment);
+    let missing = || Error::Corrupt { path: fs.root().join(&active), why: "it is gone; start again".to_owned() };
+    let mut file = LogFile::open(fs, &active, Access::WRITE, true)?.ok_or_else(missing)?;
+    write_again(&mut file, end)?;
+    let file = file.into_file();
+    fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &active))?;
+    sync_dir(&**fs, LOG)?;
+    Ok(found)
+}
+
+/// Writes the last group again, with the same bytes. Its flush may have failed in a process that has ended. Then the kernel still shows the group, and
+/// takes it for written, so that a flush alone would do nothing (C12).
+fn write_again(file: &mut LogFile, end: &LogEnd) -> Result<()> {
+    let Some(offset) = end.last_group else { return Ok(()) };
+    let path = full_path(&**file.fs(), file.path());
+    let gone = |_| Error::Corrupt { path, why: "its last group is gone; start again".to_owned() };
+    let bytes = file.bytes(offset, (end.position.offset - offset) as usize).map_err(gone)?.to_vec();
+    file.write(&bytes, offset)
+}
+
+/// Removes a copy of the log that was left behind (C15). What the kernel shows of it may not be on the drive.
+pub fn remove_copy(fs: &dyn DriveFs) -> Result<()> {
+    let files = LogFiles::list(fs)?;
+    let segments = files.segments.iter().map(|number| segment_path(*number));
+    let checkpoints = files.checkpoints.iter().map(|number| checkpoint_path(*number));
+    segments.chain(checkpoints).try_for_each(|path| unlink_if_there(fs, &path))
+}
+
+/// After a clean close all copies have all groups, so the last segment shows whether this one does.
+fn is_equal(merged: &mut Merged, end: &LogEnd, voter: &Voter) -> Result<bool> {
+    let files = LogFiles::list(&*voter.fs)?;
+    let has_all = (end.first_segment..=end.position.segment).all(|number| files.segments.contains(&number));
+    if !has_all || end.checkpoint.is_some_and(|number| !files.checkpoints.contains(&number)) {
+        return Ok(false);
+    }
+    let Some(mut own) = LogFile::open(&voter.fs, &segment_path(end.position.segment), Access::READ, true)? else {
+        return Ok(false);
+    };
+    merged.is_tail_equal(end, &mut own)
+}
+
+/// Removes files that the log up to `end` does not have: segments that were made ahead, and what an interrupted change left. No copy is
+/// read after this, because the others still list such files.
+pub fn remove_others(fs: &dyn DriveFs, end: &LogEnd) -> Result<()> {
+    let files = LogFiles::list(fs)?;
+    let used = end.first_segment..=end.position.segment;
+    let segments = files.segments.iter().filter(|number| !used.contains(number)).map(|number| segment_path(*number));
+    let others = files.checkpoints.iter().filter(|number| end.checkpoint != Some(**number));
+    let checkpoints = others.map(|number| checkpoint_path(*number));
+    for path in segments.chain(checkpoints).chain(files.leftovers.iter().cloned()) {
+        unlink_if_there(fs, &path)?;
+    }
+    Ok(())
+}
+
+/// Compares one copy with the groups that it is told of, and writes those that differ.
+struct Mender<'a> {
+    fs: &'a Arc<dyn DriveFs>,
+    target: Option<Target>,
+    /// The first difference.
+    found: Option<String>,
+}
+
+/// The file of the copy that is compared.
+struct Target {
+    header: FileHeader,
+    kind: TargetKind,
+}
+
+enum TargetKind {
+    /// The file was there.
+    Existing { file: LogFile, is_changed: bool },
+    /// A checkpoint is made anew.
+    New(Making),
+}
+
+impl Mender<'_> {
+    fn end_target(&mut self) -> Result<()> {
+        match self.target.take().map(|target| target.kind) {
+            Some(TargetKind::Existing { file, is_changed: true }) => {
+                let path = file.path().to_owned();
+                let file = file.into_file();
+                self.fs.sync_data(file.handle()).map_err(failed("sync", &**self.fs, &path))
+            }
+            Some(TargetKind::New(making)) => making.finish().map(drop),
+            Some(TargetKind::Existing { is_changed: false, .. }) | None => Ok(()),
+        }
+    }
+
+    fn begin_target(&mut self, header: &FileHeader) -> Result<()> {
+        let path = match header.kind {
+            FileKind::Segment { .. } => segment_path(header.number),
+            FileKind::Checkpoint { .. } => checkpoint_path(header.number),
+        };
+        let existing = LogFile::open(self.fs, &path, Access::WRITE, true)?.filter(|file| file.header == *header);
+        if existing.is_none() {
+            self.note(|| format!("{path} was missing"));
+        }
+        let kind = match (existing, header.kind) {
+            (Some(file), _) => TargetKind::Existing { file, is_changed: false },
+            (None, FileKind::Checkpoint { .. }) => TargetKind::New(Making::begin(self.fs, path, header)?),
+            (None, FileKind::Segment { .. }) => {
+                drop(make_segment(self.fs, header)?);
+                let gone = || Error::Corrupt { path: self.fs.root().join(&path), why: "it is gone".to_owned() };
+                let file = LogFile::open(self.fs, &path, Access::WRITE, true)?.ok_or_else(gone)?;
+                TargetKind::Existing { file, is_changed: false }
+            }
+        };
+        self.target = Some(Target { header: *header, kind });
+        Ok(())
+    }
+
+    fn note(&mut self, what: impl FnOnce() -> String) {
+        if self.found.is_none() {
+            self.found = Some(what());
+        }
+    }
+
+    fn write(&mut self, visit: &Visit<'_>) -> Result<()> {
+        if self.target.as_ref().is_none_or(|target| target.header != *visit.header) {
+            self.end_target()?;
+            self.begin_target(visit.header)?;
+        }
+        let Some(target) = &mut self.target else { return Ok(()) };
+        match &mut target.kind {
+            TargetKind::New(making) => making.append(visit.bytes)?,
+            TargetKind::Existing { file, is_changed } => {
+                if file.bytes(visit.offset, visit.bytes.len()).is_ok_and(|own| own == visit.bytes) {
+                    return Ok(());
+                }
+                *is_changed = true;
+                let path = file.path().to_owned();
+                file.write(visit.bytes, visit.offset)?;
+                let sequence = visit.group.header.sequence;
+                self.note(|| format!("{path} lacked group {sequence}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Replay for Mender<'_> {
+    fn reset(&mut self) {
+        self.target = None;
+    }
+
+    fn take(&mut self, visit: &Visit<'_>) -> Result<(), Stop> {
+        Ok(self.write(visit)?)
+    }
+}
+
+/// Makes the first segment of a new log on a drive, with its first group.
+pub fn make_first(fs: &Arc<dyn DriveFs>, header: &FileHeader, group: &[u8]) -> Result<()> {
+    fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
+    sync_dir(&**fs, "")?;
+    let file = make_segment(fs, header)?;
+    fs.write_at(file.handle(), group, BLOCK_BYTES).map_err(failed("write", &**fs, file.path()))?;
+    fs.sync_data(file.handle()).map_err(failed("sync", &**fs, file.path()))
+}

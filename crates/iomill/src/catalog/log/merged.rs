@@ -1,0 +1,439 @@
+//! [`Merged`]: the log as all its voters together have it.
+//!
+//! Goals: each group is taken from any voter that has it, so one good copy of each is enough (C5, C9). Only one voter is read as long as
+//! it is good. Non-goals: what the records mean; mending copies (`mend`).
+
+use std::sync::Arc;
+
+use super::group::Group;
+use super::header::{BLOCK_BYTES, FileHeader, FileKind, Position};
+use super::place::{LogFile, LogFiles, Missing, checkpoint_path, segment_path};
+use super::record::{LogFault, LogRecord};
+use crate::catalog::Id;
+use crate::catalog::store::{full_path, is_media_error};
+use crate::error::{Error, Result};
+use crate::sys::fs::{Access, DriveFs};
+
+/// A drive with a copy of the log that may rule.
+#[derive(Clone, Debug)]
+pub struct Voter {
+    /// Its index in the array.
+    pub drive: usize,
+    /// Its file operations.
+    pub fs: Arc<dyn DriveFs>,
+}
+
+/// Where in its file a visited group lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Visit<'a> {
+    /// The header of the file.
+    pub header: &'a FileHeader,
+    /// Offset in bytes of the group in the file.
+    pub offset: u64,
+    /// The group in whole blocks.
+    pub bytes: &'a [u8],
+    /// The same, parsed.
+    pub group: Group<'a>,
+}
+
+/// Why a replay ends early.
+#[derive(Debug)]
+pub enum Stop {
+    /// The group makes no sense.
+    Fault(LogFault),
+    /// Something else failed.
+    Failed(Error),
+}
+
+impl From<LogFault> for Stop {
+    fn from(fault: LogFault) -> Stop {
+        Stop::Fault(fault)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// Is told of each group of the log, in order.
+pub trait Replay {
+    /// Forget everything. A checkpoint was damaged, and an older one is read.
+    fn reset(&mut self);
+
+    /// Takes a group of a checkpoint or of the log.
+    fn take(&mut self, visit: &Visit<'_>) -> Result<(), Stop>;
+}
+
+/// The end of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEnd {
+    /// Behind the last group.
+    pub position: Position,
+    /// Where in that segment the last group begins, if one was read there.
+    pub last_group: Option<u64>,
+    /// Number of the last group.
+    pub sequence: u64,
+    /// Its checksum.
+    pub checksum: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Whether the last writer closed the array (C8).
+    pub is_closed: bool,
+    /// The checkpoint that was read.
+    pub checkpoint: Option<u64>,
+    /// The first segment that was read.
+    pub first_segment: u64,
+    /// Bytes of the groups that were read from segments.
+    pub log_bytes: u64,
+}
+
+/// The copies of the log, read as one.
+#[derive(Debug)]
+pub struct Merged {
+    array: Id,
+    writes: bool,
+    copies: Vec<Copy>,
+    /// The copy that is read as long as it is good.
+    preferred: usize,
+}
+
+#[derive(Debug)]
+struct Copy {
+    voter: Voter,
+    files: LogFiles,
+    /// The file that was asked for last, by its path, if it is good.
+    open: Option<(String, Option<LogFile>)>,
+    /// Whether a group was missing here that another copy has.
+    lacks: bool,
+}
+
+impl Copy {
+    fn file(&mut self, path: &str, array: Id, writes: bool) -> Result<Option<&mut LogFile>> {
+        if self.open.as_ref().is_none_or(|(known, _)| known != path) {
+            let file = LogFile::open(&self.voter.fs, path, Access::READ, writes)?;
+            self.open = Some((path.to_owned(), file.filter(|file| file.header.array == array)));
+        }
+        Ok(self.open.as_mut().and_then(|(_, file)| file.as_mut()))
+    }
+}
+
+/// How often a reader begins again.
+const TRIES: usize = 5;
+
+/// Reads the log beside a writer, which may remove files meanwhile (C31). What was opened can be read to its end. A reader that finds a
+/// file gone begins again with the checkpoint that replaced it.
+pub fn read_beside_writer(voters: &[Voter], array: Id, replay: &mut dyn Replay) -> Result<LogEnd> {
+    let mut tries = 1;
+    loop {
+        let mut merged = Merged::list(voters, array, false)?;
+        let read = merged.read(replay);
+        if read.is_ok() || tries == TRIES || !merged.has_changed()? {
+            return read;
+        }
+        tries += 1;
+    }
+}
+
+/// The group that was read last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Last {
+    sequence: u64,
+    checksum: u64,
+}
+
+impl Merged {
+    /// Lists the copies. At least one voter is given.
+    pub fn list(voters: &[Voter], array: Id, writes: bool) -> Result<Merged> {
+        let mut copies = Vec::new();
+        for voter in voters {
+            // A copy that cannot be listed has nothing. Others may have all.
+            let files = match LogFiles::list(&*voter.fs) {
+                Err(Error::Io { source, .. }) if is_media_error(&source) => LogFiles::default(),
+                files => files?,
+            };
+            copies.push(Copy { voter: voter.clone(), files, open: None, lacks: false });
+        }
+        Ok(Merged { array, writes, copies, preferred: 0 })
+    }
+
+    /// What lies in each voter's directory.
+    pub fn files(&self) -> impl Iterator<Item = (&Voter, &LogFiles)> {
+        self.copies.iter().map(|copy| (&copy.voter, &copy.files))
+    }
+
+    /// Whether a voter lacked a group that was read. Only one voter is read as long as it is good, so others may lack more.
+    pub fn lacks(&self, drive: usize) -> bool {
+        self.copies.iter().any(|copy| copy.lacks && copy.voter.drive == drive)
+    }
+
+    /// Whether a listing shows other checkpoints now.
+    fn has_changed(&self) -> Result<bool> {
+        for copy in &self.copies {
+            if LogFiles::list(&*copy.voter.fs)?.checkpoints != copy.files.checkpoints {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads everything: the newest good checkpoint, and the log behind it.
+    pub fn read(&mut self, replay: &mut dyn Replay) -> Result<LogEnd> {
+        let mut numbers: Vec<u64> = self.copies.iter().flat_map(|copy| copy.files.checkpoints.clone()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        for number in numbers.into_iter().rev() {
+            replay.reset();
+            if let Some((start, last)) = self.read_checkpoint(number, replay)? {
+                return self.read_log(start, last, Some(number), replay);
+            }
+            self.copies.iter_mut().for_each(|copy| copy.lacks |= copy.files.checkpoints.contains(&number));
+        }
+        replay.reset();
+        let start = Position { segment: 1, offset: BLOCK_BYTES };
+        self.read_log(start, Last { sequence: 0, checksum: 0 }, None, replay)
+    }
+
+    /// Reads a checkpoint. `None` if no copy has all of it.
+    fn read_checkpoint(&mut self, number: u64, replay: &mut dyn Replay) -> Result<Option<(Position, Last)>> {
+        let path = checkpoint_path(number);
+        let mut offset = BLOCK_BYTES;
+        let mut last = Last { sequence: 0, checksum: 0 };
+        loop {
+            let Ok(copy) = self.find(&path, offset, last)? else { return Ok(None) };
+            let Some(file) = self.copies[copy].file(&path, self.array, self.writes)? else { return Ok(None) };
+            let header = file.header;
+            let Some(ended) = visit(file, &header, offset, replay, &mut last, &mut offset)? else { return Ok(None) };
+            let FileKind::Checkpoint { start, previous } = header.kind else { return Ok(None) };
+            if ended.has_end {
+                return Ok(Some((start, Last { sequence: header.number, checksum: previous })));
+            }
+        }
+    }
+
+    /// Reads the log from a place on.
+    fn read_log(
+        &mut self,
+        start: Position,
+        last: Last,
+        checkpoint: Option<u64>,
+        replay: &mut dyn Replay,
+    ) -> Result<LogEnd> {
+        self.refuse_without(start.segment)?;
+        let mut end = LogEnd {
+            position: start,
+            last_group: None,
+            sequence: last.sequence,
+            checksum: last.checksum,
+            epoch: 0,
+            is_closed: false,
+            checkpoint,
+            first_segment: start.segment,
+            log_bytes: 0,
+        };
+        self.read_on(&mut end, replay)?;
+        while let Some((durable, rot)) = self.rot_behind(&end)? {
+            // Or a writer has appended groups since the end was read. Then they are there now (C33).
+            let before = end.sequence;
+            self.copies.iter_mut().for_each(|copy| copy.open = None);
+            self.read_on(&mut end, replay)?;
+            if end.sequence >= durable {
+                break;
+            }
+            if end.sequence == before {
+                return Err(rot);
+            }
+        }
+        Ok(end)
+    }
+
+    /// Reads the log from `end` on, as far as there are groups.
+    fn read_on(&mut self, end: &mut LogEnd, replay: &mut dyn Replay) -> Result<()> {
+        let mut last = Last { sequence: end.sequence, checksum: end.checksum };
+        loop {
+            let mut path = segment_path(end.position.segment);
+            let mut found = self.find(&path, end.position.offset, last)?;
+            if let Err(here) = found {
+                let next = Position { segment: end.position.segment + 1, offset: BLOCK_BYTES };
+                path = segment_path(next.segment);
+                found = self.find(&path, next.offset, last)?;
+                match found {
+                    Ok(_) => end.position = next,
+                    Err(_) => return here.refuse_unless_read(),
+                }
+            }
+            let Ok(copy) = found else { return Ok(()) };
+            let Some(file) = self.copies[copy].file(&path, self.array, self.writes)? else { return Ok(()) };
+            let (header, at) = (file.header, end.position.offset);
+            let seen = visit(file, &header, at, replay, &mut last, &mut end.position.offset)?;
+            let Some(seen) = seen else { return Ok(()) };
+            (end.sequence, end.checksum, end.last_group) = (last.sequence, last.checksum, Some(at));
+            (end.epoch, end.is_closed) = (seen.epoch, seen.is_closed);
+            end.log_bytes += seen.bytes;
+        }
+    }
+
+    /// A copy that has the group behind `last` at a place. `Err` if none has it.
+    fn find(&mut self, path: &str, offset: u64, last: Last) -> Result<Result<usize, NoneHas>> {
+        let mut none = NoneHas { is_read: false, error: None };
+        let count = self.copies.len();
+        for turn in 0..count {
+            let at = (self.preferred + turn) % count;
+            let Some(file) = self.copies[at].file(path, self.array, self.writes)? else {
+                none.is_read = true;
+                continue;
+            };
+            let salt = file.header.salt;
+            match file.group(offset) {
+                Ok(group) if group.follows(salt, last.sequence, last.checksum) => {
+                    for behind in 0..turn {
+                        self.copies[(self.preferred + behind) % count].lacks = true;
+                    }
+                    self.preferred = at;
+                    return Ok(Ok(at));
+                }
+                Ok(_) | Err(Missing::Nothing) => none.is_read = true,
+                Err(Missing::Unreadable(error)) => {
+                    let what = full_path(&*self.copies[at].voter.fs, path);
+                    none.error = Some(Error::Io { action: "read", path: what, offset: Some(offset), source: error });
+                }
+            }
+        }
+        Ok(Err(none))
+    }
+
+    /// The header of a segment, from any copy that has it.
+    pub fn segment_header(&mut self, number: u64) -> Result<Option<FileHeader>> {
+        let path = segment_path(number);
+        for at in 0..self.copies.len() {
+            if let Some(file) = self.copies[at].file(&path, self.array, self.writes)? {
+                return Ok(Some(file.header));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A segment is complete from the moment when it has its name (C1). So without any good header it is damaged.
+    fn refuse_without(&mut self, number: u64) -> Result<()> {
+        let path = segment_path(number);
+        if self.segment_header(number)?.is_some() {
+            return Ok(());
+        }
+        let path = self.copies.first().map_or_else(|| path.clone().into(), |copy| full_path(&*copy.voter.fs, &path));
+        let why = "the segment of the log is missing or its header is damaged, and no other drive has it; \
+                   run `iomill check`";
+        Err(Error::Corrupt { path, why: why.to_owned() })
+    }
+
+    /// Whether another copy of the last segment has all that these copies have of it.
+    pub fn is_tail_equal(&mut self, end: &LogEnd, other: &mut LogFile) -> Result<bool> {
+        const STEP_BYTES: u64 = 64 << 10;
+        let preferred = &mut self.copies[self.preferred];
+        let path = segment_path(end.position.segment);
+        let Some(own) = preferred.file(&path, self.array, self.writes)? else { return Ok(false) };
+        let mut offset = 0;
+        while offset < end.position.offset {
+            let len = STEP_BYTES.min(end.position.offset - offset) as usize;
+            match (own.bytes(offset, len), other.bytes(offset, len)) {
+                (Ok(ours), Ok(theirs)) if ours == theirs => offset += len as u64,
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// A group behind the end that any group there names as durable, with the error for it (C5).
+    fn rot_behind(&mut self, end: &LogEnd) -> Result<Option<(u64, Error)>> {
+        for at in 0..self.copies.len() {
+            let segments = self.copies[at].files.segments.clone();
+            for number in segments.into_iter().filter(|number| *number >= end.position.segment) {
+                self.refuse_without(number)?;
+                let first = if number == end.position.segment { end.position.offset } else { BLOCK_BYTES };
+                if let Some(durable) = self.durable_behind(at, number, first)?.filter(|known| *known > end.sequence) {
+                    let why = format!(
+                        "the log ends behind group {}, and group {durable} was durable: no copy has what is between; \
+                         run `iomill check`",
+                        end.sequence
+                    );
+                    let path = full_path(&*self.copies[at].voter.fs, &segment_path(number));
+                    return Ok(Some((durable, Error::Corrupt { path, why })));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The highest group that any group of a segment, from an offset on, names as durable.
+    fn durable_behind(&mut self, at: usize, number: u64, first: u64) -> Result<Option<u64>> {
+        let Some(file) = self.copies[at].file(&segment_path(number), self.array, self.writes)? else { return Ok(None) };
+        let FileKind::Segment { bytes } = file.header.kind else { return Ok(None) };
+        let salt = file.header.salt;
+        let mut highest = None;
+        let mut offset = first;
+        while offset < bytes {
+            let found = file.group(offset).ok().filter(|group| group.header.salt == salt);
+            highest = highest.max(found.map(|group| group.header.durable));
+            offset += BLOCK_BYTES;
+        }
+        Ok(highest)
+    }
+}
+
+/// No copy has a group.
+#[derive(Debug)]
+struct NoneHas {
+    /// Whether the place could be read on any copy.
+    is_read: bool,
+    error: Option<Error>,
+}
+
+impl NoneHas {
+    /// What could not be read on any copy may be acknowledged, so the log does not end there.
+    fn refuse_unless_read(self) -> Result<()> {
+        match self.error {
+            Some(error) if !self.is_read => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a group has shown.
+struct Seen {
+    bytes: u64,
+    epoch: u64,
+    is_closed: bool,
+    has_end: bool,
+}
+
+/// Hands the group at `offset` on, and goes behind it. `None` if it is not there any more.
+fn visit(
+    file: &mut LogFile,
+    header: &FileHeader,
+    offset: u64,
+    replay: &mut dyn Replay,
+    last: &mut Last,
+    next: &mut u64,
+) -> Result<Option<Seen>> {
+    let path = full_path(&**file.fs(), file.path());
+    let Ok((group, bytes)) = file.group_and_bytes(offset) else { return Ok(None) };
+    let mut seen = Seen { bytes: group.bytes(), epoch: group.header.epoch, is_closed: false, has_end: false };
+    let mut look = |record: LogRecord<'_>| {
+        seen.is_closed = record == LogRecord::Closed;
+        seen.has_end = matches!(record, LogRecord::End { .. });
+        Ok(())
+    };
+    // The records `closed` and `end` are alone in their groups.
+    let looked = if group.header.records == 1 { group.each_record(false, &mut look) } else { Ok(()) };
+    let taken = looked.map_err(Stop::Fault).and_then(|()| replay.take(&Visit { header, offset, bytes, group }));
+    taken.map_err(|stop| match stop {
+        Stop::Failed(error) => error,
+        Stop::Fault(fault) => {
+            let why = format!("group {} at offset {offset}: {fault}; run `iomill check`", group.header.sequence);
+            Error::Corrupt { path, why }
+        }
+    })?;
+    *last = Last { sequence: group.header.sequence, checksum: group.checksum };
+    *next = offset + group.bytes();
+    Ok(Some(seen))
+}

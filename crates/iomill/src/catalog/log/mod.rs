@@ -1,0 +1,22 @@
+//! The catalog as a log on up to three drives.
+//!
+//! Goals: a change costs one flush of each copy, shared by all callers that change at that moment. Each change is there whole or not
+//! after a crash at any point. Non-goals: what a change means for handles and parts (above); directories, which the log replaces.
+//!
+//! `docs/catalog.md` has the rules, C1 and up. `docs/format.md` has the bytes.
+
+pub mod bytes;
+pub mod group;
+pub mod header;
+pub mod mend;
+pub mod merged;
+pub mod place;
+pub mod record;
+pub mod writer;
+
+#[cfg(test)]
+mod copies_tests;
+#[cfg(test)]
+mod format_tests;
+#[cfg(test)]
+pub(crate) mod test_log;

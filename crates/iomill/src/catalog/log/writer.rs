@@ -1,0 +1,497 @@
+//! [`LogWriter`]: appends groups to all voters.
+//!
+//! Goals: a group is durable on all voters of a durable epoch when `append` returns (C18). Non-goals: which changes are in a group
+//! (`commits`). One thread at a time has the writer: the leader.
+
+use std::sync::Arc;
+
+use super::group::{GROUP_MAX_BYTES, GroupHeader, group_bytes};
+use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
+use super::mend::{bring_up, make_first, remove_copy, remove_others};
+use super::merged::{LogEnd, Merged, Replay, Voter};
+use super::place::{LogFile, cut_reserve, make_segment, open_for_groups, segment_path};
+use super::record::LogRecord;
+use crate::catalog::Id;
+use crate::catalog::id::fill_random;
+use crate::catalog::store::{full_path, is_full, unlink_if_there};
+use crate::engine::platform::{DurableWrite, Platform};
+use crate::error::{Error, Result};
+use crate::sys::fs::{Access, DriveFile};
+use crate::sys::memory::PageBuf;
+
+/// Bytes of the first segment: two groups of the largest size fit.
+pub const SEGMENT_MIN_BYTES: u64 = 256 << 10;
+/// How many times as long as the first segment the others may be.
+const SEGMENT_GROWTH: u64 = 16;
+/// After a try without space, how many groups to wait until the next segment is tried again.
+const GROUPS_BETWEEN_TRIES: u64 = 16;
+
+/// Makes the labels say which voters there are (C10).
+pub trait Announce {
+    /// Makes labels with this epoch and these voters, by their drives, durable on all voters. Returns the voters on which that failed.
+    fn announce(&mut self, epoch: u64, voters: &[usize]) -> Vec<usize>;
+
+    /// Takes a line for the user.
+    fn notice(&mut self, text: String);
+}
+
+/// What a writer needs to know of its array.
+#[derive(Clone, Debug)]
+pub struct LogPlace {
+    /// The world of the drives.
+    pub platform: Arc<dyn Platform>,
+    /// The array.
+    pub array: Id,
+    /// Bytes of the first segment, [`SEGMENT_MIN_BYTES`]. Tests have less, and smaller groups.
+    pub segment_bytes: u64,
+    /// Whether an opening compares all of the copies also after a clean close, which finds rot.
+    pub compares_all: bool,
+}
+
+/// The log, open for appending.
+#[derive(Debug)]
+pub struct LogWriter {
+    place: LogPlace,
+    voters: Vec<ActiveVoter>,
+    /// A voter of the opening, for the error when none is left.
+    first: Voter,
+    /// The segment that groups go to.
+    active: FileHeader,
+    /// The segment after it, if it is made on all voters (C29).
+    next: Option<FileHeader>,
+    /// Whether a copy was left behind since the last checkpoint.
+    has_lost: bool,
+    /// Whether a drive had no space for it.
+    is_full: bool,
+    /// No try to make the next segment before this group.
+    next_try: u64,
+    /// The last group.
+    sequence: u64,
+    checksum: u64,
+    /// Where the next group goes in the active segment.
+    offset: u64,
+    /// The last group that is durable on all voters.
+    durable: u64,
+    epoch: u64,
+    /// Bytes of the groups of the log since the last checkpoint.
+    log_bytes: u64,
+    buffer: Vec<u8>,
+    /// The group again, at an address that direct I/O takes.
+    aligned: PageBuf,
+}
+
+#[derive(Debug)]
+struct ActiveVoter {
+    voter: Voter,
+    file: DriveFile,
+    next: Option<DriveFile>,
+    /// Why `next` could not be made.
+    next_failure: Option<Error>,
+    /// It has failed, and no flush is tried on it again (C12).
+    failure: Option<Error>,
+}
+
+impl ActiveVoter {
+    fn write<'a>(&'a self, bytes: &'a [u8], offset: u64) -> DurableWrite<'a> {
+        DurableWrite { fs: &**self.file.fs(), handle: self.file.handle(), bytes, offset }
+    }
+}
+
+impl LogPlace {
+    /// Most bytes of records in a group of this log: two fit into the first segment.
+    pub fn group_max_bytes(&self) -> usize {
+        GROUP_MAX_BYTES.min(self.segment_bytes as usize / 2 - BLOCK_BYTES as usize)
+    }
+
+    fn header(&self, number: u64, bytes: u64) -> Result<FileHeader> {
+        let mut salt = [0; 8];
+        fill_random(&*self.platform, &mut salt)?;
+        let (kind, salt) = (FileKind::Segment { bytes }, u64::from_le_bytes(salt));
+        Ok(FileHeader { kind, array: self.array, number, salt, features: Features::default() })
+    }
+
+    /// Makes a log on the voters of a new array. It has no name in a label yet. Its first group is that of a clean close, so the first
+    /// writer does not take it for the log of one that crashed before its first flush (C24).
+    pub fn create(&self, voters: &[Voter]) -> Result<()> {
+        let header = self.header(1, self.segment_bytes)?;
+        let group = first_group(&header, 1, 1);
+        voters.iter().try_for_each(|voter| make_first(&voter.fs, &header, &group))
+    }
+
+    /// Reads the log into `replay`, brings all `voters` up, and the drives in `back` too, which then are voters again (C11, C15). A drive that fails at
+    /// this is left behind. `epoch` is that of the labels.
+    pub fn open(
+        &self,
+        voters: &[Voter],
+        back: &[Voter],
+        epoch: u64,
+        replay: &mut dyn Replay,
+        labels: &mut dyn Announce,
+    ) -> Result<(LogWriter, LogEnd)> {
+        let mut merged = Merged::list(voters, self.array, true)?;
+        let end = merged.read(replay)?;
+        let mut active = Vec::new();
+        let (mut changed, mut lost) = (false, false);
+        let mut ups = Vec::new();
+        for (at, voter) in voters.iter().chain(back).enumerate() {
+            let is_voter = at < voters.len();
+            let removed = if is_voter { Ok(()) } else { remove_copy(&*voter.fs) };
+            let is_certain = is_voter && !self.compares_all;
+            ups.push(removed.and_then(|()| bring_up(&mut merged, &end, voter, is_certain)));
+        }
+        for (at, (voter, up)) in voters.iter().chain(back).zip(ups).enumerate() {
+            let is_voter = at < voters.len();
+            let up = up.and_then(|found| {
+                remove_others(&*voter.fs, &end)?;
+                Ok((found, open_active(voter, &end)?))
+            });
+            match up {
+                Ok((found, (file, header))) => {
+                    changed |= !is_voter;
+                    note_mended(labels, voter, found.filter(|_| is_voter));
+                    active.push((
+                        ActiveVoter { voter: voter.clone(), file, next: None, next_failure: None, failure: None },
+                        header,
+                    ));
+                }
+                Err(error) => {
+                    changed |= is_voter;
+                    lost |= is_voter;
+                    labels.notice(left_behind(voter, &error));
+                }
+            }
+        }
+        let Some((first, header)) = active.first().map(|(first, header)| (first.voter.clone(), *header)) else {
+            return Err(no_voter(voters));
+        };
+        let most_bytes = group_bytes(self.group_max_bytes());
+        let aligned = PageBuf::new(most_bytes as usize).map_err(Error::memory("groups of the log", most_bytes))?;
+        let mut writer = LogWriter {
+            place: self.clone(),
+            voters: active.into_iter().map(|(voter, _)| voter).collect(),
+            first,
+            active: header,
+            next: None,
+            has_lost: lost,
+            is_full: false,
+            next_try: 0,
+            sequence: end.sequence,
+            checksum: end.checksum,
+            offset: end.position.offset,
+            durable: end.sequence,
+            epoch,
+            log_bytes: end.log_bytes,
+            buffer: Vec::new(),
+            aligned,
+        };
+        if changed {
+            writer.change_epoch(labels)?;
+        }
+        Ok((writer, end))
+    }
+}
+
+fn note_mended(labels: &mut dyn Announce, voter: &Voter, found: Option<String>) {
+    if let Some(found) = found {
+        labels.notice(format!("{}: the log was behind ({found}; put right)", voter.fs.location().display()));
+    }
+}
+
+fn left_behind(voter: &Voter, error: &Error) -> String {
+    format!(
+        "{}: this copy of the log is left behind ({error}); the next opening for writing brings it up",
+        voter.fs.location().display()
+    )
+}
+
+fn no_voter(voters: &[Voter]) -> Error {
+    let path = voters.first().map(|voter| voter.fs.location().to_owned()).unwrap_or_default();
+    Error::Drive { path, why: "no copy of the log can be written; see the notices, or open for reading".to_owned() }
+}
+
+fn open_active(voter: &Voter, end: &LogEnd) -> Result<(DriveFile, FileHeader)> {
+    let path = segment_path(end.position.segment);
+    let gone = || Error::Corrupt { path: full_path(&*voter.fs, &path), why: "it is gone".to_owned() };
+    let header = LogFile::open(&voter.fs, &path, Access::READ, true)?.ok_or_else(gone)?.header;
+    Ok((open_for_groups(&voter.fs, &path)?, header))
+}
+
+impl LogWriter {
+    /// The number of the last group.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The epoch of the labels.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The voters, by their drives.
+    pub fn voters(&self) -> Vec<usize> {
+        self.voters.iter().map(|voter| voter.voter.drive).collect()
+    }
+
+    /// The copies that groups go to.
+    pub fn copies(&self) -> impl Iterator<Item = Voter> {
+        self.voters.iter().map(|voter| voter.voter.clone())
+    }
+
+    /// Where the next group goes, and the checksum of the group before it.
+    pub fn end(&self) -> (Position, u64) {
+        (Position { segment: self.active.number, offset: self.offset }, self.checksum)
+    }
+
+    /// Bytes of groups since the last checkpoint.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
+    /// Whether changes that need space may go on: the last try to make the next segment did not find a full drive (C29).
+    pub fn has_room(&self) -> bool {
+        !self.is_full
+    }
+
+    /// Appends a group of records, and makes it durable on all voters. A voter that fails is left behind by a durable epoch. The error
+    /// is that of the last voter: then the outcome is not known (C14).
+    pub fn append(&mut self, records: &[u8], count: u32, labels: &mut dyn Announce) -> Result<()> {
+        if self.voters.is_empty() {
+            return Err(no_voter(std::slice::from_ref(&self.first)));
+        }
+        if self.offset + group_bytes(records.len()) > segment_bytes(&self.active) {
+            self.enter_next(labels)?;
+        }
+        assert!(self.offset + group_bytes(records.len()) <= segment_bytes(&self.active), "a group was not divided");
+        let header = GroupHeader {
+            salt: self.active.salt,
+            sequence: self.sequence + 1,
+            durable: self.durable,
+            epoch: self.epoch,
+            previous: self.checksum,
+            records: count,
+        };
+        self.buffer.clear();
+        let checksum = header.seal(records, &mut self.buffer);
+        self.write_buffer();
+        self.leave_failed_behind(labels)?;
+        (self.sequence, self.checksum) = (header.sequence, checksum);
+        self.offset += self.buffer.len() as u64;
+        self.log_bytes += self.buffer.len() as u64;
+        self.durable = self.sequence;
+        Ok(())
+    }
+
+    /// Writes the group to all voters that are well, and flushes them. Notes which fail.
+    fn write_buffer(&mut self) {
+        let bytes = &mut self.aligned.as_mut_slice()[..self.buffer.len()];
+        bytes.copy_from_slice(&self.buffer);
+        let (bytes, offset) = (&*bytes, self.offset);
+        let well = self.voters.iter().filter(|voter| voter.failure.is_none());
+        let writes: Vec<DurableWrite<'_>> = well.map(|voter| voter.write(bytes, offset)).collect();
+        let results = self.place.platform.write_durably(&writes);
+        let well = self.voters.iter_mut().filter(|voter| voter.failure.is_none());
+        for (voter, result) in well.zip(results) {
+            let path = full_path(&*voter.voter.fs, voter.file.path());
+            voter.failure = result.err().map(|error| Error::io("append to", path, error));
+        }
+    }
+
+    /// Goes on without the voters that have failed (C13).
+    fn leave_failed_behind(&mut self, labels: &mut dyn Announce) -> Result<()> {
+        let mut last = None;
+        self.has_lost |= self.voters.iter().any(|voter| voter.failure.is_some());
+        for voter in self.voters.extract_if(.., |voter| voter.failure.is_some()) {
+            if let Some(error) = voter.failure {
+                labels.notice(left_behind(&voter.voter, &error));
+                last = Some(error);
+            }
+        }
+        match last {
+            None => Ok(()),
+            Some(error) if self.voters.is_empty() => Err(error),
+            Some(_) => self.change_epoch(labels),
+        }
+    }
+
+    /// Makes labels of the next epoch name the voters that are left. Voters without a new label are left behind too.
+    fn change_epoch(&mut self, labels: &mut dyn Announce) -> Result<()> {
+        loop {
+            let names = self.voters();
+            let failed = labels.announce(self.epoch + 1, &names);
+            self.epoch += 1;
+            if failed.is_empty() {
+                return Ok(());
+            }
+            let last = self.voters.last().map(|voter| voter.voter.clone());
+            self.voters.retain(|voter| !failed.contains(&voter.voter.drive));
+            if self.voters.is_empty() {
+                return Err(no_voter(last.as_slice()));
+            }
+        }
+    }
+
+    /// Goes to the next segment, which is made now if it was not made ahead.
+    fn enter_next(&mut self, labels: &mut dyn Announce) -> Result<()> {
+        if self.next.is_none() {
+            let made = self.plan_next(false)?.make();
+            if made.as_ref().is_err_and(is_full) {
+                // Only deletes come here (C29), and the checkpoint that follows frees more (C30).
+                self.is_full = true;
+                self.voters.iter().try_for_each(|voter| cut_reserve(&voter.voter.fs))?;
+                let small = self.plan_next(true)?.make()?;
+                self.take_next(Ok(small), labels)?;
+                self.is_full = true;
+            } else {
+                self.take_next(made, labels)?;
+            }
+        }
+        let Some(next) = self.next.take() else { return Ok(()) };
+        for voter in &mut self.voters {
+            match voter.next.take() {
+                Some(file) => voter.file = file,
+                None => voter.failure = voter.next_failure.take(),
+            }
+        }
+        (self.active, self.offset) = (next, BLOCK_BYTES);
+        Ok(())
+    }
+
+    /// Whether a group of so many bytes of records needs no segment that is not made yet.
+    pub fn has_place(&self, records_bytes: usize) -> bool {
+        self.next.is_some() || self.offset + group_bytes(records_bytes) <= segment_bytes(&self.active)
+    }
+
+    /// Whether it is time to make the next segment (C29).
+    pub fn is_next_due(&self) -> bool {
+        let is_half_full = self.offset > segment_bytes(&self.active) / 2;
+        self.next.is_none() && is_half_full && self.sequence >= self.next_try
+    }
+
+    /// The next segment. It can be made while groups are appended. Until [`LogWriter::take_next`] has it, no other is planned.
+    pub fn plan_next(&mut self, small: bool) -> Result<NextSegment> {
+        self.next_try = self.sequence + GROUPS_BETWEEN_TRIES;
+        let first = self.place.segment_bytes;
+        let bytes = if small { first } else { (2 * segment_bytes(&self.active)).clamp(first, SEGMENT_GROWTH * first) };
+        let header = self.place.header(self.active.number + 1, bytes)?;
+        Ok(NextSegment { header, voters: self.copies().collect() })
+    }
+
+    /// Takes the next segment, or why it could not be made. Lack of space is no error: `has_room` tells. A voter that has failed for
+    /// another reason is left behind when the segment's first group is appended.
+    pub fn take_next(&mut self, made: Result<MadeSegment>, labels: &mut dyn Announce) -> Result<()> {
+        let made = match made {
+            Err(error) if is_full(&error) => {
+                self.is_full = true;
+                labels.notice(format!("no space for the next segment of the log, so only deletes go on: {error}"));
+                return Ok(());
+            }
+            made => made?,
+        };
+        for (drive, result) in made.files {
+            // A voter may have been left behind meanwhile.
+            let Some(voter) = self.voters.iter_mut().find(|voter| voter.voter.drive == drive) else { continue };
+            match result {
+                Ok(file) => voter.next = Some(file),
+                Err(error) => voter.next_failure = Some(error),
+            }
+        }
+        (self.next, self.is_full) = (Some(made.header), false);
+        Ok(())
+    }
+
+    /// Leaves a voter behind that has failed elsewhere than at a group, as for a failed append (C13). The error comes back if it is the last
+    /// one. Then nothing has changed.
+    pub fn give_up(&mut self, drive: usize, error: Error, labels: &mut dyn Announce) -> Result<()> {
+        let is_last = self.voters.len() < 2;
+        match self.voters.iter_mut().find(|voter| voter.voter.drive == drive) {
+            Some(_) if is_last => Err(error),
+            Some(voter) => {
+                voter.failure = Some(error);
+                self.leave_failed_behind(labels)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A checkpoint is durable on all voters, and `log_bytes` were appended since it began.
+    pub fn begins_again(&mut self, log_bytes: u64) {
+        (self.log_bytes, self.has_lost) = (log_bytes, false);
+    }
+
+    /// A voter of the opening, for messages. It may have been left behind.
+    pub fn first(&self) -> &Voter {
+        &self.first
+    }
+
+    /// Whether a copy was left behind since the last checkpoint. What is left of the old files may be rotten, so a new checkpoint is
+    /// written from memory.
+    pub fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
+    /// Ends the log cleanly (C8).
+    pub fn close(&mut self, labels: &mut dyn Announce) -> Result<()> {
+        let mut records = Vec::new();
+        LogRecord::Closed.encode(&mut records);
+        self.append(&records, 1, labels)
+    }
+}
+
+/// A segment that is to be made on all voters, without the writer (C29).
+#[derive(Debug)]
+pub struct NextSegment {
+    header: FileHeader,
+    voters: Vec<Voter>,
+}
+
+/// A segment that was made on at least one voter, with what each voter has of it.
+#[derive(Debug)]
+pub struct MadeSegment {
+    header: FileHeader,
+    files: Vec<(usize, Result<DriveFile>)>,
+}
+
+impl NextSegment {
+    /// Makes it. An error if no voter has it, or if one has no space: then it is on none.
+    pub fn make(self) -> Result<MadeSegment> {
+        let NextSegment { header, voters } = self;
+        let path = segment_path(header.number);
+        let make = |voter: &Voter| {
+            let made = make_segment(&voter.fs, &header).and_then(|_made| open_for_groups(&voter.fs, &path));
+            (voter.drive, made)
+        };
+        let mut files: Vec<(usize, Result<DriveFile>)> = voters.iter().map(make).collect();
+        let is_full_on = |(_, result): &(usize, Result<DriveFile>)| result.as_ref().is_err_and(is_full);
+        let full = files.iter().position(is_full_on);
+        if full.is_none() && files.iter().any(|(_, result)| result.is_ok()) {
+            return Ok(MadeSegment { header, files });
+        }
+        for (voter, _) in voters.iter().zip(&files).filter(|(_, (_, result))| result.is_ok()) {
+            unlink_if_there(&*voter.fs, &segment_path(header.number))?;
+        }
+        let cause = if files.is_empty() { None } else { files.swap_remove(full.unwrap_or(0)).1.err() };
+        Err(cause.unwrap_or_else(|| no_voter(&voters)))
+    }
+}
+
+/// The group of a clean close with which a new log begins.
+pub fn first_group(header: &FileHeader, sequence: u64, epoch: u64) -> Vec<u8> {
+    let mut records = Vec::new();
+    LogRecord::Closed.encode(&mut records);
+    let mut group = Vec::new();
+    GroupHeader { salt: header.salt, sequence, durable: 0, epoch, previous: 0, records: 1 }.seal(&records, &mut group);
+    group
+}
+
+fn segment_bytes(header: &FileHeader) -> u64 {
+    match header.kind {
+        FileKind::Segment { bytes } => bytes,
+        FileKind::Checkpoint { .. } => 0,
+    }
+}
+
+const _: () = assert!(first_group_fits(), "a group of the largest size fits into the smallest segment");
+
+const fn first_group_fits() -> bool {
+    SEGMENT_MIN_BYTES >= 2 * GROUP_MAX_BYTES as u64
+}

@@ -1,0 +1,142 @@
+//! Removing what deleted files leave (rule 7, C23). Non-goals: which files are open, which the caller knows.
+
+use super::journal::Journal;
+use super::journal::commits::Ticket;
+use super::log::record::{Extent, FileLife, LogRecord};
+use super::record::{Record, part_path};
+use super::store::{PARTS, absent_is_none, failed, sync_dir, unlink_if_there};
+use super::{Catalog, lock};
+use crate::error::Result;
+use crate::sys::fs::{Access, DriveFile};
+
+/// With so many files of which parts were unlinked the directories are synced.
+const REMOVED_MOST: usize = 64;
+/// So many files wait for the durability of their deletions. Then the thread that adds one makes them durable.
+const WAITING_MOST: usize = 256;
+
+impl Catalog {
+    /// Frees what a file without a name has, when that it has none is durable (C21). The caller knows that no handle is left. Other files are
+    /// left alone. What fails here is done by the next writer, and noted.
+    pub fn remove_if_dying(&self, number: u64) {
+        let Ok((_open, journal)) = self.begin() else { return };
+        if !self.with_files(|files| files.numbered(number).is_some_and(|file| file.life == FileLife::Dying)) {
+            return;
+        }
+        let are_many = {
+            let mut waiting = lock(&self.waiting);
+            // The name is gone in memory, so the change that took it is not after this one.
+            waiting.entry(number).or_insert_with(|| Some(journal.last()));
+            waiting.len() >= WAITING_MOST
+        };
+        // Where changes wait for a flush, this does, too: then the space is free with the last handle.
+        if (are_many || self.syncs_changes)
+            && let Err(error) = journal.commit_all()
+        {
+            self.notice(format!("what deleted files used is freed only at the next opening: {error}"));
+        }
+        // After the file was added: a thread that has made the change durable meanwhile may have looked before.
+        self.remove_waiting(journal);
+    }
+
+    /// Frees what those of the waiting files have that are durably without a name.
+    pub(super) fn remove_waiting(&self, journal: &Journal) {
+        let ready: Vec<u64> = {
+            let mut waiting = lock(&self.waiting);
+            let is_ready = |ticket: &Option<Ticket>| ticket.is_some_and(|ticket| journal.is_durable(ticket));
+            let ready = waiting.iter_mut().filter(|(_, ticket)| is_ready(ticket));
+            ready.map(|(number, ticket)| (ticket.take(), *number).1).collect()
+        };
+        if ready.is_empty() {
+            return;
+        }
+        if let Err(error) = self.remove(journal, &ready) {
+            self.notice(format!("what a deleted file used is freed only at the next opening: {error}"));
+        }
+    }
+
+    fn remove(&self, journal: &Journal, numbers: &[u64]) -> Result<()> {
+        let records: Vec<_> = numbers.iter().filter_map(|number| self.numbered(*number)).collect();
+        let (large, small): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.has_parts);
+        let gone: Vec<u64> = small.iter().map(|record| record.number).collect();
+        if !gone.is_empty() {
+            let extents: Vec<Extent> = small.iter().filter_map(|record| record.extent).collect();
+            // Whatever gets these pages has a later record.
+            self.leave_pages(&extents, || say_gone(journal, &gone))?;
+        }
+        // Large ones stay until their directories are synced.
+        let is_large = |number: &u64| large.iter().any(|record| record.number == *number);
+        self.forget(numbers.iter().filter(|number| !is_large(number)));
+        for record in large {
+            self.unlink_parts(record)?;
+            let are_many = {
+                let mut removed = lock(&self.removed);
+                removed.push(record.number);
+                removed.len() >= REMOVED_MOST
+            };
+            if are_many {
+                self.settle_removed(journal);
+            }
+        }
+        Ok(())
+    }
+
+    fn forget<'a>(&self, numbers: impl Iterator<Item = &'a u64>) {
+        let mut waiting = lock(&self.waiting);
+        for number in numbers {
+            waiting.remove(number);
+        }
+    }
+
+    fn unlink_parts(&self, record: &Record) -> Result<()> {
+        let part = part_path(record.number);
+        for drive in self.drives_of(&record.drives) {
+            let fs = &*drive.fs;
+            let opened = absent_is_none(DriveFile::open(&drive.fs, &part, Access::WRITE));
+            if let Some(file) = opened.map_err(failed("open", fs, &part))? {
+                // A ring may hold the file open, but its space must be free now.
+                fs.set_len(file.handle(), 0).map_err(failed("cut", fs, &part))?;
+            }
+            unlink_if_there(fs, &part)?;
+        }
+        Ok(())
+    }
+
+    /// Syncs the directories of parts, and says that the removed files are gone. The caller keeps the catalog open.
+    pub(super) fn settle_removed(&self, journal: &Journal) {
+        let mut removed = std::mem::take(&mut *lock(&self.removed));
+        removed.sort_unstable();
+        removed.dedup();
+        let extents: Vec<Extent> = removed.iter().filter_map(|number| self.numbered(*number)?.extent).collect();
+        if removed.is_empty() {
+            return;
+        }
+        let synced = self.drives().iter().try_for_each(|drive| sync_dir(&*drive.fs, PARTS));
+        let said = synced.and_then(|()| self.leave_pages(&extents, || say_gone(journal, &removed)));
+        match said {
+            Ok(()) => self.forget(removed.iter()),
+            Err(error) => self.notice(format!("deleted files are looked for again at the next opening: {error}")),
+        }
+    }
+
+    /// Removes what the dying files have, after the opening.
+    pub(super) fn remove_all_dying(&self) {
+        let dying: Vec<u64> = self.with_files(|files| files.dying().collect());
+        for number in dying {
+            self.remove_if_dying(number);
+        }
+        if let Ok((_open, journal)) = self.begin() {
+            self.settle_removed(journal);
+        }
+    }
+}
+
+/// Queues the records `gone`. They are durable with the next change.
+fn say_gone(journal: &Journal, numbers: &[u64]) -> Result<()> {
+    journal.change(false, |files, change| {
+        for number in numbers.iter().filter(|number| files.numbered(**number).is_some()) {
+            change.push(&LogRecord::Gone(*number));
+        }
+        Ok(())
+    })?;
+    Ok(())
+}

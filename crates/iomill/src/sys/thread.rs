@@ -1,0 +1,21 @@
+//! [`Thread`]: a thread of the library for rooms that must run in a simulation, too, and so ask the platform for threads first
+//! ([`Platform::threads`](crate::engine::platform::Platform::threads)).
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+/// A thread that was started. It goes on when this is dropped.
+#[derive(Debug)]
+pub struct Thread(JoinHandle<()>);
+
+impl Thread {
+    /// Starts a thread with a name, which has at most 15 bytes.
+    pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+        Builder::new().name(name.to_owned()).spawn(work).map(Thread)
+    }
+
+    /// Waits until it has ended. A panic has been printed by then.
+    pub fn join(self) {
+        let _panicked = self.0.join();
+    }
+}

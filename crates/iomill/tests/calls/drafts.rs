@@ -1,0 +1,171 @@
+//! Drafts, puts and copies on real files.
+
+use std::sync::Barrier;
+
+use iomill::{Array, ArrayOptions, Draft, Error, Layout, PutOptions, When};
+
+use crate::small::{assert_clean, drives, files_in, read};
+use crate::{places, random};
+
+fn is_shared<T: Send + Sync>(_: &T) {}
+
+#[test]
+fn a_put_is_whole_and_keeps_its_condition() {
+    for dir in places() {
+        let array = Array::create([dir.path()]).unwrap();
+        let options = |when| PutOptions::new().when(when).attribute("kind", "test");
+        let first = array.put("file", &random(5000, 1), &options(When::Absent)).unwrap();
+        assert_eq!((first.len_bytes, first.attributes["kind"].as_str()), (5000, "test"));
+        let held = array.open_file("file").unwrap();
+        let refused = array.put("file", b"", &options(When::Absent)).unwrap_err();
+        assert!(matches!(refused, Error::Exists { .. }), "{refused}");
+        let refused = array.put("file", b"", &options(When::Version(first.version + 1))).unwrap_err();
+        let text = refused.to_string();
+        let Error::Conflict { expected, found, .. } = refused else { panic!("{text}") };
+        assert_eq!((expected, found), (first.version + 1, Some(first.version)));
+        assert!(text.contains("\"file\" has version") && text.contains("read what is there"), "{text}");
+        let refused = array.put("other", b"", &options(When::Version(7))).unwrap_err().to_string();
+        assert!(refused.contains("\"other\" does not exist"), "{refused}");
+        let second = array.put("file", &random(100_000, 2), &options(When::Version(first.version))).unwrap();
+        assert_ne!(second.version, first.version);
+        // A handle keeps what it had.
+        let mut bytes = vec![0; 5001];
+        assert_eq!(held.read_at(&mut bytes, 0).unwrap(), 5000);
+        assert!(bytes[..5000] == random(5000, 1) && read(&array, "file") == random(100_000, 2));
+        drop(held);
+        for wrong in ["", "a//b", "../a"] {
+            assert!(matches!(array.put(wrong, b"", &PutOptions::new()), Err(Error::Invalid { .. })), "{wrong:?}");
+        }
+        let long = options(When::Always).attribute("long", "x".repeat(65_536));
+        assert!(matches!(array.put("file", b"", &long), Err(Error::Invalid { .. })));
+        assert_eq!(array.stat("file").unwrap().version, second.version);
+        assert_eq!(array.list(""), ["file"]);
+        array.close().unwrap();
+        assert_clean(&[dir.path().to_owned()]);
+    }
+}
+
+/// Drafts that are dropped, small ones and large ones, leave nothing, neither at once nor for the next process.
+#[test]
+fn a_draft_that_is_dropped_gives_its_space_back() {
+    let (_dir, drives) = drives(2);
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    for len in [0, 1, 5000, 60_000, 300_000] {
+        let draft = array.draft(Layout::striping()).unwrap();
+        draft.file().write_at(&random(len, 1), 0).unwrap();
+        draft.file().sync().unwrap();
+        let handle = draft.file().clone();
+        drop(draft);
+        // The last handle goes.
+        let mut bytes = vec![1; len];
+        assert_eq!(handle.read_at(&mut bytes, 0).unwrap(), len);
+        assert!(bytes == random(len, 1));
+        drop(handle);
+        assert_eq!(array.unnamed_pages(), 0, "{len} bytes");
+        assert_eq!(drives.iter().map(|drive| files_in(drive, "parts").len()).sum::<usize>(), 0, "{len} bytes");
+    }
+    assert_eq!(array.list(""), [""; 0]);
+    // One that outlives the array leaves its parts to the next process.
+    let draft = array.draft(Layout::striping()).unwrap();
+    draft.file().write_at(&[1; 300_000], 0).unwrap();
+    array.close().unwrap();
+    assert!(matches!(draft.publish("late", When::Always), Err(Error::Closed)));
+    drop(draft);
+    let array = ArrayOptions::new().open(&drives[0]).unwrap();
+    assert_eq!(drives.iter().map(|drive| files_in(drive, "parts").len()).sum::<usize>(), 0);
+    assert_eq!((array.list("").len(), array.info().unwrap().files), (0, 0));
+    array.close().unwrap();
+    assert_clean(&drives);
+}
+
+/// Threads write the parts of one draft at the same time, as uploads in parts do.
+#[test]
+fn threads_write_one_draft() {
+    let (_dir, drives) = drives(2);
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    let content = random(1_000_000, 3);
+    let draft = array.draft(Layout::striping()).unwrap();
+    is_shared::<Draft>(&draft);
+    std::thread::scope(|scope| {
+        for (at, part) in content.chunks(130_000).enumerate() {
+            let draft = &draft;
+            scope.spawn(move || draft.file().write_at(part, at as u64 * 130_000).unwrap());
+        }
+    });
+    assert!(matches!(array.open_file("whole"), Err(Error::NotFound { .. })));
+    let stat = draft.publish("whole", When::Absent).unwrap();
+    assert_eq!((stat.len_bytes, stat.version), (1_000_000, draft.version()));
+    // The handle goes on as one of the named file.
+    assert_eq!(draft.file().name(), "whole");
+    draft.file().write_at(&[9; 10], 0).unwrap();
+    let refused = draft.publish("twice", When::Always).unwrap_err().to_string();
+    assert!(refused.contains("already"), "{refused}");
+    drop(draft);
+    let bytes = read(&array, "whole");
+    assert!(bytes[..10] == [9; 10] && bytes[10..] == content[10..]);
+    array.close().unwrap();
+    assert_clean(&drives);
+}
+
+/// Of threads that replace one version, one wins each time.
+#[test]
+fn one_of_many_writers_replaces_a_version() {
+    let (_dir, drives) = drives(1);
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    let (threads, rounds) = (4u64, 10u64);
+    let barrier = Barrier::new(threads as usize);
+    let mut version = array.put("counter", b"0", &PutOptions::new()).unwrap().version;
+    for round in 0..rounds {
+        let won = std::thread::scope(|scope| {
+            let put = |thread: u64| {
+                let (array, barrier) = (&array, &barrier);
+                scope.spawn(move || {
+                    let content = random(1000 + 5000 * thread as usize, round);
+                    barrier.wait();
+                    match array.put("counter", &content, &PutOptions::new().when(When::Version(version))) {
+                        Ok(stat) => Some((stat.version, content)),
+                        Err(Error::Conflict { found, .. }) => {
+                            assert_ne!(found, Some(version));
+                            None
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                })
+            };
+            let started: Vec<_> = (0..threads).map(put).collect();
+            started.into_iter().filter_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        let [(now, content)] = &won[..] else { panic!("{} writers have won", won.len()) };
+        assert!(read(&array, "counter") == *content);
+        version = *now;
+    }
+    assert_eq!(array.unnamed_pages(), 0);
+    array.close().unwrap();
+    assert_clean(&drives);
+}
+
+#[test]
+fn a_copy_has_content_layout_and_attributes() {
+    let (_dir, drives) = drives(3);
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    // More than one piece of the copy, and less than a page.
+    for (len, layout) in
+        [(9 << 20, Layout::hash().block_bytes(8192)), (100, Layout::striping().drives([2, 0])), (0, Layout::rotated())]
+    {
+        let options = PutOptions::new().layout(layout).attribute("a", "1");
+        let from = array.put("from", &random(len, 4), &options).unwrap();
+        let file = array.open_file("from").unwrap();
+        file.write_at(b"not synced", 0).unwrap();
+        let to = array.copy("from", "to", When::Absent).unwrap();
+        assert!(read(&array, "to") == read(&array, "from") && read(&array, "to")[..10] == *b"not synced");
+        assert_eq!((to.layout, to.block_bytes, &to.drives), (from.layout, from.block_bytes, &from.drives));
+        assert_eq!(to.attributes, from.attributes);
+        assert_ne!(to.version, from.version);
+        assert!(matches!(array.copy("from", "to", When::Absent), Err(Error::Exists { .. })));
+        assert!(matches!(array.copy("none", "to", When::Always), Err(Error::NotFound { .. })));
+        array.copy("from", "to", When::Version(to.version)).unwrap();
+        array.delete("to").unwrap();
+    }
+    array.close().unwrap();
+    assert_clean(&drives);
+}

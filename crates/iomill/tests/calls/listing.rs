@@ -1,0 +1,85 @@
+//! Listings on real files: lengths of open files, changes meanwhile, and what a listing says after the array was closed.
+
+use std::collections::BTreeSet;
+
+use iomill::{Array, ArrayOptions, Error, Layout, Listed, Listing};
+
+use crate::places;
+
+fn create(array: &Array, name: &str) -> iomill::File {
+    array.create_file(name, Layout::striping()).unwrap()
+}
+
+fn names(listing: Listing) -> Vec<String> {
+    let name = |entry: iomill::Result<Listed>| match entry.unwrap() {
+        Listed::File(file) => file.name,
+        Listed::Prefix(prefix) => format!("{prefix} ..."),
+        other => panic!("{other:?}"),
+    };
+    listing.map(name).collect()
+}
+
+#[test]
+fn a_listing_has_names_lengths_and_common_prefixes() {
+    for dir in places() {
+        let array = Array::create([dir.path()]).unwrap();
+        for name in ["a/1", "a/2", "a/b/3", "b", "c/d/4"] {
+            create(&array, name).write_at(name.as_bytes(), 0).unwrap();
+        }
+        assert_eq!(names(array.entries("")), ["a/1", "a/2", "a/b/3", "b", "c/d/4"]);
+        assert_eq!(names(array.entries("").delimiter('/')), ["a/ ...", "b", "c/ ..."]);
+        assert_eq!(names(array.entries("a/").delimiter('/')), ["a/1", "a/2", "a/b/ ..."]);
+        assert_eq!(names(array.entries("a/").delimiter('/').after("a/1")), ["a/2", "a/b/ ..."]);
+        assert_eq!(names(array.entries("").delimiter('/').after("a/")), ["b", "c/ ..."]);
+        assert_eq!(names(array.entries("a/").from("a/2")), ["a/2", "a/b/3"]);
+        // What is before the prefix is no place to begin, and what is behind it is the end.
+        assert_eq!(names(array.entries("b").after("a/1")), ["b"]);
+        assert_eq!(names(array.entries("a/").from("b")), [""; 0]);
+
+        let file = array.open_file("b").unwrap();
+        file.write_at(&[1; 10_000], 0).unwrap();
+        let listed = |mut listing: Listing| match listing.next().unwrap().unwrap() {
+            Listed::File(file) => file,
+            other => panic!("{other:?}"),
+        };
+        let (found, stat) = (listed(array.entries("b")), array.stat("b").unwrap());
+        assert_eq!((found.len_bytes, found.version), (10_000, stat.version));
+        assert_eq!((found.created_ns, found.modified_ns), (stat.created_ns, stat.modified_ns));
+        let peek = ArrayOptions::new().peek([dir.path()]).unwrap();
+        assert_eq!(listed(peek.entries("b")).len_bytes, 1, "a look beside the writer sees what is durable");
+
+        let mut begun = array.entries("");
+        let mut unbegun = array.entries("");
+        begun.next().unwrap().unwrap();
+        array.close().unwrap();
+        let Some(Err(Error::Closed)) = begun.next() else { panic!("a closed array lists files") };
+        assert!(begun.next().is_none());
+        assert!(matches!(unbegun.next(), Some(Err(Error::Closed))));
+    }
+}
+
+/// Files that are there all the time are listed once, whatever comes and goes meanwhile.
+#[test]
+fn a_listing_goes_on_beside_changes() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = ArrayOptions::new().copies(1).create([dir.path()]).unwrap();
+    let kept: Vec<String> = (0..700).map(|file| format!("{:04}", 10 * file)).collect();
+    kept.iter().for_each(|name| drop(create(&array, name)));
+    let mut listed = Vec::new();
+    for (step, entry) in array.entries("").enumerate() {
+        let Listed::File(file) = entry.unwrap() else { panic!("there is no delimiter") };
+        listed.push(file.name);
+        if step % 50 == 0 {
+            // One before what was seen, one after it, and one that the listing may have seen goes.
+            drop(create(&array, &format!("{:04}", step + 1)));
+            drop(create(&array, &format!("{:04}", 6_000 + step + 1)));
+            drop(create(&array, "passing"));
+            array.delete("passing").unwrap();
+        }
+    }
+    assert!(listed.is_sorted(), "the listing is out of order");
+    let once: BTreeSet<&String> = listed.iter().collect();
+    assert_eq!(once.len(), listed.len(), "an entry came twice");
+    assert!(kept.iter().all(|name| once.contains(name)), "a file was left out");
+    array.close().unwrap();
+}

@@ -1,0 +1,286 @@
+//! Small files, which share parts, on real files.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::time::Duration;
+
+use iomill::{Array, ArrayOptions, Layout, PutOptions, When};
+use tempfile::TempDir;
+
+use crate::random;
+
+pub fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let drives: Vec<PathBuf> = (0..count).map(|drive| dir.path().join(drive.to_string())).collect();
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    (dir, drives)
+}
+
+pub fn files_in(drive: &Path, dir: &str) -> Vec<PathBuf> {
+    std::fs::read_dir(drive.join("iomill").join(dir)).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+/// Bytes that the shared parts of all drives take.
+fn taken(drives: &[PathBuf]) -> u64 {
+    let paths = drives.iter().flat_map(|drive| files_in(drive, "shared"));
+    paths.map(|path| path.metadata().unwrap().blocks() * 512).sum()
+}
+
+pub fn read(array: &Array, name: &str) -> Vec<u8> {
+    let file = array.open_file(name).unwrap();
+    let mut bytes = vec![1; file.len() as usize];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    bytes
+}
+
+pub fn assert_clean(drives: &[PathBuf]) {
+    let report = ArrayOptions::new().check(&drives[..1], false).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+#[test]
+fn small_files_make_no_inodes_and_give_their_pages_back() {
+    let (_dir, drives) = drives(2);
+    let options = || ArrayOptions::new().cache_bytes(1 << 20);
+    let array = options().create(&drives).unwrap();
+    let files = 300;
+    let content = |file: u64| random(5000 + file as usize % 7, file);
+    for file in 0..files {
+        let made = array.create_file(&format!("f{file}"), Layout::striping()).unwrap();
+        made.write_at(&content(file), 0).unwrap();
+        made.close().unwrap();
+    }
+    assert_eq!(drives.iter().map(|drive| files_in(drive, "parts").len()).sum::<usize>(), 0);
+    let full = taken(&drives);
+    let pages = files * 2 * 4096;
+    assert!(full <= pages + pages / 8 + (1 << 20), "{full} bytes for {pages} bytes of pages");
+    array.close().unwrap();
+    assert_clean(&drives);
+    let array = options().open(&drives[0]).unwrap();
+    for file in 0..files {
+        assert!(read(&array, &format!("f{file}")) == content(file), "file {file}");
+    }
+    // What is deleted is used again, and shows nothing of before.
+    for file in 0..files {
+        array.delete(&format!("f{file}")).unwrap();
+    }
+    for file in 0..files {
+        let made = array.create_file(&format!("g{file}"), Layout::striping()).unwrap();
+        made.set_len(6000).unwrap();
+    }
+    assert_eq!(taken(&drives), full);
+    array.close().unwrap();
+    let array = options().open(&drives[0]).unwrap();
+    for file in 0..files {
+        assert!(read(&array, &format!("g{file}")).iter().all(|byte| *byte == 0), "file {file}");
+    }
+    array.close().unwrap();
+    assert_clean(&drives);
+}
+
+/// A file goes from few pages to many, and to parts, and back it does not go.
+#[test]
+fn a_small_file_moves_when_it_grows() {
+    for cache_bytes in [0, 1 << 20] {
+        let (_dir, drives) = drives(2);
+        let options = || ArrayOptions::new().cache_bytes(cache_bytes);
+        let mut array = options().create(&drives).unwrap();
+        array.create_file("file", Layout::striping()).unwrap().close().unwrap();
+        let whole = random(200_000, 1);
+        for (step, end) in [100, 4096, 4097, 9000, 30_000, 65_536, 65_537, 200_000].into_iter().enumerate() {
+            let file = array.open_file("file").unwrap();
+            let from = file.len() as usize;
+            file.write_at(&whole[from..end], from as u64).unwrap();
+            let mut bytes = vec![0; end];
+            file.read_at(&mut bytes, 0).unwrap();
+            assert!(bytes == whole[..end], "{end} bytes, as they were written");
+            if step % 3 == 0 {
+                file.sync().unwrap();
+            }
+            drop(file);
+            let is_small =
+                array.stat("file").unwrap().parts.iter().any(|(path, _)| path.to_str().unwrap().contains("shared"));
+            assert_eq!(is_small, end <= 65_536, "{end} bytes");
+            if step % 2 == 0 {
+                array.close().unwrap();
+                assert_clean(&drives);
+                array = options().open(&drives[1]).unwrap();
+            }
+            assert!(read(&array, "file") == whole[..end], "{end} bytes");
+        }
+        let file = array.open_file("file").unwrap();
+        file.set_len(10).unwrap();
+        file.set_len(100_000).unwrap();
+        drop(file);
+        array.close().unwrap();
+        let array = options().read_only(true).open(&drives[0]).unwrap();
+        let bytes = read(&array, "file");
+        assert!(bytes[..10] == whole[..10] && bytes[10..].iter().all(|byte| *byte == 0));
+        array.close().unwrap();
+        assert_clean(&drives);
+    }
+}
+
+/// Threads make, read and delete small files at the same time. They share flushes, and no page has two owners.
+#[test]
+fn threads_share_parts() {
+    let (_dir, drives) = drives(2);
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let array = &array;
+            scope.spawn(move || {
+                for round in 0..12u64 {
+                    let (name, content) =
+                        (format!("{thread}/{round}"), random(3000 * (1 + round as usize % 4), thread * 100 + round));
+                    let file = array.create_file(&name, Layout::striping()).unwrap();
+                    file.write_at(&content, 0).unwrap();
+                    file.sync().unwrap();
+                    drop(file);
+                    assert!(read(array, &name) == content, "{name}");
+                    if round % 3 == 0 {
+                        array.delete(&name).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    array.close().unwrap();
+    assert_clean(&drives);
+    let array = ArrayOptions::new().read_only(true).open(&drives[0]).unwrap();
+    assert_eq!(array.list("").len(), 8 * 8);
+    for (thread, round) in
+        (0..8u64).flat_map(|thread| (0..12).filter(|round| round % 3 != 0).map(move |round| (thread, round)))
+    {
+        let content = random(3000 * (1 + round as usize % 4), thread * 100 + round);
+        assert!(read(&array, &format!("{thread}/{round}")) == content, "{thread}/{round}");
+    }
+}
+
+/// The first new small file of a process looks for free pages while another file leaves its own. Those are given out once.
+#[test]
+fn pages_that_a_file_leaves_are_free_once() {
+    let (_dir, drives) = drives(1);
+    let options = || ArrayOptions::new().copies(1).cache_bytes(1 << 20);
+    ArrayOptions::new().create(&drives).unwrap().close().unwrap();
+    for round in 0..30u64 {
+        let array = options().open(&drives[0]).unwrap();
+        array.put("grows", &random(60_000, round), &PutOptions::new()).unwrap();
+        array.close().unwrap();
+        let array = options().open(&drives[0]).unwrap();
+        let (file, barrier) = (array.open_file("grows").unwrap(), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                file.write_at(&[1; 70_000], 0).unwrap();
+            });
+            scope.spawn(|| {
+                barrier.wait();
+                // The other thread has other things to do before it leaves its pages.
+                std::thread::sleep(Duration::from_micros(200 * round));
+                array.put("new", &random(5000, round), &PutOptions::new()).unwrap();
+            });
+        });
+        drop(file);
+        assert_eq!(array.unnamed_pages(), 0, "round {round}");
+        array.close().unwrap();
+    }
+    assert_clean(&drives);
+}
+
+/// Pages that a drive has lost are reported, and read as an error.
+#[test]
+fn lost_pages_are_found_out() {
+    let (_dir, drives) = drives(1);
+    let array = Array::create(&drives).unwrap();
+    for file in 0..3 {
+        let made = array.create_file(&format!("f{file}"), Layout::striping()).unwrap();
+        made.write_at(&random(5000, file), 0).unwrap();
+    }
+    array.close().unwrap();
+    let [part] = &files_in(&drives[0], "shared")[..] else { panic!("one shared part is expected") };
+    let options = || ArrayOptions::new().cache_bytes(0);
+    for is_removed in [false, true] {
+        if is_removed {
+            std::fs::remove_file(part).unwrap();
+        } else {
+            // The second of the second file's two pages is the last that is left, and it is cut.
+            std::fs::File::options().write(true).open(part).unwrap().set_len(3 * 4096 + 900).unwrap();
+        }
+        let (mut done, mut all) = (0, 0);
+        let report = options().check_watched(&drives, false, &mut |now, of| (done, all) = (now, of)).unwrap();
+        let lost = if is_removed { 3 } else { 2 };
+        assert_eq!((report.problems.len(), done, all), (lost, 3, 3), "{:?}", report.problems);
+        let problem = report.problems.last().unwrap();
+        assert!(problem.path == *part && problem.what.contains("\"f2\""), "{problem:?}");
+        let array = options().read_only(true).open(&drives[0]).unwrap();
+        let read = array.open_file("f2").and_then(|file| file.read_at(&mut [0; 5000], 0));
+        let error = read.unwrap_err().to_string();
+        assert!(error.contains("0000") && error.contains("iomill check"), "{error}");
+    }
+}
+
+/// Threads put, copy, replace and delete files of all sizes. Whatever they delete is free in the end, and used once before.
+#[test]
+fn what_threads_delete_is_free() {
+    for syncs_changes in [true, false] {
+        let (_dir, drives) = drives(2);
+        let options = || ArrayOptions::new().cache_bytes(1 << 20).sync_changes(syncs_changes);
+        let array = options().create(&drives).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let array = &array;
+                scope.spawn(move || {
+                    for round in 0..25u64 {
+                        let (name, copy) = (format!("{thread}/{}", round % 5), format!("{thread}/copy"));
+                        let len = [100, 5000, 30_000, 90_000][round as usize % 4];
+                        let content = random(len, thread * 100 + round);
+                        array.put(&name, &content, &PutOptions::new()).unwrap();
+                        array.copy(&name, &copy, When::Always).unwrap();
+                        assert!(read(array, &name) == content && read(array, &copy) == content, "{name}");
+                        if round % 3 == 0 {
+                            let held = array.open_file(&copy).unwrap();
+                            array.delete(&copy).unwrap();
+                            held.write_at(&[1; 10], 0).unwrap();
+                            held.sync().unwrap();
+                        }
+                        if round % 4 == 0 {
+                            array.delete(&name).unwrap();
+                        }
+                    }
+                    for name in array.list(&format!("{thread}/")) {
+                        array.delete(&name).unwrap();
+                    }
+                });
+            }
+        });
+        array.sync().unwrap();
+        assert_eq!(array.unnamed_pages(), 0);
+        assert_eq!(drives.iter().map(|drive| files_in(drive, "parts").len()).sum::<usize>(), 0);
+        array.close().unwrap();
+        assert_clean(&drives);
+    }
+}
+
+/// The last handle of a deleted file frees its space at once, though the log has something that waits for the next flush.
+#[test]
+fn the_last_handle_of_a_deleted_file_frees_its_space() {
+    let (_dir, drives) = drives(1);
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    for name in ["other", "small", "large"] {
+        let len = if name == "large" { 200_000 } else { 5000 };
+        array.put(name, &random(len, 1), &PutOptions::new()).unwrap();
+    }
+    let (small, large) = (array.open_file("small").unwrap(), array.open_file("large").unwrap());
+    array.delete("small").unwrap();
+    array.delete("large").unwrap();
+    let other = array.open_file("other").unwrap();
+    other.write_at(&[1; 10], 0).unwrap();
+    other.sync().unwrap();
+    assert_eq!(files_in(&drives[0], "parts").len(), 1);
+    drop((small, large));
+    assert_eq!(files_in(&drives[0], "parts").len(), 0);
+    array.close().unwrap();
+    assert_clean(&drives);
+}

@@ -1,0 +1,57 @@
+//! The log comes from drives, which may hold any bytes. Reading headers, groups and records never panics, and what is read is written
+//! the same.
+
+#![no_main]
+
+use iomill::catalog::log::bytes::Cursor;
+use iomill::catalog::log::group::{GROUP_MAX_BYTES, Group, GroupHeader};
+use iomill::catalog::log::header::FileHeader;
+use iomill::catalog::log::record::LogRecord;
+use iomill::catalog::state::files::Files;
+use libfuzzer_sys::fuzz_target;
+use xxhash_rust::xxh3::xxh3_64;
+
+fuzz_target!(|data: &[u8]| {
+    let _ = Group::parse(data);
+    header(data);
+    records(data);
+});
+
+/// With a right checksum the bytes reach the code behind it.
+fn header(data: &[u8]) {
+    let _ = FileHeader::parse(data, true);
+    if let Some(body) = data.get(..120) {
+        let mut block = body.to_vec();
+        block.extend_from_slice(&xxh3_64(body).to_le_bytes());
+        if let Ok(header) = FileHeader::parse(&block, true) {
+            assert_eq!(header.block()[..128], block);
+        }
+    }
+}
+
+fn records(data: &[u8]) {
+    let mut cursor = Cursor::new(data);
+    let (mut again, mut count) = (Vec::new(), 0);
+    let mut files = Files::default();
+    while let Ok(record) = LogRecord::decode(&mut cursor, true) {
+        if let Some(record) = record {
+            record.encode(&mut again);
+            count += 1;
+            // The first half may be late, as behind a checkpoint.
+            let _ = files.apply(&record, cursor.rest().len() > data.len() / 2);
+        }
+        if cursor.is_empty() {
+            break;
+        }
+    }
+    if again.len() <= GROUP_MAX_BYTES {
+        let header = GroupHeader { salt: 1, sequence: 2, durable: 1, epoch: 3, previous: 4, records: count };
+        let mut bytes = Vec::new();
+        header.seal(&again, &mut bytes);
+        let group = Group::parse(&bytes).expect("it was sealed");
+        group.each_record(true, |_| Ok(())).expect("each record was read before");
+    }
+    let _ = files.index(Vec::new());
+    let names: Vec<&str> = files.from("").map(|file| file.name).collect();
+    assert!(names.is_sorted());
+}
