@@ -65,6 +65,15 @@ impl Store for Sqlite {
         self.with(|files| files.prepare_cached(made)?.execute(params![name, bytes])).map(drop)
     }
 
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        match self.with(|files| {
+            files.prepare_cached("UPDATE files SET name = ?2 WHERE name = ?1")?.execute([from, to])
+        })? {
+            1 => Ok(()),
+            _ => Err(missing(&self.path, from)),
+        }
+    }
+
     fn stat(&self, name: &str) -> Result<u64> {
         let asked = "SELECT length(bytes) FROM files WHERE name = ?1";
         self.with(|files| files.prepare_cached(asked)?.query_row([name], |row| row.get::<_, i64>(0)))
@@ -151,6 +160,14 @@ impl Store for Redb {
 
     fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.change(|files| files.insert(name, bytes).map(drop).map_err(|e| failed(&self.path, e)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.change(|files| {
+            let bytes = files.remove(from).map_err(|e| failed(&self.path, e))?.map(|found| found.value().to_vec());
+            let bytes = bytes.ok_or_else(|| missing(&self.path, from))?;
+            files.insert(to, &bytes[..]).map(drop).map_err(|e| failed(&self.path, e))
+        })
     }
 
     fn stat(&self, name: &str) -> Result<u64> {

@@ -9,7 +9,9 @@ use iomill::{ArrayOptions, Error, Result};
 
 use crate::arena::Arena;
 use crate::bench::{Rivals, Stage};
-use crate::contender::{Contender, IOMILL_1_COPY, IOMILL_3_COPIES, PLAIN_FILES, REDB, SQLITE};
+use crate::contender::{
+    Contender, IOMILL_1_COPY, IOMILL_3_COPIES, IOMILL_FUTURES, IOMILL_NO_SYNC, PLAIN_FILES, REDB, SQLITE,
+};
 use crate::leftovers;
 use crate::machine::Machine;
 use crate::report::Report;
@@ -52,13 +54,17 @@ pub fn run(
     let place = Place::new(&settings.dir)?;
     let mut contenders: Vec<Box<dyn Contender<FileWork>>> = Vec::new();
     let mut arenas = Vec::new();
-    for (name, copies) in [(IOMILL_1_COPY, 1), (IOMILL_3_COPIES, 3)] {
+    for (name, copies) in [(IOMILL_1_COPY, 1), (IOMILL_3_COPIES, 3), (IOMILL_FUTURES, 1), (IOMILL_NO_SYNC, 1)] {
         let arena = Arena::fresh_with(&place.0.join(name), DRIVES, &settings.options.clone().copies(copies))?;
         // Each read is one from a drive, as those of plain files.
-        let options = settings.options.clone().cache_bytes(0);
+        let options = settings.options.clone().cache_bytes(0).sync_changes(name != IOMILL_NO_SYNC);
         let files =
             Files::in_array(name, arena.drives(), &options).noting(&format!("{DRIVES} drives on one file system"));
-        contenders.push(Box::new(files));
+        contenders.push(Box::new(match name {
+            IOMILL_FUTURES => files.by_futures(),
+            IOMILL_NO_SYNC => files.only(&[FileOp::Rename]).noting("names are durable with the next sync of anything"),
+            _ => files,
+        }));
         arenas.push(arena);
     }
     let plain = place.directory(PLAIN_FILES)?;

@@ -4,7 +4,7 @@
 //! operations through [`Driver`]. Non-goals: several tasks in one `submit`; each operation is a call.
 
 mod callbacks;
-mod executor;
+pub(crate) mod executor;
 mod lane;
 
 use std::fmt;

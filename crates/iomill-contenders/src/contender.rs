@@ -50,6 +50,10 @@ pub const PLAIN_CREATE: &str = "plain-create";
 pub const IOMILL_1_COPY: &str = "iomill-1-copy";
 /// Small files in an array with three copies of the catalog.
 pub const IOMILL_3_COPIES: &str = "iomill-3-copies";
+/// The same with one copy, by futures.
+pub const IOMILL_FUTURES: &str = "iomill-futures";
+/// The same with one copy, and changes of names that wait for no sync.
+pub const IOMILL_NO_SYNC: &str = "iomill-no-sync";
 /// Small plain files, each change with fsyncs.
 pub const PLAIN_FILES: &str = "plain-files";
 /// Rows of a table of SQLite, one for each file.

@@ -2,21 +2,25 @@
 //!
 //! Goals: all make the same promises. What was made or deleted survives a power failure when the call returns. Non-goals: large files.
 
+mod futures;
+mod stores;
+
+use std::cell::Cell;
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use iomill::sys::memory::PageBuf;
-use iomill::{Array, ArrayOptions, Error, Layout, Result};
+use iomill::{Array, ArrayOptions, Error, Result};
 
 use crate::contender::{Cache, Contender, Sample, Slice};
 use crate::pattern::{self, PAGE_BYTES};
 use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
+
+pub use futures::IN_FLIGHT;
+pub(crate) use stores::Directory;
 
 /// Bytes of each file.
 pub const FILE_BYTES: usize = 5000;
@@ -28,6 +32,10 @@ const OPS_PER_TIME: u64 = 16;
 pub enum FileOp {
     /// A new file with its bytes, durable.
     Create,
+    /// The same, and no other process or crash sees a part of it.
+    Put,
+    /// Another name for a file, durable.
+    Rename,
     /// The length of a file, by its name.
     Stat,
     /// Opening a file, and closing it.
@@ -41,8 +49,16 @@ pub enum FileOp {
 }
 
 /// All operations, in the order of a report.
-pub const FILE_OPS: [FileOp; 6] =
-    [FileOp::Create, FileOp::Stat, FileOp::Open, FileOp::Read, FileOp::Delete, FileOp::List];
+pub const FILE_OPS: [FileOp; 8] = [
+    FileOp::Create,
+    FileOp::Put,
+    FileOp::Rename,
+    FileOp::Stat,
+    FileOp::Open,
+    FileOp::Read,
+    FileOp::Delete,
+    FileOp::List,
+];
 
 /// One operation among so many files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +74,8 @@ impl fmt::Display for FileWork {
         let files = self.files;
         match self.op {
             FileOp::Create => write!(f, "create-{FILE_BYTES}B"),
+            FileOp::Put => write!(f, "put-{FILE_BYTES}B"),
+            FileOp::Rename => f.write_str("rename"),
             FileOp::Stat => write!(f, "stat-{files}"),
             FileOp::Open => write!(f, "open-{files}"),
             FileOp::Read => write!(f, "open-read-4KiB-{files}"),
@@ -84,6 +102,14 @@ pub trait Store: Send + Sync {
     /// Makes a file with these bytes, durably.
     fn create(&self, name: &str, bytes: &[u8]) -> Result<()>;
 
+    /// The same. The name has all of the bytes, or does not exist.
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.create(name, bytes)
+    }
+
+    /// Gives a file another name, durably.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+
     /// The length of a file.
     fn stat(&self, name: &str) -> Result<u64>;
 
@@ -98,6 +124,11 @@ pub trait Store: Send + Sync {
 
     /// How many files there are, with each name looked at.
     fn list(&self) -> Result<u64>;
+
+    /// The array, if it is one.
+    fn array(&self) -> Option<&Array> {
+        None
+    }
 }
 
 /// A contender over a store.
@@ -109,6 +140,10 @@ pub struct Files {
     work: FileWork,
     /// The files that stay.
     pool: Vec<String>,
+    /// Whether it uses futures.
+    uses_futures: bool,
+    /// The operations in which it takes part, if not in all.
+    only: Option<&'static [FileOp]>,
     notes: Vec<String>,
 }
 
@@ -116,7 +151,8 @@ impl Files {
     /// A store that `make` opens.
     pub fn new(name: &'static str, make: impl Fn() -> Result<Box<dyn Store>> + 'static) -> Files {
         let work = FileWork { op: FileOp::Create, files: 1 };
-        Files { name, make: Box::new(make), store: None, work, pool: Vec::new(), notes: Vec::new() }
+        let (store, pool, notes) = (None, Vec::new(), Vec::new());
+        Files { name, make: Box::new(make), store, work, pool, uses_futures: false, only: None, notes }
     }
 
     /// Files in an array.
@@ -129,6 +165,18 @@ impl Files {
     pub fn plain(name: &'static str, directory: &Path) -> Files {
         let directory = directory.to_owned();
         Files::new(name, move || Ok(Box::new(Directory(directory.clone()))))
+    }
+
+    /// Uses futures of the array, with [`IN_FLIGHT`] from each thread.
+    pub fn by_futures(mut self) -> Files {
+        self.uses_futures = true;
+        self.noting(&format!("{IN_FLIGHT} futures in flight from each thread"))
+    }
+
+    /// Takes part in these operations only.
+    pub fn only(mut self, only: &'static [FileOp]) -> Files {
+        self.only = Some(only);
+        self
     }
 
     /// Says something about its figures.
@@ -154,7 +202,10 @@ impl Contender<FileWork> for Files {
             Some(store) => store,
             None => (self.make)()?,
         };
-        let lacks = store.lacks(work.op).map(str::to_owned);
+        let is_out = self.only.is_some_and(|only| !only.contains(&work.op));
+        let why = if is_out { Some("it differs in other operations only") } else { store.lacks(work.op) };
+        let why = why.or(if self.uses_futures { futures::lacks(work.op) } else { None });
+        let lacks = why.map(str::to_owned);
         // Files that are made or deleted are made among these, too.
         let bytes = content();
         while lacks.is_none() && self.pool.len() < work.files as usize {
@@ -169,9 +220,15 @@ impl Contender<FileWork> for Files {
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
         let unprepared = || Error::invalid("a slice that was not prepared", "prepare it");
         let store = &**self.store.as_ref().ok_or_else(unprepared)?;
-        match self.work.op {
-            FileOp::Create => create(slice, store, &content(), |number| format!("new/file-{number:08}")),
-            FileOp::Delete => delete(slice, store, self.pool.len().min(1000)),
+        let op = self.work.op;
+        let array = store.array().filter(|_| self.uses_futures);
+        match op {
+            FileOp::Create | FileOp::Put => {
+                let name = |number| format!("new/file-{number:08}");
+                create(slice, (store, array), op, &content(), name)
+            }
+            FileOp::Delete => delete(slice, (store, array), self.pool.len().min(1000)),
+            FileOp::Rename => rename(slice, store, &self.pool),
             op => look(slice, store, op, &self.pool),
         }
     }
@@ -191,22 +248,33 @@ fn wrong(name: &str, why: &str) -> Error {
     Error::Tool { what: format!("the file {name}"), why: why.into() }
 }
 
-/// Makes files of these bytes, at least a page, checks them if asked to, and deletes them. `name` names them.
+/// Makes files of these bytes, at least a page, checks them if asked to, and deletes them. `name` names them. With an array its futures do it.
 pub(crate) fn create(
     slice: &Slice<'_>,
-    store: &dyn Store,
+    (store, array): (&dyn Store, Option<&Array>),
+    op: FileOp,
     bytes: &[u8],
     name: impl Fn(u64) -> String + Sync,
 ) -> Result<Sample> {
     let made = AtomicU64::new(0);
+    let next = || name(made.fetch_add(1, Ordering::Relaxed));
     let sample = threads::run(
         slice,
         |_| Ok(()),
         |(), stop: &AtomicBool| {
             let mut count = Count::new()?;
-            while goes_on(count.ops, stop) {
-                let (name, start) = (name(made.fetch_add(1, Ordering::Relaxed)), Instant::now());
-                store.create(&name, bytes)?;
+            if let Some(array) = array {
+                let has_begun = Cell::new(false);
+                let left = || goes_on(u64::from(has_begun.replace(true)), stop).then(&next);
+                futures::work(array, op, bytes, &left, &mut count)?;
+            }
+            while array.is_none() && goes_on(count.ops, stop) {
+                let (name, start) = (next(), Instant::now());
+                if op == FileOp::Put {
+                    store.put(&name, bytes)?
+                } else {
+                    store.create(&name, bytes)?
+                }
                 count.record(start.elapsed());
                 count.ops += 1;
             }
@@ -239,7 +307,7 @@ fn page() -> Result<PageBuf> {
 }
 
 /// Deletes files that were made before. The slice ends early when none is left.
-fn delete(slice: &Slice<'_>, store: &dyn Store, files: usize) -> Result<Sample> {
+fn delete(slice: &Slice<'_>, (store, array): (&dyn Store, Option<&Array>), files: usize) -> Result<Sample> {
     let files = files.max(slice.threads);
     let bytes = content();
     let names: Vec<String> = (0..files).map(|number| format!("old/file-{number:08}")).collect();
@@ -251,6 +319,14 @@ fn delete(slice: &Slice<'_>, store: &dyn Store, files: usize) -> Result<Sample> 
         |_| Ok(take()),
         |first, stop: &AtomicBool| {
             let mut count = Count::new()?;
+            if let Some(array) = array {
+                let first = Cell::new(first.take());
+                // A name that is taken is deleted.
+                let left =
+                    || first.take().or_else(|| if stop.load(Ordering::Relaxed) { None } else { take() }).cloned();
+                futures::work(array, FileOp::Delete, &[], &left, &mut count)?;
+                return Ok(count);
+            }
             while let Some(name) = first.take().or_else(|| if goes_on(count.ops, stop) { take() } else { None }) {
                 let start = Instant::now();
                 store.delete(name)?;
@@ -263,6 +339,35 @@ fn delete(slice: &Slice<'_>, store: &dyn Store, files: usize) -> Result<Sample> 
     // A thread takes one name more than it deletes only when none is left.
     names.iter().skip(next.into_inner() as usize).try_for_each(|name| store.delete(name))?;
     Ok(sample)
+}
+
+/// Gives each file another name, and then its own again. A thread has files of its own.
+fn rename(slice: &Slice<'_>, store: &dyn Store, pool: &[String]) -> Result<Sample> {
+    let threads = slice.threads;
+    threads::run(
+        slice,
+        |index| Ok(index),
+        |index, stop: &AtomicBool| {
+            let mut count = Count::new()?;
+            let own: Vec<&String> = pool.iter().skip(*index).step_by(threads).collect();
+            let rename = |from: &str, to: &str, count: &mut Count| {
+                let start = Instant::now();
+                store.rename(from, to)?;
+                count.record(start.elapsed());
+                count.ops += 1;
+                Ok::<(), Error>(())
+            };
+            for name in own.iter().cycle() {
+                if !goes_on(count.ops, stop) {
+                    break;
+                }
+                let other = format!("{name}-renamed");
+                rename(name, &other, &mut count)?;
+                rename(&other, name, &mut count)?;
+            }
+            Ok(count)
+        },
+    )
 }
 
 /// Operations that change nothing.
@@ -304,98 +409,9 @@ fn look(slice: &Slice<'_>, store: &dyn Store, op: FileOp, pool: &[String]) -> Re
     )
 }
 
-impl Store for Array {
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let file = self.create_file(name, Layout::default())?;
-        file.write_at(bytes, 0)?;
-        file.close()
-    }
-
-    fn stat(&self, name: &str) -> Result<u64> {
-        Ok(Array::stat(self, name)?.len_bytes)
-    }
-
-    fn open(&self, name: &str) -> Result<()> {
-        drop(self.open_file(name)?);
-        Ok(())
-    }
-
-    fn read(&self, name: &str, page: &mut [u8]) -> Result<()> {
-        self.open_file(name)?.read_at(page, 0).map(drop)
-    }
-
-    fn delete(&self, name: &str) -> Result<()> {
-        Array::delete(self, name)
-    }
-
-    fn list(&self) -> Result<u64> {
-        Ok(Array::list(self, "").iter().map(|name| u64::from(!name.is_empty())).sum())
-    }
-}
-
-/// Plain files in a directory.
-pub(crate) struct Directory(pub(crate) PathBuf);
-
-impl Directory {
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name.replace('/', "-"))
-    }
-
-    fn sync(&self) -> Result<()> {
-        let directory = fs::File::open(&self.0).map_err(|e| Error::io("open", &self.0, e))?;
-        directory.sync_all().map_err(|e| Error::io("sync", &self.0, e))
-    }
-}
-
-impl Store for Directory {
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let path = self.path(name);
-        let mut file = fs::File::create_new(&path).map_err(|e| Error::io("create", &path, e))?;
-        file.write_all(bytes).map_err(|e| Error::io("write", &path, e))?;
-        file.sync_all().map_err(|e| Error::io("sync", &path, e))?;
-        self.sync()
-    }
-
-    fn stat(&self, name: &str) -> Result<u64> {
-        let path = self.path(name);
-        Ok(fs::metadata(&path).map_err(|e| Error::io("stat", &path, e))?.len())
-    }
-
-    fn open(&self, name: &str) -> Result<()> {
-        let path = self.path(name);
-        fs::File::open(&path).map(drop).map_err(|e| Error::io("open", &path, e))
-    }
-
-    fn read(&self, name: &str, page: &mut [u8]) -> Result<()> {
-        let path = self.path(name);
-        let opened = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
-        let file = match opened {
-            // Without direct I/O the page cache is all that there is.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => fs::File::open(&path),
-            opened => opened,
-        };
-        let read = file.map_err(|e| Error::io("open", &path, e))?.read_exact_at(page, 0);
-        read.map_err(|e| Error::io("read", &path, e))
-    }
-
-    fn delete(&self, name: &str) -> Result<()> {
-        let path = self.path(name);
-        fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))?;
-        self.sync()
-    }
-
-    fn list(&self) -> Result<u64> {
-        let failed = |e| Error::io("list", &self.0, e);
-        let mut found = 0;
-        for entry in fs::read_dir(&self.0).map_err(failed)? {
-            found += u64::from(!entry.map_err(failed)?.file_name().is_empty());
-        }
-        Ok(found)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::Duration;
 
     use super::*;
@@ -411,10 +427,20 @@ mod tests {
         Array::create([&drive]).unwrap().close().unwrap();
         let array = Files::in_array("array", &[drive], &ArrayOptions::new().cache_bytes(0));
         let cancel = AtomicBool::new(false);
-        for mut files in [array, Files::plain("plain", &plain)] {
+        let futures = {
+            let drive = dir.path().join("another drive");
+            fs::create_dir(&drive).unwrap();
+            Array::create([&drive]).unwrap().close().unwrap();
+            Files::in_array("futures", &[drive], &ArrayOptions::new().cache_bytes(0)).by_futures()
+        };
+        for mut files in [array, Files::plain("plain", &plain), futures] {
             for op in FILE_OPS {
                 for threads in [1, 3] {
-                    assert_eq!(files.prepare(&FileWork { op, files: 20 }).unwrap(), None);
+                    let lacks = files.prepare(&FileWork { op, files: 20 }).unwrap();
+                    assert_eq!(lacks.is_some(), files.uses_futures && futures::lacks(op).is_some(), "{lacks:?}");
+                    if lacks.is_some() {
+                        continue;
+                    }
                     let (duration, verify) = (Duration::from_millis(10), threads == 1);
                     let sample = files.run(&Slice { threads, duration, verify, cancel: &cancel }).unwrap();
                     assert!(sample.ops >= threads as u64, "{op:?}");

@@ -70,7 +70,7 @@ impl Wake for Slot {
 }
 
 /// Polls the futures on this thread until all are ready.
-pub(super) fn block_on_all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
+pub(crate) fn block_on_all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     let ready = Arc::new(Inbox::new((0..futures.len()).collect()));
     let slot = |index| Arc::new(Slot { index, is_queued: AtomicBool::new(true), ready: Arc::clone(&ready) });
     let mut running: Vec<(Option<F>, Arc<Slot>, Waker)> = futures

@@ -1,15 +1,16 @@
 //! [`Array`]: its drives, its catalog, and what its files share. Non-goals: choosing engines and CPUs (`setup`), and calls on files
-//! (`file`).
+//! (`file`), and changes of names (`names`).
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
+use super::answer::{Answer, answer_later};
 use super::child::{Again, of_process};
 use super::file::{File, Origin};
 use super::info::{ArrayInfo, FileStat};
-use super::options::{ArrayOptions, Layout};
+use super::options::ArrayOptions;
 use super::setup;
 use crate::catalog::{self, Catalog, Record};
 use crate::counters::{Counters, Meter};
@@ -17,7 +18,7 @@ use crate::drive::regions::Regions;
 use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
 use crate::exec::roles::NodeRoles;
-use crate::exec::{self, Exec};
+use crate::exec::{self, Exec, Promise, promise};
 use crate::pager::{OpenFiles, OpenRef, Pager};
 
 /// A set of drives used together, with one catalog of files.
@@ -143,39 +144,30 @@ impl Array {
         Ok(&self.inner)
     }
 
-    /// Creates a file of length 0 and opens it. The creation is durable, unless [`ArrayOptions::sync_changes`] is off. An error if the name
-    /// exists.
-    pub fn create_file(&self, name: &str, layout: Layout) -> Result<File> {
-        check_may_block("create_file")?;
-        let array = self.open_inner()?;
-        let spec = setup::file_spec(&array.options, &array.catalog, layout)?;
-        array.open_record(&array.catalog.create_file(name, &spec)?)
-    }
-
     /// Opens a file. An error if there is none with this name.
     pub fn open_file(&self, name: &str) -> Result<File> {
         check_may_block("open_file")?;
         self.here()?.inner.open_file(name)
     }
 
-    /// Deletes a file. When this returns, the name is durably gone. Handles that have the file open keep what it holds, as on POSIX. Its
-    /// space is free when the last of them is closed.
-    pub fn delete(&self, name: &str) -> Result<()> {
-        check_may_block("delete")?;
-        let array = self.open_inner()?;
-        array.files.remove(&array.catalog, array.catalog.delete(name)?);
-        Ok(())
-    }
-
-    /// Renames a file, and replaces the one at `to` if there is one, durably. Handles keep what they have: those of the replaced file hold it
-    /// until they are closed.
-    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        check_may_block("rename")?;
-        let array = self.open_inner()?;
-        if let Some(victim) = array.catalog.rename(from, to)? {
-            array.files.remove(&array.catalog, victim);
+    /// [`Array::open_file`] as a future. It is ready at once where that takes no call of the system: for a small file, and for one that is open.
+    pub fn open_file_async(&self, name: &str) -> Answer<File> {
+        let here = match self.here() {
+            Ok(here) => here,
+            Err(error) => return Answer::now(Err(error)),
+        };
+        match here.inner.open_at_once(name) {
+            Ok(None) => {
+                let (array, name) = (here.clone(), name.to_owned());
+                answer_later(&here.inner.exec, move |promise| {
+                    let opened = array.inner.open_file(&name);
+                    drop(array);
+                    promise.keep(opened);
+                })
+            }
+            Ok(Some(file)) => Answer::now(Ok(file)),
+            Err(error) => Answer::now(Err(error)),
         }
-        Ok(())
     }
 
     /// The names that begin with `prefix`, sorted. Empty in a forked child if the array is open for writing.
@@ -190,20 +182,6 @@ impl Array {
         let open = array.find(record.number);
         let len = open.map_or(record.length, |open| open.file.len());
         FileStat::new(&array.catalog, &record, len)
-    }
-
-    /// Sets an attribute of a file, durably. `None` removes it.
-    pub fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
-        check_may_block("set_attribute")?;
-        self.open_inner()?.catalog.set_attribute(name, key, value)
-    }
-
-    /// Makes all changes of names and attributes durable ([`ArrayOptions::sync_changes`] says which wait for that). Bytes of files are made
-    /// durable by [`File::sync`]. On an array that is open for reading it does nothing.
-    pub fn sync(&self) -> Result<()> {
-        check_may_block("sync")?;
-        let array = self.open_inner()?;
-        if array.catalog.is_writer() { array.catalog.sync_changes() } else { Ok(()) }
     }
 
     /// The array and its drives as they are now.
@@ -266,11 +244,50 @@ impl Array {
         pager.resize(&array.exec, bytes)
     }
 
+    /// [`Array::resize_cache`] as a future.
+    pub fn resize_cache_async(&self, bytes: u64) -> Answer<()> {
+        let array = self.clone();
+        self.answer_later(move |promise| {
+            let resized = array.resize_cache(bytes);
+            drop(array);
+            promise.keep(resized);
+        })
+    }
+
+    /// A call that runs on a thread that may wait, unless the array is closed.
+    pub(super) fn answer_later<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(Promise<Result<T>>) + Send + 'static,
+    ) -> Answer<T> {
+        match self.open_inner() {
+            Ok(inner) => answer_later(&inner.exec, call),
+            Err(error) => Answer::now(Err(error)),
+        }
+    }
+
     /// Closes the array: waits for I/O in flight, makes every open file durable and gives the lock back. Calls on remaining handles
     /// return [`Error::Closed`]. Returns the first error, after it has tried everything.
     pub fn close(self) -> Result<()> {
         check_may_block("close")?;
         self.inner.close()
+    }
+
+    /// [`Array::close`] as a future.
+    pub fn close_async(self) -> Answer<()> {
+        let exec = match self.open_inner() {
+            Ok(inner) => Arc::clone(&inner.exec),
+            Err(error) => return Answer::now(Err(error)),
+        };
+        if let Err(error) = exec.closes.get_ready() {
+            return Answer::now(Err(error));
+        }
+        let (promise, promised) = promise();
+        exec.closes.run(Box::new(move || {
+            let closed = self.inner.close();
+            drop(self);
+            promise.keep(closed);
+        }));
+        Answer::later(promised)
     }
 }
 
@@ -316,17 +333,19 @@ impl ArrayInner {
         Ok(self.handle(file))
     }
 
+    /// The same where it takes no call of the system and waits for no other thread. `None` where it may.
+    fn open_at_once(self: &Arc<Self>, name: &str) -> Result<Option<File>> {
+        let owner: Arc<dyn Any + Send + Sync> = Arc::clone(self) as _;
+        let file = self.files.open_at_once(&self.catalog, self.pager.as_ref(), name, &owner)?;
+        Ok(file.map(|file| self.handle(file)))
+    }
+
     /// The file with this number, if it is open.
     pub(super) fn find(&self, number: u64) -> Option<OpenRef> {
         self.files.find(&self.catalog.id_of(number))
     }
 
-    /// Opens the file with this record, if it still has a name.
-    fn open_record(self: &Arc<Self>, record: &Arc<Record>) -> Result<File> {
-        self.try_number(record.number)?.ok_or_else(|| Error::NotFound { name: record.name.clone() })
-    }
-
-    /// The same. `None` if it has lost its name.
+    /// Opens the file with this number. `None` if it has lost its name.
     pub(super) fn try_number(self: &Arc<Self>, number: u64) -> Result<Option<File>> {
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(self) as _;
         let file = self.files.open_numbered(&self.catalog, self.pager.as_ref(), number, &owner)?;

@@ -3,18 +3,21 @@
 
 use std::sync::Arc;
 
-use super::array::Array;
+use super::answer::{Answer, Change, begin, make};
+use super::array::{Array, ArrayInner};
 use super::file::File;
 use super::info::FileStat;
 use super::options::Layout;
 use super::setup;
-use crate::catalog::{self, Record, When};
+use crate::catalog::{self, Queued, Record, When};
 use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
 use crate::sys::memory::PageBuf;
 
 /// A copy moves so many bytes at a time.
 const PIECE_BYTES: u64 = 8 << 20;
+/// A content up to so many bytes is written and flushed together with others.
+const SMALL_MAX_BYTES: u64 = 64 << 10;
 
 /// A file without a name, from [`Array::draft`]. It is written like any file, also by several threads. [`Draft::publish`] gives it a name. So
 /// a content appears as a whole, or not at all.
@@ -101,18 +104,138 @@ impl Draft {
     /// another condition. A draft is published once.
     pub fn publish(&self, name: &str, when: When) -> Result<FileStat> {
         check_may_block("publish")?;
-        let array = self.array.open_inner()?;
-        // Before the content is flushed. What counts is the look when the name is given.
-        array.catalog.check_condition(name, when)?;
+        make(Publication { draft: self.again(), name, when }, &self.array)
+    }
+
+    /// [`Draft::publish`] as a future. Futures that wait at the same time share flushes.
+    pub fn publish_async(&self, name: &str, when: When) -> Answer<FileStat> {
+        let is_long = self.file.len() > SMALL_MAX_BYTES;
+        begin(Publication { draft: self.again(), name: name.to_owned(), when }, &self.array, is_long)
+    }
+
+    fn again(&self) -> Draft {
+        Draft { file: self.file.clone(), draft: Arc::clone(&self.draft), array: self.array.clone() }
+    }
+
+    /// Brings the content to the drives. A small one shares its flush later with others.
+    fn prepare(&self) -> Result<()> {
+        if self.file.len() > SMALL_MAX_BYTES { self.file.sync() } else { self.file.state.write_back() }
+    }
+
+    /// Makes the content durable, and gives the draft its name in memory.
+    fn queue(&self, array: &ArrayInner, name: &str, when: When) -> Result<Queued<Option<u64>>> {
         self.file.sync()?;
-        if let Some(victim) = array.catalog.publish_draft(&self.draft, name, when)? {
-            array.files.remove(&array.catalog, victim);
-        }
+        array.catalog.queue_publication(&self.draft, name, when)
+    }
+
+    /// The name is durable, and has been taken from `victim`.
+    fn end(&self, array: &ArrayInner, name: &str, victim: Option<u64>) -> Result<FileStat> {
+        victim.into_iter().for_each(|victim| array.files.remove(&array.catalog, victim));
         let missing = || Error::NotFound { name: name.to_owned() };
         let record = array.catalog.numbered(self.draft.number()).ok_or_else(missing)?;
         // Another thread may have renamed it since.
         let record = Record { name: name.to_owned(), ..Record::clone(&record) };
         FileStat::new(&array.catalog, &record, self.file.len())
+    }
+}
+
+struct Publication<N> {
+    draft: Draft,
+    name: N,
+    when: When,
+}
+
+impl<N: AsRef<str>> Change for Publication<N> {
+    type Content = ();
+    type Found = Option<u64>;
+    type Output = FileStat;
+
+    fn write(&mut self, array: &Array) -> Result<()> {
+        // Before the content is flushed. What counts is the look when the name is given.
+        array.open_inner()?.catalog.check_condition(self.name.as_ref(), self.when)?;
+        self.draft.prepare()
+    }
+
+    fn queue(&self, array: &ArrayInner, (): &()) -> Result<Queued<Option<u64>>> {
+        self.draft.queue(array, self.name.as_ref(), self.when)
+    }
+
+    fn end(self, array: &Arc<ArrayInner>, (): (), victim: Option<u64>) -> Result<FileStat> {
+        self.draft.end(array, self.name.as_ref(), victim)
+    }
+}
+
+/// A file with a new content.
+struct Put<N, C> {
+    name: N,
+    content: C,
+    options: PutOptions,
+}
+
+impl<N: AsRef<str>, C: AsRef<[u8]>> Change for Put<N, C> {
+    type Content = Draft;
+    type Found = Option<u64>;
+    type Output = FileStat;
+
+    fn write(&mut self, array: &Array) -> Result<Draft> {
+        array.open_inner()?.catalog.check_condition(self.name.as_ref(), self.options.when)?;
+        let draft = array.draft(self.options.layout.clone())?;
+        for (key, value) in &self.options.attributes {
+            draft.set_attribute(key, Some(value))?;
+        }
+        let content = self.content.as_ref();
+        draft.file().write_at(content, 0)?;
+        draft.prepare()?;
+        Ok(draft)
+    }
+
+    fn queue(&self, array: &ArrayInner, draft: &Draft) -> Result<Queued<Option<u64>>> {
+        draft.queue(array, self.name.as_ref(), self.options.when)
+    }
+
+    fn end(self, array: &Arc<ArrayInner>, draft: Draft, victim: Option<u64>) -> Result<FileStat> {
+        draft.end(array, self.name.as_ref(), victim)
+    }
+}
+
+/// A file with the content of another one.
+struct Copying<N> {
+    from: N,
+    to: N,
+    when: When,
+}
+
+impl<N: AsRef<str>> Change for Copying<N> {
+    type Content = Draft;
+    type Found = Option<u64>;
+    type Output = FileStat;
+
+    fn write(&mut self, array: &Array) -> Result<Draft> {
+        let inner = array.open_inner()?;
+        inner.catalog.check_condition(self.to.as_ref(), self.when)?;
+        let (record, source) = loop {
+            let record = inner.catalog.record(self.from.as_ref())?;
+            // If it has lost its name since, another file may have it.
+            if let Some(source) = inner.try_number(record.number)? {
+                break (record, source);
+            }
+        };
+        let layout = Layout::new(record.layout).block_bytes(record.block_bytes).drives(record.drives.clone());
+        let draft = array.draft(layout)?;
+        for (key, value) in &record.attributes {
+            draft.set_attribute(key, Some(value))?;
+        }
+        copy_content(&source, draft.file())?;
+        draft.prepare()?;
+        Ok(draft)
+    }
+
+    fn queue(&self, array: &ArrayInner, draft: &Draft) -> Result<Queued<Option<u64>>> {
+        draft.queue(array, self.to.as_ref(), self.when)
+    }
+
+    fn end(self, array: &Arc<ArrayInner>, draft: Draft, victim: Option<u64>) -> Result<FileStat> {
+        draft.end(array, self.to.as_ref(), victim)
     }
 }
 
@@ -132,13 +255,18 @@ impl Array {
     /// A small file costs two flushes. [`Error::Exists`] and [`Error::Conflict`] if the condition of the options does not hold.
     pub fn put(&self, name: &str, content: &[u8], options: &PutOptions) -> Result<FileStat> {
         check_may_block("put")?;
-        self.open_inner()?.catalog.check_condition(name, options.when)?;
-        let draft = self.draft(options.layout.clone())?;
-        for (key, value) in &options.attributes {
-            draft.set_attribute(key, Some(value))?;
-        }
-        draft.file().write_at(content, 0)?;
-        draft.publish(name, options.when)
+        make(Put { name, content, options: options.clone() }, self)
+    }
+
+    /// [`Array::put`] as a future. Futures that wait at the same time share flushes.
+    pub fn put_async(
+        &self,
+        name: &str,
+        content: impl AsRef<[u8]> + Send + 'static,
+        options: &PutOptions,
+    ) -> Answer<FileStat> {
+        let is_long = content.as_ref().len() as u64 > SMALL_MAX_BYTES;
+        begin(Put { name: name.to_owned(), content, options: options.clone() }, self, is_long)
     }
 
     /// Makes a file with the content, the layout and the attributes of another one, durably and as a whole. It moves 8 MiB at a time, through
@@ -148,22 +276,12 @@ impl Array {
     /// [`Error::NotFound`] if there is no file `from`, [`Error::Exists`] and [`Error::Conflict`] if the condition does not hold for `to`.
     pub fn copy(&self, from: &str, to: &str, when: When) -> Result<FileStat> {
         check_may_block("copy")?;
-        let array = self.open_inner()?;
-        array.catalog.check_condition(to, when)?;
-        let (record, source) = loop {
-            let record = array.catalog.record(from)?;
-            // If it has lost its name since, another file may have it.
-            if let Some(source) = array.try_number(record.number)? {
-                break (record, source);
-            }
-        };
-        let layout = Layout::new(record.layout).block_bytes(record.block_bytes).drives(record.drives.clone());
-        let draft = self.draft(layout)?;
-        for (key, value) in &record.attributes {
-            draft.set_attribute(key, Some(value))?;
-        }
-        copy_content(&source, draft.file())?;
-        draft.publish(to, when)
+        make(Copying { from, to, when }, self)
+    }
+
+    /// [`Array::copy`] as a future.
+    pub fn copy_async(&self, from: &str, to: &str, when: When) -> Answer<FileStat> {
+        begin(Copying { from: from.to_owned(), to: to.to_owned(), when }, self, true)
     }
 }
 

@@ -4,6 +4,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use super::answer::{Answer, answer_later};
 use super::child::{Again, of_process};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
@@ -316,6 +317,31 @@ impl File {
         self.sync()
     }
 
+    /// [`File::set_len`] as a future.
+    pub fn set_len_async(&self, len: u64) -> Answer<()> {
+        self.answer_later(move |file| file.state.set_len(len))
+    }
+
+    /// [`File::close`] as a future.
+    pub fn close_async(self) -> Answer<()> {
+        self.answer_later(|file| file.state.sync_and_report(&file.reported))
+    }
+
+    /// A call that runs on a thread that may wait. Before its result can be seen the call has let go of the file.
+    fn answer_later(&self, call: impl FnOnce(&File) -> Result<()> + Send + 'static) -> Answer<()> {
+        let here = self.here().and_then(|file| file.state.exec().check_open().map(|()| file.clone()));
+        let file = match here {
+            Ok(file) => file,
+            Err(error) => return Answer::now(Err(error)),
+        };
+        answer_later(&Arc::clone(file.state.exec()), move |promise| {
+            let result = call(&file);
+            let File { state, handle, .. } = file;
+            drop(handle);
+            state.let_go(move || promise.keep(result));
+        })
+    }
+
     /// Closes this handle without a sync: for a file that is deleted next, so that its bytes need not be written before. If it is the
     /// file's last handle, bytes that are only in memory are lost. The file is then as after a crash: writes of any handle since the last
     /// sync may be missing. If several handles are discarded at the same moment, none may count as the last, and then all bytes are
@@ -439,6 +465,12 @@ impl File {
         let mut end = 0;
         for (offset, len) in written.clone() {
             end = end.max(self.state.file.range_end(offset, len as u64)?);
+        }
+        if self.state.paged.is_none() && written.clone().eq([(0, bytes.len())]) {
+            let _entered = Entered::enter(&self.state.file)?;
+            if self.state.file.write_first(bytes)? {
+                return Ok(());
+            }
         }
         let ranges_written = written.map(|(offset, len)| offset..offset + len as u64);
         let entered = self.state.enter_to_write(end, ranges_written)?;

@@ -44,10 +44,10 @@ impl File {
     fn begin_sync(&self) -> Result<FutureState<()>> {
         let here = self.here()?;
         let exec = here.state.exec();
-        exec.callbacks.get_ready()?;
+        exec.waits.get_ready()?;
         let (promise, promised) = promise();
         let (file, reported) = (here.state.clone(), here.reported.share());
-        exec.callbacks.run(Box::new(move || {
+        exec.waits.run(Box::new(move || {
             let result = file.sync_and_report(&reported);
             // Before the promise is kept: then the future's owner may close the file and delete it.
             file.let_go(move || promise.keep(result));
@@ -133,15 +133,15 @@ pub(super) struct FutureState<T> {
 }
 
 impl<T> FutureState<T> {
-    fn now(result: Result<T>) -> FutureState<T> {
+    pub fn now(result: Result<T>) -> FutureState<T> {
         FutureState { now: Some(result), later: None, home: Home::here() }
     }
 
-    fn later(promised: Promised<Result<T>>) -> FutureState<T> {
+    pub fn later(promised: Promised<Result<T>>) -> FutureState<T> {
         FutureState { now: None, later: Some(promised), home: Home::here() }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
         if !self.home.is_here() {
             // Rule 3 of the fork (`exec`).
             std::mem::forget(self.later.take());

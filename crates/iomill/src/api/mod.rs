@@ -2,6 +2,7 @@
 //! below. Non-goals: loops, locks and queues, which are in those rooms.
 
 mod advise;
+mod answer;
 mod array;
 mod buffer;
 mod by_hand;
@@ -15,6 +16,7 @@ mod file;
 mod future;
 mod info;
 mod listing;
+mod names;
 mod options;
 mod peek;
 mod pin;
@@ -31,6 +33,7 @@ pub use crate::file::MAX_FILE_BYTES;
 pub use crate::sys::fs::Ground;
 pub use crate::sys::topology::Topology;
 pub use advise::Advice;
+pub use answer::Answer;
 pub use array::Array;
 pub use buffer::Buffer;
 pub use check::{Problem, Report, Severity};

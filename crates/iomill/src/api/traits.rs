@@ -53,6 +53,9 @@ const _: () = {
     is_shared::<Reading>();
     is_shared::<Writing>();
     is_shared::<Syncing>();
+    is_shared::<Answer<File>>();
+    is_shared::<Draft>();
+    is_shared::<PutOptions>();
     is_shared::<Request>();
     is_shared::<OwnedBytes>();
     may_cross::<PinnedPage<'_>>();

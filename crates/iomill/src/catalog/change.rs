@@ -23,20 +23,34 @@ pub enum When {
     Version(u64),
 }
 
+/// A change that is made in memory. [`Catalog::settle`] makes it durable.
+#[must_use = "it is not durable"]
+#[derive(Debug)]
+pub struct Queued<R> {
+    /// What the change is about.
+    pub result: R,
+    pub(super) ticket: Ticket,
+}
+
 impl Catalog {
     /// Makes a file of length 0.
     pub fn create_file(&self, name: &str, spec: &FileSpec) -> Result<Arc<Record>> {
+        let number = self.settle(self.queue_create(name, spec)?)?;
+        self.numbered(number).ok_or_else(|| Error::NotFound { name: name.to_owned() })
+    }
+
+    /// The same, still not durable. Returns the file's number.
+    pub fn queue_create(&self, name: &str, spec: &FileSpec) -> Result<Queued<u64>> {
         check_name(name)?;
         let layout = self.layout_record(spec, || format!("new file {name:?}"))?;
         let now_ns = self.platform.unix_ns();
-        let number = self.change_names(true, |files, change| {
+        self.queue_names(true, |files, change| {
             check_condition(files, name, When::Absent)?;
             let layout = number_of(files, &layout, change);
             let file = new_file(files.next_number(), name, layout, spec.key, now_ns);
             change.push(&LogRecord::File(file));
             Ok(file.number)
-        })?;
-        self.numbered(number).ok_or_else(|| Error::NotFound { name: name.to_owned() })
+        })
     }
 
     /// The layout of a new file, still without its number. `what` names the file in an error.
@@ -49,18 +63,30 @@ impl Catalog {
     /// Takes the name from a file. Its space is freed by [`Catalog::remove_if_dying`], when no handle
     /// is left. Returns the file's number.
     pub fn delete(&self, name: &str) -> Result<u64> {
-        self.change_names(false, |files, change| {
+        self.settle(self.queue_delete(name)?)
+    }
+
+    /// The same, still not durable.
+    pub fn queue_delete(&self, name: &str) -> Result<Queued<u64>> {
+        let queued = self.queue_names(false, |files, change| {
             let file = named(files, name)?;
             bury(change, &file);
             Ok(file.number)
-        })
+        })?;
+        self.note_burial(Some(queued.result), queued.ticket);
+        Ok(queued)
     }
 
     /// Gives a file another name. It replaces a file that has that name already. Returns the number of that one, as [`Catalog::delete`]
     /// does.
     pub fn rename(&self, from: &str, to: &str) -> Result<Option<u64>> {
+        self.settle(self.queue_rename(from, to)?)
+    }
+
+    /// The same, still not durable.
+    pub fn queue_rename(&self, from: &str, to: &str) -> Result<Queued<Option<u64>>> {
         check_name(to)?;
-        self.change_names(true, |files, change| {
+        let queued = self.queue_names(true, |files, change| {
             let file = named(files, from)?;
             if from == to {
                 return Ok(None);
@@ -71,13 +97,20 @@ impl Catalog {
             }
             change.push(&LogRecord::File(FileRecord { name: to, ..file }));
             Ok(victim.map(|victim| victim.number))
-        })
+        })?;
+        self.note_burial(queued.result, queued.ticket);
+        Ok(queued)
     }
 
     /// Notes `value` under `key` with a file, or takes the key away.
     pub fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
+        self.settle(self.queue_attribute(name, key, value)?)
+    }
+
+    /// The same, still not durable.
+    pub fn queue_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<Queued<()>> {
         check_attribute_key(key)?;
-        self.change_names(value.is_some(), |files, change| {
+        self.queue_names(value.is_some(), |files, change| {
             let number = named(files, name)?.number;
             if files.attributes(number).find(|(known, _)| *known == key).map(|(_, value)| value) == value {
                 return Ok(());
@@ -134,22 +167,33 @@ impl Catalog {
         Ok(result)
     }
 
-    /// Makes a change of names or attributes: durably, or with the next change that is made so.
-    fn change_names<R>(&self, needs_space: bool, plan: impl FnMut(&Files, &mut Change) -> Result<R>) -> Result<R> {
+    /// Makes a change of names or attributes in memory.
+    fn queue_names<R>(
+        &self,
+        needs_space: bool,
+        plan: impl FnMut(&Files, &mut Change) -> Result<R>,
+    ) -> Result<Queued<R>> {
         let (_open, journal) = self.begin()?;
         let (result, ticket) = self.queue(journal, needs_space, plan)?;
-        self.settle(journal, ticket)?;
-        Ok(result)
+        Ok(Queued { result, ticket })
     }
 
     /// Makes a change durable, or leaves that to the next sync (C19).
-    pub(super) fn settle(&self, journal: &Journal, ticket: Ticket) -> Result<()> {
-        if self.syncs_changes {
-            return self.commit(journal, ticket);
+    pub fn settle<R>(&self, queued: Queued<R>) -> Result<R> {
+        let Queued { result, ticket } = queued;
+        if !self.syncs_changes {
+            let mut unsynced = lock(&self.unsynced);
+            *unsynced = ticket.max(*unsynced);
+            return Ok(result);
         }
-        let mut unsynced = lock(&self.unsynced);
-        *unsynced = ticket.max(*unsynced);
-        Ok(())
+        // A close has made all changes durable, or has failed.
+        let is_closed = self.is_closed.read().unwrap_or_else(PoisonError::into_inner);
+        let journal = self.journal()?;
+        journal.commit(ticket)?;
+        if !*is_closed {
+            self.remove_waiting(journal);
+        }
+        Ok(result)
     }
 
     /// Makes the changes durable that did not wait for that.
@@ -181,11 +225,18 @@ impl Catalog {
 
     /// Starts a change: checks that this process may, and keeps the array from being closed.
     pub(super) fn begin(&self) -> Result<(RwLockReadGuard<'_, bool>, &Journal)> {
-        let Store::Journal(journal) = &self.store else {
-            return Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".to_owned() });
-        };
+        let journal = self.journal()?;
         let is_closed = self.is_closed.read().unwrap_or_else(PoisonError::into_inner);
         if *is_closed { Err(Error::Closed) } else { Ok((is_closed, journal)) }
+    }
+
+    fn journal(&self) -> Result<&Journal> {
+        match &self.store {
+            Store::Journal(journal) => Ok(journal),
+            Store::Files(_) => {
+                Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".to_owned() })
+            }
+        }
     }
 }
 

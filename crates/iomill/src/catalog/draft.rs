@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::change::{When, bury, check_attributes, check_condition, number_of};
+use super::change::{Queued, When, bury, check_attributes, check_condition, number_of};
 use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord};
 use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, Record, file_id, new_file};
@@ -166,14 +166,14 @@ impl Catalog {
     }
 
     /// Gives a draft a name, with what is noted of it (rule 4). Returns the number of the file that had the name, as
-    /// [`Catalog::delete`] does.
-    pub fn publish_draft(&self, draft: &Draft, name: &str, when: When) -> Result<Option<u64>> {
+    /// [`Catalog::delete`] does. The name is not durable yet.
+    pub fn queue_publication(&self, draft: &Draft, name: &str, when: When) -> Result<Queued<Option<u64>>> {
         check_name(name)?;
         let mut note = lock(&draft.note);
         check_unpublished(&note)?;
         let (_open, journal) = self.begin()?;
         let modified_ns = self.platform.unix_ns();
-        let (victim, ticket) = self.queue(journal, true, |files, change| {
+        let (result, ticket) = self.queue(journal, true, |files, change| {
             let victim = check_condition(files, name, when)?;
             victim.iter().for_each(|victim| bury(change, victim));
             let layout = number_of(files, &draft.layout, change);
@@ -187,8 +187,7 @@ impl Catalog {
         })?;
         note.is_published = true;
         let _set_once = draft.name.set(name.to_owned());
-        drop(note);
-        self.settle(journal, ticket)?;
-        Ok(victim)
+        self.note_burial(result, ticket);
+        Ok(Queued { result, ticket })
     }
 }

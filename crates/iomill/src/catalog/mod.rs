@@ -52,7 +52,7 @@ mod text_form;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use change::When;
+pub use change::{Queued, When};
 pub use check::{Report, check};
 pub use draft::Draft;
 pub use id::Id;
@@ -62,7 +62,7 @@ pub use log::record::{BLOCK_MAX_BYTES, Extent, PAGE_BYTES};
 pub use name::{ATTRIBUTE_KEY_MAX_BYTES, NAME_MAX_BYTES, check_attribute_key, check_name};
 pub use problem::{Problem, Severity};
 pub use record::{FileSpec, Record, part_path};
-pub use small::{SharedPart, shared_path};
+pub use small::{Given, SharedPart, shared_path};
 pub use store::Drive;
 pub use text::TextError;
 
@@ -105,6 +105,8 @@ pub struct Catalog {
     syncs_changes: bool,
     /// The last change that did not wait.
     unsynced: Mutex<Ticket>,
+    /// Files of which a change of this process took the name, each with that change. An entry goes with the last handle.
+    buried: Mutex<BTreeMap<u64, Ticket>>,
     /// Dying files without a handle, each with a change that is not before its own. They wait until that is durable (C21). Then a thread
     /// takes the ticket and removes the file. The number stays until a record says that the file is gone. So no other thread removes it, too.
     waiting: Mutex<BTreeMap<u64, Option<Ticket>>>,

@@ -134,6 +134,7 @@ impl Opening {
             small: SmallFiles::default(),
             syncs_changes: true,
             unsynced: Mutex::default(),
+            buried: Mutex::default(),
             waiting: Mutex::default(),
             removed: Mutex::default(),
             is_closed: RwLock::new(false),

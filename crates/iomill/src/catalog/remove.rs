@@ -15,23 +15,35 @@ const REMOVED_MOST: usize = 64;
 const WAITING_MOST: usize = 256;
 
 impl Catalog {
+    /// Notes which change took the name from a file.
+    pub(super) fn note_burial(&self, number: Option<u64>, ticket: Ticket) {
+        lock(&self.buried).extend(number.map(|number| (number, ticket)));
+    }
+
     /// Frees what a file without a name has, when that it has none is durable (C21). The caller knows that no handle is left. Other files are
     /// left alone. What fails here is done by the next writer, and noted.
     pub fn remove_if_dying(&self, number: u64) {
+        let buried = lock(&self.buried).remove(&number);
         let Ok((_open, journal)) = self.begin() else { return };
         if !self.with_files(|files| files.numbered(number).is_some_and(|file| file.life == FileLife::Dying)) {
             return;
         }
+        // The name is gone in memory, so the change that took it is not after the last one.
+        let ticket = buried.unwrap_or_else(|| journal.last());
         let are_many = {
             let mut waiting = lock(&self.waiting);
-            // The name is gone in memory, so the change that took it is not after this one.
-            waiting.entry(number).or_insert_with(|| Some(journal.last()));
+            waiting.entry(number).or_insert(Some(ticket));
             waiting.len() >= WAITING_MOST
         };
         // Where changes wait for a flush, this does, too: then the space is free with the last handle.
-        if (are_many || self.syncs_changes)
-            && let Err(error) = journal.commit_all()
-        {
+        let committed = if are_many {
+            journal.commit_all()
+        } else if self.syncs_changes {
+            journal.commit(ticket)
+        } else {
+            Ok(())
+        };
+        if let Err(error) = committed {
             self.notice(format!("what deleted files used is freed only at the next opening: {error}"));
         }
         // After the file was added: a thread that has made the change durable meanwhile may have looked before.

@@ -24,6 +24,7 @@ use super::store::{SHARED, absent_is_none, failed, full_path, is_full, sync_dir}
 use super::{Catalog, PAGE_BYTES, lock};
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
+use crate::sys::flushes::Flushes;
 use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs};
 
 /// Most pages of a shared part: 1 GiB.
@@ -38,12 +39,14 @@ pub fn shared_path(shared: u16) -> String {
     format!("{SHARED}/{shared:04x}")
 }
 
-/// Nothing is queued for a flush but the wish.
+/// The highest stamp of the writes that callers want to be durable.
 #[derive(Debug, Default)]
-struct Wish;
+struct Wish(u64);
 
 impl CommitQueue for Wish {
-    fn empty(&mut self) {}
+    fn empty(&mut self) {
+        self.0 = 0;
+    }
 }
 
 /// An open shared part.
@@ -52,7 +55,9 @@ pub struct SharedPart {
     open: Arc<DriveFile>,
     align: Alignment,
     key: OnceLock<u64>,
-    flushes: Commits<Wish>,
+    /// A leader flushes for all that wait.
+    turns: Commits<Wish>,
+    flushes: Arc<Flushes>,
 }
 
 impl SharedPart {
@@ -71,15 +76,28 @@ impl SharedPart {
         FileRef { handle: self.open.handle(), key: *self.key.get_or_init(next_key) }
     }
 
-    /// Makes all writes durable that have ended, together with other callers (rule 4).
-    pub fn flush(&self) -> Result<()> {
+    /// Its flushes.
+    pub fn flushes(&self) -> &Arc<Flushes> {
+        &self.flushes
+    }
+
+    /// Makes the writes durable that have a stamp up to this one, together with other callers (rule 4).
+    pub fn flush(&self, stamp: u64) -> Result<()> {
+        if self.flushes.cover(stamp) {
+            return Ok(());
+        }
         let (fs, path) = (&**self.open.fs(), self.open.path());
         let failed_before = || Error::Drive {
             path: fs.location().to_owned(),
             why: format!("an earlier flush of {path} failed; close the array and open it again"),
         };
-        let ticket = self.flushes.queue(|_| Ok::<(), Failed>(())).map_err(|_| failed_before())?;
-        let flushed = self.flushes.commit(ticket, |_| fs.sync_data(self.open.handle()));
+        let wish = |wish: &mut Wish| {
+            wish.0 = stamp.max(wish.0);
+            Ok::<(), Failed>(())
+        };
+        let ticket = self.turns.queue(wish).map_err(|_| failed_before())?;
+        let lead = |wish: &mut Wish| self.flushes.run(wish.0, || fs.sync_data(self.open.handle()));
+        let flushed = self.turns.commit(ticket, lead);
         flushed.map_err(|error| error.map_or_else(failed_before, failed("sync", fs, path)))
     }
 }
@@ -150,7 +168,13 @@ impl Catalog {
         if own != align {
             file = open(false)?;
         }
-        let part = SharedPart { open: Arc::new(file), align, key: OnceLock::new(), flushes: Commits::default() };
+        let part = SharedPart {
+            open: Arc::new(file),
+            align,
+            key: OnceLock::new(),
+            turns: Commits::default(),
+            flushes: Arc::default(),
+        };
         let part = Arc::new(part);
         parts.insert((drive, shared), Arc::clone(&part));
         Ok(part)

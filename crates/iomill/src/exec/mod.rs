@@ -11,7 +11,7 @@
 //! |---|---|
 //! | of the caller | blocking operations, by the thread's own engines (`contexts`) |
 //! | of a drive | the drive's queue (`drive_threads`), and spawned operations when their pieces have ended (`task`) |
-//! | of a pool | callbacks; spawned operations that have waited for a page; closing of files (`pools`) |
+//! | of a pool | callbacks; spawned operations that have waited for a page; calls for futures; closing of files (`pools`) |
 //!
 //! A child process cannot use what was opened before the fork. What is open for reading it opens again (`api::child`). The child has a
 //! copy of all memory, but none of the threads. It shares descriptors with the parent: locks, rings, the file of counters. Calls of the
@@ -31,6 +31,7 @@ pub mod pools;
 mod promise;
 pub mod roles;
 mod task;
+pub mod turns;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
@@ -54,6 +55,7 @@ use contexts::ContextCell;
 use drive_threads::{DriveThreads, DriveThreadsConfig};
 use notices::Notices;
 use pools::Pool;
+use turns::Turns;
 
 pub use io::{FirstFailure, Io, Landing, Sink, Within, both, failure};
 pub use promise::{Promise, Promised, promise};
@@ -141,6 +143,10 @@ pub struct Exec {
     pub callbacks: Arc<Pool>,
     /// Operations that are inside their files and have waited for a page. A pool of its own: jobs of `callbacks` wait to enter files.
     pub resumes: Arc<Pool>,
+    /// Changes of the catalog for futures.
+    pub changes: Arc<Turns>,
+    /// Calls that wait for drives, for futures.
+    pub waits: Arc<Pool>,
     /// Closes files for threads that must not wait for that. A pool of its own, because a flush may take long.
     pub closes: Arc<Pool>,
     contexts: Mutex<Vec<Weak<ContextCell>>>,
@@ -178,6 +184,8 @@ impl Exec {
             clock: setup.platform.clock(),
             callbacks: Arc::new(Pool::new(threads, "callback")),
             resumes: Arc::new(Pool::new(threads, "resume")),
+            changes: Arc::new(Turns::new(threads)),
+            waits: Arc::new(Pool::for_waiting(threads)),
             closes: Arc::new(Pool::for_closing(threads)),
             platform: setup.platform,
             services,
@@ -264,7 +272,7 @@ impl Exec {
 
     /// Gives other work time: steps a simulation, or sleeps a little.
     pub fn pause(&self) {
-        if !self.callbacks.step() {
+        if !self.callbacks.step() && !self.changes.step() && !self.waits.step() {
             self.pause_for_io();
         }
     }
@@ -387,6 +395,8 @@ impl Exec {
 
     /// Ends all threads and engines, when no file is open any more.
     pub fn stop(&self) {
+        self.waits.stop();
+        self.changes.stop();
         if let Some(drives) = self.drive_threads.get() {
             drives.stop();
         }

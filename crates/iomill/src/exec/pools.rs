@@ -1,8 +1,11 @@
 //! Pools of threads ([`Pool`]). Callbacks of `submit` run there, so that a drive thread never runs them. The threads of a pool share one
 //! queue of jobs, and start when they are first needed. In a simulation a caller that waits steps the jobs. Non-goals: I/O.
 //!
-//! An array has three pools, because jobs of one kind must not wait behind jobs of another:
-//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file, such as syncs for futures. It has a thread per NUMA node.
+//! An array has five pools, because jobs of one kind must not wait behind jobs of another:
+//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file. It has a thread per NUMA node.
+//! - `changes` makes changes of the catalog for futures, many in one turn (`turns`). One job runs at a time.
+//! - `waits` runs calls for futures that wait for drives, such as syncs. Nothing in them belongs to a node. It has up to `WAITERS` threads. One
+//!   starts when all others are busy.
 //! - `resumes` polls operations that are inside a file. They must end before the file's gate can close. It has a thread per NUMA node.
 //! - `closes` closes files. Their flushes may take long, and nothing in them belongs to a node. So it has up to `CLOSERS` threads. One
 //!   starts when a file is to be closed while all others are busy: a slow drive delays no file of another drive.
@@ -33,6 +36,8 @@ use crate::sys::sync::{Condvar, Mutex, lock, wait};
 
 /// Most threads that close files. Each has engines of its own while it lives.
 const CLOSERS: usize = 4;
+/// Most threads that run calls for futures. Each has engines of its own while it lives.
+const WAITERS: usize = 16;
 
 /// Which user's code the calling thread runs. A later variant may wait for less.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,6 +122,8 @@ pub struct Pool {
     name: &'static str,
     /// Its jobs close files.
     closes: bool,
+    /// It starts with one thread, and has up to so many. Else it has one for each node.
+    grows_to: Option<usize>,
     /// The CPUs of each thread that it may have; empty means any.
     cpus: OnceLock<Vec<Vec<usize>>>,
     jobs: Arc<Jobs>,
@@ -179,12 +186,17 @@ impl Jobs {
 impl Pool {
     /// Nothing is started yet.
     pub fn new(threads: bool, name: &'static str) -> Pool {
-        Pool { threads, name, closes: false, cpus: OnceLock::new(), jobs: Arc::default() }
+        Pool { threads, name, closes: false, grows_to: None, cpus: OnceLock::new(), jobs: Arc::default() }
     }
 
     /// The same for closing files.
     pub fn for_closing(threads: bool) -> Pool {
-        Pool { closes: true, ..Pool::new(threads, "close") }
+        Pool { closes: true, grows_to: Some(CLOSERS), ..Pool::new(threads, "close") }
+    }
+
+    /// The same for calls that wait for drives.
+    pub fn for_waiting(threads: bool) -> Pool {
+        Pool { grows_to: Some(WAITERS), ..Pool::new(threads, "wait") }
     }
 
     /// Starts the threads, unless they run already. A call that will need them does this first, so that it can report an error.
@@ -196,10 +208,11 @@ impl Pool {
         self.start(&mut state)
     }
 
-    /// Starts one thread more for closing files, or all threads of another pool. An error if the pool has no thread then.
+    /// Starts one thread more of a pool that grows, or all threads of another pool. An error if the pool has no thread then.
     fn start(&self, state: &mut PoolState) -> Result<()> {
-        let cpus = self.cpus.get_or_init(|| if self.closes { vec![Vec::new(); CLOSERS] } else { cpus_of_nodes() });
-        let wanted = if self.closes { (state.threads.len() + 1).min(CLOSERS) } else { cpus.len() };
+        let of_any = |most| vec![Vec::new(); most];
+        let cpus = self.cpus.get_or_init(|| self.grows_to.map_or_else(cpus_of_nodes, of_any));
+        let wanted = self.grows_to.map_or(cpus.len(), |most| (state.threads.len() + 1).min(most));
         for (number, cpus) in cpus.iter().enumerate().take(wanted).skip(state.threads.len()) {
             let (jobs, closes, cpus) = (Arc::clone(&self.jobs), self.closes, cpus.clone());
             let name = format!("iomill-{}-{number}", self.name);
@@ -248,7 +261,7 @@ impl Pool {
         if state.stopped {
             return Some(job);
         }
-        let is_short = state.threads.is_empty() || (self.closes && state.queue.len() >= state.idle);
+        let is_short = state.threads.is_empty() || (self.grows_to.is_some() && state.queue.len() >= state.idle);
         // A caller that has not called `get_ready` may block, or works without the thread.
         if self.threads && is_short && self.start(&mut state).is_err() {
             return Some(job);

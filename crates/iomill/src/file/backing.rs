@@ -100,6 +100,13 @@ pub trait Backing: fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Makes pages of a shared part its place, if it has none and `bytes` bytes are few. `write` writes all of them before any other call can.
+    /// It gets the part, and where the pages begin. Returns whether it has the place. The caller holds `FileState::grow`.
+    fn make_first_place(&self, exec: &Exec, bytes: u64, write: &dyn Fn(&Part, u64) -> Result<()>) -> Result<bool> {
+        let _always_has_one = (exec, bytes, write);
+        Ok(false)
+    }
+
     /// Whether it needs another place for `end` bytes.
     fn must_move(&self, end: u64) -> bool {
         let _never = end;
@@ -118,8 +125,8 @@ pub trait Backing: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Makes what was written to a shared part durable. `None` if it has none.
-    fn flush_shared(&self) -> Option<Result<()>> {
+    /// Makes what was written to a shared part up to a stamp durable (`sys::flushes`). `None` if it has none.
+    fn flush_shared(&self, _stamp: u64) -> Option<Result<()>> {
         None
     }
 

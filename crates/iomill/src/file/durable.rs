@@ -113,7 +113,8 @@ impl FileState {
             return Ok(false);
         }
         marked.has_begun = true;
-        if let Some(flushed) = self.backing.flush_shared() {
+        let stamp = marked.parts.iter().map(|(part, _)| part.mark.stamp()).max().unwrap_or_default();
+        if let Some(flushed) = self.backing.flush_shared(stamp) {
             marked.has_begun = false;
             flushed.inspect_err(|error| self.set_poison(error))?;
             marked.parts.clear();

@@ -20,6 +20,7 @@
 pub mod backing;
 pub mod durable;
 mod entered;
+mod first;
 mod gate;
 mod mark;
 mod parts;

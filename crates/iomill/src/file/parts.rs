@@ -9,14 +9,14 @@
 //!    when the file is closed.
 //! 3. It goes to the next place with the gate closed, and its bytes go with it. They are durable there, and then the record, before anything is
 //!    written there. So writes that have ended survive the end of the process.
-//! 4. Bytes beyond the length read as zero in every place, as in parts.
+//! 4. Bytes beyond the length read as zero in every place, as in parts. The first write fills its pages, if it goes to the drive at once (`first`).
 
 use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
 
 use super::backing::{Backing, BackingKind, Part, Place};
 use super::mark::Mark;
-use crate::catalog::{Catalog, Draft, Extent, Record, SharedPart, part_path};
+use crate::catalog::{Catalog, Draft, Extent, Given, Record, SharedPart, part_path};
 use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
@@ -139,19 +139,27 @@ impl ArrayParts {
             drive: extent.drive,
             align: shared.align(),
             reserved: AtomicU64::new(bytes_of(extent)),
-            mark: Mark::new(holds_bytes),
+            mark: Mark::in_shared(holds_bytes, Arc::clone(shared.flushes())),
         };
         Ok(Held { parts: [part].into(), small: Some((extent, shared)) })
     }
 
     /// Takes pages for a file of `bytes` bytes, which read as zero.
     fn new_pages(&self, exec: &Exec, bytes: u64) -> Result<Held> {
+        self.pages_with(exec, bytes, |part, given| {
+            if given.is_zero {
+                return Ok(());
+            }
+            write_zeros(part, start_of(given.extent), bytes_of(given.extent))
+        })
+    }
+
+    /// Takes pages for a file of `bytes` bytes. `fill` writes to all that do not read as zero.
+    fn pages_with(&self, exec: &Exec, bytes: u64, fill: impl FnOnce(&Part, Given) -> Result<()>) -> Result<Held> {
         let drive = self.record.drives[self.first_block().0];
         let given = self.catalog.give_pages(drive, bytes.div_ceil(PAGE_BYTES as u64) as u16)?;
         let held = self.pages(exec, given.extent, false).and_then(|held| {
-            if !given.is_zero {
-                write_zeros(&held.parts[0], start_of(given.extent), bytes_of(given.extent))?;
-            }
+            fill(&held.parts[0], given)?;
             Ok(held)
         });
         if held.is_err() {
@@ -254,7 +262,7 @@ impl ArrayParts {
         }
         open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("write", part, at))?;
         match &to.small {
-            Some((_, shared)) => shared.flush(),
+            Some((_, shared)) => shared.flush(shared.flushes().stamp()),
             None => open.fs().sync_data(open.handle()).map_err(|e| Error::io("sync", part.path(), e)),
         }
     }
@@ -337,6 +345,19 @@ impl Backing for ArrayParts {
         Ok(())
     }
 
+    fn make_first_place(&self, exec: &Exec, bytes: u64, write: &dyn Fn(&Part, u64) -> Result<()>) -> Result<bool> {
+        if self.count() > 0 || bytes > self.small_max() {
+            return Ok(false);
+        }
+        let held = self.pages_with(exec, bytes, |part, given| {
+            write(part, start_of(given.extent))?;
+            part.mark.set();
+            Ok(())
+        })?;
+        self.hold(held);
+        Ok(true)
+    }
+
     fn must_move(&self, end: u64) -> bool {
         self.now().and_then(Held::extent).is_some_and(|extent| end > bytes_of(extent))
     }
@@ -386,9 +407,9 @@ impl Backing for ArrayParts {
         Ok(())
     }
 
-    fn flush_shared(&self) -> Option<Result<()>> {
+    fn flush_shared(&self, stamp: u64) -> Option<Result<()>> {
         let (_, shared) = self.now()?.small.as_ref()?;
-        Some(shared.flush())
+        Some(shared.flush(stamp))
     }
 
     fn sync_changes(&self) -> Result<()> {

@@ -48,6 +48,39 @@ impl OpenFiles {
         }
     }
 
+    /// The same where it takes no call of the system, and waits for no other thread. `None` where it may.
+    pub fn open_at_once(
+        &self,
+        catalog: &Arc<Catalog>,
+        pager: Option<&Arc<Pager>>,
+        name: &str,
+        owner: &ArrayRef,
+    ) -> Result<Option<OpenRef>> {
+        self.exec.check_home()?;
+        let number = catalog.number(name)?;
+        let id = catalog.id_of(number);
+        let entry = match self.table.look(&id)? {
+            Found::Closed(entry) => entry,
+            Found::OnItsWay => return Ok(None),
+            Found::Open(file) => return Ok(Some(OpenRef::new(file))),
+        };
+        let record = catalog.numbered(number).filter(|record| record.is_live() && !record.has_parts);
+        record.map(|record| self.open_record(catalog, pager, &record, entry, owner)).transpose()
+    }
+
+    fn open_record(
+        &self,
+        catalog: &Arc<Catalog>,
+        pager: Option<&Arc<Pager>>,
+        record: &Arc<Record>,
+        entry: Entry<OpenFile>,
+        owner: &ArrayRef,
+    ) -> Result<OpenRef> {
+        let file = FileState::open(&self.exec, catalog, record, None)?;
+        let ending = catalog.is_writer().then(|| Ending::new(catalog, record.number, None));
+        Ok(self.enter(file, pager, record.id, entry, ending, owner))
+    }
+
     /// Opens the file with this number. `None` if it has lost its name since.
     pub fn open_numbered(
         &self,
@@ -71,9 +104,7 @@ impl OpenFiles {
             let Some(record) = catalog.numbered(number).filter(|record| record.is_live()) else {
                 return Ok(None);
             };
-            let file = FileState::open(&self.exec, catalog, &record, None)?;
-            let ending = catalog.is_writer().then(|| Ending::new(catalog, number, None));
-            return Ok(Some(self.enter(file, pager, id, entry, ending, owner)));
+            return self.open_record(catalog, pager, &record, entry, owner).map(Some);
         }
     }
 

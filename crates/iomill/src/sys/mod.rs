@@ -5,6 +5,7 @@ pub mod clock;
 pub mod cpu;
 pub mod errno;
 pub mod fair;
+pub mod flushes;
 pub mod fs;
 pub mod grown;
 pub mod limits;

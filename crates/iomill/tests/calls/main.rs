@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod ahead;
+mod answers;
 mod counters;
 mod drafts;
 mod edges;

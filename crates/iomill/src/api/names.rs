@@ -1,0 +1,180 @@
+//! Calls of an [`Array`] that change names and attributes, each as a blocking call and as a future. Non-goals: contents (`draft`).
+
+use std::sync::Arc;
+
+use super::answer::{Answer, Change, begin, make};
+use super::array::{Array, ArrayInner};
+use super::file::File;
+use super::options::Layout;
+use super::setup;
+use crate::catalog::Queued;
+use crate::error::{Error, Result};
+use crate::exec::pools::check_may_block;
+
+/// Futures of these calls that wait at the same time share flushes. [`Answer`] has more.
+impl Array {
+    /// Creates a file of length 0 and opens it. The creation is durable, unless [`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes)
+    /// is off. An error if the name exists.
+    pub fn create_file(&self, name: &str, layout: Layout) -> Result<File> {
+        check_may_block("create_file")?;
+        make(Creation { name, layout }, self)
+    }
+
+    /// [`Array::create_file`] as a future.
+    pub fn create_file_async(&self, name: &str, layout: Layout) -> Answer<File> {
+        begin(Creation { name: name.to_owned(), layout }, self, false)
+    }
+
+    /// Deletes a file. When this returns, the name is durably gone. Handles that have the file open keep what it holds, as on POSIX. Its
+    /// space is free when the last of them is closed.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        check_may_block("delete")?;
+        make(Deletion { name }, self)
+    }
+
+    /// [`Array::delete`] as a future.
+    pub fn delete_async(&self, name: &str) -> Answer<()> {
+        begin(Deletion { name: name.to_owned() }, self, false)
+    }
+
+    /// Renames a file, and replaces the one at `to` if there is one, durably. Handles keep what they have: those of the replaced file hold it
+    /// until they are closed.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_may_block("rename")?;
+        make(Renaming { from, to }, self)
+    }
+
+    /// [`Array::rename`] as a future.
+    pub fn rename_async(&self, from: &str, to: &str) -> Answer<()> {
+        begin(Renaming { from: from.to_owned(), to: to.to_owned() }, self, false)
+    }
+
+    /// Sets an attribute of a file, durably. `None` removes it.
+    pub fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
+        check_may_block("set_attribute")?;
+        make(NewAttribute { name, key, value }, self)
+    }
+
+    /// [`Array::set_attribute`] as a future.
+    pub fn set_attribute_async(&self, name: &str, key: &str, value: Option<&str>) -> Answer<()> {
+        let change = NewAttribute { name: name.to_owned(), key: key.to_owned(), value: value.map(str::to_owned) };
+        begin(change, self, false)
+    }
+
+    /// Makes all changes of names and attributes durable
+    /// ([`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes) says which wait for that). Bytes of files are made durable by
+    /// [`File::sync`]. On an array that is open for reading it does nothing.
+    pub fn sync(&self) -> Result<()> {
+        check_may_block("sync")?;
+        let array = self.open_inner()?;
+        if array.catalog.is_writer() { array.catalog.sync_changes() } else { Ok(()) }
+    }
+
+    /// [`Array::sync`] as a future.
+    pub fn sync_async(&self) -> Answer<()> {
+        let array = self.clone();
+        self.answer_later(move |promise| {
+            let synced = array.sync();
+            drop(array);
+            promise.keep(synced);
+        })
+    }
+}
+
+struct Creation<N> {
+    name: N,
+    layout: Layout,
+}
+
+impl<N: AsRef<str>> Change for Creation<N> {
+    type Content = ();
+    type Found = u64;
+    type Output = File;
+
+    fn write(&mut self, _: &Array) -> Result<()> {
+        Ok(())
+    }
+
+    fn queue(&self, array: &ArrayInner, (): &()) -> Result<Queued<u64>> {
+        let spec = setup::file_spec(&array.options, &array.catalog, self.layout.clone())?;
+        array.catalog.queue_create(self.name.as_ref(), &spec)
+    }
+
+    fn end(self, array: &Arc<ArrayInner>, (): (), number: u64) -> Result<File> {
+        // Another thread may have deleted it.
+        array.try_number(number)?.ok_or_else(|| Error::NotFound { name: self.name.as_ref().to_owned() })
+    }
+}
+
+struct Deletion<N> {
+    name: N,
+}
+
+impl<N: AsRef<str>> Change for Deletion<N> {
+    type Content = ();
+    type Found = u64;
+    type Output = ();
+
+    fn write(&mut self, _: &Array) -> Result<()> {
+        Ok(())
+    }
+
+    fn queue(&self, array: &ArrayInner, (): &()) -> Result<Queued<u64>> {
+        array.catalog.queue_delete(self.name.as_ref())
+    }
+
+    fn end(self, array: &Arc<ArrayInner>, (): (), number: u64) -> Result<()> {
+        array.files.remove(&array.catalog, number);
+        Ok(())
+    }
+}
+
+struct Renaming<N> {
+    from: N,
+    to: N,
+}
+
+impl<N: AsRef<str>> Change for Renaming<N> {
+    type Content = ();
+    /// The file that was replaced.
+    type Found = Option<u64>;
+    type Output = ();
+
+    fn write(&mut self, _: &Array) -> Result<()> {
+        Ok(())
+    }
+
+    fn queue(&self, array: &ArrayInner, (): &()) -> Result<Queued<Option<u64>>> {
+        array.catalog.queue_rename(self.from.as_ref(), self.to.as_ref())
+    }
+
+    fn end(self, array: &Arc<ArrayInner>, (): (), victim: Option<u64>) -> Result<()> {
+        victim.into_iter().for_each(|victim| array.files.remove(&array.catalog, victim));
+        Ok(())
+    }
+}
+
+struct NewAttribute<N> {
+    name: N,
+    key: N,
+    value: Option<N>,
+}
+
+impl<N: AsRef<str>> Change for NewAttribute<N> {
+    type Content = ();
+    type Found = ();
+    type Output = ();
+
+    fn write(&mut self, _: &Array) -> Result<()> {
+        Ok(())
+    }
+
+    fn queue(&self, array: &ArrayInner, (): &()) -> Result<Queued<()>> {
+        let value = self.value.as_ref().map(AsRef::as_ref);
+        array.catalog.queue_attribute(self.name.as_ref(), self.key.as_ref(), value)
+    }
+
+    fn end(self, _: &Arc<ArrayInner>, (): (), (): ()) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! [`Turns`]: jobs that share what they wait for. A thread takes all jobs that have come and does each step of all of them. So their last steps
+//! share a flush. Non-goals: what the steps are.
+//!
+//! Rules:
+//! 1. One thread at a time takes jobs. Jobs that come meanwhile have the next turn.
+//! 2. A step of a job begins when the step before it has ended for all jobs of the turn.
+//! 3. A panic of a job ends that job only. What it held is dropped, which breaks its promise.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::pools::Pool;
+use crate::error::Result;
+use crate::sys::sync::{Mutex, lock};
+
+/// Most jobs of a turn. More of them delay the first ones, and hardly save flushes.
+const TURN_JOBS: usize = 256;
+
+/// A job in steps.
+pub trait Job: Send {
+    /// What may take a while, and comes before the shared flushes.
+    fn write(&mut self);
+
+    /// Queues what the last step makes durable.
+    fn queue(&mut self);
+
+    /// Makes it durable, together with what other jobs have queued, and tells its caller.
+    fn end(self: Box<Self>);
+}
+
+/// See the module.
+pub struct Turns {
+    pool: Pool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: Vec<Box<dyn Job>>,
+    /// A thread takes turns, or is about to.
+    is_running: bool,
+}
+
+impl Turns {
+    /// Nothing is started yet.
+    pub fn new(threads: bool) -> Turns {
+        Turns { pool: Pool::new(threads, "change"), state: Mutex::default() }
+    }
+
+    /// Starts the thread, unless it runs already. A call that needs it does this first, so that it can report an error.
+    pub fn get_ready(&self) -> Result<()> {
+        self.pool.get_ready()
+    }
+
+    /// Adds a job.
+    pub fn push(self: &Arc<Self>, job: Box<dyn Job>) {
+        if self.add(job) {
+            let turns = Arc::clone(self);
+            self.pool.run(Box::new(move || turns.serve()));
+        }
+    }
+
+    /// Queues a job. Whether a thread must begin to serve.
+    fn add(&self, job: Box<dyn Job>) -> bool {
+        let mut state = lock(&self.state);
+        state.jobs.push(job);
+        !std::mem::replace(&mut state.is_running, true)
+    }
+
+    fn serve(&self) {
+        loop {
+            let jobs = {
+                let mut state = lock(&self.state);
+                let count = state.jobs.len().min(TURN_JOBS);
+                // Rule 1. Under the lock, so that no job comes between the look and this.
+                state.is_running = count > 0;
+                state.jobs.drain(..count).collect::<Vec<_>>()
+            };
+            if jobs.is_empty() {
+                return;
+            }
+            take_turn(jobs);
+        }
+    }
+
+    /// Has the jobs done that are queued, in a process without threads. Returns `false` if there are none.
+    pub fn step(&self) -> bool {
+        self.pool.step()
+    }
+
+    /// Does what is queued, then ends the thread.
+    pub fn stop(&self) {
+        self.pool.stop();
+    }
+}
+
+fn take_turn(jobs: Vec<Box<dyn Job>>) {
+    // Rule 3. The panic message has been printed.
+    let survives =
+        |job: &mut Box<dyn Job>, step: fn(&mut dyn Job)| catch_unwind(AssertUnwindSafe(|| step(&mut **job))).is_ok();
+    let mut jobs = jobs;
+    jobs.retain_mut(|job| survives(job, |job| job.write()));
+    jobs.retain_mut(|job| survives(job, |job| job.queue()));
+    for job in jobs {
+        let _ = catch_unwind(AssertUnwindSafe(|| job.end()));
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    struct Noted {
+        name: char,
+        notes: Sender<(char, char)>,
+        /// The first step waits for it.
+        until: Option<Receiver<()>>,
+        panics: bool,
+    }
+
+    impl Job for Noted {
+        fn write(&mut self) {
+            self.notes.send((self.name, 'w')).unwrap();
+            if let Some(until) = self.until.take() {
+                until.recv().unwrap();
+            }
+        }
+
+        fn queue(&mut self) {
+            assert!(!self.panics, "as the test wants");
+            self.notes.send((self.name, 'q')).unwrap();
+        }
+
+        fn end(self: Box<Self>) {
+            self.notes.send((self.name, 'e')).unwrap();
+        }
+    }
+
+    #[test]
+    fn jobs_that_come_meanwhile_share_a_turn() {
+        let turns = Arc::new(Turns::new(true));
+        let (notes, noted) = channel();
+        let (go_on, until) = channel();
+        let job = |name, until, panics| Box::new(Noted { name, notes: notes.clone(), until, panics });
+        turns.push(job('a', Some(until), false));
+        assert_eq!(noted.recv().unwrap(), ('a', 'w'));
+        turns.push(job('b', None, false));
+        turns.push(job('c', None, true));
+        turns.push(job('d', None, false));
+        go_on.send(()).unwrap();
+        turns.stop();
+        drop(notes);
+        let order: String = noted.iter().map(|(name, step)| format!("{name}{step} ")).collect();
+        assert_eq!(order, "aq ae bw cw dw bq dq be de ");
+    }
+
+    #[test]
+    fn after_the_stop_a_job_is_done_by_its_caller() {
+        let turns = Arc::new(Turns::new(true));
+        turns.stop();
+        let (notes, noted) = channel();
+        turns.push(Box::new(Noted { name: 'a', notes, until: None, panics: false }));
+        assert_eq!(noted.iter().count(), 3);
+    }
+}
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use loom::sync::Arc as LoomArc;
+    use loom::thread;
+
+    use super::*;
+    use crate::sys::sync::{AtomicU32, Ordering, model};
+
+    #[derive(Default)]
+    struct Seen {
+        inside: AtomicU32,
+        done: AtomicU32,
+    }
+
+    struct Counted(LoomArc<Seen>);
+
+    impl Job for Counted {
+        fn write(&mut self) {
+            assert_eq!(self.0.inside.fetch_add(1, Ordering::Relaxed), 0, "two threads take turns");
+            self.0.inside.fetch_sub(1, Ordering::Relaxed);
+        }
+
+        fn queue(&mut self) {}
+
+        fn end(self: Box<Self>) {
+            self.0.done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Each job is done, and one thread at a time takes turns (rule 1). The thread that adds a job serves where the pool would.
+    ///
+    /// Seen to fail when `serve` noted its end after it had given up the lock, and when `add` let each thread serve.
+    #[test]
+    fn loom_turns_do_every_job() {
+        model(|| {
+            let (turns, seen) = (LoomArc::new(Turns::new(true)), LoomArc::new(Seen::default()));
+            let add = |turns: &Turns, seen: &LoomArc<Seen>| {
+                if turns.add(Box::new(Counted(LoomArc::clone(seen)))) {
+                    turns.serve();
+                }
+            };
+            let (theirs, counts) = (LoomArc::clone(&turns), LoomArc::clone(&seen));
+            let other = thread::spawn(move || add(&theirs, &counts));
+            add(&turns, &seen);
+            add(&turns, &seen);
+            other.join().unwrap();
+            assert_eq!(seen.done.load(Ordering::Relaxed), 3);
+        });
+    }
+}

@@ -1,0 +1,125 @@
+//! Calls of the array as futures, on the machine. What they do is what the blocking calls do.
+
+use std::path::PathBuf;
+
+use iomill::{Array, ArrayOptions, Error, Layout, Mode, PutOptions, When};
+use pollster::block_on;
+use tempfile::TempDir;
+
+fn drives(root: &TempDir) -> Vec<PathBuf> {
+    let drives: Vec<_> = (0..2).map(|n| root.path().join(format!("ssd{n}"))).collect();
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    drives
+}
+
+#[test]
+fn they_do_what_the_calls_do() {
+    for mode in [Mode::Auto, Mode::Inline, Mode::DriveThreads] {
+        for cache_bytes in [0, 4 << 20] {
+            for root in super::places() {
+                let options = ArrayOptions::new().mode(mode).cache_bytes(cache_bytes);
+                let array = options.clone().create(drives(&root)).unwrap();
+                block_on(use_all(&array));
+                if cache_bytes > 0 {
+                    block_on(array.resize_cache_async(2 << 20)).unwrap();
+                    assert!(array.counters().cache_bytes <= 2 << 20);
+                }
+                block_on(array.clone().close_async()).unwrap();
+                assert!(matches!(block_on(array.put_async("late", [1], &PutOptions::new())), Err(Error::Closed)));
+                assert!(matches!(block_on(array.open_file_async("large")), Err(Error::Closed)));
+                assert!(matches!(block_on(array.close_async()), Err(Error::Closed)));
+                let array = options.open(root.path().join("ssd1")).unwrap();
+                assert_eq!(array.list(""), ["copy", "large", "renamed"]);
+                assert_eq!(array.stat("renamed").unwrap().attributes["key"], "value");
+                assert_eq!(array.open_file("large").unwrap().len(), 300_000);
+                array.close().unwrap();
+            }
+        }
+    }
+}
+
+async fn use_all(array: &Array) {
+    let file = array.create_file_async("first", Layout::default()).await.unwrap();
+    file.write(vec![1; 5000], 0).await.unwrap();
+    file.set_len_async(4000).await.unwrap();
+    file.close_async().await.unwrap();
+    assert!(matches!(array.create_file_async("first", Layout::default()).await, Err(Error::Exists { .. })));
+    array.set_attribute_async("first", "key", Some("value")).await.unwrap();
+    array.rename_async("first", "renamed").await.unwrap();
+    assert!(matches!(array.open_file_async("first").await, Err(Error::NotFound { .. })));
+    let file = array.open_file_async("renamed").await.unwrap();
+    assert_eq!(file.read(0, 5000).await.unwrap(), [1; 4000]);
+    let copied = array.copy_async("renamed", "copy", When::Absent).await.unwrap();
+    assert_eq!((copied.len_bytes, &copied.attributes["key"][..]), (4000, "value"));
+    let put = array.put_async("large", vec![2; 300_000], &PutOptions::new()).await.unwrap();
+    assert_eq!((put.len_bytes, put.version), (300_000, array.stat("large").unwrap().version));
+    let large = array.open_file_async("large").await.unwrap();
+    assert_eq!(large.read(299_990, 100).await.unwrap(), [2; 10]);
+    let draft = array.draft(Layout::default()).unwrap();
+    draft.file().write(vec![3; 70_000], 0).await.unwrap();
+    assert!(matches!(draft.publish_async("copy", When::Absent).await, Err(Error::Exists { .. })));
+    draft.publish_async("drafted", When::Absent).await.unwrap();
+    drop(draft);
+    assert_eq!(array.open_file_async("drafted").await.unwrap().len(), 70_000);
+    array.delete_async("drafted").await.unwrap();
+    array.sync_async().await.unwrap();
+    assert!(matches!(array.delete_async("drafted").await, Err(Error::NotFound { .. })));
+}
+
+/// The calls of many tasks at once, beside blocking calls, and futures that are dropped at once.
+#[test]
+fn from_many_tasks() {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = ArrayOptions::new().create(drives(&root)).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let task = |n: u32| {
+        let array = array.clone();
+        async move {
+            let (name, other) = (format!("file {n}"), format!("other {n}"));
+            array.put_async(&name, vec![n as u8; 3000 + n as usize], &PutOptions::new()).await.unwrap();
+            let file = array.open_file_async(&name).await.unwrap();
+            assert_eq!(file.read(0, 9000).await.unwrap(), vec![n as u8; 3000 + n as usize]);
+            drop(array.put_async(&other, vec![0; 10], &PutOptions::new()));
+            array.rename_async(&name, &format!("new {n}")).await.unwrap();
+            if n % 2 == 0 {
+                array.delete_async(&format!("new {n}")).await.unwrap();
+            }
+        }
+    };
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..200).map(|n| tokio::spawn(task(n))).collect();
+        for n in 0..50 {
+            let name = format!("blocking {n}");
+            array.put(&name, &[1; 4096], &PutOptions::new()).unwrap();
+            array.delete(&name).unwrap();
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    // Those that nothing waits for are done when the array is closed.
+    array.close().unwrap();
+    let array = Array::open(root.path().join("ssd0")).unwrap();
+    assert_eq!((array.list("new ").len(), array.list("other ").len(), array.list("").len()), (100, 200, 300));
+    array.close().unwrap();
+}
+
+/// In a callback the blocking calls are errors, and these are not.
+#[test]
+fn from_a_callback() {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = ArrayOptions::new().create(drives(&root)).unwrap();
+    let file = array.create_file("file", Layout::default()).unwrap();
+    file.write_at(&[1; 100], 0).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let inner = array.clone();
+    let callback = move |_| {
+        assert!(matches!(inner.delete("file"), Err(Error::BlockingCall { .. })));
+        tell.send(inner.delete_async("file")).unwrap();
+    };
+    file.submit(vec![iomill::Request::Read { offset: 0, len: 100 }], callback).unwrap();
+    block_on(told.recv().unwrap()).unwrap();
+    assert!(array.list("").is_empty());
+    drop(file);
+    array.close().unwrap();
+}
