@@ -265,8 +265,7 @@ impl Array {
         content: impl AsRef<[u8]> + Send + 'static,
         options: &PutOptions,
     ) -> Answer<FileStat> {
-        let is_long = content.as_ref().len() as u64 > SMALL_MAX_BYTES;
-        begin(Put { name: name.to_owned(), content, options: options.clone() }, self, is_long)
+        begin(Put { name: name.to_owned(), content, options: options.clone() }, self, true)
     }
 
     /// Makes a file with the content, the layout and the attributes of another one, durably and as a whole. It moves 8 MiB at a time, through

@@ -348,7 +348,7 @@ impl Layout {
         Layout { kind, block_bytes: DEFAULT_BLOCK_BYTES, drives: None }
     }
 
-    /// Block b on drive b mod n.
+    /// Block b on drive b mod n. Files begin with all drives in turn, so small files are on all of them.
     pub fn striping() -> Layout {
         Layout::new(LayoutKind::Striping)
     }

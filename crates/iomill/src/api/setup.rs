@@ -14,11 +14,15 @@ use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::exec::CpusOfDrives;
 use crate::exec::roles::NodeRoles;
+use crate::layout::LayoutKind;
 use crate::sys::cpu;
 use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs, Handle};
 
 /// Most slots of one thread over all drives: an io_uring takes no more.
 const IN_FLIGHT_MAX: usize = 65_000;
+
+/// So many files one after the other begin with the same drive. Those that are made at the same time share its flush.
+const FILES_TO_A_DRIVE: u64 = 64;
 
 /// Largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
@@ -78,7 +82,7 @@ pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, layout: Layout) -> R
     check_block_bytes(layout.block_bytes)?;
     let drives = match layout.drives {
         Some(drives) => check_drives(drives, catalog)?,
-        None => (0..catalog.drives().len() as u16).collect(),
+        None => drives_in_turn(catalog, layout.kind),
     };
     let mut key = [0; 8];
     let random = options.platform.random(&mut key);
@@ -90,6 +94,17 @@ pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, layout: Layout) -> R
         key: u64::from_le_bytes(key),
         weights: options.weights_of_files(catalog),
     })
+}
+
+/// All drives. A file that is striped begins with the first of them, where a small file has all of its bytes. So files begin with the drives in
+/// turn. The hash layout begins anywhere.
+fn drives_in_turn(catalog: &Catalog, kind: LayoutKind) -> Vec<u16> {
+    let mut drives: Vec<u16> = (0..catalog.drives().len() as u16).collect();
+    if kind != LayoutKind::Hash {
+        let turn = catalog.next_number() / FILES_TO_A_DRIVE % drives.len() as u64;
+        drives.rotate_left(turn as usize);
+    }
+    drives
 }
 
 /// An error unless the list names drives of the array, each at most once.

@@ -189,6 +189,11 @@ impl Catalog {
         self.with_files(|files| files.len() - files.dying().count())
     }
 
+    /// The number that the next file has, unless another thread makes one before.
+    pub fn next_number(&self) -> u64 {
+        self.with_files(Files::next_number)
+    }
+
     /// The number of the file of that name.
     pub fn number(&self, name: &str) -> Result<u64> {
         self.check_known()?;

@@ -284,3 +284,24 @@ fn the_last_handle_of_a_deleted_file_frees_its_space() {
     array.close().unwrap();
     assert_clean(&drives);
 }
+
+/// All small files were on the first drive of the array.
+#[test]
+fn small_files_are_on_all_drives() {
+    let (_dir, drives) = drives(3);
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    let mut begin_with = [0; 3];
+    for file in 0..600 {
+        let name = format!("f{file}");
+        for layout in [Layout::striping(), Layout::rotated()] {
+            let stat = array.put(&name, &[1; 100], &PutOptions::new().layout(layout)).unwrap();
+            begin_with[usize::from(stat.drives[0])] += 1;
+            assert_eq!(stat.drives.iter().sum::<u16>(), 3, "{:?}", stat.drives);
+        }
+    }
+    assert!(begin_with.iter().all(|&files| files > 300), "{begin_with:?}");
+    let named = array.put("named", &[1; 100], &PutOptions::new().layout(Layout::striping().drives([2, 1]))).unwrap();
+    assert_eq!(named.drives, [2, 1]);
+    array.close().unwrap();
+    assert_clean(&drives);
+}
