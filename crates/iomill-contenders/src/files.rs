@@ -344,30 +344,26 @@ fn delete(slice: &Slice<'_>, (store, array): (&dyn Store, Option<&Array>), files
 /// Gives each file another name, and then its own again. A thread has files of its own.
 fn rename(slice: &Slice<'_>, store: &dyn Store, pool: &[String]) -> Result<Sample> {
     let threads = slice.threads;
-    threads::run(
-        slice,
-        |index| Ok(index),
-        |index, stop: &AtomicBool| {
-            let mut count = Count::new()?;
-            let own: Vec<&String> = pool.iter().skip(*index).step_by(threads).collect();
-            let rename = |from: &str, to: &str, count: &mut Count| {
-                let start = Instant::now();
-                store.rename(from, to)?;
-                count.record(start.elapsed());
-                count.ops += 1;
-                Ok::<(), Error>(())
-            };
-            for name in own.iter().cycle() {
-                if !goes_on(count.ops, stop) {
-                    break;
-                }
-                let other = format!("{name}-renamed");
-                rename(name, &other, &mut count)?;
-                rename(&other, name, &mut count)?;
+    threads::run(slice, Ok, |index, stop: &AtomicBool| {
+        let mut count = Count::new()?;
+        let own: Vec<&String> = pool.iter().skip(*index).step_by(threads).collect();
+        let rename = |from: &str, to: &str, count: &mut Count| {
+            let start = Instant::now();
+            store.rename(from, to)?;
+            count.record(start.elapsed());
+            count.ops += 1;
+            Ok::<(), Error>(())
+        };
+        for name in own.iter().cycle() {
+            if !goes_on(count.ops, stop) {
+                break;
             }
-            Ok(count)
-        },
-    )
+            let other = format!("{name}-renamed");
+            rename(name, &other, &mut count)?;
+            rename(&other, name, &mut count)?;
+        }
+        Ok(count)
+    })
 }
 
 /// Operations that change nothing.

@@ -43,18 +43,20 @@ fn well<T>(array: &Array, answers: impl IntoIterator<Item = Answer<T>>) -> Vec<T
 #[test]
 fn futures_share_flushes() {
     let world = World::new(1).with_drives(2, DriveModel::default());
+    // All begin with the first drive.
+    let on_one = PutOptions::new().layout(Layout::striping().drives([0, 1]));
     for cache_bytes in [0, 1 << 20] {
         let array = options(&world).cache_bytes(cache_bytes);
         let array = if cache_bytes == 0 { array.create(world.paths()) } else { array.open(world.path(0)) }.unwrap();
         // These make room for others.
-        well(&array, names().map(|name| array.put_async(&name, [1; 5000], &PutOptions::new())));
+        well(&array, names().map(|name| array.put_async(&name, [1; 5000], &on_one)));
         let flushes_of = |what: &dyn Fn()| {
             let before = world.flushes();
             what();
             world.flushes() - before
         };
         let put = || {
-            let put = |name: String| array.put_async(&name, [2; 5000], &PutOptions::new());
+            let put = |name: String| array.put_async(&name, [2; 5000], &on_one);
             let stats = well(&array, names().map(put));
             assert!(stats.iter().all(|stat| stat.len_bytes == 5000));
         };

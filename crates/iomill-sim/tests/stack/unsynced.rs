@@ -149,8 +149,10 @@ fn a_deleted_file_keeps_its_space_until_its_deletion_is_durable() {
 fn deletes_share_a_flush() {
     let (world, array) = made(7);
     let count = 1000;
+    // All begin with the first drive.
+    let options = PutOptions::new().layout(Layout::striping().drives([0, 1]));
     for file in 0..count {
-        array.put(&format!("{file}"), &[5; 100], &PutOptions::new()).unwrap();
+        array.put(&format!("{file}"), &[5; 100], &options).unwrap();
     }
     array.sync().unwrap();
     let shared = |world: &World| {
@@ -164,7 +166,7 @@ fn deletes_share_a_flush() {
     array.sync().unwrap();
     assert_eq!(array.unnamed_pages(), 0);
     for file in 0..count {
-        array.put(&format!("{file}"), &[6; 100], &PutOptions::new()).unwrap();
+        array.put(&format!("{file}"), &[6; 100], &options).unwrap();
     }
     assert_eq!(shared(&world), before, "pages of deleted files are not used again");
     assert_clean_beside(&world, array);

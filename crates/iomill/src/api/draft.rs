@@ -3,15 +3,18 @@
 
 use std::sync::Arc;
 
-use super::answer::{Answer, Change, begin, make};
+use super::answer::Answer;
 use super::array::{Array, ArrayInner};
+use super::change::{Change, begin, make};
 use super::file::File;
 use super::info::FileStat;
 use super::options::Layout;
 use super::setup;
 use crate::catalog::{self, Queued, Record, When};
 use crate::error::{Error, Result};
+use crate::exec::PageWrite;
 use crate::exec::pools::check_may_block;
+use crate::file::backing::FirstPlace;
 use crate::sys::memory::PageBuf;
 
 /// A copy moves so many bytes at a time.
@@ -170,31 +173,63 @@ struct Put<N, C> {
     name: N,
     content: C,
     options: PutOptions,
+    /// Whether a small content is written together with others.
+    shares_writes: bool,
+}
+
+/// The draft of a put, and the pages that it gets if its content is still to be written.
+struct Written {
+    pages: Option<FirstPlace>,
+    draft: Draft,
+}
+
+impl<N: AsRef<str>, C: AsRef<[u8]>> Put<N, C> {
+    fn write_alone(&self, draft: &Draft) -> Result<()> {
+        draft.file().write_at(self.content.as_ref(), 0)?;
+        draft.prepare()
+    }
 }
 
 impl<N: AsRef<str>, C: AsRef<[u8]>> Change for Put<N, C> {
-    type Content = Draft;
+    type Content = Written;
     type Found = Option<u64>;
     type Output = FileStat;
 
-    fn write(&mut self, array: &Array) -> Result<Draft> {
+    fn write(&mut self, array: &Array) -> Result<Written> {
         array.open_inner()?.catalog.check_condition(self.name.as_ref(), self.options.when)?;
         let draft = array.draft(self.options.layout.clone())?;
         for (key, value) in &self.options.attributes {
             draft.set_attribute(key, Some(value))?;
         }
-        let content = self.content.as_ref();
-        draft.file().write_at(content, 0)?;
-        draft.prepare()?;
-        Ok(draft)
+        // With a cache the content is to be in it.
+        let open = &draft.file().state;
+        let shares = self.shares_writes && open.paged.is_none();
+        let pages = if shares { open.file.give_first(self.content.as_ref().len())? } else { None };
+        if pages.is_none() {
+            self.write_alone(&draft)?;
+        }
+        Ok(Written { pages, draft })
     }
 
-    fn queue(&self, array: &ArrayInner, draft: &Draft) -> Result<Queued<Option<u64>>> {
-        draft.queue(array, self.name.as_ref(), self.options.when)
+    fn pages<'a>(&'a self, written: &'a Written) -> Option<PageWrite<'a>> {
+        Some(PageWrite::first(written.pages.as_ref()?, self.content.as_ref()))
     }
 
-    fn end(self, array: &Arc<ArrayInner>, draft: Draft, victim: Option<u64>) -> Result<FileStat> {
-        draft.end(array, self.name.as_ref(), victim)
+    fn end_pages(&self, written: &mut Written, are_written: bool) -> Result<()> {
+        let Some(pages) = written.pages.take() else { return Ok(()) };
+        let file = &written.draft.file().state.file;
+        if are_written && file.take_first(pages, self.content.as_ref().len()) {
+            return Ok(());
+        }
+        self.write_alone(&written.draft)
+    }
+
+    fn queue(&self, array: &ArrayInner, written: &Written) -> Result<Queued<Option<u64>>> {
+        written.draft.queue(array, self.name.as_ref(), self.options.when)
+    }
+
+    fn end(self, array: &Arc<ArrayInner>, written: Written, victim: Option<u64>) -> Result<FileStat> {
+        written.draft.end(array, self.name.as_ref(), victim)
     }
 }
 
@@ -255,7 +290,7 @@ impl Array {
     /// A small file costs two flushes. [`Error::Exists`] and [`Error::Conflict`] if the condition of the options does not hold.
     pub fn put(&self, name: &str, content: &[u8], options: &PutOptions) -> Result<FileStat> {
         check_may_block("put")?;
-        make(Put { name, content, options: options.clone() }, self)
+        make(Put { name, content, options: options.clone(), shares_writes: false }, self)
     }
 
     /// [`Array::put`] as a future. Futures that wait at the same time share flushes.
@@ -265,7 +300,10 @@ impl Array {
         content: impl AsRef<[u8]> + Send + 'static,
         options: &PutOptions,
     ) -> Answer<FileStat> {
-        begin(Put { name: name.to_owned(), content, options: options.clone() }, self, true)
+        let is_small = content.as_ref().len() as u64 <= SMALL_MAX_BYTES;
+        let shares_writes = is_small && self.inner.pager.is_none();
+        let put = Put { name: name.to_owned(), content, options: options.clone(), shares_writes };
+        begin(put, self, !shares_writes)
     }
 
     /// Makes a file with the content, the layout and the attributes of another one, durably and as a whole. It moves 8 MiB at a time, through

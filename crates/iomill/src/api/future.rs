@@ -5,11 +5,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use super::answer::FutureState;
 use super::file::{File, check_sizes, sum_of_lengths};
-use crate::error::{Error, Result};
-use crate::exec::{Promised, promise};
+use crate::error::Result;
+use crate::exec::promise;
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester};
-use crate::sys::process::Home;
 
 pub use crate::pager::batch::Request;
 
@@ -118,39 +118,6 @@ impl File {
         match self.requester().begin(batch, BatchReceiver::promise(promise)) {
             Ok(()) => FutureState::later(promised),
             Err(error) => FutureState::now(Err(error)),
-        }
-    }
-}
-
-/// What a future waits for.
-#[derive(Debug)]
-pub(super) struct FutureState<T> {
-    /// The result, if it is there already: why it could not begin.
-    now: Option<Result<T>>,
-    later: Option<Promised<Result<T>>>,
-    /// The process that began it.
-    home: Home,
-}
-
-impl<T> FutureState<T> {
-    pub fn now(result: Result<T>) -> FutureState<T> {
-        FutureState { now: Some(result), later: None, home: Home::here() }
-    }
-
-    pub fn later(promised: Promised<Result<T>>) -> FutureState<T> {
-        FutureState { now: None, later: Some(promised), home: Home::here() }
-    }
-
-    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
-        if !self.home.is_here() {
-            // Rule 3 of the fork (`exec`).
-            std::mem::forget(self.later.take());
-            return Poll::Ready(Err(Error::Forked));
-        }
-        match (self.now.take(), &mut self.later) {
-            (Some(result), _) => Poll::Ready(result),
-            (None, Some(promised)) => Pin::new(promised).poll(context).map(|kept| kept.and_then(|result| result)),
-            (None, None) => Poll::Ready(Err(Error::invalid("a future", "polled again after it resolved"))),
         }
     }
 }

@@ -6,6 +6,7 @@ mod answer;
 mod array;
 mod buffer;
 mod by_hand;
+mod change;
 mod check;
 mod child;
 mod cursor;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::answer::{Answer, Change, begin, make};
+use super::answer::Answer;
 use super::array::{Array, ArrayInner};
+use super::change::{Change, begin, make};
 use super::file::File;
 use super::options::Layout;
 use super::setup;

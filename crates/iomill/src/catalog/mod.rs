@@ -62,7 +62,7 @@ pub use log::record::{BLOCK_MAX_BYTES, Extent, PAGE_BYTES};
 pub use name::{ATTRIBUTE_KEY_MAX_BYTES, NAME_MAX_BYTES, check_attribute_key, check_name};
 pub use problem::{Problem, Severity};
 pub use record::{FileSpec, Record, part_path};
-pub use small::{Given, SharedPart, shared_path};
+pub use small::{SharedPart, shared_path};
 pub use store::Drive;
 pub use text::TextError;
 

@@ -27,6 +27,7 @@ pub mod contexts;
 mod drive_threads;
 mod io;
 mod notices;
+mod pages;
 pub mod pools;
 mod promise;
 pub mod roles;
@@ -58,6 +59,7 @@ use pools::Pool;
 use turns::Turns;
 
 pub use io::{FirstFailure, Io, Landing, Sink, Within, both, failure};
+pub use pages::PageWrite;
 pub use promise::{Promise, Promised, promise};
 
 /// How long a thread sleeps before it looks again at what another thread does.
@@ -272,7 +274,7 @@ impl Exec {
 
     /// Gives other work time: steps a simulation, or sleeps a little.
     pub fn pause(&self) {
-        if !self.callbacks.step() && !self.changes.step() && !self.waits.step() {
+        if !self.callbacks.step() && !self.waits.step() && !self.changes.step() {
             self.pause_for_io();
         }
     }

@@ -1,5 +1,5 @@
-//! [`Turns`]: jobs that share what they wait for. A thread takes all jobs that have come and does each step of all of them. So their last steps
-//! share a flush. Non-goals: what the steps are.
+//! [`Turns`]: jobs that share what they wait for. A thread takes all jobs that have come and does each step of all of them. So they share a batch
+//! of writes and flushes. Non-goals: what the steps are.
 //!
 //! Rules:
 //! 1. One thread at a time takes jobs. Jobs that come meanwhile have the next turn.
@@ -10,16 +10,30 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::pools::Pool;
+use super::{Exec, PageWrite};
 use crate::error::Result;
 use crate::sys::sync::{Mutex, lock};
 
 /// Most jobs of a turn. More of them delay the first ones, and hardly save flushes.
 const TURN_JOBS: usize = 256;
 
+/// The jobs of a turn.
+type Jobs = [Box<dyn Job>];
+
 /// A job in steps.
 pub trait Job: Send {
     /// What may take a while, and comes before the shared flushes.
     fn write(&mut self);
+
+    /// Pages that the turn writes together with those of other jobs.
+    fn pages(&self) -> Option<PageWrite<'_>> {
+        None
+    }
+
+    /// The pages are written. If not, the job writes its bytes itself.
+    fn end_pages(&mut self, are_written: bool) {
+        let _has_none = are_written;
+    }
 
     /// Queues what the last step makes durable.
     fn queue(&mut self);
@@ -53,10 +67,10 @@ impl Turns {
     }
 
     /// Adds a job.
-    pub fn push(self: &Arc<Self>, job: Box<dyn Job>) {
+    pub fn push(self: &Arc<Self>, exec: &Arc<Exec>, job: Box<dyn Job>) {
         if self.add(job) {
-            let turns = Arc::clone(self);
-            self.pool.run(Box::new(move || turns.serve()));
+            let (turns, exec) = (Arc::clone(self), Arc::clone(exec));
+            self.pool.run(Box::new(move || turns.serve(&|jobs| write_pages(&exec, jobs))));
         }
     }
 
@@ -67,7 +81,8 @@ impl Turns {
         !std::mem::replace(&mut state.is_running, true)
     }
 
-    fn serve(&self) {
+    /// Takes turns until no job is left. `write_pages` writes the pages of jobs.
+    fn serve(&self, write_pages: &dyn Fn(&mut Jobs)) {
         loop {
             let jobs = {
                 let mut state = lock(&self.state);
@@ -79,7 +94,7 @@ impl Turns {
             if jobs.is_empty() {
                 return;
             }
-            take_turn(jobs);
+            take_turn(jobs, write_pages);
         }
     }
 
@@ -94,16 +109,28 @@ impl Turns {
     }
 }
 
-fn take_turn(jobs: Vec<Box<dyn Job>>) {
+fn take_turn(jobs: Vec<Box<dyn Job>>, write_pages: &dyn Fn(&mut Jobs)) {
     // Rule 3. The panic message has been printed.
     let survives =
         |job: &mut Box<dyn Job>, step: fn(&mut dyn Job)| catch_unwind(AssertUnwindSafe(|| step(&mut **job))).is_ok();
     let mut jobs = jobs;
     jobs.retain_mut(|job| survives(job, |job| job.write()));
+    write_pages(&mut jobs);
     jobs.retain_mut(|job| survives(job, |job| job.queue()));
     for job in jobs {
         let _ = catch_unwind(AssertUnwindSafe(|| job.end()));
     }
+}
+
+/// Writes the pages of all jobs at once.
+fn write_pages(exec: &Exec, jobs: &mut Jobs) {
+    let writes: Vec<PageWrite<'_>> = jobs.iter().filter_map(|job| job.pages()).collect();
+    if writes.is_empty() {
+        return;
+    }
+    // After a failure each job tries by itself. So it gets its own error.
+    let are_written = matches!(exec.write_pages(&writes), Ok(None));
+    jobs.iter_mut().for_each(|job| job.end_pages(are_written));
 }
 
 #[cfg(all(test, not(iomill_models)))]
@@ -138,17 +165,25 @@ mod tests {
         }
     }
 
+    /// As `Turns::push`, with jobs that have no pages.
+    fn push(turns: &Arc<Turns>, job: Box<dyn Job>) {
+        if turns.add(job) {
+            let serving = Arc::clone(turns);
+            turns.pool.run(Box::new(move || serving.serve(&|_| ())));
+        }
+    }
+
     #[test]
     fn jobs_that_come_meanwhile_share_a_turn() {
         let turns = Arc::new(Turns::new(true));
         let (notes, noted) = channel();
         let (go_on, until) = channel();
         let job = |name, until, panics| Box::new(Noted { name, notes: notes.clone(), until, panics });
-        turns.push(job('a', Some(until), false));
+        push(&turns, job('a', Some(until), false));
         assert_eq!(noted.recv().unwrap(), ('a', 'w'));
-        turns.push(job('b', None, false));
-        turns.push(job('c', None, true));
-        turns.push(job('d', None, false));
+        push(&turns, job('b', None, false));
+        push(&turns, job('c', None, true));
+        push(&turns, job('d', None, false));
         go_on.send(()).unwrap();
         turns.stop();
         drop(notes);
@@ -161,7 +196,7 @@ mod tests {
         let turns = Arc::new(Turns::new(true));
         turns.stop();
         let (notes, noted) = channel();
-        turns.push(Box::new(Noted { name: 'a', notes, until: None, panics: false }));
+        push(&turns, Box::new(Noted { name: 'a', notes, until: None, panics: false }));
         assert_eq!(noted.iter().count(), 3);
     }
 }
@@ -204,7 +239,7 @@ mod models {
             let (turns, seen) = (LoomArc::new(Turns::new(true)), LoomArc::new(Seen::default()));
             let add = |turns: &Turns, seen: &LoomArc<Seen>| {
                 if turns.add(Box::new(Counted(LoomArc::clone(seen)))) {
-                    turns.serve();
+                    turns.serve(&|_| ());
                 }
             };
             let (theirs, counts) = (LoomArc::clone(&turns), LoomArc::clone(&seen));

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::mark::Mark;
+use crate::catalog::{Catalog, Extent, SharedPart};
+use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
@@ -45,6 +47,50 @@ impl Part {
     pub fn open(&self) -> Result<&DriveFile> {
         let why = || Error::invalid("a part that is empty", "no process that only reads has it open");
         self.open.as_deref().ok_or_else(why)
+    }
+}
+
+/// Pages of a shared part that are to be a file's first place. No other call can reach them before the file takes them. Dropping this gives
+/// them back.
+#[derive(Debug)]
+pub struct FirstPlace {
+    catalog: Arc<Catalog>,
+    /// `None` when they are taken.
+    pages: Option<Pages>,
+    /// Whether they read as zero.
+    pub is_zero: bool,
+}
+
+/// Pages of a shared part.
+#[derive(Debug)]
+pub struct Pages {
+    pub part: Part,
+    pub extent: Extent,
+    pub shared: Arc<SharedPart>,
+}
+
+impl FirstPlace {
+    /// The catalog has given the pages out.
+    pub fn new(catalog: &Arc<Catalog>, pages: Pages, is_zero: bool) -> FirstPlace {
+        FirstPlace { catalog: Arc::clone(catalog), pages: Some(pages), is_zero }
+    }
+
+    /// The part, and where in it the pages begin, in bytes.
+    pub fn place(&self) -> (&Part, u64) {
+        let Some(pages) = &self.pages else { unreachable!("what takes them takes this") };
+        (&pages.part, u64::from(pages.extent.page) * PAGE_BYTES as u64)
+    }
+
+    /// The file takes them.
+    pub fn take(mut self) -> Pages {
+        let Some(pages) = self.pages.take() else { unreachable!("what takes them takes this") };
+        pages
+    }
+}
+
+impl Drop for FirstPlace {
+    fn drop(&mut self) {
+        self.pages.iter().for_each(|pages| self.catalog.take_pages_back(pages.extent));
     }
 }
 
@@ -100,11 +146,16 @@ pub trait Backing: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Makes pages of a shared part its place, if it has none and `bytes` bytes are few. `write` writes all of them before any other call can.
-    /// It gets the part, and where the pages begin. Returns whether it has the place. The caller holds `FileState::grow`.
-    fn make_first_place(&self, exec: &Exec, bytes: u64, write: &dyn Fn(&Part, u64) -> Result<()>) -> Result<bool> {
-        let _always_has_one = (exec, bytes, write);
-        Ok(false)
+    /// Pages of a shared part for a file that has no place, if `bytes` bytes are few.
+    fn give_first(&self, exec: &Exec, bytes: u64) -> Result<Option<FirstPlace>> {
+        let _always_has_one = (exec, bytes);
+        Ok(None)
+    }
+
+    /// Makes such pages its place. They were written to as a whole. Gives them back if it has a place by now. The caller holds `FileState::grow`.
+    fn take_first(&self, place: FirstPlace) -> bool {
+        drop(place);
+        false
     }
 
     /// Whether it needs another place for `end` bytes.

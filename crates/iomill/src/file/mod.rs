@@ -32,6 +32,7 @@ pub mod transfer;
 pub mod vectored;
 mod writeback_errors;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -272,7 +273,11 @@ impl FileState {
     /// Turns a piece's failure into an error that names the part.
     pub fn error(&self, failure: Failure) -> Error {
         let part = self.parts().iter().find(|part| part.file.key == failure.key);
-        let path = part.map(Part::path).unwrap_or_default();
+        self.error_in(part.map(Part::path).unwrap_or_default(), failure)
+    }
+
+    /// The same, of the part with this path.
+    fn error_in(&self, path: PathBuf, failure: Failure) -> Error {
         match failure.fault {
             Fault::Cut(missing) if self.is_plain() => Error::FileCut { path, offset: failure.offset, missing },
             Fault::Cut(missing) => Error::PartCut { path, offset: failure.offset, missing },

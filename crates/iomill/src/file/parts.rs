@@ -14,9 +14,9 @@
 use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
 
-use super::backing::{Backing, BackingKind, Part, Place};
+use super::backing::{Backing, BackingKind, FirstPlace, Pages, Part, Place};
 use super::mark::Mark;
-use crate::catalog::{Catalog, Draft, Extent, Given, Record, SharedPart, part_path};
+use crate::catalog::{Catalog, Draft, Extent, Record, SharedPart, part_path};
 use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
@@ -59,6 +59,10 @@ struct Held {
 }
 
 impl Held {
+    fn in_pages(pages: Pages) -> Held {
+        Held { parts: [pages.part].into(), small: Some((pages.extent, pages.shared)) }
+    }
+
     fn extent(&self) -> Option<Extent> {
         self.small.as_ref().map(|(extent, _)| *extent)
     }
@@ -93,7 +97,7 @@ impl ArrayParts {
             has_new_names: AtomicBool::new(false),
         };
         match record.extent {
-            Some(extent) => parts.hold(parts.pages(exec, extent, record.length > 0)?),
+            Some(extent) => parts.hold(Held::in_pages(parts.open_pages(exec, extent, record.length > 0)?)),
             // After a crash the parts of a file that was to move may be there. They hold nothing (C22).
             None if record.has_parts => parts.hold(parts.open_parts(exec, record.length)?),
             None => {}
@@ -130,8 +134,7 @@ impl ArrayParts {
         (usize::from(placement.drive), placement.block)
     }
 
-    /// Pages as a place.
-    fn pages(&self, exec: &Exec, extent: Extent, holds_bytes: bool) -> Result<Held> {
+    fn open_pages(&self, exec: &Exec, extent: Extent, holds_bytes: bool) -> Result<Pages> {
         let shared = self.catalog.shared_part(extent.drive, extent.shared, exec.align(extent.drive))?;
         let part = Part {
             open: Some(Arc::clone(shared.open())),
@@ -141,31 +144,26 @@ impl ArrayParts {
             reserved: AtomicU64::new(bytes_of(extent)),
             mark: Mark::in_shared(holds_bytes, Arc::clone(shared.flushes())),
         };
-        Ok(Held { parts: [part].into(), small: Some((extent, shared)) })
+        Ok(Pages { part, extent, shared })
     }
 
-    /// Takes pages for a file of `bytes` bytes, which read as zero.
-    fn new_pages(&self, exec: &Exec, bytes: u64) -> Result<Held> {
-        self.pages_with(exec, bytes, |part, given| {
-            if given.is_zero {
-                return Ok(());
-            }
-            write_zeros(part, start_of(given.extent), bytes_of(given.extent))
-        })
-    }
-
-    /// Takes pages for a file of `bytes` bytes. `fill` writes to all that do not read as zero.
-    fn pages_with(&self, exec: &Exec, bytes: u64, fill: impl FnOnce(&Part, Given) -> Result<()>) -> Result<Held> {
+    /// Pages for a file of `bytes` bytes.
+    fn give_pages(&self, exec: &Exec, bytes: u64) -> Result<FirstPlace> {
         let drive = self.record.drives[self.first_block().0];
         let given = self.catalog.give_pages(drive, bytes.div_ceil(PAGE_BYTES as u64) as u16)?;
-        let held = self.pages(exec, given.extent, false).and_then(|held| {
-            fill(&held.parts[0], given)?;
-            Ok(held)
-        });
-        if held.is_err() {
-            self.catalog.take_pages_back(given.extent);
+        let opened = self.open_pages(exec, given.extent, false);
+        let pages = opened.inspect_err(|_| self.catalog.take_pages_back(given.extent))?;
+        Ok(FirstPlace::new(&self.catalog, pages, given.is_zero))
+    }
+
+    /// The same, as a place. They read as zero.
+    fn new_pages(&self, exec: &Exec, bytes: u64) -> Result<Held> {
+        let place = self.give_pages(exec, bytes)?;
+        if !place.is_zero {
+            let (part, start) = place.place();
+            write_zeros(part, start, part.has())?;
         }
-        held
+        Ok(Held::in_pages(place.take()))
     }
 
     /// Says durably that the file has parts, and makes them. All are empty.
@@ -345,17 +343,20 @@ impl Backing for ArrayParts {
         Ok(())
     }
 
-    fn make_first_place(&self, exec: &Exec, bytes: u64, write: &dyn Fn(&Part, u64) -> Result<()>) -> Result<bool> {
+    fn give_first(&self, exec: &Exec, bytes: u64) -> Result<Option<FirstPlace>> {
         if self.count() > 0 || bytes > self.small_max() {
-            return Ok(false);
+            return Ok(None);
         }
-        let held = self.pages_with(exec, bytes, |part, given| {
-            write(part, start_of(given.extent))?;
-            part.mark.set();
-            Ok(())
-        })?;
-        self.hold(held);
-        Ok(true)
+        self.give_pages(exec, bytes).map(Some)
+    }
+
+    fn take_first(&self, place: FirstPlace) -> bool {
+        if self.count() > 0 {
+            return false;
+        }
+        place.place().0.mark.set();
+        self.hold(Held::in_pages(place.take()));
+        true
     }
 
     fn must_move(&self, end: u64) -> bool {

@@ -1,4 +1,4 @@
-//! [`Flushes`]: which flush of a file covers a write, where many callers write to one file. Non-goals: flushing, and whose turn it is.
+//! [`Flushes`]: which flush of a file covers a write, where many callers write to one file. Non-goals: flushing, and turns.
 //!
 //! Rules:
 //! 1. A flush covers each write that had ended when it began. So a caller takes a stamp after its write: how many flushes had begun.
