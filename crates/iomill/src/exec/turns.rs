@@ -149,19 +149,19 @@ mod tests {
 
     impl Job for Noted {
         fn write(&mut self) {
-            self.notes.send((self.name, 'w')).unwrap();
+            self.notes.send((self.name, 'w')).expect("the test listens");
             if let Some(until) = self.until.take() {
-                until.recv().unwrap();
+                until.recv().expect("the test goes on");
             }
         }
 
         fn queue(&mut self) {
             assert!(!self.panics, "as the test wants");
-            self.notes.send((self.name, 'q')).unwrap();
+            self.notes.send((self.name, 'q')).expect("the test listens");
         }
 
         fn end(self: Box<Self>) {
-            self.notes.send((self.name, 'e')).unwrap();
+            self.notes.send((self.name, 'e')).expect("the test listens");
         }
     }
 

@@ -189,7 +189,8 @@ impl SyncTurn<'_> {
 #[cfg(all(test, iomill_models))]
 mod models {
     use super::*;
-    use crate::sys::sync::{Arc, model};
+    use crate::sys::flushes::Flushes;
+    use crate::sys::sync::{Arc, AtomicU64, Ordering, model};
     use loom::thread;
 
     /// A drive with a cache of its own. A bit is a write.
@@ -266,6 +267,69 @@ mod models {
             });
             assert!(write_and_sync(&file, 1));
             assert!(other.join().unwrap());
+        });
+    }
+
+    /// A file with pages in a shared part. Another file flushes the part, too.
+    struct InShared {
+        syncs: Syncs<()>,
+        mark: Mark,
+        flushes: std::sync::Arc<Flushes>,
+        turn: Mutex<()>,
+        holds: AtomicU64,
+        durable: AtomicU64,
+    }
+
+    impl InShared {
+        fn flush(&self, stamp: u64) {
+            let _turn = lock(&self.turn);
+            let flush = || {
+                self.durable.fetch_or(self.holds.load(Ordering::Relaxed), Ordering::Relaxed);
+                Ok::<(), ()>(())
+            };
+            self.flushes.run(stamp, flush).unwrap();
+        }
+
+        /// As `FileState` does.
+        fn write_and_sync(&self, bit: u64) {
+            self.holds.fetch_or(bit, Ordering::Relaxed);
+            self.mark.set();
+            {
+                let _last = self.syncs.begin().unwrap();
+                if self.mark.take(false).is_some() {
+                    self.flush(self.mark.stamp());
+                }
+            }
+            assert!(self.durable.load(Ordering::Relaxed) & bit != 0, "write {bit} is said to be durable");
+        }
+    }
+
+    /// The same for pages in a shared part, where a flush of another file may cover a write.
+    ///
+    /// Seen to fail when the sync took the stamp before the mark, and when a mark that was set kept its stamp.
+    #[test]
+    fn loom_sync_of_shared_pages_says_what_is_durable() {
+        model(|| {
+            let flushes = std::sync::Arc::new(Flushes::default());
+            let file = Arc::new(InShared {
+                syncs: Syncs::new(()),
+                mark: Mark::in_shared(false, std::sync::Arc::clone(&flushes)),
+                flushes,
+                turn: Mutex::new(()),
+                holds: AtomicU64::new(0),
+                durable: AtomicU64::new(0),
+            });
+            let other = thread::spawn({
+                let file = Arc::clone(&file);
+                move || file.write_and_sync(1)
+            });
+            let neighbour = thread::spawn({
+                let file = Arc::clone(&file);
+                move || file.flush(file.flushes.stamp())
+            });
+            file.write_and_sync(2);
+            other.join().unwrap();
+            neighbour.join().unwrap();
         });
     }
 }

@@ -5,7 +5,7 @@
 //! 2. The write is durable when a flush with a higher number has ended well. That may be a flush of another caller.
 //! 3. One flush runs at a time. So they end in the order in which they begin.
 
-use super::sync::{AtomicU64, Ordering};
+use super::sync::{AtomicU64, Ordering, fence};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -18,8 +18,9 @@ pub struct Flushes {
 impl Flushes {
     /// The stamp of a write that has ended (rule 1).
     pub fn stamp(&self) -> u64 {
-        // SeqCst, here and in `run`: a flush that this does not see begins after the write.
-        self.begun.load(Ordering::SeqCst)
+        // SeqCst: pairs with the fence in `run`. A flush that the load does not see begins after the write.
+        fence(Ordering::SeqCst);
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// Whether a write with this stamp is durable (rule 2).
@@ -33,7 +34,9 @@ impl Flushes {
         if self.cover(stamp) {
             return Ok(());
         }
-        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        // SeqCst: pairs with the fence in `stamp`.
+        fence(Ordering::SeqCst);
         flush()?;
         self.ended.store(number, Ordering::Release);
         Ok(())
@@ -89,17 +92,17 @@ mod models {
     }
 
     fn write_and_sync(part: &Part, bit: u64) {
-        part.drive.holds.fetch_or(bit, Ordering::SeqCst);
+        part.drive.holds.fetch_or(bit, Ordering::Relaxed);
         let stamp = part.flushes.stamp();
         let turn = lock(&part.turn);
         let flush = || {
-            let holds = part.drive.holds.load(Ordering::SeqCst);
-            part.drive.durable.fetch_or(holds, Ordering::SeqCst);
+            let holds = part.drive.holds.load(Ordering::Relaxed);
+            part.drive.durable.fetch_or(holds, Ordering::Relaxed);
             Ok::<(), ()>(())
         };
         part.flushes.run(stamp, flush).unwrap();
         drop(turn);
-        assert!(part.drive.durable.load(Ordering::SeqCst) & bit != 0, "write {bit} is said to be durable");
+        assert!(part.drive.durable.load(Ordering::Relaxed) & bit != 0, "write {bit} is said to be durable");
     }
 
     /// No write counts as durable that no flush has covered.
