@@ -81,7 +81,7 @@ fn from_many_tasks() {
             assert_eq!(file.read(0, 9000).await.unwrap(), vec![n as u8; 3000 + n as usize]);
             drop(array.put_async(&other, vec![0; 10], &PutOptions::new()));
             array.rename_async(&name, &format!("new {n}")).await.unwrap();
-            if n % 2 == 0 {
+            if n.is_multiple_of(2) {
                 array.delete_async(&format!("new {n}")).await.unwrap();
             }
         }
