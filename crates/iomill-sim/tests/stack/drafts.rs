@@ -81,3 +81,22 @@ fn a_crash_leaves_nothing_of_a_draft() {
         }
     }
 }
+
+/// An error of write-back is reported once. The publication that comes after it succeeds.
+#[test]
+fn a_publication_may_be_tried_again() {
+    let world = World::new(3).with_drives(2, DriveModel::default());
+    let array = options(&world).create(world.paths()).unwrap();
+    let draft = array.draft(Layout::default()).unwrap();
+    draft.file().write_at(&[7; 5000], 0).unwrap();
+    let injection = Injection::new(Kind::Write, Fault::Errno(libc::EIO)).times(1);
+    world.faults(|faults| faults.inject(injection));
+    let error = draft.publish("file", When::Absent).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EIO), "{error}");
+    world.faults(|faults| faults.clear());
+    draft.publish("file", When::Absent).unwrap();
+    drop(draft);
+    assert_eq!(array.stat("file").unwrap().len_bytes, 5000);
+    array.close().unwrap();
+    assert_tidy(&world);
+}

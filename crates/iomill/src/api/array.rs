@@ -150,7 +150,8 @@ impl Array {
         self.here()?.inner.open_file(name)
     }
 
-    /// [`Array::open_file`] as a future. It is ready at once where that takes no call of the system: for a small file, and for one that is open.
+    /// [`Array::open_file`] as a future. It is ready at once where that takes no call of the system: for a file that is open, and for a small
+    /// one if another in its shared part was open before. In a forked child the first call opens the array.
     pub fn open_file_async(&self, name: &str) -> Answer<File> {
         let here = match self.here() {
             Ok(here) => here,
@@ -278,16 +279,22 @@ impl Array {
             Ok(inner) => Arc::clone(&inner.exec),
             Err(error) => return Answer::now(Err(error)),
         };
-        if let Err(error) = exec.closes.get_ready() {
-            return Answer::now(Err(error));
-        }
         let (promise, promised) = promise();
-        exec.closes.run(Box::new(move || {
+        let close = move || {
             let closed = self.inner.close();
             drop(self);
             promise.keep(closed);
-        }));
-        Answer::later(promised)
+        };
+        if !exec.has_threads() {
+            exec.closes.run(Box::new(close));
+            return Answer::later(promised);
+        }
+        // Not a thread of `closes`: closing the array waits for the jobs there.
+        let name = "iomill-close-array".to_owned();
+        match std::thread::Builder::new().name(name.clone()).spawn(close) {
+            Ok(_ends_by_itself) => Answer::later(promised),
+            Err(source) => Answer::now(Err(Error::Thread { name, drive: None, source })),
+        }
     }
 }
 

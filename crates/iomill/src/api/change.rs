@@ -11,6 +11,7 @@ use crate::catalog::Queued;
 use crate::error::{Error, Result};
 use crate::exec::turns::Job;
 use crate::exec::{PageWrite, Promise, promise};
+use crate::pager::OpenRef;
 
 /// A change of the catalog in steps.
 pub(super) trait Change {
@@ -40,7 +41,16 @@ pub(super) trait Change {
     fn queue(&self, array: &ArrayInner, content: &Self::Content) -> Result<Queued<Self::Found>>;
 
     /// Runs when the change is durable.
-    fn end(self, array: &Arc<ArrayInner>, content: Self::Content, found: Self::Found) -> Result<Self::Output>;
+    fn end(&self, array: &Arc<ArrayInner>, content: &Self::Content, found: Self::Found) -> Result<Self::Output>;
+
+    /// The file that the change holds, to be let go of before its caller hears of the end. All else is dropped.
+    fn release(self, content: Option<Self::Content>) -> Option<OpenRef>
+    where
+        Self: Sized,
+    {
+        let _none = content;
+        None
+    }
 }
 
 /// Makes a change here.
@@ -49,7 +59,7 @@ pub(super) fn make<C: Change>(mut change: C, array: &Array) -> Result<C::Output>
     let content = change.write(array)?;
     let queued = change.queue(inner, &content)?;
     let found = inner.catalog.settle(queued)?;
-    change.end(inner, content, found)
+    change.end(inner, &content, found)
 }
 
 /// Makes a change for a future. With `is_long` the content is made on a thread of its own, so that other changes do not wait for it.
@@ -92,7 +102,8 @@ enum At<A, B> {
     Begun,
     Written(A),
     Queued(A, Queued<B>),
-    Failed(Error),
+    /// With what there is of the content.
+    Failed(Option<A>, Error),
 }
 
 impl<C> Job for Later<C>
@@ -101,7 +112,7 @@ where
 {
     fn write(&mut self) {
         if let At::Begun = self.at {
-            self.at = self.change.write(&self.array).map_or_else(At::Failed, At::Written);
+            self.at = self.change.write(&self.array).map_or_else(|error| At::Failed(None, error), At::Written);
         }
     }
 
@@ -113,11 +124,13 @@ where
     }
 
     fn end_pages(&mut self, are_written: bool) {
-        if let At::Written(content) = &mut self.at
-            && let Err(error) = self.change.end_pages(content, are_written)
-        {
-            self.at = At::Failed(error);
-        }
+        self.at = match std::mem::replace(&mut self.at, At::Begun) {
+            At::Written(mut content) => match self.change.end_pages(&mut content, are_written) {
+                Ok(()) => At::Written(content),
+                Err(error) => At::Failed(Some(content), error),
+            },
+            at => at,
+        };
     }
 
     fn queue(&mut self) {
@@ -125,7 +138,10 @@ where
         *at = match std::mem::replace(at, At::Begun) {
             At::Written(content) => {
                 let queued = array.open_inner().and_then(|inner| change.queue(inner, &content));
-                queued.map_or_else(At::Failed, |queued| At::Queued(content, queued))
+                match queued {
+                    Ok(queued) => At::Queued(content, queued),
+                    Err(error) => At::Failed(Some(content), error),
+                }
             }
             at => at,
         };
@@ -133,18 +149,22 @@ where
 
     fn end(self: Box<Self>) {
         let Later { change, at, array, promise } = *self;
-        let result = match at {
+        let (result, content) = match at {
             At::Queued(content, queued) => {
                 // A close that has come meanwhile has made the change durable.
                 let settled = array.inner.catalog.settle(queued);
-                settled.and_then(|found| change.end(&array.inner, content, found))
+                (settled.and_then(|found| change.end(&array.inner, &content, found)), Some(content))
             }
-            At::Failed(error) => Err(error),
+            At::Failed(content, error) => (Err(error), content),
             // A step has panicked, and the promise is dropped without a result.
             At::Begun | At::Written(_) => return,
         };
-        // Before the promise is kept: its owner may close the array and open it again.
+        // Before the promise is kept: its owner may open the file again, or close the array.
+        let held = change.release(content);
         drop(array);
-        promise.keep(result);
+        match held {
+            Some(file) => file.let_go(move || promise.keep(result)),
+            None => promise.keep(result),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! [`Draft`]: a file that gets its name when its content is complete. [`Array::put`] and [`Array::copy`] are built on it. Non-goals: what a
 //! draft is to the catalog (`catalog::draft`).
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::answer::Answer;
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::exec::PageWrite;
 use crate::exec::pools::check_may_block;
 use crate::file::backing::FirstPlace;
+use crate::pager::OpenRef;
 use crate::sys::memory::PageBuf;
 
 /// A copy moves so many bytes at a time.
@@ -117,12 +119,19 @@ impl Draft {
     }
 
     fn again(&self) -> Draft {
-        Draft { file: self.file.clone(), draft: Arc::clone(&self.draft), array: self.array.clone() }
+        // The same count of errors: what a publication reports is reported.
+        let mut file = self.file.clone();
+        file.reported = self.file.reported.share();
+        Draft { file, draft: Arc::clone(&self.draft), array: self.array.clone() }
     }
 
     /// Brings the content to the drives. A small one shares its flush later with others.
     fn prepare(&self) -> Result<()> {
-        if self.file.len() > SMALL_MAX_BYTES { self.file.sync() } else { self.file.state.write_back() }
+        if self.file.len() > SMALL_MAX_BYTES {
+            self.file.sync()
+        } else {
+            self.file.state.write_back(&self.file.reported)
+        }
     }
 
     /// Makes the content durable, and gives the draft its name in memory.
@@ -163,8 +172,12 @@ impl<N: AsRef<str>> Change for Publication<N> {
         self.draft.queue(array, self.name.as_ref(), self.when)
     }
 
-    fn end(self, array: &Arc<ArrayInner>, (): (), victim: Option<u64>) -> Result<FileStat> {
+    fn end(&self, array: &Arc<ArrayInner>, (): &(), victim: Option<u64>) -> Result<FileStat> {
         self.draft.end(array, self.name.as_ref(), victim)
+    }
+
+    fn release(self, _: Option<()>) -> Option<OpenRef> {
+        Some(self.draft.file.state)
     }
 }
 
@@ -183,14 +196,14 @@ struct Written {
     draft: Draft,
 }
 
-impl<N: AsRef<str>, C: AsRef<[u8]>> Put<N, C> {
+impl<N: AsRef<str>, C: Deref<Target = [u8]>> Put<N, C> {
     fn write_alone(&self, draft: &Draft) -> Result<()> {
-        draft.file().write_at(self.content.as_ref(), 0)?;
+        draft.file().write_at(&self.content, 0)?;
         draft.prepare()
     }
 }
 
-impl<N: AsRef<str>, C: AsRef<[u8]>> Change for Put<N, C> {
+impl<N: AsRef<str>, C: Deref<Target = [u8]>> Change for Put<N, C> {
     type Content = Written;
     type Found = Option<u64>;
     type Output = FileStat;
@@ -204,7 +217,7 @@ impl<N: AsRef<str>, C: AsRef<[u8]>> Change for Put<N, C> {
         // With a cache the content is to be in it.
         let open = &draft.file().state;
         let shares = self.shares_writes && open.paged.is_none();
-        let pages = if shares { open.file.give_first(self.content.as_ref().len())? } else { None };
+        let pages = if shares { open.file.give_first(self.content.len())? } else { None };
         if pages.is_none() {
             self.write_alone(&draft)?;
         }
@@ -212,13 +225,13 @@ impl<N: AsRef<str>, C: AsRef<[u8]>> Change for Put<N, C> {
     }
 
     fn pages<'a>(&'a self, written: &'a Written) -> Option<PageWrite<'a>> {
-        Some(PageWrite::first(written.pages.as_ref()?, self.content.as_ref()))
+        Some(PageWrite::first(written.pages.as_ref()?, &self.content))
     }
 
     fn end_pages(&self, written: &mut Written, are_written: bool) -> Result<()> {
         let Some(pages) = written.pages.take() else { return Ok(()) };
         let file = &written.draft.file().state.file;
-        if are_written && file.take_first(pages, self.content.as_ref().len()) {
+        if are_written && file.take_first(pages, self.content.len()) {
             return Ok(());
         }
         self.write_alone(&written.draft)
@@ -228,8 +241,12 @@ impl<N: AsRef<str>, C: AsRef<[u8]>> Change for Put<N, C> {
         written.draft.queue(array, self.name.as_ref(), self.options.when)
     }
 
-    fn end(self, array: &Arc<ArrayInner>, written: Written, victim: Option<u64>) -> Result<FileStat> {
+    fn end(&self, array: &Arc<ArrayInner>, written: &Written, victim: Option<u64>) -> Result<FileStat> {
         written.draft.end(array, self.name.as_ref(), victim)
+    }
+
+    fn release(self, written: Option<Written>) -> Option<OpenRef> {
+        Some(written?.draft.file.state)
     }
 }
 
@@ -269,8 +286,12 @@ impl<N: AsRef<str>> Change for Copying<N> {
         draft.queue(array, self.to.as_ref(), self.when)
     }
 
-    fn end(self, array: &Arc<ArrayInner>, draft: Draft, victim: Option<u64>) -> Result<FileStat> {
+    fn end(&self, array: &Arc<ArrayInner>, draft: &Draft, victim: Option<u64>) -> Result<FileStat> {
         draft.end(array, self.to.as_ref(), victim)
+    }
+
+    fn release(self, draft: Option<Draft>) -> Option<OpenRef> {
+        Some(draft?.file.state)
     }
 }
 
@@ -294,13 +315,9 @@ impl Array {
     }
 
     /// [`Array::put`] as a future. Futures that wait at the same time share flushes.
-    pub fn put_async(
-        &self,
-        name: &str,
-        content: impl AsRef<[u8]> + Send + 'static,
-        options: &PutOptions,
-    ) -> Answer<FileStat> {
-        let is_small = content.as_ref().len() as u64 <= SMALL_MAX_BYTES;
+    pub fn put_async(&self, name: &str, content: impl Into<Vec<u8>>, options: &PutOptions) -> Answer<FileStat> {
+        let content: Vec<u8> = content.into();
+        let is_small = content.len() as u64 <= SMALL_MAX_BYTES;
         let shares_writes = is_small && self.inner.pager.is_none();
         let put = Put { name: name.to_owned(), content, options: options.clone(), shares_writes };
         begin(put, self, !shares_writes)

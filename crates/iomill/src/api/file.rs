@@ -291,11 +291,15 @@ impl File {
     pub fn preallocate(&self, len: u64) -> Result<()> {
         pools::check_may_block("preallocate")?;
         self.state.file.range_end(len, 0)?;
-        if self.state.file.must_move(len) {
-            self.state.file.begin_resize()?.move_for(len)?;
+        loop {
+            if self.state.file.must_move(len) {
+                self.state.file.begin_resize()?.move_for(len)?;
+            }
+            let _entered = Entered::enter(&self.state.file)?;
+            if self.state.file.preallocate(len)? {
+                return Ok(());
+            }
         }
-        let _entered = Entered::enter(&self.state.file)?;
-        self.state.file.preallocate(len)
     }
 
     /// Makes all writes durable that ended before this call, by any handle, and the length, and bytes that an earlier writer left unsynced.
@@ -319,18 +323,20 @@ impl File {
 
     /// [`File::set_len`] as a future.
     pub fn set_len_async(&self, len: u64) -> Answer<()> {
-        self.answer_later(move |file| file.state.set_len(len))
+        let file = self.here().cloned();
+        Self::answer_later(file, move |file| file.state.set_len(len))
     }
 
     /// [`File::close`] as a future.
     pub fn close_async(self) -> Answer<()> {
-        self.answer_later(|file| file.state.sync_and_report(&file.reported))
+        // The handle itself goes: what is left of it here could be the last one, and closing the file waits.
+        let file = if self.state.exec().home.is_here() { Ok(self) } else { self.here().cloned() };
+        Self::answer_later(file, |file| file.state.sync_and_report(&file.reported))
     }
 
     /// A call that runs on a thread that may wait. Before its result can be seen the call has let go of the file.
-    fn answer_later(&self, call: impl FnOnce(&File) -> Result<()> + Send + 'static) -> Answer<()> {
-        let here = self.here().and_then(|file| file.state.exec().check_open().map(|()| file.clone()));
-        let file = match here {
+    fn answer_later(file: Result<File>, call: impl FnOnce(&File) -> Result<()> + Send + 'static) -> Answer<()> {
+        let file = match file.and_then(|file| file.state.exec().check_open().map(|()| file)) {
             Ok(file) => file,
             Err(error) => return Answer::now(Err(error)),
         };
@@ -468,7 +474,7 @@ impl File {
         }
         if self.state.paged.is_none() && written.clone().eq([(0, bytes.len())]) {
             let _entered = Entered::enter(&self.state.file)?;
-            if self.state.file.write_first(bytes)? {
+            if self.state.file.write_first(bytes, self.class)? {
                 return Ok(());
             }
         }

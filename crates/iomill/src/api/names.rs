@@ -101,7 +101,7 @@ impl<N: AsRef<str>> Change for Creation<N> {
         array.catalog.queue_create(self.name.as_ref(), &spec)
     }
 
-    fn end(self, array: &Arc<ArrayInner>, (): (), number: u64) -> Result<File> {
+    fn end(&self, array: &Arc<ArrayInner>, (): &(), number: u64) -> Result<File> {
         // Another thread may have deleted it.
         array.try_number(number)?.ok_or_else(|| Error::NotFound { name: self.name.as_ref().to_owned() })
     }
@@ -124,7 +124,7 @@ impl<N: AsRef<str>> Change for Deletion<N> {
         array.catalog.queue_delete(self.name.as_ref())
     }
 
-    fn end(self, array: &Arc<ArrayInner>, (): (), number: u64) -> Result<()> {
+    fn end(&self, array: &Arc<ArrayInner>, (): &(), number: u64) -> Result<()> {
         array.files.remove(&array.catalog, number);
         Ok(())
     }
@@ -149,7 +149,7 @@ impl<N: AsRef<str>> Change for Renaming<N> {
         array.catalog.queue_rename(self.from.as_ref(), self.to.as_ref())
     }
 
-    fn end(self, array: &Arc<ArrayInner>, (): (), victim: Option<u64>) -> Result<()> {
+    fn end(&self, array: &Arc<ArrayInner>, (): &(), victim: Option<u64>) -> Result<()> {
         victim.into_iter().for_each(|victim| array.files.remove(&array.catalog, victim));
         Ok(())
     }
@@ -175,7 +175,7 @@ impl<N: AsRef<str>> Change for NewAttribute<N> {
         array.catalog.queue_attribute(self.name.as_ref(), self.key.as_ref(), value)
     }
 
-    fn end(self, _: &Arc<ArrayInner>, (): (), (): ()) -> Result<()> {
+    fn end(&self, _: &Arc<ArrayInner>, (): &(), (): ()) -> Result<()> {
         Ok(())
     }
 }

@@ -180,6 +180,12 @@ impl Catalog {
         Ok(part)
     }
 
+    /// Whether the shared part of an extent is open. `false` also where another thread may just be opening one.
+    pub fn is_shared_open(&self, extent: Extent) -> bool {
+        let parts = self.small.parts.try_lock();
+        parts.is_ok_and(|parts| parts.contains_key(&(extent.drive, extent.shared)))
+    }
+
     /// Gives pages on a drive out. A shared part grows if none is free.
     pub fn give_pages(&self, drive: u16, pages: u16) -> Result<Given> {
         let (_open, journal) = self.begin()?;

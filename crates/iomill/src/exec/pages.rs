@@ -1,7 +1,7 @@
 //! Whole pages to several places of drives, by one batch: [`Exec::write_pages`]. Non-goals: which bytes a file has there.
 
 use super::{Exec, FirstFailure, Within};
-use crate::drive::{Failure, PAGE_BYTES, Piece};
+use crate::drive::{Class, Failure, PAGE_BYTES, Piece};
 use crate::engine::{FileRef, Memory, Op};
 use crate::error::{Error, Result};
 use crate::sys::memory::PageBuf;
@@ -21,7 +21,7 @@ pub struct PageWrite<'a> {
 
 impl Exec {
     /// Writes pages, and waits. Nothing else touches them meanwhile. Returns the first failure. After that it is not known which were written.
-    pub fn write_pages(&self, writes: &[PageWrite<'_>]) -> Result<Option<Failure>> {
+    pub fn write_pages(&self, class: Class, writes: &[PageWrite<'_>]) -> Result<Option<Failure>> {
         let len = writes.iter().map(|write| write.bytes.len().next_multiple_of(PAGE_BYTES)).sum();
         let mut pages = PageBuf::new(len).map_err(Error::memory("writing small files", len as u64))?;
         let mut left = pages.as_mut_slice();
@@ -30,14 +30,14 @@ impl Exec {
             let (own, rest) = left.split_at_mut(write.bytes.len().next_multiple_of(PAGE_BYTES));
             own[..write.bytes.len()].copy_from_slice(write.bytes);
             let (len, memory) = (own.len() as u32, Memory::one(own.as_mut_ptr()));
-            let piece = Piece { op: Op::Write, len, offset: write.offset, memory, ..Piece::sync(write.file) };
+            let piece = Piece { op: Op::Write, class, len, offset: write.offset, memory, ..Piece::sync(write.file) };
             pieces.push((write.drive, piece));
             left = rest;
         }
         let within = Within::new(pages.as_slice().as_ptr(), len);
         let failure = FirstFailure::default();
         // SAFETY: `pages` and the files are there until the landing is dropped, which waits.
-        drop(unsafe { self.blocking_inline().run(within, pieces.into_iter(), &failure) }?);
+        drop(unsafe { self.blocking().run(within, pieces.into_iter(), &failure) }?);
         Ok(failure.take())
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::pools::Pool;
 use super::{Exec, PageWrite};
+use crate::drive::Class;
 use crate::error::Result;
 use crate::sys::sync::{Mutex, lock};
 
@@ -94,7 +95,8 @@ impl Turns {
             if jobs.is_empty() {
                 return;
             }
-            take_turn(jobs, write_pages);
+            // Rule 3. Without this a panic would leave `is_running` as it is.
+            let _ = catch_unwind(AssertUnwindSafe(|| take_turn(jobs, write_pages)));
         }
     }
 
@@ -129,7 +131,7 @@ fn write_pages(exec: &Exec, jobs: &mut Jobs) {
         return;
     }
     // After a failure each job tries by itself. So it gets its own error.
-    let are_written = matches!(exec.write_pages(&writes), Ok(None));
+    let are_written = matches!(exec.write_pages(Class::Foreground, &writes), Ok(None));
     jobs.iter_mut().for_each(|job| job.end_pages(are_written));
 }
 

@@ -5,6 +5,7 @@
 
 use super::FileState;
 use super::backing::{BackingKind, FirstPlace};
+use crate::drive::Class;
 use crate::engine::Op;
 use crate::error::Result;
 use crate::exec::PageWrite;
@@ -13,9 +14,9 @@ use crate::sys::sync::lock;
 impl FileState {
     /// Writes the first bytes of a file, if it has no place and they fit into pages of a shared part. Returns whether it did. The caller is
     /// inside the gate.
-    pub fn write_first(&self, bytes: &[u8]) -> Result<bool> {
+    pub fn write_first(&self, bytes: &[u8], class: Class) -> Result<bool> {
         let Some(place) = self.give_first(bytes.len())? else { return Ok(false) };
-        let failed = self.exec.write_pages(&[PageWrite::first(&place, bytes)])?;
+        let failed = self.exec.write_pages(class, &[PageWrite::first(&place, bytes)])?;
         if let Some(failure) = failed {
             return Err(self.error_in(place.place().0.path(), failure));
         }

@@ -80,21 +80,25 @@ impl Part {
 }
 
 impl FileState {
-    /// Makes the parts long enough for writes of `ranges`, in bytes and in any order. The last ends at `end` (rule 1 of the length).
-    pub fn reserve(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<()> {
+    /// Makes the parts long enough for writes of `ranges`, in bytes and in any order. The last ends at `end` (rule 1 of the length). `false` if
+    /// the file must move before: another thread may just have given it a place that is too small.
+    pub fn reserve(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<bool> {
         self.check_writable()?;
         if self.is_plain() {
-            return self.make_room_in_plain(end);
+            return self.make_room_in_plain(end).map(|()| true);
         }
         let len = self.len();
         if end <= len {
-            return Ok(());
+            return Ok(true);
         }
         let _grow = lock(&self.grow);
         self.backing.make_place(&self.exec, end)?;
+        if self.must_move(end) {
+            return Ok(false);
+        }
         // The common case.
         if self.has_room_for(end) {
-            return Ok(());
+            return Ok(true);
         }
         let spans = spans(ranges.filter(|range| range.end > len).collect());
         for span in &spans {
@@ -103,7 +107,7 @@ impl FileState {
                 part.reserve(start, self.needs(index, span.end), span.end == end)?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Makes a plain file long enough for whole pages up to `end`, by a hole (rule 6 of the length). Room ahead would show in its length.
@@ -122,8 +126,8 @@ impl FileState {
                 && self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has()))
     }
 
-    /// Allocates the parts of a file of `end` bytes, without room ahead.
-    pub fn preallocate(&self, end: u64) -> Result<()> {
+    /// Allocates the parts of a file of `end` bytes, without room ahead. `false` if the file must move before.
+    pub fn preallocate(&self, end: u64) -> Result<bool> {
         self.check_writable()?;
         if self.is_plain() {
             let why = "room ahead would show in its length; `set_len` makes it longer";
@@ -131,6 +135,9 @@ impl FileState {
         }
         let _grow = lock(&self.grow);
         self.backing.make_place(&self.exec, end)?;
+        if self.must_move(end) {
+            return Ok(false);
+        }
         for (index, part) in self.parts().iter().enumerate() {
             let (needs, has) = (self.needs(index, end), part.has());
             if needs > has {
@@ -138,7 +145,7 @@ impl FileState {
                 part.grew(needs);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Lengthens the parts by holes.

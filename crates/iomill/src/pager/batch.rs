@@ -65,7 +65,7 @@ impl Batch {
         &self.requests
     }
 
-    fn writes(&self) -> impl Iterator<Item = (u64, u64)> {
+    fn writes(&self) -> impl Iterator<Item = (u64, u64)> + Clone {
         self.requests.iter().filter_map(|request| match request {
             Request::Write { offset, bytes } if !bytes.is_empty() => Some((*offset, bytes.len() as u64)),
             _ => None,
@@ -209,8 +209,7 @@ impl Requester {
         if file.is_in_stale_tail(end) || !file.has_room_for(end) {
             return Ok(None);
         }
-        file.reserve(end, ranges)?;
-        Ok(Some(entered))
+        Ok(file.reserve(end, ranges)?.then_some(entered))
     }
 
     /// Starts a batch inside the gate. Takes `done` when the batch has begun.

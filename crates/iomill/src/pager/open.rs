@@ -165,11 +165,13 @@ impl OpenFile {
         later.map_or(Ok(()), |failure| Err(self.file.error(failure)))
     }
 
-    /// Writes all dirty pages, without a flush of the drives: so that a later sync shares its flush with other files. The caller is not inside
-    /// the gate.
-    pub fn write_back(&self) -> Result<()> {
+    /// Writes all dirty pages, without a flush of the drives: so that a later sync shares its flush with other files. The handle has
+    /// reported the error then. The caller is not inside the gate.
+    pub fn write_back(&self, reported: &Reported) -> Result<()> {
         let _entered = Entered::enter(&self.file)?;
-        self.flush_all()
+        self.flush_all().inspect_err(|_| {
+            let _is_the_error = self.file.errors.report(reported);
+        })
     }
 
     /// Sets the length in bytes, durably (rule 4 of the length). The caller is not inside the gate.
@@ -204,7 +206,7 @@ impl OpenFile {
 
     /// Enters for writes of `ranges`, in bytes, and makes room for them. The last one ends at `end`. First clears the bytes that failed
     /// writes have left before that (rule 5 of the length).
-    pub fn enter_to_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<Entered<'_>> {
+    pub fn enter_to_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>> + Clone) -> Result<Entered<'_>> {
         let mut entered = Entered::enter(&self.file)?;
         while self.file.is_in_stale_tail(end) {
             drop(entered);
@@ -213,12 +215,11 @@ impl OpenFile {
             drop(resize);
             entered = Entered::enter(&self.file)?;
         }
-        while self.file.must_move(end) {
+        while self.file.must_move(end) || !self.file.reserve(end, ranges.clone())? {
             drop(entered);
             self.file.begin_sweep()?.move_for(end)?;
             entered = Entered::enter(&self.file)?;
         }
-        self.file.reserve(end, ranges)?;
         Ok(entered)
     }
 

@@ -64,7 +64,10 @@ impl OpenFiles {
             Found::OnItsWay => return Ok(None),
             Found::Open(file) => return Ok(Some(OpenRef::new(file))),
         };
-        let record = catalog.numbered(number).filter(|record| record.is_live() && !record.has_parts);
+        let is_quick = |record: &Arc<Record>| {
+            record.is_live() && !record.has_parts && record.extent.is_none_or(|extent| catalog.is_shared_open(extent))
+        };
+        let record = catalog.numbered(number).filter(is_quick);
         record.map(|record| self.open_record(catalog, pager, &record, entry, owner)).transpose()
     }
 

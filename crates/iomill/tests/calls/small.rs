@@ -307,3 +307,38 @@ fn small_files_are_on_all_drives() {
     array.close().unwrap();
     assert_clean(&drives);
 }
+
+/// Two threads begin to write one file at the same moment. The second found no place yet, so it did not move the file. Then it wrote behind the
+/// pages that the first had taken: to those of the next file, or for ever.
+#[test]
+fn first_writes_at_the_same_moment_share_a_place() {
+    for cache_bytes in [0, 1 << 20] {
+        let (_dir, drives) = drives(2);
+        let array = ArrayOptions::new().cache_bytes(cache_bytes).create(&drives).unwrap();
+        for round in 0..150u64 {
+            // Pages that held something are cleared first, so that the moment is longer.
+            array.put("neighbour", &random(4096, round), &PutOptions::new()).unwrap();
+            let file = array.create_file("file", Layout::striping()).unwrap();
+            let barrier = Barrier::new(2);
+            let far = [4096, 8192, 100_000][round as usize % 3];
+            std::thread::scope(|scope| {
+                for (offset, byte) in [(0, 1), (far, 2)] {
+                    let (file, barrier) = (&file, &barrier);
+                    scope.spawn(move || {
+                        barrier.wait();
+                        file.write_at(&[byte; 4096], offset).unwrap();
+                    });
+                }
+            });
+            file.close().unwrap();
+            let got = read(&array, "file");
+            assert_eq!(got.len() as u64, far + 4096);
+            assert!(got[..4096] == [1; 4096] && got[far as usize..] == [2; 4096], "round {round}");
+            assert!(got[4096..far as usize].iter().all(|byte| *byte == 0), "round {round}");
+            assert!(read(&array, "neighbour") == random(4096, round), "round {round}");
+            array.delete("file").unwrap();
+        }
+        array.close().unwrap();
+        assert_clean(&drives);
+    }
+}
