@@ -174,7 +174,10 @@ impl Lane {
     /// A kill, sometimes another, and the check.
     fn round(&mut self, round: u64) -> Outcome<()> {
         let lines = if self.rng.u8(..20) == 0 { self.rng.usize(1..4) } else { self.rng.usize(4..32) };
-        self.kill(&self.job(round, false), lines)?;
+        let job = self.job(round, false);
+        let tears = job.options().1.contains("Mmap");
+        self.models.iter_mut().for_each(|model| model.tears = tears);
+        self.kill(&job, lines)?;
         if self.rng.u8(..4) == 0 {
             let lines = self.rng.usize(1..6);
             self.kill(&self.job(round, true), lines)?;
