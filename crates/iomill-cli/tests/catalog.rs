@@ -36,11 +36,11 @@ fn small_files_are_measured_beside_plain_ones() {
     let few = ["bench", "files", "--files", "5", "--threads", "1,2", "--rounds", "1", "--seconds", "0.1", "--json"];
     let document = site.run_bare(few).good().json();
     let rows = document["results"].as_array().unwrap();
-    // Six operations by three contenders with two numbers of threads.
-    assert_eq!(rows.len(), 36, "{document}");
+    // With two numbers of threads: eight operations by three contenders, three by futures, and one without sync.
+    assert_eq!(rows.len(), 2 * (8 * 3 + 3 + 1), "{document}");
     assert!(rows.iter().all(|row| row["ops_per_s"].as_f64().unwrap() > 0.0));
     assert_eq!(fs::read_dir(site.root()).unwrap().count(), 0, "something was left behind");
     let only = site.run_bare([&few[..], &["--rivals", "none"]].concat()).good().json();
-    assert_eq!(only["results"].as_array().unwrap().len(), 24);
+    assert_eq!(only["results"].as_array().unwrap().len(), 2 * (8 * 2 + 3 + 1));
     site.run_bare([&few[..], &["--rivals", "sqlite"]].concat()).failed(2, &["sqlite", "rivals/Cargo.toml"]);
 }
