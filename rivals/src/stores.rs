@@ -66,9 +66,9 @@ impl Store for Sqlite {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        match self.with(|files| {
-            files.prepare_cached("UPDATE files SET name = ?2 WHERE name = ?1")?.execute([from, to])
-        })? {
+        match self
+            .with(|files| files.prepare_cached("UPDATE files SET name = ?2 WHERE name = ?1")?.execute([from, to]))?
+        {
             1 => Ok(()),
             _ => Err(missing(&self.path, from)),
         }
