@@ -58,8 +58,8 @@ impl File {
     /// Begins a batch of requests. A callback thread calls `callback` with the outcome: for each request the bytes that it read, or the
     /// buffer that it wrote; or the first error of the batch. If the batch cannot begin, this returns the error and drops the callback.
     ///
-    /// Inside the callback blocking calls return [`Error::BlockingCall`]. It may submit more. The same holds for wakers, which may run on a
-    /// drive thread.
+    /// Inside the callback blocking calls return [`Error::BlockingCall`](crate::Error::BlockingCall). It may submit more. The same holds for
+    /// wakers, which may run on a drive thread.
     pub fn submit(
         &self,
         requests: Vec<Request>,
