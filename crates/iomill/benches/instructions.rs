@@ -2,15 +2,20 @@
 //!
 //! Goals: the same instructions in every run. So places are fixed, one thread does the work, and no clock decides anything.
 //! Instructions between begin and end of [`counted_work`] count, and the program prints the number of operations. Non-goals:
-//! time, and what the kernel does.
+//! time, what the kernel does, and what the C library's allocator does: that goes by everything which lies on the heap, even by the
+//! length of the directory's path. `tests/allocations.rs` counts allocations.
 
 #![allow(clippy::unwrap_used)]
 
+use std::alloc::{GlobalAlloc, Layout as Shape, System};
+use std::cell::UnsafeCell;
 use std::future::Future;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -23,6 +28,49 @@ const RECORD: usize = 128;
 const DRIVES: usize = 4;
 /// Records of a call that takes several.
 const BATCH: usize = 256;
+
+/// Gives memory from one end to the other and takes none back, so an allocation costs the same whatever lies on the heap.
+struct Heap {
+    /// Memory up to `used` has an owner each.
+    memory: UnsafeCell<[u8; HEAP_BYTES]>,
+    used: AtomicUsize,
+}
+
+const HEAP_BYTES: usize = 256 << 20;
+/// More than this at a time comes from the system.
+const HEAP_MAX_BYTES: usize = 128 << 10;
+
+#[global_allocator]
+static HEAP: Heap = Heap { memory: UnsafeCell::new([0; HEAP_BYTES]), used: AtomicUsize::new(0) };
+
+// SAFETY: a part of the memory is reached only by its owner, and `used` gives each part one owner.
+unsafe impl Sync for Heap {}
+
+// SAFETY: `used` only grows, so parts do not overlap and are given once. A part begins at the alignment asked for and ends inside the
+// memory, or there is none. What is above the bound comes from the system and goes back to it: the bound goes by the shape alone.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, shape: Shape) -> *mut u8 {
+        if shape.size() > HEAP_MAX_BYTES {
+            // SAFETY: the caller's promise.
+            return unsafe { System.alloc(shape) };
+        }
+        let taken = self.used.fetch_add(shape.size() + shape.align(), Ordering::Relaxed);
+        let memory = self.memory.get().cast::<u8>();
+        let begin = (memory as usize + taken).next_multiple_of(shape.align()) - memory as usize;
+        match begin + shape.size() <= HEAP_BYTES {
+            // SAFETY: the part is inside the memory.
+            true => unsafe { memory.add(begin) },
+            false => ptr::null_mut(),
+        }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, shape: Shape) {
+        if shape.size() > HEAP_MAX_BYTES {
+            // SAFETY: the caller's promise, and the system gave it.
+            unsafe { System.dealloc(memory, shape) }
+        }
+    }
+}
 
 /// Does its work inside a function that callgrind finds by name.
 #[inline(never)]

@@ -99,8 +99,8 @@ fn valgrind() -> Option<String> {
     Some(text.trim().trim_start_matches("valgrind-").to_owned())
 }
 
-/// What counts depend on, such as `1.88.0, glibc 2.36, valgrind 3.19.0, x86_64 with AVX2`: the compiler; the C library, because copies
-/// and allocations count too; valgrind; and the processor, for which the copies are chosen.
+/// What counts depend on, such as `1.88.0, glibc 2.36, valgrind 3.19.0, x86_64 with AVX2`: the compiler; the C library, for its copies;
+/// valgrind; and the processor, for which the copies are chosen.
 fn versions(valgrind: &str) -> Result<String> {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
     let text = said(&rustc, &["--version"])?;
