@@ -18,7 +18,7 @@ use crate::drive::regions::Regions;
 use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
 use crate::exec::roles::NodeRoles;
-use crate::exec::{self, Exec, Promise, promise};
+use crate::exec::{self, Exec, promise};
 use crate::pager::{OpenFiles, OpenRef, Pager};
 
 /// A set of drives used together, with one catalog of files.
@@ -159,12 +159,8 @@ impl Array {
         };
         match here.inner.open_at_once(name) {
             Ok(None) => {
-                let (array, name) = (here.clone(), name.to_owned());
-                answer_later(&here.inner.exec, move |promise| {
-                    let opened = array.inner.open_file(&name);
-                    drop(array);
-                    promise.keep(opened);
-                })
+                let name = name.to_owned();
+                here.answer_later(move |array| array.inner.open_file(&name))
             }
             Ok(Some(file)) => Answer::now(Ok(file)),
             Err(error) => Answer::now(Err(error)),
@@ -247,23 +243,24 @@ impl Array {
 
     /// [`Array::resize_cache`] as a future.
     pub fn resize_cache_async(&self, bytes: u64) -> Answer<()> {
-        let array = self.clone();
-        self.answer_later(move |promise| {
-            let resized = array.resize_cache(bytes);
-            drop(array);
-            promise.keep(resized);
-        })
+        self.answer_later(move |array| array.resize_cache(bytes))
     }
 
-    /// A call that runs on a thread that may wait, unless the array is closed.
+    /// A call that runs on a thread that may wait, unless the array is closed. Before its result can be seen it has let go of the array.
     pub(super) fn answer_later<T: Send + 'static>(
         &self,
-        call: impl FnOnce(Promise<Result<T>>) + Send + 'static,
+        call: impl FnOnce(&Array) -> Result<T> + Send + 'static,
     ) -> Answer<T> {
-        match self.open_inner() {
-            Ok(inner) => answer_later(&inner.exec, call),
-            Err(error) => Answer::now(Err(error)),
-        }
+        let inner = match self.open_inner() {
+            Ok(inner) => inner,
+            Err(error) => return Answer::now(Err(error)),
+        };
+        let array = self.clone();
+        answer_later(&inner.exec, move |promise| {
+            let result = call(&array);
+            drop(array);
+            promise.keep(result);
+        })
     }
 
     /// Closes the array: waits for I/O in flight, makes every open file durable and gives the lock back. Calls on remaining handles

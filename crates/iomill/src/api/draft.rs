@@ -214,10 +214,8 @@ impl<N: AsRef<str>, C: Deref<Target = [u8]>> Change for Put<N, C> {
         for (key, value) in &self.options.attributes {
             draft.set_attribute(key, Some(value))?;
         }
-        // With a cache the content is to be in it.
-        let open = &draft.file().state;
-        let shares = self.shares_writes && open.paged.is_none();
-        let pages = if shares { open.file.give_first(self.content.len())? } else { None };
+        let file = &draft.file().state.file;
+        let pages = if self.shares_writes { file.give_first(self.content.len())? } else { None };
         if pages.is_none() {
             self.write_alone(&draft)?;
         }
@@ -318,6 +316,7 @@ impl Array {
     pub fn put_async(&self, name: &str, content: impl Into<Vec<u8>>, options: &PutOptions) -> Answer<FileStat> {
         let content: Vec<u8> = content.into();
         let is_small = content.len() as u64 <= SMALL_MAX_BYTES;
+        // With a cache the content is to be in it.
         let shares_writes = is_small && self.inner.pager.is_none();
         let put = Put { name: name.to_owned(), content, options: options.clone(), shares_writes };
         begin(put, self, !shares_writes)

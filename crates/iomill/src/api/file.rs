@@ -323,27 +323,38 @@ impl File {
 
     /// [`File::set_len`] as a future.
     pub fn set_len_async(&self, len: u64) -> Answer<()> {
-        let file = self.here().cloned();
-        Self::answer_later(file, move |file| file.state.set_len(len))
+        let state = match self.here() {
+            Ok(file) => file.state.clone(),
+            Err(forked) => return Answer::now(Err(forked)),
+        };
+        Self::answer_later(state, move |state| {
+            state.exec().check_open()?;
+            state.set_len(len)
+        })
     }
 
     /// [`File::close`] as a future.
     pub fn close_async(self) -> Answer<()> {
         // The handle itself goes: what is left of it here could be the last one, and closing the file waits.
-        let file = if self.state.exec().home.is_here() { Ok(self) } else { self.here().cloned() };
-        Self::answer_later(file, |file| file.state.sync_and_report(&file.reported))
+        let here = if self.state.exec().home.is_here() { Ok(self) } else { self.here().cloned() };
+        let File { state, reported, handle, .. } = match here {
+            Ok(file) => file,
+            Err(forked) => return Answer::now(Err(forked)),
+        };
+        Self::answer_later(state, move |state| {
+            let synced = state.sync_and_report(&reported);
+            drop(handle);
+            synced
+        })
     }
 
-    /// A call that runs on a thread that may wait. Before its result can be seen the call has let go of the file.
-    fn answer_later(file: Result<File>, call: impl FnOnce(&File) -> Result<()> + Send + 'static) -> Answer<()> {
-        let file = match file.and_then(|file| file.state.exec().check_open().map(|()| file)) {
-            Ok(file) => file,
-            Err(error) => return Answer::now(Err(error)),
-        };
-        answer_later(&Arc::clone(file.state.exec()), move |promise| {
-            let result = call(&file);
-            let File { state, handle, .. } = file;
-            drop(handle);
+    /// A call that runs on a thread that may wait. Before its result can be seen it has let go of the file.
+    pub(super) fn answer_later(
+        state: OpenRef,
+        call: impl FnOnce(&OpenRef) -> Result<()> + Send + 'static,
+    ) -> Answer<()> {
+        answer_later(&Arc::clone(state.exec()), move |promise| {
+            let result = call(&state);
             state.let_go(move || promise.keep(result));
         })
     }
@@ -472,7 +483,7 @@ impl File {
         for (offset, len) in written.clone() {
             end = end.max(self.state.file.range_end(offset, len as u64)?);
         }
-        if self.state.paged.is_none() && written.clone().eq([(0, bytes.len())]) {
+        if self.state.paged.is_none() && self.is_empty() && written.clone().eq([(0, bytes.len())]) {
             let _entered = Entered::enter(&self.state.file)?;
             if self.state.file.write_first(bytes, self.class)? {
                 return Ok(());

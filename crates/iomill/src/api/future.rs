@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::answer::FutureState;
+use super::answer::{Answer, FutureState};
 use super::file::{File, check_sizes, sum_of_lengths};
 use crate::error::Result;
 use crate::exec::promise;
@@ -38,21 +38,13 @@ impl File {
 
     /// [`File::sync`] as a future.
     pub fn sync_async(&self) -> Syncing {
-        Syncing(self.begin_sync().unwrap_or_else(|error| FutureState::now(Err(error))))
-    }
-
-    fn begin_sync(&self) -> Result<FutureState<()>> {
-        let here = self.here()?;
-        let exec = here.state.exec();
-        exec.waits.get_ready()?;
-        let (promise, promised) = promise();
-        let (file, reported) = (here.state.clone(), here.reported.share());
-        exec.waits.run(Box::new(move || {
-            let result = file.sync_and_report(&reported);
-            // Before the promise is kept: then the future's owner may close the file and delete it.
-            file.let_go(move || promise.keep(result));
-        }));
-        Ok(FutureState::later(promised))
+        Syncing(match self.here() {
+            Ok(file) => {
+                let reported = file.reported.share();
+                File::answer_later(file.state.clone(), move |state| state.sync_and_report(&reported))
+            }
+            Err(forked) => Answer::now(Err(forked)),
+        })
     }
 
     /// Begins a batch of requests. A callback thread calls `callback` with the outcome: for each request the bytes that it read, or the
@@ -135,7 +127,7 @@ pub struct Writing(FutureState<Buffers>);
 /// The future of [`File::sync_async`].
 #[derive(Debug)]
 #[must_use = "the sync goes on, but its errors are lost"]
-pub struct Syncing(FutureState<()>);
+pub struct Syncing(Answer<()>);
 
 impl Reading {
     /// Of one buffer that is being read into, or the reason why that has not begun.
@@ -168,6 +160,6 @@ impl Future for Syncing {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context)
+        Pin::new(&mut self.0).poll(context)
     }
 }

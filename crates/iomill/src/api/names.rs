@@ -73,12 +73,7 @@ impl Array {
 
     /// [`Array::sync`] as a future.
     pub fn sync_async(&self) -> Answer<()> {
-        let array = self.clone();
-        self.answer_later(move |promise| {
-            let synced = array.sync();
-            drop(array);
-            promise.keep(synced);
-        })
+        self.answer_later(Array::sync)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Changes of the catalog: create, delete, rename, attributes, lengths. Each is one group of the log, or a part of one (C7).
 
-use std::sync::{Arc, PoisonError, RwLockReadGuard};
+use std::sync::{PoisonError, RwLockReadGuard};
 
 use super::journal::commits::Ticket;
 use super::journal::{Change, Journal};
 use super::log::record::{ATTRIBUTE_MAX_BYTES, Extent, FileLife, FileRecord, LayoutRecord, LogRecord};
 use super::name::{check_attribute_key, check_name};
-use super::record::{FileSpec, LENGTH_MAX, Record, layout_of, new_file};
+use super::record::{FileSpec, LENGTH_MAX, layout_of, new_file};
 use super::state::files::Files;
 use super::{Catalog, Store, lock};
 use crate::error::{Error, Result};
@@ -33,13 +33,7 @@ pub struct Queued<R> {
 }
 
 impl Catalog {
-    /// Makes a file of length 0.
-    pub fn create_file(&self, name: &str, spec: &FileSpec) -> Result<Arc<Record>> {
-        let number = self.settle(self.queue_create(name, spec)?)?;
-        self.numbered(number).ok_or_else(|| Error::NotFound { name: name.to_owned() })
-    }
-
-    /// The same, still not durable. Returns the file's number.
+    /// Makes a file of length 0. Returns the file's number.
     pub fn queue_create(&self, name: &str, spec: &FileSpec) -> Result<Queued<u64>> {
         check_name(name)?;
         let layout = self.layout_record(spec, || format!("new file {name:?}"))?;
@@ -62,11 +56,6 @@ impl Catalog {
 
     /// Takes the name from a file. Its space is freed by [`Catalog::remove_if_dying`], when no handle
     /// is left. Returns the file's number.
-    pub fn delete(&self, name: &str) -> Result<u64> {
-        self.settle(self.queue_delete(name)?)
-    }
-
-    /// The same, still not durable.
     pub fn queue_delete(&self, name: &str) -> Result<Queued<u64>> {
         let queued = self.queue_names(false, |files, change| {
             let file = named(files, name)?;
@@ -77,13 +66,8 @@ impl Catalog {
         Ok(queued)
     }
 
-    /// Gives a file another name. It replaces a file that has that name already. Returns the number of that one, as [`Catalog::delete`]
-    /// does.
-    pub fn rename(&self, from: &str, to: &str) -> Result<Option<u64>> {
-        self.settle(self.queue_rename(from, to)?)
-    }
-
-    /// The same, still not durable.
+    /// Gives a file another name. It replaces a file that has that name already. Returns the number of that one, as
+    /// [`Catalog::queue_delete`] does.
     pub fn queue_rename(&self, from: &str, to: &str) -> Result<Queued<Option<u64>>> {
         check_name(to)?;
         let queued = self.queue_names(true, |files, change| {
@@ -103,11 +87,6 @@ impl Catalog {
     }
 
     /// Notes `value` under `key` with a file, or takes the key away.
-    pub fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
-        self.settle(self.queue_attribute(name, key, value)?)
-    }
-
-    /// The same, still not durable.
     pub fn queue_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<Queued<()>> {
         check_attribute_key(key)?;
         self.queue_names(value.is_some(), |files, change| {
@@ -189,9 +168,10 @@ impl Catalog {
         // A close has made all changes durable, or has failed.
         let is_closed = self.is_closed.read().unwrap_or_else(PoisonError::into_inner);
         let journal = self.journal()?;
-        journal.commit(ticket)?;
-        if !*is_closed {
-            self.remove_waiting(journal);
+        if *is_closed {
+            journal.commit(ticket)?
+        } else {
+            self.commit(journal, ticket)?
         }
         Ok(result)
     }

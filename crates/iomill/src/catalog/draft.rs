@@ -166,7 +166,7 @@ impl Catalog {
     }
 
     /// Gives a draft a name, with what is noted of it (rule 4). Returns the number of the file that had the name, as
-    /// [`Catalog::delete`] does. The name is not durable yet.
+    /// [`Catalog::queue_delete`] does. The name is not durable yet.
     pub fn queue_publication(&self, draft: &Draft, name: &str, when: When) -> Result<Queued<Option<u64>>> {
         check_name(name)?;
         let mut note = lock(&draft.note);

@@ -20,7 +20,7 @@ use super::journal::commits::{CommitQueue, Commits, Failed};
 use super::journal::space::Space;
 use super::log::record::{Extent, FileRecord, LogFault, LogRecord};
 use super::state::files::Files;
-use super::store::{SHARED, absent_is_none, failed, full_path, is_full, sync_dir};
+use super::store::{SHARED, absent_is_none, failed, full_path, is_full, sync_dir, write_zeros};
 use super::{Catalog, PAGE_BYTES, lock};
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
@@ -31,8 +31,6 @@ use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs};
 const PART_MAX_PAGES: u32 = 1 << 18;
 /// Fewest pages by which a shared part grows: 1 MiB.
 const GROWTH_MIN_PAGES: u32 = 256;
-/// How many zeros are written at a time.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The path of a shared part on its drive.
 pub fn shared_path(shared: u16) -> String {
@@ -318,20 +316,19 @@ fn lengthen(fs: &Arc<dyn DriveFs>, shared: u16, before: u32, after: u32) -> Resu
         Some(file) => file,
         None => DriveFile::open(fs, &path, Access::CREATE).map_err(failed("create", &**fs, &path))?,
     };
-    let (mut at, end) = (u64::from(before) * u64::from(PAGE_BYTES), u64::from(after) * u64::from(PAGE_BYTES));
-    let first = at;
-    while at < end {
-        let len = (end - at).min(ZEROS.len() as u64) as usize;
-        if let Err(error) = fs.write_at(file.handle(), &ZEROS[..len], at) {
-            let error = failed("write", &**fs, &path)(error);
-            if is_full(&error) {
-                // What was taken goes back. If that fails, the next growth uses it.
-                let _ = fs.set_len(file.handle(), first);
-            }
-            return Err(error);
+    let first = u64::from(before) * u64::from(PAGE_BYTES);
+    let mut at = first;
+    let filled = write_zeros(u64::from(after - before) * u64::from(PAGE_BYTES), |zeros| {
+        fs.write_at(file.handle(), zeros, at).map_err(failed("write", &**fs, &path))?;
+        at += zeros.len() as u64;
+        Ok(())
+    });
+    filled.inspect_err(|error| {
+        if is_full(error) {
+            // What was taken goes back. If that fails, the next growth uses it.
+            let _ = fs.set_len(file.handle(), first);
         }
-        at += len as u64;
-    }
+    })?;
     fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &path))?;
     if is_new { sync_dir(&**fs, SHARED) } else { Ok(()) }
 }

@@ -94,6 +94,18 @@ pub(super) fn unlink_if_there(fs: &dyn DriveFs, path: &str) -> Result<()> {
     Ok(())
 }
 
+/// Writes so many zeros, in pieces of up to 64 KiB.
+pub fn write_zeros(bytes: u64, mut write: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let mut left = bytes;
+    while left > 0 {
+        let len = left.min(ZEROS.len() as u64);
+        write(&ZEROS[..len as usize])?;
+        left -= len;
+    }
+    Ok(())
+}
+
 /// Makes the entries of a directory durable.
 pub(super) fn sync_dir(fs: &dyn DriveFs, dir: &str) -> Result<()> {
     fs.sync_dir(dir).map_err(failed("sync", fs, dir))

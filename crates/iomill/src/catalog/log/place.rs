@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::group::{GROUP_HEADER_BYTES, GROUP_MAX_BYTES, Group, group_bytes};
 use super::header::{BLOCK_BYTES, FileHeader, FileKind};
 use super::record::LogFault;
-use crate::catalog::store::{LOG, TEMPORARY, absent_is_none, failed, full_path, is_media_error, sync_dir};
+use crate::catalog::store::{LOG, TEMPORARY, absent_is_none, failed, full_path, is_media_error, sync_dir, write_zeros};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs};
 
@@ -16,8 +16,6 @@ use crate::sys::fs::{Access, DriveFile, DriveFs};
 pub const RESERVE: &str = "log/reserve";
 /// How many bytes to read at a time.
 const WINDOW_BYTES: usize = 64 << 10;
-/// Zeros for new files.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The path of a segment.
 pub fn segment_path(number: u64) -> String {
@@ -168,10 +166,7 @@ impl Drop for Making {
 pub fn make_segment(fs: &Arc<dyn DriveFs>, header: &FileHeader) -> Result<DriveFile> {
     let FileKind::Segment { bytes } = header.kind else { unreachable!("the header of a segment") };
     let mut making = Making::begin(fs, segment_path(header.number), header)?;
-    while making.end < bytes {
-        let len = (bytes - making.end).min(ZEROS.len() as u64) as usize;
-        making.append(&ZEROS[..len])?;
-    }
+    write_zeros(bytes.saturating_sub(making.end), |zeros| making.append(zeros))?;
     making.finish()
 }
 

@@ -43,6 +43,26 @@ pub(super) fn create(world: &World, disks: usize) -> Result<Catalog> {
     Catalog::create(&world.platform(), &places(disks), &[], None)
 }
 
+/// Changes that are durable when they return.
+impl Catalog {
+    pub(crate) fn create_file(&self, name: &str, spec: &FileSpec) -> Result<Arc<Record>> {
+        let number = self.settle(self.queue_create(name, spec)?)?;
+        self.numbered(number).ok_or_else(|| Error::NotFound { name: name.to_owned() })
+    }
+
+    pub(crate) fn delete(&self, name: &str) -> Result<u64> {
+        self.settle(self.queue_delete(name)?)
+    }
+
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<Option<u64>> {
+        self.settle(self.queue_rename(from, to)?)
+    }
+
+    pub(crate) fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
+        self.settle(self.queue_attribute(name, key, value)?)
+    }
+}
+
 /// Deletes a file that no handle has.
 pub(super) fn delete(catalog: &Catalog, name: &str) -> Result<()> {
     catalog.delete(name).map(|number| catalog.remove_if_dying(number))
