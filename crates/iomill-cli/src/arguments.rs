@@ -238,8 +238,8 @@ pub enum Command {
     /// Copy a file into the array
     #[command(after_help = "Example:\n  iomill put edges.bin graph/edges --layout hash\n  \
                             zstd -dc edges.zst | iomill put - graph/edges\n\n\
-                            The file appears whole or not at all. Until then its name begins with `.put-`. A killed put leaves \
-                            such a file: `iomill check` shows it, and `iomill check --repair` removes it.")]
+                            The file appears whole or not at all. What a killed put leaves is removed when the array is next \
+                            opened for writing.")]
     Put(Put),
     /// Copy a file out of the array
     #[command(after_help = "Example:\n  iomill get graph/edges edges.bin\n  iomill get graph/edges - | sha256sum")]

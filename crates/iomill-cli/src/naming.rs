@@ -7,9 +7,6 @@ use iomill::{Array, Error};
 
 use crate::failure::{Failure, Result, shown};
 
-/// The beginning of the names under which `put` writes. Only a running or a killed `put` (or `replay`) has such files.
-pub const UNFINISHED: &str = ".put-";
-
 /// The name that `put` gives: the one in the arguments, or the source's file name.
 pub fn for_source(source: &Path, name: Option<&str>) -> Result<String> {
     let is_stream = source == Path::new("-");
@@ -40,12 +37,9 @@ pub fn last_part(name: &str) -> &str {
     name.rsplit_once('/').map_or(name, |(_, last)| last)
 }
 
-/// A name for a file that is being written. It shows the name that the file will get.
-pub fn unfinished(name: &str) -> Result<String> {
-    let directory = format!("{UNFINISHED}{:016x}", random()?);
-    let whole = format!("{directory}/{name}");
-    // The prefix may make a long name too long.
-    Ok(if check_name(&whole).is_ok() { whole } else { format!("{directory}/file") })
+/// A name for the file of a replay, which no other file has.
+pub fn for_replay() -> Result<String> {
+    Ok(format!("replay-{:016x}", random()?))
 }
 
 /// A name beside the destination of `get`, until the file is complete.
@@ -73,10 +67,6 @@ pub fn refuse_taken(array: &Array, name: &str, force: bool) -> Result<bool> {
 
 fn checked(name: String) -> Result<String> {
     check_name(&name)?;
-    if name.starts_with(UNFINISHED) {
-        let why = format!("names that begin with {UNFINISHED:?} are those of unfinished puts");
-        return Err(Error::invalid(format!("file name {name:?}"), why).into());
-    }
     Ok(name)
 }
 
@@ -96,7 +86,6 @@ mod tests {
         {
             assert_eq!(name(source, given).unwrap_err().exit_code(), 2, "{source} {given:?}");
         }
-        assert!(name("f", Some(".put-1/f")).unwrap_err().to_string().contains("unfinished puts"));
     }
 
     #[test]
@@ -104,15 +93,5 @@ mod tests {
         assert_eq!(for_target("a/b/c", "d/").unwrap(), "d/c");
         assert_eq!(for_target("a/b/c", "d").unwrap(), "d");
         assert!(for_target("a", "b//").is_err());
-    }
-
-    #[test]
-    fn unfinished_names_are_good_names_of_any_length() {
-        for name in ["a", &"n".repeat(1000)] {
-            let unfinished = unfinished(name).unwrap();
-            check_name(&unfinished).unwrap();
-            assert!(unfinished.starts_with(UNFINISHED));
-        }
-        assert_ne!(unfinished("a").unwrap(), unfinished("a").unwrap());
     }
 }

@@ -227,7 +227,7 @@ fn bad_names_are_refused_and_shown_short() {
     let site = Site::new(1);
     let source = site.file("source", b"x");
     let long = "n".repeat(5000);
-    let names = ["../a", "a/../b", "/a", "a//b", ".", "a/.", &long, "tab\there", ".put-1/x"];
+    let names = ["../a", "a/../b", "/a", "a//b", ".", "a/.", &long, "tab\there"];
     for name in names {
         let ended = site.run(["put", source.to_str().unwrap(), name]).failed(2, &["iomill: put: file name"]);
         assert!(ended.err.len() < 400, "{}", ended.err);

@@ -10,7 +10,6 @@ use crate::arguments::Ls;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
-use crate::naming;
 use crate::table::Table;
 
 pub fn run(context: &Context<'_>, arguments: &Ls) -> Result<Answer> {
@@ -33,11 +32,10 @@ pub fn run(context: &Context<'_>, arguments: &Ls) -> Result<Answer> {
     Ok(Answer { is_silent: true, ..Answer::default() })
 }
 
-/// Names that begin with a prefix. Those of unfinished puts only if the prefix asks for them.
+/// Names that begin with a prefix.
 fn names(peek: &Peek, prefix: &str) -> impl Iterator<Item = Result<String>> {
-    let shows_unfinished = prefix.starts_with(naming::UNFINISHED);
-    peek.entries(prefix).filter_map(move |entry| match entry {
-        Ok(Listed::File(file)) if shows_unfinished || !file.name.starts_with(naming::UNFINISHED) => Some(Ok(file.name)),
+    peek.entries(prefix).filter_map(|entry| match entry {
+        Ok(Listed::File(file)) => Some(Ok(file.name)),
         Ok(_) => None,
         Err(error) => Some(Err(error.into())),
     })

@@ -158,11 +158,10 @@ impl Site {
         self.run(["get", name, "-"]).good().out
     }
 
-    /// The names in the array, including unfinished puts.
+    /// The names in the array.
     #[track_caller]
     pub fn names(&self) -> Vec<String> {
-        let list = |prefix: &str| self.run(["ls", prefix]).good().text().lines().map(str::to_owned).collect::<Vec<_>>();
-        [list(""), list(".put-")].concat()
+        self.run(["ls"]).good().text().lines().map(str::to_owned).collect()
     }
 
     /// `stat --json` of one file.

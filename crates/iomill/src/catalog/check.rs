@@ -247,7 +247,7 @@ fn check_leftovers(drives: &[Drive], files: &Files, report: &mut Report) -> Resu
         }
     }
     for number in dying {
-        let what = "a deleted file that still has its space";
+        let what = "a deleted or an unfinished file still has its space";
         report.problems.push(repairable(drives, 0, &part_path(number), what, Severity::Note));
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! `iomill replay` on an array or a plain file: makes the requests of a trace on a file, in order.
 //!
 //! Unless a file is named, they go to a temporary one, which is removed. A named file changes only with `--writes`, and a plain file
-//! never. A killed replay leaves a file named like that of an unfinished `put`, so that `check` finds it.
+//! never. A killed replay leaves a file `replay-` and a number.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -168,7 +168,7 @@ impl Task<'_> {
 
     /// Replays on a new temporary file. It is prepared without the cache, which is empty when the replay begins.
     fn on_temporary(&self) -> Result<Answer> {
-        let name = naming::unfinished("replay")?;
+        let name = naming::for_replay()?;
         self.context.with_writer(|array| {
             let file = array.create_file(&name, iomill::Layout::default())?;
             self.prepare(array, file).map_err(|failure| match array.delete(&name) {
@@ -296,5 +296,5 @@ fn machine(why: &str) -> Failure {
 }
 
 fn remains(name: &str) -> String {
-    format!("the temporary file {name:?} remains; remove it later with `iomill check --repair`")
+    format!("the temporary file {name:?} remains; remove it later with `iomill rm {name}`")
 }
