@@ -1,12 +1,12 @@
-//! Arrays of drives: the class [`NativeArray`].
+//! Arrays of drives: the classes [`NativeArray`] and [`NativeDraft`].
 
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
-use iomill::{Array, ArrayOptions, Layout};
+use iomill::{Array, ArrayOptions, Draft, Layout, When};
 use pyo3::prelude::*;
 
-use crate::errors::{OrRaise, exception};
+use crate::errors::{OrRaise, closed, exception};
 use crate::file::NativeFile;
 
 /// An array of drives.
@@ -49,6 +49,40 @@ pub fn create_array(py: Python<'_>, drives: Vec<PathBuf>, cache_bytes: Option<u6
     Ok(NativeArray { array: RwLock::new(Some(array)), writable: true })
 }
 
+/// A file without a name. `None` after it was published or given up.
+#[pyclass(frozen, module = "iomill._iomill", name = "Draft")]
+pub struct NativeDraft(Mutex<Option<Draft>>);
+
+impl NativeDraft {
+    fn take(&self) -> Option<Draft> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[pymethods]
+impl NativeDraft {
+    fn file(&self) -> PyResult<NativeFile> {
+        let draft = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(NativeFile::new(draft.as_ref().ok_or_else(closed)?.file().clone(), true))
+    }
+
+    /// Syncs, and gives the file its name. After an error the draft is given up.
+    fn publish(&self, py: Python<'_>, name: &str, replace: bool) -> PyResult<()> {
+        let draft = self.take().ok_or_else(closed)?;
+        py.detach(|| draft.publish(name, when(replace))).or_raise().map(drop)
+    }
+
+    /// Gives the file up, unless it was published.
+    fn close(&self, py: Python<'_>) {
+        let draft = self.take();
+        py.detach(|| drop(draft));
+    }
+}
+
+fn when(replace: bool) -> When {
+    if replace { When::Always } else { When::Absent }
+}
+
 #[pymethods]
 impl NativeArray {
     fn open(&self, py: Python<'_>, name: &str) -> PyResult<NativeFile> {
@@ -64,6 +98,16 @@ impl NativeArray {
             None => Layout::default(),
         };
         Ok(NativeFile::new(py.detach(|| array.create_file(name, layout)).or_raise()?, true))
+    }
+
+    fn draft(&self, py: Python<'_>) -> PyResult<NativeDraft> {
+        let array = self.array()?;
+        Ok(NativeDraft(Mutex::new(Some(py.detach(|| array.draft(Layout::default())).or_raise()?))))
+    }
+
+    fn copy(&self, py: Python<'_>, from: &str, to: &str, replace: bool) -> PyResult<()> {
+        let array = self.array()?;
+        py.detach(|| array.copy(from, to, when(replace))).or_raise().map(drop)
     }
 
     fn delete(&self, py: Python<'_>, name: &str) -> PyResult<()> {

@@ -326,3 +326,30 @@ def test_elsewhere_the_import_says_why():
     program = "import sys; sys.platform = 'darwin'; import iomill"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "ImportError: iomill needs Linux, and this is darwin" in done.stderr
+
+
+def test_a_draft_appears_whole_or_not_at_all(drives):
+    with iomill.Array.create(drives) as array:
+        with array.draft() as draft:
+            draft.file.write_at(b"first", 0)
+            assert array.list() == []
+            draft.publish("x")
+        with pytest.raises(ValueError, match="closed"):
+            draft.publish("y")
+        old = array.open("x")
+        with array.draft() as draft:
+            draft.file.write(b"second")
+            with pytest.raises(FileExistsError):
+                draft.publish("x", replace=False)
+        with array.draft() as draft:
+            draft.file.write(b"second")
+            draft.publish("x")
+        assert (old.read(), array.open("x").read()) == (b"first", b"second")
+        array.copy("x", "y")
+        with pytest.raises(FileExistsError):
+            array.copy("x", "y", replace=False)
+        array.delete("x")
+        assert ("x" in array, "y" in array, array.open("y").read()) == (False, True, b"second")
+        with array.draft() as draft:
+            draft.file.write(b"given up")
+        assert array.list() == ["y"]

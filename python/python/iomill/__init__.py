@@ -20,11 +20,11 @@ if _sys.platform != "linux":
         f"iomill needs Linux, and this is {_sys.platform}: it reads drives by io_uring and libaio, which only Linux has"
     )
 
-from ._files import Array, File, Runtime, configure
+from ._files import Array, Draft, File, Runtime, configure
 from ._formats import open
 from ._futures import Gather
 from ._put import put
 from ._rows import RowArray
 
 __version__ = "0.1.0"
-__all__ = ["Array", "File", "Gather", "RowArray", "Runtime", "configure", "open", "put"]
+__all__ = ["Array", "Draft", "File", "Gather", "RowArray", "Runtime", "configure", "open", "put"]

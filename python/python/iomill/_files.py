@@ -303,17 +303,32 @@ class Array:
         """Creates a file of length 0, durably. FileExistsError if the name exists."""
         return File._of(self._native.create(name), self)
 
+    def draft(self) -> Draft:
+        """Begins a file that gets its name when its content is complete."""
+        return Draft(self)
+
+    def copy(self, old: str, new: str, *, replace: bool = True) -> None:
+        """Copies a file within the array, durably. The copy appears whole or not at all."""
+        self._native.copy(old, new, replace)
+
     def delete(self, name: str) -> None:
-        """Deletes a file. OSError if it is open."""
+        """Deletes a file, durably. Its handles keep the content, and the space is free when the last one is closed."""
         self._native.delete(name)
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a file, and replaces the one with the new name. OSError if one of them is open."""
+        """Renames a file, durably, and replaces the one with the new name."""
         self._native.rename(old, new)
 
     def list(self, prefix: str = "") -> list[str]:
         """The names that begin with `prefix`, sorted."""
         return self._native.list(prefix)
+
+    def __contains__(self, name: str) -> bool:
+        try:
+            self._native.len_of(name)
+        except FileNotFoundError:
+            return False
+        return True
 
     def size_of(self, name: str) -> int:
         """The length of a file in bytes."""
@@ -367,3 +382,40 @@ def shared_array(drive: Path, mode: str, cache_bytes: int | None = None) -> Arra
         if array is None:
             array = _shared[key] = Array(drive, mode, cache_bytes=cache_bytes)
         return array
+
+
+class Draft:
+    """A file without a name, from `Array.draft`. `publish` gives it one: its content appears as a whole, or not at all.
+
+    A draft that is closed without a name gives its space back. `file` is the file.
+
+    >>> import iomill, os
+    >>> os.makedirs("disk")
+    >>> with iomill.Array.create(["disk"]) as array:
+    ...     with array.draft() as draft:
+    ...         _ = draft.file.write(b"whole")
+    ...         draft.publish("object")
+    ...     print(array.open("object").read())
+    b'whole'
+    """
+
+    def __init__(self, array: Array) -> None:
+        self._native = array._native.draft()
+        self.file = File._of(self._native.file(), array)
+
+    def publish(self, name: str, *, replace: bool = True) -> None:
+        """Makes the content durable, then the name. A file that has the name loses it at the same moment, and handles
+        of it keep its content. FileExistsError if it must not be replaced; then the draft is given up."""
+        self._native.publish(name, replace)
+        self.file.close()
+
+    def close(self) -> None:
+        """Gives the file up, unless it was published. A second time it does nothing."""
+        self.file._native.discard()
+        self._native.close()
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

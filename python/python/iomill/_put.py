@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import sys
 import time
@@ -66,14 +67,11 @@ def put(
         name = name or os.path.basename(path)
         header, total, pieces = _of_file(path, tensor, dtype, shape, offset)
     with _array_on(places) as array:
-        file = array.create_file(name)
-        try:
-            _copy(file, header, pieces, total, _reporter(name, progress))
-            file.close()
-        except BaseException:
-            file._native.discard()
-            array.delete(name)
-            raise
+        if name in array:
+            raise FileExistsError(errno.EEXIST, "the array has a file of this name: choose another, or delete it", name)
+        with array.draft() as draft:
+            _copy(draft.file, header, pieces, total, _reporter(name, progress))
+            draft.publish(name, replace=False)
     return name
 
 

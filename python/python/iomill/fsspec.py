@@ -17,20 +17,19 @@ from __future__ import annotations
 import collections
 import io
 import os
-import uuid
 from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from ._files import Array, File, Path
+from ._files import Array, Draft, Path
 
 
 class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The files of an array. `drive` is the directory of one of its drives; `mode` is ``r`` or ``r+``.
 
     Names with slashes look like files in directories. A directory is there while a file is in it. A file that is written
-    appears when it is closed, and replaces an older one at once; that is an error while the older one is open.
+    appears when it is closed, and replaces an older one at once. A file that is open keeps its content.
     """
 
     protocol = "iomill"
@@ -110,7 +109,7 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
-            if name in self._array.list(name):
+            if name in self._array:
                 self.rm_file(name)
             elif not recursive:
                 raise IsADirectoryError(f"{name!r} is a directory: remove it with recursive=True")
@@ -118,9 +117,7 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def cp_file(self, path1: str, path2: str, **options: Any) -> None:
         if self.isdir(path1):
             return
-        with self.open(path1, "rb") as source, self.open(path2, "wb") as target:
-            while piece := source.read(8 << 20):
-                target.write(piece)
+        self._array.copy(self._strip_protocol(path1), self._strip_protocol(path2))
 
     def mv_file(self, path1: str, path2: str, **options: Any) -> None:
         """Renames a file, durably."""
@@ -163,7 +160,7 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return io.BufferedReader(self._array.open(name))
         if mode not in ("wb", "xb", "ab"):
             raise ValueError(f"mode {mode!r}: a file is opened with rb, wb, xb or ab")
-        is_there = name in self._array.list(name)
+        is_there = name in self._array
         if mode == "xb" and is_there:
             raise FileExistsError(name)
         if mode == "ab" and is_there:
@@ -177,23 +174,21 @@ class _Written(io.RawIOBase):
     """A file that gets its name when it is closed."""
 
     def __init__(self, array: Array, name: str) -> None:
-        self._array, self._name = array, name
-        self._temporary = f"{name}.{uuid.uuid4().hex}.partial"
-        self._file: File | None = array.create_file(self._temporary)
+        self._name = name
+        self._draft: Draft | None = array.draft()
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        assert self._file is not None
-        return self._file.write(data)
+        assert self._draft is not None
+        return self._draft.file.write(data)
 
     def tell(self) -> int:
-        return self._file.tell() if self._file is not None else 0
+        return self._draft.file.tell() if self._draft is not None else 0
 
     def close(self) -> None:
-        file, self._file = self._file, None
+        draft, self._draft = self._draft, None
         super().close()
-        if file is not None:
-            file.close()
-            self._array.rename(self._temporary, self._name)
+        if draft is not None:
+            draft.publish(self._name)
