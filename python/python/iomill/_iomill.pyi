@@ -12,6 +12,7 @@ _Path: TypeAlias = str | os.PathLike[str]
 
 __all__ = [
     "Array",
+    "Draft",
     "File",
     "Rows",
     "Runtime",
