@@ -329,6 +329,8 @@ def test_elsewhere_the_import_says_why():
 
 
 def test_a_draft_appears_whole_or_not_at_all(drives):
+    for drive in drives:
+        os.mkdir(drive)
     with iomill.Array.create(drives) as array:
         with array.draft() as draft:
             draft.file.write_at(b"first", 0)
