@@ -8,6 +8,7 @@
 //!    a later write (acknowledged or not). One piece of a write reaches a page wholly or not at all. With the engine `mmap`, which copies to
 //!    mapped parts, that holds for each byte.
 //! 4. Bytes that no write has reached since the file grew over them are zero.
+//! 5. A put gives a name a content as a whole, or leaves the name as it was.
 //!
 //! A kill leaves what the kernel holds. So data that was acknowledged but not synced is there in fact. That is not promised, and
 //! not checked.
@@ -260,7 +261,7 @@ impl Model {
         let op = self.in_progress.take().unwrap();
         let files = &mut self.files;
         match &op {
-            Op::Create { .. } | Op::Delete { .. } | Op::Rename { .. } => change(files, &op),
+            Op::Create { .. } | Op::Put { .. } | Op::Delete { .. } | Op::Rename { .. } => change(files, &op),
             Op::Attribute { name, value } => files.get_mut(name).unwrap().attribute = Some(value.to_string()),
             Op::SetLen { name, to, .. } => files.get_mut(name).unwrap().set_len(*to),
             Op::Sync { name } | Op::Close { name } => files.get_mut(name).unwrap().synced(),
@@ -286,11 +287,15 @@ impl Model {
         let there: Vec<String> = found.keys().cloned().collect();
         let mut outcome = None;
         let mut allowed = vec![names(&self.files)];
-        if let Some(op @ (Op::Create { .. } | Op::Delete { .. } | Op::Rename { .. })) = &op {
+        if let Some(op @ (Op::Create { .. } | Op::Put { .. } | Op::Delete { .. } | Op::Rename { .. })) = &op {
             let mut after = self.files.clone();
             change(&mut after, op);
             allowed.push(names(&after));
-            outcome = Some(there == names(&after));
+            outcome = Some(match op {
+                // The names may be the same before and after it.
+                Op::Put { name, .. } => found.get(name).is_some_and(|found| found.attribute == after[name].attribute),
+                _ => there == names(&after),
+            });
             if outcome == Some(true) {
                 self.files = after;
             }
@@ -317,6 +322,10 @@ fn change(files: &mut BTreeMap<String, FileModel>, op: &Op) {
     match op {
         Op::Create { name, shape } => {
             files.insert(name.clone(), FileModel::new(shape.clone()));
+        }
+        Op::Put { name, shape, version, len, .. } => {
+            let (attribute, bytes) = (Some(version.to_string()), stamp(*version, 0, *len));
+            files.insert(name.clone(), FileModel::found(&Found { shape: shape.clone(), attribute, bytes }));
         }
         Op::Delete { name } => {
             files.remove(name);

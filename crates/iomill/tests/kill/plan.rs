@@ -86,6 +86,15 @@ pub enum Op {
         to: String,
         replaces: bool,
     },
+    /// A whole content, blocking or by a future.
+    Put {
+        name: String,
+        shape: Shape,
+        version: u64,
+        len: u64,
+        replaces: bool,
+        waits: bool,
+    },
     Attribute {
         name: String,
         value: u64,
@@ -119,6 +128,8 @@ impl Op {
             Op::Delete { .. } => "delete",
             Op::Rename { replaces: false, .. } => "rename",
             Op::Rename { replaces: true, .. } => "rename over a file",
+            Op::Put { replaces: false, .. } => "put",
+            Op::Put { replaces: true, .. } => "put over a file",
             Op::Attribute { .. } => "set_attribute",
             Op::SetLen { from, to, .. } if to < from => "set_len, shrinking",
             Op::SetLen { from, to, .. } if to > from => "set_len, growing",
@@ -133,8 +144,10 @@ impl Op {
 }
 
 /// The kinds that a run of some length must interrupt at least once.
-pub const KINDS: [&str; 11] = [
+pub const KINDS: [&str; 13] = [
     "create",
+    "put",
+    "put over a file",
     "delete",
     "rename",
     "rename over a file",
@@ -230,6 +243,7 @@ impl Planner {
                 let entry = files.get_mut(name).unwrap();
                 entry.len = entry.len.max(write.end());
             }
+            Op::Put { name, len, .. } => drop(files.insert(name.clone(), Entry { len: *len, open: false })),
             Op::Attribute { .. } | Op::Sync { .. } => {}
         }
     }
@@ -250,7 +264,7 @@ impl Planner {
         }
         let name = names[self.rng.usize(..names.len())].clone();
         match dice {
-            ..9 | 24..31 => {
+            ..9 | 24..28 => {
                 self.close(&name);
                 self.queue.push_back(Op::Delete { name });
             }
@@ -264,11 +278,20 @@ impl Planner {
                 }
                 self.queue.push_back(Op::Rename { from: name, to, replaces });
             }
-            31..34 => {
+            28..35 => {
+                let replaces = free.is_empty() || self.rng.bool();
+                if replaces {
+                    self.close(&name);
+                }
+                let name = if replaces { name } else { free[self.rng.usize(..free.len())].clone() };
+                let put = self.put(name, replaces);
+                self.queue.push_back(put);
+            }
+            35..38 => {
                 let value = self.next_version();
                 self.queue.push_back(Op::Attribute { name, value });
             }
-            34..37 => self.close(&name),
+            38..40 => self.close(&name),
             _ => {
                 let entry = &self.files[&name];
                 let len = entry.len;
@@ -309,6 +332,12 @@ impl Planner {
                 Op::Sync { name }
             }
         }
+    }
+
+    fn put(&mut self, name: String, replaces: bool) -> Op {
+        let max = [2 * PAGE, MAX][self.rng.usize(..2)];
+        let len = self.rng.u64(..=max);
+        Op::Put { name, shape: self.shape(), version: self.next_version(), len, replaces, waits: self.rng.bool() }
     }
 
     fn next_version(&mut self) -> u64 {

@@ -8,7 +8,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Request};
+use iomill::{Array, ArrayOptions, Error, File, PutOptions, Request};
+use pollster::block_on;
 
 use crate::plan::{Call, Op, PAGE, Planner, WORKERS, Write, options, stamp};
 
@@ -134,6 +135,14 @@ impl Worker<'_> {
             Op::Close { name } => self.files.remove(name).unwrap().close()?,
             Op::Delete { name } => self.array.delete(name)?,
             Op::Rename { from, to, .. } => self.array.rename(from, to)?,
+            Op::Put { name, shape, version, len, waits, .. } => {
+                let options = PutOptions::new().layout(shape.layout()).attribute("version", version.to_string());
+                let content = stamp(*version, 0, *len);
+                match waits {
+                    true => self.array.put(name, &content, &options)?,
+                    false => block_on(self.array.put_async(name, content, &options))?,
+                };
+            }
             Op::Attribute { name, value } => self.array.set_attribute(name, "version", Some(&value.to_string()))?,
             Op::SetLen { name, to, .. } => self.files[name].set_len(*to)?,
             Op::Write { name, write } => self.write(&self.files[name], write)?,
