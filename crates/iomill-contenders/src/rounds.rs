@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::contender::{Cache, Contender, Sample, Slice};
 use crate::state::{self, Whose};
-use crate::task::Task;
+use crate::task::{Finds, Task};
 use crate::workload::Workload;
 
 /// How to measure.
@@ -32,6 +32,9 @@ pub struct Plan<T = Workload> {
 
 /// Maximum length of the first slice, unless a measurement sets another.
 pub const WARM_UP: Duration = Duration::from_millis(300);
+
+/// So many slices of a contender are taken again that were not in its state: a busy machine drops pages now and then.
+const RETAKES_MAX: usize = 3;
 
 /// How turns are taken, for any measurement.
 #[derive(Clone, Debug)]
@@ -155,31 +158,21 @@ pub fn run<T: Task>(
     let total = taking_part.len() * (plan.rounds + 1);
     let mut done = 0;
     let (workload, finds) = (plan.workload.to_string(), plan.workload.finds());
-    let mut turn = |contender: &mut Box<dyn Contender<T> + '_>, slice: &Slice<'_>| -> Result<Option<Sample>> {
-        if cancel.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        progress(Progress { done, total, contender: contender.name() });
-        let sample = contender.run(slice)?;
-        done += 1;
-        if cancel.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        let (name, cache) = (contender.name(), contender.cache());
-        state::check(Whose { contender: name, cache, workload: &workload }, finds.as_ref(), slice, &sample)?;
-        Ok(Some(sample))
-    };
     // Contenders that leave other bytes run last in the checked round.
     let mut order: Vec<usize> = (0..taking_part.len()).collect();
     order.sort_by_key(|&index| taking_part[index].spoils());
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); taking_part.len()];
+    let mut retaken = vec![0; taking_part.len()];
     'rounds: for round in 0..=plan.rounds {
         let verify = round == 0;
         let duration = if verify { plan.warm_up } else { plan.slice };
         let slice = Slice { threads: plan.threads, duration, verify, cancel };
         for index in rotated(&order, round) {
             measured.spoilt |= taking_part[index].spoils();
-            let sample = match turn(taking_part[index], &slice) {
+            progress(Progress { done, total, contender: taking_part[index].name() });
+            let turn = turn(&mut **taking_part[index], &slice, (&workload, finds.as_ref()), &mut retaken[index]);
+            done += 1;
+            let sample = match turn {
                 Ok(Some(sample)) => sample,
                 Ok(None) => {
                     measured.cancelled = true;
@@ -202,8 +195,29 @@ pub fn run<T: Task>(
         }
     }
     progress(Progress { done, total, contender: "" });
-    measured.outcomes = outcomes(&taking_part, samples, &order);
+    measured.outcomes = outcomes(&taking_part, samples, &order, &retaken);
     Ok(measured)
+}
+
+/// Runs a slice, and again if it was not in its contender's state. `None` if the measurement is cancelled.
+fn turn<T: Task>(
+    contender: &mut (dyn Contender<T> + '_),
+    slice: &Slice<'_>,
+    (workload, finds): (&str, Option<&Finds>),
+    retaken: &mut usize,
+) -> Result<Option<Sample>> {
+    let whose = Whose { contender: contender.name(), cache: contender.cache(), workload };
+    while !slice.cancel.load(Ordering::Relaxed) {
+        let sample = contender.run(slice)?;
+        if slice.cancel.load(Ordering::Relaxed) {
+            break;
+        }
+        match state::check(whose, finds, slice, &sample) {
+            Err(_) if *retaken < RETAKES_MAX => *retaken += 1,
+            checked => return checked.map(|()| Some(sample)),
+        }
+    }
+    Ok(None)
 }
 
 /// The order of turns in a round. The checked round and the first timed round use `order`; each later round starts with the next
@@ -218,6 +232,7 @@ fn outcomes<T: Task>(
     contenders: &[&mut Box<dyn Contender<T> + '_>],
     samples: Vec<Vec<Sample>>,
     order: &[usize],
+    retaken: &[usize],
 ) -> Vec<Outcome> {
     // Only rounds that all contenders have finished count, so that all have the same rounds.
     let complete = order.iter().map(|&index| samples[index].len()).min().unwrap_or(0);
@@ -225,7 +240,11 @@ fn outcomes<T: Task>(
     for (index, (contender, mut samples)) in contenders.iter().zip(samples).enumerate() {
         samples.truncate(complete);
         if order.contains(&index) && !samples.is_empty() {
-            let (contender, cache, notes) = (contender.name(), contender.cache(), contender.notes());
+            let (contender, cache, mut notes) = (contender.name(), contender.cache(), contender.notes());
+            if retaken[index] > 0 {
+                let what = format!("{} of its slices were not {} and were taken again", retaken[index], cache.name());
+                notes.push(what);
+            }
             outcomes.push(Outcome { contender, cache, samples, notes });
         }
     }
@@ -247,6 +266,7 @@ fn check<T: Task>(plan: &Plan<T>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seen::Seen;
     use std::cell::RefCell;
 
     type Log = RefCell<Vec<(&'static str, bool)>>;
@@ -359,6 +379,44 @@ mod tests {
         assert_eq!(measured[1].failed, Some(Failed { what: "a".into(), why: "it died".into() }));
         assert!(measured[0].failed.is_none() && run_two(Some(4)).is_err());
         assert!(run_two(None).unwrap().iter().all(|one| one.failed.is_none()));
+    }
+
+    /// Claims to be warm. Its first slices are not.
+    struct Wavers(usize);
+
+    impl Contender for Wavers {
+        fn name(&self) -> &'static str {
+            "wavers"
+        }
+        fn cache(&self) -> Cache {
+            Cache::Warm
+        }
+        fn prepare(&mut self, _: &Workload) -> Result<Option<String>> {
+            Ok(None)
+        }
+        fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+            let major_faults = if self.0 > 0 { 1000 } else { 0 };
+            self.0 = self.0.saturating_sub(1);
+            let seen = Some(Seen { major_faults, ..Seen::default() });
+            Ok(Sample { ops: 10, wall: slice.duration, seen, ..Sample::empty()? })
+        }
+    }
+
+    #[test]
+    fn slices_in_the_wrong_state_are_taken_again_a_few_times() {
+        let never = AtomicBool::new(false);
+        let run_one = |wrong| run(&mut [Box::new(Wavers(wrong)) as Box<dyn Contender>], &plan(), &mut |_| (), &never);
+        for wrong in 0..=RETAKES_MAX {
+            let measured = run_one(wrong).unwrap();
+            assert_eq!(measured.outcomes[0].samples.len(), 3);
+            let notes = match wrong {
+                0 => vec![],
+                _ => vec![format!("{wrong} of its slices were not warm and were taken again")],
+            };
+            assert_eq!(measured.outcomes[0].notes, notes);
+        }
+        let error = run_one(RETAKES_MAX + 1).unwrap_err().to_string();
+        assert!(error.contains("it was not warm"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whether what a slice saw matches the state that its contender claims.
 //!
-//! Goals: a figure with the name warm, cold or held is one. A slice in another state ends the measurement with an error.
+//! Goals: a figure with the name warm, cold or held is one. A slice in another state is taken again a few times, then
+//! it ends the measurement with an error.
 //! Non-goals: bringing a contender into a state, which it does itself; counting ([`crate::seen`]); times, which other programs on
 //! the machine change.
 //!
