@@ -1,6 +1,7 @@
 //! Bytes of a file: the class [`NativeFile`], under `iomill.File`. Non-goals: a position in the file, which is Python's side.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use iomill::{Advice, File, PlainOptions};
@@ -19,6 +20,8 @@ use crate::slices::read_bytes;
 pub struct NativeFile {
     /// `None` after it was closed. Calls take a handle of their own out of it, so that none holds the lock while it waits.
     file: RwLock<Option<File>>,
+    /// Whether a call through this handle may have changed the file.
+    has_written: AtomicBool,
     #[pyo3(get)]
     name: String,
     #[pyo3(get)]
@@ -27,12 +30,20 @@ pub struct NativeFile {
 
 impl NativeFile {
     pub fn new(file: File, writable: bool) -> NativeFile {
-        NativeFile { name: file.name().to_owned(), file: RwLock::new(Some(file)), writable }
+        let name = file.name().to_owned();
+        NativeFile { name, file: RwLock::new(Some(file)), has_written: AtomicBool::new(false), writable }
     }
 
     /// A handle for one call.
     pub fn file(&self) -> PyResult<File> {
         self.file.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)
+    }
+
+    /// A handle for a call that changes the file.
+    pub fn file_to_write(&self) -> PyResult<File> {
+        let file = self.file()?;
+        self.has_written.store(true, Ordering::Release);
+        Ok(file)
     }
 
     fn take(&self) -> Option<File> {
@@ -109,7 +120,7 @@ impl NativeFile {
 
     /// Writes all bytes of a buffer.
     fn write_at(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
-        let file = self.file()?;
+        let file = self.file_to_write()?;
         let buffer = PyUntypedBuffer::get(buffer)?;
         let memory = Memory::of_buffer(&buffer, false)?;
         // SAFETY: `buffer` is held until this function returns.
@@ -117,7 +128,7 @@ impl NativeFile {
     }
 
     fn set_len(&self, py: Python<'_>, len: u64) -> PyResult<()> {
-        let file = self.file()?;
+        let file = self.file_to_write()?;
         py.detach(|| file.set_len(len)).or_raise()
     }
 
@@ -131,12 +142,15 @@ impl NativeFile {
         self.file()?.advise(.., Advice::Random).or_raise()
     }
 
-    /// Syncs and closes. A second time it does nothing.
+    /// Closes, and syncs if a call through this handle wrote. A second time it does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        match self.take() {
-            Some(file) => py.detach(|| file.close()).or_raise(),
-            None => Ok(()),
+        let Some(file) = self.take() else { return Ok(()) };
+        if !self.has_written.load(Ordering::Acquire) {
+            // A sync would flush what an earlier writer may have left.
+            py.detach(|| drop(file));
+            return Ok(());
         }
+        py.detach(|| file.close()).or_raise()
     }
 
     /// Closes a file that is deleted next.

@@ -111,7 +111,7 @@ impl Rows {
 
     /// Scatters rows, an array in C order with as many bytes. The ids differ.
     fn write(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, rows: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-        let file = self.file.get().file()?;
+        let file = self.file.get().file_to_write()?;
         let ids = row_numbers(ids, self.count())?;
         let rows = self.check(Memory::of_array(rows, false)?, ids.len())?;
         in_slices(py, ids.len(), self.row_bytes, |slice| {

@@ -355,3 +355,23 @@ def test_a_draft_appears_whole_or_not_at_all(drives):
         with array.draft() as draft:
             draft.file.write(b"given up")
         assert array.list() == ["y"]
+
+
+def test_a_file_that_was_only_read_is_closed_without_a_sync(drives):
+    for drive in drives:
+        os.mkdir(drive)
+    with iomill.Array.create(drives) as array, array.create_file("x") as file:
+        file.write(bytes(1 << 20))
+
+    def syncs():
+        lines = [line for line in array._native.metrics().splitlines() if line.startswith("iomill_drive_syncs_total{")]
+        return sum(int(line.split()[1]) for line in lines)
+
+    # A sync would flush the parts once, for what an earlier writer may have left.
+    with iomill.Array(drives[0], "r+") as array:
+        with array.open("x") as file:
+            assert file.read(3) == bytes(3)
+        assert syncs() == 0
+        with array.open("x") as file:
+            file.write(b"new")
+        assert syncs() > 0

@@ -241,7 +241,7 @@ class File(io.RawIOBase):
         """Does nothing, as on Python's raw files: `sync` makes writes durable."""
 
     def close(self) -> None:
-        """Syncs, and closes this handle. A second time it does nothing."""
+        """Closes this handle. What was written through it is durable then. A second time it does nothing."""
         super().close()
         # `__init__` may have failed before there was one.
         if hasattr(self, "_native"):

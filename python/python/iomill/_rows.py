@@ -216,7 +216,7 @@ class RowArray:
         self._file.sync()
 
     def close(self) -> None:
-        """Makes all writes durable, and closes the file. Later calls raise ValueError."""
+        """Makes what was written through it durable, and closes the file. Later calls raise ValueError."""
         self._file.close()
 
     def __enter__(self) -> Self:
