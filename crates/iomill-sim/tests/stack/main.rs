@@ -7,6 +7,7 @@
 // Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
+mod ailing;
 mod answers;
 mod cached;
 mod capacity;
