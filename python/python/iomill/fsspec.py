@@ -191,4 +191,6 @@ class _Written(io.RawIOBase):
         draft, self._draft = self._draft, None
         super().close()
         if draft is not None:
-            draft.publish(self._name)
+            # After an error the draft gives its space back at once.
+            with draft:
+                draft.publish(self._name)
