@@ -92,7 +92,7 @@ pub struct Way {
 pub fn ways(ground: &Ground<'_>, left_out: &mut Vec<String>) -> Vec<Way> {
     let mut ways = Vec::new();
     for kind in ENGINES {
-        let config = EngineConfig { capacity: DEPTH, poll: false, hold: Vec::new() };
+        let config = EngineConfig { capacity: DEPTH, poll: false, hold: Vec::new(), shared: false };
         if let Err(error) = RealPlatform::default().engine(kind, &config) {
             left_out.push(format!("{kind}: {error}"));
             continue;
@@ -177,7 +177,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(file: &File, ground: &'a Ground<'_>, way: Way, depth: u32) -> Result<Run<'a>> {
         let failed = |e: std::io::Error| Error::Tool { what: format!("the engine {}", way.kind), why: e.to_string() };
-        let config = EngineConfig { capacity: depth, poll: way.polled, hold: Vec::new() };
+        let config = EngineConfig { capacity: depth, poll: way.polled, hold: Vec::new(), shared: false };
         let mut memory = PageBuf::new(depth as usize * PAGE_BYTES).map_err(failed)?;
         let mut engine = RealPlatform::default().engine(way.kind, &config).map_err(failed)?;
         // SAFETY: the field order drops the engine before it unmaps the memory.

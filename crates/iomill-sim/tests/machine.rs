@@ -322,7 +322,7 @@ fn locks_belong_to_open_files_and_to_engines_that_hold_them() {
     assert!(!fs.lock(first, Lock::Exclusive).unwrap());
     fs.unlock(second).unwrap();
     assert!(fs.lock(first, Lock::Exclusive).unwrap());
-    let config = EngineConfig { capacity: 1, poll: false, hold: vec![first] };
+    let config = EngineConfig { capacity: 1, poll: false, hold: vec![first], shared: false };
     let engine = world.platform().engine(EngineKind::Simulated, &config).unwrap();
     fs.close(first);
     assert!(!fs.lock(second, Lock::Shared).unwrap());

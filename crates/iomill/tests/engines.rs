@@ -34,7 +34,7 @@ fn scratch() -> TempDir {
 }
 
 fn config(capacity: u32) -> EngineConfig {
-    EngineConfig { capacity, poll: false, hold: Vec::new() }
+    EngineConfig { capacity, poll: false, hold: Vec::new(), shared: false }
 }
 
 /// The engines that this machine has, by name.
@@ -551,7 +551,7 @@ fn held_files_stay_open_as_long_as_the_ring() {
             if locked == 0 { Ok(()) } else { Err(io::Error::last_os_error().raw_os_error().unwrap()) }
         };
         lock(&file).unwrap();
-        let config = EngineConfig { capacity: 4, poll, hold: vec![Handle(file.as_raw_fd())] };
+        let config = EngineConfig { capacity: 4, poll, hold: vec![Handle(file.as_raw_fd())], shared: false };
         // Without io_uring there is nothing to hold: the other engines' requests end before descriptors close.
         let Ok(engine) = UringEngine::new(&config) else { return };
         drop(file);

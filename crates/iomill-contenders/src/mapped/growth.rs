@@ -101,7 +101,7 @@ pub fn grow(dir: &Path, writer: Writer, is_ahead: bool, bytes: u64) -> Result<Gr
     let mut page = [0; PAGE_BYTES];
     pattern::fill_page(SEED, 0, &mut page);
     let parts = MappedParts::new();
-    let config = EngineConfig { capacity: 1, poll: false, hold: Vec::new() };
+    let config = EngineConfig { capacity: 1, poll: false, hold: Vec::new(), shared: false };
     let mut engine = MmapEngine::new(&config, Arc::clone(&parts))
         .map_err(|e| Error::Tool { what: "an engine that maps files".into(), why: e.to_string() })?;
     let file = FileRef { handle: Handle(grown.file.as_raw_fd()), key: 1 };

@@ -271,7 +271,7 @@ enum ReadMeans<'a> {
 
 impl<'a> Reader<'a> {
     fn new(of: &'a Reads, shared: &'a Shared, file: File, most_bytes: usize) -> Result<Reader<'a>> {
-        let config = EngineConfig { capacity: 1, poll: false, hold: Vec::new() };
+        let config = EngineConfig { capacity: 1, poll: false, hold: Vec::new(), shared: false };
         let refused = |e: std::io::Error| Error::Tool { what: "an engine that maps files".into(), why: e.to_string() };
         let engine = match of.way {
             Way::Mapped => Some(MmapEngine::new(&config, shared.parts.clone()).map_err(refused)?),

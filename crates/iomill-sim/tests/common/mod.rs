@@ -77,6 +77,6 @@ impl Rig {
 }
 
 pub fn engine(world: &World, capacity: u32) -> Box<dyn Engine> {
-    let config = EngineConfig { capacity, poll: false, hold: Vec::new() };
+    let config = EngineConfig { capacity, poll: false, hold: Vec::new(), shared: false };
     world.platform().engine(EngineKind::Simulated, &config).unwrap()
 }

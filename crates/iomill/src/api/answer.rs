@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::error::{Error, Result};
+use crate::exec::shared::SharedCell;
 use crate::exec::{Exec, Promise, Promised, promise};
 use crate::sys::process::Home;
 
@@ -59,17 +60,31 @@ pub(super) struct FutureState<T> {
     /// The result, if it is there already: why it could not begin.
     now: Option<Result<T>>,
     later: Option<Promised<Result<T>>>,
+    /// The shared context where it began, if it is in one.
+    cell: Option<Arc<SharedCell>>,
+    is_polled: bool,
     /// The process that began it.
     home: Home,
 }
 
+#[cold]
+pub(super) fn polled_again() -> Error {
+    Error::invalid("a future", "polled again after it resolved")
+}
+
 impl<T> FutureState<T> {
     pub fn now(result: Result<T>) -> FutureState<T> {
-        FutureState { now: Some(result), later: None, home: Home::here() }
+        FutureState { now: Some(result), later: None, cell: None, is_polled: false, home: Home::here() }
     }
 
     pub fn later(promised: Promised<Result<T>>) -> FutureState<T> {
-        FutureState { now: None, later: Some(promised), home: Home::here() }
+        FutureState { now: None, later: Some(promised), cell: None, is_polled: false, home: Home::here() }
+    }
+
+    /// Of an operation that the calling thread has just begun. Polls bring its I/O on.
+    pub fn of_cell(promised: Promised<Result<T>>, exec: &Exec) -> FutureState<T> {
+        let cell = if exec.shares_contexts() { exec.own_cell() } else { None };
+        FutureState { cell, ..FutureState::later(promised) }
     }
 
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
@@ -78,10 +93,16 @@ impl<T> FutureState<T> {
             std::mem::forget(self.later.take());
             return Poll::Ready(Err(Error::Forked));
         }
-        match (self.now.take(), &mut self.later) {
-            (Some(result), _) => Poll::Ready(result),
-            (None, Some(promised)) => Pin::new(promised).poll(context).map(|kept| kept.and_then(|result| result)),
-            (None, None) => Poll::Ready(Err(Error::invalid("a future", "polled again after it resolved"))),
-        }
+        let promised = match (self.now.take(), &mut self.later) {
+            (Some(result), _) => return Poll::Ready(result),
+            (None, Some(promised)) => promised,
+            (None, None) => return Poll::Ready(Err(polled_again())),
+        };
+        let polled = Pin::new(&mut *promised).poll(context);
+        let (Some(cell), Poll::Pending) = (&self.cell, &polled) else {
+            return polled.map(|kept| kept.and_then(|result| result));
+        };
+        cell.advance(context, !std::mem::replace(&mut self.is_polled, true));
+        Pin::new(promised).poll(context).map(|kept| kept.and_then(|result| result))
     }
 }

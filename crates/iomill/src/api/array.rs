@@ -121,6 +121,7 @@ impl Array {
             may_change_engines: options.engine.is_none(),
             mode: options.mode_in_force(),
             is_apart: pager.is_some() && roles.are_apart(),
+            has_nodes: roles.nodes.len() > 1,
             cpus: setup::cpus_later(&options, &catalog, &roles),
             hold: catalog.lock_handles(),
             regions,

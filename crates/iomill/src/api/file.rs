@@ -122,12 +122,20 @@ impl File {
     /// Reads at an offset in bytes. Returns how many bytes it has read: fewer than `buf` has only at the end of the file.
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let Some(end) = self.read_page(buf, offset) else { return self.read_any(buf, offset) };
+        // SAFETY: `buf` is borrowed for the whole call.
+        let found = unsafe { self.read_page(buf.as_mut_ptr(), buf.len(), offset) };
+        let Some(end) = found else { return self.read_any(buf, offset) };
+        self.passed_page(end);
+        Ok(buf.len())
+    }
+
+    /// Notes a read within a page that was in the cache, up to the offset `end`.
+    #[inline(always)]
+    pub(super) fn passed_page(&self, end: u64) {
         // Within a page no read goes beyond the end of a chunk.
         if end.is_multiple_of(CHUNK_BYTES) {
             self.passed_chunk(end);
         }
-        Ok(buf.len())
     }
 
     /// Notes a read that has found all its pages in the cache.
@@ -163,21 +171,24 @@ impl File {
 
     /// Reads within one page of the file, if the cache has it. Returns the range's end. Inlined into every loop that reads, so that no call
     /// saves and restores registers.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes, and nothing else uses them.
     #[inline(always)]
-    fn read_page(&self, buf: &mut [u8], offset: u64) -> Option<u64> {
+    pub(super) unsafe fn read_page(&self, to: *mut u8, len: usize, offset: u64) -> Option<u64> {
         // There is none in a thread's first read. `read_any` finds the page then.
         let hit_path = self.state.hit_path()?;
         let within = offset as usize % PAGE_BYTES;
         // Not empty, and within a page. So the end is 0 if the sum wraps.
-        if buf.len().wrapping_sub(1) >= PAGE_BYTES - within {
+        if len.wrapping_sub(1) >= PAGE_BYTES - within {
             return None;
         }
-        let end = offset.wrapping_add(buf.len() as u64);
+        let end = offset.wrapping_add(len as u64);
         if end.wrapping_sub(1) >= self.state.file.len() {
             return None;
         }
-        // SAFETY: `buf` is borrowed for the whole call, and the range is within the file and a page.
-        unsafe { hit_path.read(offset / PAGE_BYTES as u64, within, buf.as_mut_ptr(), buf.len()) }.then_some(end)
+        // SAFETY: the caller's promise, and the range is within the file and a page.
+        unsafe { hit_path.read(offset / PAGE_BYTES as u64, within, to, len) }.then_some(end)
     }
 
     /// `read_at` for all ranges but those within one cached page.

@@ -5,23 +5,64 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::answer::{Answer, FutureState};
+use super::answer::{Answer, FutureState, polled_again};
 use super::file::{File, check_sizes, sum_of_lengths};
-use crate::error::Result;
+use crate::drive::serve::Serving;
+use crate::drive::{Class, PAGE_BYTES};
+use crate::error::{Error, Result};
 use crate::exec::promise;
-use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester};
+use crate::file::split::extents;
+use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester, Unread};
+use crate::pager::{IoBuffer, OpenFile, PageReading};
 
 pub use crate::pager::batch::Request;
 
 impl File {
-    /// Reads `len` bytes at an offset in bytes. The future resolves to the bytes, fewer than asked for only at the end of the file. The
-    /// read has begun when this returns. If the drives' queues are full, this call waits for room.
+    /// Reads `len` bytes at an offset in bytes. The future resolves to the bytes, fewer than asked for only at the end of the file. Bytes that
+    /// are in the cache are read when this returns, and the future is ready at its first poll. Otherwise the read begins at the latest
+    /// when the future is first polled, together with others of the thread.
+    #[inline]
     pub fn read(&self, offset: u64, len: usize) -> Reading {
-        Reading(self.begin_one(Batch::up_to_end(offset, len)))
+        let mut bytes = match Unfilled::new(len) {
+            Ok(bytes) => bytes,
+            Err(error) => return Reading::now(Err(error)),
+        };
+        // SAFETY: the memory is as long as the range, and nothing else has it.
+        let Some(end) = (unsafe { self.read_page(bytes.address(), len, offset) }) else {
+            return self.read_missing_page(bytes, offset, len);
+        };
+        self.passed_page(end);
+        // SAFETY: all of it was read.
+        Reading::now(Ok(unsafe { bytes.filled(len) }))
+    }
+
+    /// `read` for all ranges but those within one cached page.
+    #[inline(never)]
+    fn read_missing_page(&self, bytes: Unfilled, offset: u64, len: usize) -> Reading {
+        let file = match self.here() {
+            Ok(file) => file,
+            Err(forked) => return Reading::now(Err(forked)),
+        };
+        let is_in_page = len.wrapping_sub(1) < PAGE_BYTES - offset as usize % PAGE_BYTES;
+        let within = file.len().saturating_sub(offset).min(len as u64) as usize;
+        if !is_in_page || within == 0 || file.class != Class::Foreground {
+            return Reading(ReadingState::Later(file.begin_one(Batch::up_to_end(offset, len))));
+        }
+        match OpenFile::begin_page_read(&file.state, (offset, within), bytes) {
+            Ok(reading) => {
+                if let Some(paged) = &file.state.paged {
+                    let _never_waits = file.never_waits();
+                    file.missed(paged, offset, within);
+                }
+                Reading(ReadingState::Page(reading, within))
+            }
+            Err(_unused) => Reading(ReadingState::Later(file.begin_one(Batch::up_to_end(offset, len)))),
+        }
     }
 
     /// [`File::read_ranges`] as a future, into a buffer that is as long as the ranges together. The future resolves to the buffer. The
-    /// read has begun when this returns, and does not need `ranges` any more. Bytes that are in the cache are in the buffer by then.
+    /// read does not need `ranges` any more when this returns, and bytes that are in the cache are in the buffer by then. What is missing
+    /// is read from then on.
     pub fn read_ranges_async(&self, out: Vec<u8>, ranges: &[(u64, usize)]) -> Reading {
         let begun = check_sizes(sum_of_lengths(ranges), out.len(), "out").and_then(|()| {
             let file = self.here()?;
@@ -81,13 +122,28 @@ impl File {
     /// they are within the file.
     pub(super) fn begin_gather(
         &self,
-        bytes: Vec<u8>,
-        ranges: impl Iterator<Item = (u64, usize)> + Clone,
+        mut bytes: Vec<u8>,
+        ranges: impl Iterator<Item = (u64, usize)>,
         check: impl Fn() -> Result<()>,
     ) -> Result<FutureState<Buffers>> {
+        self.state.exec().check_open()?;
+        check()?;
+        let reads = extents(ranges, bytes.as_mut_ptr());
+        // SAFETY: `bytes` is on the heap, and as long as the ranges.
+        let unread = unsafe { Unread::new(&self.state, reads) };
+        if unread.is_empty() {
+            return Ok(FutureState::now(Ok(vec![bytes])));
+        }
         let (promise, promised) = promise();
-        self.requester().begin_gather(bytes, ranges, check, BatchReceiver::promise(promise))?;
-        Ok(FutureState::later(promised))
+        let _never_waits = self.never_waits();
+        // SAFETY: as above.
+        unsafe { self.requester().begin_rest(bytes, unread, BatchReceiver::promise(promise)) }?;
+        Ok(FutureState::of_cell(promised, self.state.exec()))
+    }
+
+    /// A call that makes a future waits for nothing. What would have to wait begins on another thread.
+    fn never_waits(&self) -> Option<Serving> {
+        (!self.state.exec().runs_inline()).then(Serving::begin)
     }
 
     fn requester(&self) -> Requester {
@@ -107,8 +163,9 @@ impl File {
             self.look_ahead(*offset, (*len as u64).min(self.len().saturating_sub(*offset)) as usize);
         }
         let (promise, promised) = promise();
+        let _never_waits = self.never_waits();
         match self.requester().begin(batch, BatchReceiver::promise(promise)) {
-            Ok(()) => FutureState::later(promised),
+            Ok(()) => FutureState::of_cell(promised, self.state.exec()),
             Err(error) => FutureState::now(Err(error)),
         }
     }
@@ -117,7 +174,58 @@ impl File {
 /// The future of [`File::read`] and [`File::read_rows_async`].
 #[derive(Debug)]
 #[must_use = "the read goes on, but its bytes are lost"]
-pub struct Reading(FutureState<Buffers>);
+pub struct Reading(ReadingState);
+
+#[derive(Debug)]
+enum ReadingState {
+    /// The result, until it is taken.
+    Now(Option<Result<Vec<u8>>>),
+    /// A read within one page, with its length in bytes.
+    Page(PageReading<Unfilled>, usize),
+    Later(FutureState<Buffers>),
+}
+
+/// Memory for bytes that are about to be read.
+#[derive(Debug)]
+struct Unfilled {
+    /// Empty, with room for `len` bytes.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Unfilled {
+    #[inline]
+    fn new(len: usize) -> Result<Unfilled> {
+        let mut bytes = Vec::new();
+        match bytes.try_reserve_exact(len) {
+            Ok(()) => Ok(Unfilled { bytes, len }),
+            Err(error) => Err(Error::memory("a buffer", len as u64)(std::io::Error::other(error))),
+        }
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The first `len` bytes, at most as many as there is room for, were written.
+    #[inline]
+    unsafe fn filled(mut self, len: usize) -> Vec<u8> {
+        // SAFETY: the caller's promise.
+        unsafe { self.bytes.set_len(len) };
+        self.bytes
+    }
+}
+
+// SAFETY: the bytes of a vector are on the heap, and stay there while the vector is moved. Reads only write to them.
+unsafe impl IoBuffer for Unfilled {
+    #[inline]
+    fn address(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
 
 /// The future of [`File::write`].
 #[derive(Debug)]
@@ -130,9 +238,14 @@ pub struct Writing(FutureState<Buffers>);
 pub struct Syncing(Answer<()>);
 
 impl Reading {
+    #[inline]
+    fn now(result: Result<Vec<u8>>) -> Reading {
+        Reading(ReadingState::Now(Some(result)))
+    }
+
     /// Of one buffer that is being read into, or the reason why that has not begun.
     pub(super) fn begun(begun: Result<FutureState<Buffers>>) -> Reading {
-        Reading(begun.unwrap_or_else(|error| FutureState::now(Err(error))))
+        Reading(ReadingState::Later(begun.unwrap_or_else(|error| FutureState::now(Err(error)))))
     }
 }
 
@@ -143,8 +256,19 @@ fn the_one(buffers: Result<Buffers>) -> Result<Vec<u8>> {
 impl Future for Reading {
     type Output = Result<Vec<u8>>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context).map(the_one)
+        match &mut self.0 {
+            ReadingState::Now(result) => Poll::Ready(result.take().unwrap_or_else(|| Err(polled_again()))),
+            ReadingState::Page(reading, len) => match reading.poll(context) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready((Err(error), _)) => Poll::Ready(Err(error)),
+                // SAFETY: the read has filled so many bytes.
+                Poll::Ready((Ok(()), Some(bytes))) => Poll::Ready(Ok(unsafe { bytes.filled(*len) })),
+                Poll::Ready((Ok(()), None)) => Poll::Ready(Err(polled_again())),
+            },
+            ReadingState::Later(later) => later.poll(context).map(the_one),
+        }
     }
 }
 

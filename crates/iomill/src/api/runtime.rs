@@ -341,6 +341,7 @@ impl RuntimeInner {
             may_change_engines: options.engine.is_none(),
             mode: options.mode_in_force(),
             is_apart: false,
+            has_nodes: false,
             cpus: Box::new(move || Ok(lock(&cpus_later).clone())),
             hold: Vec::new(),
             regions,

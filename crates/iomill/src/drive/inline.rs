@@ -87,24 +87,25 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane over drives that share an engine kind.
+    /// A lane over drives that share an engine kind. With `shared` any thread may use it, one at a time.
     pub fn new(
         platform: &dyn Platform,
         drives: &[&Service],
         locks: &Arc<BlockLocks>,
         hold: &[Handle],
+        shared: bool,
     ) -> io::Result<Lane> {
         let capacity: u32 = drives.iter().map(|d| d.depth).sum();
         let kind = drives.first().map_or(EngineKind::Null, |d| d.kind);
         let poll = drives.iter().all(|d| d.poll);
-        let engine = platform.engine(kind, &EngineConfig { capacity, poll, hold: hold.to_vec() })?;
+        let engine = platform.engine(kind, &EngineConfig { capacity, poll, hold: hold.to_vec(), shared })?;
         let mut queues = Vec::with_capacity(drives.len());
         let mut owner = Vec::with_capacity(capacity as usize);
         for (index, drive) in drives.iter().enumerate() {
             let first = owner.len();
             let bounce = Bounce::new(drive.depth)?;
             // SAFETY: the queue lives in the lane, after the engine in drop order. The lane never drops with I/O in flight
-            // (`run`, and `Server`'s drain).
+            // (`run`, and the drains of `Server` and `SharedContext`).
             queues.push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), bounce) });
             if let Some(queue) = queues.last_mut() {
                 queue.batch(drive.batching, platform.clock());
@@ -134,6 +135,11 @@ impl Lane {
 
     pub fn held_back(&self) -> usize {
         self.queues.iter().map(Queue::held_back).sum()
+    }
+
+    /// Whether a dispatch would start something: no piece waits for neighbours.
+    pub fn has_more(&self) -> bool {
+        self.queues.iter().any(Queue::has_more)
     }
 
     pub fn dispatch(&mut self) {
@@ -198,6 +204,30 @@ pub(super) fn give_up_after(failures: &mut u32, error: &io::Error) {
     std::thread::sleep(Duration::from_millis(1));
 }
 
+/// A lane for each kind of engine, and each drive's lane and queue within it.
+pub(super) fn lanes(
+    platform: &dyn Platform,
+    services: &[Service],
+    locks: &Arc<BlockLocks>,
+    hold: &[Handle],
+    shared: bool,
+) -> io::Result<(Vec<Lane>, Vec<(u16, u16)>)> {
+    let mut kinds: Vec<(EngineKind, bool)> = services.iter().map(|s| (s.kind, s.poll)).collect();
+    kinds.sort_by_key(|&(kind, poll)| (kind as u8, poll));
+    kinds.dedup();
+    let mut lanes = Vec::new();
+    let mut places = vec![(0, 0); services.len()];
+    for (lane, &(kind, poll)) in kinds.iter().enumerate() {
+        let mut members = Vec::new();
+        for (drive, service) in services.iter().enumerate().filter(|(_, s)| (s.kind, s.poll) == (kind, poll)) {
+            places[drive] = (lane as u16, members.len() as u16);
+            members.push(service);
+        }
+        lanes.push(Lane::new(platform, &members, locks, hold, shared)?);
+    }
+    Ok((lanes, places))
+}
+
 /// One thread's engines over all drives of an array.
 pub struct InlineContext {
     lanes: Vec<Lane>,
@@ -213,19 +243,7 @@ impl InlineContext {
         locks: &Arc<BlockLocks>,
         hold: &[Handle],
     ) -> io::Result<InlineContext> {
-        let mut kinds: Vec<(EngineKind, bool)> = services.iter().map(|s| (s.kind, s.poll)).collect();
-        kinds.sort_by_key(|&(kind, poll)| (kind as u8, poll));
-        kinds.dedup();
-        let mut lanes = Vec::new();
-        let mut places = vec![(0, 0); services.len()];
-        for (lane, &(kind, poll)) in kinds.iter().enumerate() {
-            let mut members = Vec::new();
-            for (drive, service) in services.iter().enumerate().filter(|(_, s)| (s.kind, s.poll) == (kind, poll)) {
-                places[drive] = (lane as u16, members.len() as u16);
-                members.push(service);
-            }
-            lanes.push(Lane::new(platform, &members, locks, hold)?);
-        }
+        let (lanes, places) = lanes(platform, services, locks, hold, false)?;
         Ok(InlineContext { lanes, places })
     }
 

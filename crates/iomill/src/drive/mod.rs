@@ -12,6 +12,8 @@ pub mod locks;
 pub mod queue;
 pub mod regions;
 pub mod serve;
+pub mod shared;
+pub mod shares;
 
 use crate::engine::{FileRef, MAX_SEGMENTS, Memory, Op};
 

@@ -205,6 +205,11 @@ impl Queue {
         held(Class::Foreground) + held(Class::Background)
     }
 
+    /// Whether a dispatch would start something, where no piece waits for neighbours or gives way.
+    pub fn has_more(&self) -> bool {
+        !self.ready.is_empty() || (self.has_room() && self.parked() > self.blocked())
+    }
+
     fn waiting(&self, class: Class) -> &Waiting {
         match class {
             Class::Foreground => &self.foreground,

@@ -6,7 +6,6 @@
 
 use std::cell::Cell;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use super::inbox::Inbox;
 use super::inline::{BLOCKED_PAUSE, Lane, Service, give_up_after};
 use super::locks::BlockLocks;
 use super::regions::Regions;
+use super::shares::{Owner, Shares};
 use super::{Class, Failure, Fault, Piece};
 use crate::engine::platform::Platform;
 use crate::engine::{EngineWake, Op};
@@ -23,16 +23,6 @@ use crate::sys::fs::Handle;
 /// How many pieces an inbox holds before it refuses more, and how many a server parks before it takes no more. There may be as
 /// many of the background besides, until they have ended (rule 4 of the inbox).
 pub const INBOX_PIECES: usize = 4096;
-
-/// Learns that its share of a batch has ended on one drive.
-pub trait Owner: Send + Sync {
-    /// The piece with this tag has ended. Called once per piece, before `share_done`, on the drive thread: it must not block.
-    fn piece_done(&self, _tag: u32, _result: Result<(), Failure>) {}
-
-    /// All pieces of one share have ended; `failure` is the first failure among them. Called once per share, on the drive thread:
-    /// it must not block.
-    fn share_done(self: Arc<Self>, failure: Option<Failure>);
-}
 
 /// One drive's share of a batch.
 pub struct Share {
@@ -99,24 +89,13 @@ pub enum Turn {
     Ended,
 }
 
-/// A share that has pieces left.
-struct Active {
-    owner: Arc<dyn Owner>,
-    left: usize,
-    failure: Option<Failure>,
-    /// Pieces of the background that it had.
-    behind: usize,
-}
-
 /// One drive's server.
 pub struct Server {
     inbox: Arc<Inbox<Message>>,
     lane: Lane,
     regions: Arc<Regions>,
     clock: Arc<dyn Clock>,
-    /// Shares by token; `None` is free.
-    active: Vec<Option<Active>>,
-    free: Vec<u32>,
+    shares: Shares,
     fetched: Vec<Message>,
     failures: u32,
 }
@@ -132,11 +111,10 @@ impl Server {
     ) -> io::Result<Server> {
         Ok(Server {
             inbox: Arc::new(Inbox::new(INBOX_PIECES)),
-            lane: Lane::new(platform, &[service], locks, hold)?,
+            lane: Lane::new(platform, &[service], locks, hold, false)?,
             regions: Arc::clone(regions),
             clock: platform.clock(),
-            active: Vec::new(),
-            free: Vec::new(),
+            shares: Shares::default(),
             fetched: Vec::new(),
             failures: 0,
         })
@@ -222,25 +200,13 @@ impl Server {
 
     fn wait(&mut self, min: usize, timeout: Option<Duration>) {
         let _serving = Serving::begin();
-        let (active, free, inbox) = (&mut self.active, &mut self.free, &self.inbox);
+        let (shares, inbox) = (&mut self.shares, &self.inbox);
         let result = self.lane.wait(min, timeout, &mut |done| {
-            let Some(share) = active[done.token as usize].as_mut() else {
-                unreachable!("a token is free only after all its pieces have ended")
-            };
-            share.left -= 1;
-            tell_owner(|| share.owner.piece_done(done.tag, done.result));
-            if let Err(failure) = done.result {
-                share.failure.get_or_insert(failure);
+            let Some(share) = shares.end_piece(&done) else { return };
+            if share.behind > 0 {
+                inbox.ended_behind(share.behind);
             }
-            if share.left == 0
-                && let Some(share) = active[done.token as usize].take()
-            {
-                free.push(done.token);
-                if share.behind > 0 {
-                    inbox.ended_behind(share.behind);
-                }
-                tell_owner(|| share.owner.share_done(share.failure));
-            }
+            share.tell();
         });
         match result {
             Ok(()) => self.failures = 0,
@@ -265,12 +231,7 @@ impl Server {
         let behind = if share.is_background() { share.pieces.len() } else { 0 };
         // From here on the server tells the share's ends piece by piece.
         let pieces = std::mem::take(&mut share.pieces);
-        let left = pieces.len();
-        let token = self.free.pop().unwrap_or_else(|| {
-            self.active.push(None);
-            self.active.len() as u32 - 1
-        });
-        self.active[token as usize] = Some(Active { owner: Arc::clone(&share.owner), left, failure: None, behind });
+        let token = self.shares.begin(Arc::clone(&share.owner), pieces.len(), behind);
         for mut piece in pieces {
             piece.token = token;
             known.fill_in(&self.regions, &mut **engine, &mut piece);
@@ -284,11 +245,6 @@ impl Server {
     }
 }
 
-/// Tells an owner. If the owner panics, the server still tells the others; the panic's message is already printed.
-fn tell_owner(tell: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(tell));
-}
-
 thread_local! {
     static SERVING: Cell<bool> = const { Cell::new(false) };
 }
@@ -299,11 +255,12 @@ pub fn is_serving() -> bool {
     SERVING.with(Cell::get)
 }
 
-/// Ends serving also when an owner panics.
-struct Serving(bool);
+/// The calling thread must not wait until this is dropped.
+pub struct Serving(bool);
 
 impl Serving {
-    fn begin() -> Serving {
+    /// From now on.
+    pub fn begin() -> Serving {
         Serving(SERVING.with(|serving| serving.replace(true)))
     }
 }

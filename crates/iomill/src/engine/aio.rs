@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn wakes_without_the_kernels_watching() {
-        let config = EngineConfig { capacity: 4, poll: false, hold: Vec::new() };
+        let config = EngineConfig { capacity: 4, poll: false, hold: Vec::new(), shared: false };
         // There is nothing to test where the machine's limit is used up.
         let Ok(mut engine) = AioEngine::new(&config) else { return };
         engine.watches = false;

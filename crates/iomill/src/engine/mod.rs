@@ -15,6 +15,7 @@ mod wake;
 
 use std::fmt;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,6 +168,17 @@ pub enum EngineKind {
     Simulated,
 }
 
+impl EngineKind {
+    /// Whether any thread may use such an engine if it was made for that (`EngineConfig::shared`).
+    pub fn is_shareable(self) -> bool {
+        match self {
+            EngineKind::Uring | EngineKind::Simulated => true,
+            // No descriptor tells of their ends.
+            EngineKind::Aio | EngineKind::Posix | EngineKind::Mmap | EngineKind::Null => false,
+        }
+    }
+}
+
 impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -190,9 +202,12 @@ pub struct EngineConfig {
     /// Files to hold open as long as the kernel may still work for this engine. One is the array's lock, which must
     /// outlive I/O in flight after a kill.
     pub hold: Vec<Handle>,
+    /// Any thread may use it, one at a time, also to wait for what another thread has pushed. Only some engines can do that
+    /// ([`EngineKind::is_shareable`]), and it costs the kernel more.
+    pub shared: bool,
 }
 
-/// Starts requests and reports their ends. One thread at a time owns it. The thread that makes an engine must push all
+/// Starts requests and reports their ends. One thread at a time uses it. Unless it is shared, the thread that uses it first must push all
 /// its requests and wait for all of them (io_uring's single-issuer rule).
 pub trait Engine: Send {
     /// Which engine this is.
@@ -219,6 +234,11 @@ pub trait Engine: Send {
 
     /// An object that wakes `wait` from other threads.
     fn waker(&self) -> Arc<dyn EngineWake>;
+
+    /// A descriptor that `poll` finds readable while completions are there, if it has one. A shared engine has one, or is a simulation's.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
 
     /// Drops the engine's hold on a file that is about to be closed for good. It has no requests in flight.
     fn forget(&mut self, key: u64);

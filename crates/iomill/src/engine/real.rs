@@ -208,11 +208,11 @@ fn patiently<T>(make: impl Fn() -> io::Result<T>) -> io::Result<T> {
 }
 
 fn try_uring() -> io::Result<()> {
-    UringEngine::new(&EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new() }).map(drop)
+    UringEngine::new(&EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new(), shared: false }).map(drop)
 }
 
 fn try_aio() -> io::Result<()> {
-    AioEngine::new(&EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new() }).map(drop)
+    AioEngine::new(&EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new(), shared: false }).map(drop)
 }
 
 fn no_simulation() -> io::Error {

@@ -13,6 +13,7 @@ mod ring;
 
 use std::collections::HashSet;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ struct Polled {
 impl UringEngine {
     /// Makes the engine. It may move to another thread before its first use, but not after.
     pub fn new(config: &EngineConfig) -> io::Result<UringEngine> {
-        UringEngine::with_kinds(config, &Kind::ALL)
+        UringEngine::with_kinds(config, if config.shared { &Kind::SHAREABLE } else { &Kind::ALL })
     }
 
     fn with_kinds(config: &EngineConfig, kinds: &[Kind]) -> io::Result<UringEngine> {
@@ -235,6 +236,10 @@ impl Engine for UringEngine {
         Arc::clone(&self.wake) as Arc<dyn EngineWake>
     }
 
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.main.raw_fd())
+    }
+
     fn forget(&mut self, key: u64) {
         self.main.forget(key);
         if let Some(polled) = &mut self.polled {
@@ -296,7 +301,7 @@ mod tests {
 
     /// Engines as on older kernels, by name.
     fn lesser_engines(poll: bool) -> Vec<(&'static str, UringEngine)> {
-        let config = EngineConfig { capacity: 8, poll, hold: Vec::new() };
+        let config = EngineConfig { capacity: 8, poll, hold: Vec::new(), shared: false };
         let mut engines = Vec::new();
         for (name, kind) in [("cooperative", Kind::Cooperative), ("interrupting", Kind::Interrupting)] {
             // There is nothing to test on machines that forbid io_uring.
@@ -351,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_second_thread_is_refused() {
-        let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new() };
+        let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new(), shared: false };
         let Ok(mut engine) = UringEngine::with_kinds(&config, &[Kind::Deferred]) else { return };
         engine.wait(0, None, &mut Vec::new()).unwrap();
         std::thread::spawn(move || {
@@ -366,7 +371,7 @@ mod tests {
     #[test]
     fn senseless_capacities_are_errors() {
         for capacity in [0, MAX_CAPACITY + 1, u32::MAX] {
-            let refused = UringEngine::new(&EngineConfig { capacity, poll: false, hold: Vec::new() }).err().unwrap();
+            let refused = UringEngine::new(&EngineConfig { capacity, poll: false, hold: Vec::new(), shared: false }).err().unwrap();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         }
     }

@@ -26,9 +26,36 @@ pub(crate) struct ContextCell {
     home: Home,
     /// `None` before first use and after the array has been closed.
     context: Mutex<Option<InlineContext>>,
-    /// Keys of closed files, which the context forgets before its next use.
-    forget: Mutex<Vec<u64>>,
-    any_to_forget: AtomicBool,
+    forget: ToForget,
+}
+
+/// Keys of closed files, which engines forget before their next use.
+#[derive(Default)]
+pub(super) struct ToForget {
+    keys: Mutex<Vec<u64>>,
+    any: AtomicBool,
+}
+
+impl ToForget {
+    pub fn later(&self, key: u64) {
+        lock(&self.keys).push(key);
+        // Release: pairs with the Acquire in `each`.
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Calls `forget` with each key, once.
+    #[inline]
+    pub fn each(&self, forget: impl FnMut(u64)) {
+        if self.any.load(Ordering::Acquire) {
+            self.each_now(forget);
+        }
+    }
+
+    #[cold]
+    fn each_now(&self, forget: impl FnMut(u64)) {
+        self.any.store(false, Ordering::Release);
+        std::mem::take(&mut *lock(&self.keys)).into_iter().for_each(forget);
+    }
 }
 
 impl Exec {
@@ -43,8 +70,8 @@ impl Exec {
         done: impl FnMut(Done),
     ) -> Result<()> {
         let cell = self.cell();
-        cell.forget_closed();
         let mut context = lock(&cell.context);
+        cell.forget_closed(&mut context);
         if self.is_behind(&context) {
             self.renew(&mut context)?;
         }
@@ -108,8 +135,7 @@ impl Exec {
         let cell = Arc::new(ContextCell {
             home: self.home,
             context: Mutex::new(None),
-            forget: Mutex::new(Vec::new()),
-            any_to_forget: AtomicBool::new(false),
+            forget: ToForget::default(),
         });
         let mut contexts = lock(&self.contexts);
         contexts.retain(|cell| cell.strong_count() > 0);
@@ -139,8 +165,8 @@ impl ContextCell {
         pieces: impl Iterator<Item = (u16, Piece)>,
         done: impl FnMut(Done),
     ) -> Result<()> {
-        self.forget_closed();
         let mut context = lock(&self.context);
+        self.forget_closed(&mut context);
         let Some(context) = &mut *context else { return Err(Error::Closed) };
         // SAFETY: the caller's promise is the one that `run` asks for.
         let result = unsafe { context.run(regions, (std::ptr::null(), 0), pieces, || clock.sleep(PAUSE), done) };
@@ -149,9 +175,7 @@ impl ContextCell {
 
     /// Has the context forget a file before its next use.
     pub(super) fn forget_later(&self, key: u64) {
-        lock(&self.forget).push(key);
-        // Release: pairs with the Acquire in `forget_closed`.
-        self.any_to_forget.store(true, Ordering::Release);
+        self.forget.later(key);
     }
 
     /// Takes the context away.
@@ -160,25 +184,13 @@ impl ContextCell {
     }
 
     /// Forgets the files that were closed since the last use.
-    fn forget_closed(&self) {
-        if self.any_to_forget.load(Ordering::Acquire) {
-            self.forget_now();
-        }
-    }
-
-    #[cold]
-    fn forget_now(&self) {
-        self.any_to_forget.store(false, Ordering::Release);
-        let keys = std::mem::take(&mut *lock(&self.forget));
-        if let Some(context) = &mut *lock(&self.context) {
-            for key in keys {
-                context.forget(key);
-            }
-        }
+    fn forget_closed(&self, context: &mut Option<InlineContext>) {
+        self.forget.each(|key| context.iter_mut().for_each(|context| context.forget(key)));
     }
 }
+
 #[cold]
-fn engine_failed(source: std::io::Error) -> Error {
+pub(super) fn engine_failed(source: std::io::Error) -> Error {
     let thread = format!("thread {:?}", std::thread::current().name().unwrap_or("unnamed"));
     Error::Engine { thread, drive: None, source }
 }

@@ -17,10 +17,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::{Exec, pools};
+use super::{Exec, pools, telling};
 use crate::cache::{Outcome, Waiter};
-use crate::drive::serve::{Owner, Share};
-use crate::drive::{Failure, Fault, Piece};
+use crate::drive::serve::Share;
+use crate::drive::shares::Owner;
+use crate::drive::{Class, Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::Result;
 use crate::sys::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, lock, wait};
@@ -104,6 +105,8 @@ pub fn failure(op: Op, errno: i32) -> Failure {
 enum Route {
     /// The calling thread's own.
     Inline,
+    /// The calling thread's, which any thread may advance.
+    Shared,
     /// The drive threads'. With `flush` the pieces do not wait for neighbours in the queue: an operation waits for just these.
     Drives { flush: bool },
 }
@@ -135,13 +138,13 @@ impl Exec {
         Io { exec: self, route: if is_inline { Route::Inline } else { Route::Drives { flush: false } }, blocks: true }
     }
 
-    /// For an operation that is spawned ([`Exec::spawn`]).
-    pub fn spawned(&self) -> Io<'_> {
+    /// For an operation that is spawned ([`Exec::spawn`]). Work of the background is left to the drive threads: their queues know two classes.
+    pub fn spawned(&self, class: Class) -> Io<'_> {
         if self.runs_inline() {
-            self.blocking_inline()
-        } else {
-            Io { exec: self, route: Route::Drives { flush: false }, blocks: false }
+            return self.blocking_inline();
         }
+        let is_shared = class == Class::Foreground && self.shares_contexts();
+        Io { exec: self, route: if is_shared { Route::Shared } else { Route::Drives { flush: false } }, blocks: false }
     }
 
     /// Runs an operation to its end on the calling thread. All its I/O is [`Exec::blocking`], or the like.
@@ -180,10 +183,18 @@ impl<'a> Io<'a> {
         pieces: impl Iterator<Item = (u16, Piece)>,
         sink: &'s dyn Sink,
     ) -> Result<Landing<'a, 's>> {
-        let Route::Drives { flush } = self.route else {
+        let flush = match self.route {
+            Route::Inline => {
+                // SAFETY: the caller's promise.
+                unsafe { self.exec.run_inline(within.span(), pieces, |end| sink.piece_done(end.tag, end.result)) }?;
+                return Ok(Landing { flight: None, exec: self.exec, blocks: true, sink: PhantomData });
+            }
             // SAFETY: the caller's promise.
-            unsafe { self.exec.run_inline(within.span(), pieces, |end| sink.piece_done(end.tag, end.result)) }?;
-            return Ok(Landing { flight: None, exec: self.exec, blocks: true, sink: PhantomData });
+            Route::Shared => match unsafe { self.run_shared(within, pieces, sink) }? {
+                Ok(landing) => return Ok(landing),
+                Err(pieces) => return Ok(self.hand_out(within, pieces, sink, false)),
+            },
+            Route::Drives { flush } => flush,
         };
         // This error says why there are no drive threads. Later it is only known that there are none.
         self.exec.drive_threads()?;
@@ -197,6 +208,31 @@ impl<'a> Io<'a> {
             }
             landing.block();
         }
+    }
+
+    /// Runs pieces in the calling thread's shared context. Gives them back if it has none.
+    ///
+    /// # Safety
+    /// As for `run`.
+    unsafe fn run_shared<'s, P: Iterator<Item = (u16, Piece)>>(
+        &self,
+        within: Within,
+        pieces: P,
+        sink: &'s dyn Sink,
+    ) -> Result<std::result::Result<Landing<'a, 's>, P>> {
+        let Some(cell) = self.exec.own_cell() else {
+            self.exec.drive_threads()?;
+            return Ok(Err(pieces));
+        };
+        let mut pieces = pieces.peekable();
+        let landing = |flight| Landing { flight, exec: self.exec, blocks: self.blocks, sink: PhantomData };
+        if pieces.peek().is_none() {
+            return Ok(Ok(landing(None)));
+        }
+        let flight = Flight::new(sink);
+        // SAFETY: the caller's promise.
+        unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within.span(), pieces, false) }?;
+        Ok(Ok(landing(Some(flight))))
     }
 
     fn hand_out<'s>(
@@ -224,15 +260,22 @@ impl<'a> Io<'a> {
     /// Waits for a page that another operation works on. Returns how that operation ended.
     pub async fn wait_for_page(&self, waiter: &Arc<Waiter>) -> Outcome {
         if !self.blocks {
+            let _waiting = self.exec.shared.begin_wait();
+            self.exec.shared.expedite();
             let look = |context: &mut Context<'_>| {
                 let (resumes, waker) = (Arc::clone(&self.exec.resumes), context.waker().clone());
-                let outcome = waiter.outcome_or_call(Box::new(move || resumes.wake(waker)));
+                let resume = move || {
+                    if let Some(waker) = telling::wake_later(waker) {
+                        resumes.wake(waker);
+                    }
+                };
+                let outcome = waiter.outcome_or_call(Box::new(resume));
                 outcome.map_or(Poll::Pending, Poll::Ready)
             };
             return poll_fn(look).await;
         }
         if self.exec.has_threads() {
-            return waiter.wait();
+            return self.exec.shared.wait_for_page(waiter);
         }
         loop {
             if let Some(outcome) = waiter.outcome() {
@@ -359,8 +402,11 @@ pub struct Landing<'a, 's> {
 impl Landing<'_, '_> {
     fn block(&self) {
         let Some(flight) = &self.flight else { return };
-        if !self.exec.has_threads() {
+        if !self.exec.has_threads() || !self.blocks {
+            // Of a spawned operation this is a panic's drop, and others may hold the context. What has ended may wait to be told by a caller
+            // further out.
             while !lock(&flight.state).has_landed {
+                telling::tell_all();
                 self.exec.pause_for_drives();
             }
             return;

@@ -23,6 +23,7 @@
 //! 4. A hit in the cache asks nothing. It finds its thread's state by `local::LAST`. The C library calls `local::forget_in_child` in the
 //!    child, which clears it.
 
+pub mod block_on;
 pub mod contexts;
 mod drive_threads;
 mod io;
@@ -30,8 +31,11 @@ mod notices;
 mod pages;
 pub mod pools;
 mod promise;
+mod reaper;
 pub mod roles;
+pub mod shared;
 mod task;
+mod telling;
 pub mod turns;
 
 use std::sync::atomic::AtomicBool;
@@ -56,6 +60,7 @@ use contexts::ContextCell;
 use drive_threads::{DriveThreads, DriveThreadsConfig};
 use notices::Notices;
 use pools::Pool;
+use shared::SharedCells;
 use turns::Turns;
 
 pub use io::{FirstFailure, Io, Landing, Sink, Within, both, failure};
@@ -107,6 +112,8 @@ pub struct Setup {
     pub mode: Mode,
     /// Whether blocking calls go to the drive threads in every mode.
     pub is_apart: bool,
+    /// Whether there are several nodes. Then asynchronous operations run on the drive threads, which belong to the drives' nodes.
+    pub has_nodes: bool,
     pub cpus: CpusOfDrives,
     /// Handles that engines keep open, so that locks last as long as I/O.
     pub hold: Vec<Handle>,
@@ -125,6 +132,9 @@ pub struct Exec {
     mode: Mode,
     most_drives: usize,
     is_apart: bool,
+    /// Whether asynchronous operations may run in shared contexts.
+    may_share: bool,
+    pub shared: Arc<SharedCells>,
     cpus: CpusOfDrives,
     hold: Vec<Handle>,
     pub regions: Arc<Regions>,
@@ -195,6 +205,8 @@ impl Exec {
             mode: setup.mode,
             most_drives: setup.most_drives,
             is_apart: setup.is_apart,
+            may_share: setup.mode == Mode::Auto && !setup.is_apart && !setup.has_nodes,
+            shared: Arc::default(),
             cpus: setup.cpus,
             hold: setup.hold,
             regions: setup.regions,
@@ -289,6 +301,10 @@ impl Exec {
 
     /// Gives time to the drives only: for a caller with unfinished work, for which an operation may wait.
     pub fn pause_for_drives(&self) {
+        if !self.has_threads() && self.shared.step() {
+            return;
+        }
+        self.shared.help();
         if !self.drive_threads.get().is_some_and(DriveThreads::step) {
             self.clock.sleep(PAUSE);
         }
@@ -304,6 +320,7 @@ impl Exec {
         for cell in lock(&self.contexts).iter().filter_map(Weak::upgrade) {
             cell.forget_later(key);
         }
+        self.shared.forget(key);
         if let Some(drives) = self.drive_threads.get() {
             for drive in 0..drives.count() {
                 // Drive threads that have stopped have dropped their engines: nothing is left to forget.
@@ -377,6 +394,9 @@ impl Exec {
             return self.get_ready_to_block();
         }
         self.resumes.get_ready()?;
+        if self.own_cell().is_some() {
+            return Ok(());
+        }
         self.drive_threads().map(|_started| ())
     }
 
@@ -402,6 +422,7 @@ impl Exec {
         if let Some(drives) = self.drive_threads.get() {
             drives.stop();
         }
+        self.shared.stop();
         self.resumes.stop();
         self.callbacks.stop();
         self.closes.stop();

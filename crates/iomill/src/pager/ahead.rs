@@ -311,7 +311,7 @@ impl OpenFile {
         let paged = Arc::clone(paged);
         self.exec().spawn(async move {
             let at_end = AtEnd(then);
-            let io = entered.exec().spawned();
+            let io = entered.exec().spawned(Class::Background);
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let ran = unsafe { entered.complete(&io, &paged, Want::Ahead, spans, Class::Background).await };
             // No call has asked for these pages, so an error is dropped. A call that asks for them reads them itself.

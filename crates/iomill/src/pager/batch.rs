@@ -12,9 +12,9 @@ use crate::drive::serve::INBOX_PIECES;
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::pools::{self, Pool};
-use crate::exec::{Exec, Promise, Within};
+use crate::exec::{Exec, Promise, Within, shared};
 use crate::file::Entered;
-use crate::file::split::{Extent, Splitter, extents};
+use crate::file::split::{Extent, Splitter};
 use crate::file::transfer::WriteTurn;
 
 /// The buffers of a batch: what it read, or what it wrote.
@@ -124,6 +124,11 @@ impl BatchReceiver {
         Ok(BatchReceiver(Some(ReceiverKind::Callback(Arc::clone(callbacks), callback))))
     }
 
+    /// Whether a future waits for the outcome. Its polls bring the I/O on.
+    fn is_polled(&self) -> bool {
+        matches!(self.0, Some(ReceiverKind::Promise(_)))
+    }
+
     fn tell(mut self, outcome: Result<Buffers>) {
         match self.0.take() {
             Some(ReceiverKind::Promise(promise)) => promise.keep(outcome),
@@ -183,6 +188,8 @@ impl Requester {
         callbacks.run(Box::new(move || {
             let begun = again(&self, &mut done);
             drop(self);
+            // No poll of this thread follows.
+            shared::watch_own();
             match begun {
                 Ok(true) => {}
                 // No callback thread could take the job, so it ran in the waker.
@@ -237,64 +244,58 @@ impl Requester {
         (writes, write_end): (Vec<Extent>, u64),
         done: BatchReceiver,
     ) {
+        // SAFETY: the caller's promise.
+        let reads = unsafe { Unread::new(&self.file, reads) };
+        if reads.is_empty() && writes.is_empty() {
+            drop(entered);
+            return done.tell(Ok(buffers));
+        }
+        // SAFETY: as above.
+        unsafe { self.spawn(entered, buffers, Moves { reads, writes, write_end, class: self.class }, done) };
+    }
+
+    /// # Safety
+    /// The memory of all extents and spans is in `buffers`, on the heap.
+    unsafe fn spawn(&self, entered: Entered<'_>, buffers: Buffers, moves: Moves, done: BatchReceiver) {
         let entered = EnteredFile::stay(entered, self.file.clone());
-        let (reads, missing) = match &entered.paged {
-            None => (reads.collect(), Vec::new()),
-            Some(paged) => {
-                let mut missing = Vec::new();
-                // SAFETY: the caller's promise.
-                unsafe { paged.read_many(reads, &mut missing) };
-                if missing.is_empty() && writes.is_empty() {
-                    return entered.leave(move || done.tell(Ok(buffers)));
-                }
-                (Vec::new(), missing)
-            }
-        };
-        let moves = Moves { reads, missing, writes, write_end, class: self.class };
-        self.file.exec().spawn(async move {
+        let exec = self.file.exec();
+        let is_polled = done.is_polled();
+        let operation = async move {
             // SAFETY: the caller's promise. The memory is freed after this has ended or was dropped. Moving a `Vec` does not move what it
             // points to.
             let ran = unsafe { moves.run(&entered).await };
             let outcome = ran.map(|()| buffers);
             entered.leave(move || done.tell(outcome));
-        });
+        };
+        if is_polled { exec.spawn_polled(operation) } else { exec.spawn(operation) }
     }
 
-    /// Begins to read ranges, (offset, length) in bytes each, into `bytes`, which is as long as they are together. `check` says whether
-    /// they are within the file. An error means that nothing has begun, and `done` gets no outcome.
-    pub fn begin_gather(
-        self,
-        mut bytes: Vec<u8>,
-        ranges: impl Iterator<Item = (u64, usize)> + Clone,
-        check: impl Fn() -> Result<()>,
-        mut done: BatchReceiver,
-    ) -> Result<()> {
-        let begun = self.try_gather(&mut bytes, ranges.clone(), check, &mut done);
-        self.or_later(begun, done, || {
-            let ranges: Vec<(u64, usize)> = ranges.collect();
-            move |this, done| {
-                let within = || this.file.file.check_within(ranges.iter().copied());
-                this.try_gather(&mut bytes, ranges.iter().copied(), within, done)
-            }
-        })
+    /// Begins to read what is left of a gather into `bytes`. An error means that nothing has begun, and `done` gets no outcome.
+    ///
+    /// # Safety
+    /// The memory of `unread` is in `bytes`, on the heap.
+    pub unsafe fn begin_rest(self, bytes: Vec<u8>, unread: Unread, mut done: BatchReceiver) -> Result<()> {
+        let mut rest = Some((bytes, unread));
+        // SAFETY: the caller's promise.
+        let begun = unsafe { self.try_rest(&mut rest, &mut done) };
+        // SAFETY: as above.
+        self.or_later(begun, done, || move |this, done| unsafe { this.try_rest(&mut rest, done) })
     }
 
-    /// Begins a gather, and takes `bytes` and `done`. `false` if that needs a wait that is forbidden in a waker.
-    fn try_gather(
-        &self,
-        bytes: &mut Vec<u8>,
-        ranges: impl Iterator<Item = (u64, usize)>,
-        check: impl Fn() -> Result<()>,
-        done: &mut BatchReceiver,
-    ) -> Result<bool> {
+    /// Begins a gather's rest, and takes it and `done`. `false` if that needs a wait that is forbidden here.
+    ///
+    /// # Safety
+    /// As for `begin_rest`.
+    unsafe fn try_rest(&self, rest: &mut Option<(Vec<u8>, Unread)>, done: &mut BatchReceiver) -> Result<bool> {
         let Some(entered) = Entered::enter_if_open(&self.file.file)? else { return Ok(false) };
-        check()?;
+        // The file may have shrunk before this was inside.
+        rest.iter().try_for_each(|(_, unread)| unread.check_within(&self.file))?;
         // Here the caller still sees an error of starting the drive threads.
         self.file.exec().get_ready()?;
-        let mut bytes = std::mem::take(bytes);
-        let reads = extents(ranges, bytes.as_mut_ptr());
-        // SAFETY: `bytes` is on the heap, and as long as the ranges.
-        unsafe { self.launch(entered, vec![bytes], reads, (Vec::new(), 0), BatchReceiver(done.0.take())) };
+        let Some((bytes, reads)) = rest.take() else { unreachable!("a gather begins once") };
+        let moves = Moves { reads, writes: Vec::new(), write_end: 0, class: self.class };
+        // SAFETY: the caller's promise.
+        unsafe { self.spawn(entered, vec![bytes], moves, BatchReceiver(done.0.take())) };
         Ok(true)
     }
 
@@ -330,11 +331,46 @@ impl Requester {
     }
 }
 
+/// What reads have not found in the cache.
+pub struct Unread {
+    /// Without a cache: all of it.
+    extents: Vec<Extent>,
+    /// With a cache.
+    spans: Vec<Span>,
+}
+
+impl Unread {
+    /// Copies what the cache has of reads. The rest is to be read.
+    ///
+    /// # Safety
+    /// The extents' memory is writable, and nothing else uses it.
+    pub unsafe fn new(file: &OpenFile, reads: impl Iterator<Item = Extent>) -> Unread {
+        let mut spans = Vec::new();
+        let extents = match &file.paged {
+            None => reads.collect(),
+            Some(paged) => {
+                // SAFETY: the caller's promise.
+                unsafe { paged.read_many(reads, &mut spans) };
+                Vec::new()
+            }
+        };
+        Unread { extents, spans }
+    }
+
+    /// Whether the cache had all of it.
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty() && self.spans.is_empty()
+    }
+
+    fn check_within(&self, file: &OpenFile) -> Result<()> {
+        let spans = self.spans.iter().map(|span| (span.offset(), usize::from(span.len)));
+        file.file.check_within(self.extents.iter().map(|extent| (extent.offset, extent.len)).chain(spans))
+    }
+}
+
 /// The transfers of a batch, when its memory is there.
 struct Moves {
-    reads: Vec<Extent>,
-    /// With a cache: the spans of the reads that it does not have.
-    missing: Vec<Span>,
+    reads: Unread,
     writes: Vec<Extent>,
     write_end: u64,
     class: Class,
@@ -344,14 +380,14 @@ impl Moves {
     /// # Safety
     /// The memory of all extents is valid until this has ended or is dropped. Nothing else touches memory that is read into.
     async unsafe fn run(self, file: &OpenFile) -> Result<()> {
-        let io = file.exec().spawned();
-        let Moves { reads, missing, writes, write_end, class } = self;
+        let Moves { reads: Unread { extents, spans: missing }, writes, write_end, class } = self;
+        let io = file.exec().spawned(class);
         let turn = WriteTurn::begin(&file.file, write_end, file.paged.is_none());
         // SAFETY: the caller's promise, for all of them.
         unsafe {
             match &file.paged {
                 None => {
-                    let (reads, writes) = (reads.into_iter(), writes.into_iter());
+                    let (reads, writes) = (extents.into_iter(), writes.into_iter());
                     file.file.transfer(&io, class, Within::SLABS, reads, writes).await?;
                 }
                 Some(paged) => {

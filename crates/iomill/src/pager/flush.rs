@@ -187,6 +187,12 @@ impl OpenFile {
         (flushed.any, flushed.result)
     }
 
+    /// The same for one page, which displaced a clean page.
+    #[cold]
+    pub(super) fn note_pressed(&self, paged: &Paged, page: u64) {
+        self.note_dirty_for_later(paged, &Over { many: Vec::new(), pressed: vec![page] });
+    }
+
     /// Flushes the dirty pages of some pages' sets, of this and other files.
     async fn flush_sets(&self, io: &Io<'_>, paged: &Paged, pages: &[u64]) -> SetsFlushed {
         let keys = paged.pager.dirty_beside(paged.keys(pages));

@@ -173,7 +173,7 @@ impl InPlaceJob {
         let spans = numbers(self.offset, self.len as u64).filter(|&page| page < end).map(Span::of_page).collect();
         let exec = Arc::clone(self.file.exec());
         exec.spawn(async move {
-            let io = entered.exec().spawned();
+            let io = entered.exec().spawned(self.class);
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let touched = unsafe { entered.complete(&io, &self.paged, Want::Touch, spans, self.class).await };
             let callbacks = Arc::clone(&entered.exec().callbacks);

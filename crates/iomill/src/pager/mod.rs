@@ -25,6 +25,7 @@ mod open;
 mod open_files;
 mod open_plain;
 mod owned;
+mod page_read;
 mod read;
 mod resize;
 mod span;
@@ -55,6 +56,7 @@ pub use in_place::{PinnedPage, PinnedRange};
 pub use open::{OpenFile, OpenRef};
 pub use open_files::OpenFiles;
 pub use owned::OwnedBytes;
+pub use page_read::{IoBuffer, PageReading};
 pub use span::Want;
 pub use span::{Span, spans};
 

@@ -11,6 +11,7 @@ pub mod grown;
 pub mod limits;
 pub mod memory;
 pub mod neighbours;
+pub mod parker;
 pub mod process;
 pub mod real_fs;
 pub mod sync;

@@ -26,7 +26,7 @@ fn scratch() -> TempDir {
 }
 
 fn engine(parts: &Arc<MappedParts>) -> MmapEngine {
-    MmapEngine::new(&EngineConfig { capacity: 8, poll: false, hold: Vec::new() }, Arc::clone(parts)).unwrap()
+    MmapEngine::new(&EngineConfig { capacity: 8, poll: false, hold: Vec::new(), shared: false }, Arc::clone(parts)).unwrap()
 }
 
 /// One request, and its result.
@@ -303,7 +303,7 @@ fn a_write_beside_a_sync_is_left_to_the_next_one() {
     let part = parts.part(1);
     assert!(part.begin_sync(handle));
     part.end_sync(true);
-    let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new() };
+    let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new(), shared: false };
     let mut engine = MmapEngine::by_system_calls(&config, Arc::clone(&parts)).unwrap();
     let (mut bytes, mut done) = ([5; PAGE], Vec::new());
     let memory = Memory::one(bytes.as_mut_ptr());

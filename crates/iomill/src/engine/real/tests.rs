@@ -67,7 +67,7 @@ fn a_forbidden_io_uring_gives_way_to_libaio() {
         assert_eq!(choose(probe, false).unwrap().kind, EngineKind::Posix, "libaio is no use on buffered files");
         let refusal = grant(EngineKind::Uring, probe, true).unwrap_err();
         assert!(refusal.to_string().starts_with(reason), "{refusal}");
-        let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new() };
+        let config = EngineConfig { capacity: 8, poll: false, hold: Vec::new(), shared: false };
         let refusal = RealPlatform::default().engine(EngineKind::Uring, &config).err().unwrap();
         assert!(refusal.to_string().starts_with(reason), "{refusal}");
         return;
@@ -96,7 +96,7 @@ fn the_choice_here_can_be_made() {
     let choice = choose(probe, true).unwrap();
     assert_eq!(choice.why.is_none(), choice.kind == EngineKind::Uring, "{choice:?}");
     let platform = RealPlatform::default();
-    let config = EngineConfig { capacity: 8, poll: false, hold: vec![probe] };
+    let config = EngineConfig { capacity: 8, poll: false, hold: vec![probe], shared: false };
     assert_eq!(platform.engine(choice.kind, &config).unwrap().kind(), choice.kind);
     for kind in [EngineKind::Posix, EngineKind::Null] {
         assert_eq!(grant(kind, probe, true).unwrap().kind, kind);

@@ -4,6 +4,7 @@
 //! and a second ring, which are the engine's.
 
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
@@ -80,6 +81,11 @@ impl Ring {
             refusals: 0,
             in_flight: 0,
         })
+    }
+
+    /// Its descriptor, which is readable while completions are there.
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
     }
 
     /// Makes the calling thread the one that serves the ring. Called before every other use.
@@ -202,7 +208,7 @@ impl Ring {
     fn submit_and_poll(&mut self, timeout: Duration) -> io::Result<()> {
         self.submit()?;
         // SAFETY: the descriptor is the ring's, which outlives the borrow.
-        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&self.ring)) };
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(self.raw_fd()) };
         let time = rustix::event::Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
         match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -280,6 +286,9 @@ pub(super) enum Kind {
 impl Kind {
     /// All kinds, the best first.
     pub(super) const ALL: [Kind; 3] = [Kind::Deferred, Kind::Cooperative, Kind::Interrupting];
+
+    /// Those that any thread may use. With the others the work waits for the thread that submitted, which may not enter the kernel soon.
+    pub(super) const SHAREABLE: [Kind; 1] = [Kind::Interrupting];
 }
 
 fn build(capacity: u32, poll: bool, kinds: &[Kind]) -> io::Result<(IoUring, Kind)> {

@@ -1,0 +1,88 @@
+//! [`Shares`]: the batches whose pieces a lane has, and their [`Owner`]s. Non-goals: the pieces themselves (`queue`).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::{Done, Failure};
+
+/// Learns that its share of a batch has ended on one drive.
+pub trait Owner: Send + Sync {
+    /// The piece with this tag has ended. Called once per piece, before `share_done`, on the thread that reaps: it must not block.
+    fn piece_done(&self, _tag: u32, _result: Result<(), Failure>) {}
+
+    /// All pieces of one share have ended; `failure` is the first failure among them. Called once per share, on the thread that reaps:
+    /// it must not block.
+    fn share_done(self: Arc<Self>, failure: Option<Failure>);
+}
+
+/// A share that has pieces left.
+struct Active {
+    owner: Arc<dyn Owner>,
+    left: usize,
+    failure: Option<Failure>,
+    behind: usize,
+}
+
+/// A share without pieces left. Its owner does not know yet.
+pub struct Ended {
+    owner: Arc<dyn Owner>,
+    failure: Option<Failure>,
+    /// Pieces of the background that it had.
+    pub(super) behind: usize,
+}
+
+impl Ended {
+    /// Tells the owner.
+    pub fn tell(self) {
+        let Ended { owner, failure, .. } = self;
+        tell_owner(|| owner.share_done(failure));
+    }
+}
+
+/// Shares by token.
+#[derive(Default)]
+pub(super) struct Shares {
+    /// `None` is free.
+    active: Vec<Option<Active>>,
+    free: Vec<u32>,
+}
+
+impl Shares {
+    /// Counts one piece more of a share.
+    pub fn add_piece(&mut self, token: u32) {
+        if let Some(share) = &mut self.active[token as usize] {
+            share.left += 1;
+        }
+    }
+
+    /// Begins a share of `pieces` pieces, `behind` of them of the background. Returns its token.
+    pub fn begin(&mut self, owner: Arc<dyn Owner>, pieces: usize, behind: usize) -> u32 {
+        let token = self.free.pop().unwrap_or_else(|| {
+            self.active.push(None);
+            self.active.len() as u32 - 1
+        });
+        self.active[token as usize] = Some(Active { owner, left: pieces, failure: None, behind });
+        token
+    }
+
+    /// Tells a share's owner of the end of a piece. Returns the share if it was the last one.
+    pub fn end_piece(&mut self, done: &Done) -> Option<Ended> {
+        let place = &mut self.active[done.token as usize];
+        let Some(share) = place else { unreachable!("a token is free only after all its pieces have ended") };
+        share.left -= 1;
+        tell_owner(|| share.owner.piece_done(done.tag, done.result));
+        if let Err(failure) = done.result {
+            share.failure.get_or_insert(failure);
+        }
+        if share.left > 0 {
+            return None;
+        }
+        self.free.push(done.token);
+        place.take().map(|Active { owner, failure, behind, .. }| Ended { owner, failure, behind })
+    }
+}
+
+/// Tells an owner. If the owner panics, the others are still told; the panic's message is already printed.
+fn tell_owner(tell: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(tell));
+}

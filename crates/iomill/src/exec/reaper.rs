@@ -1,0 +1,173 @@
+//! [`Reaper`]: a thread that takes the turns of shared contexts where no other thread does: it sleeps on the descriptors of those that are
+//! armed. An executor that has nothing to do sleeps elsewhere, and a wake from here is what ends that.
+//!
+//! Rules:
+//! 1. A cell is armed once, until the reaper has taken its turn. Then the reaper arms it again if something is left.
+//! 2. An armed descriptor reports what was there before (`epoll` looks when it is armed), so no end is missed.
+//! 3. What no descriptor tells of, the reaper takes a turn of again and again, with a pause between (`take`).
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::PAUSE;
+use super::pools;
+use super::shared::SharedCell;
+use crate::sys::sync::{Mutex, Ordering, lock};
+
+/// The event descriptor's number among events. Cells have their places in `known`.
+const WAKE: u64 = u64::MAX;
+
+/// Most events of one look.
+const EVENTS: usize = 64;
+
+/// See the module.
+#[derive(Default)]
+pub struct Reaper {
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+/// What the thread shares with those that arm.
+pub(super) struct Shared {
+    epoll: OwnedFd,
+    /// Ends the thread's sleep.
+    event: OwnedFd,
+    is_stopped: AtomicBool,
+    known: Mutex<Vec<Arc<SharedCell>>>,
+    /// Those whose turn is due (rule 3).
+    due: Mutex<Vec<Arc<SharedCell>>>,
+}
+
+impl Reaper {
+    /// Starts the thread, unless it runs. Returns what cells are armed by.
+    pub(super) fn start(&self) -> io::Result<Arc<Shared>> {
+        let mut running = lock(&self.running);
+        if let Some(running) = &*running {
+            return Ok(Arc::clone(&running.shared));
+        }
+        let (epoll, event) = (epoll::create(CreateFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        epoll::add(&epoll, &event, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let shared = Shared { epoll, event, is_stopped: AtomicBool::new(false), known: Mutex::default(), due: Mutex::default() };
+        let shared = Arc::new(shared);
+        let serving = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("iomill-reap".into()).spawn(move || {
+            pools::leave_closing_to_others();
+            serving.serve();
+        })?;
+        *running = Some(Running { shared: Arc::clone(&shared), thread });
+        Ok(shared)
+    }
+
+    /// Ends the thread. Nothing is unfinished.
+    pub(super) fn stop(&self) {
+        let Some(Running { shared, thread }) = lock(&self.running).take() else { return };
+        shared.is_stopped.store(true, Ordering::Release);
+        shared.wake();
+        if thread.thread().id() != std::thread::current().id() {
+            // It catches the panics of what it tells, so it has not panicked.
+            let _ = thread.join();
+        }
+        lock(&shared.known).clear();
+        lock(&shared.due).clear();
+    }
+}
+
+impl Shared {
+    /// Makes a new cell known. It is not armed.
+    pub fn add(&self, cell: &Arc<SharedCell>) -> io::Result<()> {
+        let mut known = lock(&self.known);
+        for descriptor in cell.readable() {
+            epoll::add(&self.epoll, descriptor, EventData::new_u64(known.len() as u64), EventFlags::ONESHOT)?;
+        }
+        cell.place.store(known.len() as u64, Ordering::Relaxed);
+        known.push(Arc::clone(cell));
+        Ok(())
+    }
+
+    /// Listens to a cell from now on, if it has ended nothing yet (rules 1 and 2).
+    pub fn arm(&self, cell: &Arc<SharedCell>) {
+        // AcqRel: pairs with the same in `serve`, which clears it before it takes the turn.
+        if !cell.armed.swap(true, Ordering::AcqRel) && self.listen(cell).is_err() {
+            // The kernel has too little memory at the moment.
+            self.take(cell);
+        }
+    }
+
+    fn listen(&self, cell: &SharedCell) -> io::Result<()> {
+        let data = EventData::new_u64(cell.place.load(Ordering::Relaxed));
+        for descriptor in cell.readable() {
+            epoll::modify(&self.epoll, descriptor, data, EventFlags::IN | EventFlags::ONESHOT)?;
+        }
+        Ok(())
+    }
+
+    /// Takes turns of a cell until nothing is left that no descriptor tells of (rule 3).
+    pub fn take(&self, cell: &Arc<SharedCell>) {
+        lock(&self.due).push(Arc::clone(cell));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.event, &1u64.to_ne_bytes()));
+        // EAGAIN means that the counter is full. Then the descriptor is readable, which is enough.
+        debug_assert!(matches!(written, Ok(8) | Err(Errno::AGAIN)), "writing to an event descriptor: {written:?}");
+    }
+
+    /// The loop of the thread.
+    fn serve(&self) {
+        let mut again: Vec<Arc<SharedCell>> = Vec::new();
+        while !self.is_stopped.load(Ordering::Acquire) {
+            if !again.is_empty() {
+                std::thread::sleep(PAUSE);
+            }
+            let mut cells = std::mem::take(&mut again);
+            self.look(cells.is_empty(), &mut cells);
+            cells.append(&mut lock(&self.due));
+            for cell in cells {
+                cell.armed.store(false, Ordering::Release);
+                let left = cell.turn();
+                if left.blocked > 0 || left.has_more {
+                    again.push(cell);
+                } else if !cell.is_idle() {
+                    self.arm(&cell);
+                }
+            }
+        }
+    }
+
+    /// Adds the cells with events. With `may_sleep` it sleeps until there are some.
+    fn look(&self, may_sleep: bool, cells: &mut Vec<Arc<SharedCell>>) {
+        let mut events: [MaybeUninit<Event>; EVENTS] = [const { MaybeUninit::uninit() }; EVENTS];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let found = match epoll::wait(&self.epoll, &mut events, if may_sleep { None } else { Some(&now) }) {
+            Ok((found, _)) => found,
+            // A signal, or too little memory: it looks again.
+            Err(_) => return,
+        };
+        let known = lock(&self.known);
+        for event in found {
+            match { event.data }.u64() {
+                WAKE => self.drain(),
+                place => cells.extend(known.get(place as usize).cloned()),
+            }
+        }
+    }
+
+    fn drain(&self) {
+        let mut count = [0u8; 8];
+        // EAGAIN: the write that set the event has been drained before.
+        let _drained = rustix::io::retry_on_intr(|| rustix::io::read(self.event.as_fd(), &mut count));
+    }
+}

@@ -1,0 +1,79 @@
+//! What a thread has to tell when it has left a context: the ends of shares, and operations to wake.
+//!
+//! Goals: no owner runs under a lock, and no owner runs inside another: an owner may begin I/O whose end brings the next owner, and so on.
+//! So the outermost caller tells all of them, one after the other.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use super::shared;
+use crate::drive::serve::Serving;
+use crate::drive::shares::Ended;
+
+thread_local! {
+    static TOLD: RefCell<VecDeque<Told>> = const { RefCell::new(VecDeque::new()) };
+    /// How many calls of this thread will tell what is in `TOLD`, or are about to.
+    static COLLECTING: Cell<u32> = const { Cell::new(0) };
+}
+
+enum Told {
+    Ended(Ended),
+    Wake(Waker),
+}
+
+/// Collects what is to be told until this is dropped. Then the outermost one tells it.
+pub struct Collecting(());
+
+impl Collecting {
+    pub fn begin() -> Collecting {
+        COLLECTING.with(|depth| depth.set(depth.get() + 1));
+        Collecting(())
+    }
+
+    /// Adds shares that have ended.
+    pub fn add(&self, ended: &mut Vec<Ended>) {
+        if !ended.is_empty() {
+            TOLD.with(|told| told.borrow_mut().extend(ended.drain(..).map(Told::Ended)));
+        }
+    }
+}
+
+impl Drop for Collecting {
+    fn drop(&mut self) {
+        let is_outermost = COLLECTING.with(Cell::get) == 1;
+        let any = is_outermost && tell_all();
+        COLLECTING.with(|depth| depth.set(depth.get() - 1));
+        if any {
+            // What was told may have begun I/O here, and no poll of this thread may follow.
+            shared::arm_own();
+        }
+    }
+}
+
+/// Tells what has been collected so far: also for a caller further in that must see an end now. Returns whether there was anything.
+pub fn tell_all() -> bool {
+    let next = || TOLD.with(|told| told.borrow_mut().pop_front());
+    let Some(mut first) = next() else { return false };
+    let _serving = Serving::begin();
+    loop {
+        match first {
+            Told::Ended(ended) => ended.tell(),
+            // A task polls its operation here, and catches its panics.
+            Told::Wake(waker) => waker.wake(),
+        }
+        match next() {
+            Some(told) => first = told,
+            None => return true,
+        }
+    }
+}
+
+/// Wakes an operation when the calling thread has left its locks. Gives the waker back if the thread collects nothing.
+pub fn wake_later(waker: Waker) -> Option<Waker> {
+    if COLLECTING.try_with(Cell::get).unwrap_or(0) == 0 {
+        return Some(waker);
+    }
+    TOLD.with(|told| told.borrow_mut().push_back(Told::Wake(waker)));
+    None
+}

@@ -1,0 +1,167 @@
+//! [`Parker`]: a thread sleeps until a descriptor is readable, or another thread wakes it.
+//!
+//! Goals: a wake of a thread that is awake takes no system call. Non-goals: many threads in one parker; each has its own.
+//!
+//! Rules:
+//! 1. The thread announces its sleep (`ASLEEP`), unless a wake has come since the last sleep (`WOKEN`). Then it looks at the descriptors.
+//! 2. A waker sets `WOKEN`. Only a waker that found `ASLEEP` writes to the event descriptor, which ends the sleep.
+//! 3. The thread goes back to `AWAKE`. If a waker has found it asleep, the thread drains the event descriptor: the write has been, or comes
+//!    and makes one later sleep shorter.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::task::Wake;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::io::Errno;
+
+use super::sync::{AtomicU32, Ordering};
+
+const AWAKE: u32 = 0;
+const WOKEN: u32 = 1;
+const ASLEEP: u32 = 2;
+
+thread_local! {
+    /// A parker that this thread has made and does not use at the moment.
+    static SPARE: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Parker {
+    state: AtomicU32,
+    event: OwnedFd,
+}
+
+/// A parker in use by the calling thread.
+#[derive(Debug)]
+pub struct Parked(Arc<Parker>);
+
+impl Parked {
+    /// A parker for the calling thread.
+    pub fn new() -> io::Result<Parked> {
+        if let Ok(Some(spare)) = SPARE.try_with(|spare| spare.borrow_mut().take()) {
+            return Ok(Parked(spare));
+        }
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Parked(Arc::new(Parker { state: AtomicU32::new(AWAKE), event })))
+    }
+
+    /// What wakes the thread. Wakes that come late end a later sleep early.
+    pub fn parker(&self) -> &Arc<Parker> {
+        &self.0
+    }
+
+    /// Whether a wake has come. It counts as delivered now.
+    pub fn take(&self) -> bool {
+        // Acquire: pairs with the Release in `wake`.
+        self.0.state.swap(AWAKE, Ordering::Acquire) == WOKEN
+    }
+
+    /// Whether a wake has come that was not taken.
+    pub fn is_woken(&self) -> bool {
+        self.0.state.load(Ordering::Acquire) == WOKEN
+    }
+
+    /// Sleeps until a wake comes, or one of the descriptors is readable. A wake that has come is left for `take`.
+    pub fn sleep(&self, readable: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let Parker { state, event } = &*self.0;
+        // Rule 1. Acquire: what came before the wake is seen.
+        if state.compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire).is_err() {
+            return Ok(());
+        }
+        let mut polled: Vec<PollFd<'_>> = Vec::with_capacity(readable.len() + 1);
+        polled.push(PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN));
+        polled.extend(readable.iter().map(|&fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let slept = rustix::event::poll(&mut polled, None);
+        // Rule 3.
+        if state.compare_exchange(ASLEEP, AWAKE, Ordering::Acquire, Ordering::Acquire).is_err() {
+            drain(event)?;
+        }
+        match slept {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        let _kept_if_there_is_a_place = SPARE.try_with(|spare| *spare.borrow_mut() = Some(Arc::clone(&self.0)));
+    }
+}
+
+impl Parker {
+    /// Ends the thread's sleep, or its next one.
+    pub fn wake_thread(&self) {
+        // Release: pairs with the Acquire in `take` and `sleep`.
+        if self.state.swap(WOKEN, Ordering::Release) == ASLEEP {
+            let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.event, &1u64.to_ne_bytes()));
+            // EAGAIN means that the counter is full. Then the descriptor is readable, which is enough.
+            debug_assert!(matches!(written, Ok(8) | Err(Errno::AGAIN)), "writing to an event descriptor: {written:?}");
+        }
+    }
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.wake_thread();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_thread();
+    }
+}
+
+/// Makes an event descriptor unreadable until the next write.
+fn drain(event: &OwnedFd) -> io::Result<()> {
+    let mut count = [0u8; 8];
+    match rustix::io::retry_on_intr(|| rustix::io::read(event, &mut count)) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn no_wake_is_lost() {
+        let parked = Parked::new().unwrap();
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            let parker = Arc::clone(parked.parker());
+            scope.spawn(move || {
+                for round in 0..1_000 {
+                    if round % 100 == 0 {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    parker.wake_thread();
+                    while parker.state.load(Ordering::Relaxed) == WOKEN {
+                        thread::yield_now();
+                    }
+                }
+            });
+            for _ in 0..1_000 {
+                while !parked.take() {
+                    parked.sleep(&[]).unwrap();
+                }
+            }
+        });
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_descriptor_ends_the_sleep() {
+        let parked = Parked::new().unwrap();
+        let event = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+        parked.sleep(&[event.as_fd()]).unwrap();
+        assert!(!parked.take());
+    }
+}
