@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::exec::promise;
 use crate::file::split::extents;
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester, Unread};
-use crate::pager::{IoBuffer, OpenFile, PageReading};
+use crate::pager::{IoBuffer, OpenFile, PageReading, Span};
 
 pub use crate::pager::batch::Request;
 
@@ -38,7 +38,7 @@ impl File {
 
     /// `read` for all ranges but those within one cached page.
     #[inline(never)]
-    fn read_missing_page(&self, bytes: Unfilled, offset: u64, len: usize) -> Reading {
+    fn read_missing_page(&self, mut bytes: Unfilled, offset: u64, len: usize) -> Reading {
         let file = match self.here() {
             Ok(file) => file,
             Err(forked) => return Reading::now(Err(forked)),
@@ -47,6 +47,17 @@ impl File {
         let within = file.len().saturating_sub(offset).min(len as u64) as usize;
         if !is_in_page || within == 0 || file.class != Class::Foreground {
             return Reading(ReadingState::Later(file.begin_one(Batch::up_to_end(offset, len))));
+        }
+        if !file.state.exec().is_open() {
+            return Reading::now(Err(Error::Closed));
+        }
+        let place = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
+        let span = Span { page: place.0, within: place.1 as u16, len: within as u16, buf: bytes.address() };
+        // SAFETY: the memory is as long as the range, and nothing else has it.
+        if unsafe { file.state.read_in_set(span) } {
+            file.passed(offset, within);
+            // SAFETY: so many bytes were read.
+            return Reading::now(Ok(unsafe { bytes.filled(within) }));
         }
         match OpenFile::begin_page_read(&file.state, (offset, within), bytes) {
             Ok(reading) => {

@@ -424,6 +424,8 @@ impl Exec {
             common: Arc::clone(&self.shared.common),
         });
         if self.has_threads() {
+            // What waits for a page goes on there.
+            self.resumes.get_ready().map_err(std::io::Error::from)?;
             let reaper = self.shared.reaper.start()?;
             reaper.add(&cell)?;
             let _there_already = self.shared.common.reaper.set(reaper);

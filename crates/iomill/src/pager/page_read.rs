@@ -106,6 +106,25 @@ pub struct PageReading<B> {
 }
 
 impl OpenFile {
+    /// Reads a range within one page, if the cache has it and only its hint was wrong.
+    ///
+    /// # Safety
+    /// The span's memory is writable, and nothing else uses it.
+    pub unsafe fn read_in_set(&self, span: Span) -> bool {
+        let Some(paged) = &self.paged else { return false };
+        paged.pager.with_local(|local| {
+            let (key, hash, cache) = paged.key(span.page);
+            // SAFETY: the caller's promise.
+            let found = unsafe { paged.read_span(local, (key, hash, cache), span) };
+            if found {
+                local.tally.add(Counter::BytesRead, u64::from(span.len));
+            } else {
+                cache.prefetch_to_fill(key, hash);
+            }
+            found
+        })
+    }
+
     /// Begins to read `len` bytes, at least one and all in one page of the file, into the start of `buffer`, if the page is missing and nothing
     /// is in the way. Else it gives the buffer back.
     pub fn begin_page_read<B: IoBuffer>(
@@ -155,10 +174,7 @@ impl OpenFile {
     /// The cell of the calling thread, if reads of pages can run there.
     fn page_read_cell(&self) -> Option<Arc<SharedCell>> {
         let exec = self.exec();
-        if self.file.is_list() || !exec.shares_contexts() || exec.resumes.get_ready().is_err() {
-            return None;
-        }
-        exec.own_cell()
+        if self.file.is_list() || !exec.shares_contexts() { None } else { exec.own_cell() }
     }
 }
 
@@ -291,9 +307,9 @@ impl<B: IoBuffer> PageReading<B> {
 }
 
 impl<B> Drop for PageReading<B> {
-    /// The read goes on without its future.
+    /// The read goes on without its future. No poll of it sends it any more.
     fn drop(&mut self) {
-        if self.home.is_here() {
+        if self.home.is_here() && matches!(&*lock(&self.read.state), State::Open(_)) {
             self.cell.send();
         }
     }
