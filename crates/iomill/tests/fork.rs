@@ -103,6 +103,11 @@ fn forked<T>(call: &str, result: Result<T>) -> std::result::Result<(), String> {
     }
 }
 
+/// A read that had its bytes before the fork gives them.
+fn there_or_forked(read: &mut iomill::Reading) -> std::result::Result<(), String> {
+    poll(read).unwrap().map_or_else(|error| forked::<()>("a read", Err(error)), |_| Ok(()))
+}
+
 fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     match std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -208,11 +213,7 @@ fn every_call_in_a_child_is_an_error() {
                 file.read_at(&mut [0; 100], 0).unwrap();
                 let (mut there, mut begun) = (file.read(0, PAGE), file.sync_async());
                 let child = fork(|| {
-                    match poll(&mut there).unwrap() {
-                        // It had its bytes before the fork.
-                        Ok(_) => {}
-                        result => forked("a read that was begun", result)?,
-                    }
+                    there_or_forked(&mut there)?;
                     forked("a future that was begun", poll(&mut begun).unwrap())?;
                     calls_of_the_file(&file)?;
                     calls_of_the_array(&array)
@@ -315,13 +316,7 @@ fn work_goes_on_while_children_drop() {
             for _ in 0..8 {
                 let mut reads: Vec<_> = (0..20).map(|page| file.read(page * PAGE as u64, PAGE)).collect();
                 fork(|| {
-                    for read in &mut reads {
-                        match poll(read).unwrap() {
-                            // It had its bytes before the fork.
-                            Ok(_) => {}
-                            result => forked("a read", result)?,
-                        }
-                    }
+                    reads.iter_mut().try_for_each(there_or_forked)?;
                     reads.clear();
                     drop(handles.take());
                     Ok(())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::error::{Error, Result};
-use crate::exec::shared::SharedCell;
+use crate::exec::cell::SharedCell;
 use crate::exec::{Exec, Promise, Promised, promise};
 use crate::sys::process::Home;
 
@@ -84,7 +84,9 @@ impl<T> FutureState<T> {
     /// Of an operation that the calling thread has just begun. Polls bring its I/O on.
     pub fn of_cell(promised: Promised<Result<T>>, exec: &Exec) -> FutureState<T> {
         let cell = if exec.shares_contexts() { exec.own_cell() } else { None };
-        FutureState { cell, ..FutureState::later(promised) }
+        let mut state = FutureState::later(promised);
+        state.cell = cell;
+        state
     }
 
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
@@ -104,5 +106,17 @@ impl<T> FutureState<T> {
         };
         cell.advance(context, !std::mem::replace(&mut self.is_polled, true));
         Pin::new(promised).poll(context).map(|kept| kept.and_then(|result| result))
+    }
+}
+
+impl<T> Drop for FutureState<T> {
+    /// The operation goes on without its future. No poll brings it on any more.
+    fn drop(&mut self) {
+        if let (Some(cell), Some(promised)) = (&self.cell, &self.later)
+            && self.home.is_here()
+            && promised.is_open()
+        {
+            cell.leave();
+        }
     }
 }

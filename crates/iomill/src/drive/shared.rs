@@ -42,7 +42,7 @@ pub struct SharedContext {
 }
 
 impl SharedContext {
-    /// A context over all drives, whose engines are shareable ([`EngineKind::is_shareable`](crate::engine::EngineKind)).
+    /// A context over all drives. Their engines are shareable ([`EngineKind::is_shareable`](crate::engine::EngineKind)).
     pub fn new(
         platform: &dyn Platform,
         services: &[Service],

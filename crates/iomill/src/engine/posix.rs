@@ -283,7 +283,8 @@ mod tests {
         let request = |slot, op| IoRequest { slot, op, len: 4, file, offset: 0, memory: start };
         let requests = [request(0, Op::Sync), request(1, Op::Read), request(2, Op::Sync), request(3, Op::Read)];
         for min in [0, 1, 4] {
-            let mut engine = PosixEngine::new(&EngineConfig { capacity: 4, poll: false, hold: Vec::new(), shared: false });
+            let mut engine =
+                PosixEngine::new(&EngineConfig { capacity: 4, poll: false, hold: Vec::new(), shared: false });
             engine.threads = 0;
             // SAFETY: memory and file outlive the engine.
             unsafe { engine.push(&requests) };

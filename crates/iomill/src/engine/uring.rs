@@ -371,7 +371,9 @@ mod tests {
     #[test]
     fn senseless_capacities_are_errors() {
         for capacity in [0, MAX_CAPACITY + 1, u32::MAX] {
-            let refused = UringEngine::new(&EngineConfig { capacity, poll: false, hold: Vec::new(), shared: false }).err().unwrap();
+            let refused = UringEngine::new(&EngineConfig { capacity, poll: false, hold: Vec::new(), shared: false })
+                .err()
+                .unwrap();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         }
     }

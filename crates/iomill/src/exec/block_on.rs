@@ -1,7 +1,6 @@
 //! [`block_on`]: runs a future on the calling thread, which sleeps in its own shared contexts while the future waits. So an I/O needs no other
 //! thread, and costs little more than a blocking call. Non-goals: several futures; a caller joins them.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::os::fd::BorrowedFd;
 use std::pin::pin;
@@ -9,42 +8,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::contexts::engine_failed;
-use super::{pools, shared};
+use super::{cell, pools};
 use crate::error::Result;
 use crate::sys::parker::Parked;
-
-thread_local! {
-    /// The calling thread polls a future of `block_on`.
-    static DRIVEN: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether the calling thread takes the turns of its contexts when the poll has ended.
-pub fn is_driven_here() -> bool {
-    DRIVEN.with(Cell::get)
-}
-
-/// Polls within `block_on`, until this is dropped.
-struct Driven(bool);
-
-impl Driven {
-    fn begin() -> Driven {
-        Driven(DRIVEN.with(|driven| driven.replace(true)))
-    }
-}
-
-impl Drop for Driven {
-    fn drop(&mut self) {
-        DRIVEN.with(|driven| driven.set(self.0));
-    }
-}
 
 /// Leaves what is unfinished in the thread's contexts to others, also when the future panics.
 struct LeaveToOthers;
 
 impl Drop for LeaveToOthers {
     fn drop(&mut self) {
-        if !is_driven_here() {
-            shared::own_unfinished().iter().for_each(|cell| cell.watch(cell.turn()));
+        if !cell::is_driven_here() {
+            cell::leave_own();
         }
     }
 }
@@ -65,7 +39,7 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
     loop {
         parked.take();
         {
-            let _driven = Driven::begin();
+            let _driven = cell::Driven::begin();
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return Ok(output);
             }
@@ -77,21 +51,13 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
 /// Takes the turns of the thread's contexts until a wake comes, and sleeps in between.
 fn sleep(parked: &Parked) {
     loop {
-        let unfinished = shared::own_unfinished();
-        let (mut has_more, mut blocked) = (false, false);
-        for cell in &unfinished {
-            let left = cell.turn();
-            has_more |= left.has_more;
-            blocked |= left.blocked > 0;
-        }
+        let unfinished = cell::own_unfinished();
+        let has_more = unfinished.iter().fold(false, |any, cell| cell.turn().has_more || any);
         if parked.is_woken() {
             return;
         }
         if has_more {
             continue;
-        }
-        if blocked {
-            unfinished.iter().for_each(|cell| cell.watch(cell.turn()));
         }
         let readable: Vec<BorrowedFd<'_>> = unfinished.iter().flat_map(|cell| cell.readable()).collect();
         if parked.sleep(&readable).is_err() {

@@ -132,11 +132,7 @@ impl Exec {
 
     /// A new cell, which the array can reach.
     pub fn new_cell(&self) -> Arc<ContextCell> {
-        let cell = Arc::new(ContextCell {
-            home: self.home,
-            context: Mutex::new(None),
-            forget: ToForget::default(),
-        });
+        let cell = Arc::new(ContextCell { home: self.home, context: Mutex::new(None), forget: ToForget::default() });
         let mut contexts = lock(&self.contexts);
         contexts.retain(|cell| cell.strong_count() > 0);
         contexts.push(Arc::downgrade(&cell));

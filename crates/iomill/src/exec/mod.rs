@@ -24,6 +24,7 @@
 //!    child, which clears it.
 
 pub mod block_on;
+pub mod cell;
 pub mod contexts;
 mod drive_threads;
 mod io;

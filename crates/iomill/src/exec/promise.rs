@@ -70,6 +70,13 @@ impl<T> Drop for Promise<T> {
     }
 }
 
+impl<T> Promised<T> {
+    /// Whether the result is still to come.
+    pub fn is_open(&self) -> bool {
+        matches!(&*lock(&self.0), PromiseState::Open(_))
+    }
+}
+
 impl<T> Future for Promised<T> {
     type Output = Result<T>;
 

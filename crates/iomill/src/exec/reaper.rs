@@ -18,8 +18,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::PAUSE;
+use super::cell::{SharedCell, Watch};
 use super::pools;
-use super::shared::SharedCell;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
 /// The event descriptor's number among events. Cells have their places in `known`.
@@ -46,7 +46,7 @@ pub(super) struct Shared {
     event: OwnedFd,
     is_stopped: AtomicBool,
     known: Mutex<Vec<Arc<SharedCell>>>,
-    /// Those whose turn is due (rule 3).
+    /// Those with a turn that is due (rule 3).
     due: Mutex<Vec<Arc<SharedCell>>>,
 }
 
@@ -57,9 +57,11 @@ impl Reaper {
         if let Some(running) = &*running {
             return Ok(Arc::clone(&running.shared));
         }
-        let (epoll, event) = (epoll::create(CreateFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (epoll, event) =
+            (epoll::create(CreateFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         epoll::add(&epoll, &event, EventData::new_u64(WAKE), EventFlags::IN)?;
-        let shared = Shared { epoll, event, is_stopped: AtomicBool::new(false), known: Mutex::default(), due: Mutex::default() };
+        let shared =
+            Shared { epoll, event, is_stopped: AtomicBool::new(false), known: Mutex::default(), due: Mutex::default() };
         let shared = Arc::new(shared);
         let serving = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("iomill-reap".into()).spawn(move || {
@@ -84,6 +86,26 @@ impl Reaper {
     }
 }
 
+impl Watch for Shared {
+    /// Rules 1 and 2.
+    fn arm(&self, cell: &Arc<SharedCell>) {
+        // AcqRel: pairs with the Release in `serve`, which clears it before it takes the turn.
+        if !cell.armed.swap(true, Ordering::AcqRel) && self.listen(cell).is_err() {
+            // The kernel has too little memory at the moment.
+            self.take(cell);
+        }
+    }
+
+    /// Rule 3.
+    fn take(&self, cell: &Arc<SharedCell>) {
+        // AcqRel: as in `arm`.
+        if !cell.due.swap(true, Ordering::AcqRel) {
+            lock(&self.due).push(Arc::clone(cell));
+            self.wake();
+        }
+    }
+}
+
 impl Shared {
     /// Makes a new cell known. It is not armed.
     pub fn add(&self, cell: &Arc<SharedCell>) -> io::Result<()> {
@@ -96,27 +118,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Listens to a cell from now on, if it has ended nothing yet (rules 1 and 2).
-    pub fn arm(&self, cell: &Arc<SharedCell>) {
-        // AcqRel: pairs with the same in `serve`, which clears it before it takes the turn.
-        if !cell.armed.swap(true, Ordering::AcqRel) && self.listen(cell).is_err() {
-            // The kernel has too little memory at the moment.
-            self.take(cell);
-        }
-    }
-
     fn listen(&self, cell: &SharedCell) -> io::Result<()> {
         let data = EventData::new_u64(cell.place.load(Ordering::Relaxed));
         for descriptor in cell.readable() {
             epoll::modify(&self.epoll, descriptor, data, EventFlags::IN | EventFlags::ONESHOT)?;
         }
         Ok(())
-    }
-
-    /// Takes turns of a cell until nothing is left that no descriptor tells of (rule 3).
-    pub fn take(&self, cell: &Arc<SharedCell>) {
-        lock(&self.due).push(Arc::clone(cell));
-        self.wake();
     }
 
     fn wake(&self) {
@@ -127,31 +134,30 @@ impl Shared {
 
     /// The loop of the thread.
     fn serve(&self) {
-        let mut again: Vec<Arc<SharedCell>> = Vec::new();
+        // Turns that were due took place with a pause after them. What they ask for again comes into `due` again.
+        let mut pauses = false;
         while !self.is_stopped.load(Ordering::Acquire) {
-            if !again.is_empty() {
+            if pauses {
                 std::thread::sleep(PAUSE);
             }
-            let mut cells = std::mem::take(&mut again);
-            self.look(cells.is_empty(), &mut cells);
-            cells.append(&mut lock(&self.due));
-            for cell in cells {
+            let mut cells = Vec::new();
+            self.look(&mut cells);
+            let due = std::mem::take(&mut *lock(&self.due));
+            pauses = !due.is_empty();
+            for cell in &due {
+                cell.due.store(false, Ordering::Release);
+            }
+            for cell in cells.iter().chain(&due) {
                 cell.armed.store(false, Ordering::Release);
-                let left = cell.turn();
-                if left.blocked > 0 || left.has_more {
-                    again.push(cell);
-                } else if !cell.is_idle() {
-                    self.arm(&cell);
-                }
+                cell.leave();
             }
         }
     }
 
-    /// Adds the cells with events. With `may_sleep` it sleeps until there are some.
-    fn look(&self, may_sleep: bool, cells: &mut Vec<Arc<SharedCell>>) {
+    /// Sleeps until there are events, and adds the cells that have some.
+    fn look(&self, cells: &mut Vec<Arc<SharedCell>>) {
         let mut events: [MaybeUninit<Event>; EVENTS] = [const { MaybeUninit::uninit() }; EVENTS];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let found = match epoll::wait(&self.epoll, &mut events, if may_sleep { None } else { Some(&now) }) {
+        let found = match epoll::wait(&self.epoll, &mut events, None) {
             Ok((found, _)) => found,
             // A signal, or too little memory: it looks again.
             Err(_) => return,

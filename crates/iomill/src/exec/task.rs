@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::{Exec, shared};
+use super::{Exec, cell};
 use crate::sys::sync::{AtomicU32, Ordering};
 
 /// No thread polls it, and no wake has come since the last poll.
@@ -116,10 +116,10 @@ impl Exec {
     /// Begins an operation that does its I/O by [`Exec::spawned`]. Returns when the operation has ended or waits for the first time.
     pub fn spawn(&self, operation: impl Future<Output = ()> + Send + 'static) {
         self.spawn_polled(operation);
-        shared::watch_own();
+        cell::leave_own();
     }
 
-    /// The same for an operation whose future brings its I/O on when it is polled.
+    /// The same for an operation with a future that brings its I/O on when it is polled.
     pub fn spawn_polled(&self, operation: impl Future<Output = ()> + Send + 'static) {
         if self.runs_inline() {
             return Exec::run_to_end(operation);

@@ -1,13 +1,12 @@
 //! What a thread has to tell when it has left a context: the ends of shares, and operations to wake.
 //!
-//! Goals: no owner runs under a lock, and no owner runs inside another: an owner may begin I/O whose end brings the next owner, and so on.
+//! Goals: no owner runs under a lock, and no owner runs inside another. An owner may begin I/O, its end brings the next owner, and so on.
 //! So the outermost caller tells all of them, one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::shared;
 use crate::drive::serve::Serving;
 use crate::drive::shares::Ended;
 
@@ -26,6 +25,12 @@ enum Told {
 pub struct Collecting(());
 
 impl Collecting {
+    /// Tells what was collected, if this is the outermost one. Returns whether there was anything. The caller holds no lock.
+    pub fn tell(&mut self) -> bool {
+        COLLECTING.with(Cell::get) == 1 && tell_all()
+    }
+
+    /// From now on.
     pub fn begin() -> Collecting {
         COLLECTING.with(|depth| depth.set(depth.get() + 1));
         Collecting(())
@@ -41,13 +46,8 @@ impl Collecting {
 
 impl Drop for Collecting {
     fn drop(&mut self) {
-        let is_outermost = COLLECTING.with(Cell::get) == 1;
-        let any = is_outermost && tell_all();
+        self.tell();
         COLLECTING.with(|depth| depth.set(depth.get() - 1));
-        if any {
-            // What was told may have begun I/O here, and no poll of this thread may follow.
-            shared::arm_own();
-        }
     }
 }
 

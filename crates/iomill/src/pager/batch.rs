@@ -12,7 +12,7 @@ use crate::drive::serve::INBOX_PIECES;
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::pools::{self, Pool};
-use crate::exec::{Exec, Promise, Within, shared};
+use crate::exec::{Exec, Promise, Within, cell};
 use crate::file::Entered;
 use crate::file::split::{Extent, Splitter};
 use crate::file::transfer::WriteTurn;
@@ -137,6 +137,11 @@ impl BatchReceiver {
         }
     }
 
+    /// The receiver, which is not here any more.
+    fn take(&mut self) -> BatchReceiver {
+        BatchReceiver(self.0.take())
+    }
+
     /// Drops the receiver: the caller returns the error itself.
     fn forget(&mut self) {
         self.0 = None;
@@ -164,38 +169,49 @@ impl Requester {
 
     /// Begins a batch. Its outcome goes to `done`. An error means that nothing has begun, and `done` gets no outcome.
     pub fn begin(self, mut batch: Batch, mut done: BatchReceiver) -> Result<()> {
-        let begun = self.try_begin(&mut batch, &mut done);
-        self.or_later(begun, done, || move |this, done| this.try_begin(&mut batch, done))
+        let prepared = self.prepare(&mut batch, &mut done);
+        self.go_on(prepared, done, move |this, done| this.prepare(&mut batch, done))
     }
 
-    /// Begins a batch, and takes `done`. `false` if that needs a wait that is forbidden in a waker.
-    fn try_begin(&self, batch: &mut Batch, done: &mut BatchReceiver) -> Result<bool> {
-        let Some(entered) = self.enter_for(batch)? else { return Ok(false) };
-        self.start(entered, batch, done).map(|()| true)
+    /// Prepares a batch, and takes `done`. `None` if that needs a wait that is forbidden here.
+    fn prepare(&self, batch: &mut Batch, done: &mut BatchReceiver) -> Result<Option<Prepared>> {
+        let Some(entered) = self.enter_for(batch)? else { return Ok(None) };
+        batch.fit(&self.file)?;
+        // Here the caller still sees an error of starting the drive threads.
+        self.file.exec().get_ready()?;
+        let write_end = batch.write_end(&self.file)?;
+        let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.requests))?;
+        // SAFETY: the memory is in `buffers`, on the heap, and `Prepared` has them.
+        let reads = unsafe { Unread::new(&self.file, reads.into_iter()) };
+        let moves = Moves { reads, writes, write_end, class: self.class };
+        let entered = EnteredFile::stay(entered, self.file.clone());
+        Ok(Some(Prepared { entered, buffers, moves, done: done.take() }))
     }
 
-    /// Takes the result of a first try to begin. If that was `false`, tries `again` on a callback thread, and then errors go to `done`.
-    fn or_later<F>(self, begun: Result<bool>, mut done: BatchReceiver, again: impl FnOnce() -> F) -> Result<()>
+    /// Starts what was prepared. If nothing was, prepares it by `again` on a callback thread, and then errors go to `done`. Lets go of the
+    /// file before anything can end: the code that hears of the end may close it.
+    fn go_on<F>(self, prepared: Result<Option<Prepared>>, mut done: BatchReceiver, again: F) -> Result<()>
     where
-        F: FnOnce(&Requester, &mut BatchReceiver) -> Result<bool> + Send + 'static,
+        F: FnOnce(&Requester, &mut BatchReceiver) -> Result<Option<Prepared>> + Send + 'static,
     {
-        if matches!(begun, Ok(true)) {
+        if let Some(prepared) = prepared.inspect_err(|_| done.forget())? {
+            drop(self);
+            prepared.start();
             return Ok(());
         }
         let callbacks = Arc::clone(&self.file.exec().callbacks);
-        begun.and_then(|_| callbacks.get_ready()).inspect_err(|_| done.forget())?;
-        let again = again();
+        callbacks.get_ready().inspect_err(|_| done.forget())?;
         callbacks.run(Box::new(move || {
-            let begun = again(&self, &mut done);
+            let prepared = again(&self, &mut done);
             drop(self);
-            // No poll of this thread follows.
-            shared::watch_own();
-            match begun {
-                Ok(true) => {}
+            match prepared {
+                Ok(Some(prepared)) => prepared.start(),
                 // No callback thread could take the job, so it ran in the waker.
-                Ok(false) => done.tell(Err(Error::BlockingCall { call: "what a waker begins" })),
+                Ok(None) => done.tell(Err(Error::BlockingCall { call: "what a waker begins" })),
                 Err(error) => done.tell(Err(error)),
             }
+            // No poll of this thread follows.
+            cell::leave_own();
         }));
         Ok(())
     }
@@ -219,84 +235,27 @@ impl Requester {
         Ok(file.reserve(end, ranges)?.then_some(entered))
     }
 
-    /// Starts a batch inside the gate. Takes `done` when the batch has begun.
-    fn start(&self, entered: Entered<'_>, batch: &mut Batch, done: &mut BatchReceiver) -> Result<()> {
-        batch.fit(&self.file)?;
-        // Here the caller still sees an error of starting the drive threads.
-        self.file.exec().get_ready()?;
-        let write_end = batch.write_end(&self.file)?;
-        let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.requests))?;
-        // SAFETY: the memory is in `buffers`, on the heap.
-        unsafe { self.launch(entered, buffers, reads.into_iter(), (writes, write_end), BatchReceiver(done.0.take())) };
-        Ok(())
-    }
-
-    /// Reads what the cache has, and spawns the rest.
-    ///
-    /// # Safety
-    /// The memory of all extents is in `buffers`, on the heap.
-    #[inline]
-    unsafe fn launch(
-        &self,
-        entered: Entered<'_>,
-        buffers: Buffers,
-        reads: impl Iterator<Item = Extent>,
-        (writes, write_end): (Vec<Extent>, u64),
-        done: BatchReceiver,
-    ) {
-        // SAFETY: the caller's promise.
-        let reads = unsafe { Unread::new(&self.file, reads) };
-        if reads.is_empty() && writes.is_empty() {
-            drop(entered);
-            return done.tell(Ok(buffers));
-        }
-        // SAFETY: as above.
-        unsafe { self.spawn(entered, buffers, Moves { reads, writes, write_end, class: self.class }, done) };
-    }
-
-    /// # Safety
-    /// The memory of all extents and spans is in `buffers`, on the heap.
-    unsafe fn spawn(&self, entered: Entered<'_>, buffers: Buffers, moves: Moves, done: BatchReceiver) {
-        let entered = EnteredFile::stay(entered, self.file.clone());
-        let exec = self.file.exec();
-        let is_polled = done.is_polled();
-        let operation = async move {
-            // SAFETY: the caller's promise. The memory is freed after this has ended or was dropped. Moving a `Vec` does not move what it
-            // points to.
-            let ran = unsafe { moves.run(&entered).await };
-            let outcome = ran.map(|()| buffers);
-            entered.leave(move || done.tell(outcome));
-        };
-        if is_polled { exec.spawn_polled(operation) } else { exec.spawn(operation) }
-    }
-
     /// Begins to read what is left of a gather into `bytes`. An error means that nothing has begun, and `done` gets no outcome.
     ///
     /// # Safety
     /// The memory of `unread` is in `bytes`, on the heap.
     pub unsafe fn begin_rest(self, bytes: Vec<u8>, unread: Unread, mut done: BatchReceiver) -> Result<()> {
         let mut rest = Some((bytes, unread));
-        // SAFETY: the caller's promise.
-        let begun = unsafe { self.try_rest(&mut rest, &mut done) };
-        // SAFETY: as above.
-        self.or_later(begun, done, || move |this, done| unsafe { this.try_rest(&mut rest, done) })
+        let prepared = self.prepare_rest(&mut rest, &mut done);
+        self.go_on(prepared, done, move |this, done| this.prepare_rest(&mut rest, done))
     }
 
-    /// Begins a gather's rest, and takes it and `done`. `false` if that needs a wait that is forbidden here.
-    ///
-    /// # Safety
-    /// As for `begin_rest`.
-    unsafe fn try_rest(&self, rest: &mut Option<(Vec<u8>, Unread)>, done: &mut BatchReceiver) -> Result<bool> {
-        let Some(entered) = Entered::enter_if_open(&self.file.file)? else { return Ok(false) };
+    /// Prepares a gather's rest, and takes it and `done`. `None` if that needs a wait that is forbidden here.
+    fn prepare_rest(&self, rest: &mut Option<(Vec<u8>, Unread)>, done: &mut BatchReceiver) -> Result<Option<Prepared>> {
+        let Some(entered) = Entered::enter_if_open(&self.file.file)? else { return Ok(None) };
         // The file may have shrunk before this was inside.
         rest.iter().try_for_each(|(_, unread)| unread.check_within(&self.file))?;
         // Here the caller still sees an error of starting the drive threads.
         self.file.exec().get_ready()?;
         let Some((bytes, reads)) = rest.take() else { unreachable!("a gather begins once") };
         let moves = Moves { reads, writes: Vec::new(), write_end: 0, class: self.class };
-        // SAFETY: the caller's promise.
-        unsafe { self.spawn(entered, vec![bytes], moves, BatchReceiver(done.0.take())) };
-        Ok(true)
+        let entered = EnteredFile::stay(entered, self.file.clone());
+        Ok(Some(Prepared { entered, buffers: vec![bytes], moves, done: done.take() }))
     }
 
     /// Whether all drives have room now for the pieces that the requests may need.
@@ -328,6 +287,34 @@ impl Requester {
             }
         }
         exec.has_room(self.class, &weights)
+    }
+}
+
+/// A batch that is inside the gate, before its I/O begins.
+struct Prepared {
+    entered: EnteredFile,
+    /// The memory of all that `moves` moves, on the heap.
+    buffers: Buffers,
+    moves: Moves,
+    done: BatchReceiver,
+}
+
+impl Prepared {
+    /// Spawns what the cache alone could not do.
+    fn start(self) {
+        let Prepared { entered, buffers, moves, done } = self;
+        if moves.is_empty() {
+            return entered.leave(move || done.tell(Ok(buffers)));
+        }
+        let (exec, is_polled) = (Arc::clone(entered.exec()), done.is_polled());
+        let operation = async move {
+            // SAFETY: the memory is in `buffers`, which are freed after this has ended or was dropped. Moving a `Vec` does not move what it
+            // points to.
+            let ran = unsafe { moves.run(&entered).await };
+            let outcome = ran.map(|()| buffers);
+            entered.leave(move || done.tell(outcome));
+        };
+        if is_polled { exec.spawn_polled(operation) } else { exec.spawn(operation) }
     }
 }
 
@@ -377,6 +364,10 @@ struct Moves {
 }
 
 impl Moves {
+    fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty()
+    }
+
     /// # Safety
     /// The memory of all extents is valid until this has ended or is dropped. Nothing else touches memory that is read into.
     async unsafe fn run(self, file: &OpenFile) -> Result<()> {

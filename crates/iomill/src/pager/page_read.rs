@@ -22,8 +22,8 @@ use crate::drive::shares::Owner;
 use crate::drive::{Class, Failure, PAGE_BYTES};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
+use crate::exec::cell::SharedCell;
 use crate::exec::pools;
-use crate::exec::shared::SharedCell;
 use crate::file::Entered;
 use crate::sys::process::Home;
 use crate::sys::sync::{Mutex, Ordering, lock};
@@ -248,7 +248,9 @@ impl<B> Drop for PageRead<B> {
     fn drop(&mut self) {
         // Rule 3.
         let file = self.file.get_mut();
-        if let (Some(fill), Some(paged)) = (self.fill.get_mut().take(), file.as_ref().and_then(|file| file.paged.as_ref())) {
+        if let (Some(fill), Some(paged)) =
+            (self.fill.get_mut().take(), file.as_ref().and_then(|file| file.paged.as_ref()))
+        {
             paged.pager.cache_of(fill.key).abandon_fill(fill);
         }
     }
@@ -285,7 +287,9 @@ impl<B: IoBuffer> PageReading<B> {
                 *state = State::Taken;
                 drop(state);
                 // SAFETY: the read has ended, and this takes its result alone (rule 2).
-                Some(unsafe { (std::mem::replace(&mut *self.read.ended.get(), Ok(())), (*self.read.buffer.get()).take()) })
+                Some(unsafe {
+                    (std::mem::replace(&mut *self.read.ended.get(), Ok(())), (*self.read.buffer.get()).take())
+                })
             }
             State::Taken => Some((Err(Error::invalid("a future", "polled again after it resolved")), None)),
         }
@@ -310,7 +314,7 @@ impl<B> Drop for PageReading<B> {
     /// The read goes on without its future. No poll of it sends it any more.
     fn drop(&mut self) {
         if self.home.is_here() && matches!(&*lock(&self.read.state), State::Open(_)) {
-            self.cell.send();
+            self.cell.leave();
         }
     }
 }

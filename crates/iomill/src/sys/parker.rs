@@ -17,6 +17,7 @@ use std::task::Wake;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::Errno;
 
+use super::process::Home;
 use super::sync::{AtomicU32, Ordering};
 
 const AWAKE: u32 = 0;
@@ -31,6 +32,7 @@ thread_local! {
 /// See the module.
 #[derive(Debug)]
 pub struct Parker {
+    home: Home,
     state: AtomicU32,
     event: OwnedFd,
 }
@@ -42,11 +44,13 @@ pub struct Parked(Arc<Parker>);
 impl Parked {
     /// A parker for the calling thread.
     pub fn new() -> io::Result<Parked> {
-        if let Ok(Some(spare)) = SPARE.try_with(|spare| spare.borrow_mut().take()) {
+        // A forked child has its parent's descriptor.
+        if let Ok(Some(spare)) = SPARE.try_with(|spare| spare.borrow_mut().take().filter(|spare| spare.home.is_here()))
+        {
             return Ok(Parked(spare));
         }
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Parked(Arc::new(Parker { state: AtomicU32::new(AWAKE), event })))
+        Ok(Parked(Arc::new(Parker { home: Home::here(), state: AtomicU32::new(AWAKE), event })))
     }
 
     /// What wakes the thread. Wakes that come late end a later sleep early.
@@ -67,7 +71,7 @@ impl Parked {
 
     /// Sleeps until a wake comes, or one of the descriptors is readable. A wake that has come is left for `take`.
     pub fn sleep(&self, readable: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let Parker { state, event } = &*self.0;
+        let Parker { state, event, .. } = &*self.0;
         // Rule 1. Acquire: what came before the wake is seen.
         if state.compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire).is_err() {
             return Ok(());

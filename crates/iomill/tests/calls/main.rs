@@ -3,6 +3,7 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+mod abandoned;
 mod ahead;
 mod answers;
 mod counters;

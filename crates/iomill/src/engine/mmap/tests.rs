@@ -26,7 +26,8 @@ fn scratch() -> TempDir {
 }
 
 fn engine(parts: &Arc<MappedParts>) -> MmapEngine {
-    MmapEngine::new(&EngineConfig { capacity: 8, poll: false, hold: Vec::new(), shared: false }, Arc::clone(parts)).unwrap()
+    MmapEngine::new(&EngineConfig { capacity: 8, poll: false, hold: Vec::new(), shared: false }, Arc::clone(parts))
+        .unwrap()
 }
 
 /// One request, and its result.

@@ -1,0 +1,367 @@
+//! [`SharedCell`]: a shared context, where all threads can reach it; and which cells the calling thread has. The rules are at the top of
+//! `shared`.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::task::Context;
+
+use super::contexts::ToForget;
+use super::telling::Collecting;
+use crate::drive::Piece;
+use crate::drive::regions::Regions;
+use crate::drive::shared::{Left, SharedContext};
+use crate::drive::shares::{Ended, Owner};
+use crate::error::{Error, Result};
+use crate::sys::process::Home;
+use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, lock};
+
+/// So many pieces go to the kernel at the latest. More win nothing, and a poll should be short.
+const BATCH_PIECES: u32 = 32;
+
+/// After so many batches of one piece in a row, one waits for others again.
+const TRY_EVERY: u32 = 32;
+
+thread_local! {
+    /// This thread's cells, by array instance.
+    static CELLS: RefCell<Vec<(u64, OwnCell)>> = const { RefCell::new(Vec::new()) };
+    /// The calling thread polls a future of `block_on`, which takes the turns of its cells when the poll has ended.
+    static DRIVEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A shared context, where all threads can reach it.
+pub struct SharedCell {
+    home: Home,
+    regions: Arc<Regions>,
+    /// `None` after the array has been closed.
+    context: Mutex<Option<SharedContext>>,
+    /// Readable while there are ends to bring. They are open as long as `context` is there.
+    descriptors: Vec<RawFd>,
+    /// How many drives it serves.
+    drives: usize,
+    /// Shares that have not ended. It is raised before others can look for what is in them, and falls under the lock.
+    unfinished: AtomicU32,
+    /// Pieces that no turn has seen. Changes under the lock.
+    unsent: AtomicU32,
+    /// Batches of one piece in a row. Changes under the lock.
+    alone: AtomicU32,
+    /// Whether the watcher listens. Only the watcher clears it.
+    pub armed: AtomicBool,
+    /// Whether the watcher takes turns without being told of ends. Only the watcher clears it.
+    pub due: AtomicBool,
+    pub(super) forget: ToForget,
+    /// Its number for the watcher.
+    pub place: AtomicU64,
+    common: Arc<Common>,
+}
+
+/// Takes turns where no other thread does.
+pub trait Watch: Send + Sync {
+    /// Takes a turn of a cell when something has ended there, unless that is to happen already.
+    fn arm(&self, cell: &Arc<SharedCell>);
+
+    /// Takes turns of a cell from now on, until nothing is left that no descriptor tells of.
+    fn take(&self, cell: &Arc<SharedCell>);
+}
+
+impl std::fmt::Debug for SharedCell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedCell").field("unfinished", &self.unfinished).finish_non_exhaustive()
+    }
+}
+
+/// What all cells of an array have in common.
+pub struct Common {
+    /// Threads and operations that wait for other operations (rule 4).
+    waiting: AtomicU32,
+    /// Cells that no thread has. `None` after the array has been closed.
+    free: Mutex<Option<Vec<Arc<SharedCell>>>>,
+    /// Set before the first cell is used. A simulation has none.
+    pub watcher: OnceLock<Arc<dyn Watch>>,
+}
+
+impl Default for Common {
+    fn default() -> Common {
+        Common { waiting: AtomicU32::new(0), free: Mutex::new(Some(Vec::new())), watcher: OnceLock::new() }
+    }
+}
+
+/// A thread's hold on a cell. When the thread ends, another thread may have the cell.
+struct OwnCell(Arc<SharedCell>);
+
+impl Drop for OwnCell {
+    fn drop(&mut self) {
+        if self.0.home.is_here()
+            && let Some(free) = &mut *lock(&self.0.common.free)
+        {
+            free.push(Arc::clone(&self.0));
+        }
+    }
+}
+
+/// Something waits for other operations, until this is dropped (rule 4).
+pub struct Waiting<'a>(&'a Common);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Common {
+    /// Notes that the caller is about to wait for other operations.
+    pub fn begin_wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the fence in `is_awaited`.
+        fence(Ordering::SeqCst);
+        Waiting(self)
+    }
+
+    /// Lets no thread take a free cell any more.
+    pub fn close(&self) {
+        *lock(&self.free) = None;
+    }
+
+    /// A cell for at least so many drives that no thread has.
+    fn free_cell(&self, drives: usize) -> Option<Arc<SharedCell>> {
+        let mut free = lock(&self.free);
+        let free = free.as_mut()?;
+        let place = free.iter().position(|cell| cell.drives >= drives)?;
+        Some(free.swap_remove(place))
+    }
+
+    /// Whether something waits for other operations (rule 4).
+    fn is_awaited(&self) -> bool {
+        // Pairs with the fence in `begin_wait`.
+        fence(Ordering::SeqCst);
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl SharedCell {
+    /// A cell that no thread has yet.
+    pub fn new(context: SharedContext, regions: &Arc<Regions>, common: &Arc<Common>) -> Arc<SharedCell> {
+        Arc::new(SharedCell {
+            home: Home::here(),
+            regions: Arc::clone(regions),
+            descriptors: context.descriptors(),
+            drives: context.drives(),
+            context: Mutex::new(Some(context)),
+            unfinished: AtomicU32::new(0),
+            unsent: AtomicU32::new(0),
+            alone: AtomicU32::new(0),
+            armed: AtomicBool::new(false),
+            due: AtomicBool::new(false),
+            forget: ToForget::default(),
+            place: AtomicU64::new(0),
+            common: Arc::clone(common),
+        })
+    }
+
+    /// Takes a turn. Returns what it leaves.
+    pub fn turn(self: &Arc<Self>) -> Left {
+        self.turn_in(lock(&self.context), SharedContext::turn)
+    }
+
+    /// The same, unless another thread is in the context.
+    pub fn try_turn(self: &Arc<Self>) {
+        if let Ok(context) = self.context.try_lock() {
+            self.turn_in(context, SharedContext::turn);
+        }
+    }
+
+    /// Without threads: lets I/O go on until something has ended.
+    pub fn sleep(self: &Arc<Self>) {
+        if let Ok(context) = self.context.try_lock() {
+            self.turn_in(context, SharedContext::sleep);
+        }
+    }
+
+    /// Takes the context away.
+    pub fn clear(&self) {
+        *lock(&self.context) = None;
+    }
+
+    fn turn_in(
+        self: &Arc<Self>,
+        mut guard: MutexGuard<'_, Option<SharedContext>>,
+        advance: impl Fn(&mut SharedContext, &mut Vec<Ended>) -> Left,
+    ) -> Left {
+        let mut collecting = Collecting::begin();
+        let Some(context) = &mut *guard else { return Left::default() };
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        if unsent > 0 {
+            let alone = if unsent > 1 { 0 } else { self.alone.load(Ordering::Relaxed) % TRY_EVERY + 1 };
+            self.alone.store(alone, Ordering::Relaxed);
+            self.unsent.store(0, Ordering::Relaxed);
+        }
+        let mut ended = Vec::new();
+        let left = advance(context, &mut ended);
+        if !ended.is_empty() {
+            // Release: pairs with the Acquire in `is_idle`.
+            self.unfinished.fetch_sub(ended.len() as u32, Ordering::Release);
+            collecting.add(&mut ended);
+        }
+        drop(guard);
+        // Rule 2.
+        if collecting.tell() {
+            // What was told may have begun I/O in this thread's contexts, and no poll of this thread may follow.
+            arm_own();
+        }
+        if left.blocked > 0 || (left.has_more && left.in_flight == 0) {
+            self.take();
+        }
+        left
+    }
+
+    /// Whether all that has begun has ended.
+    pub fn is_idle(&self) -> bool {
+        self.unfinished.load(Ordering::Acquire) == 0
+    }
+
+    pub fn is_unsent(&self) -> bool {
+        self.unsent.load(Ordering::Relaxed) > 0
+    }
+
+    /// Descriptors that are readable when a turn would find ends.
+    pub fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        // SAFETY: they are open as long as the context is there, which is until the array is closed. A caller sleeps on them only while
+        // something is unfinished, which keeps a file open, and so the array.
+        self.descriptors.iter().map(|&fd| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Takes the pieces of a share, of which there is at least one. If `may_wait`, they may wait for others until a poll or another
+    /// operation takes a turn. Else this takes one.
+    ///
+    /// # Safety
+    /// As for [`SharedContext::push`].
+    pub unsafe fn push(
+        self: &Arc<Self>,
+        owner: Arc<dyn Owner>,
+        span: (*const u8, usize),
+        pieces: impl Iterator<Item = (u16, Piece)>,
+        may_wait: bool,
+    ) -> Result<()> {
+        let mut guard = lock(&self.context);
+        let Some(context) = &mut *guard else { return Err(Error::Closed) };
+        self.forget.each(|key| context.forget(key));
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        let pushed = unsafe { context.push(&self.regions, owner, span, pieces) };
+        let unsent = self.unsent.load(Ordering::Relaxed) + pushed;
+        self.unsent.store(unsent, Ordering::Relaxed);
+        let is_awaited = self.common.is_awaited();
+        if !may_wait || unsent >= BATCH_PIECES || is_awaited {
+            self.turn_in(guard, SharedContext::turn);
+        }
+        if is_awaited {
+            self.arm();
+        }
+        Ok(())
+    }
+
+    /// For a poll of an operation that has not ended: takes a turn, and sees to the next one (rule 3). At its first poll an operation with pieces
+    /// that wait for others asks for one more poll, if that mostly pays.
+    pub fn advance(self: &Arc<Self>, context: &mut Context<'_>, is_first: bool) {
+        if is_driven_here() {
+            return;
+        }
+        if is_first && self.is_unsent() && self.alone.load(Ordering::Relaxed).is_multiple_of(TRY_EVERY) {
+            return context.waker().wake_by_ref();
+        }
+        self.turn();
+        self.arm();
+    }
+
+    /// For an operation that no poll brings on any more, or not at once.
+    pub fn leave(self: &Arc<Self>) {
+        self.turn();
+        self.arm();
+    }
+
+    /// Has the watcher listen if anything is unfinished.
+    pub fn arm(self: &Arc<Self>) {
+        if !self.is_idle()
+            && let Some(watcher) = self.common.watcher.get()
+        {
+            watcher.arm(self);
+        }
+    }
+
+    /// Has the watcher take turns.
+    fn take(self: &Arc<Self>) {
+        if let Some(watcher) = self.common.watcher.get() {
+            watcher.take(self);
+        }
+    }
+}
+
+/// The calling thread's cell of an array with so many drives. `make` makes one if there is none.
+pub fn own(
+    instance: u64,
+    drives: usize,
+    common: &Common,
+    make: impl FnOnce() -> Option<Arc<SharedCell>>,
+) -> Option<Arc<SharedCell>> {
+    let found = CELLS.try_with(|cells| {
+        let mut cells = cells.borrow_mut();
+        let place = cells.iter().position(|(theirs, _)| *theirs == instance);
+        if let Some(place) = place {
+            let OwnCell(cell) = &cells[place].1;
+            if cell.drives >= drives {
+                return Some(Arc::clone(cell));
+            }
+            // Drives have come. What is in the old cell goes on there.
+            cells.swap_remove(place);
+        }
+        cells.retain(|(_, OwnCell(cell))| lock(&cell.common.free).is_some());
+        let cell = common.free_cell(drives).or_else(make)?;
+        cells.push((instance, OwnCell(Arc::clone(&cell))));
+        Some(cell)
+    });
+    // A thread that is ending has no table any more.
+    found.unwrap_or(None)
+}
+
+/// The cells of the calling thread that have something unfinished.
+pub fn own_unfinished() -> Vec<Arc<SharedCell>> {
+    let unfinished = |cells: &RefCell<Vec<(u64, OwnCell)>>| {
+        let cells = cells.borrow();
+        let own = cells.iter().map(|(_, OwnCell(cell))| cell);
+        own.filter(|cell| !cell.is_idle() && cell.home.is_here()).cloned().collect()
+    };
+    CELLS.try_with(unfinished).unwrap_or_default()
+}
+
+/// Sees to the next turns of the calling thread's cells: for operations that no poll brings on.
+pub fn leave_own() {
+    own_unfinished().iter().for_each(SharedCell::leave);
+}
+
+/// Has the watcher listen to the calling thread's cells, unless `block_on` takes their turns next.
+fn arm_own() {
+    if !is_driven_here() {
+        own_unfinished().iter().for_each(SharedCell::arm);
+    }
+}
+
+/// Whether the calling thread polls a future of `block_on`.
+pub fn is_driven_here() -> bool {
+    DRIVEN.with(Cell::get)
+}
+
+/// The calling thread polls within `block_on`, until this is dropped.
+pub struct Driven(bool);
+
+impl Driven {
+    pub fn begin() -> Driven {
+        Driven(DRIVEN.with(|driven| driven.replace(true)))
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        DRIVEN.with(|driven| driven.set(self.0));
+    }
+}

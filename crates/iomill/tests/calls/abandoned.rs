@@ -1,0 +1,168 @@
+//! Reads by futures that no task brings to their ends. Their pages and files are free for others all the same.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::mpsc::channel;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use iomill::{Advice, Array, ArrayOptions, File, Layout, Reading};
+use pollster::block_on;
+
+use crate::PAGE;
+
+/// What happens to a future after its first poll.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// Its thread sleeps.
+    Sleeps,
+    /// Its thread computes.
+    Computes,
+    /// Its thread ends, and another thread has the future.
+    Moves,
+    Drops,
+    Leaks,
+    /// It was not polled at all.
+    Waits,
+}
+
+const FATES: [Fate; 6] = [Fate::Sleeps, Fate::Computes, Fate::Moves, Fate::Drops, Fate::Leaks, Fate::Waits];
+
+/// How long the thread of a future is away.
+const AWAY: Duration = Duration::from_secs(2);
+/// A call that waits for that thread takes longer. A read of a busy machine's drive does not.
+const SOON: Duration = Duration::from_secs(1);
+
+/// An array with a file of 64 pages, each full of its number, and none in the cache.
+fn site() -> (tempfile::TempDir, Array, File) {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let drives: Vec<_> = (0..2).map(|n| root.path().join(format!("ssd{n}"))).collect();
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    let file = array.create_file("pages", Layout::default()).unwrap();
+    let pages: Vec<u8> = (0..64u8).flat_map(|n| [n; PAGE]).collect();
+    file.write_at(&pages, 0).unwrap();
+    file.sync().unwrap();
+    file.advise(.., Advice::DontNeed).unwrap();
+    file.advise(.., Advice::Random).unwrap();
+    (root, array, file)
+}
+
+fn poll(reading: &mut Reading) -> bool {
+    Pin::new(reading).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+/// Begins to read a page on a thread of its own, and lets that happen to the future. Returns when it has happened, with what is still
+/// to be waited for.
+fn begin(file: &File, page: u64, fate: Fate) -> thread::JoinHandle<Option<Reading>> {
+    let (file, (happened, happens)) = (file.clone(), channel());
+    let thread = thread::spawn(move || {
+        // A second read is in flight with it, of a record across two pages.
+        let mut readings = vec![file.read(page * PAGE as u64 + 7, 100), file.read((page + 2) * PAGE as u64 - 50, 100)];
+        if !matches!(fate, Fate::Waits) {
+            readings.iter_mut().for_each(|reading| drop(poll(reading)));
+        }
+        happened.send(()).unwrap();
+        let begun = Instant::now();
+        match fate {
+            Fate::Sleeps => thread::sleep(AWAY),
+            Fate::Computes => while begun.elapsed() < AWAY {},
+            Fate::Moves => return readings.pop(),
+            Fate::Drops => readings.clear(),
+            Fate::Leaks => readings.drain(..).for_each(std::mem::forget),
+            Fate::Waits => {
+                thread::sleep(AWAY);
+                for mut reading in readings.drain(..) {
+                    while !poll(&mut reading) {}
+                }
+            }
+        }
+        None
+    });
+    happens.recv().unwrap();
+    thread
+}
+
+fn soon<T>(what: &str, fate: Fate, call: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let result = call();
+    assert!(begun.elapsed() < SOON, "{what} took {:?} while a future {fate:?}", begun.elapsed());
+    result
+}
+
+/// A blocking read and a future of the same pages end soon, whatever has become of the future that began to read them.
+#[test]
+fn pages_do_not_wait_for_the_thread_that_began_to_read_them() {
+    let (_root, array, file) = site();
+    for (number, fate) in FATES.into_iter().enumerate() {
+        let page = number as u64 * 10;
+        let first = begin(&file, page, fate);
+        let mut bytes = [0; 64];
+        soon("a blocking read", fate, || file.read_at(&mut bytes, page * PAGE as u64)).unwrap();
+        assert_eq!(bytes, [page as u8; 64]);
+        let read = soon("a future", fate, || block_on(file.read((page + 1) * PAGE as u64, 64))).unwrap();
+        assert_eq!(read, [page as u8 + 1; 64]);
+        if matches!(fate, Fate::Moves) {
+            let reading = first.join().unwrap().unwrap();
+            assert_eq!(
+                soon("a future that was moved", fate, || block_on(reading)).unwrap()[..50],
+                [page as u8 + 1; 50]
+            );
+        } else {
+            drop(first);
+        }
+    }
+    drop(file);
+    array.close().unwrap();
+}
+
+/// A change of the length waits for reads that are inside the file, and closing the array for all of them.
+#[test]
+fn files_do_not_wait_for_the_thread_that_reads_them() {
+    for fate in FATES {
+        let (_root, array, file) = site();
+        let first = begin(&file, 0, fate);
+        soon("set_len", fate, || file.set_len(32 * PAGE as u64)).unwrap();
+        let second = begin(&file, 10, fate);
+        drop(file);
+        soon("close", fate, || array.close()).unwrap();
+        for thread in [first, second] {
+            if let Some(mut reading) = thread.join().unwrap() {
+                assert!(poll(&mut reading), "it has ended with its file");
+            }
+        }
+    }
+}
+
+/// Without a word of its user, an array ends with its last handle, also if a read was in flight that no task waited for.
+#[test]
+fn an_array_ends_with_its_last_handle() {
+    for fate in [Fate::Drops, Fate::Sleeps, Fate::Computes] {
+        let (root, array, file) = site();
+        let thread = begin(&file, 0, fate);
+        drop((array, file));
+        let begun = Instant::now();
+        let reopened = loop {
+            match Array::open(root.path().join("ssd0")) {
+                Ok(array) => break array,
+                Err(error) => assert!(begun.elapsed() < SOON * 5, "{fate:?}: {error}"),
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        drop((thread.join(), reopened));
+    }
+}
+
+/// Readings are not for one thread alone, and hits are ready at their first poll.
+#[test]
+fn a_hit_is_ready_at_once() {
+    let (_root, _array, file) = site();
+    file.read_at(&mut [0; PAGE], 0).unwrap();
+    for _ in 0..10 {
+        assert_eq!(
+            Pin::new(&mut file.read(10, 20)).poll(&mut Context::from_waker(Waker::noop())).map(Result::unwrap),
+            Poll::Ready(vec![0; 20])
+        );
+    }
+}
