@@ -365,3 +365,29 @@ impl Drop for Driven {
         DRIVEN.with(|driven| driven.set(self.0));
     }
 }
+
+#[cfg(all(test, iomill_models))]
+mod models {
+    use super::*;
+    use crate::sys::sync::model;
+
+    /// Of a thread that leaves something unfinished and an operation that begins to wait for it, one sees the other (rule 4).
+    ///
+    /// Seen to fail without either fence.
+    #[test]
+    fn loom_what_is_left_or_what_waits_is_seen() {
+        model(|| {
+            let shared = loom::sync::Arc::new((Common::default(), AtomicU32::new(0)));
+            let theirs = loom::sync::Arc::clone(&shared);
+            let leaving = loom::thread::spawn(move || {
+                theirs.1.fetch_add(1, Ordering::Relaxed);
+                theirs.0.is_awaited()
+            });
+            let waiting = shared.0.begin_wait();
+            let sees = shared.1.load(Ordering::Relaxed) > 0;
+            let is_seen = leaving.join().unwrap();
+            assert!(sees || is_seen);
+            drop(waiting);
+        });
+    }
+}
