@@ -32,7 +32,7 @@ pub use crate::cache::policy::PolicyKind;
 pub use crate::catalog::When;
 pub use crate::exec::block_on::block_on;
 pub use crate::file::MAX_FILE_BYTES;
-pub use crate::pager::IoBuffer;
+
 pub use crate::sys::fs::Ground;
 pub use crate::sys::topology::Topology;
 pub use advise::Advice;

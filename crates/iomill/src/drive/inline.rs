@@ -204,14 +204,17 @@ pub(super) fn give_up_after(failures: &mut u32, error: &io::Error) {
     std::thread::sleep(Duration::from_millis(1));
 }
 
-/// A lane for each kind of engine, and each drive's lane and queue within it.
+/// Drive to lane, and to its queue within the lane.
+pub(super) type Places = Vec<(u16, u16)>;
+
+/// A lane for each kind of engine, and the places of all drives.
 pub(super) fn lanes(
     platform: &dyn Platform,
     services: &[Service],
     locks: &Arc<BlockLocks>,
     hold: &[Handle],
     shared: bool,
-) -> io::Result<(Vec<Lane>, Vec<(u16, u16)>)> {
+) -> io::Result<(Vec<Lane>, Places)> {
     let mut kinds: Vec<(EngineKind, bool)> = services.iter().map(|s| (s.kind, s.poll)).collect();
     kinds.sort_by_key(|&(kind, poll)| (kind as u8, poll));
     kinds.dedup();
@@ -231,8 +234,7 @@ pub(super) fn lanes(
 /// One thread's engines over all drives of an array.
 pub struct InlineContext {
     lanes: Vec<Lane>,
-    /// Drive to lane and queue within it.
-    places: Vec<(u16, u16)>,
+    places: Places,
 }
 
 impl InlineContext {

@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::inline::{BLOCKED_PAUSE, Lane, Service, give_up_after, lanes};
+use super::inline::{BLOCKED_PAUSE, Lane, Places, Service, give_up_after, lanes};
 use super::locks::BlockLocks;
 use super::regions::Regions;
 use super::serve::Serving;
@@ -35,14 +35,13 @@ pub struct Left {
 /// See the module.
 pub struct SharedContext {
     lanes: Vec<Lane>,
-    /// Drive to lane and queue within it.
-    places: Vec<(u16, u16)>,
+    places: Places,
     shares: Shares,
     failures: u32,
 }
 
 impl SharedContext {
-    /// A context over all drives. Their engines are shareable ([`EngineKind::is_shareable`](crate::engine::EngineKind)).
+    /// A context over all drives. Their engines are shareable (`EngineKind::is_shareable`).
     pub fn new(
         platform: &dyn Platform,
         services: &[Service],

@@ -170,7 +170,7 @@ pub enum EngineKind {
 
 impl EngineKind {
     /// Whether any thread may use such an engine if it was made for that (`EngineConfig::shared`).
-    pub fn is_shareable(self) -> bool {
+    pub(crate) fn is_shareable(self) -> bool {
         match self {
             EngineKind::Uring | EngineKind::Simulated => true,
             // No descriptor tells of their ends.
@@ -203,7 +203,7 @@ pub struct EngineConfig {
     /// outlive I/O in flight after a kill.
     pub hold: Vec<Handle>,
     /// Any thread may use it, one at a time, also to wait for what another thread has pushed. Only some engines can do that
-    /// ([`EngineKind::is_shareable`]), and it costs the kernel more.
+    /// (`EngineKind::is_shareable`), and it costs the kernel more.
     pub shared: bool,
 }
 

@@ -52,7 +52,10 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
 fn sleep(parked: &Parked) {
     loop {
         let unfinished = cell::own_unfinished();
-        let has_more = unfinished.iter().fold(false, |any, cell| cell.turn().has_more || any);
+        let mut has_more = false;
+        for cell in &unfinished {
+            has_more |= cell.turn().has_more;
+        }
         if parked.is_woken() {
             return;
         }
