@@ -196,20 +196,16 @@ enum ReadingState {
     Later(FutureState<Buffers>),
 }
 
-/// Memory for bytes that are about to be read.
+/// Memory for bytes that are about to be read: empty, with room for them.
 #[derive(Debug)]
-struct Unfilled {
-    /// Empty, with room for `len` bytes.
-    bytes: Vec<u8>,
-    len: usize,
-}
+struct Unfilled(Vec<u8>);
 
 impl Unfilled {
     #[inline]
     fn new(len: usize) -> Result<Unfilled> {
         let mut bytes = Vec::new();
         match bytes.try_reserve_exact(len) {
-            Ok(()) => Ok(Unfilled { bytes, len }),
+            Ok(()) => Ok(Unfilled(bytes)),
             Err(error) => Err(Error::memory("a buffer", len as u64)(std::io::Error::other(error))),
         }
     }
@@ -221,20 +217,16 @@ impl Unfilled {
     #[inline]
     unsafe fn filled(mut self, len: usize) -> Vec<u8> {
         // SAFETY: the caller's promise.
-        unsafe { self.bytes.set_len(len) };
-        self.bytes
+        unsafe { self.0.set_len(len) };
+        self.0
     }
 }
 
-// SAFETY: the bytes of a vector are on the heap, and stay there while the vector is moved. Reads only write to them.
+// SAFETY: the bytes of a vector are on the heap, and stay there while the vector is moved.
 unsafe impl IoBuffer for Unfilled {
     #[inline]
     fn address(&mut self) -> *mut u8 {
-        self.bytes.as_mut_ptr()
-    }
-
-    fn len(&self) -> usize {
-        self.len
+        self.0.as_mut_ptr()
     }
 }
 

@@ -28,44 +28,14 @@ use crate::file::Entered;
 use crate::sys::process::Home;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
-/// Memory that a read or a write owns until its end.
+/// Memory that a read owns until its end.
 ///
 /// # Safety
-/// `address` and `len` tell the same each time, also after the value has been moved, until it is dropped. All bytes are initialised, may be
-/// written to, and nothing else has them.
+/// `address` tells the same each time, also after the value has been moved, until it is dropped. The bytes there may be written to, and nothing
+/// else has them.
 pub unsafe trait IoBuffer: Send + 'static {
     /// Where the memory begins.
     fn address(&mut self) -> *mut u8;
-
-    /// Its length in bytes.
-    fn len(&self) -> usize;
-
-    /// Whether the length is 0.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-// SAFETY: the bytes of a vector are on the heap, and stay there while the vector is moved.
-unsafe impl IoBuffer for Vec<u8> {
-    fn address(&mut self) -> *mut u8 {
-        self.as_mut_ptr()
-    }
-
-    fn len(&self) -> usize {
-        self.len()
-    }
-}
-
-// SAFETY: as for vectors.
-unsafe impl IoBuffer for Box<[u8]> {
-    fn address(&mut self) -> *mut u8 {
-        self.as_mut_ptr()
-    }
-
-    fn len(&self) -> usize {
-        (**self).len()
-    }
 }
 
 /// What a read has come to.
@@ -125,8 +95,8 @@ impl OpenFile {
         })
     }
 
-    /// Begins to read `len` bytes, at least one and all in one page of the file, into the start of `buffer`, if the page is missing and nothing
-    /// is in the way. Else it gives the buffer back.
+    /// Begins to read `len` bytes, at least one and all in one page of the file, into the start of `buffer`, which is as long, if the page is
+    /// missing and nothing is in the way. Else it gives the buffer back.
     pub fn begin_page_read<B: IoBuffer>(
         file: &OpenRef,
         (offset, len): (u64, usize),
