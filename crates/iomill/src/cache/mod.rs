@@ -15,8 +15,11 @@
 //!    is copied before its flush. A writer never waits for a pin.
 //! 3. Per page at most one of fill, flush and bypassing read is in flight. The state of the page's way ensures that,
 //!    or, when the set is full, the transit table (`wait`). A page stays findable until its flush has ended.
-//! 4. A thread that owns unfinished fills issues and reaps all of them first. Only then may it wait for another
-//!    thread's page, wait for room, or run a user's code.
+//! 4. A blocking call that owns unfinished fills issues and reaps all of them first. Only then may it wait for another
+//!    thread's page, wait for room, or run a user's code. Fills of an operation that no call waits for are in a context
+//!    that any thread may reap, or with a drive's thread. So such an operation may be left alone at any moment, and a
+//!    thread that waits for its page brings the end itself (`exec::shared`). The operation waits for another page only
+//!    after its own fills have ended.
 //! 5. A thread that holds fills never waits for a frame: it bypasses the cache, or splits its request. A thread may
 //!    hold pins even while it waits, and pins may fill a set. So no thread waits for a pin to end. Calls bypass a set
 //!    that is full of pins. A range in place gets copies of the pages that cannot be pinned. A single pin gets an error
