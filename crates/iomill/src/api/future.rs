@@ -10,7 +10,7 @@ use super::file::{File, check_sizes, sum_of_lengths};
 use crate::drive::serve::Serving;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
-use crate::exec::promise;
+use crate::exec::{pools, promise};
 use crate::file::split::extents;
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester, Unread};
 use crate::pager::{IoBuffer, OpenFile, PageReading, Span};
@@ -23,6 +23,9 @@ impl File {
     /// when the future is first polled, together with others of the thread.
     #[inline]
     pub fn read(&self, offset: u64, len: usize) -> Reading {
+        if len.wrapping_sub(1) >= PAGE_BYTES - offset as usize % PAGE_BYTES {
+            return Reading(ReadingState::Later(self.begin_one(Batch::up_to_end(offset, len))));
+        }
         let mut bytes = match Unfilled::new(len) {
             Ok(bytes) => bytes,
             Err(error) => return Reading::now(Err(error)),
@@ -36,16 +39,15 @@ impl File {
         Reading::now(Ok(unsafe { bytes.filled(len) }))
     }
 
-    /// `read` for all ranges but those within one cached page.
+    /// `read` of a range within one page that its hint has not found.
     #[inline(never)]
     fn read_missing_page(&self, mut bytes: Unfilled, offset: u64, len: usize) -> Reading {
         let file = match self.here() {
             Ok(file) => file,
             Err(forked) => return Reading::now(Err(forked)),
         };
-        let is_in_page = len.wrapping_sub(1) < PAGE_BYTES - offset as usize % PAGE_BYTES;
         let within = file.len().saturating_sub(offset).min(len as u64) as usize;
-        if !is_in_page || within == 0 || file.class != Class::Foreground {
+        if within == 0 || file.class != Class::Foreground {
             return Reading(ReadingState::Later(file.begin_one(Batch::up_to_end(offset, len))));
         }
         if !file.state.exec().is_open() {
@@ -110,7 +112,11 @@ impl File {
         callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
     ) -> Result<()> {
         let file = self.here()?;
-        let done = BatchReceiver::callback(&file.state.exec().callbacks, Box::new(callback))?;
+        let exec = file.state.exec();
+        while pools::may_wait() && exec.is_full_here() {
+            exec.pause_for_io();
+        }
+        let done = BatchReceiver::callback(&exec.callbacks, Box::new(callback))?;
         file.requester().begin(Batch::of(requests), done)
     }
 

@@ -128,7 +128,11 @@ impl SharedContext {
                 let shares = &mut self.shares;
                 match lane.wait(min, timeout, &mut |done| ends.extend(shares.end_piece(&done))) {
                     Ok(()) => self.failures = 0,
-                    Err(error) => give_up_after(&mut self.failures, &error),
+                    Err(error) => {
+                        give_up_after(&mut self.failures, &error);
+                        // No descriptor tells of what a broken engine has.
+                        left.blocked += 1;
+                    }
                 }
                 if !lane.has_more() {
                     break;

@@ -11,11 +11,12 @@ use super::contexts::ToForget;
 use super::telling::Collecting;
 use crate::drive::Piece;
 use crate::drive::regions::Regions;
+use crate::drive::serve::INBOX_PIECES;
 use crate::drive::shared::{Left, SharedContext};
 use crate::drive::shares::{Ended, Owner};
 use crate::error::{Error, Result};
 use crate::sys::process::Home;
-use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, lock};
+use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, lock, try_lock};
 
 /// So many pieces go to the kernel at the latest. More win nothing, and a poll should be short.
 const BATCH_PIECES: u32 = 32;
@@ -123,12 +124,15 @@ impl Common {
         *lock(&self.free) = None;
     }
 
-    /// A cell for at least so many drives that no thread has.
-    fn free_cell(&self, drives: usize) -> Option<Arc<SharedCell>> {
+    /// A cell for at least so many drives that no thread has, or a new one. `None` after the array has been closed, too.
+    fn free_cell(&self, drives: usize, make: impl FnOnce() -> Option<Arc<SharedCell>>) -> Option<Arc<SharedCell>> {
         let mut free = lock(&self.free);
-        let free = free.as_mut()?;
-        let place = free.iter().position(|cell| cell.drives >= drives)?;
-        Some(free.swap_remove(place))
+        let cells = free.as_mut()?;
+        match cells.iter().position(|cell| cell.drives >= drives) {
+            Some(place) => Some(cells.swap_remove(place)),
+            // Under the lock, so that no cell comes after the close.
+            None => make(),
+        }
     }
 
     /// Whether something waits for other operations (rule 4).
@@ -166,14 +170,14 @@ impl SharedCell {
 
     /// The same, unless another thread is in the context.
     pub fn try_turn(self: &Arc<Self>) {
-        if let Ok(context) = self.context.try_lock() {
+        if let Some(context) = try_lock(&self.context) {
             self.turn_in(context, SharedContext::turn);
         }
     }
 
     /// Without threads: lets I/O go on until something has ended.
     pub fn sleep(self: &Arc<Self>) {
-        if let Ok(context) = self.context.try_lock() {
+        if let Some(context) = try_lock(&self.context) {
             self.turn_in(context, SharedContext::sleep);
         }
     }
@@ -185,10 +189,29 @@ impl SharedCell {
 
     fn turn_in(
         self: &Arc<Self>,
-        mut guard: MutexGuard<'_, Option<SharedContext>>,
+        guard: MutexGuard<'_, Option<SharedContext>>,
         advance: impl Fn(&mut SharedContext, &mut Vec<Ended>) -> Left,
     ) -> Left {
         let mut collecting = Collecting::begin();
+        let left = self.turn_inside(guard, &mut collecting, advance);
+        // Rule 2.
+        if collecting.tell() {
+            // What was told may have begun I/O in this thread's contexts, and no poll of this thread may follow.
+            arm_own();
+        }
+        if left.blocked > 0 || (left.has_more && left.in_flight == 0) {
+            self.take();
+        }
+        left
+    }
+
+    /// The part of a turn with the lock, which it gives back also in a panic.
+    fn turn_inside(
+        &self,
+        mut guard: MutexGuard<'_, Option<SharedContext>>,
+        collecting: &mut Collecting,
+        advance: impl Fn(&mut SharedContext, &mut Vec<Ended>) -> Left,
+    ) -> Left {
         let Some(context) = &mut *guard else { return Left::default() };
         let unsent = self.unsent.load(Ordering::Relaxed);
         if unsent > 0 {
@@ -203,16 +226,12 @@ impl SharedCell {
             self.unfinished.fetch_sub(ended.len() as u32, Ordering::Release);
             collecting.add(&mut ended);
         }
-        drop(guard);
-        // Rule 2.
-        if collecting.tell() {
-            // What was told may have begun I/O in this thread's contexts, and no poll of this thread may follow.
-            arm_own();
-        }
-        if left.blocked > 0 || (left.has_more && left.in_flight == 0) {
-            self.take();
-        }
         left
+    }
+
+    /// Whether calls that may wait should wait before they begin more.
+    pub fn is_full(&self) -> bool {
+        self.unfinished.load(Ordering::Relaxed) as usize >= INBOX_PIECES
     }
 
     /// Whether all that has begun has ended.
@@ -264,7 +283,7 @@ impl SharedCell {
     /// For a poll of an operation that has not ended: takes a turn, and sees to the next one (rule 3). At its first poll an operation with pieces
     /// that wait for others asks for one more poll, if that mostly pays.
     pub fn advance(self: &Arc<Self>, context: &mut Context<'_>, is_first: bool) {
-        if is_driven_here() {
+        if is_driven_here() && self.is_own() {
             return;
         }
         if is_first && self.is_unsent() && self.alone.load(Ordering::Relaxed).is_multiple_of(TRY_EVERY) {
@@ -272,6 +291,11 @@ impl SharedCell {
         }
         self.turn();
         self.arm();
+    }
+
+    /// Whether it is the calling thread's.
+    fn is_own(self: &Arc<Self>) -> bool {
+        CELLS.try_with(|cells| cells.borrow().iter().any(|(_, OwnCell(own))| Arc::ptr_eq(own, self))).unwrap_or(false)
     }
 
     /// For an operation that no poll brings on any more, or not at once.
@@ -304,6 +328,7 @@ pub fn own(
     common: &Common,
     make: impl FnOnce() -> Option<Arc<SharedCell>>,
 ) -> Option<Arc<SharedCell>> {
+    let mut before = None;
     let found = CELLS.try_with(|cells| {
         let mut cells = cells.borrow_mut();
         let place = cells.iter().position(|(theirs, _)| *theirs == instance);
@@ -312,14 +337,19 @@ pub fn own(
             if cell.drives >= drives {
                 return Some(Arc::clone(cell));
             }
-            // Drives have come. What is in the old cell goes on there.
-            cells.swap_remove(place);
+            // Drives have come.
+            before = Some(cells.swap_remove(place).1);
         }
-        cells.retain(|(_, OwnCell(cell))| lock(&cell.common.free).is_some());
-        let cell = common.free_cell(drives).or_else(make)?;
+        // A forked child takes no lock of its parent (rule 2 of the fork).
+        cells.retain(|(_, OwnCell(cell))| !cell.home.is_here() || lock(&cell.common.free).is_some());
+        let cell = common.free_cell(drives, make)?;
         cells.push((instance, OwnCell(Arc::clone(&cell))));
         Some(cell)
     });
+    if let Some(OwnCell(cell)) = &before {
+        // What is in the old cell goes on there.
+        cell.leave();
+    }
     // A thread that is ending has no table any more.
     found.unwrap_or(None)
 }
@@ -340,7 +370,7 @@ pub fn leave_own() {
 }
 
 /// Has the watcher listen to the calling thread's cells, unless `block_on` takes their turns next.
-fn arm_own() {
+pub fn arm_own() {
     if !is_driven_here() {
         own_unfinished().iter().for_each(SharedCell::arm);
     }

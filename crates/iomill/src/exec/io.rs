@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::{Exec, pools, telling};
+use super::{Exec, cell, pools, telling};
 use crate::cache::{Outcome, Waiter};
 use crate::drive::serve::Share;
 use crate::drive::shares::Owner;
@@ -224,14 +224,15 @@ impl<'a> Io<'a> {
             self.exec.drive_threads()?;
             return Ok(Err(pieces));
         };
-        let mut pieces = pieces.peekable();
+        // Before the lock is taken, and before the sink can be reached: pieces come from other code.
+        let pieces: Vec<(u16, Piece)> = pieces.collect();
         let landing = |flight| Landing { flight, exec: self.exec, blocks: self.blocks, sink: PhantomData };
-        if pieces.peek().is_none() {
+        if pieces.is_empty() {
             return Ok(Ok(landing(None)));
         }
         let flight = Flight::new(sink);
         // SAFETY: the caller's promise.
-        unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within.span(), pieces, false) }?;
+        unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within.span(), pieces.into_iter(), false) }?;
         Ok(Ok(landing(Some(flight))))
     }
 
@@ -361,6 +362,10 @@ impl Flight {
         };
         if let Some(waker) = waker {
             waker.wake();
+            if !telling::is_collecting() {
+                // The operation may have begun I/O in a shared context of this thread, a drive's.
+                cell::arm_own();
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ use std::thread::JoinHandle;
 use iomill_platform::machine;
 use iomill_platform::tree::Tree;
 
+use super::cell;
 use crate::drive::serve;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
@@ -273,8 +274,12 @@ impl Pool {
     /// Wakes a task on a thread of the pool, and never here: the caller may hold locks.
     pub fn wake(&self, waker: Waker) {
         let resume = move || {
-            let _resuming = Resuming(RESUMES.with(|resumes| resumes.replace(true)));
-            waker.wake();
+            {
+                let _resuming = Resuming(RESUMES.with(|resumes| resumes.replace(true)));
+                waker.wake();
+            }
+            // The operation may have begun I/O here, and no poll of this thread follows.
+            cell::leave_own();
         };
         if let Some(job) = self.hand_over(Box::new(resume)) {
             // The pool starts before the task and stops after it. If it does not run all the same, a new thread wakes the task.

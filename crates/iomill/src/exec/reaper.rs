@@ -147,6 +147,10 @@ impl Shared {
             for cell in &due {
                 cell.due.store(false, Ordering::Release);
             }
+            if pauses {
+                // Pieces in any context may hold what those that are due wait for.
+                cells.extend(lock(&self.known).iter().filter(|cell| !cell.is_idle()).cloned());
+            }
             for cell in cells.iter().chain(&due) {
                 cell.armed.store(false, Ordering::Release);
                 cell.leave();

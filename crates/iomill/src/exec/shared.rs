@@ -80,7 +80,14 @@ impl SharedCells {
         }
         loop {
             let unfinished = self.unfinished();
-            unfinished.iter().for_each(SharedCell::try_turn);
+            for cell in &unfinished {
+                // A thread in the context may have looked at what is unsent before it came.
+                if cell.is_unsent() {
+                    cell.turn();
+                } else {
+                    cell.try_turn();
+                }
+            }
             if let Some(outcome) = waiter.outcome() {
                 parked.take();
                 return outcome;
@@ -99,8 +106,8 @@ impl SharedCells {
 
     /// Ends all contexts, when no file is open any more.
     pub fn stop(&self) {
-        self.reaper.stop();
         self.common.close();
+        self.reaper.stop();
         std::mem::take(&mut *write(&self.all)).iter().for_each(|cell| cell.clear());
     }
 }
@@ -109,6 +116,11 @@ impl Exec {
     /// Whether operations that no call waits for run in shared contexts.
     pub fn shares_contexts(&self) -> bool {
         self.may_share && !self.shared.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether the calling thread has as much in flight as callers that wait for it should have.
+    pub fn is_full_here(&self) -> bool {
+        self.shares_contexts() && self.own_cell().is_some_and(|cell| cell.is_full())
     }
 
     /// The calling thread's cell. `None` if shared contexts cannot be made: then the drive threads do the work.

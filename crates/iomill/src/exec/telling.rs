@@ -22,24 +22,33 @@ enum Told {
 }
 
 /// Collects what is to be told until this is dropped. Then the outermost one tells it.
-pub struct Collecting(());
+pub struct Collecting {
+    /// Where a thread that is ending has no `TOLD` any more.
+    ended: Vec<Ended>,
+}
 
 impl Collecting {
     /// Tells what was collected, if this is the outermost one. Returns whether there was anything. The caller holds no lock.
     pub fn tell(&mut self) -> bool {
-        COLLECTING.with(Cell::get) == 1 && tell_all()
+        let any = !self.ended.is_empty();
+        if any {
+            let _serving = Serving::begin();
+            self.ended.drain(..).for_each(Ended::tell);
+        }
+        (COLLECTING.with(Cell::get) == 1 && tell_all()) || any
     }
 
     /// From now on.
     pub fn begin() -> Collecting {
         COLLECTING.with(|depth| depth.set(depth.get() + 1));
-        Collecting(())
+        Collecting { ended: Vec::new() }
     }
 
     /// Adds shares that have ended.
-    pub fn add(&self, ended: &mut Vec<Ended>) {
-        if !ended.is_empty() {
-            TOLD.with(|told| told.borrow_mut().extend(ended.drain(..).map(Told::Ended)));
+    pub fn add(&mut self, ended: &mut Vec<Ended>) {
+        let added = TOLD.try_with(|told| told.borrow_mut().extend(ended.drain(..).map(Told::Ended)));
+        if added.is_err() {
+            self.ended.append(ended);
         }
     }
 }
@@ -53,7 +62,7 @@ impl Drop for Collecting {
 
 /// Tells what has been collected so far: also for a caller further in that must see an end now. Returns whether there was anything.
 pub fn tell_all() -> bool {
-    let next = || TOLD.with(|told| told.borrow_mut().pop_front());
+    let next = || TOLD.try_with(|told| told.borrow_mut().pop_front()).ok().flatten();
     let Some(mut first) = next() else { return false };
     let _serving = Serving::begin();
     loop {
@@ -71,9 +80,16 @@ pub fn tell_all() -> bool {
 
 /// Wakes an operation when the calling thread has left its locks. Gives the waker back if the thread collects nothing.
 pub fn wake_later(waker: Waker) -> Option<Waker> {
-    if COLLECTING.try_with(Cell::get).unwrap_or(0) == 0 {
+    if !is_collecting() {
         return Some(waker);
     }
-    TOLD.with(|told| told.borrow_mut().push_back(Told::Wake(waker)));
-    None
+    let mut waker = Some(waker);
+    // A thread that is ending has no `TOLD` any more, and gives the waker back.
+    let _added = TOLD.try_with(|told| told.borrow_mut().extend(waker.take().map(Told::Wake)));
+    waker
+}
+
+/// Whether the calling thread tells what is collected later.
+pub fn is_collecting() -> bool {
+    COLLECTING.with(Cell::get) > 0
 }

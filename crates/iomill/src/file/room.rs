@@ -9,7 +9,7 @@ use super::FileState;
 use super::backing::Part;
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::sys::sync::{Ordering, lock};
+use crate::sys::sync::{Ordering, lock, try_lock};
 
 /// Parts grow by an eighth of their size, within these bounds, in bytes. A range that skips more than the most leaves a hole.
 const GROW_LEAST_BYTES: u64 = 1 << 20;
@@ -116,6 +116,11 @@ impl FileState {
             return Ok(());
         }
         self.extend(end)
+    }
+
+    /// Whether another thread makes the parts longer at this moment.
+    pub fn is_growing(&self) -> bool {
+        try_lock(&self.grow).is_none()
     }
 
     /// Whether the parts are long enough for a file of `end` bytes.

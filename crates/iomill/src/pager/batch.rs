@@ -229,7 +229,7 @@ impl Requester {
         }
         let Some(entered) = Entered::enter_if_open(file)? else { return Ok(None) };
         // Room takes calls of the file system, which may wait.
-        if file.is_in_stale_tail(end) || !file.has_room_for(end) {
+        if file.is_in_stale_tail(end) || !file.has_room_for(end) || file.is_growing() {
             return Ok(None);
         }
         Ok(file.reserve(end, ranges)?.then_some(entered))
@@ -261,6 +261,9 @@ impl Requester {
     /// Whether all drives have room now for the pieces that the requests may need.
     pub fn has_room(&self, requests: &[Request]) -> bool {
         let (file, exec): (_, &Exec) = (&self.file.file, self.file.exec());
+        if exec.is_full_here() {
+            return false;
+        }
         // `submit` refuses requests that are invalid, before it makes pieces of them.
         if !exec.has_drive_threads() || file.check_within(reads(requests)).is_err() {
             return true;

@@ -102,8 +102,8 @@ impl OpenFile {
         (offset, len): (u64, usize),
         mut buffer: B,
     ) -> std::result::Result<PageReading<B>, B> {
-        let Some((paged, cell)) = file.paged.as_ref().zip(file.page_read_cell()) else { return Err(buffer) };
         let Some(entered) = Entered::try_enter(&file.file) else { return Err(buffer) };
+        let Some((paged, cell)) = file.paged.as_ref().zip(file.page_read_cell()) else { return Err(buffer) };
         let within = offset as usize % PAGE_BYTES;
         // The file may have shrunk before this call was inside.
         if offset.checked_add(len as u64).is_none_or(|end| end > file.file.len()) || within + len > PAGE_BYTES {

@@ -168,3 +168,32 @@ fn a_hit_is_ready_at_once() {
         );
     }
 }
+
+/// `block_on` brings on what other threads have begun, what it began itself, and futures of other kinds.
+#[test]
+fn block_on_runs_any_future() {
+    let (_root, _array, file) = site();
+    let other = file.clone();
+    let (unpolled, written) =
+        thread::spawn(move || (other.read(5 * PAGE as u64, 10), other.write(vec![77; 10], 6 * PAGE as u64 + 5)))
+            .join()
+            .unwrap();
+    assert_eq!(iomill::block_on(unpolled).unwrap().unwrap(), [5; 10]);
+    assert_eq!(iomill::block_on(written).unwrap().unwrap(), [77; 10]);
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let teller = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        tell.send(3).unwrap();
+    });
+    let both = async {
+        let number = told.await.unwrap();
+        let reads: Vec<_> = (10..50u64).map(|page| (page, file.read(page * PAGE as u64, 5000))).collect();
+        for (page, read) in reads {
+            assert_eq!(read.await.unwrap()[..PAGE], [page as u8; PAGE]);
+        }
+        // One call within the other.
+        number + iomill::block_on(async { file.read(55 * PAGE as u64, 1).await.unwrap()[0] }).unwrap()
+    };
+    assert_eq!(iomill::block_on(both).unwrap(), 58);
+    teller.join().unwrap();
+}
