@@ -83,9 +83,8 @@ impl<T> FutureState<T> {
 
     /// Of an operation that the calling thread has just begun. Polls bring its I/O on.
     pub fn of_cell(promised: Promised<Result<T>>, exec: &Exec) -> FutureState<T> {
-        let cell = if exec.shares_contexts() { exec.own_cell() } else { None };
         let mut state = FutureState::later(promised);
-        state.cell = cell;
+        state.cell = exec.own_cell();
         state
     }
 

@@ -12,7 +12,7 @@ use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::{pools, promise};
 use crate::file::split::extents;
-use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester, Unread};
+use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester, Unread, with_room};
 use crate::pager::{IoBuffer, OpenFile, PageReading, Span};
 
 pub use crate::pager::batch::Request;
@@ -26,8 +26,8 @@ impl File {
         if len.wrapping_sub(1) >= PAGE_BYTES - offset as usize % PAGE_BYTES {
             return Reading(ReadingState::Later(self.begin_one(Batch::up_to_end(offset, len))));
         }
-        let mut bytes = match Unfilled::new(len) {
-            Ok(bytes) => bytes,
+        let mut bytes = match with_room(len) {
+            Ok(bytes) => Unfilled(bytes),
             Err(error) => return Reading::now(Err(error)),
         };
         // SAFETY: the memory is as long as the range, and nothing else has it.
@@ -207,15 +207,6 @@ enum ReadingState {
 struct Unfilled(Vec<u8>);
 
 impl Unfilled {
-    #[inline]
-    fn new(len: usize) -> Result<Unfilled> {
-        let mut bytes = Vec::new();
-        match bytes.try_reserve_exact(len) {
-            Ok(()) => Ok(Unfilled(bytes)),
-            Err(error) => Err(Error::memory("a buffer", len as u64)(std::io::Error::other(error))),
-        }
-    }
-
     /// The bytes.
     ///
     /// # Safety

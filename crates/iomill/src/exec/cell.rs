@@ -289,8 +289,7 @@ impl SharedCell {
         if is_first && self.is_unsent() && self.alone.load(Ordering::Relaxed).is_multiple_of(TRY_EVERY) {
             return context.waker().wake_by_ref();
         }
-        self.turn();
-        self.arm();
+        self.leave();
     }
 
     /// Whether it is the calling thread's.

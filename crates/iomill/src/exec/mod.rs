@@ -395,7 +395,7 @@ impl Exec {
             return self.get_ready_to_block();
         }
         self.resumes.get_ready()?;
-        if self.shares_contexts() && self.own_cell().is_some() {
+        if self.own_cell().is_some() {
             return Ok(());
         }
         self.drive_threads().map(|_started| ())

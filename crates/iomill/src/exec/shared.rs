@@ -120,11 +120,14 @@ impl Exec {
 
     /// Whether the calling thread has as much in flight as callers that wait for it should have.
     pub fn is_full_here(&self) -> bool {
-        self.shares_contexts() && self.own_cell().is_some_and(|cell| cell.is_full())
+        self.own_cell().is_some_and(|cell| cell.is_full())
     }
 
     /// The calling thread's cell. `None` if shared contexts cannot be made: then the drive threads do the work.
     pub fn own_cell(&self) -> Option<Arc<SharedCell>> {
+        if !self.shares_contexts() {
+            return None;
+        }
         cell::own(self.instance, self.services.count(), &self.shared.common, || self.new_shared_cell())
     }
 

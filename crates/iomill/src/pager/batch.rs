@@ -410,11 +410,19 @@ fn memory_of(requests: Vec<Request>) -> Result<(Buffers, Vec<Extent>, Vec<Extent
     Ok((buffers, reads, writes))
 }
 
+/// An empty buffer with room for `len` bytes.
+#[inline]
+pub fn with_room(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match bytes.try_reserve_exact(len) {
+        Ok(()) => Ok(bytes),
+        Err(error) => Err(Error::memory("a buffer", len as u64)(std::io::Error::other(error))),
+    }
+}
+
 /// A buffer of zeroes.
 pub fn zeroed(len: usize) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let reserved = bytes.try_reserve_exact(len);
-    reserved.map_err(|e| Error::memory("a buffer", len as u64)(std::io::Error::other(e)))?;
+    let mut bytes = with_room(len)?;
     bytes.resize(len, 0);
     Ok(bytes)
 }

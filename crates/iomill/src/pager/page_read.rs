@@ -103,7 +103,8 @@ impl OpenFile {
         mut buffer: B,
     ) -> std::result::Result<PageReading<B>, B> {
         let Some(entered) = Entered::try_enter(&file.file) else { return Err(buffer) };
-        let Some((paged, cell)) = file.paged.as_ref().zip(file.page_read_cell()) else { return Err(buffer) };
+        let cell = if file.file.is_list() { None } else { file.exec().own_cell() };
+        let (Some(paged), Some(cell)) = (&file.paged, cell) else { return Err(buffer) };
         let within = offset as usize % PAGE_BYTES;
         // The file may have shrunk before this call was inside.
         if offset.checked_add(len as u64).is_none_or(|end| end > file.file.len()) || within + len > PAGE_BYTES {
@@ -139,12 +140,6 @@ impl OpenFile {
             read.end();
         }
         Ok(PageReading { read, cell, is_polled: false, home: Home::here() })
-    }
-
-    /// The cell of the calling thread, if reads of pages can run there.
-    fn page_read_cell(&self) -> Option<Arc<SharedCell>> {
-        let exec = self.exec();
-        if self.file.is_list() || !exec.shares_contexts() { None } else { exec.own_cell() }
     }
 }
 
