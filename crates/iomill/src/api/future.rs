@@ -7,13 +7,14 @@ use std::task::{Context, Poll};
 
 use super::answer::{Answer, FutureState, polled_again};
 use super::file::{File, check_sizes, sum_of_lengths};
-use crate::drive::serve::Serving;
+use crate::drive::serve::begin_serving;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::{pools, promise};
 use crate::file::split::extents;
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester, Unread, with_room};
 use crate::pager::{IoBuffer, OpenFile, PageReading, Span};
+use crate::sys::thread::Raised;
 
 pub use crate::pager::batch::Request;
 
@@ -159,8 +160,8 @@ impl File {
     }
 
     /// A call that makes a future waits for nothing. What would have to wait begins on another thread.
-    fn never_waits(&self) -> Option<Serving> {
-        (!self.state.exec().runs_inline()).then(Serving::begin)
+    fn never_waits(&self) -> Option<Raised> {
+        (!self.state.exec().runs_inline()).then(begin_serving)
     }
 
     fn requester(&self) -> Requester {

@@ -19,6 +19,7 @@ use crate::engine::platform::Platform;
 use crate::engine::{EngineWake, Op};
 use crate::sys::clock::Clock;
 use crate::sys::fs::Handle;
+use crate::sys::thread::Raised;
 
 /// How many pieces an inbox holds before it refuses more, and how many a server parks before it takes no more. There may be as
 /// many of the background besides, until they have ended (rule 4 of the inbox).
@@ -199,7 +200,7 @@ impl Server {
     }
 
     fn wait(&mut self, min: usize, timeout: Option<Duration>) {
-        let _serving = Serving::begin();
+        let _serving = begin_serving();
         let (shares, inbox) = (&mut self.shares, &self.inbox);
         let result = self.lane.wait(min, timeout, &mut |done| {
             let Some(share) = shares.end_piece(&done) else { return };
@@ -255,20 +256,9 @@ pub fn is_serving() -> bool {
     SERVING.with(Cell::get)
 }
 
-/// The calling thread must not wait until this is dropped.
-pub struct Serving(bool);
-
-impl Serving {
-    /// From now on.
-    pub fn begin() -> Serving {
-        Serving(SERVING.with(|serving| serving.replace(true)))
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        SERVING.with(|serving| serving.set(self.0));
-    }
+/// The calling thread must not wait until the result is dropped.
+pub fn begin_serving() -> Raised {
+    Raised::new(&SERVING)
 }
 
 impl Drop for Server {

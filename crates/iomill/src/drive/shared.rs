@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::inline::{BLOCKED_PAUSE, Lane, Places, Service, give_up_after, lanes};
 use super::locks::BlockLocks;
 use super::regions::Regions;
-use super::serve::Serving;
+use super::serve::begin_serving;
 use super::shares::{Ended, Owner, Shares};
 use super::{Class, Piece};
 use crate::engine::platform::Platform;
@@ -112,7 +112,7 @@ impl SharedContext {
     }
 
     fn advance(&mut self, min: usize, timeout: Option<Duration>, ends: &mut Vec<Ended>) -> Left {
-        let _serving = Serving::begin();
+        let _serving = begin_serving();
         let busy = self.lanes.iter().filter(|lane| lane.in_flight() + lane.parked() > 0).count();
         // With several engines, no engine may delay the others for long.
         let timeout = if min > 0 && busy > 1 { Some(BLOCKED_PAUSE) } else { timeout };

@@ -9,33 +9,30 @@
 //! So no wake is lost: either rule 2 sees it, or its write comes after rule 2 and ends the sleep.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
-
 use super::EngineWake;
+use crate::sys::event::Event;
 
 /// A wake by an event descriptor, for engines that wait inside the kernel.
 #[derive(Debug)]
 pub(super) struct EventWake {
-    /// Non-blocking. It is readable from the write of rule 1 to the drain of rule 3.
-    fd: OwnedFd,
+    /// It is readable from the write of rule 1 to the drain of rule 3.
+    event: Event,
     /// Set while a waker wants the engine's `wait` to return.
     pending: AtomicBool,
 }
 
 impl EventWake {
     pub(super) fn new() -> io::Result<Arc<EventWake>> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(EventWake { fd, pending: AtomicBool::new(false) }))
+        Ok(Arc::new(EventWake { event: Event::new()?, pending: AtomicBool::new(false) }))
     }
 
     pub(super) fn raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.event.as_fd().as_raw_fd()
     }
 
     /// Rules 2 and 3: whether a waker wanted a wake. The wake counts as delivered now.
@@ -46,11 +43,7 @@ impl EventWake {
 
     /// Rule 3: makes the descriptor unreadable until the next write.
     pub(super) fn drain(&self) -> io::Result<()> {
-        let mut count = [0u8; 8];
-        match rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut count)) {
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.event.drain()
     }
 
     /// Whether anything but the engine itself holds `wake`. If not, no wake can come while the engine sleeps, so it may
@@ -70,9 +63,7 @@ impl EngineWake for EventWake {
         if self.pending.swap(true, Ordering::AcqRel) {
             return;
         }
-        let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, &1u64.to_ne_bytes()));
-        // EAGAIN means that the counter is full. Then the descriptor is readable, which is enough.
-        debug_assert!(matches!(written, Ok(8) | Err(Errno::AGAIN)), "writing to an event descriptor: {written:?}");
+        self.event.set();
     }
 }
 

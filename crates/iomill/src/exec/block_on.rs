@@ -39,7 +39,7 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
     loop {
         parked.take();
         {
-            let _driven = cell::Driven::begin();
+            let _driven = cell::begin_driven();
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return Ok(output);
             }

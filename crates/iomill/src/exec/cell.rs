@@ -17,6 +17,7 @@ use crate::drive::shares::{Ended, Owner};
 use crate::error::{Error, Result};
 use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, lock, try_lock};
+use crate::sys::thread::Raised;
 
 /// So many pieces go to the kernel at the latest. More win nothing, and a poll should be short.
 const BATCH_PIECES: u32 = 32;
@@ -380,19 +381,9 @@ pub fn is_driven_here() -> bool {
     DRIVEN.with(Cell::get)
 }
 
-/// The calling thread polls within `block_on`, until this is dropped.
-pub struct Driven(bool);
-
-impl Driven {
-    pub fn begin() -> Driven {
-        Driven(DRIVEN.with(|driven| driven.replace(true)))
-    }
-}
-
-impl Drop for Driven {
-    fn drop(&mut self) {
-        DRIVEN.with(|driven| driven.set(self.0));
-    }
+/// The calling thread polls within `block_on`, until the result is dropped.
+pub fn begin_driven() -> Raised {
+    Raised::new(&DRIVEN)
 }
 
 #[cfg(all(test, iomill_models))]

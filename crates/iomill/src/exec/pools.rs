@@ -34,6 +34,7 @@ use crate::drive::serve;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
 use crate::sys::sync::{Condvar, Mutex, lock, wait};
+use crate::sys::thread::Raised;
 
 /// Most threads that close files. Each has engines of its own while it lives.
 const CLOSERS: usize = 4;
@@ -275,7 +276,7 @@ impl Pool {
     pub fn wake(&self, waker: Waker) {
         let resume = move || {
             {
-                let _resuming = Resuming(RESUMES.with(|resumes| resumes.replace(true)));
+                let _resuming = Raised::new(&RESUMES);
                 waker.wake();
             }
             // The operation may have begun I/O here, and no poll of this thread follows.
@@ -307,15 +308,6 @@ impl Pool {
                 let _ = thread.join();
             }
         }
-    }
-}
-
-/// Resets `RESUMES`, also when the operation panics.
-struct Resuming(bool);
-
-impl Drop for Resuming {
-    fn drop(&mut self) {
-        RESUMES.with(|resumes| resumes.set(self.0));
     }
 }
 

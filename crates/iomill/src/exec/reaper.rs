@@ -8,18 +8,17 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::PAUSE;
 use super::cell::{SharedCell, Watch};
 use super::pools;
+use crate::sys::event::Event;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
 /// The event descriptor's number among events. Cells have their places in `known`.
@@ -43,7 +42,7 @@ struct Running {
 pub(super) struct Shared {
     epoll: OwnedFd,
     /// Ends the thread's sleep.
-    event: OwnedFd,
+    event: Event,
     is_stopped: AtomicBool,
     known: Mutex<Vec<Arc<SharedCell>>>,
     /// Those with a turn that is due (rule 3).
@@ -57,8 +56,7 @@ impl Reaper {
         if let Some(running) = &*running {
             return Ok(Arc::clone(&running.shared));
         }
-        let (epoll, event) =
-            (epoll::create(CreateFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (epoll, event) = (epoll::create(CreateFlags::CLOEXEC)?, Event::new()?);
         epoll::add(&epoll, &event, EventData::new_u64(WAKE), EventFlags::IN)?;
         let shared =
             Shared { epoll, event, is_stopped: AtomicBool::new(false), known: Mutex::default(), due: Mutex::default() };
@@ -76,7 +74,7 @@ impl Reaper {
     pub(super) fn stop(&self) {
         let Some(Running { shared, thread }) = lock(&self.running).take() else { return };
         shared.is_stopped.store(true, Ordering::Release);
-        shared.wake();
+        shared.event.set();
         if thread.thread().id() != std::thread::current().id() {
             // It catches the panics of what it tells, so it has not panicked.
             let _ = thread.join();
@@ -101,7 +99,7 @@ impl Watch for Shared {
         // AcqRel: as in `arm`.
         if !cell.due.swap(true, Ordering::AcqRel) {
             lock(&self.due).push(Arc::clone(cell));
-            self.wake();
+            self.event.set();
         }
     }
 }
@@ -124,12 +122,6 @@ impl Shared {
             epoll::modify(&self.epoll, descriptor, data, EventFlags::IN | EventFlags::ONESHOT)?;
         }
         Ok(())
-    }
-
-    fn wake(&self) {
-        let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.event, &1u64.to_ne_bytes()));
-        // EAGAIN means that the counter is full. Then the descriptor is readable, which is enough.
-        debug_assert!(matches!(written, Ok(8) | Err(Errno::AGAIN)), "writing to an event descriptor: {written:?}");
     }
 
     /// The loop of the thread.
@@ -160,7 +152,7 @@ impl Shared {
 
     /// Sleeps until there are events, and adds the cells that have some.
     fn look(&self, cells: &mut Vec<Arc<SharedCell>>) {
-        let mut events: [MaybeUninit<Event>; EVENTS] = [const { MaybeUninit::uninit() }; EVENTS];
+        let mut events: [MaybeUninit<epoll::Event>; EVENTS] = [const { MaybeUninit::uninit() }; EVENTS];
         let found = match epoll::wait(&self.epoll, &mut events, None) {
             Ok((found, _)) => found,
             // A signal, or too little memory: it looks again.
@@ -169,15 +161,10 @@ impl Shared {
         let known = lock(&self.known);
         for event in found {
             match { event.data }.u64() {
-                WAKE => self.drain(),
+                // After an error the event stays set, and the thread looks again.
+                WAKE => drop(self.event.drain()),
                 place => cells.extend(known.get(place as usize).cloned()),
             }
         }
-    }
-
-    fn drain(&self) {
-        let mut count = [0u8; 8];
-        // EAGAIN: the write that set the event has been drained before.
-        let _drained = rustix::io::retry_on_intr(|| rustix::io::read(self.event.as_fd(), &mut count));
     }
 }

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use crate::drive::serve::Serving;
+use crate::drive::serve::begin_serving;
 use crate::drive::shares::Ended;
 
 thread_local! {
@@ -32,7 +32,7 @@ impl Collecting {
     pub fn tell(&mut self) -> bool {
         let any = !self.ended.is_empty();
         if any {
-            let _serving = Serving::begin();
+            let _serving = begin_serving();
             self.ended.drain(..).for_each(Ended::tell);
         }
         (COLLECTING.with(Cell::get) == 1 && tell_all()) || any
@@ -64,7 +64,7 @@ impl Drop for Collecting {
 pub fn tell_all() -> bool {
     let next = || TOLD.try_with(|told| told.borrow_mut().pop_front()).ok().flatten();
     let Some(mut first) = next() else { return false };
-    let _serving = Serving::begin();
+    let _serving = begin_serving();
     loop {
         match first {
             Told::Ended(ended) => ended.tell(),

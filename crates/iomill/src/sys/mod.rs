@@ -4,6 +4,7 @@ pub mod barrier;
 pub mod clock;
 pub mod cpu;
 pub mod errno;
+pub mod event;
 pub mod fair;
 pub mod flushes;
 pub mod fs;

@@ -14,8 +14,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Wake;
 
+#[cfg(not(iomill_models))]
+use super::event::Event;
 use super::process::Home;
 use super::sync::{AtomicU32, Ordering};
+#[cfg(iomill_models)]
 use event::Event;
 
 const AWAKE: u32 = 0;
@@ -57,7 +60,7 @@ impl Parked {
 
     /// Whether a wake has come. It counts as delivered now.
     pub fn take(&self) -> bool {
-        // Acquire: pairs with the Release in `wake`.
+        // Acquire: pairs with the Release in `wake_thread`.
         self.0.state.swap(AWAKE, Ordering::Acquire) == WOKEN
     }
 
@@ -106,51 +109,6 @@ impl Wake for Parker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_thread();
-    }
-}
-
-#[cfg(not(iomill_models))]
-mod event {
-    use std::io;
-    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-    use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-    use rustix::io::{Errno, read, retry_on_intr, write};
-
-    /// An event descriptor.
-    #[derive(Debug)]
-    pub struct Event(OwnedFd);
-
-    impl Event {
-        pub fn new() -> io::Result<Event> {
-            Ok(Event(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-        }
-
-        pub fn set(&self) {
-            let written = retry_on_intr(|| write(&self.0, &1u64.to_ne_bytes()));
-            // EAGAIN means that the counter is full. Then the descriptor is readable, which is enough.
-            debug_assert!(matches!(written, Ok(8) | Err(Errno::AGAIN)), "writing to an event descriptor: {written:?}");
-        }
-
-        /// Makes it unreadable until it is set again.
-        pub fn drain(&self) -> io::Result<()> {
-            let mut count = [0u8; 8];
-            match retry_on_intr(|| read(&self.0, &mut count)) {
-                Ok(_) | Err(Errno::AGAIN) => Ok(()),
-                Err(error) => Err(error.into()),
-            }
-        }
-
-        /// Sleeps until it is set, or one of the others is readable, or a signal comes.
-        pub fn wait(&self, readable: &[BorrowedFd<'_>]) -> io::Result<()> {
-            let mut polled: Vec<PollFd<'_>> = Vec::with_capacity(readable.len() + 1);
-            polled.push(PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN));
-            polled.extend(readable.iter().map(|&fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            match poll(&mut polled, None) {
-                Ok(_) | Err(Errno::INTR) => Ok(()),
-                Err(error) => Err(error.into()),
-            }
-        }
     }
 }
 
