@@ -1,4 +1,4 @@
-//! [`Shares`]: batches of pieces that a lane has, and their [`Owner`]s. Non-goals: the pieces themselves (`queue`).
+//! `Shares`: batches of pieces that a lane has, and their `Owner`s. Non-goals: the pieces themselves (`queue`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
