@@ -31,6 +31,8 @@ mod traits;
 pub use crate::cache::policy::PolicyKind;
 pub use crate::catalog::When;
 pub use crate::exec::block_on::block_on;
+#[cfg(feature = "tokio")]
+pub use crate::exec::tokio::drive_by_tokio;
 pub use crate::file::MAX_FILE_BYTES;
 
 pub use crate::sys::fs::Ground;

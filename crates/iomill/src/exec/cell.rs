@@ -52,6 +52,12 @@ pub struct SharedCell {
     pub armed: AtomicBool,
     /// Whether the watcher takes turns without being told of ends. Only the watcher clears it.
     pub due: AtomicBool,
+    /// Whether the watcher takes turns from time to time. Only the watcher clears it.
+    pub backed_up: AtomicBool,
+    /// Whether a runtime takes turns when something has ended.
+    pub is_driven: AtomicBool,
+    #[cfg(feature = "tokio")]
+    pub driver: super::tokio::Driver,
     pub(super) forget: ToForget,
     /// Its number for the watcher.
     pub place: AtomicU64,
@@ -60,11 +66,17 @@ pub struct SharedCell {
 
 /// Takes turns where no other thread does.
 pub trait Watch: Send + Sync {
+    /// Sees to a turn of a cell when something has ended there: by the calling thread's runtime if that drives, else as `arm`.
+    fn watch(&self, cell: &Arc<SharedCell>);
+
     /// Takes a turn of a cell when something has ended there, unless that is to happen already.
     fn arm(&self, cell: &Arc<SharedCell>);
 
     /// Takes turns of a cell from now on, until nothing is left that no descriptor tells of.
     fn take(&self, cell: &Arc<SharedCell>);
+
+    /// Takes turns of a cell from time to time until it is idle: for what a runtime that may be busy elsewhere sees to.
+    fn back_up(&self, cell: &Arc<SharedCell>);
 }
 
 impl std::fmt::Debug for SharedCell {
@@ -158,6 +170,10 @@ impl SharedCell {
             alone: AtomicU32::new(0),
             armed: AtomicBool::new(false),
             due: AtomicBool::new(false),
+            backed_up: AtomicBool::new(false),
+            is_driven: AtomicBool::new(false),
+            #[cfg(feature = "tokio")]
+            driver: super::tokio::Driver::default(),
             forget: ToForget::default(),
             place: AtomicU64::new(0),
             common: Arc::clone(common),
@@ -185,7 +201,10 @@ impl SharedCell {
 
     /// Takes the context away.
     pub fn clear(&self) {
-        *lock(&self.context) = None;
+        let context = lock(&self.context).take();
+        #[cfg(feature = "tokio")]
+        self.driver.end();
+        drop(context);
     }
 
     fn turn_in(
@@ -290,7 +309,8 @@ impl SharedCell {
         if is_first && self.is_unsent() && self.alone.load(Ordering::Relaxed).is_multiple_of(TRY_EVERY) {
             return context.waker().wake_by_ref();
         }
-        self.leave();
+        self.turn();
+        self.watch();
     }
 
     /// Whether it is the calling thread's.
@@ -301,7 +321,44 @@ impl SharedCell {
     /// For an operation that no poll brings on any more, or not at once.
     pub fn leave(self: &Arc<Self>) {
         self.turn();
-        self.arm();
+        self.leave_to_others();
+    }
+
+    /// The reaper has taken a turn.
+    pub fn end_turn_of_reaper(self: &Arc<Self>) {
+        if self.common.is_awaited() { self.arm() } else { self.leave_to_others() }
+    }
+
+    fn leave_to_others(self: &Arc<Self>) {
+        if !self.is_driven.load(Ordering::Acquire) {
+            self.arm();
+        } else if !self.is_idle()
+            && let Some(watcher) = self.common.watcher.get()
+        {
+            watcher.back_up(self);
+        }
+    }
+
+    /// Sees to the next turn where a poll or its runtime goes on.
+    fn watch(self: &Arc<Self>) {
+        if !self.is_idle()
+            && let Some(watcher) = self.common.watcher.get()
+        {
+            watcher.watch(self);
+        }
+    }
+
+    /// Whether the cell is of this process.
+    #[cfg(feature = "tokio")]
+    pub fn is_here(&self) -> bool {
+        self.home.is_here()
+    }
+
+    /// Calls `with` with the descriptors, which stay open meanwhile. `None` after the array has been closed.
+    #[cfg(feature = "tokio")]
+    pub fn while_open<R>(&self, with: impl FnOnce(&[RawFd]) -> R) -> Option<R> {
+        let context = lock(&self.context);
+        context.is_some().then(|| with(&self.descriptors))
     }
 
     /// Has the watcher listen if anything is unfinished.
@@ -372,7 +429,7 @@ pub fn leave_own() {
 /// Has the watcher listen to the calling thread's cells, unless `block_on` takes their turns next.
 pub fn arm_own() {
     if !is_driven_here() {
-        own_unfinished().iter().for_each(SharedCell::arm);
+        own_unfinished().iter().for_each(SharedCell::watch);
     }
 }
 

@@ -37,6 +37,10 @@ pub mod roles;
 pub mod shared;
 mod task;
 mod telling;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+#[cfg(feature = "tokio")]
+mod tokio_task;
 pub mod turns;
 
 use std::sync::atomic::AtomicBool;

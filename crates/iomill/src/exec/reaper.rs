@@ -5,6 +5,8 @@
 //! 1. A cell is armed once, until the reaper has taken its turn. Then the reaper arms it again if something is left.
 //! 2. An armed descriptor reports what was there before (`epoll` looks when it is armed), so no end is missed.
 //! 3. What no descriptor tells of, the reaper takes a turn of again and again, with a pause between (`take`).
+//! 4. What a runtime drives, the reaper takes a turn of from time to time (`back_up`): the runtime may have nothing to do with it any more.
+//!    Where other operations wait for something, it listens as well (rule 4 of `shared`).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,7 +14,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::PAUSE;
@@ -23,6 +27,10 @@ use crate::sys::sync::{Mutex, Ordering, lock};
 
 /// The event descriptor's number among events. Cells have their places in `known`.
 const WAKE: u64 = u64::MAX;
+
+/// The time between two turns of what a runtime drives.
+const BACK_UP: Duration = Duration::from_millis(5);
+const BACK_UP_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: BACK_UP.as_nanos() as _ };
 
 /// Most events of one look.
 const EVENTS: usize = 64;
@@ -47,6 +55,8 @@ pub(super) struct Shared {
     known: Mutex<Vec<Arc<SharedCell>>>,
     /// Those with a turn that is due (rule 3).
     due: Mutex<Vec<Arc<SharedCell>>>,
+    /// Those that have their turns from time to time (rule 4).
+    backed_up: Mutex<Vec<Arc<SharedCell>>>,
 }
 
 impl Reaper {
@@ -58,9 +68,14 @@ impl Reaper {
         }
         let (epoll, event) = (epoll::create(CreateFlags::CLOEXEC)?, Event::new()?);
         epoll::add(&epoll, &event, EventData::new_u64(WAKE), EventFlags::IN)?;
-        let shared =
-            Shared { epoll, event, is_stopped: AtomicBool::new(false), known: Mutex::default(), due: Mutex::default() };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared {
+            epoll,
+            event,
+            is_stopped: AtomicBool::new(false),
+            known: Mutex::default(),
+            due: Mutex::default(),
+            backed_up: Mutex::default(),
+        });
         let serving = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("iomill-reap".into()).spawn(move || {
             pools::leave_closing_to_others();
@@ -81,10 +96,19 @@ impl Reaper {
         }
         lock(&shared.known).clear();
         lock(&shared.due).clear();
+        lock(&shared.backed_up).clear();
     }
 }
 
 impl Watch for Shared {
+    fn watch(&self, cell: &Arc<SharedCell>) {
+        #[cfg(feature = "tokio")]
+        if super::tokio_task::drive(cell) {
+            return;
+        }
+        self.arm(cell);
+    }
+
     /// Rules 1 and 2.
     fn arm(&self, cell: &Arc<SharedCell>) {
         // AcqRel: pairs with the Release in `serve`, which clears it before it takes the turn.
@@ -100,6 +124,18 @@ impl Watch for Shared {
         if !cell.due.swap(true, Ordering::AcqRel) {
             lock(&self.due).push(Arc::clone(cell));
             self.event.set();
+        }
+    }
+
+    /// Rule 4.
+    fn back_up(&self, cell: &Arc<SharedCell>) {
+        // AcqRel: as in `arm`.
+        if !cell.backed_up.swap(true, Ordering::AcqRel) {
+            let mut cells = lock(&self.backed_up);
+            cells.push(Arc::clone(cell));
+            if cells.len() == 1 {
+                self.event.set();
+            }
         }
     }
 }
@@ -127,7 +163,7 @@ impl Shared {
     /// The loop of the thread.
     fn serve(&self) {
         // Turns that were due took place with a pause after them. What they ask for again comes into `due` again.
-        let mut pauses = false;
+        let (mut pauses, mut backed_up_at) = (false, Instant::now());
         while !self.is_stopped.load(Ordering::Acquire) {
             if pauses {
                 std::thread::sleep(PAUSE);
@@ -145,15 +181,29 @@ impl Shared {
             }
             for cell in cells.iter().chain(&due) {
                 cell.armed.store(false, Ordering::Release);
-                cell.leave();
+                cell.turn();
+                cell.end_turn_of_reaper();
             }
+            if backed_up_at.elapsed() >= BACK_UP {
+                self.turn_backed_up();
+                backed_up_at = Instant::now();
+            }
+        }
+    }
+
+    /// Rule 4. Those that are not idle come into `backed_up` again.
+    fn turn_backed_up(&self) {
+        for cell in std::mem::take(&mut *lock(&self.backed_up)) {
+            cell.backed_up.store(false, Ordering::Release);
+            cell.leave();
         }
     }
 
     /// Sleeps until there are events, and adds the cells that have some.
     fn look(&self, cells: &mut Vec<Arc<SharedCell>>) {
         let mut events: [MaybeUninit<epoll::Event>; EVENTS] = [const { MaybeUninit::uninit() }; EVENTS];
-        let found = match epoll::wait(&self.epoll, &mut events, None) {
+        let timeout = if lock(&self.backed_up).is_empty() { None } else { Some(BACK_UP_TIMEOUT) };
+        let found = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((found, _)) => found,
             // A signal, or too little memory: it looks again.
             Err(_) => return,

@@ -35,7 +35,7 @@ const AWAY: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(1);
 
 /// An array with a file of 64 pages, each full of its number, and none in the cache.
-fn site() -> (tempfile::TempDir, Array, File) {
+pub(crate) fn site() -> (tempfile::TempDir, Array, File) {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives: Vec<_> = (0..2).map(|n| root.path().join(format!("ssd{n}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());

@@ -16,6 +16,7 @@ mod pins;
 mod plain;
 mod plain_writes;
 mod rows;
+mod runtimes;
 mod small;
 
 use std::path::Path;

@@ -1,0 +1,84 @@
+//! The tasks by which runtimes of tokio take the turns of shared contexts. A task waits for the descriptors of a context in the runtime's own
+//! reactor. So an I/O that the runtime waits for wakes no other thread. Non-goals: what happens while a runtime polls nothing; the reaper sees
+//! to that.
+//!
+//! Rules:
+//! 1. A cell has a driver from the first poll on a thread of a runtime that drives, until that runtime or the array ends.
+//! 2. The driver makes a descriptor unready before it takes the turn. So what comes later makes it ready again.
+//! 3. A driver's descriptors leave the runtime's reactor under the driver's lock, before the context closes them.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::RawFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+
+use super::cell::SharedCell;
+use super::tokio::{Registered, drives, register};
+use crate::sys::sync::Ordering;
+
+/// Rule 1: sees to it that a cell has a driver. `false` if the calling thread's runtime does not drive.
+pub fn drive(cell: &Arc<SharedCell>) -> bool {
+    if cell.is_driven.load(Ordering::Acquire) {
+        return true;
+    }
+    let Ok(runtime) = Handle::try_current() else { return false };
+    drives(&runtime) && begin(cell, &runtime)
+}
+
+/// Begins a driver on the calling thread's runtime. `false` if the system refuses.
+fn begin(cell: &Arc<SharedCell>, runtime: &Handle) -> bool {
+    let mut driver = cell.driver.lock();
+    if driver.is_none() {
+        // SAFETY: the context is there, and `clear` ends the driver before the context is dropped (rule 3).
+        let register = |&fd: &RawFd| unsafe { register(fd) };
+        let registered = cell.while_open(|fds| fds.iter().map(register).collect::<io::Result<Vec<_>>>());
+        let Some(Ok(descriptors)) = registered else { return false };
+        *driver = Some(Registered::new(descriptors));
+        cell.is_driven.store(true, Ordering::Release);
+        drop(driver);
+        // A runtime that is ending drops the task here and now.
+        runtime.spawn(Driving { cell: Arc::clone(cell), has_more: false });
+    }
+    cell.is_driven.load(Ordering::Acquire)
+}
+
+/// The task of a driver.
+struct Driving {
+    cell: Arc<SharedCell>,
+    /// The last turn left ends that no descriptor tells of any more.
+    has_more: bool,
+}
+
+impl Future for Driving {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let Some(is_ready) = self.cell.driver.look(context) else { return Poll::Ready(()) };
+            if !is_ready && !self.has_more {
+                return Poll::Pending;
+            }
+            self.has_more = self.cell.turn().has_more;
+            if self.has_more {
+                // Other tasks come in between.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Drop for Driving {
+    /// The runtime has ended, or the array. What is unfinished goes on by the reaper.
+    fn drop(&mut self) {
+        if self.cell.is_here() {
+            self.cell.driver.end();
+            self.cell.is_driven.store(false, Ordering::Release);
+            self.cell.arm();
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Runtimes of tokio that drive: their tasks find the bytes, and what a runtime leaves behind goes on without it.
+
+use std::fs;
+use std::time::Duration;
+
+use iomill::{File, drive_by_tokio};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::PAGE;
+use crate::abandoned::site;
+
+fn runtimes() -> [Runtime; 2] {
+    let current = Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+    let several = Builder::new_multi_thread().worker_threads(2).enable_io().enable_time().build().unwrap();
+    for runtime in [&current, &several] {
+        drive_by_tokio(runtime.handle()).unwrap();
+        // Twice is as good as once.
+        drive_by_tokio(runtime.handle()).unwrap();
+    }
+    [current, several]
+}
+
+/// How often the threads of this process that reap have gone to sleep.
+fn sleeps_of_reapers() -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let reapers =
+        tasks.filter(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "iomill-reap\n"));
+    let sleeps = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).map(str::to_owned);
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    reapers.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).map(sleeps).sum()
+}
+
+async fn reads_in_turn(file: File, pages: std::ops::Range<u64>) {
+    for page in pages {
+        assert_eq!(file.read(page * PAGE as u64 + 5, 50).await.unwrap(), [page as u8; 50]);
+    }
+}
+
+#[test]
+fn tasks_of_a_runtime_that_drives_find_their_bytes() {
+    for runtime in runtimes() {
+        let (_root, array, file) = site();
+        runtime.block_on(async {
+            let tasks: Vec<_> = (0..8).map(|n| tokio::spawn(reads_in_turn(file.clone(), n * 8..n * 8 + 8))).collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+            file.write(vec![9; 3 * PAGE], 7).await.unwrap();
+            file.sync_async().await.unwrap();
+            assert_eq!(file.read(PAGE as u64, 4).await.unwrap(), [9; 4]);
+        });
+        drop((file, runtime));
+        array.close().unwrap();
+    }
+}
+
+/// Drive threads, and what other tests of this process do, may reap. So one of several tries is enough.
+#[test]
+fn no_reaper_wakes_for_a_runtime_that_drives() {
+    let [runtime, _] = runtimes();
+    let quiet = (0..20).any(|_| {
+        let (_root, _array, file) = site();
+        let before = runtime.block_on(async {
+            reads_in_turn(file.clone(), 0..1).await;
+            sleeps_of_reapers()
+        });
+        runtime.block_on(reads_in_turn(file, 1..64));
+        sleeps_of_reapers() < before + 32
+    });
+    assert!(quiet, "reapers wake for reads on a runtime that drives");
+}
+
+/// A runtime that ends, or polls nothing any more, leaves reads in flight.
+#[test]
+fn reads_outlive_their_runtime() {
+    for keeps in [false, true] {
+        for runtime in runtimes() {
+            let (_root, array, file) = site();
+            let reads = runtime.block_on(async {
+                let mut reads: Vec<_> = (0..16).map(|page| file.read(page * PAGE as u64 + 1, 9)).collect();
+                let first = tokio::time::timeout(Duration::ZERO, &mut reads[0]).await;
+                drop(first);
+                reads.split_off(1)
+            });
+            let kept = keeps.then_some(runtime);
+            for (page, read) in (1u8..).zip(reads) {
+                assert_eq!(pollster::block_on(read).unwrap(), [page; 9]);
+            }
+            drop(file);
+            array.close().unwrap();
+            drop(kept);
+        }
+    }
+}
+
+#[test]
+fn a_runtime_without_io_is_refused() {
+    let runtime = Builder::new_current_thread().build().unwrap();
+    let error = drive_by_tokio(runtime.handle()).unwrap_err().to_string();
+    assert!(error.contains("enable_io"), "{error}");
+}
