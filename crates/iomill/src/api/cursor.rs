@@ -1,4 +1,5 @@
-//! [`FileCursor`]: a position in a file, for code that uses `std::io`. Non-goals: buffering.
+//! Positions in files, for code that uses `std::io`: [`FileCursor`], and the position that the clones of a handle share. Also the calls of
+//! [`std::os::unix::fs::FileExt`] that end early only by an error. Non-goals: buffering.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -49,13 +50,88 @@ impl Write for FileCursor {
 
 impl Seek for FileCursor {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let position = match to {
-            SeekFrom::Start(offset) => Some(offset),
-            SeekFrom::End(delta) => self.file.len().checked_add_signed(delta),
-            SeekFrom::Current(delta) => self.position.checked_add_signed(delta),
-        };
-        self.position =
-            position.ok_or_else(|| Error::invalid(format!("seek to {to:?}"), "before the start of the file"))?;
+        self.position = sought(&self.file, self.position, to)?;
         Ok(self.position)
+    }
+}
+
+/// Where a seek from a position leads.
+fn sought(file: &File, position: u64, to: SeekFrom) -> Result<u64> {
+    let sought = match to {
+        SeekFrom::Start(offset) => Some(offset),
+        SeekFrom::End(delta) => file.len().checked_add_signed(delta),
+        SeekFrom::Current(delta) => position.checked_add_signed(delta),
+    };
+    sought.ok_or_else(|| Error::invalid(format!("seek to {to:?}"), "it leads out of what a file can hold"))
+}
+
+impl File {
+    /// Fills `buf` from an offset in bytes on. A range past the end of the file is an error, with the kind
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) in [`std::io`].
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let read = self.read_at(buf, offset)?;
+        if read < buf.len() {
+            let (name, len) = (self.name(), buf.len());
+            let why = format!("{name:?} ends {read} bytes after offset {offset}, and {len} bytes were to be read");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+        }
+        Ok(())
+    }
+
+    /// [`File::write_at`] by the name that [`std::os::unix::fs::FileExt`] has for it: [`File::write_at`] writes all bytes.
+    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        Ok(self.write_at(bytes, offset)?)
+    }
+}
+
+/// Clones of a handle share one position, as descriptors from `dup` do. It begins at 0. [`File::cursor`] gives positions of their own.
+/// Calls that move the position wait for each other. [`File::read`] and [`File::write`] are other calls: where the compiler takes those, name
+/// the trait, as in `Read::read(&mut &file, buf)`.
+impl Read for &File {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let file = self.here()?;
+        file.position().pass(|offset| file.read_at(buf, offset).map(|read| (read, offset + read as u64)))
+    }
+}
+
+/// Writes all of `bytes` at the position. They are durable after [`File::sync`], and [`flush`](Write::flush) does nothing.
+impl Write for &File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let file = self.here()?;
+        file.position().pass(|offset| file.write_at(bytes, offset).map(|()| (bytes.len(), offset + bytes.len() as u64)))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Moves the position of the handle and its clones.
+impl Seek for &File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let file = self.here()?;
+        file.position().pass(|offset| sought(file, offset, to).map(|offset| (offset, offset)))
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Read::read(&mut &*self, buf)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Write::write(&mut &*self, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        (&*self).seek(to)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::answer::{Answer, answer_later};
 use super::child::{Again, of_process};
+use super::position::Position;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::{Exec, Within, pools};
@@ -61,6 +62,7 @@ pub(super) trait Origin: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 struct SharedHandle {
     ahead: ReadAhead,
+    position: Position,
     /// `None` if it is open for writing.
     origin: Option<Box<dyn Origin>>,
     /// What a forked child uses in the place of this.
@@ -72,7 +74,8 @@ struct SharedHandle {
 impl File {
     pub(super) fn new(state: OpenRef, read_ahead_bytes: u64, origin: Option<Box<dyn Origin>>) -> File {
         let (ahead, again) = (ReadAhead::new(read_ahead_bytes), Again::empty());
-        let handle = Arc::new(SharedHandle { ahead, origin, again, _held: state.handle() });
+        let position = Position::default();
+        let handle = Arc::new(SharedHandle { ahead, position, origin, again, _held: state.handle() });
         let reported = state.file.errors.begin();
         File { state, class: Class::Foreground, reported, handle }
     }
@@ -89,8 +92,13 @@ impl File {
         of_process(&self.handle.again, || {
             let file = origin.open(self.name())?;
             file.ahead().expect_as(self.ahead());
+            file.position().begin_at(self.position());
             Ok(file)
         })
+    }
+
+    pub(super) fn position(&self) -> &Position {
+        &self.handle.position
     }
 
     /// What the handle knows of its reads.

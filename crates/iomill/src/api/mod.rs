@@ -22,6 +22,7 @@ mod options;
 mod peek;
 mod pin;
 mod plain;
+mod position;
 mod profile;
 mod rows;
 mod runtime;

@@ -15,6 +15,7 @@ mod mapped;
 mod pins;
 mod plain;
 mod plain_writes;
+mod positions;
 mod rows;
 mod runtimes;
 mod small;
