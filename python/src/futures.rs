@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle};
 
-use iomill::Reading;
+use iomill::Transfer;
 use numpy::PyArray1;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ use crate::errors::exception;
 /// A read, and what hears of its end.
 struct Task {
     /// Taken out when it has ended.
-    reading: Mutex<Option<Reading>>,
+    reading: Mutex<Option<Transfer<Vec<u8>>>>,
     done: Py<PyAny>,
     thread: Sender<Message>,
 }
@@ -58,7 +58,7 @@ impl Task {
             return None;
         };
         *reading = None;
-        Some(result)
+        Some(result.map_err(iomill::Error::from))
     }
 
     fn tell(&self, py: Python<'_>, result: iomill::Result<Vec<u8>>) {
@@ -73,7 +73,7 @@ impl Task {
 }
 
 /// Calls `done(bytes, None)` or `done(None, exception)` when a read has ended: now, if it has ended.
-pub fn deliver(py: Python<'_>, reading: Reading, done: Py<PyAny>) -> PyResult<()> {
+pub fn deliver(py: Python<'_>, reading: Transfer<Vec<u8>>, done: Py<PyAny>) -> PyResult<()> {
     let thread = sender()?;
     let task = Arc::new(Task { reading: Mutex::new(Some(reading)), done, thread });
     if let Some(result) = task.poll() {

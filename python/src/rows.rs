@@ -1,7 +1,7 @@
 //! Rows of one length in a file: the class [`Rows`], under `RowArray`. Goals: the interpreter is free while a call waits, and Ctrl-C ends a
 //! long one. Non-goals: shapes, dtypes and indexing, which are Python's side.
 
-use iomill::{File, Reading};
+use iomill::{File, Transfer};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -149,7 +149,7 @@ impl Rows {
         zeroed(rows.saturating_mul(self.row_bytes))
     }
 
-    fn begin(&self, file: &File, ids: &[u64], out: Vec<u8>) -> Reading {
+    fn begin(&self, file: &File, ids: &[u64], out: Vec<u8>) -> Transfer<Vec<u8>> {
         match &self.parts[..] {
             [one] => file.read_rows_async(out, ids, self.row_bytes, one.base),
             _ => {

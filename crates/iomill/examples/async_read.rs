@@ -4,8 +4,7 @@
 
 use std::path::PathBuf;
 
-use iomill::{Array, Layout};
-use pollster::block_on;
+use iomill::{Array, Layout, block_on};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let base = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
@@ -17,12 +16,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let array = Array::create(&drives)?;
     let file = array.create_file("log", Layout::default())?;
 
-    block_on(file.write(b"many drives, one file\n".repeat(10_000), 0))?;
-    block_on(file.sync_async())?;
+    block_on(file.write(b"many drives, one file\n".repeat(10_000), 0))??;
+    block_on(file.sync_async())??;
     // All reads are in flight before the first is waited for.
     let reads: Vec<_> = (0..100).map(|n| file.read(n * 2200, 22)).collect();
     for read in reads {
-        assert_eq!(block_on(read)?, b"many drives, one file\n");
+        assert_eq!(block_on(read)??, b"many drives, one file\n");
     }
     println!("100 reads, one thread");
 

@@ -3,6 +3,8 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+mod executor;
+
 use std::future::Future;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -11,6 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use executor::block_on;
 use iomill::{
     Advice, Array, ArrayOptions, Error, File, Layout, Mode, PlainOptions, Request, Result, Runtime, RuntimeOptions,
 };
@@ -95,8 +98,8 @@ impl Drop for Stop<'_> {
 }
 
 /// Checks that a call in a child was refused.
-fn forked<T>(call: &str, result: Result<T>) -> std::result::Result<(), String> {
-    match result {
+fn forked<T, E: Into<Error>>(call: &str, result: std::result::Result<T, E>) -> std::result::Result<(), String> {
+    match result.map_err(Into::into) {
         Err(Error::Forked) => Ok(()),
         Err(other) => Err(format!("{call}: {other}")),
         Ok(_) => Err(format!("{call} went well")),
@@ -105,7 +108,7 @@ fn forked<T>(call: &str, result: Result<T>) -> std::result::Result<(), String> {
 
 /// A read that had its bytes before the fork gives them.
 fn there_or_forked(read: &mut iomill::Reading) -> std::result::Result<(), String> {
-    poll(read).unwrap().map_or_else(|error| forked::<()>("a read", Err(error)), |_| Ok(()))
+    poll(read).unwrap().map_or_else(|error| forked("a read", Err::<(), _>(error)), |_| Ok(()))
 }
 
 fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
@@ -434,8 +437,8 @@ fn a_child_opens_plain_files_for_itself() {
     assert_eq!(std::fs::read(&written).unwrap(), [1; 100]);
 }
 
-fn worked<T>(call: &str, result: Result<T>) -> std::result::Result<T, String> {
-    result.map_err(|error| format!("{call}: {error}"))
+fn worked<T, E: Into<Error>>(call: &str, result: std::result::Result<T, E>) -> std::result::Result<T, String> {
+    result.map_err(|error| format!("{call}: {}", error.into()))
 }
 
 /// Every way to read a file of `pages` pages, each full of its number.
@@ -463,10 +466,10 @@ fn every_read(file: &File, pages: usize) -> std::result::Result<(), String> {
         }
     }
     let rows = file.read_rows_async(vec![0; 2 * PAGE], &[0, last as i64], PAGE, 0);
-    same("read_rows_async", &worked("read_rows_async", pollster::block_on(rows))?)?;
+    same("read_rows_async", &worked("read_rows_async", block_on(rows))?)?;
     let ranges = file.read_ranges_async(vec![0; 2 * PAGE], &places.map(|at| (at, PAGE)));
-    same("read_ranges_async", &worked("read_ranges_async", pollster::block_on(ranges))?)?;
-    if worked("read", pollster::block_on(file.read(places[1], PAGE)))? != wanted[PAGE..] {
+    same("read_ranges_async", &worked("read_ranges_async", block_on(ranges))?)?;
+    if worked("read", block_on(file.read(places[1], PAGE)))? != wanted[PAGE..] {
         return Err("read: other bytes".into());
     }
     worked("pin", file.pin(last as u64)).map(|pin| pin[..] == wanted[PAGE..])?;
@@ -479,7 +482,7 @@ fn every_read(file: &File, pages: usize) -> std::result::Result<(), String> {
         return Err("submit: no bytes".into());
     }
     worked("advise", file.advise(.., Advice::Random))?;
-    worked("sync_async", pollster::block_on(file.sync_async()))?;
+    worked("sync_async", block_on(file.sync_async()))?;
     worked("sync", file.sync())
 }
 
@@ -528,8 +531,7 @@ fn a_child_opens_again_what_is_open_for_reading() {
                 for file in files.iter().skip(usize::from(round == 0)) {
                     every_read(file, 200)?;
                 }
-                if worked("list", Ok(array.list("")))? != ["file"] || worked("stat", array.stat("file"))?.len_bytes == 0
-                {
+                if array.list("") != ["file"] || worked("stat", array.stat("file"))?.len_bytes == 0 {
                     return Err("the array is empty".into());
                 }
                 every_read(&worked("open_file", array.open_file("file"))?, 200)?;

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod executor;
 #[macro_use]
 #[path = "forward/mod.rs"]
 mod forward;
@@ -23,9 +24,9 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use executor::block_on;
 use hangs::held::{Held, Hooks};
 use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request, Result, Runtime};
-use pollster::block_on;
 use tempfile::TempDir;
 
 const PAGE: u64 = 4096;

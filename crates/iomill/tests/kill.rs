@@ -14,6 +14,7 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+mod executor;
 #[path = "kill/model.rs"]
 mod model;
 #[path = "kill/plan.rs"]

@@ -167,7 +167,7 @@ fn an_asynchronous_call_that_loses_its_engine_says_so() {
             few.1.store(1, Ordering::Relaxed);
             let written = pin!(of_thread.write(vec![1; 512], 512)).poll(&mut Context::from_waker(Waker::noop()));
             few.1.store(usize::MAX, Ordering::Relaxed);
-            tell.send((read.map_ok(drop), written.map_ok(drop))).unwrap();
+            tell.send((read.map_ok(drop), written.map(|ended| ended.map(drop).map_err(Error::from)))).unwrap();
         };
         let other = file.clone();
         let ending = thread::spawn(move || {

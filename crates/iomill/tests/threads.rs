@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod executor;
+
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,9 +16,9 @@ use std::task::{Context, Wake, Waker};
 use std::thread::{self};
 use std::time::{Duration, Instant};
 
+use executor::block_on;
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
-use pollster::block_on;
 use tempfile::TempDir;
 
 const MODES: [Mode; 2] = [Mode::Auto, Mode::DriveThreads];

@@ -331,7 +331,9 @@ impl UncertainTwin {
         let (at, len) = (offset(rng, self.bytes.len() + 20_000), length(rng).min(60_000));
         let new = bytes(rng, len);
         let result = if rng.u8(0..3) == 0 {
-            block_on(array, file.write(new.clone(), at as u64)).map(|back| assert_same(&back, &new, String::new))
+            block_on(array, file.write(new.clone(), at as u64))
+                .map(|back| assert_same(&back, &new, String::new))
+                .map_err(Error::from)
         } else {
             file.write_at(Memory::holding(rng, &new).get(), at as u64)
         };
@@ -508,7 +510,7 @@ fn handles_of_a_closed_array_say_so() {
         closed(file.read_at(&mut [0], 0).map(drop));
         closed(file.write_at(&[0], 0));
         closed(block_on(&late, file.read(0, 1)).map(drop));
-        closed(block_on(&late, file.write(vec![1], 0)).map(drop));
+        closed(block_on(&late, file.write(vec![1], 0)).map(drop).map_err(Error::from));
         closed(block_on(&other, file.sync_async()));
         closed(file.submit(Vec::new(), |_| panic!("the task has not begun")));
         closed(file.sync());

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
-use iomill::{Array, Error, File, Reading, Request, Syncing, Writing};
+use iomill::{Array, Error, File, Reading, Request, Syncing, Transfer};
 
 use crate::harness::{Memory, assert_same, block_on, bytes};
 use crate::model::{apart, put};
@@ -14,7 +14,7 @@ type Outcome = Arc<Mutex<Option<iomill::Result<Vec<Vec<u8>>>>>>;
 
 enum Pending {
     Read { future: Reading, wanted: Vec<u8> },
-    Write { future: Writing, wanted: Vec<u8> },
+    Write { future: Transfer<Vec<u8>>, wanted: Vec<u8> },
     Sync(Syncing),
     Batch { outcome: Outcome, wanted: Vec<Vec<u8>> },
 }
@@ -136,9 +136,9 @@ trait BytesFuture {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<iomill::Result<Vec<u8>>>;
 }
 
-impl<F: Future<Output = iomill::Result<Vec<u8>>> + Unpin> BytesFuture for F {
+impl<E: Into<Error>, F: Future<Output = Result<Vec<u8>, E>> + Unpin> BytesFuture for F {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<iomill::Result<Vec<u8>>> {
-        std::pin::Pin::new(self).poll(context)
+        std::pin::Pin::new(self).poll(context).map(|ended| ended.map_err(Into::into))
     }
 }
 
@@ -149,7 +149,7 @@ fn check(got: iomill::Result<Vec<u8>>, wanted: &[u8]) {
 fn finish(array: &Array, pending: Pending) {
     match pending {
         Pending::Read { future, wanted } => check(block_on(array, future), &wanted),
-        Pending::Write { future, wanted } => check(block_on(array, future), &wanted),
+        Pending::Write { future, wanted } => check(block_on(array, future).map_err(Error::from), &wanted),
         Pending::Sync(future) => block_on(array, future).unwrap(),
         Pending::Batch { outcome, wanted } => {
             let mut steps = 0;

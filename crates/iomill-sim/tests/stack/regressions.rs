@@ -58,7 +58,7 @@ fn growing_shows_nothing_of_a_write_that_failed() {
             let no = Injection::new(Kind::Write, Fault::Errno(libc::EIO)).path("parts/").skip(9).times(1000);
             world.faults(|faults| faults.inject(no));
             let failed = if asynchronous {
-                block_on(&array, file.write(vec![8; 20 * PAGE], 100)).map(drop)
+                block_on(&array, file.write(vec![8; 20 * PAGE], 100)).map(drop).map_err(Error::from)
             } else {
                 file.write_at(&[8; 20 * PAGE], 100)
             };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Draft, Error, File, PutOptions, Result, When, Writing};
+use iomill::{Array, ArrayOptions, Draft, Error, File, PutOptions, Result, Transfer, When};
 use iomill_sim::World;
 
 use crate::harness::{Memory, block_on, bytes, layout, open_with, options};
@@ -76,7 +76,7 @@ impl Script {
     }
 
     /// Begins a write to pages of the first file that nothing else uses, and does not wait for it.
-    pub fn begin_writes(&mut self, rng: &mut Rng) -> Option<Writing> {
+    pub fn begin_writes(&mut self, rng: &mut Rng) -> Option<Transfer<Vec<u8>>> {
         let name = self.files.keys().next()?.clone();
         let file = self.file(&name).unwrap();
         let new = bytes(rng, 50_000);

@@ -9,6 +9,7 @@ use super::runtime::Runtime;
 use crate::drive::regions::Regions;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::pager::{IoBuffer, IoBytes};
 use crate::sys::memory::PageBuf;
 use crate::sys::process::Home;
 
@@ -57,6 +58,20 @@ impl Deref for Buffer {
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.memory.as_mut_slice()
+    }
+}
+
+// SAFETY: the bytes are in a mapping of the buffer's own, and stay there while the buffer is moved.
+unsafe impl IoBytes for Buffer {
+    fn bytes(&self) -> *const [u8] {
+        &raw const self[..]
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBuffer for Buffer {
+    fn memory(&mut self) -> *mut [u8] {
+        &raw mut self[..]
     }
 }
 

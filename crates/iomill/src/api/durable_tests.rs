@@ -183,7 +183,13 @@ fn a_sync_that_waited_for_one_that_failed_fails() {
         let (first, go_on) = held_sync(&plan, &file);
         let second = thread::spawn({
             let file = file.clone();
-            move || if asynchronous { pollster::block_on(file.sync_async()) } else { file.sync() }
+            move || {
+                if asynchronous {
+                    crate::exec::block_on::block_on(file.sync_async()).and_then(|synced| synced)
+                } else {
+                    file.sync()
+                }
+            }
         });
         // The second has made the checks before its wait, on whatever thread it runs.
         while file.state.file.syncs_asked() < 2 {

@@ -1,5 +1,5 @@
-//! Futures ([`Reading`], [`Writing`], [`Syncing`]) and callbacks. Their operations own the buffers: dropping a future frees no memory that
-//! the kernel still writes to. Non-goals: running operations (`exec`), and batches (`pager::batch`).
+//! Futures of reads, writes and syncs ([`Reading`], [`ReadingAt`], [`Transfer`], [`Syncing`]), and callbacks. Their operations own the buffers:
+//! dropping a future frees no memory that the kernel still writes to. Non-goals: running operations (`exec`), and batches (`pager::batch`).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,9 +11,9 @@ use crate::drive::serve::begin_serving;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::{pools, promise};
-use crate::file::split::extents;
-use crate::pager::batch::{Batch, BatchReceiver, Buffers, Requester, Unread, with_room};
-use crate::pager::{IoBuffer, OpenFile, PageReading, Span};
+use crate::file::split::{Extent, extents};
+use crate::pager::batch::{Batch, BatchReceiver, Buffers, Owned, Requester, Unread, with_room};
+use crate::pager::{Failed, IoBuffer, IoBytes, OpenFile, Outcome, PageReading, Span};
 use crate::sys::thread::Raised;
 
 pub use crate::pager::batch::Request;
@@ -32,7 +32,7 @@ impl File {
             Err(error) => return Reading::now(Err(error)),
         };
         // SAFETY: the memory is as long as the range, and nothing else has it.
-        let Some(end) = (unsafe { self.read_page(bytes.address(), len, offset) }) else {
+        let Some(end) = (unsafe { self.read_page(bytes.memory().cast(), len, offset) }) else {
             return self.read_missing_page(bytes, offset, len);
         };
         self.passed_page(end);
@@ -42,53 +42,141 @@ impl File {
 
     /// `read` of a range within one page that its hint has not found.
     #[inline(never)]
-    fn read_missing_page(&self, mut bytes: Unfilled, offset: u64, len: usize) -> Reading {
+    fn read_missing_page(&self, bytes: Unfilled, offset: u64, len: usize) -> Reading {
         let file = match self.here() {
             Ok(file) => file,
             Err(forked) => return Reading::now(Err(forked)),
         };
-        let within = file.len().saturating_sub(offset).min(len as u64) as usize;
-        if within == 0 || file.class != Class::Foreground {
-            return Reading(ReadingState::Later(file.begin_one(Batch::up_to_end(offset, len))));
-        }
-        if !file.state.exec().is_open() {
-            return Reading::now(Err(Error::Closed));
-        }
-        let place = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
-        let span = Span { page: place.0, within: place.1 as u16, len: within as u16, buf: bytes.address() };
-        // SAFETY: the memory is as long as the range, and nothing else has it.
-        if unsafe { file.state.read_in_set(span) } {
-            file.passed(offset, within);
+        match file.begin_page(bytes, offset, len) {
             // SAFETY: so many bytes were read.
-            return Reading::now(Ok(unsafe { bytes.filled(within) }));
-        }
-        match OpenFile::begin_page_read(&file.state, (offset, within), bytes) {
-            Ok(reading) => {
-                if let Some(paged) = &file.state.paged {
-                    let _never_waits = file.never_waits();
-                    file.missed(paged, offset, within);
-                }
-                Reading(ReadingState::Page(reading, within))
-            }
+            Ok(Begun::Now(Ok((bytes, read)))) => Reading::now(Ok(unsafe { bytes.filled(read) })),
+            Ok(Begun::Now(Err(failed))) => Reading::now(Err(failed.into())),
+            Ok(Begun::Page(reading, within)) => Reading(ReadingState::Page(reading, within)),
             Err(_unused) => Reading(ReadingState::Later(file.begin_one(Batch::up_to_end(offset, len)))),
         }
     }
 
-    /// [`File::read_ranges`] as a future, into a buffer that is as long as the ranges together. The future resolves to the buffer. The
-    /// read does not need `ranges` any more when this returns, and bytes that are in the cache are in the buffer by then. What is missing
-    /// is read from then on.
-    pub fn read_ranges_async(&self, out: Vec<u8>, ranges: &[(u64, usize)]) -> Reading {
-        let begun = check_sizes(sum_of_lengths(ranges), out.len(), "out").and_then(|()| {
-            let file = self.here()?;
-            let within = || file.state.file.check_within(ranges.iter().copied());
-            file.begin_gather(out, ranges.iter().copied(), within)
-        });
-        Reading::begun(begun)
+    /// Begins to read a range within one page that its hint has not found. Gives the memory back if that takes the general way.
+    fn begin_page<B: IoBuffer>(&self, mut bytes: B, offset: u64, len: usize) -> std::result::Result<Begun<B>, B> {
+        let within = self.len().saturating_sub(offset).min(len as u64) as usize;
+        if within == 0 || self.class != Class::Foreground {
+            return Err(bytes);
+        }
+        if !self.state.exec().is_open() {
+            return Ok(Begun::Now(Err(Failed::new(Error::Closed, Some(bytes)))));
+        }
+        let place = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
+        let span = Span { page: place.0, within: place.1 as u16, len: within as u16, buf: bytes.memory().cast() };
+        // SAFETY: the memory is as long as the range, and nothing else has it.
+        if unsafe { self.state.read_in_set(span) } {
+            self.passed(offset, within);
+            return Ok(Begun::Now(Ok((bytes, within))));
+        }
+        let reading = OpenFile::begin_page_read(&self.state, (offset, within), bytes)?;
+        if let Some(paged) = &self.state.paged {
+            let _never_waits = self.never_waits();
+            self.missed(paged, offset, within);
+        }
+        Ok(Begun::Page(reading, within))
     }
 
-    /// Writes bytes at an offset in bytes. The future resolves to the same buffer, for further use. The write has begun when this returns.
-    pub fn write(&self, bytes: Vec<u8>, offset: u64) -> Writing {
-        Writing(self.begin_one(Batch::of(vec![Request::Write { offset, bytes }])))
+    /// [`File::read_at`] as a future, into a buffer that it owns meanwhile. The future resolves to the buffer and the number of bytes that were
+    /// read: fewer than the buffer has only at the end of the file. It starts as [`File::read`] does. If the future is dropped, the read goes
+    /// on, and the buffer is dropped after its end.
+    pub fn read_at_async<B: IoBuffer>(&self, mut buf: B, offset: u64) -> ReadingAt<B> {
+        let memory = buf.memory();
+        let len = memory.len();
+        // SAFETY: the memory is the buffer's, and nothing else has it.
+        if let Some(end) = unsafe { self.read_page(memory.cast(), len, offset) } {
+            self.passed_page(end);
+            return ReadingAt::now(Ok((buf, len)));
+        }
+        let file = match self.here() {
+            Ok(file) => file,
+            Err(forked) => return ReadingAt::now(Err(Failed::new(forked, Some(buf)))),
+        };
+        let is_in_page = len > 0 && len <= PAGE_BYTES - offset as usize % PAGE_BYTES;
+        let begun = if is_in_page { file.begin_page(buf, offset, len) } else { Err(buf) };
+        let buf = match begun {
+            Ok(Begun::Now(outcome)) => return ReadingAt::now(outcome),
+            Ok(Begun::Page(reading, within)) => return ReadingAt(ReadingAtState::Page(reading, within)),
+            Err(buf) => buf,
+        };
+        file.look_ahead(offset, (len as u64).min(file.len().saturating_sub(offset)) as usize);
+        let (promise, promised) = promise();
+        let _never_waits = file.never_waits();
+        match file.requester().begin_up_to_end(buf, offset, BatchReceiver::promise(promise)) {
+            Ok(()) => ReadingAt(ReadingAtState::Later(FutureState::of_cell(promised, file.state.exec()))),
+            Err(failed) => ReadingAt::now(Err(failed.map(|(buf, _)| buf))),
+        }
+    }
+
+    /// [`File::read_many`] as a future, into a buffer that it owns meanwhile and resolves to. What is in the cache is in the buffer when this
+    /// returns, and the rest is read from then on. `offsets` are not needed any more by then. If the future is dropped, the read goes on.
+    pub fn read_many_async<B: IoBuffer>(&self, out: B, offsets: &[u64], record_len: usize) -> Transfer<B> {
+        let needed = offsets.len().checked_mul(record_len);
+        self.begin_read(out, needed, offsets.iter().map(|&offset| (offset, record_len)))
+    }
+
+    /// [`File::read_ranges`] as a future, as [`File::read_many_async`].
+    pub fn read_ranges_async<B: IoBuffer>(&self, out: B, ranges: &[(u64, usize)]) -> Transfer<B> {
+        self.begin_read(out, sum_of_lengths(ranges), ranges.iter().copied())
+    }
+
+    fn begin_read<B: IoBuffer>(
+        &self,
+        mut out: B,
+        needed: Option<usize>,
+        ranges: impl Iterator<Item = (u64, usize)> + Clone,
+    ) -> Transfer<B> {
+        let file = check_sizes(needed, out.memory().len(), "out").and_then(|()| self.here());
+        match file {
+            Ok(file) => file.begin_gather(out, ranges.clone(), || file.state.file.check_within(ranges.clone())),
+            Err(error) => Transfer::failed(error, out),
+        }
+    }
+
+    /// [`File::write_at`] as a future, of bytes that it owns meanwhile and resolves to. The write has begun when this returns. If the future is
+    /// dropped, the write goes on.
+    pub fn write<B: IoBytes>(&self, bytes: B, offset: u64) -> Transfer<B> {
+        let len = bytes.bytes().len();
+        self.begin_write(bytes, Some(len), std::iter::once((offset, len)))
+    }
+
+    /// [`File::write_many`] as a future, as [`File::write`].
+    pub fn write_many_async<B: IoBytes>(&self, bytes: B, offsets: &[u64], record_len: usize) -> Transfer<B> {
+        let needed = offsets.len().checked_mul(record_len);
+        self.begin_write(bytes, needed, offsets.iter().map(|&offset| (offset, record_len)))
+    }
+
+    /// [`File::write_ranges`] as a future, as [`File::write`].
+    pub fn write_ranges_async<B: IoBytes>(&self, bytes: B, ranges: &[(u64, usize)]) -> Transfer<B> {
+        self.begin_write(bytes, sum_of_lengths(ranges), ranges.iter().copied())
+    }
+
+    fn begin_write<B: IoBytes>(
+        &self,
+        bytes: B,
+        needed: Option<usize>,
+        ranges: impl Iterator<Item = (u64, usize)>,
+    ) -> Transfer<B> {
+        let memory = bytes.bytes();
+        let checked = check_sizes(needed, memory.len(), "bytes").and_then(|()| self.here());
+        let file = match checked {
+            Ok(file) => file,
+            Err(error) => return Transfer::failed(error, bytes),
+        };
+        // Writes only read the memory.
+        let writes: Vec<Extent> =
+            extents(ranges, memory.cast::<u8>().cast_mut()).filter(|extent| extent.len > 0).collect();
+        let within =
+            writes.iter().try_for_each(|write| file.state.file.range_end(write.offset, write.len as u64).map(drop));
+        if let Err(error) = within {
+            return Transfer::failed(error, bytes);
+        }
+        // SAFETY: the extents are in the memory of `bytes`, which is as `IoBytes` promises.
+        let owned = unsafe { Owned::new(bytes, Unread::default(), Some(writes)) };
+        file.begin_transfer(owned)
     }
 
     /// [`File::sync`] as a future.
@@ -117,6 +205,7 @@ impl File {
         while pools::may_wait() && exec.is_full_here() {
             exec.pause_for_io();
         }
+        let callback = |outcome: Outcome<Buffers>| callback(outcome.map_err(Error::from));
         let done = BatchReceiver::callback(&exec.callbacks, Box::new(callback))?;
         file.requester().begin(Batch::of(requests), done)
     }
@@ -136,27 +225,34 @@ impl File {
         file.submit(requests, callback).map(|()| None)
     }
 
-    /// Begins to read ranges, (offset, length) in bytes each, into `bytes`, which is as long as they are together. `check` says whether
-    /// they are within the file.
-    pub(super) fn begin_gather(
+    /// Begins to read ranges, (offset, length) in bytes each, into `out`, which is as long as they are together. `check` says whether they are
+    /// within the file.
+    pub(super) fn begin_gather<B: IoBuffer>(
         &self,
-        mut bytes: Vec<u8>,
+        mut out: B,
         ranges: impl Iterator<Item = (u64, usize)>,
         check: impl Fn() -> Result<()>,
-    ) -> Result<FutureState<Buffers>> {
-        self.state.exec().check_open()?;
-        check()?;
-        let reads = extents(ranges, bytes.as_mut_ptr());
-        // SAFETY: `bytes` is on the heap, and as long as the ranges.
+    ) -> Transfer<B> {
+        if let Err(error) = self.state.exec().check_open().and_then(|()| check()) {
+            return Transfer::failed(error, out);
+        }
+        let reads = extents(ranges, out.memory().cast());
+        // SAFETY: the memory is the buffer's, and as long as the ranges.
         let unread = unsafe { Unread::new(&self.state, reads) };
         if unread.is_empty() {
-            return Ok(FutureState::now(Ok(vec![bytes])));
+            return Transfer::now(Ok(out));
         }
+        // SAFETY: the extents are in the memory of `out`, which is as `IoBuffer` promises.
+        self.begin_transfer(unsafe { Owned::new(out, unread, None) })
+    }
+
+    fn begin_transfer<B: Send + 'static>(&self, owned: Owned<B>) -> Transfer<B> {
         let (promise, promised) = promise();
         let _never_waits = self.never_waits();
-        // SAFETY: as above.
-        unsafe { self.requester().begin_rest(bytes, unread, BatchReceiver::promise(promise)) }?;
-        Ok(FutureState::of_cell(promised, self.state.exec()))
+        match self.requester().begin_owned(owned, BatchReceiver::promise(promise)) {
+            Ok(()) => Transfer(TransferState::Later(FutureState::of_cell(promised, self.state.exec()))),
+            Err(failed) => Transfer::now(Err(failed)),
+        }
     }
 
     /// A call that makes a future waits for nothing. What would have to wait begins on another thread.
@@ -169,14 +265,14 @@ impl File {
     }
 
     /// Begins a batch of one request.
-    fn begin_one(&self, batch: Batch) -> FutureState<Buffers> {
+    fn begin_one(&self, batch: Batch) -> FutureState<Outcome<Buffers>> {
         match self.here() {
             Ok(file) => file.begin_one_here(batch),
             Err(forked) => FutureState::now(Err(forked)),
         }
     }
 
-    fn begin_one_here(&self, batch: Batch) -> FutureState<Buffers> {
+    fn begin_one_here(&self, batch: Batch) -> FutureState<Outcome<Buffers>> {
         if let [Request::Read { offset, len }] = batch.requests() {
             self.look_ahead(*offset, (*len as u64).min(self.len().saturating_sub(*offset)) as usize);
         }
@@ -189,7 +285,15 @@ impl File {
     }
 }
 
-/// The future of [`File::read`] and [`File::read_rows_async`].
+/// What a read within one page has come to.
+enum Begun<B> {
+    /// The cache had it.
+    Now(std::result::Result<(B, usize), Failed<B>>),
+    /// With its length in bytes.
+    Page(PageReading<B>, usize),
+}
+
+/// The future of [`File::read`].
 #[derive(Debug)]
 #[must_use = "the read goes on, but its bytes are lost"]
 pub struct Reading(ReadingState);
@@ -200,7 +304,7 @@ enum ReadingState {
     Now(Option<Result<Vec<u8>>>),
     /// A read within one page, with its length in bytes.
     Page(PageReading<Unfilled>, usize),
-    Later(FutureState<Buffers>),
+    Later(FutureState<Outcome<Buffers>>),
 }
 
 /// Memory for bytes that are about to be read: empty, with room for them.
@@ -220,18 +324,48 @@ impl Unfilled {
     }
 }
 
-// SAFETY: the bytes of a vector are on the heap, and stay there while the vector is moved.
-unsafe impl IoBuffer for Unfilled {
-    #[inline]
-    fn address(&mut self) -> *mut u8 {
-        self.0.as_mut_ptr()
+// SAFETY: the bytes of a vector are on the heap, and stay there while the vector is moved. Nothing writes or reads them before they were
+// read from a file, so they need not be initialised.
+unsafe impl IoBytes for Unfilled {
+    fn bytes(&self) -> *const [u8] {
+        std::ptr::slice_from_raw_parts(self.0.as_ptr(), self.0.capacity())
     }
 }
 
-/// The future of [`File::write`].
+// SAFETY: as above.
+unsafe impl IoBuffer for Unfilled {
+    #[inline]
+    fn memory(&mut self) -> *mut [u8] {
+        std::ptr::slice_from_raw_parts_mut(self.0.as_mut_ptr(), self.0.capacity())
+    }
+}
+
+/// The future of [`File::read_at_async`]. It resolves to the buffer and the number of bytes.
 #[derive(Debug)]
-#[must_use = "the write goes on, but its errors are lost"]
-pub struct Writing(FutureState<Buffers>);
+#[must_use = "the read goes on, but its bytes are lost"]
+pub struct ReadingAt<B: IoBuffer>(ReadingAtState<B>);
+
+#[derive(Debug)]
+enum ReadingAtState<B: IoBuffer> {
+    /// The outcome, until it is taken.
+    Now(Option<std::result::Result<(B, usize), Failed<B>>>),
+    /// A read within one page, with its length in bytes.
+    Page(PageReading<B>, usize),
+    Later(FutureState<Outcome<(B, usize)>>),
+}
+
+/// The future of a call that reads into a buffer, or writes from one, that it owns meanwhile. It resolves to the buffer. An error has the buffer,
+/// too ([`Failed`]).
+#[derive(Debug)]
+#[must_use = "the call goes on, but its errors are lost"]
+pub struct Transfer<B>(TransferState<B>);
+
+#[derive(Debug)]
+enum TransferState<B> {
+    /// The outcome, until it is taken.
+    Now(Option<Outcome<B>>),
+    Later(FutureState<Outcome<B>>),
+}
 
 /// The future of [`File::sync_async`].
 #[derive(Debug)]
@@ -243,15 +377,32 @@ impl Reading {
     fn now(result: Result<Vec<u8>>) -> Reading {
         Reading(ReadingState::Now(Some(result)))
     }
+}
 
-    /// Of one buffer that is being read into, or the reason why that has not begun.
-    pub(super) fn begun(begun: Result<FutureState<Buffers>>) -> Reading {
-        Reading(ReadingState::Later(begun.unwrap_or_else(|error| FutureState::now(Err(error)))))
+impl<B: IoBuffer> ReadingAt<B> {
+    #[inline]
+    fn now(outcome: std::result::Result<(B, usize), Failed<B>>) -> ReadingAt<B> {
+        ReadingAt(ReadingAtState::Now(Some(outcome)))
     }
 }
 
-fn the_one(buffers: Result<Buffers>) -> Result<Vec<u8>> {
-    buffers.map(|mut buffers| buffers.pop().unwrap_or_default())
+impl<B> Transfer<B> {
+    fn now(outcome: Outcome<B>) -> Transfer<B> {
+        Transfer(TransferState::Now(Some(outcome)))
+    }
+
+    pub(super) fn failed(error: Error, buffer: B) -> Transfer<B> {
+        Transfer::now(Err(Failed::new(error, Some(buffer))))
+    }
+}
+
+/// The outcome of an operation, if it has one. Otherwise what has become of its future.
+fn outcome<K>(ended: Result<Outcome<K>>) -> Outcome<K> {
+    ended.unwrap_or_else(|error| Err(Failed::new(error, None)))
+}
+
+fn taken<T, B>(now: &mut Option<std::result::Result<T, Failed<B>>>) -> std::result::Result<T, Failed<B>> {
+    now.take().unwrap_or_else(|| Err(Failed::new(polled_again(), None)))
 }
 
 impl Future for Reading {
@@ -268,16 +419,46 @@ impl Future for Reading {
                 Poll::Ready((Ok(()), Some(bytes))) => Poll::Ready(Ok(unsafe { bytes.filled(*len) })),
                 Poll::Ready((Ok(()), None)) => Poll::Ready(Err(polled_again())),
             },
-            ReadingState::Later(later) => later.poll(context).map(the_one),
+            ReadingState::Later(later) => later.poll(context).map(|ended| {
+                let mut buffers = outcome(ended)?;
+                Ok(buffers.pop().unwrap_or_default())
+            }),
         }
     }
 }
 
-impl Future for Writing {
-    type Output = Result<Vec<u8>>;
+impl<B: IoBuffer> Future for ReadingAt<B> {
+    type Output = std::result::Result<(B, usize), Failed<B>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context).map(the_one)
+        match &mut self.0 {
+            ReadingAtState::Now(now) => Poll::Ready(taken(now)),
+            ReadingAtState::Page(reading, len) => reading.poll(context).map(|ended| match ended {
+                (Ok(()), Some(buffer)) => Ok((buffer, *len)),
+                (Ok(()), None) => Err(Failed::new(polled_again(), None)),
+                (Err(error), buffer) => Err(Failed::new(error, buffer)),
+            }),
+            ReadingAtState::Later(later) => {
+                later.poll(context).map(|ended| outcome(ended).map_err(|failed| failed.map(|(buffer, _)| buffer)))
+            }
+        }
+    }
+}
+
+/// The buffer is not pinned: the memory that operations use is where it leads to.
+impl<B: IoBuffer> Unpin for ReadingAt<B> {}
+
+/// The same holds here.
+impl<B> Unpin for Transfer<B> {}
+
+impl<B> Future for Transfer<B> {
+    type Output = std::result::Result<B, Failed<B>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            TransferState::Now(now) => Poll::Ready(taken(now)),
+            TransferState::Later(later) => later.poll(context).map(outcome),
+        }
     }
 }
 

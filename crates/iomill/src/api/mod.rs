@@ -35,6 +35,7 @@ pub use crate::exec::block_on::block_on;
 #[cfg(feature = "tokio")]
 pub use crate::exec::tokio::drive_by_tokio;
 pub use crate::file::MAX_FILE_BYTES;
+pub use crate::pager::{Failed, IoBuffer, IoBytes};
 
 pub use crate::sys::fs::Ground;
 pub use crate::sys::topology::Topology;
@@ -46,7 +47,7 @@ pub use check::{Problem, Report, Severity};
 pub use cursor::FileCursor;
 pub use draft::{Draft, PutOptions};
 pub use file::File;
-pub use future::{Reading, Request, Syncing, Writing};
+pub use future::{Reading, ReadingAt, Request, Syncing, Transfer};
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo};
 pub use listing::{Listed, ListedFile, Listing};
 pub use options::{

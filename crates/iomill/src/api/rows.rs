@@ -4,8 +4,9 @@
 use std::fmt::Display;
 
 use super::file::{File, check_sizes};
-use super::future::Reading;
+use super::future::Transfer;
 use crate::error::{Error, Result};
+use crate::pager::IoBuffer;
 
 mod sealed {
     /// What the library knows of a row's number.
@@ -87,16 +88,22 @@ impl File {
         file.gather("read_rows", check, rows.places(ids), out)
     }
 
-    /// [`File::read_rows`] as a future, into a buffer that is as long as the rows. The future resolves to the buffer. The read has begun
-    /// when this returns, and does not need `ids` any more. Rows that are in the cache are in the buffer by then.
-    pub fn read_rows_async<I: RowId>(&self, out: Vec<u8>, ids: &[I], row_len: usize, base: u64) -> Reading {
+    /// [`File::read_rows`] as a future, as [`File::read_many_async`].
+    pub fn read_rows_async<I: RowId, B: IoBuffer>(
+        &self,
+        mut out: B,
+        ids: &[I],
+        row_len: usize,
+        base: u64,
+    ) -> Transfer<B> {
         let begun = Rows::new(row_len, base).and_then(|rows| {
-            check_sizes(ids.len().checked_mul(row_len), out.len(), "out")?;
-            let file = self.here()?;
-            let check = || rows.check(ids, file.name(), file.len());
-            file.begin_gather(out, rows.places(ids), check)
+            check_sizes(ids.len().checked_mul(row_len), out.memory().len(), "out")?;
+            Ok((rows, self.here()?))
         });
-        Reading::begun(begun)
+        match begun {
+            Ok((rows, file)) => file.begin_gather(out, rows.places(ids), || rows.check(ids, file.name(), file.len())),
+            Err(error) => Transfer::failed(error, out),
+        }
     }
 }
 

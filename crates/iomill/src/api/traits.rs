@@ -51,7 +51,9 @@ const _: () = {
 
 const _: () = {
     is_shared::<Reading>();
-    is_shared::<Writing>();
+    is_shared::<ReadingAt<Vec<u8>>>();
+    is_shared::<Transfer<Vec<u8>>>();
+    is_shared::<Failed<Vec<u8>>>();
     is_shared::<Syncing>();
     is_shared::<Answer<File>>();
     is_shared::<Draft>();

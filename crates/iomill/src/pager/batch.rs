@@ -3,8 +3,10 @@
 //!
 //! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a callback thread (rule 3 of `pools`).
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use super::io_buffer::{Failed, IoBuffer, Outcome};
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::{Span, spans};
 use crate::drive::Class;
@@ -20,8 +22,8 @@ use crate::file::transfer::WriteTurn;
 /// The buffers of a batch: what it read, or what it wrote.
 pub type Buffers = Vec<Vec<u8>>;
 
-/// What is called with the outcome of a batch.
-type Callback = Box<dyn FnOnce(Result<Buffers>) + Send>;
+/// What is called with the outcome of an operation.
+pub type Callback<K> = Box<dyn FnOnce(Outcome<K>) + Send>;
 
 /// One request of a batch for `File::submit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,21 +107,21 @@ fn reads(requests: &[Request]) -> impl Iterator<Item = (u64, usize)> {
     })
 }
 
-/// Receives the outcome of a batch. If a panic drops it, the outcome is an error.
-pub struct BatchReceiver(Option<ReceiverKind>);
+/// Receives the outcome of an operation, with the buffers `K` that it owned. If a panic drops it, the outcome is an error.
+pub struct BatchReceiver<K: Send + 'static>(Option<ReceiverKind<K>>);
 
-enum ReceiverKind {
-    Promise(Promise<Result<Buffers>>),
-    Callback(Arc<Pool>, Callback),
+enum ReceiverKind<K> {
+    Promise(Promise<Result<Outcome<K>>>),
+    Callback(Arc<Pool>, Callback<K>),
 }
 
-impl BatchReceiver {
-    pub fn promise(promise: Promise<Result<Buffers>>) -> BatchReceiver {
+impl<K: Send + 'static> BatchReceiver<K> {
+    pub fn promise(promise: Promise<Result<Outcome<K>>>) -> BatchReceiver<K> {
         BatchReceiver(Some(ReceiverKind::Promise(promise)))
     }
 
     /// Calls `callback` on a thread of `callbacks`. Starts that thread now, so that the caller sees the error if that fails.
-    pub fn callback(callbacks: &Arc<Pool>, callback: Callback) -> Result<BatchReceiver> {
+    pub fn callback(callbacks: &Arc<Pool>, callback: Callback<K>) -> Result<BatchReceiver<K>> {
         callbacks.get_ready()?;
         Ok(BatchReceiver(Some(ReceiverKind::Callback(Arc::clone(callbacks), callback))))
     }
@@ -129,16 +131,16 @@ impl BatchReceiver {
         matches!(self.0, Some(ReceiverKind::Promise(_)))
     }
 
-    fn tell(mut self, outcome: Result<Buffers>) {
+    fn tell(mut self, outcome: Outcome<K>) {
         match self.0.take() {
-            Some(ReceiverKind::Promise(promise)) => promise.keep(outcome),
+            Some(ReceiverKind::Promise(promise)) => promise.keep(Ok(outcome)),
             Some(ReceiverKind::Callback(callbacks, callback)) => callbacks.call(Box::new(move || callback(outcome))),
             None => {}
         }
     }
 
     /// The receiver, which is not here any more.
-    fn take(&mut self) -> BatchReceiver {
+    fn take(&mut self) -> BatchReceiver<K> {
         BatchReceiver(self.0.take())
     }
 
@@ -148,10 +150,10 @@ impl BatchReceiver {
     }
 }
 
-impl Drop for BatchReceiver {
+impl<K: Send + 'static> Drop for BatchReceiver<K> {
     fn drop(&mut self) {
         if let Some(ReceiverKind::Callback(callbacks, callback)) = self.0.take() {
-            callbacks.call(Box::new(move || callback(Err(Error::Panicked))));
+            callbacks.call(Box::new(move || callback(Err(Failed::new(Error::Panicked, None)))));
         }
     }
 }
@@ -168,18 +170,21 @@ impl Requester {
     }
 
     /// Begins a batch. Its outcome goes to `done`. An error means that nothing has begun, and `done` gets no outcome.
-    pub fn begin(self, mut batch: Batch, mut done: BatchReceiver) -> Result<()> {
-        let prepared = self.prepare(&mut batch, &mut done);
-        self.go_on(prepared, done, move |this, done| this.prepare(&mut batch, done))
+    pub fn begin(self, mut batch: Batch, done: BatchReceiver<Buffers>) -> Result<()> {
+        let prepare = move |this: &Requester, done: &mut BatchReceiver<Buffers>| {
+            this.prepare(&mut batch, done).map_err(|error| Failed::new(error, None))
+        };
+        self.begin_by(done, prepare).map_err(Error::from)
     }
 
     /// Prepares a batch, and takes `done`. `None` if that needs a wait that is forbidden here.
-    fn prepare(&self, batch: &mut Batch, done: &mut BatchReceiver) -> Result<Option<Prepared>> {
-        let Some(entered) = self.enter_for(batch)? else { return Ok(None) };
+    fn prepare(&self, batch: &mut Batch, done: &mut BatchReceiver<Buffers>) -> Result<Option<Prepared<Buffers>>> {
+        let write_end = batch.write_end(&self.file)?;
+        let ranges = batch.writes().map(|(offset, len)| offset..offset + len);
+        let Some(entered) = self.enter_for(batch.is_write().then_some(write_end), ranges)? else { return Ok(None) };
         batch.fit(&self.file)?;
         // Here the caller still sees an error of starting the drive threads.
         self.file.exec().get_ready()?;
-        let write_end = batch.write_end(&self.file)?;
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.requests))?;
         // SAFETY: the memory is in `buffers`, on the heap, and `Prepared` has them.
         let reads = unsafe { Unread::new(&self.file, reads.into_iter()) };
@@ -188,27 +193,33 @@ impl Requester {
         Ok(Some(Prepared { entered, buffers, moves, done: done.take() }))
     }
 
-    /// Starts what was prepared. If nothing was, prepares it by `again` on a callback thread, and then errors go to `done`. Lets go of the
-    /// file before anything can end: the code that hears of the end may close it.
-    fn go_on<F>(self, prepared: Result<Option<Prepared>>, mut done: BatchReceiver, again: F) -> Result<()>
+    /// Starts what `prepare` has prepared. If that is nothing, prepares it again on a callback thread, and then errors go to `done`. Lets go
+    /// of the file before anything can end: the code that hears of the end may close it.
+    fn begin_by<K, F>(self, mut done: BatchReceiver<K>, mut prepare: F) -> std::result::Result<(), Failed<K>>
     where
-        F: FnOnce(&Requester, &mut BatchReceiver) -> Result<Option<Prepared>> + Send + 'static,
+        K: Send + 'static,
+        F: FnMut(&Requester, &mut BatchReceiver<K>) -> std::result::Result<Option<Prepared<K>>, Failed<K>>
+            + Send
+            + 'static,
     {
-        if let Some(prepared) = prepared.inspect_err(|_| done.forget())? {
-            drop(self);
+        if let Some(prepared) = prepare(&self, &mut done).inspect_err(|_| done.forget())? {
+            drop((self, prepare));
             prepared.start();
             return Ok(());
         }
         let callbacks = Arc::clone(&self.file.exec().callbacks);
-        callbacks.get_ready().inspect_err(|_| done.forget())?;
+        if let Err(error) = callbacks.get_ready() {
+            done.forget();
+            return Err(Failed::new(error, None));
+        }
         callbacks.run(Box::new(move || {
-            let prepared = again(&self, &mut done);
-            drop(self);
+            let prepared = prepare(&self, &mut done);
+            drop((self, prepare));
             match prepared {
                 Ok(Some(prepared)) => prepared.start(),
                 // No callback thread could take the job, so it ran in the waker.
-                Ok(None) => done.tell(Err(Error::BlockingCall { call: "what a waker begins" })),
-                Err(error) => done.tell(Err(error)),
+                Ok(None) => done.tell(Err(Failed::new(Error::BlockingCall { call: "what a waker begins" }, None))),
+                Err(failed) => done.tell(Err(failed)),
             }
             // No poll of this thread follows.
             cell::leave_own();
@@ -216,14 +227,14 @@ impl Requester {
         Ok(())
     }
 
-    /// Enters for a batch, and makes room for its writes. `None` if that needs a wait that is forbidden in a waker.
-    fn enter_for(&self, batch: &Batch) -> Result<Option<Entered<'_>>> {
+    /// Enters, and makes room for writes of ranges that end at `write_end`. `None` if that needs a wait that is forbidden in a waker.
+    fn enter_for(
+        &self,
+        write_end: Option<u64>,
+        ranges: impl Iterator<Item = Range<u64>> + Clone,
+    ) -> Result<Option<Entered<'_>>> {
         let file = &self.file.file;
-        if !batch.is_write() {
-            return Entered::enter_if_open(file);
-        }
-        let end = batch.write_end(&self.file)?;
-        let ranges = batch.writes().map(|(offset, len)| offset..offset + len);
+        let Some(end) = write_end else { return Entered::enter_if_open(file) };
         if pools::may_wait() {
             return self.file.enter_to_write(end, ranges).map(Some);
         }
@@ -235,27 +246,76 @@ impl Requester {
         Ok(file.reserve(end, ranges)?.then_some(entered))
     }
 
-    /// Begins to read what is left of a gather into `bytes`. An error means that nothing has begun, and `done` gets no outcome.
-    ///
-    /// # Safety
-    /// The memory of `unread` is in `bytes`, on the heap.
-    pub unsafe fn begin_rest(self, bytes: Vec<u8>, unread: Unread, mut done: BatchReceiver) -> Result<()> {
-        let mut rest = Some((bytes, unread));
-        let prepared = self.prepare_rest(&mut rest, &mut done);
-        self.go_on(prepared, done, move |this, done| this.prepare_rest(&mut rest, done))
+    /// Begins to move bytes between a file and a buffer of the caller. An error means that nothing has begun, and `done` gets no outcome.
+    pub fn begin_owned<K: Send + 'static>(
+        self,
+        owned: Owned<K>,
+        done: BatchReceiver<K>,
+    ) -> std::result::Result<(), Failed<K>> {
+        let mut owned = Some(owned);
+        self.begin_by(done, move |this, done| match this.prepare_owned(&mut owned, done) {
+            Ok(prepared) => Ok(prepared),
+            Err(error) => Err(Failed::new(error, owned.take().map(|owned| owned.buffer))),
+        })
     }
 
-    /// Prepares a gather's rest, and takes it and `done`. `None` if that needs a wait that is forbidden here.
-    fn prepare_rest(&self, rest: &mut Option<(Vec<u8>, Unread)>, done: &mut BatchReceiver) -> Result<Option<Prepared>> {
-        let Some(entered) = Entered::enter_if_open(&self.file.file)? else { return Ok(None) };
+    /// Prepares what a buffer of the caller is for, and takes it and `done`. `None` if that needs a wait that is forbidden here.
+    fn prepare_owned<K: Send + 'static>(
+        &self,
+        owned: &mut Option<Owned<K>>,
+        done: &mut BatchReceiver<K>,
+    ) -> Result<Option<Prepared<K>>> {
+        let Some(Owned { reads, writes, .. }) = owned else { unreachable!("a buffer is used once") };
+        let written = writes.as_deref().unwrap_or_default().iter();
+        let ranges = written.map(|extent| extent.offset..extent.offset + extent.len as u64);
+        let write_end = ranges.clone().map(|range| range.end).max().unwrap_or(0);
+        let Some(entered) = self.enter_for(writes.as_ref().map(|_| write_end), ranges)? else { return Ok(None) };
         // The file may have shrunk before this was inside.
-        rest.iter().try_for_each(|(_, unread)| unread.check_within(&self.file))?;
+        reads.check_within(&self.file)?;
         // Here the caller still sees an error of starting the drive threads.
         self.file.exec().get_ready()?;
-        let Some((bytes, reads)) = rest.take() else { unreachable!("a gather begins once") };
+        let Some(Owned { buffer, reads, writes }) = owned.take() else { unreachable!("as above") };
+        let moves = Moves { reads, writes: writes.unwrap_or_default(), write_end, class: self.class };
+        let entered = EnteredFile::stay(entered, self.file.clone());
+        Ok(Some(Prepared { entered, buffers: buffer, moves, done: done.take() }))
+    }
+
+    /// Begins to read into a buffer of the caller as far as the file goes. The outcome has the number of bytes. An error means that nothing
+    /// has begun, and `done` gets no outcome.
+    pub fn begin_up_to_end<B: IoBuffer>(
+        self,
+        buffer: B,
+        offset: u64,
+        done: BatchReceiver<(B, usize)>,
+    ) -> std::result::Result<(), Failed<(B, usize)>> {
+        let mut buffer = Some(buffer);
+        self.begin_by(done, move |this, done| match this.prepare_up_to_end(&mut buffer, offset, done) {
+            Ok(prepared) => Ok(prepared),
+            Err(error) => Err(Failed::new(error, buffer.take().map(|buffer| (buffer, 0)))),
+        })
+    }
+
+    /// As `prepare_owned`.
+    fn prepare_up_to_end<B: IoBuffer>(
+        &self,
+        buffer: &mut Option<B>,
+        offset: u64,
+        done: &mut BatchReceiver<(B, usize)>,
+    ) -> Result<Option<Prepared<(B, usize)>>> {
+        let file = &self.file.file;
+        let Some(entered) = self.enter_for(None, std::iter::empty())? else { return Ok(None) };
+        self.file.exec().get_ready()?;
+        let memory = buffer.as_mut().map(IoBuffer::memory);
+        let Some(memory) = memory else { unreachable!("a buffer is used once") };
+        file.range_end(offset, memory.len() as u64)?;
+        let len = file.len().saturating_sub(offset).min(memory.len() as u64) as usize;
+        let read = Extent { offset, len, buf: memory.cast() };
+        // SAFETY: the memory is the buffer's, which `Prepared` has.
+        let reads = unsafe { Unread::new(&self.file, (len > 0).then_some(read).into_iter()) };
+        let Some(buffer) = buffer.take() else { unreachable!("as above") };
         let moves = Moves { reads, writes: Vec::new(), write_end: 0, class: self.class };
         let entered = EnteredFile::stay(entered, self.file.clone());
-        Ok(Some(Prepared { entered, buffers: vec![bytes], moves, done: done.take() }))
+        Ok(Some(Prepared { entered, buffers: (buffer, len), moves, done: done.take() }))
     }
 
     /// Whether all drives have room now for the pieces that the requests may need.
@@ -294,15 +354,15 @@ impl Requester {
 }
 
 /// A batch that is inside the gate, before its I/O begins.
-struct Prepared {
+struct Prepared<K: Send + 'static> {
     entered: EnteredFile,
-    /// The memory of all that `moves` moves, on the heap.
-    buffers: Buffers,
+    /// The memory of all that `moves` moves. It stays where it is when this is moved.
+    buffers: K,
     moves: Moves,
-    done: BatchReceiver,
+    done: BatchReceiver<K>,
 }
 
-impl Prepared {
+impl<K: Send + 'static> Prepared<K> {
     /// Spawns what the cache alone could not do.
     fn start(self) {
         let Prepared { entered, buffers, moves, done } = self;
@@ -311,17 +371,36 @@ impl Prepared {
         }
         let (exec, is_polled) = (Arc::clone(entered.exec()), done.is_polled());
         let operation = async move {
-            // SAFETY: the memory is in `buffers`, which are freed after this has ended or was dropped. Moving a `Vec` does not move what it
-            // points to.
+            // SAFETY: the memory is that of `buffers`, which are dropped after this has ended or was dropped.
             let ran = unsafe { moves.run(&entered).await };
-            let outcome = ran.map(|()| buffers);
+            let outcome = match ran {
+                Ok(()) => Ok(buffers),
+                Err(error) => Err(Failed::new(error, Some(buffers))),
+            };
             entered.leave(move || done.tell(outcome));
         };
         if is_polled { exec.spawn_polled(operation) } else { exec.spawn(operation) }
     }
 }
 
+/// A buffer of the caller, and what moves between it and a file.
+pub struct Owned<K> {
+    buffer: K,
+    reads: Unread,
+    /// `None` if this is no write.
+    writes: Option<Vec<Extent>>,
+}
+
+impl<K> Owned<K> {
+    /// # Safety
+    /// The memory of `reads` and `writes` is the buffer's, stays where it is when the buffer is moved, and is there until the buffer is dropped.
+    pub unsafe fn new(buffer: K, reads: Unread, writes: Option<Vec<Extent>>) -> Owned<K> {
+        Owned { buffer, reads, writes }
+    }
+}
+
 /// What reads have not found in the cache.
+#[derive(Default)]
 pub struct Unread {
     /// Without a cache: all of it.
     extents: Vec<Extent>,

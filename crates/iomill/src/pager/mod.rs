@@ -16,6 +16,7 @@ mod flush;
 mod flusher;
 mod hit;
 mod in_place;
+mod io_buffer;
 pub mod local;
 mod node_request;
 mod node_threads;
@@ -53,10 +54,11 @@ use nodes::{Remote, Spread};
 use numbers::{Drawn, Numbers};
 
 pub use in_place::{PinnedPage, PinnedRange};
+pub use io_buffer::{Failed, IoBuffer, IoBytes, Outcome};
 pub use open::{OpenFile, OpenRef};
 pub use open_files::OpenFiles;
 pub use owned::OwnedBytes;
-pub use page_read::{IoBuffer, PageReading};
+pub use page_read::PageReading;
 pub use span::Want;
 pub use span::{Span, spans};
 

@@ -13,6 +13,7 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::io_buffer::IoBuffer;
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::Span;
 use super::{Paged, Pager};
@@ -27,16 +28,6 @@ use crate::exec::pools;
 use crate::file::Entered;
 use crate::sys::process::Home;
 use crate::sys::sync::{Mutex, Ordering, lock};
-
-/// Memory that a read owns until its end.
-///
-/// # Safety
-/// `address` tells the same each time, also after the value has been moved, until it is dropped. The bytes there may be written to, and nothing
-/// else has them.
-pub unsafe trait IoBuffer: Send + 'static {
-    /// Where the memory begins.
-    fn address(&mut self) -> *mut u8;
-}
 
 /// What a read has come to.
 enum State {
@@ -111,7 +102,7 @@ impl OpenFile {
             return Err(buffer);
         }
         let page = offset / PAGE_BYTES as u64;
-        let span = Span { page, within: within as u16, len: len as u16, buf: buffer.address() };
+        let span = Span { page, within: within as u16, len: len as u16, buf: buffer.memory().cast() };
         let Some(fill) = paged.begin_page(span) else { return Err(buffer) };
         if fill.came.is_pressed {
             file.note_pressed(paged, page);

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::executor::block_on;
 use iomill::{Advice, Array, ArrayOptions, File, Layout, Reading};
-use pollster::block_on;
 
 use crate::PAGE;
 

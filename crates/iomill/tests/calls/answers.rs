@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::executor::block_on;
 use iomill::{Array, ArrayOptions, Error, Layout, Mode, PutOptions, When};
-use pollster::block_on;
 use tempfile::TempDir;
 
 fn drives(root: &TempDir) -> Vec<PathBuf> {

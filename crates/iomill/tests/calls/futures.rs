@@ -6,8 +6,8 @@ use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::executor::block_on;
 use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request};
-use pollster::block_on;
 
 struct Site {
     _root: tempfile::TempDir,

@@ -9,9 +9,12 @@ mod answers;
 mod counters;
 mod drafts;
 mod edges;
+#[path = "../executor/mod.rs"]
+mod executor;
 mod futures;
 mod listing;
 mod mapped;
+mod owned;
 mod pins;
 mod plain;
 mod plain_writes;

@@ -7,11 +7,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::executor::block_on;
 use fastrand::Rng;
 use iomill::{
     Advice, Array, EngineKind, Error, File, FileCursor, Layout, Mode, PlainOptions, Request, Runtime, RuntimeOptions,
 };
-use pollster::block_on;
 use tempfile::TempDir;
 
 use super::{PAGE, places, random};

@@ -4,9 +4,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread;
 
+use crate::executor::block_on;
 use fastrand::Rng;
 use iomill::{EngineKind, Error, File, Mode, PlainOptions, Runtime, RuntimeOptions};
-use pollster::block_on;
 
 use super::{PAGE, places};
 

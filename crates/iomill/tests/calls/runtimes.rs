@@ -86,7 +86,7 @@ fn reads_outlive_their_runtime() {
             });
             let kept = keeps.then_some(runtime);
             for (page, read) in (1u8..).zip(reads) {
-                assert_eq!(pollster::block_on(read).unwrap(), [page; 9]);
+                assert_eq!(crate::executor::block_on(read).unwrap(), [page; 9]);
             }
             drop(file);
             array.close().unwrap();

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::executor::block_on;
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, File, PutOptions, Request};
-use pollster::block_on;
 
 use crate::plan::{Call, Op, PAGE, Planner, WORKERS, Write, options, stamp};
 

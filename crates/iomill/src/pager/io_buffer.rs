@@ -1,0 +1,126 @@
+//! Memory that an operation owns until its end ([`IoBytes`], [`IoBuffer`]), and how an operation gives it back ([`Outcome`], [`Failed`]).
+//!
+//! Goals: a future that is dropped frees no memory that the kernel still uses, and the caller allocates nothing for each record. Non-goals: the
+//! operations (`batch`, `page_read`).
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::error::Error;
+
+/// Memory that a write owns until it has ended.
+///
+/// # Safety
+/// `bytes` tells the same each time until the value is dropped, also after the value has been moved. The bytes there are initialised, and do not
+/// change meanwhile.
+pub unsafe trait IoBytes: Send + 'static {
+    /// The memory.
+    fn bytes(&self) -> *const [u8];
+}
+
+/// Memory that a read owns until it has ended.
+///
+/// # Safety
+/// `memory` tells the same each time until the value is dropped, also after the value has been moved. It is the memory that `bytes` tells of. The
+/// bytes there may be written to, and nothing else has them.
+pub unsafe trait IoBuffer: IoBytes {
+    /// The memory.
+    fn memory(&mut self) -> *mut [u8];
+}
+
+macro_rules! buffers_on_the_heap {
+    ($($buffer:ty),*) => {$(
+        // SAFETY: the bytes are on the heap, where they stay when the value is moved.
+        unsafe impl IoBytes for $buffer {
+            fn bytes(&self) -> *const [u8] {
+                &raw const self[..]
+            }
+        }
+
+        // SAFETY: as above, and the value owns its bytes alone.
+        unsafe impl IoBuffer for $buffer {
+            fn memory(&mut self) -> *mut [u8] {
+                &raw mut self[..]
+            }
+        }
+    )*};
+}
+
+macro_rules! shared_bytes {
+    ($($bytes:ty),*) => {$(
+        // SAFETY: the bytes are elsewhere, stay there when the value is moved, and nothing changes them while the value is there.
+        unsafe impl IoBytes for $bytes {
+            fn bytes(&self) -> *const [u8] {
+                &raw const self[..]
+            }
+        }
+    )*};
+}
+
+buffers_on_the_heap!(Vec<u8>, Box<[u8]>);
+shared_bytes!(&'static [u8], std::sync::Arc<[u8]>);
+
+#[cfg(feature = "bytes")]
+buffers_on_the_heap!(bytes::BytesMut);
+#[cfg(feature = "bytes")]
+shared_bytes!(bytes::Bytes);
+
+/// What an operation gives back: its buffers, or the reason why it failed.
+pub type Outcome<K> = std::result::Result<K, Failed<K>>;
+
+/// An operation with a buffer of its own has failed. [`Error`] can be made from it, so `?` works where the buffer is not wanted.
+pub struct Failed<B> {
+    error: Error,
+    buffer: Option<B>,
+}
+
+impl<B> Failed<B> {
+    pub(crate) fn new(error: Error, buffer: Option<B>) -> Failed<B> {
+        Failed { error, buffer }
+    }
+
+    /// Why it has failed.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// Why it has failed, and the buffer. After a read any bytes in the buffer may have changed. There is no buffer after a panic inside the
+    /// library, in a forked child, and if the future had resolved before.
+    pub fn into_parts(self) -> (Error, Option<B>) {
+        (self.error, self.buffer)
+    }
+
+    pub(crate) fn map<C>(self, change: impl FnOnce(B) -> C) -> Failed<C> {
+        Failed { error: self.error, buffer: self.buffer.map(change) }
+    }
+}
+
+impl<B> From<Failed<B>> for Error {
+    fn from(failed: Failed<B>) -> Error {
+        failed.error
+    }
+}
+
+impl<B> From<Failed<B>> for std::io::Error {
+    fn from(failed: Failed<B>) -> std::io::Error {
+        failed.error.into()
+    }
+}
+
+impl<B> fmt::Debug for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failed").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Display for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<B> StdError for Failed<B> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.source()
+    }
+}
