@@ -350,3 +350,17 @@ fn a_file_closed_by_its_last_write_is_flushed() {
         assert_tidy(world);
     });
 }
+
+/// A copy of the log that fails while the array is open is left behind, and the user hears of it.
+#[test]
+fn a_copy_of_the_log_that_is_left_behind_is_noticed() {
+    let world = World::new(77).with_drives(3, DriveModel::default());
+    let (array, file) = made(&world, Mode::Inline, 64);
+    assert!(!array.notices().iter().any(|notice| notice.contains("left behind")), "{:?}", array.notices());
+    world.faults(|faults| faults.inject(Injection::new(Kind::Write, Fault::Errno(libc::EIO)).drive(2).times(u64::MAX)));
+    array.create_file("another", Layout::default()).unwrap();
+    assert!(array.notices().iter().any(|notice| notice.contains("left behind")), "{:?}", array.notices());
+    world.faults(|faults| faults.clear());
+    drop(file);
+    array.close().unwrap();
+}

@@ -20,6 +20,7 @@ use crate::exec::pools::check_may_block;
 use crate::exec::roles::NodeRoles;
 use crate::exec::{self, Exec, promise};
 use crate::pager::{OpenFiles, OpenRef, Pager};
+use crate::sys::events;
 
 /// A set of drives used together, with one catalog of files.
 ///
@@ -103,7 +104,7 @@ impl Array {
 
     fn start(options: ArrayOptions, mut catalog: Catalog) -> Result<Array> {
         let roles = Arc::new(setup::check(&options, &setup::depths(&options, &catalog), catalog.is_writer())?);
-        let mut notices = catalog.notices();
+        let mut notices = Vec::new();
         options.note_misfits(&catalog, &mut notices);
         let mut services = setup::services(&options, &catalog, &mut notices)?;
         let (board, clock) = (setup::board(&options, &catalog, &mut notices)?, options.platform.clock());
@@ -112,6 +113,7 @@ impl Array {
         }
         let (regions, instance) = (Arc::<Regions>::default(), exec::next_instance());
         let pager = Pager::new(&options.pager(), &roles, instance, &regions, &board, &mut notices)?;
+        notices.into_iter().for_each(|notice| catalog.notices().push(notice));
         catalog.set_syncs_changes(options.sync_changes);
         let catalog = Arc::new(catalog);
         let exec = Arc::new(Exec::new(exec::Setup {
@@ -126,10 +128,11 @@ impl Array {
             hold: catalog.lock_handles(),
             regions,
             board,
-            notices,
+            notices: Arc::clone(catalog.notices()),
             instance,
         }));
         let files = OpenFiles::new(&exec);
+        events::opened(catalog.drives().len(), catalog.count());
         let inner = Arc::new(ArrayInner { options, catalog, roles, exec, pager, files, again: Again::empty() });
         Ok(Array { inner: ManuallyDrop::new(inner) })
     }
@@ -370,7 +373,9 @@ impl ArrayInner {
     }
 
     fn close(&self) -> Result<()> {
-        self.files.close(self.pager.as_ref(), || self.catalog.close())
+        let closed = self.files.close(self.pager.as_ref(), || self.catalog.close());
+        events::closed(self.catalog.drives().len(), closed.as_ref().err());
+        closed
     }
 }
 

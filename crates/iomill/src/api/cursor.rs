@@ -56,7 +56,7 @@ impl Seek for FileCursor {
 }
 
 /// Where a seek from a position leads.
-fn sought(file: &File, position: u64, to: SeekFrom) -> Result<u64> {
+pub(super) fn sought(file: &File, position: u64, to: SeekFrom) -> Result<u64> {
     let sought = match to {
         SeekFrom::Start(offset) => Some(offset),
         SeekFrom::End(delta) => file.len().checked_add_signed(delta),

@@ -4,6 +4,8 @@
 mod advise;
 mod answer;
 mod array;
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+mod async_cursor;
 mod buffer;
 mod by_hand;
 mod change;
@@ -42,6 +44,8 @@ pub use crate::sys::topology::Topology;
 pub use advise::Advice;
 pub use answer::Answer;
 pub use array::Array;
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+pub use async_cursor::AsyncCursor;
 pub use buffer::Buffer;
 pub use check::{Problem, Report, Severity};
 pub use cursor::FileCursor;

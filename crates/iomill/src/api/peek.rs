@@ -44,7 +44,7 @@ impl Peek {
 
     /// What a user should know: repairs and fallbacks.
     pub fn notices(&self) -> Vec<String> {
-        self.catalog.notices()
+        self.catalog.notices().all()
     }
 
     /// The files with names that begin with `prefix`, in the order of their names.

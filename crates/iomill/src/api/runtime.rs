@@ -26,6 +26,7 @@ use crate::file::plain::{PlainAccess, PlainFile};
 use crate::pager::{OpenFiles, OpenRef, Pager};
 use crate::sys::cpu;
 use crate::sys::fs::{Alignment, Ground};
+use crate::sys::notices::Notices;
 use crate::sys::process::{Home, PerProcess};
 use crate::sys::sync::{Mutex, lock};
 use crate::sys::topology::Topology;
@@ -332,6 +333,8 @@ impl RuntimeInner {
         let board = Board::new(&subject, &[], 0, &mut notices).map_err(Error::memory("counters", ROWS_BYTES))?;
         let (regions, instance) = (Arc::<Regions>::default(), exec::next_instance());
         let pager = Pager::new(&options.pager(), &roles, instance, &regions, &board, &mut notices)?;
+        let kept = Arc::<Notices>::default();
+        notices.into_iter().for_each(|notice| kept.push(notice));
         let cpus = Arc::<Mutex<Vec<Vec<usize>>>>::default();
         let cpus_later = Arc::clone(&cpus);
         let exec = Arc::new(Exec::new(exec::Setup {
@@ -346,7 +349,7 @@ impl RuntimeInner {
             hold: Vec::new(),
             regions,
             board,
-            notices,
+            notices: kept,
             instance,
         }));
         let files = OpenFiles::new(&exec);

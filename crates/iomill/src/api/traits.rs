@@ -50,6 +50,8 @@ const _: () = {
 };
 
 const _: () = {
+    #[cfg(any(feature = "tokio", feature = "futures-io"))]
+    is_shared::<AsyncCursor>();
     is_shared::<Reading>();
     is_shared::<ReadingAt<Vec<u8>>>();
     is_shared::<Transfer<Vec<u8>>>();

@@ -11,23 +11,7 @@ use super::log::writer::Announce;
 use super::store::{Drive, LABEL, Staged};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-
-/// Lines for the user, each once.
-#[derive(Debug, Default)]
-pub(super) struct Notices(Mutex<Vec<String>>);
-
-impl Notices {
-    pub(super) fn add(&self, text: String) {
-        let mut notices = lock(&self.0);
-        if !notices.contains(&text) {
-            notices.push(text);
-        }
-    }
-
-    pub(super) fn all(&self) -> Vec<String> {
-        lock(&self.0).clone()
-    }
-}
+use crate::sys::notices::Notices;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -72,18 +56,18 @@ impl Announce for Labels {
         let failed = self.write(&body, of_voters.into_iter());
         if failed.is_empty() {
             for (drive, error) in self.write(&body, others.into_iter()) {
-                self.notices.add(format!("drive {drive}: its label stays behind until the next opening: {error}"));
+                self.notices.push(format!("drive {drive}: its label stays behind until the next opening: {error}"));
             }
         }
         *lock(&self.body) = body;
         for (drive, error) in &failed {
-            self.notices.add(format!("drive {drive}: its label could not be written: {error}"));
+            self.notices.push(format!("drive {drive}: its label could not be written: {error}"));
         }
         failed.into_iter().map(|(drive, _)| drive).collect()
     }
 
     fn notice(&mut self, text: String) {
-        self.notices.add(text);
+        self.notices.push(text);
     }
 }
 

@@ -73,6 +73,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::Handle;
+use crate::sys::notices::Notices;
 use journal::Journal;
 use journal::commits::Ticket;
 use labels::Labels;
@@ -158,8 +159,8 @@ impl Catalog {
     }
 
     /// Problems found so far that do not hinder use, one line each.
-    pub fn notices(&self) -> Vec<String> {
-        self.labels.notices.all()
+    pub fn notices(&self) -> &Arc<Notices> {
+        &self.labels.notices
     }
 
     /// Looks at the files. `look` does no I/O and takes no other lock.
@@ -271,7 +272,7 @@ impl Catalog {
 
     /// Notes a problem that is not worth an error; once, however often it happens.
     fn notice(&self, text: String) {
-        self.labels.notices.add(text);
+        self.labels.notices.push(text);
     }
 
     fn drives_of<'a>(&'a self, indices: &'a [u16]) -> impl Iterator<Item = &'a Drive> {

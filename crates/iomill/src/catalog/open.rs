@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use super::discovery::{self, FoundArray};
 use super::journal::{Journal, Upkeep, read_files};
 use super::label::LabelBody;
-use super::labels::{Labels, Notices, label_bytes};
+use super::labels::{Labels, label_bytes};
 use super::log::merged::Voter;
 use super::log::writer::{LogPlace, SEGMENT_MIN_BYTES};
 use super::small::SmallFiles;
@@ -19,6 +19,7 @@ use super::{Catalog, Drive, OpenMode, Store, lock};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::Lock;
+use crate::sys::notices::Notices;
 
 /// Bytes of the first segment of the log. Tests copy their drives often.
 pub(super) const FIRST_SEGMENT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { SEGMENT_MIN_BYTES };
@@ -193,7 +194,7 @@ impl Opening {
         match Staged::write(&*self.platform, files).and_then(Staged::commit) {
             Ok(()) => {
                 let paths: Vec<_> = labels.iter().map(|(drive, _)| drive.path().display().to_string()).collect();
-                self.labels.notices.add(format!("labels updated to epoch {epoch} on {}", paths.join(", ")));
+                self.labels.notices.push(format!("labels updated to epoch {epoch} on {}", paths.join(", ")));
                 *lock(&self.labels.body) = body;
                 self.labels_agree = true;
             }
@@ -202,7 +203,7 @@ impl Opening {
                 lock(&self.labels.body).epoch = epoch;
                 self.labels
                     .notices
-                    .add(format!("the labels could not be updated, the next writer tries again: {error}"));
+                    .push(format!("the labels could not be updated, the next writer tries again: {error}"));
             }
             Err(error) => return Err(error),
         }

@@ -28,7 +28,6 @@ pub mod cell;
 pub mod contexts;
 mod drive_threads;
 mod io;
-mod notices;
 mod pages;
 pub mod pools;
 mod promise;
@@ -59,11 +58,11 @@ use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
 use crate::sys::fs::{Alignment, Handle};
 use crate::sys::grown::Grown;
+use crate::sys::notices::Notices;
 use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
 use contexts::ContextCell;
 use drive_threads::{DriveThreads, DriveThreadsConfig};
-use notices::Notices;
 use pools::Pool;
 use shared::SharedCells;
 use turns::Turns;
@@ -124,7 +123,8 @@ pub struct Setup {
     pub hold: Vec<Handle>,
     pub regions: Arc<Regions>,
     pub board: Arc<Board>,
-    pub notices: Vec<String>,
+    /// Where the notices go.
+    pub notices: Arc<Notices>,
     pub instance: u64,
 }
 
@@ -152,7 +152,7 @@ pub struct Exec {
     pub home: Home,
     next_key: AtomicU64,
     closed: AtomicBool,
-    pub notices: Notices,
+    pub notices: Arc<Notices>,
     /// Started when first needed.
     drive_threads: OnceLock<DriveThreads>,
     starting: Mutex<()>,
@@ -222,7 +222,7 @@ impl Exec {
             instance: setup.instance,
             home: Home::here(),
             closed: AtomicBool::new(false),
-            notices: Notices::new(setup.notices),
+            notices: setup.notices,
             drive_threads: OnceLock::new(),
             starting: Mutex::new(()),
             contexts: Mutex::new(Vec::new()),

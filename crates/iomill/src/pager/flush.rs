@@ -19,6 +19,7 @@ use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::exec::{Exec, FirstFailure, Io, Sink, Within, failure};
 use crate::file::Entered;
+use crate::sys::events;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, lock};
 
@@ -74,6 +75,7 @@ impl Sink for Runs<'_> {
         if let Err(failure) = outcome {
             // Before the pages' end wakes operations, which may look at it.
             self.file.file.errors.failed(failure);
+            events::write_back_failed(self.file.file.name(), &self.file.file.error(failure));
         }
         self.end_pages(run, outcome);
         self.flushed.fetch_add(run.count as u64, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 mod abandoned;
 mod ahead;
 mod answers;
+mod async_cursor;
 mod counters;
 mod drafts;
 mod edges;

@@ -37,7 +37,11 @@ fn a_bad_copy_of_the_log_is_put_right() {
         assert_eq!(world.read(1, SEGMENT), bytes, "{at}: a reader writes nothing");
         if at % 2 == 0 {
             let writer = open(&world, OpenMode::Writer).unwrap();
-            assert!(writer.notices().iter().any(|notice| notice.contains("put right")), "{:?}", writer.notices());
+            assert!(
+                writer.notices().all().iter().any(|notice| notice.contains("put right")),
+                "{:?}",
+                writer.notices().all()
+            );
             writer.close().unwrap();
         } else {
             assert!(checked(&world, true).unwrap().is_clean(), "{at}");

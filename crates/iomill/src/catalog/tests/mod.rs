@@ -130,7 +130,7 @@ fn a_file_lives_and_dies() {
     assert_spotless(&world, "closed");
     let catalog = open(&world, OpenMode::Writer).unwrap();
     assert_eq!(view(&catalog), before);
-    assert_eq!(catalog.notices(), Vec::<String>::new());
+    assert_eq!(catalog.notices().all(), Vec::<String>::new());
     for name in catalog.list("") {
         delete(&catalog, &name).unwrap();
     }

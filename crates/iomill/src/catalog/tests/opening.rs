@@ -52,7 +52,7 @@ fn moved_drives_are_found_and_noted() {
     drop(reader);
     let writer = at("/mnt/far/d1", OpenMode::Writer, &world).unwrap();
     assert_eq!(writer.epoch(), 2);
-    assert!(writer.notices()[0].contains("epoch 2"), "{:?}", writer.notices());
+    assert!(writer.notices().all()[0].contains("epoch 2"), "{:?}", writer.notices().all());
     drop(writer);
     // One drive moves alone: a look at the neighbours finds it.
     world.move_disk("/mnt/far/d2", "/elsewhere");

@@ -1,15 +1,17 @@
 //! [`Notices`]: what a user of an array should know, and what is no error of a call. Non-goals: printing them.
 
-use crate::sys::sync::{Mutex, lock};
+use std::sync::{Mutex, PoisonError};
+
+use super::events;
 
 /// Most notices that are kept. Later ones are only counted, so that an endless cause takes no more memory.
 const MOST: usize = 100;
 
 /// The notices of an array, each once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Notices(Mutex<NoticesState>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct NoticesState {
     kept: Vec<String>,
     /// How many more notices came.
@@ -17,17 +19,13 @@ struct NoticesState {
 }
 
 impl Notices {
-    /// With the notices that opening the array has brought.
-    pub fn new(notices: Vec<String>) -> Notices {
-        Notices(Mutex::new(NoticesState { kept: notices, more: 0 }))
-    }
-
     /// Adds one.
     pub fn push(&self, notice: String) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.kept.contains(&notice) {
             return;
         }
+        events::notice(&notice);
         if state.kept.len() < MOST {
             state.kept.push(notice);
         } else {
@@ -37,7 +35,7 @@ impl Notices {
 
     /// All of them.
     pub fn all(&self) -> Vec<String> {
-        let state = lock(&self.0);
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let more = (state.more > 0).then(|| format!("notices that were not kept: {}", state.more));
         state.kept.iter().cloned().chain(more).collect()
     }
@@ -49,7 +47,8 @@ mod tests {
 
     #[test]
     fn each_is_kept_once_and_not_too_many() {
-        let notices = Notices::new(vec!["a".into()]);
+        let notices = Notices::default();
+        notices.push("a".into());
         (0..MOST * 2 - 2).for_each(|number| notices.push(format!("{}", number / 2)));
         let all = notices.all();
         assert_eq!((all.len(), &all[..3]), (MOST, &["a".to_owned(), "0".to_owned(), "1".to_owned()][..]));
