@@ -9,6 +9,7 @@ mod runtimes;
 mod stores;
 #[cfg(test)]
 mod tests;
+mod uncached;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use iomill_bench::contender::Contender;
 use iomill_bench::files::FileWork;
 use iomill_bench::records::{Data, RecordReads};
 use iomill_bench::rivals::Bring;
+use iomill_bench::target::Target;
 
 use caches::{Cached, Foyer, Moka, Pages, QuickCache};
 use files::TokioFs;
@@ -40,6 +42,10 @@ impl Bring for Brought {
 
     fn files(&self, directory: &Path) -> Vec<Box<dyn Contender<FileWork>>> {
         stores::all(directory)
+    }
+
+    fn uncached(&self, target: &Target) -> Vec<Box<dyn Contender>> {
+        uncached::all(target)
     }
 
     fn flyers(&self) -> Vec<Flyer> {

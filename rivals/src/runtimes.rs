@@ -12,6 +12,8 @@ use tokio::runtime::{Builder, Runtime};
 /// Names of the brought ways: one, 64 and 512 operations in flight.
 const CURRENT_THREAD: [(&str, usize); 3] =
     [("iomill-tokio-current-1", 1), ("iomill-tokio-current-64", 64), ("iomill-tokio-current-512", 512)];
+const DRIVEN: [(&str, usize); 3] =
+    [("iomill-tokio-driven-1", 1), ("iomill-tokio-driven-64", 64), ("iomill-tokio-driven-512", 512)];
 const MULTI_THREAD: [(&str, usize); 3] =
     [("iomill-tokio-multi-1", 1), ("iomill-tokio-multi-64", 64), ("iomill-tokio-multi-512", 512)];
 
@@ -20,6 +22,8 @@ const MULTI_THREAD: [(&str, usize); 3] =
 enum Tokio {
     /// The measuring thread polls the tasks.
     CurrentThread,
+    /// The same, and its reactor waits for the drives: [`iomill::drive_by_tokio`].
+    Driven,
     /// Threads of the runtime poll the tasks, one for each CPU.
     MultiThread,
 }
@@ -28,9 +32,14 @@ impl Tokio {
     fn runtime(self) -> Result<Runtime> {
         let made = match self {
             Tokio::CurrentThread => Builder::new_current_thread().build(),
+            Tokio::Driven => Builder::new_current_thread().enable_io().build(),
             Tokio::MultiThread => Builder::new_multi_thread().build(),
         };
-        made.map_err(|e| Error::Tool { what: "a runtime of tokio".into(), why: e.to_string() })
+        let runtime = made.map_err(|e| Error::Tool { what: "a runtime of tokio".into(), why: e.to_string() })?;
+        if let Tokio::Driven = self {
+            iomill::drive_by_tokio(runtime.handle())?;
+        }
+        Ok(runtime)
     }
 }
 
@@ -68,5 +77,5 @@ pub fn flyers() -> Vec<Flyer> {
         let way: Arc<dyn Way> = Arc::new(tokio);
         names.map(|(name, in_flight)| Flyer::new(name, Arc::clone(&way), in_flight))
     };
-    [of(CURRENT_THREAD, Tokio::CurrentThread), of(MULTI_THREAD, Tokio::MultiThread)].concat()
+    [of(CURRENT_THREAD, Tokio::CurrentThread), of(DRIVEN, Tokio::Driven), of(MULTI_THREAD, Tokio::MultiThread)].concat()
 }

@@ -8,7 +8,7 @@ use iomill::{ArrayOptions, Error, LayoutKind, Result};
 use crate::arena::{Arena, Shape};
 use crate::asynchronous::Flyer;
 use crate::contender::{
-    AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, PWRITE,
+    AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, PWRITE, UNCACHED,
 };
 use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
 use crate::contender::{PLAIN_FILES, QUICK_CACHE, REDB, SQLITE, TOKIO_FS, URING_BY_HAND};
@@ -93,10 +93,10 @@ impl std::str::FromStr for Rivals {
             "none" => Ok(Rivals::None),
             names => {
                 let names: Vec<String> = names.split(',').map(str::to_owned).collect();
-                match names.iter().find(|name| !RIVALS.contains(&name.as_str())) {
+                match names.iter().find(|name| ![&RIVALS, UNCACHED].concat().contains(&name.as_str())) {
                     Some(name) => Err(Error::invalid(
                         format!("rival {name:?}"),
-                        format!("give `all`, `none`, or some of {}", RIVALS.join(", ")),
+                        format!("give `all`, `none`, or some of {}", [&RIVALS, UNCACHED].concat().join(", ")),
                     )),
                     None => Ok(Rivals::Some(names)),
                 }

@@ -214,7 +214,7 @@ fn cold_access(settings: &Settings) -> Access {
 fn cold(arena: &Arena, settings: &Settings) -> Result<Vec<Box<dyn Contender<Access>>>> {
     let mut contenders: Vec<Box<dyn Contender<Access>>> = vec![
         Box::new(Accesses::in_batches(arena, &settings.options)?),
-        Box::new(Uncached::new(Uring::new(arena.target()?), iomill::DEFAULT_DEPTH)),
+        Box::new(Uncached::new(Box::new(Uring::new(arena.target()?)), iomill::DEFAULT_DEPTH)),
     ];
     for flyer in flyers() {
         contenders.push(Box::new(Accesses::in_flight(&flyer, arena, &settings.options)?));

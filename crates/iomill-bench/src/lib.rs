@@ -22,5 +22,6 @@ pub mod warm;
 
 pub use iomill_contenders::{
     access, arena, asynchronous, cached, contender, creates, draw, flat, held, human, iomill, leftovers, loads,
-    machine, pattern, records, rivals, rounds, seen, small_writes, state, target, task, threads, traces, workload,
+    machine, pattern, records, rivals, rounds, seen, slots, small_writes, state, target, task, threads, traces,
+    workload,
 };

@@ -13,15 +13,15 @@ use crate::arena::{Arena, Shape};
 use crate::asynchronous::Flyer;
 use crate::bench::{Rivals, Stage};
 use crate::cached::{Accesses, WriteAt};
-use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, URING_BY_HAND};
+use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, UNCACHED, URING_BY_HAND};
 use crate::draw::Choice;
 use crate::held::{Held, Helper, Job};
 use crate::human;
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
 use crate::report::Report;
-use crate::rivals::Names;
 use crate::rivals::uring::Uring;
+use crate::rivals::{Bring, Names};
 use crate::rounds::{self, Measured, Turns, WARM_UP};
 use crate::small_writes::SmallWrites;
 use crate::task::Task;
@@ -69,7 +69,7 @@ pub enum What {
 }
 
 /// The rivals of cold reads.
-pub const COLD_RIVALS: Names = Names::own(&[URING_BY_HAND, PREAD, MMAP]);
+pub const COLD_RIVALS: Names = Names { own: &[URING_BY_HAND, PREAD, MMAP], brought: UNCACHED };
 /// The rivals of reads with a share of hits.
 pub const MIXED_RIVALS: Names = Names::own(&[PREAD, MMAP]);
 /// The rivals of small writes.
@@ -90,19 +90,20 @@ pub fn run(
     arena: Arena,
     what: &What,
     settings: &Settings,
+    bring: Option<&dyn Bring>,
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
     arena.measured(|arena| {
         check(settings)?;
-        settings.rivals.check(what.rivals(), None)?;
+        settings.rivals.check(what.rivals(), bring)?;
         match what {
             What::SmallWrites => small_writes(arena, settings, cancel, stage),
             What::Cold(choices) => {
                 let tasks: Vec<Access> = choices.iter().map(|&choice| Access { choice, ..settings.cold() }).collect();
-                accesses(arena, settings, &tasks, &settings.flyers, cancel, stage)
+                accesses(arena, settings, &tasks, (&settings.flyers, bring), cancel, stage)
             }
-            What::Mixed(percents) => accesses(arena, settings, &settings.mixed(percents), &[], cancel, stage),
+            What::Mixed(percents) => accesses(arena, settings, &settings.mixed(percents), (&[], None), cancel, stage),
         }
     })
 }
@@ -140,7 +141,7 @@ fn accesses(
     arena: &mut Arena,
     settings: &Settings,
     tasks: &[Access],
-    flyers: &[Flyer],
+    (flyers, bring): (&[Flyer], Option<&dyn Bring>),
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
@@ -160,7 +161,9 @@ fn accesses(
     }
     let compares = tasks.iter().any(reads_random_pages);
     if compares {
-        contenders.push(Box::new(Uncached::new(Uring::new(arena.target()?), settings.depth)));
+        contenders.push(Box::new(Uncached::new(Box::new(Uring::new(arena.target()?)), settings.depth)));
+        let brought = bring.map_or_else(Vec::new, |bring| bring.uncached(&target));
+        contenders.extend(brought.into_iter().map(|reader| Box::new(Uncached::new(reader, settings.depth)) as Box<_>));
     }
     for (name, mapped) in [(PREAD, false), (MMAP, true)] {
         let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
@@ -207,15 +210,14 @@ fn in_turns<T: Task>(
 }
 
 /// A contender that reads whole pages, all of them from drives, beside contenders that have a cache.
-#[derive(Debug)]
-pub(crate) struct Uncached<C> {
-    pub(crate) reader: C,
+pub(crate) struct Uncached {
+    pub(crate) reader: Box<dyn Contender>,
     /// I/Os in flight on each drive, for a reader that has several.
     pub(crate) depth: u32,
 }
 
-impl<C> Uncached<C> {
-    pub(crate) fn new(reader: C, depth: u32) -> Uncached<C> {
+impl Uncached {
+    pub(crate) fn new(reader: Box<dyn Contender>, depth: u32) -> Uncached {
         Uncached { reader, depth }
     }
 }
@@ -224,7 +226,7 @@ fn reads_random_pages(access: &Access) -> bool {
     access.choice == Choice::Uniform && access.op_bytes as usize == PAGE_BYTES && !access.writes()
 }
 
-impl<C: Contender> Contender<Access> for Uncached<C> {
+impl Contender<Access> for Uncached {
     fn name(&self) -> &'static str {
         self.reader.name()
     }

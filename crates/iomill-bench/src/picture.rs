@@ -126,9 +126,9 @@ fn from_drives(arena: &Arena, settings: &Settings) -> Result<Vec<Box<dyn Contend
     let mut contenders: Vec<Box<dyn Contender<Access>>> = vec![
         Box::new(Accesses::in_batches(arena, &settings.options)?),
         Box::new(Accesses::one_by_one(arena, &settings.options)?),
-        Box::new(Uncached::new(Uring::new(target.clone()), depth)),
-        Box::new(Uncached::new(Pread::new(target.clone(), Cache::Cold), depth)),
-        Box::new(Uncached::new(Mmap::new(target, Cache::Cold), depth)),
+        Box::new(Uncached::new(Box::new(Uring::new(target.clone())), depth)),
+        Box::new(Uncached::new(Box::new(Pread::new(target.clone(), Cache::Cold)), depth)),
+        Box::new(Uncached::new(Box::new(Mmap::new(target, Cache::Cold)), depth)),
     ];
     for flyer in Flyer::all().into_iter().filter(|flyer| flyer.name() == IOMILL_FUTURE_512) {
         contenders.push(Box::new(Accesses::in_flight(&flyer, arena, &settings.options)?));

@@ -103,7 +103,7 @@ fn from_drives(settings: &Settings, target: &Target) -> Vec<Box<dyn Contender<Ro
     let (path, options) = (&settings.path, &settings.options);
     let mut contenders: Vec<Box<dyn Contender<RowReads>>> = vec![
         Box::new(ReadRows::new(path.clone(), options.clone(), Cache::Held)),
-        Box::new(Uncached::new(Uring::new(target.clone()), settings.depth)),
+        Box::new(Uncached::new(Box::new(Uring::new(target.clone())), settings.depth)),
     ];
     for way in WAYS {
         let path = path.clone();
@@ -128,7 +128,7 @@ fn from_memory(settings: &Settings) -> Vec<Box<dyn Contender<RowReads>>> {
     ]
 }
 
-impl<C: Contender> Contender<RowReads> for Uncached<C> {
+impl Contender<RowReads> for Uncached {
     fn name(&self) -> &'static str {
         self.reader.name()
     }

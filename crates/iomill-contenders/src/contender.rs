@@ -86,6 +86,18 @@ pub const QUICK_CACHE: &str = "quick_cache";
 pub const MOKA: &str = "moka";
 /// The crate foyer as a cache of pages.
 pub const FOYER: &str = "foyer";
+/// Reads of the parts by the runtimes compio and monoio, each over rings of its own, with direct I/O; and by the files of the crate tokio, cold.
+pub const UNCACHED: &[&str] = &[
+    "compio-1",
+    "compio-64",
+    "compio-512",
+    "monoio-1",
+    "monoio-64",
+    "monoio-512",
+    "tokio-fs-1",
+    "tokio-fs-64",
+    "tokio-fs-512",
+];
 /// The files of the crate tokio.
 pub const TOKIO_FS: &str = "tokio-fs";
 /// `pwrite` through the page cache.

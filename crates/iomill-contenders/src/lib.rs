@@ -27,7 +27,7 @@ pub mod rivals;
 pub mod rounds;
 pub mod rows;
 pub mod seen;
-mod slots;
+pub mod slots;
 pub mod small_writes;
 pub mod soak;
 pub mod state;

@@ -13,7 +13,7 @@ use crate::threads::Count;
 use crate::workload::{Place, Workload};
 
 /// One operation in this many is timed.
-pub(crate) const TIMED_EVERY: u32 = 64;
+pub const TIMED_EVERY: u32 = 64;
 
 /// Buffers and state of the operations of one thread.
 #[derive(Debug)]

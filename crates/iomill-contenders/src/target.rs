@@ -186,7 +186,7 @@ impl Target {
     }
 
     /// Opens all parts.
-    pub(crate) fn open(&self, direct: bool, write: bool) -> Result<Vec<File>> {
+    pub fn open(&self, direct: bool, write: bool) -> Result<Vec<File>> {
         self.parts.iter().map(|part| open_part(&part.path, direct, write)).collect()
     }
 
@@ -213,7 +213,7 @@ impl Target {
     }
 
     /// Why cold reads cannot be shown to come from drives: the file system is in memory, or it does not report what it fetches.
-    pub(crate) fn why_not_cold(&self) -> Result<Option<String>> {
+    pub fn why_not_cold(&self) -> Result<Option<String>> {
         self.drop_cached()?;
         for (part, file) in self.parts.iter().zip(self.open(false, false)?) {
             advise(&file, &part.path, Advice::Random)?;

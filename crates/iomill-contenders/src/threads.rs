@@ -21,18 +21,22 @@ const TICK: Duration = Duration::from_millis(10);
 /// What one thread did.
 #[derive(Debug)]
 pub struct Count {
-    pub(crate) ops: u64,
-    pub(crate) bytes: u64,
+    /// Operations that have ended.
+    pub ops: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
     pub(crate) latency_ns: Histogram<u64>,
 }
 
 impl Count {
-    pub(crate) fn new() -> Result<Count> {
+    /// Nothing yet.
+    pub fn new() -> Result<Count> {
         Ok(Count { ops: 0, bytes: 0, latency_ns: latencies()? })
     }
 
+    /// Adds the latency of one operation.
     #[inline]
-    pub(crate) fn record(&mut self, latency: Duration) {
+    pub fn record(&mut self, latency: Duration) {
         self.latency_ns.saturating_record(latency.as_nanos() as u64);
     }
 }
@@ -119,7 +123,7 @@ pub fn run<W>(
 
 /// The same with the caller's own stop flag, for work that may outlive a borrow of a local one. Calls `ready` once, when all workers
 /// are set up and before the clock starts.
-pub(crate) fn run_told<W>(
+pub fn run_told<W>(
     stop: &AtomicBool,
     slice: &Slice<'_>,
     set_up: impl Fn(usize) -> Result<W> + Sync,

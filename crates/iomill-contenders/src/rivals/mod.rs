@@ -36,6 +36,9 @@ pub trait Bring: Debug + Sync {
     /// Stores of small files, in a directory.
     fn files(&self, directory: &Path) -> Vec<Box<dyn Contender<FileWork>>>;
 
+    /// Reads of single pages of the parts by other runtimes, past all caches or cold.
+    fn uncached(&self, target: &Target) -> Vec<Box<dyn Contender>>;
+
     /// iomill's futures on other runtimes than this crate's loop.
     fn flyers(&self) -> Vec<Flyer>;
 }

@@ -6,7 +6,7 @@
 //! 2. An armed descriptor reports what was there before (`epoll` looks when it is armed), so no end is missed.
 //! 3. What no descriptor tells of, the reaper takes a turn of again and again, with a pause between (`take`).
 //! 4. What a runtime drives, the reaper takes a turn of from time to time (`back_up`): the runtime may have nothing to do with it any more.
-//!    Where other operations wait for something, it listens as well (rule 4 of `shared`).
+//!    Where operations outside of it wait, it listens as well (`arm`; rule 4 of `shared`).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -32,6 +32,9 @@ const WAKE: u64 = u64::MAX;
 const BACK_UP: Duration = Duration::from_millis(5);
 const BACK_UP_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: BACK_UP.as_nanos() as _ };
 
+/// A cell that was idle so many times in a row has no such turns any more. Until then a slow reader does not have to wake this thread.
+const IDLE_MAX: u32 = 200;
+
 /// Most events of one look.
 const EVENTS: usize = 64;
 
@@ -55,8 +58,8 @@ pub(super) struct Shared {
     known: Mutex<Vec<Arc<SharedCell>>>,
     /// Those with a turn that is due (rule 3).
     due: Mutex<Vec<Arc<SharedCell>>>,
-    /// Those that have their turns from time to time (rule 4).
-    backed_up: Mutex<Vec<Arc<SharedCell>>>,
+    /// Those that have their turns from time to time (rule 4), and how often in a row they were found idle.
+    backed_up: Mutex<Vec<(Arc<SharedCell>, u32)>>,
 }
 
 impl Reaper {
@@ -103,8 +106,9 @@ impl Reaper {
 impl Watch for Shared {
     fn watch(&self, cell: &Arc<SharedCell>) {
         #[cfg(feature = "tokio")]
-        if super::tokio_task::drive(cell) {
-            return;
+        if super::tokio_task::is_driven_here(cell) {
+            // That runtime may go on with something else.
+            return self.back_up(cell);
         }
         self.arm(cell);
     }
@@ -129,10 +133,9 @@ impl Watch for Shared {
 
     /// Rule 4.
     fn back_up(&self, cell: &Arc<SharedCell>) {
-        // AcqRel: as in `arm`.
-        if !cell.backed_up.swap(true, Ordering::AcqRel) {
+        if cell.backup.ask() {
             let mut cells = lock(&self.backed_up);
-            cells.push(Arc::clone(cell));
+            cells.push((Arc::clone(cell), 0));
             if cells.len() == 1 {
                 self.event.set();
             }
@@ -191,12 +194,15 @@ impl Shared {
         }
     }
 
-    /// Rule 4. Those that are not idle come into `backed_up` again.
+    /// Rule 4.
     fn turn_backed_up(&self) {
-        for cell in std::mem::take(&mut *lock(&self.backed_up)) {
-            cell.backed_up.store(false, Ordering::Release);
-            cell.leave();
-        }
+        let mut cells = std::mem::take(&mut *lock(&self.backed_up));
+        cells.retain_mut(|(cell, idle)| {
+            cell.turn();
+            *idle = if cell.is_idle() { *idle + 1 } else { 0 };
+            *idle < IDLE_MAX || !cell.backup.end(|| cell.is_idle())
+        });
+        lock(&self.backed_up).append(&mut cells);
     }
 
     /// Sleeps until there are events, and adds the cells that have some.

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 
@@ -14,13 +15,14 @@ use tokio::runtime::{Handle, Id};
 use super::contexts::engine_failed;
 use crate::error::{Error, Result};
 use crate::sys::event::Event;
+use crate::sys::process::PerProcess;
 
 /// The runtimes that drive. A panic leaves it as it is, so it is used after one.
-static RUNTIMES: RwLock<Vec<Id>> = RwLock::new(Vec::new());
+static RUNTIMES: PerProcess<RwLock<Vec<Id>>> = PerProcess::empty();
 
 /// Has a runtime of tokio wait for drives itself, beside its sockets and timers. Otherwise a thread of iomill waits for them and wakes the
-/// runtime, which costs more than the read itself. It holds for the futures of all arrays and plain files that are polled on the runtime's
-/// threads, until the runtime ends. Call it once, at the start:
+/// runtime, which costs more than the read itself. It holds for the futures of all arrays and plain files that begin and are polled on the
+/// runtime's threads, until the runtime ends. While the runtime does something else, an end may come 5 ms late. Call it once, at the start:
 ///
 /// ```no_run
 /// # async fn main_of_a_program() -> iomill::Result<()> {
@@ -30,7 +32,8 @@ static RUNTIMES: RwLock<Vec<Id>> = RwLock::new(Vec::new());
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] for a runtime without I/O, and [`Error::Engine`] if the system gives no event descriptor.
+/// [`Error::Invalid`] for a runtime without I/O, and [`Error::Engine`] if the system gives no event descriptor. Tokio tells of a runtime without
+/// I/O by a panic only. This call catches it, which a program that aborts at panics cannot.
 pub fn drive_by_tokio(runtime: &Handle) -> Result<()> {
     if drives(runtime) {
         return Ok(());
@@ -66,14 +69,14 @@ struct Listed(Id);
 
 impl Listed {
     fn new(id: Id) -> Listed {
-        RUNTIMES.write().unwrap_or_else(PoisonError::into_inner).push(id);
+        RUNTIMES.get().write().unwrap_or_else(PoisonError::into_inner).push(id);
         Listed(id)
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        let mut runtimes = RUNTIMES.write().unwrap_or_else(PoisonError::into_inner);
+        let mut runtimes = RUNTIMES.get().write().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = runtimes.iter().position(|id| *id == self.0) {
             runtimes.swap_remove(place);
         }
@@ -82,19 +85,18 @@ impl Drop for Listed {
 
 /// What a cell has of its driver.
 #[derive(Default)]
-pub struct Driver(Mutex<Option<Registered>>);
+pub struct Driver {
+    /// Whether there is one. Changes under the lock.
+    is_there: AtomicBool,
+    registered: Mutex<Option<Registered>>,
+}
 
 /// A cell's descriptors in a runtime's reactor.
 pub(super) struct Registered {
+    runtime: Id,
     descriptors: Vec<AsyncFd<Descriptor>>,
     /// Wakes the driver's task.
     waker: Option<Waker>,
-}
-
-impl Registered {
-    pub(super) fn new(descriptors: Vec<AsyncFd<Descriptor>>) -> Registered {
-        Registered { descriptors, waker: None }
-    }
 }
 
 /// A descriptor that the cell's context keeps open (rule 3).
@@ -108,18 +110,52 @@ impl AsRawFd for Descriptor {
 
 /// Whether a runtime drives.
 pub(super) fn drives(runtime: &Handle) -> bool {
-    RUNTIMES.read().unwrap_or_else(PoisonError::into_inner).contains(&runtime.id())
+    RUNTIMES.get().read().unwrap_or_else(PoisonError::into_inner).contains(&runtime.id())
 }
 
 impl Driver {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Registered>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether there is a driver.
+    pub fn is_there(&self) -> bool {
+        self.is_there.load(Ordering::Acquire)
     }
 
-    /// Ends the driver (rule 3), if there is one.
+    /// The runtime of the driver.
+    pub(super) fn runtime(&self) -> Option<Id> {
+        if self.is_there() { self.lock().as_ref().map(|registered| registered.runtime) } else { None }
+    }
+
+    /// Has `register` put the descriptors into the reactor of the calling thread's runtime, which is `runtime`, unless there is a driver. Whether
+    /// it did.
+    pub(super) fn begin(
+        &self,
+        runtime: &Handle,
+        register: impl FnOnce() -> Option<io::Result<Vec<AsyncFd<Descriptor>>>>,
+    ) -> bool {
+        let mut registered = self.lock();
+        if registered.is_some() {
+            return false;
+        }
+        let Some(Ok(descriptors)) = register() else { return false };
+        *registered = Some(Registered { runtime: runtime.id(), descriptors, waker: None });
+        self.is_there.store(true, Ordering::Release);
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Registered>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the driver, if there is one.
     pub(super) fn end(&self) {
-        let registered = self.lock().take();
-        if let Some(waker) = registered.and_then(|Registered { waker, .. }| waker) {
+        let mut registered = self.lock();
+        let waker = registered.take().and_then(|Registered { descriptors, waker, .. }| {
+            // Rule 3.
+            drop(descriptors);
+            waker
+        });
+        self.is_there.store(false, Ordering::Release);
+        drop(registered);
+        if let Some(waker) = waker {
             waker.wake();
         }
     }
@@ -128,7 +164,7 @@ impl Driver {
     /// `context` is woken when one is.
     pub(super) fn look(&self, context: &mut Context<'_>) -> Option<bool> {
         let mut registered = self.lock();
-        let Registered { descriptors, waker } = registered.as_mut()?;
+        let Registered { descriptors, waker, .. } = registered.as_mut()?;
         let mut is_ready = false;
         for descriptor in descriptors {
             match descriptor.poll_read_ready(context) {

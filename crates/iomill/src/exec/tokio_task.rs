@@ -1,9 +1,10 @@
 //! The tasks by which runtimes of tokio take the turns of shared contexts. A task waits for the descriptors of a context in the runtime's own
-//! reactor. So an I/O that the runtime waits for wakes no other thread. Non-goals: what happens while a runtime polls nothing; the reaper sees
-//! to that.
+//! reactor. So an I/O that the runtime waits for wakes no other thread. Non-goals: what happens while a runtime polls nothing. The reaper sees
+//! to that (its rule 4).
 //!
 //! Rules:
-//! 1. A cell has a driver from the first poll on a thread of a runtime that drives, until that runtime or the array ends.
+//! 1. A cell has a driver from the first poll on a thread of a runtime that drives, until that runtime or the array ends. A poll elsewhere
+//!    relies on the reaper, because that runtime may poll nothing meanwhile.
 //! 2. The driver makes a descriptor unready before it takes the turn. So what comes later makes it ready again.
 //! 3. A driver's descriptors leave the runtime's reactor under the driver's lock, before the context closes them.
 
@@ -17,33 +18,28 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 
 use super::cell::SharedCell;
-use super::tokio::{Registered, drives, register};
-use crate::sys::sync::Ordering;
+use super::tokio::{drives, register};
 
-/// Rule 1: sees to it that a cell has a driver. `false` if the calling thread's runtime does not drive.
-pub fn drive(cell: &Arc<SharedCell>) -> bool {
-    if cell.is_driven.load(Ordering::Acquire) {
-        return true;
-    }
+/// Rule 1: whether the calling thread's runtime drives the cell. It begins to, if it drives and no other runtime does.
+pub fn is_driven_here(cell: &Arc<SharedCell>) -> bool {
     let Ok(runtime) = Handle::try_current() else { return false };
-    drives(&runtime) && begin(cell, &runtime)
+    match cell.driver.runtime() {
+        Some(driving) => driving == runtime.id(),
+        None => drives(&runtime) && begin(cell, &runtime),
+    }
 }
 
-/// Begins a driver on the calling thread's runtime. `false` if the system refuses.
+/// Begins a driver on the calling thread's runtime. `false` if the system refuses, or if another thread was faster.
 fn begin(cell: &Arc<SharedCell>, runtime: &Handle) -> bool {
-    let mut driver = cell.driver.lock();
-    if driver.is_none() {
-        // SAFETY: the context is there, and `clear` ends the driver before the context is dropped (rule 3).
-        let register = |&fd: &RawFd| unsafe { register(fd) };
-        let registered = cell.while_open(|fds| fds.iter().map(register).collect::<io::Result<Vec<_>>>());
-        let Some(Ok(descriptors)) = registered else { return false };
-        *driver = Some(Registered::new(descriptors));
-        cell.is_driven.store(true, Ordering::Release);
-        drop(driver);
-        // A runtime that is ending drops the task here and now.
-        runtime.spawn(Driving { cell: Arc::clone(cell), has_more: false });
+    // SAFETY: the context is there, and `clear` ends the driver before the context is dropped (rule 3).
+    let register = |&fd: &RawFd| unsafe { register(fd) };
+    let registered = || cell.while_open(|fds| fds.iter().map(register).collect::<io::Result<Vec<_>>>());
+    if !cell.driver.begin(runtime, registered) {
+        return false;
     }
-    cell.is_driven.load(Ordering::Acquire)
+    // A runtime that is ending drops the task here and now.
+    runtime.spawn(Driving { cell: Arc::clone(cell), has_more: false });
+    cell.driver.is_there()
 }
 
 /// The task of a driver.
@@ -77,7 +73,6 @@ impl Drop for Driving {
     fn drop(&mut self) {
         if self.cell.is_here() {
             self.cell.driver.end();
-            self.cell.is_driven.store(false, Ordering::Release);
             self.cell.arm();
         }
     }

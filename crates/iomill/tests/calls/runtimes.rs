@@ -95,6 +95,74 @@ fn reads_outlive_their_runtime() {
     }
 }
 
+/// A call that hangs fails.
+fn in_time<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (ended, ends) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || drop(ended.send(call())));
+    match ends.recv_timeout(Duration::from_secs(60)) {
+        Ok(result) => {
+            thread.join().unwrap();
+            result
+        }
+        Err(error) => panic!("it hangs, or panics: {error}"),
+    }
+}
+
+fn read_elsewhere(file: &File, pages: std::ops::Range<u64>) {
+    for page in pages {
+        let read = crate::executor::block_on(file.read(page * PAGE as u64 + 5, 50));
+        assert_eq!(read.unwrap(), [page as u8; 50]);
+    }
+}
+
+/// The thread's context has a driver, and that runtime polls nothing: it is idle, it is not running, or its task waits in another executor.
+#[test]
+fn reads_end_while_their_runtime_does_something_else() {
+    for runtime in runtimes() {
+        in_time(move || {
+            let (_root, array, file) = site();
+            runtime.block_on(reads_in_turn(file.clone(), 0..8));
+            read_elsewhere(&file, 8..16);
+            {
+                let _entered = runtime.enter();
+                read_elsewhere(&file, 16..24);
+                assert_eq!(iomill::block_on(file.read(24 * PAGE as u64, 1)).unwrap().unwrap(), [24]);
+            }
+            let nested = file.clone();
+            runtime.block_on(async { tokio::spawn(async move { read_elsewhere(&nested, 25..30) }).await.unwrap() });
+            // A read that the runtime began goes to a thread for which the runtime waits.
+            let mut moved = file.read(30 * PAGE as u64 + 1, 2);
+            runtime.block_on(async {
+                let polled = tokio::time::timeout(Duration::ZERO, &mut moved).await;
+                if polled.is_err() {
+                    let read = std::thread::spawn(move || iomill::block_on(moved).unwrap().unwrap());
+                    assert_eq!(read.join().unwrap(), [30; 2]);
+                }
+            });
+            drop(file);
+            array.close().unwrap();
+        });
+    }
+}
+
+/// A thread takes the context of a thread of a runtime that has ended, and another runtime begins there.
+#[test]
+fn a_context_outlives_its_runtime() {
+    let (_root, array, file) = site();
+    for pages in [0..8, 8..16] {
+        for (runtime, offset) in runtimes().into_iter().zip([0, 16]) {
+            let (file, pages) = (file.clone(), pages.start + offset..pages.end + offset);
+            in_time(move || {
+                runtime.block_on(reads_in_turn(file.clone(), pages.clone()));
+                drop(runtime);
+                read_elsewhere(&file, 32 + pages.start..32 + pages.end);
+            });
+        }
+    }
+    drop(file);
+    array.close().unwrap();
+}
+
 #[test]
 fn a_runtime_without_io_is_refused() {
     let runtime = Builder::new_current_thread().build().unwrap();

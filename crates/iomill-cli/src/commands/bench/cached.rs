@@ -145,7 +145,7 @@ pub(super) fn helper() -> Result<Helper> {
 fn limited(context: &Context<'_>, what: &What, settings: &limited::Settings, turns: &BenchTurns) -> Result<Report> {
     let interrupt = Interrupt::install()?;
     let arena = named_or_fresh(context, turns.rounds.times.place.dir())?;
-    progress(context, &interrupt, |stage| limited::run(arena, what, settings, interrupt.flag(), stage))
+    progress(context, &interrupt, |stage| limited::run(arena, what, settings, context.bring, interrupt.flag(), stage))
 }
 
 pub fn soak(context: &Context<'_>, arguments: &BenchSoak) -> Result<Answer> {
