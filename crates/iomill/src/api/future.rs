@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::exec::{pools, promise};
 use crate::file::split::{Extent, extents};
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Owned, Requester, Unread, with_room};
-use crate::pager::{Failed, IoBuffer, IoBytes, OpenFile, Outcome, PageReading, Span};
+use crate::pager::{Failed, IoBuffer, IoBytes, Kept, OpenFile, Outcome, PageReading, Span};
 use crate::sys::thread::Raised;
 
 pub use crate::pager::batch::Request;
@@ -160,19 +160,20 @@ impl File {
         needed: Option<usize>,
         ranges: impl Iterator<Item = (u64, usize)>,
     ) -> Transfer<B> {
-        let memory = bytes.bytes();
-        let checked = check_sizes(needed, memory.len(), "bytes").and_then(|()| self.here());
+        let checked = check_sizes(needed, bytes.bytes().len(), "bytes").and_then(|()| self.here());
         let file = match checked {
             Ok(file) => file,
             Err(error) => return Transfer::failed(error, bytes),
         };
+        let mut bytes = Kept::new(bytes);
+        let memory = bytes.get().bytes();
         // Writes only read the memory.
         let writes: Vec<Extent> =
             extents(ranges, memory.cast::<u8>().cast_mut()).filter(|extent| extent.len > 0).collect();
         let within =
             writes.iter().try_for_each(|write| file.state.file.range_end(write.offset, write.len as u64).map(drop));
         if let Err(error) = within {
-            return Transfer::failed(error, bytes);
+            return Transfer::failed(error, bytes.into_inner());
         }
         // SAFETY: the extents are in the memory of `bytes`, which is as `IoBytes` promises.
         let owned = unsafe { Owned::new(bytes, Unread::default(), Some(writes)) };
@@ -229,18 +230,19 @@ impl File {
     /// within the file.
     pub(super) fn begin_gather<B: IoBuffer>(
         &self,
-        mut out: B,
+        out: B,
         ranges: impl Iterator<Item = (u64, usize)>,
         check: impl Fn() -> Result<()>,
     ) -> Transfer<B> {
         if let Err(error) = self.state.exec().check_open().and_then(|()| check()) {
             return Transfer::failed(error, out);
         }
-        let reads = extents(ranges, out.memory().cast());
+        let mut out = Kept::new(out);
+        let reads = extents(ranges, out.get().memory().cast());
         // SAFETY: the memory is the buffer's, and as long as the ranges.
         let unread = unsafe { Unread::new(&self.state, reads) };
         if unread.is_empty() {
-            return Transfer::now(Ok(out));
+            return Transfer::now(Ok(out.into_inner()));
         }
         // SAFETY: the extents are in the memory of `out`, which is as `IoBuffer` promises.
         self.begin_transfer(unsafe { Owned::new(out, unread, None) })

@@ -48,6 +48,8 @@ pub struct SharedCell {
     unsent: AtomicU32,
     /// Batches of one piece in a row. Changes under the lock.
     alone: AtomicU32,
+    /// Turns so far, but modulo 2^32. Changes under the lock.
+    turns: AtomicU32,
     /// Whether the watcher listens. Only the watcher clears it.
     pub armed: AtomicBool,
     /// Whether the watcher takes turns without being told of ends. Only the watcher clears it.
@@ -105,6 +107,8 @@ impl std::fmt::Debug for SharedCell {
 pub struct Common {
     /// Threads and operations that wait for other operations (rule 4).
     waiting: AtomicU32,
+    /// How often one of them began to wait, modulo 2^32.
+    waits: AtomicU32,
     /// Cells that no thread has. `None` after the array has been closed.
     free: Mutex<Option<Vec<Arc<SharedCell>>>>,
     /// Set before the first cell is used. A simulation has none.
@@ -113,7 +117,12 @@ pub struct Common {
 
 impl Default for Common {
     fn default() -> Common {
-        Common { waiting: AtomicU32::new(0), free: Mutex::new(Some(Vec::new())), watcher: OnceLock::new() }
+        Common {
+            waiting: AtomicU32::new(0),
+            waits: AtomicU32::new(0),
+            free: Mutex::new(Some(Vec::new())),
+            watcher: OnceLock::new(),
+        }
     }
 }
 
@@ -143,7 +152,8 @@ impl Common {
     /// Notes that the caller is about to wait for other operations.
     pub fn begin_wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the fence in `is_awaited`.
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the fences in `is_awaited` and `is_awaited_since`.
         fence(Ordering::SeqCst);
         Waiting(self)
     }
@@ -170,6 +180,18 @@ impl Common {
         fence(Ordering::SeqCst);
         self.waiting.load(Ordering::Relaxed) > 0
     }
+
+    /// How often something began to wait.
+    fn waits(&self) -> u32 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Whether something began to wait since `waits` was that (rule 4).
+    fn is_awaited_since(&self, waits: u32) -> bool {
+        // As in `is_awaited`.
+        fence(Ordering::SeqCst);
+        self.waits() != waits
+    }
 }
 
 impl SharedCell {
@@ -184,6 +206,7 @@ impl SharedCell {
             unfinished: AtomicU32::new(0),
             unsent: AtomicU32::new(0),
             alone: AtomicU32::new(0),
+            turns: AtomicU32::new(0),
             armed: AtomicBool::new(false),
             due: AtomicBool::new(false),
             backup: Backup::default(),
@@ -248,6 +271,7 @@ impl SharedCell {
         advance: impl Fn(&mut SharedContext, &mut Vec<Ended>) -> Left,
     ) -> Left {
         let Some(context) = &mut *guard else { return Left::default() };
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let unsent = self.unsent.load(Ordering::Relaxed);
         if unsent > 0 {
             let alone = if unsent > 1 { 0 } else { self.alone.load(Ordering::Relaxed) % TRY_EVERY + 1 };
@@ -262,6 +286,11 @@ impl SharedCell {
             collecting.add(&mut ended);
         }
         left
+    }
+
+    /// Changes with each turn.
+    pub fn turns(&self) -> u32 {
+        self.turns.load(Ordering::Relaxed)
     }
 
     /// Whether calls that may wait should wait before they begin more.
@@ -285,8 +314,13 @@ impl SharedCell {
         self.descriptors.iter().map(|&fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Takes the pieces of a share, of which there is at least one. If `may_wait`, they may wait for others until a poll or another
-    /// operation takes a turn. Else this takes one.
+    /// For `push`, before the operation takes what others could wait for.
+    pub fn waits(&self) -> u32 {
+        self.common.waits()
+    }
+
+    /// Takes the pieces of a share, of which there is at least one. With `waits` from before they may wait for others until a poll or another
+    /// operation takes a turn, unless something waits since. Else this takes one.
     ///
     /// # Safety
     /// As for [`SharedContext::push`].
@@ -295,7 +329,7 @@ impl SharedCell {
         owner: Arc<dyn Owner>,
         span: (*const u8, usize),
         pieces: impl Iterator<Item = (u16, Piece)>,
-        may_wait: bool,
+        waits: Option<u32>,
     ) -> Result<()> {
         let mut guard = lock(&self.context);
         let Some(context) = &mut *guard else { return Err(Error::Closed) };
@@ -305,12 +339,15 @@ impl SharedCell {
         let pushed = unsafe { context.push(&self.regions, owner, span, pieces) };
         let unsent = self.unsent.load(Ordering::Relaxed) + pushed;
         self.unsent.store(unsent, Ordering::Relaxed);
-        let is_awaited = self.common.is_awaited();
-        if !may_wait || unsent >= BATCH_PIECES || is_awaited {
+        let is_awaited = match waits {
+            Some(before) => self.common.is_awaited_since(before),
+            None => self.common.is_awaited(),
+        };
+        if waits.is_none() || unsent >= BATCH_PIECES || is_awaited {
             self.turn_in(guard, SharedContext::turn);
         }
         if is_awaited {
-            self.arm();
+            self.arm_or_back_up();
         }
         Ok(())
     }
@@ -339,9 +376,9 @@ impl SharedCell {
         self.watch();
     }
 
-    /// The reaper has taken a turn.
-    pub fn end_turn_of_reaper(self: &Arc<Self>) {
-        if !self.has_driver() || self.common.is_awaited() {
+    /// Has the watcher see to the next turn, but not at each end where a runtime does: it mostly does, and at once.
+    pub fn arm_or_back_up(self: &Arc<Self>) {
+        if !self.has_driver() {
             self.arm();
         } else if !self.is_idle()
             && let Some(watcher) = self.common.watcher.get()
@@ -484,6 +521,28 @@ mod models {
             let is_seen = leaving.join().unwrap();
             assert!(sees || is_seen);
             drop(waiting);
+        });
+    }
+
+    /// The same for a thread that looks only for what began to wait since it took a page, which the other found taken.
+    ///
+    /// Seen to fail without either fence, and if the thread counts the waits after it took the page.
+    #[test]
+    fn loom_what_waits_for_a_page_is_seen_by_the_thread_that_took_it() {
+        model(|| {
+            let shared = loom::sync::Arc::new((Common::default(), AtomicU32::new(0), Mutex::new(false)));
+            let theirs = loom::sync::Arc::clone(&shared);
+            let taking = loom::thread::spawn(move || {
+                let waits = theirs.0.waits();
+                *lock(&theirs.2) = true;
+                theirs.1.fetch_add(1, Ordering::Relaxed);
+                theirs.0.is_awaited_since(waits)
+            });
+            let is_taken = *lock(&shared.2);
+            let _waiting = is_taken.then(|| shared.0.begin_wait());
+            let sees = shared.1.load(Ordering::Relaxed) > 0;
+            let is_seen = taking.join().unwrap();
+            assert!(!is_taken || sees || is_seen);
         });
     }
 

@@ -232,7 +232,7 @@ impl<'a> Io<'a> {
         }
         let flight = Flight::new(sink);
         // SAFETY: the caller's promise.
-        unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within.span(), pieces.into_iter(), false) }?;
+        unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within.span(), pieces.into_iter(), None) }?;
         Ok(Ok(landing(Some(flight))))
     }
 

@@ -5,8 +5,8 @@
 //! 1. A cell is armed once, until the reaper has taken its turn. Then the reaper arms it again if something is left.
 //! 2. An armed descriptor reports what was there before (`epoll` looks when it is armed), so no end is missed.
 //! 3. What no descriptor tells of, the reaper takes a turn of again and again, with a pause between (`take`).
-//! 4. What a runtime drives, the reaper takes a turn of from time to time (`back_up`): the runtime may have nothing to do with it any more.
-//!    Where operations outside of it wait, it listens as well (`arm`; rule 4 of `shared`).
+//! 4. What a runtime drives, the reaper looks at from time to time (`back_up`), and takes a turn if no other thread did: the runtime may have
+//!    something else to do. Where a future is polled elsewhere, it listens as well (`arm`).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -58,8 +58,17 @@ pub(super) struct Shared {
     known: Mutex<Vec<Arc<SharedCell>>>,
     /// Those with a turn that is due (rule 3).
     due: Mutex<Vec<Arc<SharedCell>>>,
-    /// Those that have their turns from time to time (rule 4), and how often in a row they were found idle.
-    backed_up: Mutex<Vec<(Arc<SharedCell>, u32)>>,
+    /// Those that have their turns from time to time (rule 4).
+    backed_up: Mutex<Vec<BackedUp>>,
+}
+
+/// A cell that has turns from time to time, where no other thread takes them.
+struct BackedUp {
+    cell: Arc<SharedCell>,
+    /// Its turns at the last look.
+    turns: u32,
+    /// How often in a row it was found idle.
+    idle: u32,
 }
 
 impl Reaper {
@@ -135,7 +144,7 @@ impl Watch for Shared {
     fn back_up(&self, cell: &Arc<SharedCell>) {
         if cell.backup.ask() {
             let mut cells = lock(&self.backed_up);
-            cells.push((Arc::clone(cell), 0));
+            cells.push(BackedUp { cell: Arc::clone(cell), turns: cell.turns(), idle: 0 });
             if cells.len() == 1 {
                 self.event.set();
             }
@@ -185,7 +194,7 @@ impl Shared {
             for cell in cells.iter().chain(&due) {
                 cell.armed.store(false, Ordering::Release);
                 cell.turn();
-                cell.end_turn_of_reaper();
+                cell.arm_or_back_up();
             }
             if backed_up_at.elapsed() >= BACK_UP {
                 self.turn_backed_up();
@@ -197,8 +206,11 @@ impl Shared {
     /// Rule 4.
     fn turn_backed_up(&self) {
         let mut cells = std::mem::take(&mut *lock(&self.backed_up));
-        cells.retain_mut(|(cell, idle)| {
-            cell.turn();
+        cells.retain_mut(|BackedUp { cell, turns, idle }| {
+            if *turns == cell.turns() && !cell.is_idle() {
+                cell.turn();
+            }
+            *turns = cell.turns();
             *idle = if cell.is_idle() { *idle + 1 } else { 0 };
             *idle < IDLE_MAX || !cell.backup.end(|| cell.is_idle())
         });

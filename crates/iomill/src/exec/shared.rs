@@ -11,7 +11,8 @@
 //!    context, by a task of a runtime that drives, or by the reaper, which sleeps on the descriptors of all contexts that are armed.
 //! 4. A thread or an operation that must wait for another operation first counts itself (`Waiting`), and then looks for contexts with
 //!    something unfinished. It takes their turns, or arms them. A thread that leaves pieces unsent, or unwatched, counts them first, and then
-//!    looks for those that wait. So one of the two sees the other, and nothing unfinished is left alone.
+//!    looks for those that wait, or for those that began to since it took its pages. So one of the two sees the other, and nothing unfinished
+//!    is left alone.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl SharedCells {
             if cell.is_unsent() {
                 cell.turn();
             }
-            cell.arm();
+            cell.arm_or_back_up();
         }
     }
 

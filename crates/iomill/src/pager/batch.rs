@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::io_buffer::{Failed, IoBuffer, Outcome};
+use super::io_buffer::{Failed, IoBuffer, Kept, Outcome};
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::{Span, spans};
 use crate::drive::Class;
@@ -170,61 +170,73 @@ impl Requester {
     }
 
     /// Begins a batch. Its outcome goes to `done`. An error means that nothing has begun, and `done` gets no outcome.
-    pub fn begin(self, mut batch: Batch, done: BatchReceiver<Buffers>) -> Result<()> {
-        let prepare = move |this: &Requester, done: &mut BatchReceiver<Buffers>| {
-            this.prepare(&mut batch, done).map_err(|error| Failed::new(error, None))
+    pub fn begin(self, batch: Batch, done: BatchReceiver<Buffers>) -> Result<()> {
+        self.begin_with(batch, done).map_err(Error::from)
+    }
+
+    /// Begins to move bytes between a file and a buffer of the caller, as `begin`.
+    pub fn begin_owned<K: Send + 'static>(
+        self,
+        owned: Owned<K>,
+        done: BatchReceiver<K>,
+    ) -> std::result::Result<(), Failed<K>> {
+        self.begin_with(Some(owned), done)
+    }
+
+    /// Begins to read into a buffer of the caller as far as the file goes, as `begin`. The outcome has the number of bytes.
+    pub fn begin_up_to_end<B: IoBuffer>(
+        self,
+        buffer: B,
+        offset: u64,
+        done: BatchReceiver<(B, usize)>,
+    ) -> std::result::Result<(), Failed<(B, usize)>> {
+        self.begin_with(UpToEnd { buffer: Some(Kept::new((buffer, 0))), offset }, done)
+    }
+
+    /// Starts what `work` prepares. If that is nothing, it prepares again on a callback thread, and then errors go to `done`. Lets go of the
+    /// file before anything can end: the code that hears of the end may close it.
+    fn begin_with<K: Send + 'static>(
+        self,
+        mut work: impl Prepare<K>,
+        mut done: BatchReceiver<K>,
+    ) -> std::result::Result<(), Failed<K>> {
+        let begun = match work.prepare(&self, &mut done) {
+            Ok(None) => self.file.exec().callbacks.get_ready().map(|()| None),
+            prepared => prepared,
         };
-        self.begin_by(done, prepare).map_err(Error::from)
-    }
-
-    /// Prepares a batch, and takes `done`. `None` if that needs a wait that is forbidden here.
-    fn prepare(&self, batch: &mut Batch, done: &mut BatchReceiver<Buffers>) -> Result<Option<Prepared<Buffers>>> {
-        let write_end = batch.write_end(&self.file)?;
-        let ranges = batch.writes().map(|(offset, len)| offset..offset + len);
-        let Some(entered) = self.enter_for(batch.is_write().then_some(write_end), ranges)? else { return Ok(None) };
-        batch.fit(&self.file)?;
-        // Here the caller still sees an error of starting the drive threads.
-        self.file.exec().get_ready()?;
-        let (buffers, reads, writes) = memory_of(std::mem::take(&mut batch.requests))?;
-        // SAFETY: the memory is in `buffers`, on the heap, and `Prepared` has them.
-        let reads = unsafe { Unread::new(&self.file, reads.into_iter()) };
-        let moves = Moves { reads, writes, write_end, class: self.class };
-        let entered = EnteredFile::stay(entered, self.file.clone());
-        Ok(Some(Prepared { entered, buffers, moves, done: done.take() }))
-    }
-
-    /// Starts what `prepare` has prepared. If that is nothing, prepares it again on a callback thread, and then errors go to `done`. Lets go
-    /// of the file before anything can end: the code that hears of the end may close it.
-    fn begin_by<K, F>(self, mut done: BatchReceiver<K>, mut prepare: F) -> std::result::Result<(), Failed<K>>
-    where
-        K: Send + 'static,
-        F: FnMut(&Requester, &mut BatchReceiver<K>) -> std::result::Result<Option<Prepared<K>>, Failed<K>>
-            + Send
-            + 'static,
-    {
-        if let Some(prepared) = prepare(&self, &mut done).inspect_err(|_| done.forget())? {
-            drop((self, prepare));
-            prepared.start();
-            return Ok(());
-        }
-        let callbacks = Arc::clone(&self.file.exec().callbacks);
-        if let Err(error) = callbacks.get_ready() {
-            done.forget();
-            return Err(Failed::new(error, None));
-        }
-        callbacks.run(Box::new(move || {
-            let prepared = prepare(&self, &mut done);
-            drop((self, prepare));
-            match prepared {
-                Ok(Some(prepared)) => prepared.start(),
-                // No callback thread could take the job, so it ran in the waker.
-                Ok(None) => done.tell(Err(Failed::new(Error::BlockingCall { call: "what a waker begins" }, None))),
-                Err(failed) => done.tell(Err(failed)),
+        match begun {
+            Ok(Some(prepared)) => {
+                drop((self, work));
+                prepared.start();
             }
+            Ok(None) => self.begin_later(work, done),
+            Err(error) => {
+                done.forget();
+                return Err(Failed::new(error, work.give_back()));
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_later<K: Send + 'static>(self, mut work: impl Prepare<K>, mut done: BatchReceiver<K>) {
+        let callbacks = Arc::clone(&self.file.exec().callbacks);
+        callbacks.run(Box::new(move || {
+            let prepared = work.prepare(&self, &mut done);
+            drop(self);
+            let error = match prepared {
+                Ok(Some(prepared)) => {
+                    drop(work);
+                    prepared.start();
+                    return cell::leave_own();
+                }
+                // No callback thread could take the job, so it ran in the waker.
+                Ok(None) => Error::BlockingCall { call: "what a waker begins" },
+                Err(error) => error,
+            };
+            done.tell(Err(Failed::new(error, work.give_back())));
             // No poll of this thread follows.
             cell::leave_own();
         }));
-        Ok(())
     }
 
     /// Enters, and makes room for writes of ranges that end at `write_end`. `None` if that needs a wait that is forbidden in a waker.
@@ -244,78 +256,6 @@ impl Requester {
             return Ok(None);
         }
         Ok(file.reserve(end, ranges)?.then_some(entered))
-    }
-
-    /// Begins to move bytes between a file and a buffer of the caller. An error means that nothing has begun, and `done` gets no outcome.
-    pub fn begin_owned<K: Send + 'static>(
-        self,
-        owned: Owned<K>,
-        done: BatchReceiver<K>,
-    ) -> std::result::Result<(), Failed<K>> {
-        let mut owned = Some(owned);
-        self.begin_by(done, move |this, done| match this.prepare_owned(&mut owned, done) {
-            Ok(prepared) => Ok(prepared),
-            Err(error) => Err(Failed::new(error, owned.take().map(|owned| owned.buffer))),
-        })
-    }
-
-    /// Prepares what a buffer of the caller is for, and takes it and `done`. `None` if that needs a wait that is forbidden here.
-    fn prepare_owned<K: Send + 'static>(
-        &self,
-        owned: &mut Option<Owned<K>>,
-        done: &mut BatchReceiver<K>,
-    ) -> Result<Option<Prepared<K>>> {
-        let Some(Owned { reads, writes, .. }) = owned else { unreachable!("a buffer is used once") };
-        let written = writes.as_deref().unwrap_or_default().iter();
-        let ranges = written.map(|extent| extent.offset..extent.offset + extent.len as u64);
-        let write_end = ranges.clone().map(|range| range.end).max().unwrap_or(0);
-        let Some(entered) = self.enter_for(writes.as_ref().map(|_| write_end), ranges)? else { return Ok(None) };
-        // The file may have shrunk before this was inside.
-        reads.check_within(&self.file)?;
-        // Here the caller still sees an error of starting the drive threads.
-        self.file.exec().get_ready()?;
-        let Some(Owned { buffer, reads, writes }) = owned.take() else { unreachable!("as above") };
-        let moves = Moves { reads, writes: writes.unwrap_or_default(), write_end, class: self.class };
-        let entered = EnteredFile::stay(entered, self.file.clone());
-        Ok(Some(Prepared { entered, buffers: buffer, moves, done: done.take() }))
-    }
-
-    /// Begins to read into a buffer of the caller as far as the file goes. The outcome has the number of bytes. An error means that nothing
-    /// has begun, and `done` gets no outcome.
-    pub fn begin_up_to_end<B: IoBuffer>(
-        self,
-        buffer: B,
-        offset: u64,
-        done: BatchReceiver<(B, usize)>,
-    ) -> std::result::Result<(), Failed<(B, usize)>> {
-        let mut buffer = Some(buffer);
-        self.begin_by(done, move |this, done| match this.prepare_up_to_end(&mut buffer, offset, done) {
-            Ok(prepared) => Ok(prepared),
-            Err(error) => Err(Failed::new(error, buffer.take().map(|buffer| (buffer, 0)))),
-        })
-    }
-
-    /// As `prepare_owned`.
-    fn prepare_up_to_end<B: IoBuffer>(
-        &self,
-        buffer: &mut Option<B>,
-        offset: u64,
-        done: &mut BatchReceiver<(B, usize)>,
-    ) -> Result<Option<Prepared<(B, usize)>>> {
-        let file = &self.file.file;
-        let Some(entered) = self.enter_for(None, std::iter::empty())? else { return Ok(None) };
-        self.file.exec().get_ready()?;
-        let memory = buffer.as_mut().map(IoBuffer::memory);
-        let Some(memory) = memory else { unreachable!("a buffer is used once") };
-        file.range_end(offset, memory.len() as u64)?;
-        let len = file.len().saturating_sub(offset).min(memory.len() as u64) as usize;
-        let read = Extent { offset, len, buf: memory.cast() };
-        // SAFETY: the memory is the buffer's, which `Prepared` has.
-        let reads = unsafe { Unread::new(&self.file, (len > 0).then_some(read).into_iter()) };
-        let Some(buffer) = buffer.take() else { unreachable!("as above") };
-        let moves = Moves { reads, writes: Vec::new(), write_end: 0, class: self.class };
-        let entered = EnteredFile::stay(entered, self.file.clone());
-        Ok(Some(Prepared { entered, buffers: (buffer, len), moves, done: done.take() }))
     }
 
     /// Whether all drives have room now for the pieces that the requests may need.
@@ -353,11 +293,100 @@ impl Requester {
     }
 }
 
+/// What an operation needs before its I/O.
+trait Prepare<K: Send + 'static>: Send + 'static {
+    /// Enters the file, and takes the buffers and `done`. `None` if that needs a wait that is forbidden here. Then it may be called again, as after
+    /// an error.
+    fn prepare(&mut self, by: &Requester, done: &mut BatchReceiver<K>) -> Result<Option<Prepared<K>>>;
+
+    /// The caller's buffer, unless it was taken.
+    fn give_back(self) -> Option<K>;
+}
+
+impl Prepare<Buffers> for Batch {
+    fn prepare(&mut self, by: &Requester, done: &mut BatchReceiver<Buffers>) -> Result<Option<Prepared<Buffers>>> {
+        let file = &by.file;
+        let write_end = self.write_end(file)?;
+        let ranges = self.writes().map(|(offset, len)| offset..offset + len);
+        let Some(entered) = by.enter_for(self.is_write().then_some(write_end), ranges)? else { return Ok(None) };
+        self.fit(file)?;
+        // Here the caller still sees an error of starting the drive threads.
+        file.exec().get_ready()?;
+        let (buffers, reads, writes) = memory_of(std::mem::take(&mut self.requests))?;
+        // SAFETY: the memory is in `buffers`, on the heap, and `Prepared` has them.
+        let reads = unsafe { Unread::new(file, reads.into_iter()) };
+        let moves = Moves { reads, writes, write_end, class: by.class };
+        let entered = EnteredFile::stay(entered, file.clone());
+        Ok(Some(Prepared { entered, buffers: Kept::new(buffers), moves, done: done.take() }))
+    }
+
+    /// A batch gives its buffers only with its outcome.
+    fn give_back(self) -> Option<Buffers> {
+        None
+    }
+}
+
+impl<K: Send + 'static> Prepare<K> for Option<Owned<K>> {
+    fn prepare(&mut self, by: &Requester, done: &mut BatchReceiver<K>) -> Result<Option<Prepared<K>>> {
+        let Some(Owned { reads, writes, .. }) = self else { unreachable!("a buffer is used once") };
+        let written = writes.as_deref().unwrap_or_default().iter();
+        let ranges = written.map(|extent| extent.offset..extent.offset + extent.len as u64);
+        let write_end = ranges.clone().map(|range| range.end).max().unwrap_or(0);
+        let Some(entered) = by.enter_for(writes.as_ref().map(|_| write_end), ranges)? else { return Ok(None) };
+        // The file may have shrunk before this was inside.
+        reads.check_within(&by.file)?;
+        // As for a batch.
+        by.file.exec().get_ready()?;
+        let Some(Owned { buffer, reads, writes }) = self.take() else { unreachable!("as above") };
+        let moves = Moves { reads, writes: writes.unwrap_or_default(), write_end, class: by.class };
+        let entered = EnteredFile::stay(entered, by.file.clone());
+        Ok(Some(Prepared { entered, buffers: buffer, moves, done: done.take() }))
+    }
+
+    fn give_back(self) -> Option<K> {
+        self.map(|owned| owned.buffer.into_inner())
+    }
+}
+
+/// A read as far as the file goes.
+struct UpToEnd<B> {
+    /// The buffer, and how much of it is read. `None` after it was taken.
+    buffer: Option<Kept<(B, usize)>>,
+    offset: u64,
+}
+
+impl<B: IoBuffer> Prepare<(B, usize)> for UpToEnd<B> {
+    fn prepare(
+        &mut self,
+        by: &Requester,
+        done: &mut BatchReceiver<(B, usize)>,
+    ) -> Result<Option<Prepared<(B, usize)>>> {
+        let file = &by.file.file;
+        let Some(entered) = by.enter_for(None, std::iter::empty())? else { return Ok(None) };
+        by.file.exec().get_ready()?;
+        let Some((buffer, read)) = self.buffer.as_mut().map(Kept::get) else { unreachable!("a buffer is used once") };
+        let memory = buffer.memory();
+        file.range_end(self.offset, memory.len() as u64)?;
+        *read = file.len().saturating_sub(self.offset).min(memory.len() as u64) as usize;
+        let extent = Extent { offset: self.offset, len: *read, buf: memory.cast() };
+        // SAFETY: the memory is the buffer's, which `Prepared` has.
+        let reads = unsafe { Unread::new(&by.file, (extent.len > 0).then_some(extent).into_iter()) };
+        let Some(buffers) = self.buffer.take() else { unreachable!("as above") };
+        let moves = Moves { reads, writes: Vec::new(), write_end: 0, class: by.class };
+        let entered = EnteredFile::stay(entered, by.file.clone());
+        Ok(Some(Prepared { entered, buffers, moves, done: done.take() }))
+    }
+
+    fn give_back(self) -> Option<(B, usize)> {
+        self.buffer.map(Kept::into_inner)
+    }
+}
+
 /// A batch that is inside the gate, before its I/O begins.
 struct Prepared<K: Send + 'static> {
     entered: EnteredFile,
     /// The memory of all that `moves` moves. It stays where it is when this is moved.
-    buffers: K,
+    buffers: Kept<K>,
     moves: Moves,
     done: BatchReceiver<K>,
 }
@@ -367,15 +396,15 @@ impl<K: Send + 'static> Prepared<K> {
     fn start(self) {
         let Prepared { entered, buffers, moves, done } = self;
         if moves.is_empty() {
-            return entered.leave(move || done.tell(Ok(buffers)));
+            return entered.leave(move || done.tell(Ok(buffers.into_inner())));
         }
         let (exec, is_polled) = (Arc::clone(entered.exec()), done.is_polled());
         let operation = async move {
             // SAFETY: the memory is that of `buffers`, which are dropped after this has ended or was dropped.
             let ran = unsafe { moves.run(&entered).await };
             let outcome = match ran {
-                Ok(()) => Ok(buffers),
-                Err(error) => Err(Failed::new(error, Some(buffers))),
+                Ok(()) => Ok(buffers.into_inner()),
+                Err(error) => Err(Failed::new(error, Some(buffers.into_inner()))),
             };
             entered.leave(move || done.tell(outcome));
         };
@@ -385,7 +414,7 @@ impl<K: Send + 'static> Prepared<K> {
 
 /// A buffer of the caller, and what moves between it and a file.
 pub struct Owned<K> {
-    buffer: K,
+    buffer: Kept<K>,
     reads: Unread,
     /// `None` if this is no write.
     writes: Option<Vec<Extent>>,
@@ -394,7 +423,7 @@ pub struct Owned<K> {
 impl<K> Owned<K> {
     /// # Safety
     /// The memory of `reads` and `writes` is the buffer's, stays where it is when the buffer is moved, and is there until the buffer is dropped.
-    pub unsafe fn new(buffer: K, reads: Unread, writes: Option<Vec<Extent>>) -> Owned<K> {
+    pub unsafe fn new(buffer: Kept<K>, reads: Unread, writes: Option<Vec<Extent>>) -> Owned<K> {
         Owned { buffer, reads, writes }
     }
 }

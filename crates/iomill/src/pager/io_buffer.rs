@@ -5,10 +5,12 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::mem::{ManuallyDrop, MaybeUninit};
 
 use crate::error::Error;
 
-/// Memory that a write owns until it has ended.
+/// Memory that a write owns until it has ended. If the future was dropped before, the thread that brings the end drops the buffer: any thread of
+/// the program that uses iomill. So its `drop` must wait for nothing.
 ///
 /// # Safety
 /// `bytes` tells the same each time until the value is dropped, also after the value has been moved. The bytes there are initialised, and do not
@@ -18,7 +20,7 @@ pub unsafe trait IoBytes: Send + 'static {
     fn bytes(&self) -> *const [u8];
 }
 
-/// Memory that a read owns until it has ended.
+/// Memory that a read owns until it has ended. It is dropped as [`IoBytes`] says.
 ///
 /// # Safety
 /// `memory` tells the same each time until the value is dropped, also after the value has been moved. It is the memory that `bytes` tells of. The
@@ -26,6 +28,36 @@ pub unsafe trait IoBytes: Send + 'static {
 pub unsafe trait IoBuffer: IoBytes {
     /// The memory.
     fn memory(&mut self) -> *mut [u8];
+}
+
+/// A buffer whose memory is in use. When a box moves, its owner claims its memory alone, and pointers into it are void. What moves in here claims
+/// nothing.
+pub struct Kept<B>(MaybeUninit<B>);
+
+impl<B> Kept<B> {
+    pub fn new(buffer: B) -> Kept<B> {
+        Kept(MaybeUninit::new(buffer))
+    }
+
+    /// The buffer. Pointers to its memory from before are void.
+    pub fn get(&mut self) -> &mut B {
+        // SAFETY: it is there until this is dropped.
+        unsafe { self.0.assume_init_mut() }
+    }
+
+    /// Gives the buffer back. Its memory is not in use any more.
+    pub fn into_inner(self) -> B {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: it is there, and `this` is neither used nor dropped any more.
+        unsafe { this.0.assume_init_read() }
+    }
+}
+
+impl<B> Drop for Kept<B> {
+    fn drop(&mut self) {
+        // SAFETY: it is there, and nothing uses this any more.
+        unsafe { self.0.assume_init_drop() }
+    }
 }
 
 macro_rules! buffers_on_the_heap {

@@ -54,7 +54,7 @@ use nodes::{Remote, Spread};
 use numbers::{Drawn, Numbers};
 
 pub use in_place::{PinnedPage, PinnedRange};
-pub use io_buffer::{Failed, IoBuffer, IoBytes, Outcome};
+pub use io_buffer::{Failed, IoBuffer, IoBytes, Kept, Outcome};
 pub use open::{OpenFile, OpenRef};
 pub use open_files::OpenFiles;
 pub use owned::OwnedBytes;

@@ -13,7 +13,7 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::io_buffer::IoBuffer;
+use super::io_buffer::{IoBuffer, Kept};
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::Span;
 use super::{Paged, Pager};
@@ -49,7 +49,7 @@ pub struct PageRead<B> {
     /// `None` after the end.
     file: UnsafeCell<Option<EnteredFile>>,
     /// `None` after the result was taken.
-    buffer: UnsafeCell<Option<B>>,
+    buffer: UnsafeCell<Option<Kept<B>>>,
 }
 
 // SAFETY: what is in cells is reached by one thread at a time (rule 2), which hands it over by `state`. The fill and the span are descriptions
@@ -91,7 +91,7 @@ impl OpenFile {
     pub fn begin_page_read<B: IoBuffer>(
         file: &OpenRef,
         (offset, len): (u64, usize),
-        mut buffer: B,
+        buffer: B,
     ) -> std::result::Result<PageReading<B>, B> {
         let Some(entered) = Entered::try_enter(&file.file) else { return Err(buffer) };
         let cell = if file.file.is_list() { None } else { file.exec().own_cell() };
@@ -102,8 +102,10 @@ impl OpenFile {
             return Err(buffer);
         }
         let page = offset / PAGE_BYTES as u64;
-        let span = Span { page, within: within as u16, len: len as u16, buf: buffer.memory().cast() };
-        let Some(fill) = paged.begin_page(span) else { return Err(buffer) };
+        let mut buffer = Kept::new(buffer);
+        let span = Span { page, within: within as u16, len: len as u16, buf: buffer.get().memory().cast() };
+        let waits = cell.waits();
+        let Some(fill) = paged.begin_page(span) else { return Err(buffer.into_inner()) };
         if fill.came.is_pressed {
             file.note_pressed(paged, page);
         }
@@ -123,7 +125,7 @@ impl OpenFile {
         });
         let (owner, slabs) = (Arc::clone(&read) as Arc<dyn Owner>, (std::ptr::null(), 0));
         // SAFETY: the memory is a frame, which the fill owns, and the owner holds the fill and the file until its end (rule 1).
-        let pushed = unsafe { cell.push(owner, slabs, std::iter::once(piece), true) };
+        let pushed = unsafe { cell.push(owner, slabs, std::iter::once(piece), Some(waits)) };
         if let Err(error) = pushed {
             // The array is being closed, which waits for operations inside files; so this is not expected. Dropping `read` abandons the fill.
             // SAFETY: nothing else has `read`, because its share was not taken.
@@ -243,9 +245,10 @@ impl<B: IoBuffer> PageReading<B> {
                 *state = State::Taken;
                 drop(state);
                 // SAFETY: the read has ended, and this takes its result alone (rule 2).
-                Some(unsafe {
+                let (ended, buffer) = unsafe {
                     (std::mem::replace(&mut *self.read.ended.get(), Ok(())), (*self.read.buffer.get()).take())
-                })
+                };
+                Some((ended, buffer.map(Kept::into_inner)))
             }
             State::Taken => Some((Err(Error::invalid("a future", "polled again after it resolved")), None)),
         }
