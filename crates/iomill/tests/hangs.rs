@@ -14,6 +14,7 @@ mod hangs {
 }
 
 use std::future::Future;
+use std::io::{Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -566,4 +567,30 @@ fn a_callback_may_wait_for_the_last_operation_of_an_array() {
     hooks.reads.wait_for(1);
     hooks.reads.open();
     assert_eq!(told.recv_timeout(PATIENCE).expect("the callback waits for itself").unwrap(), PAGE as usize);
+}
+
+/// A thread moves a position and waits for a drive. A callback would wait for that thread.
+#[test]
+fn a_callback_does_not_wait_for_a_position() {
+    let rig = rig(1, Mode::Auto, 64);
+    let file = rig.file("x", 64);
+    file.read_at(&mut [0; 10], 0).unwrap();
+    (&file).seek(SeekFrom::Start(10 * PAGE)).unwrap();
+    rig.hooks.reads.shut();
+    let reading = thread::spawn({
+        let file = file.clone();
+        move || (&file).read_exact(&mut [0; 10]).map(|()| (&file).stream_position())
+    });
+    rig.hooks.reads.wait_for(1);
+    let (tell, told) = channel();
+    let calling = file.clone();
+    let callback = move |_| tell.send((&calling).stream_position()).unwrap();
+    file.submit(vec![Request::Read { offset: 0, len: 10 }], callback).unwrap();
+    let refused = told.recv_timeout(PATIENCE).expect("the callback waits");
+    rig.hooks.reads.open();
+    let error = refused.unwrap_err().downcast::<Error>().unwrap();
+    assert!(matches!(error, Error::BlockingCall { call: "seek" }), "{error}");
+    assert_eq!(reading.join().unwrap().unwrap().unwrap(), 10 * PAGE + 10);
+    file.close().unwrap();
+    ends("closing", move || rig.array.close().unwrap());
 }

@@ -111,6 +111,9 @@ impl AsyncCursor {
         if self.unread.is_empty() {
             if matches!(self.doing, Doing::Nothing) {
                 let file = self.file.here()?;
+                if self.position >= file.len() {
+                    return Poll::Ready(Ok(0));
+                }
                 // SAFETY: the caller's promise.
                 let read = unsafe { file.read_there(to, len, self.position) };
                 if read > 0 {

@@ -30,7 +30,7 @@ impl FileCursor {
 
 impl Read for FileCursor {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.file.read_at(buf, self.position)?;
+        let n = self.file.read_from(buf, self.position)?;
         self.position += n as u64;
         Ok(n)
     }
@@ -69,13 +69,18 @@ impl File {
     /// Fills `buf` from an offset in bytes on. A range past the end of the file is an error, with the kind
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) in [`std::io`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let read = self.read_at(buf, offset)?;
-        if read < buf.len() {
-            let (name, len) = (self.name(), buf.len());
-            let why = format!("{name:?} ends {read} bytes after offset {offset}, and {len} bytes were to be read");
+        if self.read_from(buf, offset)? < buf.len() {
+            let (name, file_len, len) = (self.name(), self.len(), buf.len());
+            let why = format!("{name:?} has {file_len} bytes, and {len} bytes from offset {offset} on were to be read");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
         }
         Ok(())
+    }
+
+    /// [`File::read_at`], but past the end there is nothing to read, however far that is.
+    fn read_from(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let file = self.here()?;
+        if offset >= file.len() { Ok(0) } else { file.read_at(buf, offset) }
     }
 
     /// [`File::write_at`] by the name that [`std::os::unix::fs::FileExt`] has for it: [`File::write_at`] writes all bytes.
@@ -89,16 +94,15 @@ impl File {
 /// the trait, as in `Read::read(&mut &file, buf)`.
 impl Read for &File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let file = self.here()?;
-        file.position().pass(|offset| file.read_at(buf, offset).map(|read| (read, offset + read as u64)))
+        self.position().pass("read", |offset| self.read_from(buf, offset).map(|read| (read, offset + read as u64)))
     }
 }
 
 /// Writes all of `bytes` at the position. They are durable after [`File::sync`], and [`flush`](Write::flush) does nothing.
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let file = self.here()?;
-        file.position().pass(|offset| file.write_at(bytes, offset).map(|()| (bytes.len(), offset + bytes.len() as u64)))
+        let end = |offset| offset + bytes.len() as u64;
+        self.position().pass("write", |offset| self.write_at(bytes, offset).map(|()| (bytes.len(), end(offset))))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -110,7 +114,7 @@ impl Write for &File {
 impl Seek for &File {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let file = self.here()?;
-        file.position().pass(|offset| sought(file, offset, to).map(|offset| (offset, offset)))
+        self.position().pass("seek", |offset| sought(file, offset, to).map(|offset| (offset, offset)))
     }
 }
 

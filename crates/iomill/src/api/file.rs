@@ -92,7 +92,6 @@ impl File {
         of_process(&self.handle.again, || {
             let file = origin.open(self.name())?;
             file.ahead().expect_as(self.ahead());
-            file.position().begin_at(self.position());
             Ok(file)
         })
     }

@@ -4,25 +4,36 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Result;
-use crate::sys::sync::{Mutex, lock};
+use crate::exec::pools::check_may_block;
+use crate::sys::process::PerProcess;
+use crate::sys::sync::{Mutex, lock, try_lock};
 
-/// The position that the clones of a handle share.
-#[derive(Debug, Default)]
+/// The position that the clones of a handle share. A forked child goes on from where its parent was.
+#[derive(Debug)]
 pub struct Position {
-    /// Held by the call that moves the position.
-    turn: Mutex<()>,
+    /// Held by the call that moves the position. A child has its own, because a thread of its parent may hold this.
+    turn: PerProcess<Mutex<()>>,
     offset: AtomicU64,
 }
 
-impl Position {
-    /// Begins where another position is. It takes no lock, for a forked child.
-    pub fn begin_at(&self, other: &Position) {
-        self.offset.store(other.offset.load(Ordering::Relaxed), Ordering::Relaxed);
+impl Default for Position {
+    fn default() -> Position {
+        Position { turn: PerProcess::empty(), offset: AtomicU64::new(0) }
     }
+}
 
-    /// Calls `step` with the position. It returns a result, and where the position is then.
-    pub fn pass<R>(&self, step: impl FnOnce(u64) -> Result<(R, u64)>) -> io::Result<R> {
-        let _turn = lock(&self.turn);
+impl Position {
+    /// Calls `step` with the position. It returns a result, and where the position is then. Where `call` must wait for another thread's, that is an
+    /// error in callbacks and wakers.
+    pub fn pass<R>(&self, call: &'static str, step: impl FnOnce(u64) -> Result<(R, u64)>) -> io::Result<R> {
+        let turn = self.turn.get();
+        let _turn = match try_lock(turn) {
+            Some(turn) => turn,
+            None => {
+                check_may_block(call)?;
+                lock(turn)
+            }
+        };
         let (result, offset) = step(self.offset.load(Ordering::Relaxed))?;
         self.offset.store(offset, Ordering::Relaxed);
         Ok(result)

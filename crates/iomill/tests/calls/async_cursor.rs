@@ -120,8 +120,7 @@ fn errors_come_once_and_move_nothing() {
         let error = cursor.write_all(&[1; 20]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         cursor.flush().await.unwrap();
-        // No file reaches so far.
-        assert_eq!(cursor.read(&mut [0; 9]).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(cursor.read(&mut [0; 9]).await.unwrap(), 0);
         // Its bytes are in the cache, but the array is closed.
         let mut byte = [0];
         cursor.seek(SeekFrom::Start(0)).await.unwrap();

@@ -42,7 +42,13 @@ fn a_range_past_the_end_is_told_apart() {
     let mut bytes = [0; 10];
     let error = file.read_exact_at(&mut bytes, 64 * PAGE as u64 - 9).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
-    assert!(error.to_string().contains("\"pages\" ends 9 bytes after"), "{error}");
+    assert!(error.to_string().contains("\"pages\" has 262144 bytes, and 10 bytes from offset 262135"), "{error}");
+    for offset in [64 * PAGE as u64, 1 << 53, u64::MAX - 1] {
+        assert_eq!(file.read_exact_at(&mut bytes, offset).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        let mut cursor = file.cursor();
+        cursor.seek(SeekFrom::Start(offset)).unwrap();
+        assert_eq!(cursor.read(&mut bytes).unwrap(), 0);
+    }
     file.write_all_at(&bytes, 64 * PAGE as u64 - 9).unwrap();
     file.read_exact_at(&mut bytes, 64 * PAGE as u64 - 9).unwrap();
 }
