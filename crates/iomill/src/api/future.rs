@@ -10,7 +10,7 @@ use super::file::{File, check_sizes, sum_of_lengths};
 use crate::drive::serve::begin_serving;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
-use crate::exec::{pools, promise};
+use crate::exec::{Within, pools, promise};
 use crate::file::split::{Extent, extents};
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Owned, Requester, Unread, with_room};
 use crate::pager::{Failed, IoBuffer, IoBytes, Kept, OpenFile, Outcome, PageReading, Span};
@@ -170,13 +170,13 @@ impl File {
         // Writes only read the memory.
         let writes: Vec<Extent> =
             extents(ranges, memory.cast::<u8>().cast_mut()).filter(|extent| extent.len > 0).collect();
-        let within =
+        let fits =
             writes.iter().try_for_each(|write| file.state.file.range_end(write.offset, write.len as u64).map(drop));
-        if let Err(error) = within {
+        if let Err(error) = fits {
             return Transfer::failed(error, bytes.into_inner());
         }
         // SAFETY: the extents are in the memory of `bytes`, which is as `IoBytes` promises.
-        let owned = unsafe { Owned::new(bytes, Unread::default(), Some(writes)) };
+        let owned = unsafe { Owned::new(bytes, within(memory), Unread::default(), Some(writes)) };
         file.begin_transfer(owned)
     }
 
@@ -238,14 +238,15 @@ impl File {
             return Transfer::failed(error, out);
         }
         let mut out = Kept::new(out);
-        let reads = extents(ranges, out.get().memory().cast());
+        let memory = out.get().memory();
+        let reads = extents(ranges, memory.cast());
         // SAFETY: the memory is the buffer's, and as long as the ranges.
         let unread = unsafe { Unread::new(&self.state, reads) };
         if unread.is_empty() {
             return Transfer::now(Ok(out.into_inner()));
         }
         // SAFETY: the extents are in the memory of `out`, which is as `IoBuffer` promises.
-        self.begin_transfer(unsafe { Owned::new(out, unread, None) })
+        self.begin_transfer(unsafe { Owned::new(out, within(memory), unread, None) })
     }
 
     fn begin_transfer<B: Send + 'static>(&self, owned: Owned<B>) -> Transfer<B> {
@@ -285,6 +286,11 @@ impl File {
             Err(error) => FutureState::now(Err(error)),
         }
     }
+}
+
+/// The memory of a buffer, for engines that know it.
+fn within(memory: *const [u8]) -> Within {
+    Within::new(memory.cast(), memory.len())
 }
 
 /// What a read within one page has come to.

@@ -186,7 +186,7 @@ impl Common {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Whether something began to wait since `waits` was that (rule 4).
+    /// Whether something began to wait since `waits` was that (rule 5).
     fn is_awaited_since(&self, waits: u32) -> bool {
         // As in `is_awaited`.
         fence(Ordering::SeqCst);
@@ -504,7 +504,7 @@ mod models {
     use super::*;
     use crate::sys::sync::model;
 
-    /// Of a thread that leaves something unfinished and an operation that begins to wait for it, one sees the other (rule 4).
+    /// Of a thread that leaves something unfinished and an operation that begins to wait for it, one sees the other (rules 4 and 5).
     ///
     /// Seen to fail without either fence.
     #[test]

@@ -1,4 +1,4 @@
-//! [`Reaper`]: a thread that takes the turns of shared contexts where no other thread does: it sleeps on the descriptors of those that are
+//! [`Reaper`]: a thread that takes the turns of shared contexts where no other thread does. It sleeps on the descriptors of those that are
 //! armed. An executor that has nothing to do sleeps elsewhere, and a wake from here is what ends that.
 //!
 //! Rules:

@@ -7,12 +7,12 @@
 //! Rules:
 //! 1. Whatever thread holds a context's lock takes its turn (`turn`): it starts what waits, and brings the ends of all operations.
 //! 2. The owners of what has ended are told without the lock: they may begin more I/O there.
-//! 3. A poll that leaves something unfinished sees to the next turn: by the executor's own wake, by `block_on`, which sleeps in the
-//!    context, by a task of a runtime that drives, or by the reaper, which sleeps on the descriptors of all contexts that are armed.
-//! 4. A thread or an operation that must wait for another operation first counts itself (`Waiting`), and then looks for contexts with
-//!    something unfinished. It takes their turns, or arms them. A thread that leaves pieces unsent, or unwatched, counts them first, and then
-//!    looks for those that wait, or for those that began to since it took its pages. So one of the two sees the other, and nothing unfinished
-//!    is left alone.
+//! 3. A poll that leaves something unfinished sees to the next turn. One of these takes it: `block_on`, which sleeps in the context; a task
+//!    of a runtime that drives; the reaper, which sleeps on the descriptors of all armed contexts.
+//! 4. A thread or an operation that must wait for another operation first counts itself (`Waiting`). Then it looks for contexts with
+//!    something unfinished, and takes their turns, or arms them.
+//! 5. A thread that leaves pieces unsent, or unwatched, counts them first. Then it looks for those that wait, or that began to since it took
+//!    its pages. So by 4 and 5 one of the two sees the other, and nothing unfinished is left alone.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -315,7 +315,7 @@ impl Prepare<Buffers> for Batch {
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut self.requests))?;
         // SAFETY: the memory is in `buffers`, on the heap, and `Prepared` has them.
         let reads = unsafe { Unread::new(file, reads.into_iter()) };
-        let moves = Moves { reads, writes, write_end, class: by.class };
+        let moves = Moves { within: Within::SLABS, reads, writes, write_end, class: by.class };
         let entered = EnteredFile::stay(entered, file.clone());
         Ok(Some(Prepared { entered, buffers: Kept::new(buffers), moves, done: done.take() }))
     }
@@ -337,8 +337,9 @@ impl<K: Send + 'static> Prepare<K> for Option<Owned<K>> {
         reads.check_within(&by.file)?;
         // As for a batch.
         by.file.exec().get_ready()?;
-        let Some(Owned { buffer, reads, writes }) = self.take() else { unreachable!("as above") };
-        let moves = Moves { reads, writes: writes.unwrap_or_default(), write_end, class: by.class };
+        let Some(Owned { buffer, within, reads, writes }) = self.take() else { unreachable!("as above") };
+        let writes = writes.unwrap_or_default();
+        let moves = Moves { within, reads, writes, write_end, class: by.class };
         let entered = EnteredFile::stay(entered, by.file.clone());
         Ok(Some(Prepared { entered, buffers: buffer, moves, done: done.take() }))
     }
@@ -372,7 +373,8 @@ impl<B: IoBuffer> Prepare<(B, usize)> for UpToEnd<B> {
         // SAFETY: the memory is the buffer's, which `Prepared` has.
         let reads = unsafe { Unread::new(&by.file, (extent.len > 0).then_some(extent).into_iter()) };
         let Some(buffers) = self.buffer.take() else { unreachable!("as above") };
-        let moves = Moves { reads, writes: Vec::new(), write_end: 0, class: by.class };
+        let within = Within::new(memory.cast(), memory.len());
+        let moves = Moves { within, reads, writes: Vec::new(), write_end: 0, class: by.class };
         let entered = EnteredFile::stay(entered, by.file.clone());
         Ok(Some(Prepared { entered, buffers, moves, done: done.take() }))
     }
@@ -415,6 +417,8 @@ impl<K: Send + 'static> Prepared<K> {
 /// A buffer of the caller, and what moves between it and a file.
 pub struct Owned<K> {
     buffer: Kept<K>,
+    /// The buffer's memory, or a part that has all that moves.
+    within: Within,
     reads: Unread,
     /// `None` if this is no write.
     writes: Option<Vec<Extent>>,
@@ -423,8 +427,8 @@ pub struct Owned<K> {
 impl<K> Owned<K> {
     /// # Safety
     /// The memory of `reads` and `writes` is the buffer's, stays where it is when the buffer is moved, and is there until the buffer is dropped.
-    pub unsafe fn new(buffer: Kept<K>, reads: Unread, writes: Option<Vec<Extent>>) -> Owned<K> {
-        Owned { buffer, reads, writes }
+    pub unsafe fn new(buffer: Kept<K>, within: Within, reads: Unread, writes: Option<Vec<Extent>>) -> Owned<K> {
+        Owned { buffer, within, reads, writes }
     }
 }
 
@@ -468,6 +472,8 @@ impl Unread {
 
 /// The transfers of a batch, when its memory is there.
 struct Moves {
+    /// Memory that may be registered with engines, and has all that moves; or none.
+    within: Within,
     reads: Unread,
     writes: Vec<Extent>,
     write_end: u64,
@@ -482,7 +488,7 @@ impl Moves {
     /// # Safety
     /// The memory of all extents is valid until this has ended or is dropped. Nothing else touches memory that is read into.
     async unsafe fn run(self, file: &OpenFile) -> Result<()> {
-        let Moves { reads: Unread { extents, spans: missing }, writes, write_end, class } = self;
+        let Moves { within, reads: Unread { extents, spans: missing }, writes, write_end, class } = self;
         let io = file.exec().spawned(class);
         let turn = WriteTurn::begin(&file.file, write_end, file.paged.is_none());
         // SAFETY: the caller's promise, for all of them.
@@ -490,7 +496,7 @@ impl Moves {
             match &file.paged {
                 None => {
                     let (reads, writes) = (extents.into_iter(), writes.into_iter());
-                    file.file.transfer(&io, class, Within::SLABS, reads, writes).await?;
+                    file.file.transfer(&io, class, within, reads, writes).await?;
                 }
                 Some(paged) => {
                     let writes = writes.into_iter().flat_map(spans).collect();

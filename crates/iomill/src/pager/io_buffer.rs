@@ -30,8 +30,8 @@ pub unsafe trait IoBuffer: IoBytes {
     fn memory(&mut self) -> *mut [u8];
 }
 
-/// A buffer whose memory is in use. When a box moves, its owner claims its memory alone, and pointers into it are void. What moves in here claims
-/// nothing.
+/// A buffer with memory in use. When a box moves, its owner claims the box's memory alone, and pointers into it are void. What moves in here
+/// claims nothing.
 pub struct Kept<B>(MaybeUninit<B>);
 
 impl<B> Kept<B> {
