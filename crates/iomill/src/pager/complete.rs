@@ -184,11 +184,16 @@ impl OpenFile {
         class: Class,
     ) -> Result<()> {
         count_written(paged, &writes);
-        let lists = usize::from(!reads.is_empty()) + usize::from(!writes.is_empty());
+        if reads.is_empty() || writes.is_empty() {
+            let (want, spans) = if writes.is_empty() { (Want::Read, reads) } else { (Want::Write, writes) };
+            // SAFETY: the caller's promise.
+            return unsafe { self.complete(io, paged, want, spans, class) }.await.map(drop);
+        }
+        // In boxes, because an operation has room for all that it may wait for, and most do not wait for two lists.
         // SAFETY: the caller's promise.
-        let read = unsafe { self.complete_beside(io, paged, Want::Read, reads, class, lists) };
+        let read = Box::pin(unsafe { self.complete_beside(io, paged, Want::Read, reads, class, 2) });
         // SAFETY: the caller's promise.
-        let write = unsafe { self.complete_beside(io, paged, Want::Write, writes, class, lists) };
+        let write = Box::pin(unsafe { self.complete_beside(io, paged, Want::Write, writes, class, 2) });
         let (read, written) = both(read, write).await;
         read.and(written).map(drop)
     }
@@ -232,12 +237,12 @@ impl OpenFile {
             return Ok(false);
         }
         let pages: Vec<u64> = full.iter().map(|span| span.page).collect();
-        let (mut any, _reported_by_their_handles) = self.make_room(io, paged, &pages).await;
+        let (mut any, _reported_by_their_handles) = Box::pin(self.make_room(io, paged, &pages)).await;
         if !any {
             // A page may itself be in its set, without a free frame beside it, because pins have all others. It goes past the cache only
             // when it is clean. If its flush fails, that is an error of this write.
             for page in pages {
-                any |= self.flush_page(io, paged, page).await?;
+                any |= Box::pin(self.flush_page(io, paged, page)).await?;
             }
         }
         Ok(any)

@@ -154,8 +154,15 @@ impl OpenFile {
     /// Flushes the sets of some pages, or leaves them to the flusher. The caller has no unfinished fills (rule 4 of the cache).
     pub(super) async fn note_dirty(&self, io: &Io<'_>, paged: &Paged, op: Op, over: &Over) {
         if op == Op::Read {
-            return self.note_dirty_for_later(paged, over);
+            self.note_dirty_for_later(paged, over);
+        } else if !(over.many.is_empty() && over.pressed.is_empty()) {
+            // In a box, because an operation has room for all that it may wait for, and few wait for this.
+            Box::pin(self.flush_over(io, paged, over)).await;
         }
+    }
+
+    /// The same for a call that writes.
+    async fn flush_over(&self, io: &Io<'_>, paged: &Paged, over: &Over) {
         // Pages that fail stay dirty, and each handle's next sync reports it (`writeback_errors`).
         if !over.pressed.is_empty() {
             let _later = self.flush_sets(io, paged, &over.pressed).await;

@@ -1,0 +1,339 @@
+//! A hundred thousand futures in flight from one thread, on four drives: what memory they take, and that each file, each drive and each class
+//! goes on while others bring more and more. A program of its own, because it counts what all threads allocate.
+//!
+//! For figures: `cargo test --release -p iomill --test many -- --nocapture`.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+#[macro_use]
+#[path = "forward/mod.rs"]
+mod forward;
+
+use std::alloc::{GlobalAlloc, Layout as Shape, System};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use fastrand::Rng;
+use iomill::engine::platform::{Choice, Platform};
+use iomill::engine::real::RealPlatform;
+use iomill::engine::{Completion, Engine, EngineConfig, EngineWake, IoRequest};
+use iomill::sys::fs::{DriveFs, Handle};
+use iomill::{Advice, Array, ArrayOptions, EngineKind, File, Layout};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+
+const PAGE: usize = 4096;
+const DRIVES: usize = 4;
+/// Of each file.
+const PAGES: u64 = 1024;
+const IN_FLIGHT: usize = 100_000;
+const RECORD_BYTES: usize = 100;
+
+/// What the library may allocate for a future in flight, beside the buffer that the future owns, in bytes.
+const BYTES_MAX: usize = 2560;
+
+/// How many later futures of the same drive and class may end before one does, without a cache. The kernel has up to 32 reads of a drive, and
+/// each may be the last of them. A thread that brings ends may be interrupted before it tells of them.
+const OVERTAKERS_MAX: usize = 8192;
+
+struct Counting;
+
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all of it is the system's allocator, and the count is beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, shape: Shape) -> *mut u8 {
+        BYTES.fetch_add(shape.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(shape) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, shape: Shape) {
+        BYTES.fetch_sub(shape.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, shape) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// The drives stop, and go on once: until then their engines keep what comes.
+#[derive(Debug)]
+struct Switch {
+    stopped: AtomicBool,
+    /// Readable when they go on.
+    going_on: OwnedFd,
+}
+
+impl Switch {
+    fn new() -> Arc<Switch> {
+        Arc::new(Switch { stopped: AtomicBool::new(false), going_on: eventfd(0, EventfdFlags::CLOEXEC).unwrap() })
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    fn go_on(&self) {
+        self.stopped.store(false, Ordering::Release);
+        rustix::io::write(&self.going_on, &1_u64.to_ne_bytes()).unwrap();
+    }
+}
+
+/// The machine, with drives that can stop.
+#[derive(Debug)]
+struct Stopping {
+    machine: RealPlatform,
+    switch: Arc<Switch>,
+}
+
+impl Platform for Stopping {
+    forward!(machine);
+    fn choose(&self, drive: &dyn DriveFs, probe: Handle, wish: Option<EngineKind>) -> io::Result<Choice> {
+        self.machine.choose(drive, probe, wish)
+    }
+    fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
+        let inner = self.machine.engine(kind, config)?;
+        let told = epoll::create(CreateFlags::CLOEXEC)?;
+        if let Some(descriptor) = inner.descriptor() {
+            // SAFETY: the engine's descriptor is open for as long as the engine.
+            epoll::add(&told, unsafe { BorrowedFd::borrow_raw(descriptor) }, EventData::new_u64(0), EventFlags::IN)?;
+        }
+        epoll::add(&told, &self.switch.going_on, EventData::new_u64(1), EventFlags::IN)?;
+        Ok(Box::new(StoppingEngine { inner, kept: Vec::new(), told, switch: Arc::clone(&self.switch) }))
+    }
+}
+
+struct StoppingEngine {
+    inner: Box<dyn Engine>,
+    /// What came while the drives were stopped.
+    kept: Vec<IoRequest>,
+    /// Readable when the engine has ends, or may send what it kept.
+    told: OwnedFd,
+    switch: Arc<Switch>,
+}
+
+impl Engine for StoppingEngine {
+    fn kind(&self) -> EngineKind {
+        self.inner.kind()
+    }
+    unsafe fn push(&mut self, requests: &[IoRequest]) {
+        if self.switch.stopped.load(Ordering::Acquire) {
+            self.kept.extend_from_slice(requests);
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.push(requests) };
+        }
+    }
+    fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        if self.kept.is_empty() {
+            return self.inner.wait(min, timeout, done);
+        }
+        if self.switch.stopped.load(Ordering::Acquire) {
+            // It returns early, and looks again when it is called again.
+            let pause = Duration::from_millis(1);
+            return self.inner.wait(min, Some(timeout.map_or(pause, |timeout| timeout.min(pause))), done);
+        }
+        // It stays readable, so it has told enough.
+        epoll::delete(&self.told, &self.switch.going_on)?;
+        // SAFETY: the promise of the caller of `push`, which holds until the completions.
+        unsafe { self.inner.push(&std::mem::take(&mut self.kept)) };
+        self.inner.wait(min, timeout, done)
+    }
+    fn waker(&self) -> Arc<dyn EngineWake> {
+        self.inner.waker()
+    }
+    fn descriptor(&self) -> Option<RawFd> {
+        self.inner.descriptor().map(|_| self.told.as_raw_fd())
+    }
+    fn forget(&mut self, key: u64) {
+        self.inner.forget(key);
+    }
+    unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.register(start, len) }
+    }
+    fn unregister(&mut self, region: u16) {
+        self.inner.unregister(region);
+    }
+}
+
+type Op = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The tasks that are to be polled, and the thread that polls them.
+struct Ready {
+    tasks: Mutex<VecDeque<usize>>,
+    thread: Thread,
+}
+
+struct TaskWaker(Arc<Ready>, usize);
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.tasks.lock().unwrap().push_back(self.1);
+        self.0.thread.unpark();
+    }
+}
+
+/// A future in flight.
+struct Task {
+    op: Op,
+    /// A file, or the same file in the background: the files first, then the background's.
+    queue: usize,
+    /// Which one of its queue it is, in the order in which they began.
+    number: usize,
+}
+
+/// One file on each drive, with or without a cache, and the same files as background handles.
+fn files(root: &tempfile::TempDir, platform: Stopping, cache_bytes: u64) -> (Array, Vec<File>) {
+    let drives: Vec<PathBuf> = (0..DRIVES).map(|n| root.path().join(n.to_string())).collect();
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    let array = ArrayOptions::new().cache_bytes(cache_bytes).platform(Arc::new(platform)).create(&drives).unwrap();
+    let pages: Vec<u8> = (0..PAGES).flat_map(|n| [n as u8; PAGE]).collect();
+    let file = |drive: usize| {
+        let layout = Layout::striping().drives([drive as u16]);
+        let file = array.create_file(&format!("on {drive}"), layout).unwrap();
+        file.write_at(&pages, 0).unwrap();
+        file.sync().unwrap();
+        file.advise(.., Advice::Random).unwrap();
+        file
+    };
+    let mut files: Vec<File> = (0..DRIVES).map(file).collect();
+    files.extend_from_within(..);
+    files[DRIVES..].iter_mut().for_each(|file| *file = file.background());
+    (array, files)
+}
+
+/// What was in flight, and what has ended.
+struct Flight {
+    tasks: Vec<Option<Task>>,
+    ready: Arc<Ready>,
+    rng: Rng,
+    /// How many of each queue began.
+    begun: Vec<usize>,
+    /// Of each queue: how many ended.
+    ended: Vec<usize>,
+    /// Of each queue: which ones ended, until all before them have.
+    ends: Vec<Vec<bool>>,
+    /// Of each queue: the first that has not ended.
+    oldest: Vec<usize>,
+    /// The most that overtook one.
+    overtakers_max: usize,
+}
+
+impl Flight {
+    fn new(queues: usize) -> Flight {
+        let ready = Arc::new(Ready { tasks: Mutex::default(), thread: thread::current() });
+        let zeroes = || vec![0; queues];
+        let (tasks, rng, ends) = (Vec::with_capacity(IN_FLIGHT), Rng::with_seed(7), vec![Vec::new(); queues]);
+        Flight { tasks, ready, rng, begun: zeroes(), ended: zeroes(), ends, oldest: zeroes(), overtakers_max: 0 }
+    }
+
+    /// Begins a read of a file as the task at `place`.
+    fn begin(&mut self, files: &[File], queue: usize, place: usize) {
+        let page = self.rng.u64(..PAGES);
+        let read = files[queue].read_at_async(vec![0; RECORD_BYTES], page * PAGE as u64 + 50);
+        let op: Op = Box::pin(async move { assert_eq!(read.await.unwrap().0, [page as u8; RECORD_BYTES]) });
+        let number = self.begun[queue];
+        self.begun[queue] += 1;
+        self.ends[queue].push(false);
+        self.tasks.resize_with(self.tasks.len().max(place + 1), || None);
+        self.tasks[place] = Some(Task { op, queue, number });
+        self.ready.tasks.lock().unwrap().push_back(place);
+    }
+
+    /// Polls the next task that is to be polled. Returns the queue and the place of one that has ended.
+    fn poll_next(&mut self) -> Option<(usize, usize)> {
+        let next = self.ready.tasks.lock().unwrap().pop_front();
+        let Some(place) = next else {
+            thread::park();
+            return None;
+        };
+        let task = self.tasks[place].as_mut()?;
+        let waker = Waker::from(Arc::new(TaskWaker(Arc::clone(&self.ready), place)));
+        if task.op.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            return None;
+        }
+        let Some(Task { queue, number, .. }) = self.tasks[place].take() else { unreachable!("it was polled") };
+        self.note_end(queue, number);
+        Some((queue, place))
+    }
+
+    fn note_end(&mut self, queue: usize, number: usize) {
+        self.ended[queue] += 1;
+        self.ends[queue][number] = true;
+        while self.ends[queue].get(self.oldest[queue]) == Some(&true) {
+            self.oldest[queue] += 1;
+        }
+        // All but those before the oldest have overtaken it.
+        self.overtakers_max = self.overtakers_max.max(self.ended[queue] - self.oldest[queue]);
+    }
+}
+
+/// All queues are full, and each gets at least a third of its share. Each end on the first drive brings one more read there, in the foreground, until the others have ended.
+fn run(cache_bytes: u64) {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let switch = Switch::new();
+    let platform = Stopping { machine: RealPlatform::default(), switch: Arc::clone(&switch) };
+    let (array, files) = files(&root, platform, cache_bytes);
+    switch.stop();
+    let mut flight = Flight::new(files.len());
+    let before = BYTES.load(Ordering::Relaxed);
+    for n in 0..IN_FLIGHT {
+        // One in eight is of the background.
+        let queue = n % DRIVES + if n / DRIVES % 8 == 7 { DRIVES } else { 0 };
+        flight.begin(&files, queue, n);
+    }
+    // Each is polled once, before any goes on. Some are hits.
+    let hits = (0..IN_FLIGHT).filter_map(|_| flight.poll_next()).count();
+    assert!(hits < IN_FLIGHT / 2, "{hits} are hits");
+    let of_all = (BYTES.load(Ordering::Relaxed) - before) / IN_FLIGHT;
+    let theirs = RECORD_BYTES + size_of::<Task>() + size_of::<Op>();
+    switch.go_on();
+    println!("cache of {cache_bytes} B: {of_all} B a future, {theirs} B of them are the buffer and the test's own");
+    assert!(of_all < BYTES_MAX + theirs, "{of_all} B a future");
+    let firsts = flight.begun.clone();
+    let is_over = |flight: &Flight| (1..files.len()).all(|queue| flight.oldest[queue] >= firsts[queue]);
+    let mut quarters = (1..4).map(|n| n * IN_FLIGHT / 4).peekable();
+    while !is_over(&flight) {
+        if let Some((queue, place)) = flight.poll_next() {
+            if queue == 0 {
+                flight.begin(&files, 0, place);
+            }
+        }
+        let all = flight.ended.iter().sum();
+        if quarters.next_if(|quarter| *quarter <= all).is_some() {
+            println!("of {all} that ended: {:?}", flight.ended);
+            let is_fair = |(ended, first): (&usize, &usize)| 3 * ended * IN_FLIGHT > first * all;
+            assert!(flight.ended.iter().zip(&firsts).all(is_fair), "{:?}", flight.ended);
+        }
+    }
+    println!("ended: {:?}, of which {firsts:?} were first; overtaken by {}", flight.ended, flight.overtakers_max);
+    // The first drive has the same share of the foreground's time as the others have, or less. The background's reads have ended by then.
+    assert!(flight.ended[0] < 4 * firsts[0], "{:?}", flight.ended);
+    // With a cache, futures that wait for the same page may find that it left the cache before they were polled. They read it again.
+    assert!(
+        cache_bytes > 0 || flight.overtakers_max < OVERTAKERS_MAX,
+        "one was overtaken by {}",
+        flight.overtakers_max
+    );
+    drop((flight, files));
+    array.close().unwrap();
+}
+
+#[test]
+fn many_futures_take_bounded_memory_and_starve_none() {
+    run(0);
+    run(4 << 20);
+}
