@@ -307,10 +307,8 @@ fn run(cache_bytes: u64) {
     let is_over = |flight: &Flight| (1..files.len()).all(|queue| flight.oldest[queue] >= firsts[queue]);
     let mut quarters = (1..4).map(|n| n * IN_FLIGHT / 4).peekable();
     while !is_over(&flight) {
-        if let Some((queue, place)) = flight.poll_next() {
-            if queue == 0 {
-                flight.begin(&files, 0, place);
-            }
+        if let Some((0, place)) = flight.poll_next() {
+            flight.begin(&files, 0, place);
         }
         let all = flight.ended.iter().sum();
         if quarters.next_if(|quarter| *quarter <= all).is_some() {

@@ -11,7 +11,7 @@ use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
 /// Workspaces of their own. Their `Cargo.toml` names their root files.
-const APART: [&str; 3] = ["fuzz", "python", "rivals"];
+const APART: [&str; 4] = ["examples/http-records", "fuzz", "python", "rivals"];
 
 /// The parts of such a `Cargo.toml` that name root files.
 #[derive(Deserialize)]
