@@ -83,14 +83,21 @@ impl File {
     /// [`File::read_at`] as a future, into a buffer that it owns meanwhile. The future resolves to the buffer and the number of bytes that were
     /// read: fewer than the buffer has only at the end of the file. It starts as [`File::read`] does. If the future is dropped, the read goes
     /// on, and the buffer is dropped after its end.
+    #[inline]
     pub fn read_at_async<B: IoBuffer>(&self, mut buf: B, offset: u64) -> ReadingAt<B> {
         let memory = buf.memory();
         let len = memory.len();
         // SAFETY: the memory is the buffer's, and nothing else has it.
-        if let Some(end) = unsafe { self.read_page(memory.cast(), len, offset) } {
-            self.passed_page(end);
-            return ReadingAt::now(Ok((buf, len)));
-        }
+        let Some(end) = (unsafe { self.read_page(memory.cast(), len, offset) }) else {
+            return self.read_any_async(buf, len, offset);
+        };
+        self.passed_page(end);
+        ReadingAt(ReadingAtState::Hit(Some(buf), len))
+    }
+
+    /// `read_at_async` for all ranges but those within one cached page.
+    #[inline(never)]
+    fn read_any_async<B: IoBuffer>(&self, buf: B, len: usize, offset: u64) -> ReadingAt<B> {
         let file = match self.here() {
             Ok(file) => file,
             Err(forked) => return ReadingAt::now(Err(Failed::new(forked, Some(buf)))),
@@ -355,6 +362,8 @@ pub struct ReadingAt<B: IoBuffer>(ReadingAtState<B>);
 
 #[derive(Debug)]
 enum ReadingAtState<B: IoBuffer> {
+    /// A hit, until it is taken.
+    Hit(Option<B>, usize),
     /// The outcome, until it is taken.
     Now(Option<std::result::Result<(B, usize), Failed<B>>>),
     /// A read within one page, with its length in bytes.
@@ -418,8 +427,21 @@ impl Future for Reading {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            ReadingState::Now(result) => Poll::Ready(result.take().unwrap_or_else(|| Err(polled_again()))),
+        if let ReadingState::Now(Some(_)) = &self.0
+            && let ReadingState::Now(Some(result)) = std::mem::replace(&mut self.0, ReadingState::Now(None))
+        {
+            return Poll::Ready(result);
+        }
+        self.0.poll_later(context)
+    }
+}
+
+impl ReadingState {
+    /// `poll` of what was no hit.
+    #[inline(never)]
+    fn poll_later(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<u8>>> {
+        match self {
+            ReadingState::Now(_) => Poll::Ready(Err(polled_again())),
             ReadingState::Page(reading, len) => match reading.poll(context) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready((Err(error), _)) => Poll::Ready(Err(error)),
@@ -438,8 +460,23 @@ impl Future for Reading {
 impl<B: IoBuffer> Future for ReadingAt<B> {
     type Output = std::result::Result<(B, usize), Failed<B>>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
+        if let ReadingAtState::Hit(buffer, len) = &mut self.0
+            && let Some(buffer) = buffer.take()
+        {
+            return Poll::Ready(Ok((buffer, *len)));
+        }
+        self.0.poll_later(context)
+    }
+}
+
+impl<B: IoBuffer> ReadingAtState<B> {
+    /// `poll` of what was no hit.
+    #[inline(never)]
+    fn poll_later(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<(B, usize), Failed<B>>> {
+        match self {
+            ReadingAtState::Hit(..) => Poll::Ready(Err(Failed::new(polled_again(), None))),
             ReadingAtState::Now(now) => Poll::Ready(taken(now)),
             ReadingAtState::Page(reading, len) => reading.poll(context).map(|ended| match ended {
                 (Ok(()), Some(buffer)) => Ok((buffer, *len)),

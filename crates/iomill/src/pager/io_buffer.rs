@@ -101,58 +101,56 @@ shared_bytes!(bytes::Bytes);
 pub type Outcome<K> = std::result::Result<K, Failed<K>>;
 
 /// An operation with a buffer of its own has failed. [`Error`] can be made from it, so `?` works where the buffer is not wanted.
-pub struct Failed<B> {
-    error: Error,
-    buffer: Option<B>,
-}
+pub struct Failed<B>(Box<(Error, Option<B>)>);
 
 impl<B> Failed<B> {
     pub(crate) fn new(error: Error, buffer: Option<B>) -> Failed<B> {
-        Failed { error, buffer }
+        Failed(Box::new((error, buffer)))
     }
 
     /// Why it has failed.
     pub fn error(&self) -> &Error {
-        &self.error
+        &self.0.0
     }
 
     /// Why it has failed, and the buffer. After a read any bytes in the buffer may have changed. There is no buffer after a panic inside the
     /// library, in a forked child, and if the future had resolved before.
     pub fn into_parts(self) -> (Error, Option<B>) {
-        (self.error, self.buffer)
+        *self.0
     }
 
     pub(crate) fn map<C>(self, change: impl FnOnce(B) -> C) -> Failed<C> {
-        Failed { error: self.error, buffer: self.buffer.map(change) }
+        let (error, buffer) = *self.0;
+        Failed::new(error, buffer.map(change))
     }
 }
 
 impl<B> From<Failed<B>> for Error {
     fn from(failed: Failed<B>) -> Error {
-        failed.error
+        failed.0.0
     }
 }
 
 impl<B> From<Failed<B>> for std::io::Error {
     fn from(failed: Failed<B>) -> std::io::Error {
-        failed.error.into()
+        failed.0.0.into()
     }
 }
 
 impl<B> fmt::Debug for Failed<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Failed").field("error", &self.error).finish_non_exhaustive()
+        f.debug_struct("Failed").field("error", self.error()).finish_non_exhaustive()
     }
 }
 
 impl<B> fmt::Display for Failed<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
+        self.error().fmt(f)
     }
 }
 
 impl<B> StdError for Failed<B> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.error.source()
+        self.error().source()
     }
 }
