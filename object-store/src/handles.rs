@@ -1,0 +1,143 @@
+//! [`Handles`]: files that stay open between calls. Opening a long file opens its parts, which takes longer than a read of bytes in memory.
+//! Non-goals: which version of a name is the right one. Its callers know that, and a handle of another version is never given out.
+//!
+//! A held handle keeps the space of a file that was deleted or replaced. So what a store changes it lets go of (`forget`), and each new handle
+//! looks whether the one that was used longest ago is still what its name means.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use iomill::File;
+
+/// Long files that are held open. Each one has a descriptor on each drive, and a process may often have 1,024.
+pub const HANDLES_DEFAULT: usize = 64;
+
+/// Up to this length a file of an array has no part of its own, so opening and closing it takes no call of the system.
+pub const SMALL_MAX_BYTES: u64 = 64 << 10;
+
+/// An open file. Closing a long one calls the system, and removes what a deleted one has. So the last holder leaves it to another thread.
+#[derive(Debug)]
+pub struct Handle(Option<File>);
+
+impl Handle {
+    pub fn new(file: File) -> Handle {
+        Handle(Some(file))
+    }
+}
+
+impl Deref for Handle {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        self.0.as_ref().expect("only the drop takes the file")
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let Some(file) = self.0.take() else { return };
+        if file.len() > SMALL_MAX_BYTES {
+            blocking::unblock(move || drop(file)).detach();
+        }
+    }
+}
+
+/// See the module. `V` tells the contents that a name has had apart.
+#[derive(Debug)]
+pub struct Handles<V> {
+    most: usize,
+    held: Mutex<Table<V>>,
+}
+
+#[derive(Debug)]
+struct Table<V> {
+    by_name: HashMap<String, Held<V>>,
+    /// Counts uses.
+    now: u64,
+}
+
+#[derive(Debug)]
+struct Held<V> {
+    version: V,
+    handle: Arc<Handle>,
+    used: u64,
+}
+
+impl<V: Copy> Table<V> {
+    /// The name that was used longest ago, and its version.
+    fn oldest(&self) -> Option<(String, V)> {
+        let (name, held) = self.by_name.iter().min_by_key(|(_, held)| held.used)?;
+        Some((name.clone(), held.version))
+    }
+}
+
+impl<V: Copy + PartialEq> Handles<V> {
+    pub fn new(most: usize) -> Handles<V> {
+        Handles { most, held: Mutex::new(Table { by_name: HashMap::new(), now: 0 }) }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table<V>> {
+        // No code that can panic runs with the table in two states.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handle of this version.
+    pub fn find(&self, name: &str, version: V) -> Option<Arc<Handle>> {
+        let mut table = self.table();
+        table.now += 1;
+        let now = table.now;
+        let held = table.by_name.get_mut(name).filter(|held| held.version == version)?;
+        held.used = now;
+        Some(Arc::clone(&held.handle))
+    }
+
+    /// Holds a handle, in the place of the one that was used longest ago if there are too many. `is_current` says whether a name still has a
+    /// version. It is asked after the handle is held, so a change that has come meanwhile is seen here or by `forget`.
+    pub fn hold(&self, name: &str, version: V, handle: &Arc<Handle>, is_current: impl Fn(&str, V) -> bool) {
+        if self.most == 0 {
+            return;
+        }
+        let mut left = Vec::new();
+        let oldest = {
+            let mut table = self.table();
+            table.now += 1;
+            let held = Held { version, handle: Arc::clone(handle), used: table.now };
+            left.extend(table.by_name.insert(name.to_owned(), held));
+            if table.by_name.len() > self.most {
+                let oldest = table.oldest().map(|(name, _)| name);
+                left.extend(oldest.and_then(|oldest| table.by_name.remove(&oldest)));
+            }
+            table.oldest()
+        };
+        drop(left);
+        let oldest = oldest.as_ref().map(|(name, version)| (name.as_str(), *version));
+        for (name, version) in oldest.into_iter().chain([(name, version)]) {
+            if !is_current(name, version) {
+                self.forget_version(name, version);
+            }
+        }
+    }
+
+    /// Lets go of a name whose content has changed.
+    pub fn forget(&self, name: &str) {
+        let left = self.table().by_name.remove(name);
+        drop(left);
+    }
+
+    fn forget_version(&self, name: &str, version: V) {
+        let mut table = self.table();
+        if table.by_name.get(name).is_some_and(|held| held.version == version) {
+            let left = table.by_name.remove(name);
+            drop(table);
+            drop(left);
+        }
+    }
+
+    #[cfg(test)]
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.table().by_name.keys().cloned().collect();
+        names.sort();
+        names
+    }
+}

@@ -1,0 +1,100 @@
+//! [`Source`]: where the objects of a store are. Non-goals: the trait.
+//!
+//! A store asks a source only for what is here. A cache in front of a remote store will be one more source.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::entries::{Entries, Meta};
+use crate::fault::{Fault, Kind, Result};
+use crate::handles::Handle;
+use crate::objects::Objects;
+use crate::tree::{Stamp, Tree};
+
+/// See the module.
+#[derive(Debug)]
+pub enum Source {
+    Array(Objects),
+    Plain(Tree),
+}
+
+/// What is known of an object without opening it.
+#[derive(Debug)]
+pub struct Found {
+    pub meta: Meta,
+    pub version: Version,
+    /// Attributes of the catalog.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// Tells the contents apart that a name has had.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Version {
+    Array(u64),
+    Plain(Stamp),
+}
+
+/// So often an object may be replaced between a look at it and its opening.
+const TRIES: u32 = 32;
+
+impl Source {
+    /// What is known of an object. For an array it is in memory.
+    pub async fn find(&self, name: &str) -> Result<Found> {
+        match self {
+            Source::Array(objects) => objects.find(name),
+            Source::Plain(tree) => tree.find(name).await,
+        }
+    }
+
+    /// Opens an object as it is now. `check` sees what is known of it, and may refuse.
+    pub async fn open<E: From<Fault>>(
+        &self,
+        name: &str,
+        check: impl Fn(&Found) -> Result<(), E>,
+    ) -> Result<(Found, Arc<Handle>), E> {
+        for _ in 0..TRIES {
+            let found = self.find(name).await?;
+            check(&found)?;
+            if let Some(handle) = self.open_version(name, found.version).await? {
+                return Ok((found, handle));
+            }
+        }
+        let why = format!(
+            "{name:?} was replaced or changed {TRIES} times while it was opened; read it when its writer has ended"
+        );
+        Err(Fault::other(why).into())
+    }
+
+    /// `None` if the name has another content by now.
+    async fn open_version(&self, name: &str, version: Version) -> Result<Option<Arc<Handle>>> {
+        match (self, version) {
+            (Source::Array(objects), Version::Array(version)) => objects.open(name, version).await,
+            (Source::Plain(tree), Version::Plain(stamp)) => tree.open(name, stamp).await,
+            _ => Err(Fault::other("a version of another source")),
+        }
+    }
+
+    /// The objects with names that begin with `prefix` and are after `after`, in the order of their names. With a delimiter those that
+    /// have it behind the prefix are one entry.
+    pub fn entries(&self, prefix: &str, after: Option<&str>, delimiter: Option<char>) -> Entries {
+        match self {
+            Source::Array(objects) => objects.entries(prefix, after, delimiter),
+            Source::Plain(tree) => tree.entries(prefix, after, delimiter),
+        }
+    }
+
+    /// The array, for a call that changes something. `what` is that call.
+    pub fn writable(&self, what: &str) -> Result<&Objects> {
+        match self {
+            Source::Array(objects) => Ok(objects),
+            Source::Plain(tree) => {
+                let why = format!(
+                    "{what}: the store of the ordinary files in {} is for reading; write them as files, \
+                     or put objects into an array by `IomillStore::array`",
+                    tree.root().display()
+                );
+                Err(Fault::new(Kind::NotSupported, why))
+            }
+        }
+    }
+}

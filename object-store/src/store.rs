@@ -1,0 +1,80 @@
+//! [`Store`]: a source with what a store adds to it: a prefix of names, the layout of new objects, and uploads by their ids. It is what the
+//! stores of all versions of `object_store` have in common.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use iomill::{Array, Layout, Runtime};
+
+use crate::fault::{Fault, Result};
+use crate::handles::HANDLES_DEFAULT;
+use crate::objects::Objects;
+use crate::source::Source;
+use crate::tree::Tree;
+use crate::upload::Numbered;
+
+/// See the module. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub source: Arc<Source>,
+    /// What each name begins with: nothing, or segments that end with `/`.
+    prefix: Arc<str>,
+    pub layout: Layout,
+    /// Uploads that are addressed by an id.
+    pub uploads: Arc<Mutex<HashMap<String, Arc<Numbered>>>>,
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = self.prefix.trim_end_matches('/');
+        match &*self.source {
+            Source::Array(_) => write!(f, "IomillStore(array, {prefix:?})"),
+            Source::Plain(tree) => write!(f, "IomillStore({}, {prefix:?})", tree.root().display()),
+        }
+    }
+}
+
+impl Store {
+    fn new(source: Source) -> Store {
+        let (prefix, layout, uploads) = (Arc::from(""), Layout::default(), Arc::default());
+        Store { source: Arc::new(source), prefix, layout, uploads }
+    }
+
+    pub fn array(array: Array) -> Store {
+        Store::new(Source::Array(Objects::new(array, HANDLES_DEFAULT)))
+    }
+
+    pub fn plain(dir: &Path, runtime: Option<&Runtime>) -> Result<Store> {
+        Ok(Store::new(Source::Plain(Tree::new(dir, runtime, HANDLES_DEFAULT)?)))
+    }
+
+    /// The store of the names below `prefix`, which is a path of `object_store`.
+    pub fn within(mut self, prefix: &str) -> Store {
+        if !prefix.is_empty() {
+            self.prefix = format!("{}{prefix}/", self.prefix).into();
+            self.uploads = Arc::default();
+        }
+        self
+    }
+
+    /// The name of a location in the source.
+    pub fn name(&self, location: &str) -> String {
+        [&self.prefix, location].concat()
+    }
+
+    /// The names below a directory begin so.
+    pub fn names_below(&self, directory: Option<&str>) -> String {
+        match directory {
+            Some(directory) if !directory.is_empty() => [&self.prefix, directory, "/"].concat(),
+            _ => self.prefix.to_string(),
+        }
+    }
+
+    /// The location of a name in the source, or of a common prefix.
+    pub fn location<'a>(&self, name: &'a str) -> Result<&'a str> {
+        let location = name.strip_prefix(&*self.prefix);
+        location.ok_or_else(|| Fault::other(format!("a listing of {:?} has the entry {name:?}", self.prefix)))
+    }
+}
