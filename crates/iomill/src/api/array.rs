@@ -171,6 +171,29 @@ impl Array {
         }
     }
 
+    /// Opens a file if the name has this version ([`FileStat`]): what a call has learned of the file by [`Array::stat`] holds for the handle.
+    /// [`Error::Conflict`] if the name has another version or none.
+    pub fn open_version(&self, name: &str, version: u64) -> Result<File> {
+        check_may_block("open_version")?;
+        self.here()?.inner.open_version(name, version)
+    }
+
+    /// [`Array::open_version`] as a future, as [`Array::open_file_async`].
+    pub fn open_version_async(&self, name: &str, version: u64) -> Answer<File> {
+        let here = match self.here() {
+            Ok(here) => here,
+            Err(error) => return Answer::now(Err(error)),
+        };
+        match here.inner.open_version_at_once(name, version) {
+            Ok(None) => {
+                let name = name.to_owned();
+                here.answer_later(move |array| array.inner.open_version(&name, version))
+            }
+            Ok(Some(file)) => Answer::now(Ok(file)),
+            Err(error) => Answer::now(Err(error)),
+        }
+    }
+
     /// The names that begin with `prefix`, sorted. Empty in a forked child if the array is open for writing.
     pub fn list(&self, prefix: &str) -> Vec<String> {
         self.here().map_or_else(|_forked| Vec::new(), |array| array.inner.catalog.list(prefix))
@@ -346,6 +369,37 @@ impl ArrayInner {
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(self) as _;
         let file = self.files.open_at_once(&self.catalog, self.pager.as_ref(), name, &owner)?;
         Ok(file.map(|file| self.handle(file)))
+    }
+
+    /// An error if the name has another version.
+    fn check_version(&self, name: &str, version: u64) -> Result<()> {
+        let found = match self.catalog.number(name) {
+            Ok(found) => Some(found),
+            Err(Error::NotFound { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        if found == Some(version) {
+            return Ok(());
+        }
+        Err(Error::Conflict { name: name.to_owned(), expected: version, found })
+    }
+
+    fn open_version(self: &Arc<Self>, name: &str, version: u64) -> Result<File> {
+        self.exec.check_open()?;
+        self.check_version(name, version)?;
+        // `None` if it has lost its name since.
+        let file = self.try_number(version)?;
+        file.ok_or_else(|| Error::Conflict { name: name.to_owned(), expected: version, found: None })
+    }
+
+    /// The same where it takes no call of the system and waits for no other thread. `None` where it may.
+    fn open_version_at_once(self: &Arc<Self>, name: &str, version: u64) -> Result<Option<File>> {
+        self.exec.check_open()?;
+        self.check_version(name, version)?;
+        let Some(opened) = self.open_at_once(name)? else { return Ok(None) };
+        // The name may have been given to another file since the check. While this one is open, its number finds it.
+        let is_it = self.find(version).is_some_and(|found| std::ptr::eq(&*found, &*opened.state));
+        Ok(is_it.then_some(opened))
     }
 
     /// The file with this number, if it is open.

@@ -450,13 +450,13 @@ impl File {
         ranges: impl Iterator<Item = (u64, usize)> + Clone,
         out: &mut [u8],
     ) -> Result<()> {
-        self.gather(call, || self.state.file.check_within(ranges.clone()), ranges.clone(), out)
+        self.gather_into(call, || self.state.file.check_within(ranges.clone()), ranges.clone(), out)
     }
 
     /// Reads ranges, (offset, length) in bytes each, into `out`, which is as long as they are together. `check` says whether they are
     /// within the file. It runs again if the file may have shrunk.
     #[inline]
-    pub(super) fn gather(
+    pub(super) fn gather_into(
         &self,
         call: &'static str,
         check: impl Fn() -> Result<()>,

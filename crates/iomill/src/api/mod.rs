@@ -17,6 +17,7 @@ mod draft;
 mod durable_tests;
 mod file;
 mod future;
+mod gather;
 mod info;
 mod listing;
 mod names;
@@ -52,6 +53,7 @@ pub use cursor::FileCursor;
 pub use draft::{Draft, PutOptions};
 pub use file::File;
 pub use future::{Reading, ReadingAt, Request, Syncing, Transfer};
+pub use gather::Gathering;
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo};
 pub use listing::{Listed, ListedFile, Listing};
 pub use options::{

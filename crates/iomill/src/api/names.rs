@@ -8,7 +8,7 @@ use super::change::{Change, begin, make};
 use super::file::File;
 use super::options::Layout;
 use super::setup;
-use crate::catalog::Queued;
+use crate::catalog::{Queued, When};
 use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
 
@@ -41,13 +41,23 @@ impl Array {
     /// Renames a file, and replaces the one at `to` if there is one, durably. Handles keep what they have: those of the replaced file hold it
     /// until they are closed.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        check_may_block("rename")?;
-        make(Renaming { from, to }, self)
+        self.rename_when(from, to, When::Always)
     }
 
     /// [`Array::rename`] as a future.
     pub fn rename_async(&self, from: &str, to: &str) -> Answer<()> {
-        begin(Renaming { from: from.to_owned(), to: to.to_owned() }, self, false)
+        self.rename_when_async(from, to, When::Always)
+    }
+
+    /// [`Array::rename`] on a condition for what has the name `to`. [`Error::Exists`] and [`Error::Conflict`] if it does not hold.
+    pub fn rename_when(&self, from: &str, to: &str, when: When) -> Result<()> {
+        check_may_block("rename")?;
+        make(Renaming { from, to, when }, self)
+    }
+
+    /// [`Array::rename_when`] as a future.
+    pub fn rename_when_async(&self, from: &str, to: &str, when: When) -> Answer<()> {
+        begin(Renaming { from: from.to_owned(), to: to.to_owned(), when }, self, false)
     }
 
     /// Sets an attribute of a file, durably. `None` removes it.
@@ -128,6 +138,7 @@ impl<N: AsRef<str>> Change for Deletion<N> {
 struct Renaming<N> {
     from: N,
     to: N,
+    when: When,
 }
 
 impl<N: AsRef<str>> Change for Renaming<N> {
@@ -141,7 +152,7 @@ impl<N: AsRef<str>> Change for Renaming<N> {
     }
 
     fn queue(&self, array: &ArrayInner, (): &()) -> Result<Queued<Option<u64>>> {
-        array.catalog.queue_rename(self.from.as_ref(), self.to.as_ref())
+        array.catalog.queue_rename(self.from.as_ref(), self.to.as_ref(), self.when)
     }
 
     fn end(&self, array: &Arc<ArrayInner>, (): &(), victim: Option<u64>) -> Result<()> {

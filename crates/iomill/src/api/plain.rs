@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::answer::Answer;
 use super::file::File;
 use super::runtime::Runtime;
 use crate::error::{Error, Result};
@@ -74,6 +75,16 @@ impl PlainOptions {
     /// array. The file's name must be UTF-8; that of its directory need not be.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_paths(vec![path.as_ref().to_owned()])
+    }
+
+    /// [`PlainOptions::open`] as a future. The calls of the system run on a thread of the runtime.
+    pub fn open_async(&self, path: impl AsRef<Path>) -> Answer<File> {
+        let (options, path) = (self.clone(), path.as_ref().to_owned());
+        let runtime = match self.runtime.clone().map_or_else(Runtime::shared, Ok) {
+            Ok(runtime) => runtime,
+            Err(error) => return Answer::now(Err(error)),
+        };
+        runtime.answer_later(move || options.open(path))
     }
 
     /// Opens files as one, for reading: the bytes of the first, then those of the second, and so on. Reading is fastest if the length of

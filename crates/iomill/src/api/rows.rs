@@ -85,7 +85,7 @@ impl File {
         check_sizes(ids.len().checked_mul(row_len), out.len(), "out")?;
         let file = self.here()?;
         let check = || rows.check(ids, file.name(), file.len());
-        file.gather("read_rows", check, rows.places(ids), out)
+        file.gather_into("read_rows", check, rows.places(ids), out)
     }
 
     /// [`File::read_rows`] as a future, as [`File::read_many_async`].

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use iomill_platform::devices;
 use iomill_platform::tree::Tree;
 
+use super::answer::{Answer, answer_later};
 use super::child::{Again, PlainPath, of_process};
 use super::file::{File, Origin};
 use super::options::{ArrayOptions, DEFAULT_DEPTH, Mode};
@@ -296,6 +297,25 @@ impl Runtime {
             Box::new(PlainOrigin { runtime: Arc::downgrade(inner), paths }) as Box<dyn Origin>
         });
         Ok(File::new(opened, inner.options.read_ahead_bytes, origin))
+    }
+}
+
+/// Futures.
+impl Runtime {
+    /// A call that runs on a thread that may wait. Before its result can be seen it has let go of the runtime.
+    pub(super) fn answer_later<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        if let Err(error) = self.inner.exec.check_open() {
+            return Answer::now(Err(error));
+        }
+        let runtime = self.clone();
+        answer_later(&self.inner.exec, move |promise| {
+            let result = call();
+            drop(runtime);
+            promise.keep(result);
+        })
     }
 }
 

@@ -52,6 +52,7 @@ const _: () = {
 const _: () = {
     #[cfg(any(feature = "tokio", feature = "futures-io"))]
     is_shared::<AsyncCursor>();
+    is_shared::<Gathering>();
     is_shared::<Reading>();
     is_shared::<ReadingAt<Vec<u8>>>();
     is_shared::<Transfer<Vec<u8>>>();

@@ -66,16 +66,16 @@ impl Catalog {
         Ok(queued)
     }
 
-    /// Gives a file another name. It replaces a file that has that name already. Returns the number of that one, as
+    /// Gives a file another name. It replaces a file that has that name already, if the condition holds for that one. Returns its number, as
     /// [`Catalog::queue_delete`] does.
-    pub fn queue_rename(&self, from: &str, to: &str) -> Result<Queued<Option<u64>>> {
+    pub fn queue_rename(&self, from: &str, to: &str, when: When) -> Result<Queued<Option<u64>>> {
         check_name(to)?;
         let queued = self.queue_names(true, |files, change| {
             let file = named(files, from)?;
+            let victim = check_condition(files, to, when)?;
             if from == to {
                 return Ok(None);
             }
-            let victim = files.named(to);
             if let Some(victim) = &victim {
                 bury(change, victim);
             }

@@ -123,3 +123,56 @@ fn from_a_callback() {
     drop(file);
     array.close().unwrap();
 }
+
+/// A rename keeps its condition, as a call and as a future.
+#[test]
+fn a_rename_keeps_its_condition() {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = Array::create(drives(&root)).unwrap();
+    let put = |name: &str, byte| array.put(name, &[byte; 100], &PutOptions::new()).unwrap().version;
+    let (first, second) = (put("first", 1), put("second", 2));
+    for refused in [
+        array.rename_when("first", "second", When::Absent).unwrap_err(),
+        block_on(array.rename_when_async("first", "second", When::Absent)).unwrap_err(),
+        array.rename_when("first", "first", When::Absent).unwrap_err(),
+    ] {
+        assert!(matches!(refused, Error::Exists { .. }), "{refused}");
+    }
+    let refused = array.rename_when("first", "second", When::Version(first)).unwrap_err();
+    assert!(matches!(refused, Error::Conflict { found: Some(found), .. } if found == second), "{refused}");
+    assert!(matches!(array.rename_when("none", "new", When::Absent), Err(Error::NotFound { .. })));
+    assert_eq!(array.list(""), ["first", "second"]);
+    block_on(array.rename_when_async("first", "second", When::Version(second))).unwrap();
+    assert_eq!((array.list(""), array.stat("second").unwrap().version), (vec!["second".to_owned()], first));
+    array.rename_when("second", "third", When::Absent).unwrap();
+    assert_eq!(array.list(""), ["third"]);
+}
+
+/// A file is opened by name and version, whether it is small or long, open or closed.
+#[test]
+fn a_version_is_opened_only_while_the_name_has_it() {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = Array::create(drives(&root)).unwrap();
+    for len in [100, 300_000] {
+        let put = |byte| array.put("file", &vec![byte; len], &PutOptions::new()).unwrap().version;
+        let old = put(1);
+        let held = array.open_version("file", old).unwrap();
+        let (again, version) = (block_on(array.open_version_async("file", old)).unwrap(), put(2));
+        assert_ne!(old, version);
+        for refused in [
+            array.open_version("file", old).unwrap_err(),
+            block_on(array.open_version_async("file", old)).unwrap_err(),
+            array.open_version("none", version).unwrap_err(),
+        ] {
+            assert!(matches!(refused, Error::Conflict { .. }), "{refused}");
+        }
+        // Handles keep what they have.
+        let new = block_on(array.open_version_async("file", version)).unwrap();
+        for (file, byte) in [(held, 1), (again, 1), (new, 2)] {
+            assert_eq!((file.len(), block_on(file.read(0, 1)).unwrap()), (len as u64, vec![byte]));
+        }
+        array.rename("file", "renamed").unwrap();
+        assert!(matches!(array.open_version("file", version), Err(Error::Conflict { found: None, .. })));
+        assert_eq!(array.open_version("renamed", version).unwrap().len(), len as u64);
+    }
+}

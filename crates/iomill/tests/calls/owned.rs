@@ -35,6 +35,8 @@ fn round<B: IoBuffer + std::ops::DerefMut<Target = [u8]>>(file: &File, make: imp
     assert_eq!([&many[..30], &many[30..50], &many[50..60], &many[60..]], [&[5; 30][..], &[2; 20], &[3; 10], &[5; 30]]);
     let ranges = run(file.read_ranges_async(make(12), &[(8 * page, 5), (7 * page, 7)])).unwrap();
     assert_eq!([&ranges[..5], &ranges[5..]], [&[8; 5][..], &[7; 7]]);
+    let gathered = run(file.gather(&[(8 * page, 5), (7 * page, 0), (9 * page - 3, 6)])).unwrap();
+    assert_eq!([&gathered[..5], &gathered[5..8], &gathered[8..]], [&[8; 5][..], &[8; 3], &[9; 3]]);
     let rows = run(file.read_rows_async(make(2 * PAGE), &[11u32, 10], PAGE, 0)).unwrap();
     assert_eq!((rows[0], rows[PAGE]), (11, 10));
     let mut records = make(6);
@@ -165,4 +167,24 @@ fn what_is_dropped_goes_on_and_what_has_ended_has_no_buffer() {
     assert!(matches!(Pin::new(&mut hit).poll(&mut context), Poll::Ready(Ok((_, 10)))));
     let Poll::Ready(Err(failed)) = Pin::new(&mut hit).poll(&mut context) else { panic!("it has ended") };
     assert!(failed.into_parts().1.is_none());
+}
+
+/// A gather into new memory refuses what is not there, before it takes memory where it can.
+#[test]
+fn a_gather_is_all_or_an_error() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = Array::create([dir.path()]).unwrap();
+    array.put("file", &[7; 10_000], &iomill::PutOptions::new()).unwrap();
+    let file = array.open_file("file").unwrap();
+    assert_eq!(run(file.gather(&[])).unwrap(), []);
+    assert_eq!(run(file.gather(&[(9_000, 1_000), (0, 1)])).unwrap(), [7; 1_001]);
+    for wrong in [&[(9_000, 1_001)][..], &[(0, 1), (10_001, 0)], &[(0, usize::MAX), (0, 1)]] {
+        let refused = run(file.gather(wrong)).unwrap_err();
+        assert!(matches!(refused, Error::Invalid { .. }), "{wrong:?}: {refused}");
+    }
+    assert!(matches!(run(file.gather(&[(0, usize::MAX)])), Err(Error::Memory { .. })));
+    drop(file.gather(&[(0, 10_000)]));
+    let late = file.gather(&[(5_000, 10)]);
+    drop((file, array));
+    assert_eq!(run(late).unwrap(), [7; 10]);
 }

@@ -464,3 +464,20 @@ fn the_shared_runtime_is_made_once() {
     shared.resize_cache(8 << 20).unwrap();
     assert_eq!(shared.counters().cache_bytes, 8 << 20);
 }
+
+/// An opening as a future does what the call does, on both kinds of runtimes, and keeps the runtime.
+#[test]
+fn a_file_is_opened_by_a_future() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = make(&dir, "file", &random(10_000, 3));
+    for runtime in runtimes() {
+        let options = PlainOptions::new().runtime(&runtime);
+        let opening = options.open_async(&path);
+        drop((runtime, options));
+        let file = block_on(opening).unwrap();
+        assert_eq!(block_on(file.read(0, 20_000)).unwrap(), random(10_000, 3));
+    }
+    let missing = block_on(PlainOptions::new().open_async(dir.path().join("none"))).unwrap_err();
+    assert!(matches!(missing, Error::Io { .. }) && missing.to_string().contains("none"), "{missing}");
+    drop(PlainOptions::new().open_async(&path));
+}

@@ -55,7 +55,7 @@ impl Catalog {
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<Option<u64>> {
-        self.settle(self.queue_rename(from, to)?)
+        self.settle(self.queue_rename(from, to, When::Always)?)
     }
 
     pub(crate) fn set_attribute(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
