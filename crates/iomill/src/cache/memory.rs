@@ -123,7 +123,7 @@ impl Memory {
 #[cfg(not(iomill_models))]
 mod bytes {
     use super::{Hint, NodePolicy, PAGE_BYTES, Range, io};
-    use crate::cache::copy::copy_racing;
+    use crate::sys::copy::copy_racing;
     use crate::sys::memory::Slab;
 
     /// The frames' bytes.

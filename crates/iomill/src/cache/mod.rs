@@ -29,7 +29,6 @@
 //!    is left in them when they are dropped).
 //! 7. A blocking call from inside a callback or a waker is an error, not a deadlock (`exec::pools`).
 
-mod copy;
 pub mod directory;
 mod dirty_sets;
 pub mod feeder;

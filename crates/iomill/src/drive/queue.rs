@@ -50,6 +50,7 @@ use super::{BOUNCE_BYTES, Batching, Class, Done, Failure, Fault, PAGE_BYTES, PIE
 use crate::counters::Probe;
 use crate::engine::{Completion, Engine, FileRef, IoRequest, MAX_SEGMENTS, Memory, Op, Segment};
 use crate::sys::clock::Clock;
+use crate::sys::copy::copy_bytes;
 use crate::sys::fs::{Alignment, Handle};
 use pace::Pace;
 use slot::{Hold, Phase, Slot, Verdict, bounced_len, rest_of};
@@ -403,14 +404,14 @@ impl Queue {
         assert!(within + piece.len as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         // SAFETY: the piece's memory is readable for `len` bytes (contract of `push`). A slot without a request in flight uses
         // its bounce buffer alone. The range fits the buffer by the assertion.
-        unsafe { std::ptr::copy_nonoverlapping(whole(piece), self.bounce(index).add(within), piece.len as usize) };
+        unsafe { copy_bytes(whole(piece), self.bounce(index).add(within), piece.len as usize) };
     }
 
     fn copy_out(&mut self, index: u32, piece: &Piece) {
         let within = (piece.offset - Self::bounced_offset(piece)) as usize;
         assert!(within + piece.len as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         // SAFETY: as in `copy_in`, with the piece's memory writable because it is a read.
-        unsafe { std::ptr::copy_nonoverlapping(self.bounce(index).add(within), whole(piece), piece.len as usize) };
+        unsafe { copy_bytes(self.bounce(index).add(within), whole(piece), piece.len as usize) };
     }
 
     /// Queues the request for what the slot's phase has still to transfer.

@@ -10,6 +10,7 @@ use crate::engine::{MAX_SEGMENTS, Memory, Op, Segment};
 use crate::exec::FirstFailure;
 use crate::file::FileState;
 use crate::file::split::{Extent, Lies, Splitter};
+use crate::sys::copy::copy_bytes;
 use crate::sys::sync::{AtomicU32, Ordering};
 
 /// How many pages ahead the memory for filling a page is prefetched.
@@ -282,7 +283,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             unsafe {
                 match self.want {
                     Want::Read => {
-                        std::ptr::copy_nonoverlapping(cache.filling(fill).wrapping_add(within), span.buf, len);
+                        copy_bytes(cache.filling(fill).wrapping_add(within), span.buf, len);
                     }
                     Want::Write => cache.put(fill, within, span.buf, len),
                     Want::Touch | Want::Ahead => {}

@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::exec::cell::SharedCell;
 use crate::exec::pools;
 use crate::file::Entered;
+use crate::sys::copy::copy_bytes;
 use crate::sys::process::Home;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
@@ -165,7 +166,7 @@ impl<B> PageRead<B> {
             let (within, len) = (usize::from(self.span.within), usize::from(self.span.len));
             // SAFETY: the fill owns the frame until its end, the range is within a page, and the buffer is this read's (rule 1).
             unsafe {
-                std::ptr::copy_nonoverlapping(cache.filling(&fill).wrapping_add(within), self.span.buf, len);
+                copy_bytes(cache.filling(&fill).wrapping_add(within), self.span.buf, len);
             }
         }
         cache.end_fill(fill, outcome, false);

@@ -2,6 +2,7 @@
 
 pub mod barrier;
 pub mod clock;
+pub mod copy;
 pub mod cpu;
 pub mod errno;
 pub mod event;

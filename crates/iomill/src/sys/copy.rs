@@ -1,7 +1,37 @@
-//! The only place where a thread copies bytes that other threads may be changing (rule 1 of the cache).
+//! Copies of bytes: the only place where a thread copies what other threads may be changing (rule 1 of the cache), and how pages are copied
+//! to memory of users, wherever in its pages that begins.
 
-// Models copy by words that loom watches (`frames`).
+// Models copy by words that loom watches (`cache::frames`).
 #![cfg_attr(iomill_models, allow(dead_code))]
+
+/// As `ptr::copy_nonoverlapping`, but quick wherever both begin ([`is_slow_by_string`]).
+///
+/// # Safety
+/// `len` bytes are readable at `from` and writable at `to`, no other thread changes them meanwhile, and the two do not overlap.
+pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if len >= STRING_FROM_BYTES && is_slow_by_string(from, to) {
+        // SAFETY: the caller's promise.
+        return unsafe { copy_by_registers(from, to, len) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+}
+
+/// From this length on the string instruction is faster than moves by registers.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const STRING_FROM_BYTES: usize = 768;
+
+/// Whether the string instruction may take six times as long as moves by registers. Processors of AMD's Zen 3 take so long if the source's
+/// place in its page is 1 to 31 bytes before the destination's. The C library's `memcpy` uses the instruction, too, from some size on. The C library's
+/// allocator begins large vectors 16 bytes behind a page's edge. So a copy of a whole page to such a vector would be slow.
+/// `cargo bench --bench page_copies` shows it.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn is_slow_by_string(from: *const u8, to: *const u8) -> bool {
+    let behind = to.addr().wrapping_sub(from.addr()) % 4096;
+    (1..32).contains(&behind)
+}
 
 /// Copies `len` bytes between memory that other threads may read or write at the same time, on either side.
 /// The other threads use this function, too. The copy may be a mixture of old and new bytes. The caller finds that out
@@ -49,18 +79,25 @@ macro_rules! move_16 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
-    use core::arch::asm;
-    /// From this length on the string instruction is faster.
-    const STRING_FROM_BYTES: usize = 768;
-
-    if len >= STRING_FROM_BYTES {
+    if len >= STRING_FROM_BYTES && !is_slow_by_string(from, to) {
         // SAFETY: reads and writes the caller's `len` bytes. The direction flag is clear on entry to any block.
         unsafe {
-            asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
+            core::arch::asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
                 options(nostack, preserves_flags));
         }
         return;
     }
+    // SAFETY: the caller's promise.
+    unsafe { copy_by_registers(from, to, len) };
+}
+
+/// Copies by registers of 16 bytes and less.
+///
+/// # Safety
+/// As for [`copy_racing`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn copy_by_registers(from: *const u8, to: *mut u8, len: usize) {
     // By pointers: an index would take a register and an instruction even where the length is known.
     let (mut from, mut to, mut left) = (from, to, len);
     while left >= 128 {
@@ -146,6 +183,24 @@ unsafe fn copy_less_than_64(from: *const u8, to: *mut u8, len: usize) {
             }
         }
     }
+
+    #[test]
+    fn copies_the_same_wherever_both_begin() {
+        let from: Vec<u8> = (0..20_000).map(|i| (i % 251) as u8).collect();
+        let page = from.as_ptr().align_offset(4096);
+        let mut to = vec![0xEE; 20_000];
+        let to_page = to.as_ptr().align_offset(4096);
+        for behind in (0..70).chain([4064, 4095]) {
+            for len in [767, 768, 2000, 4096, 8192] {
+                to.fill(0xEE);
+                let begin = to_page + behind;
+                // SAFETY: both vectors are longer than that, and no other code has them.
+                unsafe { copy_bytes(from.as_ptr().add(page), to.as_mut_ptr().add(begin), len) };
+                assert_eq!(to[begin..begin + len], from[page..page + len]);
+                assert!(to[..begin].iter().chain(&to[begin + len..]).all(|&b| b == 0xEE));
+            }
+        }
+    }
 }
 
 /// # Safety
@@ -159,6 +214,24 @@ unsafe fn copy_by_atomics(from: *const u8, to: *mut u8, len: usize) {
         unsafe {
             let byte = (*from.add(at).cast::<AtomicU8>()).load(Ordering::Relaxed);
             (*to.add(at).cast::<AtomicU8>()).store(byte, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn copies_the_same_wherever_both_begin() {
+        let from: Vec<u8> = (0..20_000).map(|i| (i % 251) as u8).collect();
+        let page = from.as_ptr().align_offset(4096);
+        let mut to = vec![0xEE; 20_000];
+        let to_page = to.as_ptr().align_offset(4096);
+        for behind in (0..70).chain([4064, 4095]) {
+            for len in [767, 768, 2000, 4096, 8192] {
+                to.fill(0xEE);
+                let begin = to_page + behind;
+                // SAFETY: both vectors are longer than that, and no other code has them.
+                unsafe { copy_bytes(from.as_ptr().add(page), to.as_mut_ptr().add(begin), len) };
+                assert_eq!(to[begin..begin + len], from[page..page + len]);
+                assert!(to[..begin].iter().chain(&to[begin + len..]).all(|&b| b == 0xEE));
+            }
         }
     }
 }
@@ -177,6 +250,24 @@ mod tests {
                 unsafe { copy_racing(from.as_ptr().add(shift), to.as_mut_ptr().add(3), len) };
                 assert_eq!(&to[3..3 + len], &from[shift..shift + len]);
                 assert!(to[..3].iter().chain(&to[3 + len..]).all(|&b| b == 0xEE));
+            }
+        }
+    }
+
+    #[test]
+    fn copies_the_same_wherever_both_begin() {
+        let from: Vec<u8> = (0..20_000).map(|i| (i % 251) as u8).collect();
+        let page = from.as_ptr().align_offset(4096);
+        let mut to = vec![0xEE; 20_000];
+        let to_page = to.as_ptr().align_offset(4096);
+        for behind in (0..70).chain([4064, 4095]) {
+            for len in [767, 768, 2000, 4096, 8192] {
+                to.fill(0xEE);
+                let begin = to_page + behind;
+                // SAFETY: both vectors are longer than that, and no other code has them.
+                unsafe { copy_bytes(from.as_ptr().add(page), to.as_mut_ptr().add(begin), len) };
+                assert_eq!(to[begin..begin + len], from[page..page + len]);
+                assert!(to[..begin].iter().chain(&to[begin + len..]).all(|&b| b == 0xEE));
             }
         }
     }
