@@ -141,3 +141,49 @@ impl<V: Copy + PartialEq> Handles<V> {
         names
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle() -> Arc<Handle> {
+        Arc::new(Handle::new(iomill::open_plain(std::env::current_exe().unwrap()).unwrap()))
+    }
+
+    #[test]
+    fn the_one_that_was_used_longest_ago_goes() {
+        let handles = Handles::new(2);
+        for name in ["a", "b"] {
+            handles.hold(name, 1, &handle(), |_, _| true);
+        }
+        assert!(handles.find("a", 1).is_some());
+        handles.hold("c", 1, &handle(), |_, _| true);
+        assert_eq!(handles.names(), ["a", "c"]);
+    }
+
+    #[test]
+    fn another_version_is_not_found_and_is_replaced() {
+        let handles = Handles::new(2);
+        let (old, new) = (handle(), handle());
+        handles.hold("a", 1, &old, |_, _| true);
+        assert!(handles.find("a", 2).is_none());
+        handles.hold("a", 2, &new, |_, _| true);
+        assert!(handles.find("a", 1).is_none());
+        assert!(Arc::ptr_eq(&handles.find("a", 2).unwrap(), &new) && Arc::strong_count(&old) == 1);
+    }
+
+    #[test]
+    fn what_has_changed_meanwhile_is_not_held() {
+        let handles = Handles::new(9);
+        let late = handle();
+        handles.hold("late", 1, &late, |_, _| false);
+        assert!(handles.names().is_empty() && Arc::strong_count(&late) == 1);
+        for name in ["a", "b", "c"] {
+            handles.hold(name, 1, &handle(), |_, _| true);
+        }
+        handles.hold("d", 1, &handle(), |name, _| name != "a");
+        assert_eq!(handles.names(), ["b", "c", "d"], "the oldest was looked at");
+        handles.forget("b");
+        assert_eq!(handles.names(), ["c", "d"]);
+    }
+}

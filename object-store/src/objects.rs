@@ -97,11 +97,6 @@ impl Objects {
         let _forget = Forget(&self.handles, name);
         Ok(draft.publish_async(name, When::Always).await?)
     }
-
-    #[cfg(test)]
-    pub fn held(&self) -> Vec<String> {
-        self.handles.names()
-    }
 }
 
 pub fn meta_of(stat: &FileStat) -> Meta {

@@ -139,11 +139,6 @@ impl Tree {
         let file = openat2(CWD, &self.root.join(name), flags, Mode::empty(), resolve).ok()?;
         Some(stamp_of(name, StdFile::from(file).metadata()))
     }
-
-    #[cfg(test)]
-    pub fn held(&self) -> Vec<String> {
-        self.handles.names()
-    }
 }
 
 fn stamp_of(name: &str, metadata: io::Result<Metadata>) -> Result<Stamp> {

@@ -1,0 +1,104 @@
+//! The same calls on several executors. No poll of them may wait.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::object_store::path::Path;
+use super::object_store::{ObjectStore, ObjectStoreExt};
+use super::{IomillStore, fresh, random};
+
+/// A bit of everything.
+async fn use_all(store: IomillStore) {
+    let tasks = (0..40u64).map(|n| {
+        let store = store.clone();
+        async move {
+            let path = Path::from(format!("a/{n}"));
+            let bytes = random(if n % 4 == 0 { 200_000 } else { 5_000 }, n);
+            store.put(&path, bytes.clone().into()).await.unwrap();
+            assert!(store.get(&path).await.unwrap().bytes().await.unwrap() == bytes);
+            let ranges: Vec<_> = (0..10).map(|n| n * 400..n * 400 + 90).collect();
+            for (range, part) in ranges.iter().zip(store.get_ranges(&path, &ranges).await.unwrap()) {
+                assert!(part == bytes[range.start as usize..range.end as usize]);
+            }
+            let mut upload = store.put_multipart(&path).await.unwrap();
+            upload.put_part(bytes.into()).await.unwrap();
+            upload.complete().await.unwrap();
+            store.rename(&path, &Path::from(format!("b/{n}"))).await.unwrap();
+        }
+    });
+    futures_util::future::join_all(tasks).await;
+    let listed: Vec<_> = store.list(Some(&Path::from("b"))).try_collect().await.unwrap();
+    assert_eq!(listed.len(), 40);
+    let all = listed.into_iter().map(|meta| Ok(meta.location));
+    let deleted: Vec<_> = store.delete_stream(futures_util::stream::iter(all).boxed()).try_collect().await.unwrap();
+    assert_eq!(deleted.len(), 40);
+}
+
+#[test]
+fn any_executor_will_do() {
+    let runs: [fn(Pin<Box<dyn Future<Output = ()> + Send>>); 4] = [
+        |future| iomill::block_on(future).unwrap(),
+        futures_executor::block_on,
+        |future| tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future),
+        |future| {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+            runtime.block_on(async { tokio::spawn(future).await.unwrap() });
+        },
+    ];
+    for run in runs {
+        let (_dir, store) = fresh();
+        run(Box::pin(use_all(store)));
+    }
+}
+
+/// While puts wait for their flushes, the only thread of the executor stays free.
+#[test]
+fn a_thread_of_the_executor_is_not_blocked() {
+    let (_dir, store) = fresh();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let puts = async {
+            let begun = Instant::now();
+            for round in 0..30u64 {
+                let puts = (0..16u64).map(|n| {
+                    let (store, path) = (store.clone(), Path::from(format!("{n}")));
+                    async move {
+                        store.put(&path, random(100_000, round).into()).await.unwrap();
+                        let mut upload = store.put_multipart(&path).await.unwrap();
+                        upload.put_part(random(100_000, round).into()).await.unwrap();
+                        upload.complete().await.unwrap();
+                    }
+                });
+                futures_util::future::join_all(puts).await;
+            }
+            begun.elapsed()
+        };
+        let mut polls = PollTimes { future: Box::pin(puts), times: Vec::new() };
+        let all = (&mut polls).await;
+        polls.times.sort();
+        let longest: Duration = polls.times[polls.times.len() * 99 / 100];
+        let busy: Duration = polls.times.iter().sum();
+        // A single flush takes longer than most polls, on any drive. Random bytes are made in polls, too.
+        assert!(busy < all.mul_f64(0.8), "{busy:?} of {all:?} in polls, 99% of them within {longest:?}");
+    });
+}
+
+/// A future with the times of its polls.
+struct PollTimes<F> {
+    future: Pin<Box<F>>,
+    times: Vec<Duration>,
+}
+
+impl<F: Future> Future for PollTimes<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> std::task::Poll<F::Output> {
+        let begun = Instant::now();
+        let polled = self.future.as_mut().poll(context);
+        self.times.push(begun.elapsed());
+        polled
+    }
+}
