@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 
 use proc_macro2::{Delimiter, TokenTree};
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
 /// Workspaces of their own. Their `Cargo.toml` names their root files.
-const APART: [&str; 4] = ["examples/http-records", "fuzz", "python", "rivals"];
+const APART: [&str; 5] = ["examples/http-records", "fuzz", "object-store", "python", "rivals"];
 
 /// The parts of such a `Cargo.toml` that name root files.
 #[derive(Deserialize)]
@@ -21,6 +22,8 @@ struct Manifest {
     bin: Vec<Target>,
     #[serde(default)]
     test: Vec<Target>,
+    #[serde(default)]
+    example: Vec<Target>,
 }
 
 #[derive(Deserialize)]
@@ -32,14 +35,26 @@ struct Target {
 pub fn roots(workspace: &Workspace) -> Result<Vec<String>> {
     let targets = workspace.members().flat_map(|package| &package.targets);
     let mut roots: Vec<String> = targets.map(|target| workspace.relative(&target.src_path)).collect();
-    for apart in APART {
-        let file = workspace.root.join(apart).join("Cargo.toml");
-        let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let manifest: Manifest = toml::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
-        let named = manifest.lib.into_iter().chain(manifest.bin).chain(manifest.test);
+    for (apart, manifest) in manifests(workspace)? {
+        let named = manifest.lib.into_iter().chain(manifest.bin).chain(manifest.test).chain(manifest.example);
         roots.extend(named.map(|target| format!("{apart}/{}", target.path)));
     }
     Ok(roots)
+}
+
+/// The names of the examples of workspaces of their own, which pages there tell how to run.
+pub fn examples_apart(workspace: &Workspace) -> Result<Vec<String>> {
+    let examples = manifests(workspace)?.into_iter().flat_map(|(_, manifest)| manifest.example);
+    Ok(examples.filter_map(|example| Some(Path::new(&example.path).file_stem()?.to_str()?.to_owned())).collect())
+}
+
+fn manifests(workspace: &Workspace) -> Result<Vec<(&'static str, Manifest)>> {
+    let manifest = |apart| {
+        let file = workspace.root.join(apart).join("Cargo.toml");
+        let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        Ok((apart, toml::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?))
+    };
+    APART.into_iter().map(manifest).collect()
 }
 
 /// A `mod name;` in a file.

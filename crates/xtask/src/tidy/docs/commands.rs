@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::Page;
 use crate::tidy::Finding;
+use crate::tidy::modules::examples_apart;
 use crate::workspace::{Result, Workspace, cargo};
 
 /// Subcommands of cargo itself and of rustup's components that our pages use.
@@ -43,6 +44,7 @@ impl Known {
                 known.targets.extend(target.kind.iter().map(|kind| format!("{kind} {}", target.name)));
             }
         }
+        known.targets.extend(examples_apart(workspace)?.into_iter().map(|name| format!("example {name}")));
         let config = workspace.root.join(".cargo/config.toml");
         if config.exists() {
             let config: CargoConfig = toml::from_str(&fs::read_to_string(config)?)?;
