@@ -3,32 +3,15 @@
 
 use std::collections::VecDeque;
 
-use chrono::{DateTime, Utc};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use iomill::{Listed, Listing};
 
 use crate::fault::{Fault, Result};
-use crate::objects::{e_tag_of, time_of};
+use crate::known::{Entry, Meta};
 use crate::tree::Walk;
 
 /// A listing looks for so many entries at a time, on a thread that may wait.
 const BATCH: usize = 256;
-
-/// What a listing says of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meta {
-    pub len_bytes: u64,
-    pub last_modified: DateTime<Utc>,
-    pub e_tag: String,
-}
-
-/// An entry. Names are those of the source.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
-    Object(String, Meta),
-    /// What several names have in common, up to and with the delimiter.
-    Prefix(String),
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -47,8 +30,8 @@ impl Iterator for Entries {
         };
         Some(match listing.next()? {
             Ok(Listed::File(file)) => {
-                let (e_tag, last_modified) = (e_tag_of(file.version), time_of(file.modified_ns));
-                Ok(Entry::Object(file.name, Meta { len_bytes: file.len_bytes, last_modified, e_tag }))
+                let meta = Meta::of_array(file.version, file.len_bytes, file.modified_ns);
+                Ok(Entry::Object(file.name, meta))
             }
             Ok(Listed::Prefix(prefix)) => Ok(Entry::Prefix(prefix)),
             Ok(other) => Err(Fault::other(format!("a listing has an entry of a new kind: {other:?}"))),

@@ -119,7 +119,7 @@ impl<V: Copy + PartialEq> Handles<V> {
         }
     }
 
-    /// Lets go of a name whose content has changed.
+    /// Lets go of a name when its content has changed.
     pub fn forget(&self, name: &str) {
         let left = self.table().by_name.remove(name);
         drop(left);

@@ -30,9 +30,11 @@
 mod entries;
 mod fault;
 mod handles;
+mod known;
 mod objects;
 mod reading;
 mod source;
+mod stamp;
 mod store;
 mod tree;
 mod upload;

@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
-use iomill::{Array, Error, FileStat, PutOptions, When};
+use iomill::{Array, Error, FileStat, Listing, PutOptions, When};
 
-use crate::entries::{Entries, Meta};
-use crate::fault::{Fault, Kind, Result};
+use crate::fault::Result;
 use crate::handles::{Handle, Handles, SMALL_MAX_BYTES};
-use crate::source::{Found, Version};
+use crate::known::{Found, Meta, Version};
 
 /// See the module.
 #[derive(Debug)]
@@ -61,15 +59,15 @@ impl Objects {
         Ok(Some(handle))
     }
 
-    pub fn entries(&self, prefix: &str, after: Option<&str>, delimiter: Option<char>) -> Entries {
+    pub fn entries(&self, prefix: &str, after: Option<&str>, delimiter: Option<char>) -> Listing {
         let mut listing = self.array.entries(prefix);
         if let Some(delimiter) = delimiter {
             listing = listing.delimiter(delimiter);
         }
-        if let Some(after) = after {
-            listing = listing.after(after);
+        match after {
+            Some(after) => listing.after(after),
+            None => listing,
         }
-        Entries::Array(Box::new(listing))
     }
 
     pub async fn put(&self, name: &str, content: Vec<u8>, options: &PutOptions) -> Result<FileStat> {
@@ -100,25 +98,5 @@ impl Objects {
 }
 
 pub fn meta_of(stat: &FileStat) -> Meta {
-    let (last_modified, e_tag) = (time_of(stat.modified_ns), e_tag_of(stat.version));
-    Meta { len_bytes: stat.len_bytes, last_modified, e_tag }
-}
-
-/// The etag of a version. No two contents of an array have the same.
-pub fn e_tag_of(version: u64) -> String {
-    format!("\"{version}\"")
-}
-
-/// The version that an etag names, as the condition of a change.
-pub fn version_of(e_tag: &str) -> Result<u64> {
-    let number = e_tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(e_tag);
-    number.parse().map_err(|_| {
-        let why = format!("the etag {e_tag:?} is of no object of an array; give the one that `head` or `put` returned");
-        Fault::new(Kind::Precondition, why)
-    })
-}
-
-/// A time of the catalog: nanoseconds since the start of 1970.
-pub fn time_of(ns: u64) -> DateTime<Utc> {
-    DateTime::from_timestamp_nanos(i64::try_from(ns).unwrap_or(i64::MAX))
+    Meta::of_array(stat.version, stat.len_bytes, stat.modified_ns)
 }

@@ -2,36 +2,20 @@
 //!
 //! A store asks a source only for what is here. A cache in front of a remote store will be one more source.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::entries::{Entries, Meta};
+use crate::entries::Entries;
 use crate::fault::{Fault, Kind, Result};
 use crate::handles::Handle;
+use crate::known::{Found, Version};
 use crate::objects::Objects;
-use crate::tree::{Stamp, Tree};
+use crate::tree::Tree;
 
 /// See the module.
 #[derive(Debug)]
 pub enum Source {
     Array(Objects),
     Plain(Tree),
-}
-
-/// What is known of an object without opening it.
-#[derive(Debug)]
-pub struct Found {
-    pub meta: Meta,
-    pub version: Version,
-    /// Attributes of the catalog.
-    pub attributes: BTreeMap<String, String>,
-}
-
-/// Tells the contents apart that a name has had.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Version {
-    Array(u64),
-    Plain(Stamp),
 }
 
 /// So often an object may be replaced between a look at it and its opening.
@@ -78,8 +62,8 @@ impl Source {
     /// have it behind the prefix are one entry.
     pub fn entries(&self, prefix: &str, after: Option<&str>, delimiter: Option<char>) -> Entries {
         match self {
-            Source::Array(objects) => objects.entries(prefix, after, delimiter),
-            Source::Plain(tree) => tree.entries(prefix, after, delimiter),
+            Source::Array(objects) => Entries::Array(Box::new(objects.entries(prefix, after, delimiter))),
+            Source::Plain(tree) => Entries::Plain(Box::new(tree.entries(prefix, after, delimiter))),
         }
     }
 

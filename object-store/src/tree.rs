@@ -5,26 +5,20 @@
 
 use std::fs::{File as StdFile, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use chrono::{DateTime, Utc};
 use iomill::{PlainOptions, Runtime};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
-use crate::entries::{Entries, Meta};
 use crate::fault::{Fault, Kind, Result, kind_of_io};
 use crate::handles::{Handle, Handles};
-use crate::source::{Found, Version};
+use crate::known::{Found, Meta, Version};
+use crate::stamp::Stamp;
 
 mod walk;
 
 pub use walk::Walk;
-
-/// A file that has changed more lately may change again without another time: clocks of file systems tick 100 times a second or more often.
-const SETTLED_NS: i128 = 100_000_000;
 
 /// See the module.
 #[derive(Debug)]
@@ -32,48 +26,6 @@ pub struct Tree {
     root: PathBuf,
     options: PlainOptions,
     handles: Handles<Stamp>,
-}
-
-/// What tells a file, and a content of a file, from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
-    device: u64,
-    inode: u64,
-    len_bytes: u64,
-    modified_ns: i128,
-    changed_ns: i128,
-}
-
-impl Stamp {
-    fn of(metadata: &Metadata) -> Stamp {
-        let ns = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
-        Stamp {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            len_bytes: metadata.len(),
-            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
-            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-
-    /// The etag is that of `LocalFileSystem`, so an etag that one of them gave holds for the other.
-    fn meta(&self) -> Meta {
-        let modified_us = (self.modified_ns / 1000).max(0);
-        let seconds = i64::try_from(self.modified_ns.div_euclid(1_000_000_000)).unwrap_or(i64::MAX);
-        let last_modified: Option<DateTime<Utc>> =
-            DateTime::from_timestamp(seconds, self.modified_ns.rem_euclid(1_000_000_000) as u32);
-        Meta {
-            len_bytes: self.len_bytes,
-            last_modified: last_modified.unwrap_or(DateTime::<Utc>::MAX_UTC),
-            e_tag: format!("\"{:x}-{modified_us:x}-{:x}\"", self.inode, self.len_bytes),
-        }
-    }
-
-    /// Whether another content would have another stamp.
-    fn is_settled(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i128);
-        now - self.changed_ns > SETTLED_NS
-    }
 }
 
 impl Tree {
@@ -93,7 +45,7 @@ impl Tree {
 
     pub async fn find(&self, name: &str) -> Result<Found> {
         let stamp = self.stamp(name).await?;
-        let (meta, version) = (stamp.meta(), Version::Plain(stamp));
+        let (meta, version) = (Meta::of_file(&stamp), Version::Plain(stamp));
         Ok(Found { meta, version, attributes: Default::default() })
     }
 
@@ -120,8 +72,8 @@ impl Tree {
         Ok(Some(handle))
     }
 
-    pub fn entries(&self, prefix: &str, after: Option<&str>, delimiter: Option<char>) -> Entries {
-        Entries::Plain(Box::new(Walk::new(&self.root, prefix, after, delimiter)))
+    pub fn entries(&self, prefix: &str, after: Option<&str>, delimiter: Option<char>) -> Walk {
+        Walk::new(&self.root, prefix, after, delimiter)
     }
 
     async fn stamp(&self, name: &str) -> Result<Stamp> {
@@ -132,11 +84,11 @@ impl Tree {
         blocking::unblock(move || stamp_of(&name, std::fs::metadata(&path))).await
     }
 
-    /// The stamp of a file whose path and inode are in the kernel's memory. `None` if they are not, or if the kernel cannot say that.
+    /// The stamp of a file, if its path and inode are in the kernel's memory. `None` if they are not, or if the kernel cannot say that.
     fn known(&self, name: &str) -> Option<Result<Stamp>> {
         let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::CACHED);
         // Linux before 5.12 and containers that forbid the call refuse it.
-        let file = openat2(CWD, &self.root.join(name), flags, Mode::empty(), resolve).ok()?;
+        let file = openat2(CWD, self.root.join(name), flags, Mode::empty(), resolve).ok()?;
         Some(stamp_of(name, StdFile::from(file).metadata()))
     }
 }

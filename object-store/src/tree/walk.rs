@@ -7,9 +7,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Stamp, is_unfinished};
-use crate::entries::Entry;
+use super::is_unfinished;
 use crate::fault::{Fault, Kind, Result, kind_of_io};
+use crate::known::{Entry, Meta};
+use crate::stamp::Stamp;
 
 /// See the module.
 #[derive(Debug)]
@@ -114,7 +115,7 @@ impl Walk {
     fn file(&self, name: String) -> Result<Option<Entry>> {
         let path = self.root.join(&name);
         match fs::metadata(&path) {
-            Ok(metadata) if metadata.is_file() => Ok(Some(Entry::Object(name, Stamp::of(&metadata).meta()))),
+            Ok(metadata) if metadata.is_file() => Ok(Some(Entry::Object(name, Meta::of_file(&Stamp::of(&metadata))))),
             Ok(_) => Ok(None),
             Err(error) if kind_of_io(&error) == Kind::NotFound => Ok(None),
             Err(error) => Err(failed("examine", &path, &error)),

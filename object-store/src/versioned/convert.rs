@@ -3,8 +3,8 @@
 use super::object_store;
 use super::object_store::path::Path;
 use super::object_store::{Error, ObjectMeta};
-use crate::entries::Meta;
 use crate::fault::{Fault, Kind};
+use crate::known::Meta;
 
 /// The name of the store in errors.
 const STORE: &str = "iomill";

@@ -6,7 +6,7 @@ use super::convert::{error, failed, object_meta, path_of};
 use super::object_store::path::{DELIMITER_CHAR, Path};
 use super::object_store::{ListResult, ObjectMeta, Result};
 use super::result;
-use crate::entries::Entry;
+use crate::known::Entry;
 use crate::store::Store;
 
 pub fn stream(store: &Store, prefix: Option<&Path>, offset: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -38,7 +38,7 @@ pub async fn with_delimiter(store: &Store, prefix: Option<&Path>) -> Result<List
     Ok(result::list(common_prefixes, objects))
 }
 
-pub fn object(store: &Store, name: &str, meta: &crate::entries::Meta) -> Result<ObjectMeta> {
+pub fn object(store: &Store, name: &str, meta: &crate::known::Meta) -> Result<ObjectMeta> {
     let location = store.location(name).map_err(|fault| failed(fault, name))?;
     Ok(object_meta(path_of(location)?, meta))
 }

@@ -25,7 +25,8 @@ use super::object_store::{
 };
 use super::result;
 use crate::fault::{Fault, Kind};
-use crate::objects::{meta_of, version_of};
+use crate::known::version_of;
+use crate::objects::meta_of;
 use crate::reading;
 use crate::store::Store;
 use convert::{error, failed, object_meta, unsupported};
@@ -43,7 +44,8 @@ const DELETES_IN_FLIGHT: usize = 64;
 pub struct IomillStore(Store);
 
 impl IomillStore {
-    /// The files of an array. What the array is opened with counts here, too: the size of its cache, its engines, its mode.
+    /// The files of an array. What the array is opened with counts here, too: the size of its cache, its engines, its mode. Close it by
+    /// [`Array::close`] before it is opened again: what the store still has open is closed by other threads.
     pub fn array(array: Array) -> IomillStore {
         IomillStore(Store::array(array))
     }
@@ -65,7 +67,7 @@ impl IomillStore {
         Store::plain(dir, runtime).map(IomillStore).map_err(|fault| failed(fault, &dir.display().to_string()))
     }
 
-    /// The objects below a prefix, as a store whose names begin there.
+    /// The objects below a prefix, as a store. Its names begin behind the prefix.
     pub fn with_prefix(self, prefix: impl AsRef<str>) -> Result<IomillStore> {
         let prefix = Path::parse(prefix)?;
         Ok(IomillStore(self.0.within(prefix.as_ref())))
@@ -82,9 +84,9 @@ impl IomillStore {
         &self,
         location: &Path,
         options: &GetOptions,
-    ) -> Result<(crate::source::Found, std::sync::Arc<crate::handles::Handle>, ObjectMeta)> {
+    ) -> Result<(crate::known::Found, std::sync::Arc<crate::handles::Handle>, ObjectMeta)> {
         let name = self.0.name(location.as_ref());
-        let check = |found: &crate::source::Found| {
+        let check = |found: &crate::known::Found| {
             options.check_preconditions(&object_meta(location.clone(), &found.meta)).map_err(Refused::Condition)
         };
         let opened = self.0.source.open(&name, check).await;

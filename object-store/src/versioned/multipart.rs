@@ -19,7 +19,7 @@ use crate::objects::meta_of;
 use crate::store::Store;
 use crate::upload::{Numbered, Ordered};
 
-/// An upload whose parts are in the order of the calls of `put_part`.
+/// An upload. Its parts are in the order of the calls of `put_part`.
 #[derive(Debug)]
 pub struct Upload {
     store: Store,

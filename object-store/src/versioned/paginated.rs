@@ -9,7 +9,7 @@ use super::listing::{common_prefix, object};
 use super::object_store::Result;
 use super::object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use super::result;
-use crate::entries::Entry;
+use crate::known::Entry;
 
 /// The length of a page that the caller leaves open.
 const KEYS_DEFAULT: usize = 1000;

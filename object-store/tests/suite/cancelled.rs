@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -17,7 +17,7 @@ use super::{IomillStore, assert_clean, fresh_array, parts, random};
 fn poll_some<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     for poll in 0..polls {
-        if let Poll::Ready(_) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
             return true;
         }
         if poll % 3 == 2 {
@@ -99,7 +99,7 @@ fn uploads_that_are_dropped_give_their_space_back() {
     assert_eq!(parts(&dir), Vec::<std::path::PathBuf>::new());
 }
 
-/// The part of an upload whose future was dropped is missing, and the upload says so.
+/// If the future of a part was dropped, the part is missing, and the upload says so.
 #[test]
 fn a_part_that_was_dropped_is_missed() {
     let (_dir, array) = fresh_array();

@@ -39,7 +39,8 @@ async fn use_all(store: IomillStore) {
 
 #[test]
 fn any_executor_will_do() {
-    let runs: [fn(Pin<Box<dyn Future<Output = ()> + Send>>); 4] = [
+    type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+    let runs: [fn(Task); 4] = [
         |future| iomill::block_on(future).unwrap(),
         futures_executor::block_on,
         |future| tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future),

@@ -3,7 +3,7 @@
 use super::object_store::integration;
 use super::{IomillStore, fresh};
 
-/// The store of an empty array, and one below a prefix, with a neighbour whose name begins like the prefix.
+/// The store of an empty array, and one below a prefix, with neighbours. Their names begin like the prefix.
 async fn stores() -> Vec<(tempfile::TempDir, IomillStore)> {
     let (dir, whole) = fresh();
     let (other, array) = super::fresh_array();

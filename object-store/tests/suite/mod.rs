@@ -1,5 +1,8 @@
 //! Tests that are compiled for each version of `object_store`, with what they share.
 
+// Helpers of tests may unwrap as tests do. A gather may well have one range.
+#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
+
 use std::path::PathBuf;
 
 use iomill::{Array, ArrayOptions};

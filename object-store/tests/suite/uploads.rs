@@ -1,4 +1,4 @@
-//! Uploads in parts whose lengths differ, whose order differs, and that are addressed wrongly.
+//! Uploads in parts of different lengths and in any order, and wrong addresses of uploads.
 
 use super::object_store::ObjectStoreExt;
 use super::object_store::multipart::{MultipartStore, PartId};

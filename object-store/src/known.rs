@@ -1,0 +1,73 @@
+//! What is known of an object without opening it: [`Meta`], [`Found`], and [`Entry`] of a listing; etags and times of the catalog. Non-goals: where
+//! that is found.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+
+use crate::fault::{Fault, Kind, Result};
+use crate::stamp::Stamp;
+
+/// What a listing says of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meta {
+    pub len_bytes: u64,
+    pub last_modified: DateTime<Utc>,
+    pub e_tag: String,
+}
+
+/// An entry of a listing. Names are those of the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    Object(String, Meta),
+    /// What several names have in common, up to and with the delimiter.
+    Prefix(String),
+}
+
+/// What a source says of one object.
+#[derive(Debug)]
+pub struct Found {
+    pub meta: Meta,
+    pub version: Version,
+    /// Attributes of the catalog.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// Tells the contents apart that a name has had.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Version {
+    Array(u64),
+    Plain(Stamp),
+}
+
+impl Meta {
+    /// Of a file of an array.
+    pub fn of_array(version: u64, len_bytes: u64, modified_ns: u64) -> Meta {
+        // A time of the catalog is nanoseconds since the start of 1970.
+        let last_modified = DateTime::from_timestamp_nanos(i64::try_from(modified_ns).unwrap_or(i64::MAX));
+        // No two contents of an array have the same version.
+        Meta { len_bytes, last_modified, e_tag: format!("\"{version}\"") }
+    }
+
+    /// Of an ordinary file. The etag is that of `LocalFileSystem`, so an etag that one of them gave holds for the other.
+    pub fn of_file(stamp: &Stamp) -> Meta {
+        let modified_us = (stamp.modified_ns / 1000).max(0);
+        let seconds = i64::try_from(stamp.modified_ns.div_euclid(1_000_000_000)).unwrap_or(i64::MAX);
+        let last_modified: Option<DateTime<Utc>> =
+            DateTime::from_timestamp(seconds, stamp.modified_ns.rem_euclid(1_000_000_000) as u32);
+        Meta {
+            len_bytes: stamp.len_bytes,
+            last_modified: last_modified.unwrap_or(DateTime::<Utc>::MAX_UTC),
+            e_tag: format!("\"{:x}-{modified_us:x}-{:x}\"", stamp.inode, stamp.len_bytes),
+        }
+    }
+}
+
+/// The version that an etag names, as the condition of a change.
+pub fn version_of(e_tag: &str) -> Result<u64> {
+    let number = e_tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(e_tag);
+    number.parse().map_err(|_| {
+        let why = format!("the etag {e_tag:?} is of no object of an array; give the one that `head` or `put` returned");
+        Fault::new(Kind::Precondition, why)
+    })
+}
