@@ -262,7 +262,6 @@ impl<N: AsRef<str>> Change for Copying<N> {
 
     fn write(&mut self, array: &Array) -> Result<Draft> {
         let inner = array.open_inner()?;
-        inner.catalog.check_condition(self.to.as_ref(), self.when)?;
         let (record, source) = loop {
             let record = inner.catalog.record(self.from.as_ref())?;
             // If it has lost its name since, another file may have it.
@@ -270,6 +269,8 @@ impl<N: AsRef<str>> Change for Copying<N> {
                 break (record, source);
             }
         };
+        // After the look for the source: if that is missing, no condition matters.
+        inner.catalog.check_condition(self.to.as_ref(), self.when)?;
         let layout = Layout::new(record.layout).block_bytes(record.block_bytes).drives(record.drives.clone());
         let draft = array.draft(layout)?;
         for (key, value) in &record.attributes {
@@ -326,7 +327,7 @@ impl Array {
     /// the cache if there is one. The copy has the length that the file has when the call begins. Writes to it meanwhile may be in the
     /// copy or not.
     ///
-    /// [`Error::NotFound`] if there is no file `from`, [`Error::Exists`] and [`Error::Conflict`] if the condition does not hold for `to`.
+    /// [`Error::NotFound`] if there is no file `from`, whatever the condition. [`Error::Exists`] and [`Error::Conflict`] if that does not hold for `to`.
     pub fn copy(&self, from: &str, to: &str, when: When) -> Result<FileStat> {
         check_may_block("copy")?;
         make(Copying { from, to, when }, self)

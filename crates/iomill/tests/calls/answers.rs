@@ -140,7 +140,10 @@ fn a_rename_keeps_its_condition() {
     }
     let refused = array.rename_when("first", "second", When::Version(first)).unwrap_err();
     assert!(matches!(refused, Error::Conflict { found: Some(found), .. } if found == second), "{refused}");
-    assert!(matches!(array.rename_when("none", "new", When::Absent), Err(Error::NotFound { .. })));
+    for to in ["new", "second"] {
+        assert!(matches!(array.rename_when("none", to, When::Absent), Err(Error::NotFound { .. })));
+        assert!(matches!(array.copy("none", to, When::Absent), Err(Error::NotFound { .. })));
+    }
     assert_eq!(array.list(""), ["first", "second"]);
     block_on(array.rename_when_async("first", "second", When::Version(second))).unwrap();
     assert_eq!((array.list(""), array.stat("second").unwrap().version), (vec!["second".to_owned()], first));
