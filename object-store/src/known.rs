@@ -49,7 +49,7 @@ impl Meta {
         Meta { len_bytes, last_modified, e_tag: format!("\"{version}\"") }
     }
 
-    /// Of an ordinary file. The etag is that of `LocalFileSystem`, so an etag that one of them gave holds for the other.
+    /// Of an ordinary file. The etag is that of `LocalFileSystem` of 0.14, so an etag that one of them gave holds for the other.
     pub fn of_file(stamp: &Stamp) -> Meta {
         let modified_us = (stamp.modified_ns / 1000).max(0);
         let seconds = i64::try_from(stamp.modified_ns.div_euclid(1_000_000_000)).unwrap_or(i64::MAX);

@@ -37,6 +37,12 @@ fn sorted(mut all: Vec<ObjectMeta>) -> Vec<ObjectMeta> {
     all
 }
 
+/// In the order of their paths, and with etags in quotes: `LocalFileSystem` of 0.13 has none.
+fn as_ours(all: Vec<ObjectMeta>) -> Vec<ObjectMeta> {
+    let quoted = |tag: String| format!("\"{}\"", tag.trim_matches('"'));
+    sorted(all.into_iter().map(|meta| ObjectMeta { e_tag: meta.e_tag.map(quoted), ..meta }).collect())
+}
+
 /// Names that are hard to sort, to show, or to find.
 const NAMES: [&str; 17] = [
     "a",
@@ -74,11 +80,15 @@ async fn listings_are_those_of_local_files() {
         let prefix = path(prefix);
         let ours = listed(&store, Some(&prefix), None).await;
         assert_eq!(ours, sorted(ours.clone()), "in their order");
-        assert_eq!(ours, sorted(listed(&local, Some(&prefix), None).await), "{prefix:?}");
+        assert_eq!(ours, as_ours(listed(&local, Some(&prefix), None).await), "{prefix:?}");
         for offset in offsets {
             let offset = path(offset);
             let ours = listed(&store, Some(&prefix), Some(&offset)).await;
-            assert_eq!(ours, sorted(listed(&local, Some(&prefix), Some(&offset)).await), "{prefix:?} after {offset:?}");
+            assert_eq!(
+                ours,
+                as_ours(listed(&local, Some(&prefix), Some(&offset)).await),
+                "{prefix:?} after {offset:?}"
+            );
         }
         let (ours, theirs) = (
             store.list_with_delimiter(Some(&prefix)).await.unwrap(),
@@ -88,7 +98,7 @@ async fn listings_are_those_of_local_files() {
         theirs_prefixes.sort();
         let mut ours_prefixes = ours.common_prefixes;
         ours_prefixes.sort();
-        assert_eq!((ours_prefixes, ours.objects), (theirs_prefixes, sorted(theirs.objects)), "{prefix:?}");
+        assert_eq!((ours_prefixes, ours.objects), (theirs_prefixes, as_ours(theirs.objects)), "{prefix:?}");
     }
     // Below a prefix the names begin there.
     let below = IomillStore::plain(dir.path()).unwrap().with_prefix("b").unwrap();
@@ -97,7 +107,7 @@ async fn listings_are_those_of_local_files() {
     assert_eq!(below.get(&path("c")).await.unwrap().bytes().await.unwrap().len(), 3);
     for meta in listed(&store, None, None).await {
         assert_eq!(store.head(&meta.location).await.unwrap(), meta);
-        assert_eq!(local.head(&meta.location).await.unwrap(), meta);
+        assert_eq!(as_ours(vec![local.head(&meta.location).await.unwrap()]), [meta.clone()]);
         assert_eq!(store.get(&meta.location).await.unwrap().bytes().await.unwrap(), random(meta.size as usize, 1));
     }
     for unfinished in ["x/y#17", "x/none#17"] {
@@ -265,7 +275,7 @@ async fn links_are_followed_and_those_that_lead_nowhere_are_left_out() {
     symlink("none", dir.path().join("nowhere")).unwrap();
     let (store, local) = stores(&dir);
     let ours = listed(&store, None, None).await;
-    assert_eq!(ours, sorted(listed(&local, None, None).await));
+    assert_eq!(ours, as_ours(listed(&local, None, None).await));
     let names: Vec<&str> = ours.iter().map(|meta| meta.location.as_ref()).collect();
     assert_eq!(names, ["d/file", "directory/file", "link", "out/far"]);
     for (name, content) in [("link", "file"), ("directory/file", "file"), ("out/far", "far away")] {
