@@ -107,7 +107,7 @@ async fn listings_are_those_of_local_files() {
     assert_eq!(below.get(&path("c")).await.unwrap().bytes().await.unwrap().len(), 3);
     for meta in listed(&store, None, None).await {
         assert_eq!(store.head(&meta.location).await.unwrap(), meta);
-        assert_eq!(as_ours(vec![local.head(&meta.location).await.unwrap()]), [meta.clone()]);
+        assert_eq!(as_ours(vec![local.head(&meta.location).await.unwrap()]), std::slice::from_ref(&meta));
         assert_eq!(store.get(&meta.location).await.unwrap().bytes().await.unwrap(), random(meta.size as usize, 1));
     }
     for unfinished in ["x/y#17", "x/none#17"] {
