@@ -193,6 +193,8 @@ struct Task {
     queue: usize,
     /// Which one of its queue it is, in the order in which they began.
     number: usize,
+    /// Whether it was pending once: a hit is not, and no drive has it.
+    waited: bool,
 }
 
 /// One file on each drive, with or without a cache, and the same files as background handles.
@@ -224,6 +226,8 @@ struct Flight {
     begun: Vec<usize>,
     /// Of each queue: how many ended.
     ended: Vec<usize>,
+    /// Of each queue: how many of these were hits, which no drive had.
+    hits: Vec<usize>,
     /// Of each queue: which ones ended, until all before them have.
     ends: Vec<Vec<bool>>,
     /// Of each queue: the first that has not ended.
@@ -237,7 +241,17 @@ impl Flight {
         let ready = Arc::new(Ready { tasks: Mutex::default(), thread: thread::current() });
         let zeroes = || vec![0; queues];
         let (tasks, rng, ends) = (Vec::with_capacity(IN_FLIGHT), Rng::with_seed(7), vec![Vec::new(); queues]);
-        Flight { tasks, ready, rng, begun: zeroes(), ended: zeroes(), ends, oldest: zeroes(), overtakers_max: 0 }
+        Flight {
+            tasks,
+            ready,
+            rng,
+            begun: zeroes(),
+            ended: zeroes(),
+            hits: zeroes(),
+            ends,
+            oldest: zeroes(),
+            overtakers_max: 0,
+        }
     }
 
     /// Begins a read of a file as the task at `place`.
@@ -249,7 +263,7 @@ impl Flight {
         self.begun[queue] += 1;
         self.ends[queue].push(false);
         self.tasks.resize_with(self.tasks.len().max(place + 1), || None);
-        self.tasks[place] = Some(Task { op, queue, number });
+        self.tasks[place] = Some(Task { op, queue, number, waited: false });
         self.ready.tasks.lock().unwrap().push_back(place);
     }
 
@@ -263,9 +277,11 @@ impl Flight {
         let task = self.tasks[place].as_mut()?;
         let waker = Waker::from(Arc::new(TaskWaker(Arc::clone(&self.ready), place)));
         if task.op.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            task.waited = true;
             return None;
         }
-        let Some(Task { queue, number, .. }) = self.tasks[place].take() else { unreachable!("it was polled") };
+        let Some(Task { queue, number, waited, .. }) = self.tasks[place].take() else { unreachable!("it was polled") };
+        self.hits[queue] += usize::from(!waited);
         self.note_end(queue, number);
         Some((queue, place))
     }
@@ -282,7 +298,7 @@ impl Flight {
 }
 
 /// All queues are full, and each gets at least a third of its share. Each end on the first drive brings one more read there, in the foreground,
-/// until the others have ended. With a cache the shares are not compared: one read of a page ends some twenty futures, and a hit ends at once.
+/// until the others have ended. With a cache the shares are not compared: one read of a page ends some twenty futures, and no drive has the hits.
 fn run(cache_bytes: u64) {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let switch = Switch::new();
@@ -318,9 +334,10 @@ fn run(cache_bytes: u64) {
             assert!(cache_bytes > 0 || flight.ended.iter().zip(&firsts).all(is_fair), "{:?}", flight.ended);
         }
     }
-    println!("ended: {:?}, of which {firsts:?} were first; overtaken by {}", flight.ended, flight.overtakers_max);
+    let Flight { ended, hits, overtakers_max, .. } = &flight;
+    println!("ended: {ended:?}, of which {firsts:?} were first and {hits:?} hits; overtaken by {overtakers_max}");
     // The first drive has the same share of the foreground's time as the others have, or less. The background's reads have ended by then.
-    assert!(flight.ended[0] < 4 * firsts[0], "{:?}", flight.ended);
+    assert!(ended[0] - hits[0] < 4 * firsts[0], "{ended:?}, of which {hits:?} were hits");
     // With a cache, futures that wait for the same page may find that it left the cache before they were polled. They read it again.
     assert!(
         cache_bytes > 0 || flight.overtakers_max < OVERTAKERS_MAX,
@@ -334,5 +351,6 @@ fn run(cache_bytes: u64) {
 #[test]
 fn many_futures_take_bounded_memory_and_starve_none() {
     run(0);
-    run(4 << 20);
+    // Half of a file fits, so no file becomes one of hits alone.
+    run(2 << 20);
 }
