@@ -1,0 +1,111 @@
+//! [`InMemory`], under the name that tests use.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use iomill::ArrayOptions;
+use iomill_object_store::v0_14::IomillStore;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, RenameOptions, Result,
+};
+use tempfile::TempDir;
+
+/// Tests have hundreds of arrays open at once.
+const CACHE_BYTES: u64 = 4 << 20;
+
+/// An array of two drives in a temporary directory, which goes with the last clone.
+#[derive(Clone)]
+pub struct InMemory {
+    /// Dropped before its directory is.
+    store: IomillStore,
+    _dir: Arc<TempDir>,
+}
+
+impl InMemory {
+    /// An empty store. Panics if the temporary directory takes no array: the constructor that this one stands for has no error.
+    #[allow(clippy::expect_used, reason = "the signature is that of object_store")]
+    pub fn new() -> InMemory {
+        let dir = TempDir::new()
+            .expect("a temporary directory cannot be made; set TMPDIR to a directory that can be written");
+        let drives = ["drive0", "drive1"].map(|name| dir.path().join(name));
+        for drive in &drives {
+            std::fs::create_dir(drive).expect("the temporary directory can be written");
+        }
+        let array = ArrayOptions::new().cache_bytes(CACHE_BYTES).create(&drives);
+        let array =
+            array.expect("the temporary directory takes no array; set TMPDIR to one on an ordinary file system");
+        InMemory { store: IomillStore::array(array), _dir: Arc::new(dir) }
+    }
+}
+
+impl Default for InMemory {
+    fn default() -> InMemory {
+        InMemory::new()
+    }
+}
+
+impl fmt::Debug for InMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}
+
+/// As it is in `object_store`: a test compares it.
+impl fmt::Display for InMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InMemory")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for InMemory {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.store.put_opts(location, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.store.put_multipart_opts(location, options).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.store.get_opts(location, options).await
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.store.get_ranges(location, ranges).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.store.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.store.list(prefix)
+    }
+
+    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.store.list_with_offset(prefix, offset)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.store.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.store.copy_opts(from, to, options).await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        self.store.rename_opts(from, to, options).await
+    }
+}
