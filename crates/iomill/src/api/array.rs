@@ -396,7 +396,15 @@ impl ArrayInner {
     fn open_version_at_once(self: &Arc<Self>, name: &str, version: u64) -> Result<Option<File>> {
         self.exec.check_open()?;
         self.check_version(name, version)?;
-        let Some(opened) = self.open_at_once(name)? else { return Ok(None) };
+        let opened = match self.open_at_once(name) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Ok(None),
+            // It has lost its name since the check.
+            Err(Error::NotFound { .. }) => {
+                return Err(Error::Conflict { name: name.to_owned(), expected: version, found: None });
+            }
+            Err(error) => return Err(error),
+        };
         // The name may have been given to another file since the check. While this one is open, its number finds it.
         let is_it = self.find(version).is_some_and(|found| std::ptr::eq(&*found, &*opened.state));
         Ok(is_it.then_some(opened))

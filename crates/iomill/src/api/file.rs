@@ -320,6 +320,12 @@ impl File {
         }
     }
 
+    /// Whether the file has no name any more, because it was deleted or replaced, or not yet, as a draft. The last handle of such a file removes
+    /// what the file holds, which waits for drives. So a thread that must not wait drops it elsewhere.
+    pub fn is_nameless(&self) -> bool {
+        self.here().is_ok_and(|file| file.state.is_removal())
+    }
+
     /// Makes all writes durable that ended before this call, by any handle, and the length, and bytes that an earlier writer left unsynced.
     /// On an array or a plain file that is open for reading it does nothing.
     ///

@@ -13,7 +13,8 @@ use crate::error::Error;
 /// the program that uses iomill. So its `drop` must wait for nothing.
 ///
 /// # Safety
-/// `bytes` tells the same each time until the value is dropped, also after the value has been moved. The bytes there are initialised, and do not
+/// `bytes` tells the same each time until the value is dropped, also after the value has been moved. The bytes there are initialised, unless the
+/// value is only read into, and do not
 /// change meanwhile.
 pub unsafe trait IoBytes: Send + 'static {
     /// The memory.

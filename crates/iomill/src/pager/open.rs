@@ -135,6 +135,11 @@ impl OpenFile {
         Arc::strong_count(&self.handles) > 1
     }
 
+    /// Whether what the file holds goes with its last holder.
+    pub fn is_removal(&self) -> bool {
+        self.ending.as_ref().is_some_and(Ending::is_removal)
+    }
+
     /// Makes every write that ended before this call durable, and the length. At the file's end pages that cannot be flushed are lost, and
     /// all others become durable. If nothing is in flight (`is_quiet`), a plain file gets its exact length, too.
     fn sync_as(&self, is_end: bool, is_quiet: bool) -> Result<()> {
@@ -249,8 +254,7 @@ impl OpenFile {
             self.as_on_drives.store(true, Ordering::Release);
             return Ok(());
         }
-        let is_removal = self.ending.as_ref().is_some_and(Ending::is_removal);
-        if self.given_up.load(Ordering::Acquire) || is_removal {
+        if self.given_up.load(Ordering::Acquire) || self.is_removal() {
             return self.file.cut_plain();
         }
         debug_assert!(!serve::is_serving(), "what follows waits for drives (`OpenRef::let_go`)");

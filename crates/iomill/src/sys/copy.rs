@@ -183,24 +183,6 @@ unsafe fn copy_less_than_64(from: *const u8, to: *mut u8, len: usize) {
             }
         }
     }
-
-    #[test]
-    fn copies_the_same_wherever_both_begin() {
-        let from: Vec<u8> = (0..20_000).map(|i| (i % 251) as u8).collect();
-        let page = from.as_ptr().align_offset(4096);
-        let mut to = vec![0xEE; 20_000];
-        let to_page = to.as_ptr().align_offset(4096);
-        for behind in (0..70).chain([4064, 4095]) {
-            for len in [767, 768, 2000, 4096, 8192] {
-                to.fill(0xEE);
-                let begin = to_page + behind;
-                // SAFETY: both vectors are longer than that, and no other code has them.
-                unsafe { copy_bytes(from.as_ptr().add(page), to.as_mut_ptr().add(begin), len) };
-                assert_eq!(to[begin..begin + len], from[page..page + len]);
-                assert!(to[..begin].iter().chain(&to[begin + len..]).all(|&b| b == 0xEE));
-            }
-        }
-    }
 }
 
 /// # Safety
@@ -214,24 +196,6 @@ unsafe fn copy_by_atomics(from: *const u8, to: *mut u8, len: usize) {
         unsafe {
             let byte = (*from.add(at).cast::<AtomicU8>()).load(Ordering::Relaxed);
             (*to.add(at).cast::<AtomicU8>()).store(byte, Ordering::Relaxed);
-        }
-    }
-
-    #[test]
-    fn copies_the_same_wherever_both_begin() {
-        let from: Vec<u8> = (0..20_000).map(|i| (i % 251) as u8).collect();
-        let page = from.as_ptr().align_offset(4096);
-        let mut to = vec![0xEE; 20_000];
-        let to_page = to.as_ptr().align_offset(4096);
-        for behind in (0..70).chain([4064, 4095]) {
-            for len in [767, 768, 2000, 4096, 8192] {
-                to.fill(0xEE);
-                let begin = to_page + behind;
-                // SAFETY: both vectors are longer than that, and no other code has them.
-                unsafe { copy_bytes(from.as_ptr().add(page), to.as_mut_ptr().add(begin), len) };
-                assert_eq!(to[begin..begin + len], from[page..page + len]);
-                assert!(to[..begin].iter().chain(&to[begin + len..]).all(|&b| b == 0xEE));
-            }
         }
     }
 }

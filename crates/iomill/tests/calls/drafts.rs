@@ -26,8 +26,10 @@ fn a_put_is_whole_and_keeps_its_condition() {
         assert!(text.contains("\"file\" has version") && text.contains("read what is there"), "{text}");
         let refused = array.put("other", b"", &options(When::Version(7))).unwrap_err().to_string();
         assert!(refused.contains("\"other\" does not exist"), "{refused}");
+        assert!(!held.is_nameless());
         let second = array.put("file", &random(100_000, 2), &options(When::Version(first.version))).unwrap();
         assert_ne!(second.version, first.version);
+        assert!(held.is_nameless() && !array.open_file("file").unwrap().is_nameless());
         // A handle keeps what it had.
         let mut bytes = vec![0; 5001];
         assert_eq!(held.read_at(&mut bytes, 0).unwrap(), 5000);
@@ -86,6 +88,7 @@ fn threads_write_one_draft() {
     let content = random(1_000_000, 3);
     let draft = array.draft(Layout::striping()).unwrap();
     is_shared::<Draft>(&draft);
+    assert!(draft.file().is_nameless());
     std::thread::scope(|scope| {
         for (at, part) in content.chunks(130_000).enumerate() {
             let draft = &draft;
@@ -95,6 +98,7 @@ fn threads_write_one_draft() {
     assert!(matches!(array.open_file("whole"), Err(Error::NotFound { .. })));
     let stat = draft.publish("whole", When::Absent).unwrap();
     assert_eq!((stat.len_bytes, stat.version), (1_000_000, draft.version()));
+    assert!(!draft.file().is_nameless());
     // The handle goes on as one of the named file.
     assert_eq!(draft.file().name(), "whole");
     draft.file().write_at(&[9; 10], 0).unwrap();
