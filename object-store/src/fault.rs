@@ -1,4 +1,4 @@
-//! [`Fault`]: what can go wrong, before it becomes an error of one version of `object_store`. Non-goals: those errors (`versioned::errors`).
+//! [`Fault`]: what can go wrong, before it becomes an error of one version of `object_store`. Non-goals: those errors (`versioned::convert`).
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub enum Kind {
     Precondition,
     /// The store cannot do that, whatever the object.
     NotSupported,
-    /// The array takes no changes.
+    /// The array was opened for reading, or the system denies the access to a file.
     PermissionDenied,
     Other,
 }

@@ -1,8 +1,8 @@
 //! [`Handles`]: files that stay open between calls. Opening a long file opens its parts, which takes longer than a read of bytes in memory.
 //! Non-goals: which version of a name is the right one. Its callers know that, and a handle of another version is never given out.
 //!
-//! A held handle keeps the space of a file that was deleted or replaced. So what a store changes it lets go of (`forget`), and each new handle
-//! looks whether the one that was used longest ago is still what its name means.
+//! A held handle keeps the space of a file that was deleted or replaced. So a store lets go of what it changes (`forget`). Each new handle that
+//! is held looks whether all others are still what their names mean.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -10,13 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iomill::File;
 
-/// Long files that are held open. Each one has a descriptor on each drive, and a process may often have 1,024.
-pub const HANDLES_DEFAULT: usize = 64;
-
 /// Up to this length a file of an array has no part of its own, so opening and closing it takes no call of the system.
 pub const SMALL_MAX_BYTES: u64 = 64 << 10;
 
-/// An open file. Closing a long one calls the system, and removes what a deleted one has. So the last holder leaves it to another thread.
+/// An open file. Closing a long one calls the system, and closing one that has lost its name frees its space. So the last holder leaves both
+/// to another thread.
 #[derive(Debug)]
 pub struct Handle(Option<File>);
 
@@ -37,7 +35,7 @@ impl Deref for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let Some(file) = self.0.take() else { return };
-        if file.len() > SMALL_MAX_BYTES {
+        if file.len() > SMALL_MAX_BYTES || file.is_nameless() {
             blocking::unblock(move || drop(file)).detach();
         }
     }
@@ -64,11 +62,11 @@ struct Held<V> {
     used: u64,
 }
 
-impl<V: Copy> Table<V> {
-    /// The name that was used longest ago, and its version.
-    fn oldest(&self) -> Option<(String, V)> {
-        let (name, held) = self.by_name.iter().min_by_key(|(_, held)| held.used)?;
-        Some((name.clone(), held.version))
+impl<V> Table<V> {
+    /// The name that was used longest ago.
+    fn oldest(&self) -> Option<String> {
+        let (name, _) = self.by_name.iter().min_by_key(|(_, held)| held.used)?;
+        Some(name.clone())
     }
 }
 
@@ -82,39 +80,42 @@ impl<V: Copy + PartialEq> Handles<V> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle of this version.
+    /// The handle of this version. Lets go of one of another version.
     pub fn find(&self, name: &str, version: V) -> Option<Arc<Handle>> {
         let mut table = self.table();
         table.now += 1;
         let now = table.now;
-        let held = table.by_name.get_mut(name).filter(|held| held.version == version)?;
+        let held = table.by_name.get_mut(name)?;
+        if held.version != version {
+            let left = table.by_name.remove(name);
+            drop(table);
+            drop(left);
+            return None;
+        }
         held.used = now;
         Some(Arc::clone(&held.handle))
     }
 
     /// Holds a handle, in the place of the one that was used longest ago if there are too many. `is_current` says whether a name still has a
-    /// version. It is asked after the handle is held, so a change that has come meanwhile is seen here or by `forget`.
+    /// version. It is asked of all names that are held, this one too, so a change that has come meanwhile is seen here or by `forget`.
     pub fn hold(&self, name: &str, version: V, handle: &Arc<Handle>, is_current: impl Fn(&str, V) -> bool) {
-        if self.most == 0 {
-            return;
-        }
         let mut left = Vec::new();
-        let oldest = {
+        let names: Vec<(String, V)> = {
             let mut table = self.table();
             table.now += 1;
             let held = Held { version, handle: Arc::clone(handle), used: table.now };
             left.extend(table.by_name.insert(name.to_owned(), held));
             if table.by_name.len() > self.most {
-                let oldest = table.oldest().map(|(name, _)| name);
+                let oldest = table.oldest();
                 left.extend(oldest.and_then(|oldest| table.by_name.remove(&oldest)));
             }
-            table.oldest()
+            table.by_name.iter().map(|(name, held)| (name.clone(), held.version)).collect()
         };
         drop(left);
-        let oldest = oldest.as_ref().map(|(name, version)| (name.as_str(), *version));
-        for (name, version) in oldest.into_iter().chain([(name, version)]) {
-            if !is_current(name, version) {
-                self.forget_version(name, version);
+        // Outside of the lock: the answers take calls of the system.
+        for (name, version) in names {
+            if !is_current(&name, version) {
+                self.forget_version(&name, version);
             }
         }
     }
@@ -181,9 +182,11 @@ mod tests {
         for name in ["a", "b", "c"] {
             handles.hold(name, 1, &handle(), |_, _| true);
         }
-        handles.hold("d", 1, &handle(), |name, _| name != "a");
-        assert_eq!(handles.names(), ["b", "c", "d"], "the oldest was looked at");
-        handles.forget("b");
-        assert_eq!(handles.names(), ["c", "d"]);
+        // The oldest one is current.
+        handles.hold("d", 1, &handle(), |name, _| name != "b");
+        assert_eq!(handles.names(), ["a", "c", "d"], "all were looked at");
+        handles.forget("a");
+        assert!(handles.find("c", 2).is_none());
+        assert_eq!(handles.names(), ["d"], "a content that is gone is not held");
     }
 }

@@ -66,7 +66,9 @@ impl Meta {
 /// The version that an etag names, as the condition of a change.
 pub fn version_of(e_tag: &str) -> Result<u64> {
     let number = e_tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(e_tag);
-    number.parse().map_err(|_| {
+    // A number has one text that is an etag: neither "+1" nor "01" is.
+    let version = number.parse().ok().filter(|version: &u64| version.to_string() == number);
+    version.ok_or_else(|| {
         let why = format!("the etag {e_tag:?} is of no object of an array; give the one that `head` or `put` returned");
         Fault::new(Kind::Precondition, why)
     })

@@ -38,6 +38,7 @@ mod stamp;
 mod store;
 mod tree;
 mod upload;
+mod uploads;
 
 #[cfg(feature = "v0_13")]
 pub mod v0_13;

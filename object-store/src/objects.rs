@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use iomill::{Array, Error, FileStat, Listing, PutOptions, When};
+use async_lock::{Semaphore, SemaphoreGuardArc};
+use iomill::{Array, Draft, Error, FileStat, Listing, PutOptions, When};
 
 use crate::fault::Result;
 use crate::handles::{Handle, Handles, SMALL_MAX_BYTES};
@@ -14,9 +15,20 @@ pub struct Objects {
     array: Array,
     /// Long files.
     handles: Handles<u64>,
+    /// Writes of parts of uploads.
+    writes: Arc<Semaphore>,
 }
 
-/// Lets go of the handle of a name when a change of it has ended, also if its future is dropped before.
+/// All handles together have so many descriptors. A process may often have 1,024.
+const DESCRIPTORS: usize = 256;
+/// So many files are held on any number of drives.
+const HANDLES_LEAST: usize = 4;
+
+/// So many writes of parts are in flight. Each takes a thread, and more fill no drive any better.
+const WRITES_MOST: usize = 16;
+
+/// Lets go of the handle of a name when its change has ended, or when the future of the change is dropped. In that case the change goes on. The
+/// handle that a get holds meanwhile is found out by the next handle that is held.
 struct Forget<'a>(&'a Handles<u64>, &'a str);
 
 impl Drop for Forget<'_> {
@@ -26,8 +38,10 @@ impl Drop for Forget<'_> {
 }
 
 impl Objects {
-    pub fn new(array: Array, handles: usize) -> Objects {
-        Objects { array, handles: Handles::new(handles) }
+    pub fn new(array: Array) -> Objects {
+        // A closed array opens nothing, so the number does not matter. Its calls say that it is closed.
+        let drives = array.info().map_or(usize::MAX, |info| info.drives.len());
+        Objects { array, handles: Handles::new(most_handles(drives)), writes: Arc::new(Semaphore::new(WRITES_MOST)) }
     }
 
     pub fn array(&self) -> &Array {
@@ -35,7 +49,11 @@ impl Objects {
     }
 
     pub fn find(&self, name: &str) -> Result<Found> {
-        let stat = self.array.stat(name)?;
+        let stat = self.array.stat(name).inspect_err(|error| {
+            if matches!(error, Error::NotFound { .. }) {
+                self.handles.forget(name);
+            }
+        })?;
         let meta = meta_of(&stat);
         Ok(Found { meta, version: Version::Array(stat.version), attributes: stat.attributes })
     }
@@ -91,12 +109,34 @@ impl Objects {
         Ok(self.array.rename_when_async(from, to, when).await?)
     }
 
-    pub async fn publish(&self, draft: &iomill::Draft, name: &str) -> Result<FileStat> {
+    /// Waits for drives.
+    pub fn publish(&self, draft: &Draft, name: &str) -> Result<FileStat> {
         let _forget = Forget(&self.handles, name);
-        Ok(draft.publish_async(name, When::Always).await?)
+        Ok(draft.publish(name, When::Always)?)
     }
+
+    /// What a write of a part holds.
+    pub async fn write_permit(&self) -> SemaphoreGuardArc {
+        self.writes.acquire_arc().await
+    }
+}
+
+/// A long file has a descriptor on each drive.
+fn most_handles(drives: usize) -> usize {
+    (DESCRIPTORS / drives.max(1)).max(HANDLES_LEAST)
 }
 
 pub fn meta_of(stat: &FileStat) -> Meta {
     Meta::of_array(stat.version, stat.len_bytes, stat.modified_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_bounded_by_their_descriptors() {
+        let most = [1, 4, 16, 100, usize::MAX].map(most_handles);
+        assert_eq!(most, [256, 64, 16, HANDLES_LEAST, HANDLES_LEAST]);
+    }
 }

@@ -14,7 +14,7 @@ use crate::tree::Tree;
 /// See the module.
 #[derive(Debug)]
 pub enum Source {
-    Array(Objects),
+    Array(Arc<Objects>),
     Plain(Tree),
 }
 
@@ -68,7 +68,7 @@ impl Source {
     }
 
     /// The array, for a call that changes something. `what` is that call.
-    pub fn writable(&self, what: &str) -> Result<&Objects> {
+    pub fn writable(&self, what: &str) -> Result<&Arc<Objects>> {
         match self {
             Source::Array(objects) => Ok(objects),
             Source::Plain(tree) => {

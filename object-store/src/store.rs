@@ -1,19 +1,17 @@
 //! [`Store`]: a source with what a store adds to it: a prefix of names, the layout of new objects, and uploads by their ids. It is what the
 //! stores of all versions of `object_store` have in common.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use iomill::{Array, Layout, Runtime};
 
 use crate::fault::{Fault, Result};
-use crate::handles::HANDLES_DEFAULT;
 use crate::objects::Objects;
 use crate::source::Source;
 use crate::tree::Tree;
-use crate::upload::Numbered;
+use crate::uploads::Uploads;
 
 /// See the module. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -23,7 +21,7 @@ pub struct Store {
     prefix: Arc<str>,
     pub layout: Layout,
     /// Uploads that are addressed by an id.
-    pub uploads: Arc<Mutex<HashMap<String, Arc<Numbered>>>>,
+    pub uploads: Arc<Uploads>,
 }
 
 impl fmt::Display for Store {
@@ -43,11 +41,11 @@ impl Store {
     }
 
     pub fn array(array: Array) -> Store {
-        Store::new(Source::Array(Objects::new(array, HANDLES_DEFAULT)))
+        Store::new(Source::Array(Arc::new(Objects::new(array))))
     }
 
     pub fn plain(dir: &Path, runtime: Option<&Runtime>) -> Result<Store> {
-        Ok(Store::new(Source::Plain(Tree::new(dir, runtime, HANDLES_DEFAULT)?)))
+        Ok(Store::new(Source::Plain(Tree::new(dir, runtime)?)))
     }
 
     /// The store of the names below `prefix`, which is a path of `object_store`.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use iomill::{PlainOptions, Runtime};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 
 use crate::fault::{Fault, Kind, Result, kind_of_io};
 use crate::handles::{Handle, Handles};
@@ -28,15 +29,18 @@ pub struct Tree {
     handles: Handles<Stamp>,
 }
 
+/// So many files are held open. Each has a descriptor.
+const HANDLES_MOST: usize = 64;
+
 impl Tree {
-    pub fn new(root: &Path, runtime: Option<&Runtime>, handles: usize) -> Result<Tree> {
+    pub fn new(root: &Path, runtime: Option<&Runtime>) -> Result<Tree> {
         let failed = |e: io::Error| Fault::other(format!("cannot open the directory {}: {e}", root.display()));
         let root = std::fs::canonicalize(root).map_err(failed)?;
         if !std::fs::metadata(&root).map_err(failed)?.is_dir() {
             return Err(Fault::other(format!("{} is no directory; give the one above the files", root.display())));
         }
         let runtime = runtime.cloned().map_or_else(Runtime::shared, Ok)?;
-        Ok(Tree { root, options: PlainOptions::new().runtime(&runtime), handles: Handles::new(handles) })
+        Ok(Tree { root, options: PlainOptions::new().runtime(&runtime), handles: Handles::new(HANDLES_MOST) })
     }
 
     pub fn root(&self) -> &Path {
@@ -44,7 +48,11 @@ impl Tree {
     }
 
     pub async fn find(&self, name: &str) -> Result<Found> {
-        let stamp = self.stamp(name).await?;
+        let stamp = self.stamp(name).await.inspect_err(|fault| {
+            if fault.kind == Kind::NotFound {
+                self.handles.forget(name);
+            }
+        })?;
         let (meta, version) = (Meta::of_file(&stamp), Version::Plain(stamp));
         Ok(Found { meta, version, attributes: Default::default() })
     }
@@ -65,9 +73,7 @@ impl Tree {
             return Ok(None);
         }
         if stamp.is_settled() {
-            // What the kernel has forgotten may as well be opened again.
-            let is_current = |name: &str, stamp| self.known(name).is_some_and(|known| known.ok() == Some(stamp));
-            self.handles.hold(name, stamp, &handle, is_current);
+            self.handles.hold(name, stamp, &handle, |name, stamp| self.is_current(name, stamp));
         }
         Ok(Some(handle))
     }
@@ -77,19 +83,29 @@ impl Tree {
     }
 
     async fn stamp(&self, name: &str) -> Result<Stamp> {
-        if let Some(known) = self.known(name) {
+        if let Ok(known) = self.known(name) {
             return known;
         }
         let (path, name) = (self.root.join(name), name.to_owned());
         blocking::unblock(move || stamp_of(&name, std::fs::metadata(&path))).await
     }
 
-    /// The stamp of a file, if its path and inode are in the kernel's memory. `None` if they are not, or if the kernel cannot say that.
-    fn known(&self, name: &str) -> Option<Result<Stamp>> {
+    /// The stamp of a file, if its path and inode are in the kernel's memory. An error if they are not, or if the kernel cannot say that.
+    fn known(&self, name: &str) -> Result<Result<Stamp>, Errno> {
         let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::CACHED);
-        // Linux before 5.12 and containers that forbid the call refuse it.
-        let file = openat2(CWD, self.root.join(name), flags, Mode::empty(), resolve).ok()?;
-        Some(stamp_of(name, StdFile::from(file).metadata()))
+        let file = openat2(CWD, self.root.join(name), flags, Mode::empty(), resolve)?;
+        Ok(stamp_of(name, StdFile::from(file).metadata()))
+    }
+
+    /// Whether a file that is held has this stamp, as far as the kernel says it without a wait.
+    fn is_current(&self, name: &str, stamp: Stamp) -> bool {
+        match self.known(name) {
+            Ok(known) => known.ok() == Some(stamp),
+            // Linux before 5.12 and containers that forbid the call refuse it. The next get compares the stamp.
+            Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => true,
+            // What the kernel has forgotten may be gone, and may as well be opened again.
+            Err(_) => false,
+        }
     }
 }
 

@@ -1,49 +1,33 @@
-//! Uploads in parts: [`Ordered`] for parts in the order in which they are given, [`Numbered`] for parts that are named by numbers and come in any
-//! order. Each is a draft of the array, which gets its name when all parts are there. Non-goals: the traits.
+//! [`Upload`]: an object that comes in parts. It is a draft of the array, which gets its name when all parts are there. Parts are in the order in
+//! which they are given ([`Upload::complete_all`]), or in the order of a list at the end ([`Upload::complete_parts`]). Non-goals: the traits.
 //!
 //! Rules:
 //! 1. A part has its place before its write begins, and no other part gets that place. So parts are written at the same time.
-//! 2. An upload is published only if each of its parts was written. The future of a part may be dropped before its write has ended or begun,
-//!    and then the part does not count.
-//! 3. What holds a draft last drops it on a thread that may wait, because that removes its parts.
+//! 2. A part begins only while the upload is open. No part begins while the upload is completed, so none writes into the published object.
+//! 3. An upload is published only if no part is being written. The future of a part may be dropped before its write has ended or begun, and
+//!    then the part does not count.
+//! 4. A thread that may wait completes the upload. So the end goes on if its future is dropped, and a second call learns its result.
+//! 5. What holds a draft last drops it on a thread that may wait, because that removes its parts.
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
+use blocking::Task;
 use bytes::Bytes;
-use iomill::{Array, Draft, FileStat, Layout};
+use iomill::{Draft, Layout};
 
 use crate::fault::{Fault, Result};
-use crate::objects::Objects;
+use crate::objects::{Objects, meta_of};
 
 /// A copy of parts moves so many bytes at a time.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// A draft that is dropped where that may wait (rule 3).
+/// A draft that is dropped where that may wait (rule 5).
 #[derive(Debug)]
 struct Place(Option<Draft>);
-
-impl Place {
-    /// Makes a draft. The first one of a process waits for a flush.
-    async fn new(array: &Array, layout: &Layout, attributes: &[(String, String)]) -> Result<Arc<Place>> {
-        let (array, layout) = (array.clone(), layout.clone());
-        let place = blocking::unblock(move || array.draft(layout).map(|draft| Place(Some(draft)))).await?;
-        for (key, value) in attributes {
-            place.set_attribute(key, Some(value))?;
-        }
-        Ok(Arc::new(place))
-    }
-
-    /// Writes a part. A thread that may wait copies it: a part is long, and the first one makes the files on the drives.
-    async fn write(self: Arc<Self>, bytes: Bytes, at: u64) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        Ok(blocking::unblock(move || self.file().write_at(&bytes, at)).await?)
-    }
-}
 
 impl Deref for Place {
     type Target = Draft;
@@ -61,66 +45,298 @@ impl Drop for Place {
     }
 }
 
+/// How the object is made.
+#[derive(Clone, Debug)]
+struct Spec {
+    objects: Arc<Objects>,
+    /// The object that it will be.
+    name: String,
+    layout: Layout,
+    attributes: Vec<(String, String)>,
+}
+
+impl Spec {
+    /// Makes a draft. The first one of a process waits for a flush.
+    fn place(&self) -> Result<Place> {
+        let place = Place(Some(self.objects.array().draft(self.layout.clone())?));
+        for (key, value) in &self.attributes {
+            place.set_attribute(key, Some(value))?;
+        }
+        Ok(place)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
-pub struct Ordered {
-    /// `None` after the end.
-    place: Option<Arc<Place>>,
+pub struct Upload {
+    spec: Spec,
+    id: String,
+    state: Mutex<State>,
+    /// Held while the upload is completed.
+    ending: Arc<async_lock::Mutex<()>>,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(Open),
+    /// It was published with this etag.
+    Ended(String),
+    Aborted,
+}
+
+#[derive(Debug)]
+struct Open {
+    place: Arc<Place>,
+    is_completing: bool,
     /// Where the next part goes.
     end: u64,
     begun: usize,
-    written: Arc<AtomicUsize>,
+    in_flight: usize,
+    /// The places of those that were written, by their ids: start and length.
+    written: HashMap<String, Piece>,
 }
 
-impl Ordered {
-    pub async fn new(objects: &Objects, layout: &Layout, attributes: &[(String, String)]) -> Result<Ordered> {
-        let place = Some(Place::new(objects.array(), layout, attributes).await?);
-        Ok(Ordered { place, end: 0, begun: 0, written: Arc::default() })
+/// Start and length.
+type Piece = (u64, u64);
+
+impl Upload {
+    pub async fn new(
+        objects: &Arc<Objects>,
+        name: String,
+        layout: &Layout,
+        attributes: Vec<(String, String)>,
+    ) -> Result<Upload> {
+        let spec = Spec { objects: Arc::clone(objects), name, layout: layout.clone(), attributes };
+        blocking::unblock(move || {
+            let place = Arc::new(spec.place()?);
+            let id = place.version().to_string();
+            let (end, begun, in_flight, written) = (0, 0, 0, HashMap::new());
+            let state = State::Open(Open { place, is_completing: false, end, begun, in_flight, written });
+            Ok(Upload { spec, id, state: Mutex::new(state), ending: Arc::default() })
+        })
+        .await
     }
 
-    /// The write of the next part.
-    pub fn put_part(&mut self, bytes: Bytes) -> impl Future<Output = Result<()>> + Send + 'static + use<> {
-        let begun = self.place.clone().ok_or_else(ended).and_then(|place| {
-            let at = self.end;
-            self.end = after(at, &bytes)?;
-            self.begun += 1;
-            Ok((place, at, Arc::clone(&self.written)))
-        });
-        async move {
-            let (place, at, written) = begun?;
-            place.write(bytes, at).await?;
-            // Release: pairs with the Acquire in `complete`.
-            written.fetch_add(1, Ordering::Release);
-            Ok(())
-        }
+    /// No other upload of the array has the same.
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
-    /// Publishes the parts as an object. After an error it may be called again.
-    pub async fn complete(&mut self, objects: &Objects, name: &str) -> Result<FileStat> {
-        let place = self.place.as_ref().ok_or_else(ended)?;
-        // Acquire: pairs with the Release in `put_part`.
-        let (begun, written) = (self.begun, self.written.load(Ordering::Acquire));
-        if written < begun {
-            let why = format!(
-                "{} of the {begun} parts of {name:?} were not written: wait for the future of each `put_part`, \
-                 and abort the upload if one of them fails",
-                begun - written
-            );
-            return Err(Fault::other(why));
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs with the state half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the next part its place. Its bytes are written by [`Part::write`].
+    pub fn begin(self: &Arc<Self>, bytes: Bytes) -> Result<Part> {
+        let mut state = self.state();
+        let open = state.open(self.name())?;
+        if open.is_completing {
+            return Err(is_completing(self.name()));
         }
-        let stat = objects.publish(place, name).await?;
-        self.place = None;
-        Ok(stat)
+        let at = open.end;
+        open.end = after(at, &bytes)?;
+        open.begun += 1;
+        open.in_flight += 1;
+        // The id of the upload makes the part unknown to other uploads.
+        let id = format!("{}-{}", self.id, open.begun);
+        Ok(Part { upload: Arc::clone(self), place: Arc::clone(&open.place), id, at, bytes })
+    }
+
+    /// Publishes the parts in the order in which they began, and returns the etag. After an error it may be called again.
+    pub async fn complete_all(self: &Arc<Self>) -> Result<String> {
+        let all = |open: &Open, name: &str| match open.begun - open.written.len() {
+            0 => Ok(None),
+            missing => Err(Fault::other(format!(
+                "{missing} of the {} parts of {name:?} were not written: wait for the future of each `put_part`, and \
+                 abort the upload if one of them fails",
+                open.begun
+            ))),
+        };
+        self.complete(all, |_| ()).await
+    }
+
+    /// Publishes these parts, in this order, and returns the etag. `ended` is called when that has happened, also if the future is dropped.
+    /// After an error it may be called again.
+    pub async fn complete_parts(
+        self: &Arc<Self>,
+        ids: &[&str],
+        ended: impl FnOnce(&str) + Send + 'static,
+    ) -> Result<String> {
+        self.complete(|open, name| open.pieces(ids, name), ended).await
+    }
+
+    /// `choose` looks at an open upload, and gives the pieces to copy if the object is not the draft as it is.
+    async fn complete(
+        self: &Arc<Self>,
+        choose: impl FnOnce(&Open, &str) -> Result<Option<Vec<Piece>>>,
+        ended: impl FnOnce(&str) + Send + 'static,
+    ) -> Result<String> {
+        // A call that finds another one under way waits for its result.
+        let ending = self.ending.lock_arc().await;
+        let (completing, place, pieces) = {
+            let mut state = self.state();
+            if let State::Ended(e_tag) = &*state {
+                return Ok(e_tag.clone());
+            }
+            let open = state.open(self.name())?;
+            let pieces = choose(open, self.name())?;
+            open.is_completing = true;
+            (Completing { upload: Arc::clone(self), _ending: ending }, Arc::clone(&open.place), pieces)
+        };
+        let job = move || {
+            let e_tag = completing.publish(place, pieces)?;
+            ended(&e_tag);
+            Ok(e_tag)
+        };
+        Job(Some(blocking::unblock(job))).await
     }
 
     /// Gives the space back when the last write in flight has ended.
-    pub fn abort(&mut self) -> Result<()> {
-        self.place.take().map(drop).ok_or_else(ended)
+    pub fn abort(&self) -> Result<()> {
+        let mut state = self.state();
+        if state.open(self.name())?.is_completing {
+            return Err(is_completing(self.name()));
+        }
+        *state = State::Aborted;
+        Ok(())
     }
 }
 
-fn ended() -> Fault {
-    Fault::other("the upload has been completed or aborted; begin another one")
+impl State {
+    fn open(&mut self, name: &str) -> Result<&mut Open> {
+        let how = match self {
+            State::Open(open) => return Ok(open),
+            State::Ended(_) => "completed",
+            State::Aborted => "aborted",
+        };
+        Err(Fault::other(format!("the upload of {name:?} has been {how}; begin another one")))
+    }
+}
+
+impl Open {
+    /// The pieces with these ids. `None` if they are the draft as it is.
+    fn pieces(&self, ids: &[&str], name: &str) -> Result<Option<Vec<Piece>>> {
+        if self.in_flight > 0 {
+            let why = format!(
+                "{} parts of {name:?} are being written: wait for the future of each `put_part`, or drop it",
+                self.in_flight
+            );
+            return Err(Fault::other(why));
+        }
+        let piece = |id: &&str| {
+            let unknown = || {
+                Fault::other(format!(
+                    "part {id:?} of {name:?} was not written in this upload; give the ids that `put_part` returned"
+                ))
+            };
+            self.written.get(*id).copied().ok_or_else(unknown)
+        };
+        let pieces = ids.iter().map(piece).collect::<Result<Vec<_>>>()?;
+        let mut at = 0;
+        let is_in_order = pieces.iter().all(|(start, len)| *start == std::mem::replace(&mut at, start + len));
+        Ok((!is_in_order || at != self.end).then_some(pieces))
+    }
+}
+
+/// An upload that is being completed. It is open again when this is dropped, unless it was published.
+struct Completing {
+    upload: Arc<Upload>,
+    /// Goes after the upload is open again.
+    _ending: async_lock::MutexGuardArc<()>,
+}
+
+impl Completing {
+    /// Waits for drives.
+    fn publish(&self, mut place: Arc<Place>, pieces: Option<Vec<Piece>>) -> Result<String> {
+        let spec = &self.upload.spec;
+        if let Some(pieces) = pieces {
+            let copy = spec.place()?;
+            copy_pieces(&place, &copy, &pieces)?;
+            place = Arc::new(copy);
+        }
+        let e_tag = meta_of(&spec.objects.publish(&place, &spec.name)?).e_tag;
+        *self.upload.state() = State::Ended(e_tag.clone());
+        Ok(e_tag)
+    }
+}
+
+impl Drop for Completing {
+    fn drop(&mut self) {
+        if let State::Open(open) = &mut *self.upload.state() {
+            open.is_completing = false;
+        }
+    }
+}
+
+/// What a thread does that may wait. It goes on if this future is dropped, also if it has not begun.
+struct Job<T>(Option<Task<T>>);
+
+impl<T> Future for Job<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let task = self.0.as_mut().expect("only the drop takes the task");
+        Pin::new(task).poll(context)
+    }
+}
+
+impl<T> Drop for Job<T> {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.take() {
+            task.detach();
+        }
+    }
+}
+
+/// A part with a place. It is in flight until it is dropped.
+#[derive(Debug)]
+pub struct Part {
+    upload: Arc<Upload>,
+    place: Arc<Place>,
+    id: String,
+    at: u64,
+    bytes: Bytes,
+}
+
+impl Part {
+    /// Writes the part, and returns its id. The id names this content, so a part that is put again has another id.
+    pub async fn write(self) -> Result<String> {
+        let (place, bytes, at) = (Arc::clone(&self.place), self.bytes.clone(), self.at);
+        if !bytes.is_empty() {
+            let permit = self.upload.spec.objects.write_permit().await;
+            // A thread that may wait copies the bytes: a part is long, and the first one makes the files on the drives.
+            let write = move || {
+                let written = place.file().write_at(&bytes, at);
+                drop(permit);
+                written
+            };
+            blocking::unblock(write).await?;
+        }
+        if let State::Open(open) = &mut *self.upload.state() {
+            open.written.insert(self.id.clone(), (at, self.bytes.len() as u64));
+        }
+        Ok(self.id.clone())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let State::Open(open) = &mut *self.upload.state() {
+            open.in_flight -= 1;
+        }
+    }
+}
+
+fn is_completing(name: &str) -> Fault {
+    Fault::other(format!(
+        "the upload of {name:?} is being completed; call `complete` again, which waits for its end, or begin another \
+         upload"
+    ))
 }
 
 fn after(at: u64, bytes: &Bytes) -> Result<u64> {
@@ -131,91 +347,8 @@ fn after(at: u64, bytes: &Bytes) -> Result<u64> {
     })
 }
 
-/// See the module. Parts are written one after the other in the order in which they come. If that is not the order of their numbers, the end of
-/// the upload copies them: only then are their places known.
-#[derive(Debug)]
-pub struct Numbered {
-    /// The object that it will be.
-    name: String,
-    layout: Layout,
-    attributes: Vec<(String, String)>,
-    place: Arc<Place>,
-    parts: Mutex<Parts>,
-}
-
-#[derive(Debug, Default)]
-struct Parts {
-    /// Where the next part goes.
-    end: u64,
-    begun: u64,
-    /// The places of those that were written, by their ids: start and length.
-    written: HashMap<String, (u64, u64)>,
-}
-
-impl Numbered {
-    pub async fn new(
-        objects: &Objects,
-        name: String,
-        layout: &Layout,
-        attributes: Vec<(String, String)>,
-    ) -> Result<Numbered> {
-        let place = Place::new(objects.array(), layout, &attributes).await?;
-        Ok(Numbered { name, layout: layout.clone(), attributes, place, parts: Mutex::default() })
-    }
-
-    /// No other upload of the array has the same.
-    pub fn id(&self) -> String {
-        self.place.version().to_string()
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn parts(&self) -> MutexGuard<'_, Parts> {
-        // No code that can panic runs with the parts in two states.
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Writes a part. Its id names this content, so a part that is put again has another id.
-    pub async fn put_part(&self, bytes: Bytes) -> Result<String> {
-        let len = bytes.len() as u64;
-        let (at, id) = {
-            let mut parts = self.parts();
-            let at = parts.end;
-            parts.end = after(at, &bytes)?;
-            parts.begun += 1;
-            (at, parts.begun.to_string())
-        };
-        Arc::clone(&self.place).write(bytes, at).await?;
-        self.parts().written.insert(id.clone(), (at, len));
-        Ok(id)
-    }
-
-    /// Publishes these parts, in this order. After an error it may be called again.
-    pub async fn complete(&self, objects: &Objects, ids: &[&str]) -> Result<FileStat> {
-        let (pieces, end) = {
-            let parts = self.parts();
-            let piece = |id: &&str| {
-                let unknown = || Fault::other(format!("part {id:?} of {:?} was not written in this upload", self.name));
-                parts.written.get(*id).copied().ok_or_else(unknown)
-            };
-            (ids.iter().map(piece).collect::<Result<Vec<_>>>()?, parts.end)
-        };
-        let mut at = 0;
-        let is_in_order = pieces.iter().all(|(start, len)| *start == std::mem::replace(&mut at, start + len));
-        if is_in_order && at == end {
-            return objects.publish(&self.place, &self.name).await;
-        }
-        let ordered = Place::new(objects.array(), &self.layout, &self.attributes).await?;
-        let (source, copy) = (Arc::clone(&self.place), Arc::clone(&ordered));
-        blocking::unblock(move || copy_pieces(&source, &copy, &pieces)).await?;
-        objects.publish(&ordered, &self.name).await
-    }
-}
-
-/// Writes pieces of one draft, each a start and a length, one after the other into another.
-fn copy_pieces(source: &Draft, copy: &Draft, pieces: &[(u64, u64)]) -> iomill::Result<()> {
+/// Writes pieces of one draft one after the other into another.
+fn copy_pieces(source: &Draft, copy: &Draft, pieces: &[Piece]) -> iomill::Result<()> {
     let mut buffer = vec![0; PIECE_BYTES as usize];
     let mut to = 0;
     for (start, len) in pieces {

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, DirEntry};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +38,8 @@ struct Level {
 impl Walk {
     pub fn new(root: &Path, prefix: &str, after: Option<&str>, delimiter: Option<char>) -> Walk {
         let (root, prefix, after) = (root.to_owned(), prefix.to_owned(), after.map(str::to_owned));
-        Walk { root, prefix, after, delimiter, shown: None, levels: None }
+        let levels = is_of_no_name(&prefix).then(Vec::new);
+        Walk { root, prefix, after, delimiter, shown: None, levels }
     }
 
     /// Reads a directory. Its name ends with `/`, or is empty for the root. `None` if there is no such directory any more.
@@ -57,8 +59,10 @@ impl Walk {
             let why = format!("the symbolic link {} leads to a directory above itself; remove it", path.display());
             return Err(Fault::other(why));
         }
-        let mut children: Vec<Result<String>> =
-            entries.iter().filter_map(|entry| child(name, entry).transpose()).collect();
+        // What is not asked for is not looked at, and its faults are none of this listing.
+        let rest = self.prefix.get(name.len()..).unwrap_or_default();
+        let asked = entries.iter().filter(|entry| entry.file_name().as_bytes().starts_with(rest.as_bytes()));
+        let mut children: Vec<Result<String>> = asked.filter_map(|entry| child(name, entry).transpose()).collect();
         // Faults come first.
         children.sort_by(|a, b| a.as_ref().ok().cmp(&b.as_ref().ok()));
         Ok(Some(Level { identity, children: children.into() }))
@@ -82,12 +86,9 @@ impl Walk {
         }
     }
 
-    /// What is to be shown of a child, after it has gone into it if it is a directory that may have more.
+    /// What is to be shown of a child. Its name begins with the prefix. Goes into a directory that may have more.
     fn visit(&mut self, name: String) -> Option<Result<Entry>> {
         let is_directory = name.ends_with('/');
-        if !name.starts_with(&self.prefix) {
-            return None;
-        }
         let is_passed = |name: &str| self.after.as_ref().is_some_and(|after| name <= after.as_str());
         let within = self.delimiter.and_then(|delimiter| {
             let at = name[self.prefix.len()..].find(delimiter)?;
@@ -145,6 +146,12 @@ impl Iterator for Walk {
             }
         }
     }
+}
+
+/// Whether no name begins so. As a path such a prefix may lead out of the root.
+fn is_of_no_name(prefix: &str) -> bool {
+    let Some((whole, _)) = prefix.rsplit_once('/') else { return false };
+    whole.split('/').any(|segment| ["", ".", ".."].contains(&segment))
 }
 
 /// The name of an entry of the directory `above`. Names of directories end with `/`. `None` for a link to nothing.

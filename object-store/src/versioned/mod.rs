@@ -39,7 +39,8 @@ const DELETES_IN_FLIGHT: usize = 64;
 /// An object is a file of the same name. Its etag is its version in the catalog, which no other content of the array ever has. A put, a copy, a
 /// rename and a delete are durable when their futures resolve, and happen as a whole or not at all. They go on if their futures are dropped.
 ///
-/// It works on any executor. No poll waits for a drive. Bytes that are in the cache are copied when a read is first polled.
+/// It works on any executor. No poll waits for a drive. Bytes that are in the cache are copied when a read is first polled, and the
+/// chunks of a payload are joined when a put is.
 #[derive(Clone, Debug)]
 pub struct IomillStore(Store);
 
@@ -73,7 +74,7 @@ impl IomillStore {
         Ok(IomillStore(self.0.within(prefix.as_ref())))
     }
 
-    /// How new objects of an array are laid out on its drives.
+    /// How new objects of an array are laid out on its drives. A store of ordinary files makes none, so there it changes nothing.
     pub fn with_layout(mut self, layout: Layout) -> IomillStore {
         self.0.layout = layout;
         self
@@ -151,7 +152,7 @@ impl ObjectStore for IomillStore {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        Ok(Box::new(multipart::Upload::begin(&self.0, location, &options.attributes).await?))
+        Ok(Box::new(multipart::Ordered::begin(&self.0, location, &options.attributes).await?))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {

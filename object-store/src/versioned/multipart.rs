@@ -1,6 +1,6 @@
 //! Uploads in parts, as one version of `object_store` has them. Non-goals: how parts are written (`crate::upload`).
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,79 +14,60 @@ use super::object_store::{
     Attributes, MultipartId, MultipartUpload, PutMultipartOptions, PutPayload, PutResult, Result, UploadPart,
 };
 use super::result;
-use crate::fault::Fault;
-use crate::objects::meta_of;
 use crate::store::Store;
-use crate::upload::{Numbered, Ordered};
+use crate::upload::Upload;
+use crate::uploads::Known;
 
 /// An upload. Its parts are in the order of the calls of `put_part`.
 #[derive(Debug)]
-pub struct Upload {
-    store: Store,
+pub struct Ordered {
     location: Path,
-    parts: Ordered,
+    upload: Arc<Upload>,
 }
 
-impl Upload {
-    pub async fn begin(store: &Store, location: &Path, attributes: &Attributes) -> Result<Upload> {
-        let at = |fault| error(fault, location);
-        let objects = store.source.writable("a multipart upload").map_err(at)?;
-        let attributes = to_catalog(attributes, location)?;
-        let parts = Ordered::new(objects, &store.layout, &attributes).await.map_err(at)?;
-        Ok(Upload { store: store.clone(), location: location.clone(), parts })
+impl Ordered {
+    pub async fn begin(store: &Store, location: &Path, attributes: &Attributes) -> Result<Ordered> {
+        let upload = Arc::new(begin(store, location, attributes).await?);
+        Ok(Ordered { location: location.clone(), upload })
     }
+}
+
+async fn begin(store: &Store, location: &Path, attributes: &Attributes) -> Result<Upload> {
+    let at = |fault| error(fault, location);
+    let objects = store.source.writable("a multipart upload").map_err(at)?;
+    let attributes = to_catalog(attributes, location)?;
+    Upload::new(objects, store.name(location.as_ref()), &store.layout, attributes).await.map_err(at)
 }
 
 #[async_trait]
-impl MultipartUpload for Upload {
+impl MultipartUpload for Ordered {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        let (write, location) = (self.parts.put_part(Bytes::from(data)), self.location.clone());
-        Box::pin(async move { write.await.map_err(|fault| error(fault, &location)) })
+        // Here, not when the future is polled: the order of the parts is that of the calls.
+        let (part, location) = (self.upload.begin(Bytes::from(data)), self.location.clone());
+        Box::pin(async move {
+            let at = |fault| error(fault, &location);
+            part.map_err(at)?.write().await.map(drop).map_err(at)
+        })
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        let at = |fault| error(fault, &self.location);
-        let objects = self.store.source.writable("a multipart upload").map_err(at)?;
-        let stat = self.parts.complete(objects, &self.store.name(self.location.as_ref())).await.map_err(at)?;
-        Ok(result::put(meta_of(&stat).e_tag))
+        let completed = self.upload.complete_all().await;
+        completed.map(result::put).map_err(|fault| error(fault, &self.location))
     }
 
     async fn abort(&mut self) -> Result<()> {
-        self.parts.abort().map_err(|fault| error(fault, &self.location))
+        self.upload.abort().map_err(|fault| error(fault, &self.location))
     }
 }
 
 /// What `MultipartStore` takes. An upload that is neither completed nor aborted lasts as long as the store and its clones.
 impl IomillStore {
-    fn uploads(&self) -> MutexGuard<'_, std::collections::HashMap<String, Arc<Numbered>>> {
-        // Each change of the table is one call.
-        self.0.uploads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn upload(&self, path: &Path, id: &MultipartId) -> Result<Arc<Numbered>> {
-        let known = self.uploads().get(id).filter(|upload| upload.name() == self.0.name(path.as_ref())).cloned();
-        known.ok_or_else(|| {
-            let why = format!(
-                "there is no upload {id:?} of {path} in this store: it was completed or aborted, or another process \
-                 began it; begin another one"
-            );
-            error(Fault::other(why), path)
-        })
-    }
-
     pub(in super::super) async fn begin_upload(
         &self,
         path: &Path,
         options: &PutMultipartOptions,
     ) -> Result<MultipartId> {
-        let at = |fault| error(fault, path);
-        let objects = self.0.source.writable("a multipart upload").map_err(at)?;
-        let attributes = to_catalog(&options.attributes, path)?;
-        let name = self.0.name(path.as_ref());
-        let upload = Numbered::new(objects, name, &self.0.layout, attributes).await.map_err(at)?;
-        let id = upload.id();
-        self.uploads().insert(id.clone(), Arc::new(upload));
-        Ok(id)
+        Ok(self.0.uploads.add(begin(&self.0, path, &options.attributes).await?))
     }
 
     pub(in super::super) async fn upload_part(
@@ -95,8 +76,9 @@ impl IomillStore {
         id: &MultipartId,
         data: PutPayload,
     ) -> Result<PartId> {
-        let upload = self.upload(path, id)?;
-        let content_id = upload.put_part(data.into()).await.map_err(|fault| error(fault, path))?;
+        let at = |fault| error(fault, path);
+        let upload = self.0.uploads.open(id, &self.0.name(path.as_ref())).map_err(at)?;
+        let content_id = upload.begin(data.into()).map_err(at)?.write().await.map_err(at)?;
         Ok(PartId { content_id })
     }
 
@@ -107,18 +89,18 @@ impl IomillStore {
         parts: &[PartId],
     ) -> Result<PutResult> {
         let at = |fault| error(fault, path);
-        let upload = self.upload(path, id)?;
-        let objects = self.0.source.writable("a multipart upload").map_err(at)?;
+        let name = self.0.name(path.as_ref());
+        let upload = match self.0.uploads.find(id, &name).map_err(at)? {
+            Known::Open(upload) => upload,
+            Known::Completed(e_tag) => return Ok(result::put(e_tag)),
+        };
         let ids: Vec<&str> = parts.iter().map(|part| part.content_id.as_str()).collect();
-        let stat = upload.complete(objects, &ids).await.map_err(at)?;
-        self.uploads().remove(id);
-        Ok(result::put(meta_of(&stat).e_tag))
+        let (uploads, id) = (Arc::clone(&self.0.uploads), id.clone());
+        let ended = move |e_tag: &str| uploads.complete(id, name, e_tag.to_owned());
+        upload.complete_parts(&ids, ended).await.map(result::put).map_err(at)
     }
 
     pub(in super::super) fn abort_upload(&self, path: &Path, id: &MultipartId) -> Result<()> {
-        self.upload(path, id)?;
-        let aborted = self.uploads().remove(id);
-        drop(aborted);
-        Ok(())
+        self.0.uploads.abort(id, &self.0.name(path.as_ref())).map_err(|fault| error(fault, path))
     }
 }

@@ -24,11 +24,14 @@ impl PaginatedListStore for IomillStore {
             let text = options.delimiter.as_deref().unwrap_or_default();
             return Err(unsupported(format!("a listing with the delimiter {text:?}: use a single character")));
         }
+        let most = options.max_keys.unwrap_or(KEYS_DEFAULT);
+        if most == 0 {
+            return Err(unsupported("a page of a listing with 0 entries: ask for one at least"));
+        }
         let store = &self.0;
         let prefix = store.name(prefix.unwrap_or_default());
         let after = options.page_token.as_deref().or(options.offset.as_deref()).map(|after| store.name(after));
         let mut entries = store.source.entries(&prefix, after.as_deref(), delimiter).into_stream();
-        let most = options.max_keys.unwrap_or(KEYS_DEFAULT);
         let (mut common_prefixes, mut objects, mut last) = (Vec::new(), Vec::new(), None);
         while let Some(entry) = entries.next().await {
             if common_prefixes.len() + objects.len() == most {

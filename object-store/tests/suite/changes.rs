@@ -69,6 +69,31 @@ async fn no_handle_serves_an_old_content() {
     assert_clean(&dir, array);
 }
 
+/// Also if the handle that was used longest ago is one of an object that is still there.
+#[tokio::test]
+async fn no_handle_keeps_the_space_of_a_deleted_object() {
+    let (dir, array) = fresh_array();
+    let (store, second) = (IomillStore::array(array.clone()), IomillStore::array(array.clone()));
+    let paths: Vec<Path> = (0..12).map(|n| Path::from(format!("{n}"))).collect();
+    for path in &paths {
+        second.put(path, random(200_000, 1).into()).await.unwrap();
+        store.get_ranges(path, &[0..1]).await.unwrap();
+    }
+    for path in &paths[1..] {
+        second.delete(path).await.unwrap();
+    }
+    let next = Path::from("next");
+    second.put(&next, random(200_000, 2).into()).await.unwrap();
+    store.get_ranges(&next, &[0..1]).await.unwrap();
+    eventually("the two objects have the only parts", || parts(&dir).len() == 8);
+    // What is asked for and is gone is not held either.
+    second.delete(&paths[0]).await.unwrap();
+    assert!(matches!(store.head(&paths[0]).await, Err(Error::NotFound { .. })));
+    eventually("one object has the only parts", || parts(&dir).len() == 4);
+    drop((store, second));
+    assert_clean(&dir, array);
+}
+
 /// Readers, writers, renames and deletes of the same names, on two threads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_read_has_one_content() {

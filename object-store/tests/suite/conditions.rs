@@ -19,7 +19,10 @@ async fn an_update_needs_the_etag_of_what_is_there() {
         let version = UpdateVersion { e_tag: e_tag.map(str::to_owned), version: None };
         store.put_opts(&path, "2".into(), PutMode::Update(version).into())
     };
-    for wrong in ["\"77\"", "W/\"7\"", "", "\"none\"", "\"99999999999999999999999\""] {
+    let version = array.stat("object").unwrap().version;
+    let same_number = [format!("\"+{version}\""), format!("\"0{version}\""), format!("+{version}")];
+    let wrong = ["\"77\"", "W/\"7\"", "", "\"none\"", "\"99999999999999999999999\""];
+    for wrong in wrong.into_iter().chain(same_number.iter().map(String::as_str)) {
         let refused = update(Some(wrong)).await.unwrap_err();
         assert!(matches!(refused, Error::Precondition { .. }), "{wrong}: {refused}");
     }

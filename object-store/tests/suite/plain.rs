@@ -14,7 +14,7 @@ use super::object_store::local::LocalFileSystem;
 use super::object_store::multipart::MultipartStore;
 use super::object_store::path::Path;
 use super::object_store::{Error, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode};
-use super::{IomillStore, random};
+use super::{IomillStore, eventually, random};
 
 fn dir() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -148,8 +148,70 @@ async fn pages_of_a_listing_are_the_whole_listing() {
             assert_eq!((&objects, &prefixes), (&whole.result.objects, &whole.result.common_prefixes), "{prefix:?}");
         }
     }
-    let wrong = PaginatedListOptions { delimiter: Some("ab".into()), ..Default::default() };
-    assert!(matches!(store.list_paginated(None, wrong).await, Err(Error::NotSupported { .. })));
+    let delimiter = PaginatedListOptions { delimiter: Some("ab".into()), ..Default::default() };
+    let no_keys = PaginatedListOptions { max_keys: Some(0), ..Default::default() };
+    for wrong in [delimiter, no_keys] {
+        assert!(matches!(store.list_paginated(None, wrong).await, Err(Error::NotSupported { .. })));
+    }
+}
+
+/// A prefix of a page is any text. None leads out of the directory.
+#[tokio::test]
+async fn no_prefix_lists_what_is_outside() {
+    let above = dir();
+    let root = above.path().join("root");
+    std::fs::create_dir_all(root.join("a/b")).unwrap();
+    for file in ["outside", "root/file", "root/a/file", "root/a/b/..file"] {
+        std::fs::write(above.path().join(file), "x").unwrap();
+    }
+    let absolute = format!("{}/", above.path().display());
+    let store = IomillStore::plain(&root).unwrap();
+    let below = store.clone().with_prefix("a").unwrap();
+    let outside =
+        ["../", "/", "/etc/", absolute.as_str(), "a/../", "a/../../", "./", "a//", "b/../../", "../../", "b/./"];
+    for store in [&store, &below] {
+        for prefix in outside {
+            for delimiter in [None, Some("/")] {
+                let options = PaginatedListOptions { delimiter: delimiter.map(Into::into), ..Default::default() };
+                let page = store.list_paginated(Some(prefix), options).await.unwrap();
+                let names: Vec<_> = page.result.objects.iter().map(|meta| meta.location.as_ref()).collect();
+                assert!(names.is_empty() && page.result.common_prefixes.is_empty(), "{prefix}: {page:?}");
+            }
+        }
+    }
+    let page = below.list_paginated(Some("b/.."), PaginatedListOptions::default()).await.unwrap();
+    assert_eq!(page.result.objects[0].location.as_ref(), "b/..file", "a name may begin so");
+}
+
+/// A deleted file keeps its space while it is open. Another program deletes it, and a held file was not deleted.
+#[tokio::test]
+async fn no_handle_keeps_a_deleted_file() {
+    let dir = dir();
+    let runtime = RuntimeOptions::new().cache_bytes(4 << 20).start().unwrap();
+    let store = IomillStore::plain_with(dir.path(), &runtime).unwrap();
+    let paths: Vec<Path> = (0..8).map(|n| Path::from(format!("{n}"))).collect();
+    let file = |path: &Path| dir.path().join(path.as_ref());
+    paths.iter().for_each(|path| std::fs::write(file(path), random(100_000, 1)).unwrap());
+    let held = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let links: Vec<_> = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok()).collect();
+        links.iter().filter(|link| link.starts_with(dir.path())).count()
+    };
+    // A file that has just changed is not held.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    for path in &paths {
+        store.get_ranges(path, &[0..1]).await.unwrap();
+    }
+    eventually("all are held", || held() == paths.len());
+    paths[2..].iter().for_each(|path| std::fs::remove_file(file(path)).unwrap());
+    // What is asked for and gone is not held.
+    assert!(matches!(store.head(&paths[2]).await, Err(Error::NotFound { .. })));
+    eventually("one is not held", || held() == paths.len() - 1);
+    let next = Path::from("next");
+    std::fs::write(file(&next), random(100_000, 2)).unwrap();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    store.get_ranges(&next, &[0..1]).await.unwrap();
+    eventually("what is there is held", || held() == 3);
 }
 
 /// Tests of the public suite that only read, after `LocalFileSystem` has written what they read.
@@ -206,7 +268,7 @@ async fn whatever_changes_files_is_not_supported() {
     assert!(IomillStore::plain(dir.path().join("object")).unwrap_err().to_string().contains("no directory"));
 }
 
-/// A get sees a file that has been replaced, that has grown, and that is gone, also if it has a handle of the old one.
+/// A get sees a file that has been replaced, that has grown, and that is gone. It does so with a handle of the old one, too.
 #[tokio::test]
 async fn a_changed_file_is_noticed() {
     let dir = dir();
@@ -309,4 +371,10 @@ async fn names_that_are_no_paths_are_named() {
     assert!(faults.iter().any(|text| text.contains("not UTF-8") && text.contains("latin")), "{faults:?}");
     assert!(faults.iter().any(|text| text.contains("control")), "{faults:?}");
     assert!(matches!(store.get(&Path::from("pipe")).await, Err(Error::NotFound { .. })));
+    // Names that are not asked for stop no page, and those that are asked for do.
+    let page = async |prefix| store.list_paginated(Some(prefix), PaginatedListOptions::default()).await;
+    assert_eq!(page("g").await.unwrap().result.objects.len(), 1);
+    for prefix in ["", "l", "con"] {
+        assert!(page(prefix).await.is_err(), "{prefix}");
+    }
 }

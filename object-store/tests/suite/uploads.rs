@@ -1,9 +1,13 @@
-//! Uploads in parts of different lengths and in any order, and wrong addresses of uploads.
+//! Uploads in parts of different lengths and in any order, ends of uploads that meet other calls, and wrong addresses of uploads.
 
-use super::object_store::ObjectStoreExt;
+use std::pin::pin;
+
+use futures_util::poll;
+
 use super::object_store::multipart::{MultipartStore, PartId};
 use super::object_store::path::Path;
-use super::{IomillStore, assert_clean, fresh_array, random};
+use super::object_store::{Error, ObjectStore, ObjectStoreExt};
+use super::{IomillStore, assert_clean, eventually, fresh_array, parts, random};
 
 #[tokio::test]
 async fn parts_of_any_length_in_any_order() {
@@ -21,9 +25,10 @@ async fn parts_of_any_length_in_any_order() {
         for n in order {
             writes[n].take().unwrap().await.unwrap();
         }
-        upload.complete().await.unwrap();
+        let put = upload.complete().await.unwrap();
         assert!(store.get(&path).await.unwrap().bytes().await.unwrap() == whole);
-        assert!(upload.complete().await.is_err());
+        assert_eq!(upload.complete().await.unwrap().e_tag, put.e_tag, "a second call has the same result");
+        assert!(upload.abort().await.is_err());
         // By numbers it is that of the list at the end.
         let id = store.create_multipart(&path).await.unwrap();
         let mut ids: Vec<Option<PartId>> = vec![None; parts.len()];
@@ -37,7 +42,8 @@ async fn parts_of_any_length_in_any_order() {
         let put = store.complete_multipart(&path, &id, ids.into_iter().flatten().collect()).await.unwrap();
         assert_eq!(store.head(&path).await.unwrap().e_tag, put.e_tag);
         assert!(store.get(&path).await.unwrap().bytes().await.unwrap() == whole, "{order:?}");
-        assert!(store.complete_multipart(&path, &id, Vec::new()).await.is_err());
+        assert_eq!(store.complete_multipart(&path, &id, Vec::new()).await.unwrap().e_tag, put.e_tag);
+        assert!(store.abort_multipart(&path, &id).await.is_err());
     }
     drop(store);
     assert_clean(&dir, array);
@@ -59,14 +65,129 @@ async fn a_wrong_address_of_an_upload_is_an_error() {
             assert!(text.contains("no upload") && text.contains("begin another"), "{text}");
         }
     }
-    let wrong = vec![part.clone(), PartId { content_id: "9".into() }];
-    let refused = store.complete_multipart(&path, &id, wrong).await.unwrap_err();
-    assert!(refused.to_string().contains("\"9\""), "{refused}");
+    let another = store.create_multipart(&path).await.unwrap();
+    let foreign = store.put_part(&path, &another, 0, "foreign".into()).await.unwrap();
+    for wrong in [PartId { content_id: "9".into() }, foreign] {
+        let refused = store.complete_multipart(&path, &id, vec![part.clone(), wrong.clone()]).await.unwrap_err();
+        assert!(refused.to_string().contains(&format!("part {:?}", wrong.content_id)), "{refused}");
+    }
+    store.abort_multipart(&path, &another).await.unwrap();
     // The upload is still there.
     store.complete_multipart(&path, &id, vec![part.clone(), part]).await.unwrap();
     assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "partpart");
     let id = store.create_multipart(&other).await.unwrap();
     store.put_part(&other, &id, 0, random(500_000, 1).into()).await.unwrap();
     store.abort_multipart(&other, &id).await.unwrap();
+    assert_clean(&dir, array);
+}
+
+/// A part that came so late would change the published object.
+#[tokio::test]
+async fn no_part_begins_once_the_end_has_begun() {
+    let (dir, array) = fresh_array();
+    let store = IomillStore::array(array.clone());
+    let path = Path::from("object");
+    let content = random(100_000, 1);
+    let id = store.create_multipart(&path).await.unwrap();
+    let part = store.put_part(&path, &id, 0, content.clone().into()).await.unwrap();
+    {
+        let mut complete = pin!(store.complete_multipart(&path, &id, vec![part]));
+        assert!(poll!(complete.as_mut()).is_pending());
+        let late = store.put_part(&path, &id, 1, random(50_000, 2).into()).await.unwrap_err().to_string();
+        assert!(["being completed", "been completed", "was completed"].iter().any(|how| late.contains(how)), "{late}");
+        complete.await.unwrap();
+    }
+    assert!(store.get(&path).await.unwrap().bytes().await.unwrap() == content);
+    let mut upload = store.put_multipart(&path).await.unwrap();
+    upload.put_part(content.clone().into()).await.unwrap();
+    {
+        let mut complete = pin!(upload.complete());
+        assert!(poll!(complete.as_mut()).is_pending());
+    }
+    // The end goes on.
+    let late = upload.put_part(random(50_000, 2).into()).await.unwrap_err().to_string();
+    assert!(["being completed", "been completed"].iter().any(|how| late.contains(how)), "{late}");
+    let put = upload.complete().await.unwrap();
+    assert_eq!(store.head(&path).await.unwrap().e_tag, put.e_tag);
+    assert!(store.get(&path).await.unwrap().bytes().await.unwrap() == content);
+    drop((upload, store));
+    assert_clean(&dir, array);
+}
+
+#[tokio::test]
+async fn an_upload_with_a_part_in_flight_is_not_completed() {
+    let (dir, array) = fresh_array();
+    let store = IomillStore::array(array.clone());
+    let path = Path::from("object");
+    let id = store.create_multipart(&path).await.unwrap();
+    let first = store.put_part(&path, &id, 0, "first".into()).await.unwrap();
+    let (bytes, whole) = (random(8 << 20, 1), [b"first", &random(8 << 20, 1)[..]].concat());
+    let mut write = pin!(store.put_part(&path, &id, 1, bytes.into()));
+    assert!(poll!(write.as_mut()).is_pending());
+    let refused = store.complete_multipart(&path, &id, vec![first.clone()]).await.unwrap_err().to_string();
+    assert!(refused.contains("1 parts") && refused.contains("being written"), "{refused}");
+    let second = write.await.unwrap();
+    store.complete_multipart(&path, &id, vec![first, second]).await.unwrap();
+    assert!(store.get(&path).await.unwrap().bytes().await.unwrap() == whole);
+    drop(store);
+    assert_clean(&dir, array);
+}
+
+/// If the future of an end was dropped, its result is not lost, and the upload keeps no space. Parts are copied or not.
+#[tokio::test]
+async fn a_dropped_end_can_be_asked_for_again() {
+    let (dir, array) = fresh_array();
+    let store = IomillStore::array(array.clone());
+    let path = Path::from("object");
+    for order in [[0, 1], [1, 0]] {
+        for waits in [false, true] {
+            let id = store.create_multipart(&path).await.unwrap();
+            let mut ids = Vec::new();
+            for n in order {
+                ids.push((n, store.put_part(&path, &id, n, random(300_000, n as u64).into()).await.unwrap()));
+            }
+            ids.sort_by_key(|(n, _)| *n);
+            let ids: Vec<PartId> = ids.into_iter().map(|(_, id)| id).collect();
+            {
+                let mut complete = pin!(store.complete_multipart(&path, &id, ids.clone()));
+                assert!(poll!(complete.as_mut()).is_pending());
+            }
+            if waits {
+                eventually("the object is there", || array.stat("object").is_ok());
+            }
+            let put = store.complete_multipart(&path, &id, ids).await.unwrap();
+            assert_eq!(store.head(&path).await.unwrap().e_tag, put.e_tag);
+            let whole = [random(300_000, 0), random(300_000, 1)].concat();
+            assert!(store.get(&path).await.unwrap().bytes().await.unwrap() == whole);
+            store.delete(&path).await.unwrap();
+            eventually("the space is free while the store lives", || parts(&dir).is_empty());
+        }
+    }
+    drop(store);
+    assert_clean(&dir, array);
+}
+
+/// After an end that failed, the upload takes parts again.
+#[tokio::test]
+async fn an_upload_is_open_again_if_its_end_failed() {
+    let (dir, array) = fresh_array();
+    let store = IomillStore::array(array.clone());
+    // No file of an array has a control character in its name.
+    let path = Path::parse("c\u{85}").unwrap();
+    let id = store.create_multipart(&path).await.unwrap();
+    let mut upload = store.put_multipart(&path).await.unwrap();
+    let mut ids = Vec::new();
+    for n in 0..2 {
+        upload.put_part(random(100_000, n).into()).await.unwrap();
+        let refused = upload.complete().await.unwrap_err();
+        assert!(matches!(refused, Error::Generic { .. }) && refused.to_string().contains("control"), "{refused}");
+        ids.push(store.put_part(&path, &id, n as usize, random(100_000, n).into()).await.unwrap());
+        let refused = store.complete_multipart(&path, &id, ids.clone()).await.unwrap_err();
+        assert!(refused.to_string().contains("control"), "{refused}");
+    }
+    upload.abort().await.unwrap();
+    store.abort_multipart(&path, &id).await.unwrap();
+    eventually("the space is free while the store lives", || parts(&dir).is_empty());
+    drop((upload, store));
     assert_clean(&dir, array);
 }
