@@ -8,6 +8,7 @@
 mod circles;
 mod crates;
 mod docs;
+mod judges;
 mod length;
 mod licences;
 mod modules;

@@ -8,6 +8,7 @@ use proc_macro2::{Delimiter, TokenTree};
 use serde::Deserialize;
 
 use super::Finding;
+use super::judges;
 use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
@@ -39,6 +40,7 @@ pub fn roots(workspace: &Workspace) -> Result<Vec<String>> {
         let named = manifest.lib.into_iter().chain(manifest.bin).chain(manifest.test).chain(manifest.example);
         roots.extend(named.map(|target| format!("{apart}/{}", target.path)));
     }
+    roots.extend(judges::crates(workspace)?.into_iter().flat_map(|judge| judge.roots));
     Ok(roots)
 }
 

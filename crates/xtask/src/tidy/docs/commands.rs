@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::Page;
 use crate::tidy::Finding;
+use crate::tidy::judges;
 use crate::tidy::modules::examples_apart;
 use crate::workspace::{Result, Workspace, cargo};
 
@@ -45,6 +46,10 @@ impl Known {
             }
         }
         known.targets.extend(examples_apart(workspace)?.into_iter().map(|name| format!("example {name}")));
+        for judge in judges::crates(workspace)? {
+            known.targets.extend(judge.bins.into_iter().map(|name| format!("bin {name}")));
+            known.packages.insert(judge.package);
+        }
         let config = workspace.root.join(".cargo/config.toml");
         if config.exists() {
             let config: CargoConfig = toml::from_str(&fs::read_to_string(config)?)?;
