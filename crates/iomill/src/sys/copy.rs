@@ -4,7 +4,7 @@
 // Models copy by words that loom watches (`cache::frames`).
 #![cfg_attr(iomill_models, allow(dead_code))]
 
-/// As `ptr::copy_nonoverlapping`, but quick wherever both begin ([`is_slow_by_string`]).
+/// As `ptr::copy_nonoverlapping`, but quick wherever both begin (`is_slow_by_string`).
 ///
 /// # Safety
 /// `len` bytes are readable at `from` and writable at `to`, no other thread changes them meanwhile, and the two do not overlap.
