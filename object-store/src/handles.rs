@@ -169,8 +169,9 @@ mod tests {
         handles.hold("a", 1, &old, |_, _| true);
         assert!(handles.find("a", 2).is_none());
         handles.hold("a", 2, &new, |_, _| true);
-        assert!(handles.find("a", 1).is_none());
         assert!(Arc::ptr_eq(&handles.find("a", 2).unwrap(), &new) && Arc::strong_count(&old) == 1);
+        assert!(handles.find("a", 1).is_none());
+        assert!(handles.find("a", 2).is_none() && Arc::strong_count(&new) == 1);
     }
 
     #[test]
