@@ -41,7 +41,7 @@ pub fn check_page(number: u64, bytes: &[u8]) -> Result<u64> {
     Ok(digest(bytes))
 }
 
-/// A digest of bytes, whose order counts.
+/// A digest of bytes in their order.
 pub fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
 }

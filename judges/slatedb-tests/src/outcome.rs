@@ -2,10 +2,15 @@
 
 use std::collections::BTreeMap;
 
+/// What follows the name of a test that takes long.
+const SLOW: &str = " has been running for over 60 seconds";
+
 /// Names of tests, with what they said if they failed.
 #[derive(Debug, Default)]
 pub struct Outcome {
     tests: BTreeMap<String, Option<String>>,
+    /// Tests that take long.
+    slow: Vec<String>,
 }
 
 impl Outcome {
@@ -15,7 +20,9 @@ impl Outcome {
         let mut outcome = Outcome::default();
         let mut said: Option<&str> = None;
         for line in text.lines() {
-            if let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) {
+            if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(SLOW)) {
+                outcome.slow.push(name.to_owned());
+            } else if let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) {
                 let name = name.trim_end_matches(" - should panic");
                 match result {
                     "ok" => _ = outcome.tests.entry(name.to_owned()).or_insert(None),
@@ -44,6 +51,11 @@ impl Outcome {
         self.tests.iter().filter(|(_, said)| said.is_some()).map(|(name, _)| name.clone()).collect()
     }
 
+    /// The tests that take long and have not ended.
+    pub fn running(&self) -> Vec<&str> {
+        self.slow.iter().map(String::as_str).filter(|name| !self.tests.contains_key(*name)).collect()
+    }
+
     /// What a failed test has printed.
     pub fn said(&self, name: &str) -> &str {
         self.tests.get(name).and_then(Option::as_deref).unwrap_or_default()
@@ -64,6 +76,8 @@ running 4 tests
 test a::passes ... ok
 test a::panics - should panic ... ok
 test a::waits ... ignored
+test a::fails has been running for over 60 seconds
+test a::hangs has been running for over 60 seconds
 test a::fails ... FAILED
 
 failures:
@@ -82,6 +96,7 @@ test other_file ... ok
     fn a_run_is_read() {
         let outcome = Outcome::read(RUN);
         assert_eq!((outcome.ran(), outcome.failed()), (4, vec!["a::fails".to_owned()]));
+        assert_eq!(outcome.running(), ["a::hangs"]);
         assert!(outcome.said("a::fails").contains("1 is not 2") && outcome.said("a::passes").is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! Sessions of users in SlateDB, whose files are on the drives of an iomill array.
+//! Sessions of users in SlateDB. Its files are on the drives of an iomill array.
 //!
 //! `judge-slatedb DIRECTORY...` makes an array in empty directories, best one on each SSD, and leaves the database there.
 

@@ -30,7 +30,7 @@ pub trait Load {
     /// What a slice has read or done.
     type Done;
 
-    /// Brings the memory into the row's state, once, within the memory limit.
+    /// Brings the memory into the row's state, within the memory limit. It is called again when all contenders have done so.
     fn fill(&mut self) -> Result<()>;
 
     /// Prepares for a slice.
@@ -137,7 +137,11 @@ pub fn run(options: &Options, rows: &impl Rows) -> Result<()> {
     let mut results = Vec::new();
     for row in &chosen {
         rows.prepare(row).with_context(|| format!("the data of row {} cannot be made", row.name))?;
-        results.push(play::row(row, options.rounds)?);
+        let result = play::row(row, options.rounds)?;
+        if !options.json {
+            report::print_table(&result)?;
+        }
+        results.push(result);
     }
-    report::print(&results, options.json)
+    if options.json { report::print_json(&results) } else { Ok(()) }
 }

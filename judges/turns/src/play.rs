@@ -22,6 +22,10 @@ pub(crate) fn row(row: &Row, rounds: u32) -> Result<RowResult> {
         let what = || format!("row {}, {contender}", row.name);
         running.push(Running::start(row, contender).with_context(what)?);
     }
+    // Again: while the others took their memory, the kernel may have dropped cached pages of the first.
+    for (running, contender) in running.iter_mut().zip(row.contenders) {
+        running.fill().with_context(|| format!("row {}, {contender}", row.name))?;
+    }
     let mut figures = vec![Vec::new(); running.len()];
     for round in 0..UNCOUNTED + rounds {
         let mut digests = Vec::new();
@@ -77,6 +81,10 @@ impl Running {
         if let (Some(group), Some(bytes)) = (&self.group, row.memory_bytes) {
             group.limit(group.own_bytes()? + bytes)?;
         }
+        self.fill()
+    }
+
+    fn fill(&mut self) -> Result<()> {
         match self.ask(&Request::Fill)? {
             Answer::Filled => Ok(()),
             other => bail!("it answers {other:?} when it is to fill its memory"),

@@ -105,10 +105,14 @@ fn median(mut values: Vec<f64>) -> f64 {
     if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
 }
 
-/// Prints a table for each row, or one value of JSON.
-pub(crate) fn print(results: &[Result], as_json: bool) -> Fallible<()> {
-    let text = if as_json { json_of(results)? } else { results.iter().map(table).collect() };
-    stdout().write_all(text.as_bytes()).context("cannot print the figures")
+/// Prints the table of a row.
+pub(crate) fn print_table(result: &Result) -> Fallible<()> {
+    stdout().write_all(table(result).as_bytes()).context("cannot print the figures")
+}
+
+/// Prints all rows as one value of JSON.
+pub(crate) fn print_json(results: &[Result]) -> Fallible<()> {
+    stdout().write_all(json_of(results)?.as_bytes()).context("cannot print the figures")
 }
 
 fn json_of(results: &[Result]) -> Fallible<String> {

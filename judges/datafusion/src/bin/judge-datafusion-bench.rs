@@ -159,7 +159,9 @@ impl Scans {
             drop(session);
             store.close()?;
         }
-        drop_cached(&self.command.plain())?;
+        if self.state == State::Cold {
+            drop_cached(&self.command.plain())?;
+        }
         let store = self.command.open(&self.contender)?;
         let session = store.session()?;
         let url = format!("iomill://store/{}/", self.command.table());
@@ -179,8 +181,10 @@ impl Load for Scans {
     type Done = String;
 
     fn fill(&mut self) -> Result<()> {
-        self.open()?;
         if self.state == State::Warm {
+            if self.opened.is_none() {
+                self.open()?;
+            }
             self.scan()?;
         }
         Ok(())

@@ -1,20 +1,23 @@
 //! [`InMemory`], under the name that tests use.
 
 use std::fmt;
+use std::future::Future;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream, StreamExt};
 use iomill::ArrayOptions;
 use iomill_object_store::v0_14::IomillStore;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use tempfile::TempDir;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 
 /// Tests have hundreds of arrays open at once.
 const CACHE_BYTES: u64 = 4 << 20;
@@ -63,10 +66,33 @@ impl fmt::Display for InMemory {
     }
 }
 
+/// Waits for an operation, and keeps a thread of tokio busy meanwhile, as `LocalFileSystem` does.
+///
+/// Tests of SlateDB need that twice. Tests with a paused clock: tokio moves it on when it knows of no work, and it knows nothing of iomill's.
+/// And tests on one thread that read in a loop until a background task has written: a read that is in the cache is ready at once, so that
+/// such a loop would leave the thread to no other task.
+async fn seen_by_tokio<T>(operation: impl Future<Output = T>) -> T {
+    if Handle::try_current().is_err() {
+        return operation.await;
+    }
+    let (end, ended) = mpsc::channel::<()>();
+    let busy = spawn_blocking(move || ended.recv());
+    let result = operation.await;
+    drop(end);
+    // The result of the thread says nothing: it ends because the other end of the channel is gone.
+    let _ = busy.await;
+    result
+}
+
+/// A stream. Tokio sees each of its items.
+fn stream_seen_by_tokio<T: Send + 'static>(items: BoxStream<'static, T>) -> BoxStream<'static, T> {
+    stream::unfold(items, |mut items| async { seen_by_tokio(items.next()).await.map(|item| (item, items)) }).boxed()
+}
+
 #[async_trait]
 impl ObjectStore for InMemory {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        self.store.put_opts(location, payload, options).await
+        seen_by_tokio(self.store.put_opts(location, payload, options)).await
     }
 
     async fn put_multipart_opts(
@@ -74,38 +100,43 @@ impl ObjectStore for InMemory {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.store.put_multipart_opts(location, options).await
+        seen_by_tokio(self.store.put_multipart_opts(location, options)).await
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.store.get_opts(location, options).await
+        let mut got = seen_by_tokio(self.store.get_opts(location, options)).await?;
+        got.payload = match got.payload {
+            GetResultPayload::Stream(bytes) => GetResultPayload::Stream(stream_seen_by_tokio(bytes)),
+            file => file,
+        };
+        Ok(got)
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.store.get_ranges(location, ranges).await
+        seen_by_tokio(self.store.get_ranges(location, ranges)).await
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        self.store.delete_stream(locations)
+        stream_seen_by_tokio(self.store.delete_stream(locations))
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.store.list(prefix)
+        stream_seen_by_tokio(self.store.list(prefix))
     }
 
     fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.store.list_with_offset(prefix, offset)
+        stream_seen_by_tokio(self.store.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.store.list_with_delimiter(prefix).await
+        seen_by_tokio(self.store.list_with_delimiter(prefix)).await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.store.copy_opts(from, to, options).await
+        seen_by_tokio(self.store.copy_opts(from, to, options)).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        self.store.rename_opts(from, to, options).await
+        seen_by_tokio(self.store.rename_opts(from, to, options)).await
     }
 }
