@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use iomill::{Array, ArrayOptions, RuntimeOptions};
@@ -16,6 +17,10 @@ pub struct Place {
     plain: PathBuf,
     drives: [PathBuf; 4],
 }
+
+/// So often an array in use is opened again, with this pause.
+const OPENINGS_MAX: u32 = 100;
+const BETWEEN_OPENINGS: Duration = Duration::from_millis(50);
 
 /// A store of any kind.
 pub type Store = Arc<dyn ObjectStore>;
@@ -61,7 +66,16 @@ impl Place {
 
     /// iomill over the array.
     pub fn iomill_array(&self, cache_bytes: u64) -> Result<Store> {
-        let array = ArrayOptions::new().cache_bytes(cache_bytes).open(&self.drives[0])?;
-        Ok(Arc::new(IomillStore::array(array)))
+        let open = || ArrayOptions::new().cache_bytes(cache_bytes).open(&self.drives[0]);
+        let mut opened = open();
+        // The contender of the row before may have ended a moment ago. The kernel lets go of a ring's files after the end of its process.
+        for _ in 0..OPENINGS_MAX {
+            if !matches!(opened, Err(iomill::Error::Locked { .. })) {
+                break;
+            }
+            std::thread::sleep(BETWEEN_OPENINGS);
+            opened = open();
+        }
+        Ok(Arc::new(IomillStore::array(opened?)))
     }
 }
