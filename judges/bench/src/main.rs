@@ -96,7 +96,7 @@ impl Rows for Command {
     fn contend(&self, row: &Row, contender: &str) -> Result<()> {
         let place = self.place();
         let cache_bytes = if row.state == State::Warm { self.warm_cache_bytes() } else { self.cold_cache_bytes() };
-        let store = match contender {
+        let opened = match contender {
             "local" => place.local(false)?,
             "local-fsync" => place.local(true)?,
             "iomill-plain" => place.iomill_plain(cache_bytes)?,
@@ -104,8 +104,8 @@ impl Rows for Command {
             other => bail!("there is no contender {other:?}"),
         };
         match row.state {
-            State::Cold | State::Warm => serve(Reads::new(store, self.pages(row), row.state, &place)?),
-            State::Held(_) | State::Writing => serve(Puts::new(store, self.puts)?),
+            State::Cold | State::Warm => serve(Reads::new(opened, self.pages(row), row.state, &place)?),
+            State::Held(_) | State::Writing => serve(Puts::new(opened, self.puts)?),
         }
     }
 }

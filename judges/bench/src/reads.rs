@@ -10,7 +10,7 @@ use object_store::{ObjectStore, ObjectStoreExt, WriteMultipart};
 use tokio::runtime::Runtime;
 
 use crate::data::{PAGE_BYTES, Pages, check_page, page};
-use judge_bench::stores::{Place, Store};
+use judge_bench::stores::{Opened, Place};
 
 /// Ranges of one call.
 pub const RANGES: u64 = 1_000;
@@ -22,20 +22,23 @@ const WARM_CALLS: u64 = 100;
 /// How much is written at a time, and parts in flight.
 const PART_PAGES: u64 = 4096;
 const PARTS: usize = 4;
+const WRITE_CACHE_BYTES: u64 = 64 << 20;
 
 /// Makes the object in both places.
 pub fn prepare(place: &Place, pages: &Pages) -> Result<()> {
     place.make()?;
     let runtime = Runtime::new()?;
-    for (store, dir) in [(place.local(false)?, "plain"), (place.iomill_array(64 << 20)?, "array")] {
-        runtime.block_on(write(&store, pages)).with_context(|| format!("cannot write {} to {dir}", pages.name()))?;
+    for (opened, dir) in [(place.local(false)?, "plain"), (place.iomill_array(WRITE_CACHE_BYTES)?, "array")] {
+        let written = runtime.block_on(write(&*opened.store, pages));
+        written.with_context(|| format!("cannot write {} to {dir}", pages.name()))?;
+        opened.close()?;
     }
     // A kernel counts cached pages as memory of the process that has read them first: that must be a contender. So contenders drop none
     // later in warm rows, where they would drop those of others.
     drop_cached(place.plain())
 }
 
-async fn write(store: &Store, pages: &Pages) -> Result<()> {
+async fn write(store: &dyn ObjectStore, pages: &Pages) -> Result<()> {
     let path = Path::from(pages.name());
     match store.head(&path).await {
         Ok(meta) if meta.size == pages.len_bytes() => return Ok(()),
@@ -55,7 +58,7 @@ async fn write(store: &Store, pages: &Pages) -> Result<()> {
 
 /// One contender.
 pub struct Reads {
-    store: Store,
+    opened: Opened,
     path: Path,
     pages: Pages,
     state: State,
@@ -64,9 +67,9 @@ pub struct Reads {
 }
 
 impl Reads {
-    pub fn new(store: Store, pages: Pages, state: State, place: &Place) -> Result<Reads> {
+    pub fn new(opened: Opened, pages: Pages, state: State, place: &Place) -> Result<Reads> {
         let (path, file) = (Path::from(pages.name()), place.plain().join(pages.name()));
-        Ok(Reads { store, path, pages, state, runtime: Runtime::new()?, file })
+        Ok(Reads { opened, path, pages, state, runtime: Runtime::new()?, file })
     }
 
     fn calls(&self) -> u64 {
@@ -95,7 +98,7 @@ impl Load for Reads {
         }
         for first in (0..self.pages.count).step_by(PART_PAGES as usize) {
             let part = ranges(first..self.pages.count.min(first + PART_PAGES));
-            self.runtime.block_on(self.store.get_ranges(&self.path, &part))?;
+            self.runtime.block_on(self.opened.store.get_ranges(&self.path, &part))?;
         }
         Ok(())
     }
@@ -108,7 +111,7 @@ impl Load for Reads {
         let mut last = Vec::new();
         for call in 0..self.calls() {
             let wanted = ranges(self.numbers(seed, call));
-            last = self.runtime.block_on(self.store.get_ranges(&self.path, &wanted))?;
+            last = self.runtime.block_on(self.opened.store.get_ranges(&self.path, &wanted))?;
         }
         Ok(last)
     }
@@ -121,5 +124,9 @@ impl Load for Reads {
         }
         let ops = self.calls() * RANGES;
         Ok(Work { ops, bytes: ops * PAGE_BYTES as u64, digest })
+    }
+
+    fn close(self) -> Result<()> {
+        self.opened.close()
     }
 }

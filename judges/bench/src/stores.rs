@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use iomill::{Array, ArrayOptions, RuntimeOptions};
@@ -17,13 +16,6 @@ pub struct Place {
     plain: PathBuf,
     drives: [PathBuf; 4],
 }
-
-/// So often an array in use is opened again, with this pause.
-const OPENINGS_MAX: u32 = 100;
-const BETWEEN_OPENINGS: Duration = Duration::from_millis(50);
-
-/// A store of any kind.
-pub type Store = Arc<dyn ObjectStore>;
 
 impl Place {
     /// Below a directory.
@@ -54,28 +46,36 @@ impl Place {
     }
 
     /// The local file system of object_store. With `fsync` a put is durable when it returns.
-    pub fn local(&self, fsync: bool) -> Result<Store> {
-        Ok(Arc::new(LocalFileSystem::new_with_prefix(&self.plain)?.with_fsync(fsync)))
+    pub fn local(&self, fsync: bool) -> Result<Opened> {
+        let store = LocalFileSystem::new_with_prefix(&self.plain)?.with_fsync(fsync);
+        Ok(Opened { store: Arc::new(store), array: None })
     }
 
     /// iomill over the ordinary files, with a cache of its own.
-    pub fn iomill_plain(&self, cache_bytes: u64) -> Result<Store> {
+    pub fn iomill_plain(&self, cache_bytes: u64) -> Result<Opened> {
         let runtime = RuntimeOptions::new().cache_bytes(cache_bytes).start()?;
-        Ok(Arc::new(IomillStore::plain_with(&self.plain, &runtime)?))
+        Ok(Opened { store: Arc::new(IomillStore::plain_with(&self.plain, &runtime)?), array: None })
     }
 
     /// iomill over the array.
-    pub fn iomill_array(&self, cache_bytes: u64) -> Result<Store> {
-        let open = || ArrayOptions::new().cache_bytes(cache_bytes).open(&self.drives[0]);
-        let mut opened = open();
-        // The contender of the row before may have ended a moment ago. The kernel lets go of a ring's files after the end of its process.
-        for _ in 0..OPENINGS_MAX {
-            if !matches!(opened, Err(iomill::Error::Locked { .. })) {
-                break;
-            }
-            std::thread::sleep(BETWEEN_OPENINGS);
-            opened = open();
-        }
-        Ok(Arc::new(IomillStore::array(opened?)))
+    pub fn iomill_array(&self, cache_bytes: u64) -> Result<Opened> {
+        let array = ArrayOptions::new().cache_bytes(cache_bytes).open(&self.drives[0])?;
+        Ok(Opened { store: Arc::new(IomillStore::array(array.clone())), array: Some(array) })
+    }
+}
+
+/// An open store. It is to be closed: a process that just ends keeps the lock of its array for a moment longer, while the kernel takes down its
+/// rings, and then the next one finds the array in use.
+pub struct Opened {
+    /// The store.
+    pub store: Arc<dyn ObjectStore>,
+    array: Option<Array>,
+}
+
+impl Opened {
+    /// Closes the array, if there is one.
+    pub fn close(self) -> Result<()> {
+        drop(self.store);
+        self.array.map_or(Ok(()), |array| Ok(array.close()?))
     }
 }

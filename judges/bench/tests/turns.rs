@@ -1,5 +1,7 @@
 //! The whole program on little data: all contenders of the rows without a memory limit, with their checks.
 
+#![allow(clippy::unwrap_used)]
+
 use std::process::{Command, Output};
 
 use serde_json::Value;

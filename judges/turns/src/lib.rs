@@ -41,6 +41,9 @@ pub trait Load {
 
     /// Checks what the slice has done.
     fn check(&mut self, seed: u64, done: Self::Done) -> Result<Work>;
+
+    /// Closes what is open, after the last slice.
+    fn close(self) -> Result<()>;
 }
 
 /// How much a slice has done, and what it has found.

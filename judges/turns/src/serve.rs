@@ -32,7 +32,7 @@ pub fn serve(mut load: impl Load) -> Result<()> {
         // Only the measurement can tell its user.
         say(&answer(&mut load, request).unwrap_or_else(|error| Answer::Failed(format!("{error:#}"))))?;
     }
-    Ok(())
+    load.close()
 }
 
 fn answer(load: &mut impl Load, request: Request) -> Result<Answer> {

@@ -155,10 +155,7 @@ struct Scans {
 impl Scans {
     /// Opens store and session anew, so that neither remembers anything.
     fn open(&mut self) -> Result<()> {
-        if let Some((session, store)) = self.opened.take() {
-            drop(session);
-            store.close()?;
-        }
+        self.close_store()?;
         if self.state == State::Cold {
             drop_cached(&self.command.plain())?;
         }
@@ -168,6 +165,12 @@ impl Scans {
         self.runtime.block_on(session.register_parquet("rows", url, ParquetReadOptions::default()))?;
         self.opened = Some((session, store));
         Ok(())
+    }
+
+    fn close_store(&mut self) -> Result<()> {
+        let Some((session, store)) = self.opened.take() else { return Ok(()) };
+        drop(session);
+        store.close()
     }
 
     fn scan(&self) -> Result<String> {
@@ -202,6 +205,10 @@ impl Load for Scans {
         let mut hasher = DefaultHasher::new();
         found.hash(&mut hasher);
         Ok(Work { ops: 1, bytes: self.bytes, digest: hasher.finish() })
+    }
+
+    fn close(mut self) -> Result<()> {
+        self.close_store()
     }
 }
 

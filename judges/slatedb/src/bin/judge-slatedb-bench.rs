@@ -6,11 +6,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use futures::future::try_join_all;
-use judge_bench::stores::{Place, Store};
+use judge_bench::stores::{Opened, Place};
 use judge_turns::{Goal, Load, Options, Row, Rows, State, Work, drop_cached, serve};
 use slatedb::config::{FlushOptions, FlushType, Settings};
 use slatedb::db_cache::SplitCache;
 use slatedb::db_cache::moka::{MokaCache, MokaCacheOptions};
+use slatedb::object_store::ObjectStore;
 use slatedb::{Db, DbReader, DbReaderMode};
 use tokio::runtime::Runtime;
 
@@ -20,6 +21,9 @@ const GETS: u64 = 16_000;
 
 /// Room for all indexes and filters.
 const INDEX_BYTES: u64 = 256 << 20;
+
+/// Cache while the data are written.
+const WRITE_CACHE_BYTES: u64 = 64 << 20;
 
 /// At least so much of what is asked for comes from the drive: 7 of 8 blocks do where each get takes a page.
 const FETCHED_SHARE_MIN: f64 = 0.5;
@@ -72,8 +76,9 @@ impl Rows for Command {
         let place = self.place();
         place.make()?;
         let runtime = Runtime::new()?;
-        for store in [place.local(false)?, place.iomill_array(64 << 20)?] {
-            runtime.block_on(write(store, &self.name(), self.keys()))?;
+        for opened in [place.local(false)?, place.iomill_array(WRITE_CACHE_BYTES)?] {
+            runtime.block_on(write(Arc::clone(&opened.store), &self.name(), self.keys()))?;
+            opened.close()?;
         }
         // Cached pages count as memory of the process that has read them first.
         drop_cached(place.plain())
@@ -81,13 +86,13 @@ impl Rows for Command {
 
     fn contend(&self, _row: &Row, contender: &str) -> Result<()> {
         let (place, cache_bytes) = (self.place(), self.memory_bytes());
-        let store = match contender {
+        let opened = match contender {
             "local" => place.local(false)?,
             "iomill-array" => place.iomill_array(cache_bytes)?,
             "iomill-plain" => place.iomill_plain(cache_bytes)?,
             other => bail!("there is no contender {other:?}"),
         };
-        serve(Gets::new(store, self)?)
+        serve(Gets::new(opened, self)?)
     }
 }
 
@@ -106,7 +111,7 @@ fn value(number: u64) -> Vec<u8> {
 }
 
 /// Makes the database, if it is not whole. Its last key is written last.
-async fn write(store: Store, name: &str, keys: u64) -> Result<()> {
+async fn write(store: Arc<dyn ObjectStore>, name: &str, keys: u64) -> Result<()> {
     let settings = Settings { garbage_collector_options: None, ..Settings::default() };
     let db = Db::builder(name, store.clone()).with_settings(settings).build().await?;
     if db.get(key(keys - 1)).await?.is_none() {
@@ -127,19 +132,21 @@ struct Gets {
     /// Gets that fill the memory twice.
     fill: u64,
     runtime: Runtime,
+    opened: Opened,
 }
 
 impl Gets {
-    fn new(store: Store, command: &Command) -> Result<Gets> {
+    fn new(opened: Opened, command: &Command) -> Result<Gets> {
         let runtime = Runtime::new()?;
         let options = MokaCacheOptions { max_capacity: INDEX_BYTES, ..MokaCacheOptions::default() };
         let cache = SplitCache::new().with_meta_cache(Some(Arc::new(MokaCache::new_with_opts(options)))).build();
         // A reader that writes nothing can read in place, too.
-        let reader = DbReader::builder(command.name(), store).with_reader_mode(DbReaderMode::FollowLatest);
+        let reader =
+            DbReader::builder(command.name(), Arc::clone(&opened.store)).with_reader_mode(DbReaderMode::FollowLatest);
         let built = runtime.block_on(reader.with_db_cache(Arc::new(cache), 1).build());
         let db = Arc::new(built.context("cannot open the database")?);
         let fill = 2 * command.memory_bytes() / 4096;
-        let gets = Gets { db, keys: command.keys(), fill, runtime };
+        let gets = Gets { db, keys: command.keys(), fill, runtime, opened };
         // Indexes and filters are memory of the process itself, so they are there before the limit is.
         gets.get(u64::MAX, GETS)?;
         Ok(gets)
@@ -184,6 +191,11 @@ impl Load for Gets {
 
     fn check(&mut self, _seed: u64, digest: u64) -> Result<Work> {
         Ok(Work { ops: GETS, bytes: GETS * 4096, digest })
+    }
+
+    fn close(self) -> Result<()> {
+        self.runtime.block_on(self.db.close())?;
+        self.opened.close()
     }
 }
 
