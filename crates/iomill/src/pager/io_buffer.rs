@@ -14,8 +14,7 @@ use crate::error::Error;
 ///
 /// # Safety
 /// `bytes` tells the same each time until the value is dropped, also after the value has been moved. The bytes there are initialised, unless the
-/// value is only read into, and do not
-/// change meanwhile.
+/// value is only read into. They do not change meanwhile.
 pub unsafe trait IoBytes: Send + 'static {
     /// The memory.
     fn bytes(&self) -> *const [u8];
