@@ -37,6 +37,7 @@ mod source;
 mod stamp;
 mod store;
 mod tree;
+mod turns;
 mod upload;
 mod uploads;
 

@@ -48,19 +48,19 @@ impl Place {
     /// The local file system of object_store. With `fsync` a put is durable when it returns.
     pub fn local(&self, fsync: bool) -> Result<Opened> {
         let store = LocalFileSystem::new_with_prefix(&self.plain)?.with_fsync(fsync);
-        Ok(Opened { store: Arc::new(store), array: None })
+        Ok(Opened { store: Arc::new(store), array: None, is_iomill: false })
     }
 
     /// iomill over the ordinary files, with a cache of its own.
     pub fn iomill_plain(&self, cache_bytes: u64) -> Result<Opened> {
         let runtime = RuntimeOptions::new().cache_bytes(cache_bytes).start()?;
-        Ok(Opened { store: Arc::new(IomillStore::plain_with(&self.plain, &runtime)?), array: None })
+        Ok(Opened { store: Arc::new(IomillStore::plain_with(&self.plain, &runtime)?), array: None, is_iomill: true })
     }
 
     /// iomill over the array.
     pub fn iomill_array(&self, cache_bytes: u64) -> Result<Opened> {
         let array = ArrayOptions::new().cache_bytes(cache_bytes).open(&self.drives[0])?;
-        Ok(Opened { store: Arc::new(IomillStore::array(array.clone())), array: Some(array) })
+        Ok(Opened { store: Arc::new(IomillStore::array(array.clone())), array: Some(array), is_iomill: true })
     }
 }
 
@@ -69,6 +69,8 @@ impl Place {
 pub struct Opened {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
+    /// Whether it is iomill's, and no other.
+    pub is_iomill: bool,
     array: Option<Array>,
 }
 

@@ -103,3 +103,29 @@ impl<F: Future> Future for PollTimes<F> {
         polled
     }
 }
+
+/// Gets of bytes in memory are ready at once. A loop of them kept the only thread of a runtime, so no other task ran.
+#[test]
+fn a_loop_of_gets_that_hit_leaves_turns_to_other_tasks() {
+    let (_dir, store) = fresh();
+    let path = Path::from("a");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let get = async |number: u64| match number % 3 {
+        0 => drop(store.get(&path).await.unwrap().bytes().await.unwrap()),
+        1 => drop(store.get_ranges(&path, &[0..10]).await.unwrap()),
+        _ => drop(store.head(&path).await.unwrap()),
+    };
+    runtime.block_on(async {
+        store.put(&path, random(5_000, 1).into()).await.unwrap();
+        for number in 0..9 {
+            get(number).await;
+        }
+        let other = tokio::spawn(async {});
+        let mut gets = 0;
+        while !other.is_finished() {
+            get(gets).await;
+            gets += 1;
+            assert!(gets < 10_000, "the other task has no turn");
+        }
+    });
+}

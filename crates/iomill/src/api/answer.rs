@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::error::{Error, Result};
 use crate::exec::cell::SharedCell;
+use crate::exec::pools::Pool;
 use crate::exec::{Exec, Promise, Promised, promise};
 use crate::sys::process::Home;
 
@@ -41,16 +42,16 @@ impl<T> Future for Answer<T> {
 /// A result that `T` never pins.
 impl<T> Unpin for Answer<T> {}
 
-/// Runs a call on a thread that may wait.
+/// Runs a call on a thread of a pool that may wait.
 pub(super) fn answer_later<T: Send + 'static>(
-    exec: &Arc<Exec>,
+    pool: &Pool,
     call: impl FnOnce(Promise<Result<T>>) + Send + 'static,
 ) -> Answer<T> {
-    if let Err(error) = exec.waits.get_ready() {
+    if let Err(error) = pool.get_ready() {
         return Answer::now(Err(error));
     }
     let (promise, promised) = promise();
-    exec.waits.run(Box::new(move || call(promise)));
+    pool.run(Box::new(move || call(promise)));
     Answer::later(promised)
 }
 

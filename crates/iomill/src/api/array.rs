@@ -16,7 +16,7 @@ use crate::catalog::{self, Catalog, Record};
 use crate::counters::{Counters, Meter};
 use crate::drive::regions::Regions;
 use crate::error::{Error, Result};
-use crate::exec::pools::check_may_block;
+use crate::exec::pools::{Pool, check_may_block};
 use crate::exec::roles::NodeRoles;
 use crate::exec::{self, Exec, promise};
 use crate::pager::{OpenFiles, OpenRef, Pager};
@@ -164,7 +164,7 @@ impl Array {
         match here.inner.open_at_once(name) {
             Ok(None) => {
                 let name = name.to_owned();
-                here.answer_later(move |array| array.inner.open_file(&name))
+                here.open_later(move |array| array.inner.open_file(&name))
             }
             Ok(Some(file)) => Answer::now(Ok(file)),
             Err(error) => Answer::now(Err(error)),
@@ -187,7 +187,7 @@ impl Array {
         match here.inner.open_version_at_once(name, version) {
             Ok(None) => {
                 let name = name.to_owned();
-                here.answer_later(move |array| array.inner.open_version(&name, version))
+                here.open_later(move |array| array.inner.open_version(&name, version))
             }
             Ok(Some(file)) => Answer::now(Ok(file)),
             Err(error) => Answer::now(Err(error)),
@@ -278,12 +278,25 @@ impl Array {
         &self,
         call: impl FnOnce(&Array) -> Result<T> + Send + 'static,
     ) -> Answer<T> {
+        self.answer_on(|exec| &exec.waits, call)
+    }
+
+    /// The same for a call that opens a file.
+    fn open_later(&self, call: impl FnOnce(&Array) -> Result<File> + Send + 'static) -> Answer<File> {
+        self.answer_on(|exec| &exec.opens, call)
+    }
+
+    fn answer_on<T: Send + 'static>(
+        &self,
+        pool: impl FnOnce(&Exec) -> &Pool,
+        call: impl FnOnce(&Array) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
         let inner = match self.open_inner() {
             Ok(inner) => inner,
             Err(error) => return Answer::now(Err(error)),
         };
         let array = self.clone();
-        answer_later(&inner.exec, move |promise| {
+        answer_later(pool(&inner.exec), move |promise| {
             let result = call(&array);
             drop(array);
             promise.keep(result);
@@ -406,7 +419,7 @@ impl ArrayInner {
             Err(error) => return Err(error),
         };
         // The name may have been given to another file since the check. While this one is open, its number finds it.
-        let is_it = self.find(version).is_some_and(|found| std::ptr::eq(&*found, &*opened.state));
+        let is_it = self.find(version).is_some_and(|found| Arc::ptr_eq(&found, &opened.state));
         Ok(is_it.then_some(opened))
     }
 

@@ -377,7 +377,8 @@ impl File {
         state: OpenRef,
         call: impl FnOnce(&OpenRef) -> Result<()> + Send + 'static,
     ) -> Answer<()> {
-        answer_later(&Arc::clone(state.exec()), move |promise| {
+        let waits = Arc::clone(&state.exec().waits);
+        answer_later(&waits, move |promise| {
             let result = call(&state);
             state.let_go(move || promise.keep(result));
         })

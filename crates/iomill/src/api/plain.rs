@@ -84,7 +84,7 @@ impl PlainOptions {
             Ok(runtime) => runtime,
             Err(error) => return Answer::now(Err(error)),
         };
-        runtime.answer_later(move || options.open(path))
+        runtime.open_later(move || options.open(path))
     }
 
     /// Opens files as one, for reading: the bytes of the first, then those of the second, and so on. Reading is fastest if the length of

@@ -302,16 +302,13 @@ impl Runtime {
 
 /// Futures.
 impl Runtime {
-    /// A call that runs on a thread that may wait. Before its result can be seen it has let go of the runtime.
-    pub(super) fn answer_later<T: Send + 'static>(
-        &self,
-        call: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Answer<T> {
+    /// A call that opens a file, on a thread that may wait. Before its result can be seen it has let go of the runtime.
+    pub(super) fn open_later<T: Send + 'static>(&self, call: impl FnOnce() -> Result<T> + Send + 'static) -> Answer<T> {
         if let Err(error) = self.inner.exec.check_open() {
             return Answer::now(Err(error));
         }
         let runtime = self.clone();
-        answer_later(&self.inner.exec, move |promise| {
+        answer_later(&self.inner.exec.opens, move |promise| {
             let result = call();
             drop(runtime);
             promise.keep(result);

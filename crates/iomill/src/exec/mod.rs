@@ -164,6 +164,8 @@ pub struct Exec {
     pub changes: Arc<Turns>,
     /// Calls that wait for drives, for futures.
     pub waits: Arc<Pool>,
+    /// Opens files for futures. A pool of its own, because large contents may take long.
+    pub opens: Arc<Pool>,
     /// Closes files for threads that must not wait for that. A pool of its own, because a flush may take long.
     pub closes: Arc<Pool>,
     contexts: Mutex<Vec<Weak<ContextCell>>>,
@@ -203,6 +205,7 @@ impl Exec {
             resumes: Arc::new(Pool::new(threads, "resume")),
             changes: Arc::new(Turns::new(threads)),
             waits: Arc::new(Pool::for_waiting(threads)),
+            opens: Arc::new(Pool::for_opening(threads)),
             closes: Arc::new(Pool::for_closing(threads)),
             platform: setup.platform,
             services,
@@ -291,7 +294,7 @@ impl Exec {
 
     /// Gives other work time: steps a simulation, or sleeps a little.
     pub fn pause(&self) {
-        if !self.callbacks.step() && !self.waits.step() && !self.changes.step() {
+        if ![&self.callbacks, &self.opens, &self.waits].iter().any(|pool| pool.step()) && !self.changes.step() {
             self.pause_for_io();
         }
     }
@@ -422,6 +425,7 @@ impl Exec {
 
     /// Ends all threads and engines, when no file is open any more.
     pub fn stop(&self) {
+        self.opens.stop();
         self.waits.stop();
         self.changes.stop();
         if let Some(drives) = self.drive_threads.get() {

@@ -1,11 +1,13 @@
 //! Pools of threads ([`Pool`]). Callbacks of `submit` run there, so that a drive thread never runs them. The threads of a pool share one
 //! queue of jobs, and start when they are first needed. In a simulation a caller that waits steps the jobs. Non-goals: I/O.
 //!
-//! An array has five pools, because jobs of one kind must not wait behind jobs of another:
+//! An array has six pools, because jobs of one kind must not wait behind jobs of another:
 //! - `callbacks` runs users' callbacks, and jobs that wait to enter a file. It has a thread per NUMA node.
 //! - `changes` makes changes of the catalog for futures, many in one turn (`turns`). One job runs at a time.
 //! - `waits` runs calls for futures that wait for drives, such as syncs. Nothing in them belongs to a node. It has up to `WAITERS` threads. One
 //!   starts when all others are busy.
+//! - `opens` opens files for futures. It takes little time, and must not wait behind the large contents of `waits`. It has up to `OPENERS`
+//!   threads, and starts them like `waits`.
 //! - `resumes` polls operations that are inside a file. They must end before the file's gate can close. It has a thread per NUMA node.
 //! - `closes` closes files. Their flushes may take long, and nothing in them belongs to a node. So it has up to `CLOSERS` threads. One
 //!   starts when a file is to be closed while all others are busy: a slow drive delays no file of another drive.
@@ -40,6 +42,8 @@ use crate::sys::thread::Raised;
 const CLOSERS: usize = 4;
 /// Most threads that run calls for futures. Each has engines of its own while it lives.
 const WAITERS: usize = 16;
+/// Most threads that open files for futures. Where a file is not in the kernel's memory, each waits for one read at a time.
+const OPENERS: usize = 8;
 
 /// Which user's code the calling thread runs. A later variant may wait for less.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -199,6 +203,11 @@ impl Pool {
     /// The same for calls that wait for drives.
     pub fn for_waiting(threads: bool) -> Pool {
         Pool { grows_to: Some(WAITERS), ..Pool::new(threads, "wait") }
+    }
+
+    /// The same for opening files.
+    pub fn for_opening(threads: bool) -> Pool {
+        Pool { grows_to: Some(OPENERS), ..Pool::new(threads, "open") }
     }
 
     /// Starts the threads, unless they run already. A call that will need them does this first, so that it can report an error.

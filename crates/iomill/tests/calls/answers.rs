@@ -1,9 +1,12 @@
 //! Calls of the array as futures, on the machine. What they do is what the blocking calls do.
 
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use crate::executor::block_on;
-use iomill::{Array, ArrayOptions, Error, Layout, Mode, PutOptions, When};
+use iomill::{Answer, Array, ArrayOptions, Error, File, Layout, Mode, PutOptions, When};
 use tempfile::TempDir;
 
 fn drives(root: &TempDir) -> Vec<PathBuf> {
@@ -178,4 +181,39 @@ fn a_version_is_opened_only_while_the_name_has_it() {
         assert!(matches!(array.open_version("file", version), Err(Error::Conflict { found: None, .. })));
         assert_eq!(array.open_version("renamed", version).unwrap().len(), len as u64);
     }
+}
+
+/// An opening waited until all long puts that had begun before were written, which is most of their time.
+#[test]
+fn an_opening_does_not_wait_behind_long_puts() {
+    const PUTS: usize = 48;
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = ArrayOptions::new().create(drives(&root)).unwrap();
+    block_on(array.put_async("long", vec![1; 300_000], &PutOptions::new())).unwrap();
+    let put = |n| array.put_async(&format!("put {n}"), vec![2; 2 << 20], &PutOptions::new());
+    let puts: Vec<_> = (0..PUTS).map(put).collect();
+    let begun = Instant::now();
+    let file = block_on(array.open_file_async("long")).unwrap();
+    let opened = begun.elapsed();
+    puts.into_iter().for_each(|put| drop(block_on(put).unwrap()));
+    let all = begun.elapsed();
+    assert!(opened < all / 2, "{opened:?} of {all:?}");
+    assert_eq!(file.len(), 300_000);
+}
+
+/// Each opening by a version took a thread, also that of a small file or of a file that is open.
+#[test]
+fn openings_that_take_no_call_of_the_system_are_ready_at_once() {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = Array::create(drives(&root)).unwrap();
+    let small = array.put("small", &[1; 100], &PutOptions::new()).unwrap().version;
+    let large = array.put("large", &[1; 300_000], &PutOptions::new()).unwrap().version;
+    let _held = array.open_file("large").unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut is_ready =
+        |mut answer: Answer<File>| matches!(Pin::new(&mut answer).poll(&mut context), Poll::Ready(Ok(_)));
+    assert!(is_ready(array.open_file_async("small")));
+    assert!(is_ready(array.open_file_async("large")));
+    assert!(is_ready(array.open_version_async("small", small)));
+    assert!(is_ready(array.open_version_async("large", large)));
 }

@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 struct Command {
     #[command(flatten)]
     options: Options,
-    /// Rows of the table, in millions. A million takes about 16 MiB.
+    /// Rows of the table, in millions. A million takes about 7 MiB.
     #[arg(long, default_value_t = 16)]
     rows_millions: u64,
 }

@@ -138,6 +138,9 @@ struct Gets {
 impl Gets {
     fn new(opened: Opened, command: &Command) -> Result<Gets> {
         let runtime = Runtime::new()?;
+        if opened.is_iomill {
+            iomill::drive_by_tokio(runtime.handle())?;
+        }
         let options = MokaCacheOptions { max_capacity: INDEX_BYTES, ..MokaCacheOptions::default() };
         let cache = SplitCache::new().with_meta_cache(Some(Arc::new(MokaCache::new_with_opts(options)))).build();
         // A reader that writes nothing can read in place, too.
