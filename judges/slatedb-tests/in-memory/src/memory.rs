@@ -68,9 +68,7 @@ impl fmt::Display for InMemory {
 
 /// Waits for an operation, and keeps a thread of tokio busy meanwhile, as `LocalFileSystem` does.
 ///
-/// Tests of SlateDB need that twice. Tests with a paused clock: tokio moves it on when it knows of no work, and it knows nothing of iomill's.
-/// And tests on one thread that read in a loop until a background task has written: a read that is in the cache is ready at once, so that
-/// such a loop would leave the thread to no other task.
+/// Tests of SlateDB with a paused clock need that: tokio moves the clock on when it knows of no work, and it knows nothing of iomill's.
 async fn seen_by_tokio<T>(operation: impl Future<Output = T>) -> T {
     if Handle::try_current().is_err() {
         return operation.await;
