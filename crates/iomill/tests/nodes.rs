@@ -8,6 +8,7 @@ use std::thread;
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, File, Layout, Mode, Remote, Topology};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 const PAGE: usize = 4096;
 const MIB: u64 = 1 << 20;
@@ -51,10 +52,19 @@ fn sent(array: &Array) -> Vec<u64> {
     array.info().unwrap().nodes.iter().map(|node| node.sent_pages).collect()
 }
 
+/// Binds the test's thread to the CPU where it is, and so to one node. Returns whether the system allows that.
+fn stay_on_one_cpu() -> bool {
+    let mut cpus = CpuSet::new();
+    cpus.set(sched_getcpu());
+    sched_setaffinity(None, &cpus).is_ok()
+}
+
 /// Missing pages go to their nodes by message, once. Present pages are read directly, unless the options send everything by
 /// message.
 #[test]
 fn missing_pages_travel_and_hits_are_read_directly() {
+    // At most one of the four nodes is the caller's, unless the thread moves to the CPU of another one.
+    let most_near = if stay_on_one_cpu() { 1 } else { 3 };
     for (remote, misses_travel, hits_travel) in
         [(Remote::Auto, true, false), (Remote::Direct, false, false), (Remote::Message, true, true)]
     {
@@ -64,9 +74,8 @@ fn missing_pages_travel_and_hits_are_read_directly() {
         let cold = sent(&array);
         let pages = (LEN / PAGE) as u64;
         assert_eq!(array.counters().misses, pages, "{remote:?}: each page is missed once");
-        // At most one of the four nodes is the caller's.
         let near = cold.iter().filter(|&&sent| sent == 0).count();
-        let is_right = if misses_travel { near <= 1 } else { near == 4 };
+        let is_right = if misses_travel { near <= most_near } else { near == 4 };
         assert!(is_right, "{remote:?}: {cold:?}");
         check(&file, 0, LEN);
         let offsets: Vec<u64> = (0..pages).map(|page| page * PAGE as u64 + 7).collect();
