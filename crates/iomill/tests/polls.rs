@@ -27,9 +27,6 @@ const SECONDS: u64 = 3;
 /// The goal is 50 us on a build with all optimisations. The bound has room for a build without, and for a busy machine.
 const CPU_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 5 } else { 1 });
 
-/// A host that stops its virtual machine for a moment lengthens the call of that moment, also its CPU time. So a few calls may take longer.
-const STOPS_MAX: usize = 2;
-
 type Op = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// CPU time of the calling thread, how often it went to sleep, and how often the kernel gave it memory.
@@ -71,7 +68,6 @@ impl Times {
         result
     }
 
-    /// Prints the times. Returns the longest but for those of [`STOPS_MAX`].
     fn say(&mut self, what: &str) -> Duration {
         self.cpu.sort_unstable();
         self.wall.sort_unstable();
@@ -91,7 +87,7 @@ impl Times {
             self.touched.len(),
             self.touched.iter().max().copied().unwrap_or_default(),
         );
-        self.cpu[self.cpu.len().saturating_sub(1 + STOPS_MAX)]
+        self.cpu[self.cpu.len() - 1]
     }
 }
 
@@ -225,7 +221,7 @@ fn no_poll_and_no_drop_waits() {
     for (times, what) in [(&mut begins, "begin"), (&mut polls, "poll"), (&mut drops, "drop")] {
         let most = times.say(what);
         assert!(times.cpu.len() > 100, "{what}: {}", times.cpu.len());
-        assert!(most < CPU_MAX, "more than {STOPS_MAX} times a {what} took {most:?} of CPU");
+        assert!(most < CPU_MAX, "a {what} took {most:?} of CPU");
         // A lock that another thread holds for a moment is waited for. A drive is not.
         assert!(times.touched.len() * 20 < times.cpu.len(), "{} {what}s touched new memory", times.touched.len());
         assert!(times.slept * 4 < times.cpu.len(), "{} of {} {what}s slept", times.slept, times.cpu.len());
