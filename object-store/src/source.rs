@@ -10,6 +10,7 @@ use crate::handles::Handle;
 use crate::known::{Found, Version};
 use crate::objects::Objects;
 use crate::tree::Tree;
+use crate::turns::give_turn;
 
 /// See the module.
 #[derive(Debug)]
@@ -22,8 +23,9 @@ pub enum Source {
 const TRIES: u32 = 32;
 
 impl Source {
-    /// What is known of an object. For an array it is in memory.
+    /// What is known of an object. For an array it is in memory. Each get begins here.
     pub async fn find(&self, name: &str) -> Result<Found> {
+        give_turn().await;
         match self {
             Source::Array(objects) => objects.find(name),
             Source::Plain(tree) => tree.find(name).await,

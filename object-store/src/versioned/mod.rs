@@ -29,7 +29,6 @@ use crate::known::version_of;
 use crate::objects::meta_of;
 use crate::reading;
 use crate::store::Store;
-use crate::turns::give_turn;
 use convert::{error, failed, object_meta, unsupported};
 
 /// So many deletions of a stream are in flight. They share flushes.
@@ -87,7 +86,6 @@ impl IomillStore {
         location: &Path,
         options: &GetOptions,
     ) -> Result<(crate::known::Found, std::sync::Arc<crate::handles::Handle>, ObjectMeta)> {
-        give_turn().await;
         let name = self.0.name(location.as_ref());
         let check = |found: &crate::known::Found| {
             options.check_preconditions(&object_meta(location.clone(), &found.meta)).map_err(Refused::Condition)
@@ -168,7 +166,6 @@ impl ObjectStore for IomillStore {
             None => Ok(0..meta.size),
         };
         if options.head {
-            give_turn().await;
             let name = self.0.name(location.as_ref());
             let found = self.0.source.find(&name).await.map_err(|fault| error(fault, location))?;
             let meta = object_meta(location.clone(), &found.meta);

@@ -294,7 +294,8 @@ impl Exec {
 
     /// Gives other work time: steps a simulation, or sleeps a little.
     pub fn pause(&self) {
-        if ![&self.callbacks, &self.opens, &self.waits].iter().any(|pool| pool.step()) && !self.changes.step() {
+        let has_stepped = self.callbacks.step() || self.opens.step() || self.waits.step() || self.changes.step();
+        if !has_stepped {
             self.pause_for_io();
         }
     }
