@@ -1,7 +1,8 @@
 //! The licences of the workspace's dependencies. `fuzz/` is a separate workspace that is never released, so it is not
 //! checked.
 
-use spdx::{Expression, ParseMode};
+use std::iter::Peekable;
+use std::str::SplitWhitespace;
 
 use super::Finding;
 use crate::workspace::Package;
@@ -34,18 +35,50 @@ pub fn check<'a>(packages: impl Iterator<Item = &'a Package>) -> Vec<Finding> {
 
 fn objection(licence: Option<&str>) -> Option<String> {
     let Some(licence) = licence else { return Some("names no licence".into()) };
-    // LAX reads the old `MIT/Apache-2.0` as an OR.
-    match Expression::parse_mode(licence, ParseMode::LAX) {
-        Ok(expression) if expression.evaluate(allowed) => None,
-        Ok(_) => Some(format!("licence `{licence}` is not allowed; use another package")),
-        Err(error) => Some(format!("licence `{licence}` cannot be read: {}", error.reason)),
+    // The old `MIT/Apache-2.0` is an OR.
+    let spaced = licence.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let mut words = spaced.split_whitespace().peekable();
+    match any(&mut words) {
+        Some(true) if words.next().is_none() => None,
+        Some(false) if words.next().is_none() => Some(format!("licence `{licence}` is not allowed; use another package")),
+        _ => Some(format!("licence `{licence}` cannot be read")),
     }
 }
 
-fn allowed(required: &spdx::LicenseReq) -> bool {
-    let exception = required.addition.as_ref().map(|addition| addition.to_string());
-    required.license.id().is_some_and(|id| ALLOWED.contains(&id.name))
-        && exception.is_none_or(|name| ALLOWED_EXCEPTIONS.contains(&name.as_str()))
+type Words<'a> = Peekable<SplitWhitespace<'a>>;
+
+/// Whether one of the terms between `OR` is allowed. `None` if the expression cannot be read.
+fn any(words: &mut Words<'_>) -> Option<bool> {
+    let mut allowed = all(words)?;
+    while words.next_if_eq(&"OR").is_some() {
+        allowed |= all(words)?;
+    }
+    Some(allowed)
+}
+
+/// Whether all of the terms between `AND` are allowed.
+fn all(words: &mut Words<'_>) -> Option<bool> {
+    let mut allowed = one(words)?;
+    while words.next_if_eq(&"AND").is_some() {
+        allowed &= one(words)?;
+    }
+    Some(allowed)
+}
+
+/// Whether a licence, or an expression in parentheses, is allowed.
+fn one(words: &mut Words<'_>) -> Option<bool> {
+    match words.next()? {
+        "(" => {
+            let allowed = any(words)?;
+            words.next_if_eq(&")").map(|_| allowed)
+        }
+        "OR" | "AND" | "WITH" | ")" => None,
+        licence => {
+            let exception = if words.next_if_eq(&"WITH").is_some() { Some(words.next()?) } else { None };
+            let fits = exception.is_none_or(|name| ALLOWED_EXCEPTIONS.contains(&name));
+            Some(ALLOWED.contains(&licence) && fits)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@
 mod circles;
 mod crates;
 mod docs;
-mod judges;
+mod lab;
 mod length;
 mod licences;
+mod markdown;
 mod modules;
 mod prose;
 mod public;
@@ -20,9 +21,9 @@ mod words;
 
 use std::fmt;
 use std::fs;
+use std::path::Path;
 
 use serde::Deserialize;
-use walkdir::WalkDir;
 
 use crate::workspace::{Result, Workspace};
 use prose::Prose;
@@ -84,7 +85,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     findings.extend(length::check(&sources, &exceptions.lengths));
     findings.extend(circles::check(&sources));
     findings.extend(prose::check(&prose(workspace)?, &exceptions.prose));
-    findings.extend(crates::check()?);
+    findings.extend(crates::check(workspace)?);
     findings.extend(licences::check(workspace.dependencies()));
     findings.extend(docs::check(workspace, &files(workspace, "md")?)?);
     findings.sort();
@@ -119,17 +120,26 @@ fn read(workspace: &Workspace, path: &str) -> Result<String> {
 /// The repository's files of one kind, relative to its root, in order. Hidden directories, and those that git ignores, such as
 /// build directories, are left out.
 fn files(workspace: &Workspace, extension: &str) -> Result<Vec<String>> {
-    let ignored = ["target", "corpus", "artifacts", "node_modules"];
-    let walk = WalkDir::new(&workspace.root).sort_by_file_name().into_iter().filter_entry(|entry| {
-        let name = entry.file_name().to_string_lossy();
-        entry.depth() == 0 || !(name.starts_with('.') || entry.file_type().is_dir() && ignored.contains(&&*name))
-    });
     let mut files = Vec::new();
-    for entry in walk {
+    collect(workspace, &workspace.root, extension, &mut files)?;
+    files.sort();
+    Ok(files)
+}
+
+fn collect(workspace: &Workspace, directory: &Path, extension: &str, files: &mut Vec<String>) -> Result<()> {
+    let ignored = ["target", "corpus", "artifacts", "node_modules"];
+    for entry in fs::read_dir(directory).map_err(|e| format!("{}: {e}", directory.display()))? {
         let entry = entry?;
-        if entry.file_type().is_file() && entry.path().extension().is_some_and(|e| e == extension) {
-            files.push(workspace.relative(entry.path()));
+        let (name, kind, path) = (entry.file_name(), entry.file_type()?, entry.path());
+        let name = name.to_string_lossy();
+        if name.starts_with('.') {
+            continue;
+        }
+        if kind.is_dir() && !ignored.contains(&&*name) {
+            collect(workspace, &path, extension, files)?;
+        } else if kind.is_file() && path.extension().is_some_and(|found| found == extension) {
+            files.push(workspace.relative(&path));
         }
     }
-    Ok(files)
+    Ok(())
 }

@@ -8,12 +8,12 @@ use proc_macro2::{Delimiter, TokenTree};
 use serde::Deserialize;
 
 use super::Finding;
-use super::judges;
+use super::lab;
 use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
 /// Workspaces of their own. Their `Cargo.toml` names their root files.
-const APART: [&str; 5] = ["examples/http-records", "fuzz", "object-store", "python", "rivals"];
+const APART: [&str; 4] = ["examples/http-records", "fuzz", "object-store", "python"];
 
 /// The parts of such a `Cargo.toml` that name root files.
 #[derive(Deserialize)]
@@ -40,7 +40,7 @@ pub fn roots(workspace: &Workspace) -> Result<Vec<String>> {
         let named = manifest.lib.into_iter().chain(manifest.bin).chain(manifest.test).chain(manifest.example);
         roots.extend(named.map(|target| format!("{apart}/{}", target.path)));
     }
-    roots.extend(judges::crates(workspace)?.into_iter().flat_map(|judge| judge.roots));
+    roots.extend(lab::crates(workspace)?.into_iter().flat_map(|one| one.roots));
     Ok(roots)
 }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::Page;
 use crate::tidy::Finding;
-use crate::tidy::judges;
+use crate::tidy::lab;
 use crate::tidy::modules::examples_apart;
 use crate::workspace::{Result, Workspace, cargo};
 
@@ -46,9 +46,10 @@ impl Known {
             }
         }
         known.targets.extend(examples_apart(workspace)?.into_iter().map(|name| format!("example {name}")));
-        for judge in judges::crates(workspace)? {
-            known.targets.extend(judge.bins.into_iter().map(|name| format!("bin {name}")));
-            known.packages.insert(judge.package);
+        for one in lab::crates(workspace)? {
+            known.targets.extend(one.bins.into_iter().map(|name| format!("bin {name}")));
+            known.targets.extend(one.roots.iter().filter_map(|root| Some(format!("example {}", example(root)?))));
+            known.packages.insert(one.package);
         }
         let config = workspace.root.join(".cargo/config.toml");
         if config.exists() {
@@ -103,10 +104,38 @@ fn words(line: &str) -> std::result::Result<Vec<String>, String> {
     if !["iomill ", "cargo "].iter().any(|command| line.contains(command)) {
         return Ok(Vec::new());
     }
-    let words = shlex::split(line).ok_or_else(|| format!("`{line}`: a quote is open"))?;
+    let words = split(line).ok_or_else(|| format!("`{line}`: a quote is open"))?;
     let is_variable = |word: &String| word.split_once('=').is_some_and(|(name, _)| is_name(name)) || word == "sudo";
     let ends = |word: &String| matches!(word.as_str(), "|" | "||" | "&&" | "&" | ";" | ">" | ">>" | "<" | "2>");
     Ok(words.into_iter().skip_while(is_variable).take_while(|word| !ends(word)).collect())
+}
+
+/// The words of a line as a shell takes them: quotes, escapes, and a comment at the end. `None` if a quote is open.
+fn split(line: &str) -> Option<Vec<String>> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut chars = line.chars();
+    while let Some(char) = chars.next() {
+        match (quote, char) {
+            (Some(end), char) if char == end => quote = None,
+            (Some('"') | None, '\\') => word.get_or_insert_default().push(chars.next()?),
+            (Some(_), char) => word.get_or_insert_default().push(char),
+            (None, '\'' | '"') => {
+                quote = Some(char);
+                word.get_or_insert_default();
+            }
+            (None, '#') if word.is_none() => break,
+            (None, char) if char.is_whitespace() => words.extend(word.take()),
+            (None, char) => word.get_or_insert_default().push(char),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
+}
+
+/// The name of the example whose root file this is.
+fn example(root: &str) -> Option<&str> {
+    let (directory, file) = root.rsplit_once('/')?;
+    file.strip_suffix(".rs").filter(|_| directory.ends_with("/examples"))
 }
 
 fn is_name(name: &str) -> bool {

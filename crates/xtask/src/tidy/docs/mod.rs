@@ -5,9 +5,8 @@ mod links;
 
 use std::fs;
 
-use pulldown_cmark::{CodeBlockKind, Event, OffsetIter, Options, Parser, Tag, TagEnd};
-
 use super::Finding;
+use super::markdown::{self, Block, Inline, Prose, inline};
 use crate::workspace::{Result, Workspace};
 use commands::Known;
 
@@ -36,36 +35,32 @@ pub fn check(workspace: &Workspace, paths: &[String]) -> Result<Vec<Finding>> {
 
 fn parse(path: &str, text: &str) -> Page {
     let mut page = Page { path: path.into(), ..Page::default() };
-    let line = |offset: usize| text[..offset].matches('\n').count() + 1;
-    let mut events: OffsetIter<'_> =
-        Parser::new_ext(text, Options::ENABLE_TABLES | Options::ENABLE_FOOTNOTES).into_offset_iter();
-    let mut heading: Option<String> = None;
-    while let Some((event, range)) = events.next() {
-        match event {
-            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                page.links.push((line(range.start), dest_url.to_string()));
-            }
-            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
-            Event::Text(text) | Event::Code(text) if heading.is_some() => {
-                heading.iter_mut().for_each(|heading| heading.push_str(&text));
-            }
-            Event::End(TagEnd::Heading(_)) => {
-                let anchor = slug(&heading.take().unwrap_or_default(), &page.anchors);
-                page.anchors.push(anchor);
-            }
-            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(language))) if &*language == "sh" => {
-                let mut block = String::new();
-                let body = events.by_ref().map_while(|(event, _)| match event {
-                    Event::Text(text) => Some(text),
-                    _ => None,
+    for block in markdown::blocks(text) {
+        match block {
+            Block::Heading(prose) => {
+                let words = inline(&prose.text).into_iter().map(|part| match part {
+                    Inline::Words(_, text) | Inline::Code(_, text) => text,
+                    Inline::Link(..) => "",
                 });
-                body.for_each(|text| block.push_str(&text));
-                page.shell.extend(joined(&block, line(range.start) + 1));
+                let anchor = slug(&words.collect::<String>(), &page.anchors);
+                page.anchors.push(anchor);
+                page.links.extend(links_of(&prose));
             }
-            _ => {}
+            Block::Prose(prose) => page.links.extend(links_of(&prose)),
+            Block::Code { line, language, text } if language == "sh" => page.shell.extend(joined(&text, line)),
+            Block::Code { .. } => {}
         }
     }
     page
+}
+
+/// Line and target of the links in a text.
+fn links_of(prose: &Prose) -> Vec<(usize, String)> {
+    let links = inline(&prose.text).into_iter().filter_map(|part| match part {
+        Inline::Link(at, target) => Some((prose.line + prose.text[..at].matches('\n').count(), target.to_owned())),
+        Inline::Words(..) | Inline::Code(..) => None,
+    });
+    links.collect()
 }
 
 /// The fragment that GitHub gives a heading: letters, digits, `-` and `_` in lower case, spaces as `-`. A repeated heading gets
@@ -100,7 +95,7 @@ mod tests {
     fn reads_a_page() {
         let text = "# A `b`: C\n\n[x](y.md) ![i](p.svg)\n[r]\n\n## A b C\n```sh\na \\\n  b\nc\n```\n```rust\nd\n```\n\n[r]: z#q\n";
         let page = parse("p.md", text);
-        assert_eq!(page.links, [(3, "y.md".into()), (3, "p.svg".into()), (4, "z#q".into())]);
+        assert_eq!(page.links, [(3, "y.md".into()), (3, "p.svg".into()), (16, "z#q".into())]);
         assert_eq!(page.anchors, ["a-b-c", "a-b-c-1"]);
         assert_eq!(page.shell, [(8, "a   b".into()), (10, "c".into())]);
     }

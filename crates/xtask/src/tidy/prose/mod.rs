@@ -8,9 +8,9 @@ mod text;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use serde::Deserialize;
 
+use super::markdown::{self, Block, Inline, inline};
 use super::{EXCEPTIONS, Finding};
 use text::{Kind, stretches};
 
@@ -55,32 +55,24 @@ impl Prose {
     }
 
     fn markdown(&mut self, first: usize, text: &str) {
-        let mut sentence = Sentence::default();
-        let mut in_code = false;
-        for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
-            match event {
-                Event::Start(Tag::CodeBlock(_)) => in_code = true,
-                Event::End(TagEnd::CodeBlock) => in_code = false,
-                Event::Text(_) if !in_code => {
-                    let line = first + newlines(&text[..range.start]);
-                    self.words(line, &text[range.clone()]);
-                    for word in text[range].split_whitespace() {
-                        self.word(&mut sentence, line, word);
+        for block in markdown::blocks(text) {
+            let (Block::Heading(prose) | Block::Prose(prose)) = block else { continue };
+            let mut sentence = Sentence::default();
+            for part in inline(&prose.text) {
+                let line = |at: usize| first + prose.line - 1 + newlines(&prose.text[..at]);
+                match part {
+                    Inline::Words(at, text) => {
+                        self.words(line(at), text);
+                        for word in text.split_whitespace() {
+                            self.word(&mut sentence, line(at), word);
+                        }
                     }
+                    Inline::Code(at, _) => sentence.add(line(at)),
+                    Inline::Link(..) => {}
                 }
-                Event::Code(_) => sentence.add(first + newlines(&text[..range.start])),
-                _ => {}
             }
-            let inline = matches!(
-                event,
-                Event::Start(Tag::Emphasis | Tag::Strong | Tag::Link { .. } | Tag::Image { .. })
-                    | Event::End(TagEnd::Emphasis | TagEnd::Strong | TagEnd::Link | TagEnd::Image)
-            );
-            if matches!(event, Event::Start(_) | Event::End(_)) && !inline {
-                self.end(&mut sentence);
-            }
+            self.end(&mut sentence);
         }
-        self.end(&mut sentence);
     }
 
     fn word(&mut self, sentence: &mut Sentence, line: usize, word: &str) {

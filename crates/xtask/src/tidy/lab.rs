@@ -1,4 +1,4 @@
-//! The crates of the workspace `judges`. Cargo finds their targets by their places, so their `Cargo.toml` names none.
+//! The crates of the workspace `lab`. Cargo finds their targets by their places.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::workspace::{Result, Workspace};
 
-const APART: &str = "judges";
+const APART: &str = "lab";
 
 #[derive(Deserialize)]
 struct Whole {
@@ -31,7 +31,7 @@ struct Package {
 }
 
 /// A crate there.
-pub struct Judge {
+pub struct Crate {
     pub package: String,
     /// The names of its programs that are not the package's.
     pub bins: Vec<String>,
@@ -40,16 +40,16 @@ pub struct Judge {
 }
 
 /// All crates there.
-pub fn crates(workspace: &Workspace) -> Result<Vec<Judge>> {
+pub fn crates(workspace: &Workspace) -> Result<Vec<Crate>> {
     let whole: Whole = read(&workspace.root.join(APART).join("Cargo.toml"))?;
-    whole.workspace.members.iter().map(|member| judge(workspace, &format!("{APART}/{member}"))).collect()
+    whole.workspace.members.iter().map(|member| member_crate(workspace, &format!("{APART}/{member}"))).collect()
 }
 
-fn judge(workspace: &Workspace, at: &str) -> Result<Judge> {
+fn member_crate(workspace: &Workspace, at: &str) -> Result<Crate> {
     let manifest: Manifest = read(&workspace.root.join(at).join("Cargo.toml"))?;
     let mut roots = ["src/lib.rs", "src/main.rs"].map(|root| format!("{at}/{root}")).to_vec();
     let mut bins = Vec::new();
-    for place in ["src/bin", "tests", "examples"] {
+    for place in ["src/bin", "tests", "examples", "benches"] {
         let directory = workspace.root.join(at).join(place);
         if !directory.exists() {
             continue;
@@ -63,7 +63,7 @@ fn judge(workspace: &Workspace, at: &str) -> Result<Judge> {
             roots.push(format!("{at}/{place}/{name}"));
         }
     }
-    Ok(Judge { package: manifest.package.name, bins, roots })
+    Ok(Crate { package: manifest.package.name, bins, roots })
 }
 
 fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
